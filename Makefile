@@ -22,7 +22,7 @@ test: $(READY)  ## run the tests, except whole federations over sockets (ten min
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not (network and slow) and not study"
 
 test-studies: $(READY)  ## run every study at its smallest scale
-	$(BIN)/python -m pytest -n $(WORKERS) -m study tests/studies
+	$(BIN)/python -m pytest -n $(WORKERS) -m study studies/tests
 
 test-all: $(READY)  ## run every test
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
@@ -30,14 +30,17 @@ test-all: $(READY)  ## run every test
 test-fast: $(READY)  ## run the tests that are not marked slow
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not slow"
 
-package: $(READY)  ## build wheel and sdist into dist, and try the wheel in an environment without extras
-	rm -rf build dist $(LIGHT)
+package: $(READY)  ## build wheels and sdists into dist, and try the wheels in an environment without extras
+	rm -rf build studies/build dist $(LIGHT)
 	$(BIN)/python -m build >/dev/null
+	$(BIN)/python -m build --outdir dist studies >/dev/null
 	$(BIN)/python .ci/check_package.py dist
 	$(PYTHON) -m venv $(LIGHT)
 	grep '^torch==' constraints.txt > $(LIGHT)/torch.txt
-	$(LIGHT)/bin/python -m pip install --quiet --disable-pip-version-check --constraint $(LIGHT)/torch.txt dist/*.whl
+	$(LIGHT)/bin/python -m pip install --quiet --disable-pip-version-check --constraint $(LIGHT)/torch.txt dist/unalike-*.whl
 	$(LIGHT)/bin/python .ci/try_package.py
+	$(LIGHT)/bin/python -m pip install --quiet --disable-pip-version-check --constraint $(LIGHT)/torch.txt dist/unalike_studies-*.whl
+	$(LIGHT)/bin/python .ci/try_package.py --studies
 
 light: package  ## test the command line of that wheel, with the newest release of every library but torch
 	$(LIGHT)/bin/python -m pip install --quiet --disable-pip-version-check pytest pytest-xdist
@@ -47,7 +50,7 @@ lint: $(READY)  ## check style, docstrings, formatting and import order between 
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-cache
-	$(BIN)/python .ci/lines.py src/unalike $(wildcard studies/src/unalike_studies)
+	$(BIN)/python .ci/lines.py src/unalike studies/src/unalike_studies
 
 types: $(READY)  ## check types
 	$(BIN)/mypy
@@ -62,10 +65,10 @@ docs-serve: $(READY)  ## show the documentation site at http://127.0.0.1:8000, a
 
 check: lint types test  ## run lint, types and test
 
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml studies/pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]' --editable ./studies
 	touch $(READY)
 
 clean:  ## delete everything that these targets create
-	rm -rf $(VENV) $(LIGHT) $(OUT) build dist site .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(LIGHT) $(OUT) build studies/build dist site .pytest_cache .mypy_cache .ruff_cache

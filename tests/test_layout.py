@@ -11,7 +11,8 @@ from pathlib import Path
 import grimp
 import pytest
 
-PACKAGE = Path(__file__).parents[1] / "src" / "unalike"
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "src" / "unalike"
 MODULES = sorted(path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py"))
 FOLDERS = sorted({path.parent for path in MODULES} - {Path(".")})
 
@@ -21,7 +22,7 @@ MAX_DEPTH = 3
 
 
 def test_files_import_each_other_without_a_circle():
-    graph = grimp.build_graph("unalike", cache_dir=None)  # counts imports under TYPE_CHECKING, too
+    graph = grimp.build_graph("unalike", "unalike_studies", cache_dir=None)  # counts imports under TYPE_CHECKING, too
     imports = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
     try:
         TopologicalSorter(imports).prepare()

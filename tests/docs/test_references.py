@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGE = ROOT / "src" / "unalike"
+SOURCES = (ROOT / "src" / "unalike", ROOT / "studies" / "src", ROOT)
+"""Folders that paths are below."""
 GLOSSARY = ROOT / "docs" / "glossary.md"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
@@ -17,14 +18,19 @@ PACKAGE_FILE = re.compile(r"`((?:src/unalike/)?[a-z_]+(?:/[a-z_]+)*/[a-z_]+\.py)
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 
 
+def source(file: str) -> Path | None:
+    return next((folder / file for folder in SOURCES if (folder / file).exists()), None)
+
+
 def defines(path: Path, name: str) -> bool:
     return bool(re.search(rf"^(?:async def|def|class) {name}\b|^{name}\s*[:=]", path.read_text(), re.MULTILINE))
 
 
 @pytest.mark.parametrize(("name", "file"), sorted(set(NAME_IN_FILE.findall(GLOSSARY.read_text()))))
 def test_glossary_name_is_defined_in_the_file(name, file):
-    assert (PACKAGE / file).exists(), f"no file {file}"
-    assert defines(PACKAGE / file, name), f"{file} does not define {name}"
+    path = source(file)
+    assert path is not None, f"no file {file}"
+    assert defines(path, name), f"{file} does not define {name}"
 
 
 def test_glossary_defines_every_term_once():
@@ -36,7 +42,7 @@ def test_glossary_defines_every_term_once():
 def test_page_names_files_and_functions_that_exist(page):
     missing = []
     for file, name in PACKAGE_FILE.findall(page.read_text()):
-        path = next((p for p in (PACKAGE / file, ROOT / file) if p.exists()), None)
+        path = source(file)
         if path is None or (name and not defines(path, name)):
             missing.append(f"{file}:{name}" if name else file)
     assert missing == []

@@ -29,9 +29,9 @@ from unalike.cli import (
     recommend,
     report,
     run,
-    study,
     tune,
 )
+from unalike.cli.plugins import add_plugins
 
 HELP = """Federated learning on heterogeneous data: find the method that suits your data.
 
@@ -46,7 +46,7 @@ INTERRUPTED = 130
 
 HOW_TO_CONTINUE = {
     **dict.fromkeys((run.NAME, compare.NAME), "; with --out, the same command continues from here"),
-    **dict.fromkeys((join.NAME, "federation", study.NAME, tune.NAME), "; the same command continues from here"),
+    **dict.fromkeys((join.NAME, "federation", tune.NAME), "; the same command continues from here"),
 }
 """Command -> text to print after an interruption."""
 
@@ -73,7 +73,7 @@ for module in (
     app.command(module.NAME)(module.command)
 app.add_typer(lists.app, name="list")
 app.add_typer(federation.app, name="federation")
-app.add_typer(study.app, name=study.NAME)
+add_plugins(app)
 
 
 def _print_version(wanted: bool) -> None:

@@ -1,0 +1,52 @@
+"""Commands of other packages: entry points of the group `unalike.commands`, each a Typer app or a function as Typer takes it."""
+
+from __future__ import annotations
+
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+import typer
+
+from unalike._utils.errors import UnalikeError
+
+GROUP = "unalike.commands"
+DISTRIBUTIONS = {"study": ("studies", "Published tables and figures as experiments")}
+"""Our commands in other distributions: name -> the extra that installs it (its folder in a checkout, too), and the summary."""
+
+ANY_ARGUMENTS = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+
+
+def add_plugins(app: typer.Typer) -> None:
+    """Add the commands of installed packages whose names are free.
+
+    A command that cannot be imported, or one of ours that is not installed, says so when it is called.
+    """
+    taken = {known.name for known in app.registered_commands} | {known.name for known in app.registered_groups}
+    points = {point.name: point for point in entry_points(group=GROUP) if point.name not in taken}
+    for _, point in sorted(points.items()):
+        _add(app, point)
+    for name, (extra, summary) in DISTRIBUTIONS.items():
+        if name not in points:
+            install = f"pip install 'unalike[{extra}]', or in a checkout: pip install -e ./{extra}"
+            _add_error(app, name, f"{summary} (not installed).", f"`unalike {name}` is not installed: {install}")
+
+
+def _add(app: typer.Typer, point: EntryPoint) -> None:
+    try:
+        command: Any = point.load()
+    except Exception as error:  # whatever the package raises; the other commands work
+        why = f"`unalike {point.name}` cannot be imported from {point.value}: {type(error).__name__}: {error}"
+        _add_error(app, point.name, "(cannot be imported)", why)
+        return
+    if isinstance(command, typer.Typer):
+        app.add_typer(command, name=point.name)
+    else:
+        app.command(point.name)(command)
+
+
+def _add_error(app: typer.Typer, name: str, summary: str, message: str) -> None:
+    """Add a command that raises `UnalikeError`, whatever its arguments are."""
+
+    @app.command(name, help=summary, context_settings=ANY_ARGUMENTS)
+    def fail(context: typer.Context) -> None:
+        raise UnalikeError(message)

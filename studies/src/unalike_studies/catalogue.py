@@ -1,0 +1,62 @@
+"""All studies by name."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterable
+
+from unalike._utils.errors import unknown
+from unalike_studies.papers import (
+    fedlws_central,
+    fedlws_figures,
+    fedlws_tables,
+    fedmix,
+    fedmix_quadratics,
+    fedpake,
+    fedpake_figures,
+    fedpake_high,
+    local_statistics,
+    local_statistics_federated,
+    local_statistics_sizes,
+    niid_bench,
+    pfllib,
+    skew_estimators,
+)
+from unalike_studies.study import Study
+
+PAPERS = (
+    fedlws_central,
+    fedlws_tables,
+    fedlws_figures,
+    fedmix,
+    fedmix_quadratics,
+    local_statistics,
+    local_statistics_federated,
+    local_statistics_sizes,
+    niid_bench,
+    pfllib,
+    fedpake,
+    fedpake_figures,
+    fedpake_high,
+    skew_estimators,
+)
+STUDIES: dict[str, Study] = {study.name: study for paper in PAPERS for study in paper.STUDIES}
+
+
+def study(name: str) -> Study:
+    """The study of this name. Raises `UnalikeError` for an unknown one."""
+    if name not in STUDIES:
+        raise unknown("study", name, STUDIES)
+    return STUDIES[name]
+
+
+def matching(patterns: Iterable[str]) -> list[Study]:
+    """The studies with these names, or whose names match patterns such as "fedlws-*".
+
+    Raises `UnalikeError` for a name or pattern without a study.
+    """
+    found: dict[str, Study] = {}
+    for pattern in patterns:
+        names = fnmatch.filter(STUDIES, pattern)
+        found |= {name: STUDIES[name] for name in names} if names else {pattern: study(pattern)}
+    return list(found.values())

@@ -1,0 +1,167 @@
+"""The cell of a study: one method in one setting under one seed, with everything that decides its result."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from unalike._utils.errors import UnalikeError, require_extra, unknown
+from unalike.core.work import Work
+from unalike.data.array_checks import Pair
+from unalike.data.dataset import Dataset
+from unalike.data.partitioning.hold_out import hold_out
+from unalike.data.partitioning.partition import partition as divide
+from unalike.data.partitioning.partition import usual_clients
+from unalike.data.sources.load import load
+from unalike.metrics.metrics import Custom
+from unalike.runtime.records.recording import Recording
+from unalike.runtime.records.run_directory import digest
+from unalike.runtime.run_config import RunConfig, prepare_run
+from unalike_studies.pretraining import pretrained
+
+Options = Mapping[str, Any]
+
+DIVISION = ("clients", "split", "merge", "val", "min_test")
+"""Options of `ua.partition`."""
+RUN = (
+    "model",
+    "rounds",
+    "participation",
+    "executor",
+    "device",
+    "evaluate_every",
+    "protocol",
+    "buffers",
+    "transform",
+    "stop",
+    "select",
+    "record",
+)
+"""Options of `ua.run`."""
+OPTIONS = (
+    *("data", "proxy", "proxy_imbalance", "pretrain", "partition", "work"),
+    *("client_curves", "class_accuracy", "histogram", "transport"),
+    *DIVISION,
+    *RUN,
+)
+"""Options of a cell. `work` is a mapping of the arguments of `ua.Work`; `{seed}` in `data` stands for the seed; `proxy` is the
+share of the test samples that the server learns from, or "test": those that also test, and `proxy_imbalance` their long tail;
+`pretrain` has the arguments of `pretrained`; with `client_curves`, a result keeps this column of every client for all evaluated
+rounds; with `class_accuracy`, the accuracy on each class is measured; with `histogram`, a result keeps one of the final
+parameters (`limit`, `bins`); with `transport`, the cost of optimal transport between every two clients (`samples`, the number that
+counts of each client); with `record`, the recorded numbers (`recorded_numbers.py`), not the clients' parameters."""
+
+CLASS_ACCURACY = "accuracy_of_"
+"""Prefix of the columns with the accuracy on one class."""
+
+
+@dataclass(frozen=True)
+class StudyCell:
+    """One method in one setting under one seed."""
+
+    method: str
+    setting: str
+    seed: int
+    spec: str
+    options: Options
+
+    @cached_property
+    def digest(self) -> str:
+        """The hash of everything that decides the result. Labels, the executor and the device do not count."""
+        deciding = {name: value for name, value in self.options.items() if name not in ("executor", "device")}
+        return digest({"spec": self.spec, "seed": self.seed, **deciding})
+
+    @property
+    def kind(self) -> str:
+        """The cell without its seed: cells of a kind take about the same time."""
+        return f"{self.method}, {self.setting}"
+
+    @property
+    def file(self) -> str:
+        """The name of the file that keeps the result."""
+        return f"{_slug(self.setting)}-{_slug(self.method)}-seed{self.seed}.json"
+
+    def __str__(self) -> str:
+        return f"{self.kind}, seed {self.seed}"
+
+    def prepare(self, data_dir: str | Path | None = None) -> RunConfig:
+        """Load the data, divide it and check the run. Raises `UnalikeError`."""
+        options = self.options
+        if "transport" in options:
+            require_extra("studies", "ot", what="the optimal transport between clients")
+        recording = Recording.of(options.get("record"))
+        if recording is not None and recording.layers is not None:
+            raise UnalikeError(
+                f"record={options['record']!r}: a study keeps numbers, no parameters; leave out clients(...)"
+            )
+        data = _load(str(options["data"]).replace("{seed}", str(self.seed)), data_dir)
+        data, proxy = _server_samples(data, options, self.seed)
+        work, run = Work(**options.get("work", {})), {name: options[name] for name in RUN if name in options}
+        if "pretrain" in options:
+            data, run["model"] = pretrained(
+                data, run["model"], work, run.get("transform"), self.seed, **options["pretrain"]
+            )
+        division = {name: options[name] for name in DIVISION if name in options}
+        division.setdefault("clients", usual_clients(options["partition"]))
+        population = divide(data, options["partition"], seed=self.seed, **division)
+        return prepare_run(
+            self.spec,
+            population,
+            seed=self.seed,
+            work=work,
+            test=data.test if "server" in options.get("protocol", ()) else None,
+            proxy=proxy,
+            metrics=_class_accuracies(data.classes or []) if options.get("class_accuracy") else None,
+            **run,
+        )
+
+
+def merged(*layers: Options) -> dict[str, Any]:
+    """Options of several layers, of which later ones override earlier ones; `work` is merged entry by entry.
+
+    Raises `UnalikeError` for an option that no cell has.
+    """
+    options: dict[str, Any] = {}
+    for layer in layers:
+        for name, value in layer.items():
+            if name not in OPTIONS:
+                raise unknown("option of a study", name, OPTIONS)
+            options[name] = options.get("work", {}) | dict(value) if name == "work" else value
+    return options
+
+
+def _slug(label: str) -> str:
+    return re.sub(r"[^a-z0-9.]+", "-", label.lower()).strip("-.") or "all"
+
+
+@cache
+def _load(name: str, data_dir: str | Path | None) -> Dataset:
+    return load(name, data_dir)
+
+
+def _server_samples(data: Dataset, options: Options, seed: int) -> tuple[Dataset, Pair | None]:
+    """The data without the samples that the server learns from, and these; with "test" they are the test samples themselves."""
+    share = options.get("proxy")
+    if share is None or share == "test":
+        return data, None if share is None else data.test
+    return hold_out(data, share, seed, options.get("proxy_imbalance", 1.0))
+
+
+def _class_accuracies(classes: Sequence[str]) -> Custom:
+    """The share of right predictions among the samples of each class; NaN without such samples."""
+
+    def of(label: int) -> Callable[[np.ndarray, np.ndarray, np.ndarray], float]:
+        def accuracy(y: np.ndarray, predicted: np.ndarray, logits: np.ndarray) -> float:
+            mine = y == label
+            return float((predicted[mine] == label).mean()) if mine.any() else math.nan
+
+        return accuracy
+
+    return {CLASS_ACCURACY + name: of(label) for label, name in enumerate(classes)}

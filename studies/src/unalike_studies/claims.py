@@ -1,0 +1,136 @@
+"""Claims of a paper, and their quantities: functions from the stored results to one number per seed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import fmean
+
+from unalike_studies.recorded_numbers import by_round
+from unalike_studies.results import Results
+from unalike_studies.verdicts import Expectation, Finding, judge
+
+Quantity = Callable[[Results], dict[int, float]]
+"""From the results of a study to seed -> value. Seeds whose cells are not stored are missing."""
+
+NOT_AT_HAND = "not at hand"
+"""Stands for a published number that could not be read in a copy of the paper."""
+OURS = "a question of ours, no statement of a paper"
+"""The source of a claim of our own."""
+EQUATIONS = "follows from the equations, no statement of a paper"
+"""The source of a claim that two methods are the same by their equations."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A statement of a paper.
+
+    Attributes:
+        text: the statement in one sentence.
+        quantity: the number that the statement is about, one value per seed.
+        expects: what the statement says about the quantity.
+        published: the paper's number as printed, or `NOT_AT_HAND`.
+        unit: the unit of the quantity as it is shown.
+        scale: factor between the stored and the shown numbers, such as 100 for per cent.
+        remark: a further remark for the ledger.
+        source: who makes the statement: the study's paper unless given, or else `OURS`, `EQUATIONS`, or somebody who repeated
+            the paper.
+        bounds: the least and the largest value that the quantity can have, in its unit.
+    """
+
+    text: str
+    quantity: Quantity
+    expects: Expectation
+    published: str = NOT_AT_HAND
+    unit: str = "points of accuracy"
+    scale: float = 100
+    remark: str = ""
+    source: str = ""
+    bounds: tuple[float, float] = (-math.inf, math.inf)
+
+    @property
+    def remarks(self) -> str:
+        """The text beside the verdict in the ledger: the source unless it is the paper, and the remark."""
+        return "; ".join(text for text in (self.source, self.remark) if text)
+
+    def finding(self, results: Results) -> Finding:
+        """The finding from stored results."""
+        return judge([self.scale * value for value in self.quantity(results).values()], self.expects, self.bounds)
+
+
+def score(method: str, setting: str, column: str = "accuracy", last: int = 10) -> Quantity:
+    """The score of a method: the mean of a column over the last evaluated rounds."""
+    return lambda results: results.scores(method, setting, column, last)
+
+
+def peak(method: str, setting: str, column: str = "accuracy") -> Quantity:
+    """The largest value of a column over the rounds, chosen by the test samples: what some authors report."""
+
+    def values(results: Results) -> dict[int, float]:
+        found = {seed: cell.column(column) for seed, cell in results.of(method, setting).items()}
+        return {seed: max(column) for seed, column in found.items() if column}
+
+    return values
+
+
+def recorded_mean(method: str, setting: str, name: str) -> Quantity:
+    """The mean of a recorded number over the rounds that are kept, for cells with `record`."""
+
+    def values(results: Results) -> dict[int, float]:
+        cells = results.of(method, setting)
+        found = {seed: by_round(cell.recorded, name, by="quantity") for seed, cell in cells.items()}
+        return {seed: fmean(own[name].values()) for seed, own in found.items() if own.get(name)}
+
+    return values
+
+
+def after_round(number: int, method: str, setting: str, column: str = "accuracy") -> Quantity:
+    """The value of a column after one round."""
+
+    def values(results: Results) -> dict[int, float]:
+        cells = results.of(method, setting)
+        rounds = {
+            seed: dict(zip(cell.rounds["round"], cell.rounds[column])) for seed, cell in cells.items() if cell.rounds
+        }
+        return {seed: found[number] for seed, found in rounds.items() if found.get(number) is not None}
+
+    return values
+
+
+def difference(first: Quantity, second: Quantity) -> Quantity:
+    """The difference of two quantities under the same seed."""
+
+    def values(results: Results) -> dict[int, float]:
+        a, b = first(results), second(results)
+        return {seed: a[seed] - b[seed] for seed in a if seed in b}
+
+    return values
+
+
+def gain(method: str, baseline: str, setting: str, column: str = "accuracy", last: int = 10) -> Quantity:
+    """The score of a method less that of a baseline in the same setting."""
+    return difference(score(method, setting, column, last), score(baseline, setting, column, last))
+
+
+def mean(*quantities: Quantity) -> Quantity:
+    """The mean of several quantities under the same seed, for the seeds that all of them have."""
+
+    def values(results: Results) -> dict[int, float]:
+        first, *others = [quantity(results) for quantity in quantities]
+        seeds = [seed for seed in first if all(seed in other for other in others)]
+        return {seed: fmean([first[seed], *(other[seed] for other in others)]) for seed in seeds}
+
+    return values
+
+
+def best(*quantities: Quantity) -> Quantity:
+    """The quantity with the largest mean of those whose seeds are all there: the best of several hyperparameters."""
+
+    def values(results: Results) -> dict[int, float]:
+        found = [quantity(results) for quantity in quantities]
+        if not found or len({tuple(sorted(one)) for one in found}) > 1 or not found[0]:
+            return {}
+        return max(found, key=lambda one: sum(one.values()))
+
+    return values

@@ -1,0 +1,178 @@
+"""`unalike study`: the commands of the program for studies, added through the entry-point group `unalike.commands`."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from unalike.cli import options as o
+
+if TYPE_CHECKING:
+    from unalike_studies.cells import StudyCell
+
+HELP = """Published tables and figures as experiments, with verdicts on the claims of their papers.
+
+\b
+unalike study list
+unalike study run fedmix-quadratic
+unalike study report fedmix-quadratic
+"""
+
+Name = Annotated[str, typer.Argument(help="Name of a study (see `unalike study list`).")]
+Names = Annotated[
+    list[str], typer.Argument(help="Names of studies (see `unalike study list`), or patterns such as 'fedlws-*'.")
+]
+ScaleName = Annotated[str, typer.Option(help="smoke (under a minute), small, or paper (the paper's settings).")]
+Results = Annotated[
+    Path | None, typer.Option(help="Folder of results; studies/results unless given.", show_default=False)
+]
+
+app = typer.Typer(help=HELP, no_args_is_help=True, rich_markup_mode=None)
+
+
+@app.command("list")
+def list_studies() -> None:
+    """List the studies, and how many of their cells have a stored result.
+
+    \b
+    unalike study list
+    """
+    from unalike.cli.terminal_tables import tables
+    from unalike_studies.catalogue import STUDIES
+    from unalike_studies.results import FOLDER
+    from unalike_studies.run_study import missing
+
+    rows = []
+    for study in STUDIES.values():
+        counts = []
+        for name, scale in study.scales.items():
+            cells = scale.cells
+            done = len(cells) - len(missing(cells, FOLDER / study.name / name))
+            counts.append(f"{done}/{len(cells)}")
+        rows.append([study.name, study.title, *counts])
+    tables(["study", "content", "smoke", "small", "paper"], rows, "Studies, with results stored / cells", words=2)
+
+
+@app.command()
+def run(
+    names: Names,
+    scale: ScaleName = "smoke",
+    data_dir: o.DataDir = None,
+    out: Results = None,
+    jobs: Annotated[int, typer.Option(help="Cells that run at a time, each in a process of its own.")] = 1,
+    method: Annotated[
+        list[str] | None,
+        typer.Option(help="Run these methods only, by their labels; repeat the flag.", show_default=False),
+    ] = None,
+    setting: Annotated[
+        list[str] | None,
+        typer.Option(help="Run these settings only, by their labels; repeat the flag.", show_default=False),
+    ] = None,
+    seeds: Annotated[
+        str | None, typer.Option(help="Run these seeds only: 3 for the first three, or 0,1,4.", show_default=False)
+    ] = None,
+    device: o.Device = "cpu",
+    dry_run: o.DryRun = False,
+) -> None:
+    """Run the cells of studies that have no stored result, and store each as it ends.
+
+    An interrupted study continues from the stored results, on any machine. A cell that several studies share is run once.
+
+    \b
+    unalike study run niid-bench-fcube
+    unalike study run local-statistics-table1 --scale small --jobs 2
+    unalike study run 'fedlws-*' --scale small --jobs 2      # all studies of a paper
+    unalike study run niid-bench-fashion --scale paper --data-dir data --dry-run
+    unalike study run fedpake-table1 --scale paper --device cuda
+    """
+    from unalike.experiments.seed_plan import read_numbers
+    from unalike_studies.catalogue import matching
+    from unalike_studies.results import FOLDER, estimates
+    from unalike_studies.run_study import estimate, missing, run_cells
+
+    root = out or FOLDER
+    wanted = {study.name: study.scale(scale).cells for study in matching(names)}
+    wanted = _with_label(_with_label(wanted, "method", method), "setting", setting)
+    numbers = None if seeds is None else read_numbers(seeds)
+    todo: dict[Path, list[StudyCell]] = {}
+    expected: dict[str, float | None] = {}
+    for name, cells in wanted.items():
+        folder = root / name / scale
+        if numbers is not None:
+            cells = [cell for cell in cells if cell.seed in numbers]
+        if device != "cpu":
+            cells = [replace(cell, options={**cell.options, "device": device}) for cell in cells]
+        todo[folder] = missing(cells, folder)
+        print(f"{name}, {scale}: {len(cells) - len(todo[folder])} of {len(cells)} cells have results")
+        if todo[folder] and (dry_run or scale == "paper"):
+            estimate(todo[folder], folder, data_dir)
+        known_seconds = estimates(folder)
+        expected |= {cell.digest: known_seconds.get(cell.kind) for cell in todo[folder]}
+    total = sum(map(len, todo.values()))
+    print(f"{total} results are missing; {len(expected)} cells to run")
+    if expected and None not in expected.values():
+        print(f"estimated: {sum(filter(None, expected.values())):,.0f} seconds, one cell at a time")
+    if dry_run:
+        return
+    try:
+        for done, result in enumerate(run_cells(todo, root=root, data_dir=data_dir, jobs=jobs), 1):
+            text = f"{result.method}, {result.setting}, seed {result.seed}: {result.seconds:.0f} s"
+            print(f"{done}/{total} {text}", flush=True)
+    except KeyboardInterrupt:
+        print("the results of ended cells are stored; the same command continues from here", file=sys.stderr)
+        raise
+    print(*(f"results: {folder.resolve()}" for folder in todo), sep="\n")
+
+
+@app.command()
+def report(name: Name, scale: ScaleName = "smoke", out: Results = None) -> None:
+    """Print the tables of a study and the verdicts on its claims, and draw its figures.
+
+    \b
+    unalike study report niid-bench-fcube --scale small
+    """
+    from unalike_studies.catalogue import study
+    from unalike_studies.report import write_report
+    from unalike_studies.results import FOLDER
+
+    folder = (out or FOLDER) / name / scale
+    text, files = write_report(study(name), scale, folder)
+    print(text)
+    for file in files:
+        print(f"figure: {file.resolve()}")
+
+
+@app.command()
+def ledger(
+    out: Results = None,
+    file: Annotated[Path, typer.Option(help="The page to write.")] = Path("docs/reproduction.md"),
+) -> None:
+    """Write the ledger: every claim with the verdict that the stored results give.
+
+    \b
+    unalike study ledger --file ledger.md
+    """
+    from unalike._utils.tensor_files import write_bytes
+    from unalike_studies.catalogue import STUDIES
+    from unalike_studies.ledger import page
+    from unalike_studies.results import FOLDER
+
+    write_bytes(file, page(STUDIES.values(), out or FOLDER).encode())
+    print(f"ledger: {file.resolve()}")
+
+
+def _with_label(wanted: dict[str, list[StudyCell]], kind: str, labels: list[str] | None) -> dict[str, list[StudyCell]]:
+    """The cells whose method or setting (`kind`) has one of these labels. Raises `UnalikeError` if no study has a label."""
+    from unalike._utils.errors import unknown
+
+    if labels is None:
+        return wanted
+    known = {getattr(cell, kind) for cells in wanted.values() for cell in cells}
+    for label in labels:
+        if label not in known:
+            raise unknown(f"{kind} of {', '.join(wanted)}", label, known)
+    return {name: [cell for cell in cells if getattr(cell, kind) in labels] for name, cells in wanted.items()}

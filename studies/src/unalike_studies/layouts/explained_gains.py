@@ -1,0 +1,139 @@
+"""The gains of methods over a baseline beside recorded numbers that may explain them."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from scipy.stats import spearmanr
+
+from unalike_studies.claims import Quantity, gain
+from unalike_studies.layouts.panels import Line, Panel, Picture
+from unalike_studies.layouts.tables import MISSING
+from unalike_studies.recorded_numbers import by_round
+from unalike_studies.results import Results
+
+LEAST = 3
+"""Settings below which no correlation is given."""
+
+
+def recorded(method: str, setting: str, quantity: str, layer: str = "") -> Quantity:
+    """A recorded number of a method: seed -> mean over the recorded rounds."""
+
+    def values(results: Results) -> dict[int, float]:
+        found = {}
+        for seed, cell in results.of(method, setting).items():
+            rounds = by_round(cell.recorded, quantity).get(layer)
+            if rounds:
+                found[seed] = statistics.fmean(rounds.values())
+        return found
+
+    return values
+
+
+def explained_by(
+    quantity: str,
+    method: str,
+    baseline: str,
+    settings: Sequence[str],
+    recorded_of: str,
+    last: int = 10,
+    column: str = "accuracy",
+) -> Quantity:
+    """Spearman's correlation over settings of a recorded number and the gain of a method, by seed; NaN if one is constant."""
+
+    def values(results: Results) -> dict[int, float]:
+        numbers = [recorded(recorded_of, setting, quantity)(results) for setting in settings]
+        gains = [gain(method, baseline, setting, column, last)(results) for setting in settings]
+        seeds = set.intersection(*map(set, (*numbers, *gains))) if settings else set[int]()
+        return {seed: _rank_correlation([n[seed] for n in numbers], [g[seed] for g in gains]) for seed in sorted(seeds)}
+
+    return values
+
+
+@dataclass(frozen=True)
+class ExplainedGains:
+    """One row per setting: recorded numbers of the baseline, and the gain of every other method over it.
+
+    The last rows are Spearman's correlations of the gains with each recorded number over settings, the means over seeds that
+    `explained_by` gives. The figure has a panel for each number: the gains over it, without those below `least`.
+    """
+
+    title: str
+    baseline: str
+    quantities: tuple[str, ...]
+    recorded_of: str
+    column: str = "accuracy"
+    last: int = 10
+    scale: float = 100
+    least: float = -math.inf
+    name: str = "explained"
+
+    def table(self, results: Results) -> list[list[str]]:
+        """The rows of the table, its heading first."""
+        others = self._others(results)
+        rows = [["setting", *self.quantities, *(f"{method} less {self.baseline}" for method in others)]]
+        for setting in results.settings:
+            numbers = [self._number(results, setting, quantity) for quantity in self.quantities]
+            gains = [self._gain(results, method, setting) for method in others]
+            rows.append([setting, *(_shown(n, ".4g") for n in numbers), *(_shown(g, "+.2f") for g in gains)])
+        for quantity in self.quantities:
+            found = [self._correlation(results, quantity, method) for method in others]
+            rows.append(
+                [f"correlation with {quantity}", *[""] * len(self.quantities), *(_shown(r, "+.2f") for r in found)]
+            )
+        return rows
+
+    def picture(self, results: Results) -> Picture:
+        """The figure."""
+        panels, title = [], self.title
+        if math.isfinite(self.least):
+            title += f"; below {self.least:g} not drawn"
+        for quantity in self.quantities:
+            lines = [Line(method, *self._points(results, quantity, method)) for method in self._others(results)]
+            panels.append(
+                Panel("", quantity.replace("_", " "), title, tuple(line for line in lines if line.x), points=True)
+            )
+        return Picture(self.name, tuple(panels))
+
+    def _others(self, results: Results) -> list[str]:
+        return [method for method in results.methods if method != self.baseline]
+
+    def _number(self, results: Results, setting: str, quantity: str) -> float | None:
+        return _mean(list(recorded(self.recorded_of, setting, quantity)(results).values()))
+
+    def _gain(self, results: Results, method: str, setting: str) -> float | None:
+        found = gain(method, self.baseline, setting, self.column, self.last)(results)
+        return _mean([self.scale * value for value in found.values()])
+
+    def _correlation(self, results: Results, quantity: str, method: str) -> float | None:
+        """The mean over seeds of the correlation over settings."""
+        quantity_by_seed = explained_by(
+            quantity, method, self.baseline, results.settings, self.recorded_of, self.last, self.column
+        )
+        return _mean(list(quantity_by_seed(results).values()))
+
+    def _points(self, results: Results, quantity: str, method: str) -> tuple[list[float], list[float]]:
+        """The number and the gain in each setting that has both, by size of the number; no gain below `least`."""
+        pairs = [(self._number(results, s, quantity), self._gain(results, method, s)) for s in results.settings]
+        known = sorted(
+            (n, gained) for n, gained in pairs if n is not None and gained is not None and gained >= self.least
+        )
+        return [number for number, _ in known], [gained for _, gained in known]
+
+
+def _rank_correlation(x: Sequence[float], y: Sequence[float]) -> float:
+    """NaN for fewer than `LEAST` points, or if one of the two is constant."""
+    if len(x) < LEAST or len(set(x)) < 2 or len(set(y)) < 2:
+        return math.nan
+    return float(spearmanr(x, y).statistic)
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return statistics.fmean(values) if values else None
+
+
+def _shown(value: float | None, form: str) -> str:
+    return MISSING if value is None or math.isnan(value) else format(value, form)

@@ -1,0 +1,214 @@
+"""Figures of a study: curves by round, one line per client, a swept parameter, and how labels are distributed."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from unalike_studies.cells import CLASS_ACCURACY
+from unalike_studies.layouts.panels import Grid, Line, Panel, Picture
+from unalike_studies.layouts.tables import MISSING
+from unalike_studies.results import LOWER_IS_BETTER, CellResult, Results
+
+
+@dataclass(frozen=True)
+class Curves:
+    """One panel per setting, one line per method: the mean of a column over seeds by round, with a band of one deviation.
+
+    With `less`, the column less this one. `columns` has the settings that show another column. `log_rounds`: the x axis is
+    logarithmic and begins with round 1, for methods that train for very different numbers of rounds.
+    """
+
+    title: str
+    column: str = "accuracy"
+    scale: float = 100
+    name: str = "curves"
+    less: str = ""
+    columns: Mapping[str, str] = field(default_factory=dict)
+    log_rounds: bool = False
+
+    def table(self, results: Results) -> list[list[str]]:
+        """The rounds that are drawn of each method and setting, and the best of them."""
+        rows = [["method", "setting", "seeds", "rounds", "best round", "its mean"]]
+        sign = -1 if self.column.endswith(LOWER_IS_BETTER) else 1
+        for setting in results.settings:
+            for method in results.methods:
+                line = self._line(method, setting, results)
+                if line is not None:
+                    best = max(range(len(line.y)), key=lambda i: sign * line.y[i])
+                    seeds = str(len(results.of(method, setting)))
+                    rows.append([method, setting, seeds, f"{line.x[-1]:g}", f"{line.x[best]:g}", f"{line.y[best]:.2f}"])
+        return rows
+
+    def picture(self, results: Results) -> Picture:
+        """The figure."""
+        panels = []
+        for setting in results.settings:
+            found = (self._line(method, setting, results) for method in results.methods)
+            lines = tuple(line for line in found if line is not None)
+            panels.append(Panel(setting, "round", self.title, lines, log_x=self.log_rounds))
+        return Picture(self.name, tuple(panels))
+
+    def _line(self, method: str, setting: str, results: Results) -> Line | None:
+        by_round: dict[float, list[float]] = {}
+        for cell in results.of(method, setting).values():
+            values = cell.rounds.get(self.columns.get(setting, self.column), [])
+            taken = cell.rounds.get(self.less, []) if self.less else [0.0] * len(values)
+            for number, value, other in zip(cell.rounds.get("round", []), values, taken):
+                if value is not None and other is not None and (number > 0 or not self.log_rounds):
+                    by_round.setdefault(number, []).append(self.scale * (value - other))
+        if not by_round:
+            return None
+        return Line.over_seeds(method, by_round)
+
+
+@dataclass(frozen=True)
+class ClientCurves:
+    """One panel per setting, one line per client of `method` under the first seed, for cells with `client_curves`."""
+
+    title: str
+    method: str
+    scale: float = 100
+    name: str = "clients"
+
+    def table(self, results: Results) -> list[list[str]]:
+        """The last value of each client."""
+        rows = [["setting", "client", "last round"]]
+        for panel in self.picture(results).panels:
+            rows += [[panel.title, line.label, f"{line.y[-1]:.2f}" if line.y else MISSING] for line in panel.lines]
+        return rows
+
+    def picture(self, results: Results) -> Picture:
+        """The figure."""
+        panels = []
+        for setting in results.settings:
+            cells = results.of(self.method, setting)
+            lines = self._lines(cells[min(cells)]) if cells else ()
+            panels.append(Panel(setting, "round", self.title, lines))
+        return Picture(self.name, tuple(panels))
+
+    def _lines(self, cell: CellResult) -> tuple[Line, ...]:
+        rounds = [number for number, _ in zip(cell.rounds["round"], cell.curves)]
+        lines = []
+        for client in range(max(map(len, cell.curves), default=0)):
+            points = [(n, row[client]) for n, row in zip(rounds, cell.curves) if client < len(row)]
+            known = [(n, self.scale * value) for n, value in points if value is not None]
+            lines.append(Line(f"client {client}", [n for n, _ in known], [value for _, value in known]))
+        return tuple(lines)
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """The score of each method over a parameter that settings sweep: `at` gives the parameter's value in each setting."""
+
+    title: str
+    parameter: str
+    at: Mapping[str, float] = field(default_factory=dict)
+    column: str = "accuracy"
+    last: int = 10
+    scale: float = 100
+    log: bool = False
+    name: str = "sweep"
+
+    def table(self, results: Results) -> list[list[str]]:
+        """One row per value of the parameter, one column per method."""
+        lines = self._lines(results)
+        rows = [[self.parameter, *(line.label for line in lines)]]
+        for value in sorted(set(self.at.values())):
+            scores = [dict(zip(line.x, line.y)).get(value) for line in lines]
+            rows.append([f"{value:g}", *(MISSING if score is None else f"{score:.4g}" for score in scores)])
+        return rows
+
+    def picture(self, results: Results) -> Picture:
+        """The figure."""
+        return Picture(self.name, (Panel("", self.parameter, self.title, self._lines(results), log=self.log),))
+
+    def _lines(self, results: Results) -> tuple[Line, ...]:
+        lines = []
+        for method in results.methods:
+            found = {}
+            for setting in results.settings:
+                values = [self.scale * v for v in results.scores(method, setting, self.column, self.last).values()]
+                if values and setting in self.at:
+                    found[self.at[setting]] = values
+            if found:
+                lines.append(Line.over_seeds(method, dict(sorted(found.items()))))
+        return tuple(lines)
+
+
+@dataclass(frozen=True)
+class ClassScores:
+    """The accuracy on each class after the last round, mean over seeds, one line per method: for cells with `class_accuracy`.
+
+    `chosen` are the classes to show, such as those that are easily confused; empty shows all.
+    """
+
+    title: str
+    setting: str
+    chosen: tuple[str, ...] = ()
+    name: str = "classes"
+
+    def table(self, results: Results) -> list[list[str]]:
+        """One row per class, one column per method."""
+        lines = self._scores(results)
+        classes = list(dict.fromkeys(name for found in lines.values() for name in found))
+        rows = [["class", *lines]]
+        for label in classes:
+            rows.append([label, *(f"{found[label]:.1f}" if label in found else MISSING for found in lines.values())])
+        return rows
+
+    def picture(self, results: Results) -> Picture:
+        """The figure."""
+        lines = self._scores(results)
+        classes = list(dict.fromkeys(name for found in lines.values() for name in found))
+        drawn = [
+            Line(method, range(len(classes)), [found.get(c, 0.0) for c in classes]) for method, found in lines.items()
+        ]
+        return Picture(self.name, (Panel("", "class", self.title, tuple(drawn), ticks=tuple(classes)),))
+
+    def _scores(self, results: Results) -> dict[str, dict[str, float]]:
+        """Method -> class -> accuracy in per cent."""
+        found: dict[str, dict[str, float]] = {}
+        for method in results.methods:
+            cells = list(results.of(method, self.setting).values())
+            columns = [c for c in (cells[0].rounds if cells else ()) if c.startswith(CLASS_ACCURACY)]
+            for column in columns:
+                label = column.removeprefix(CLASS_ACCURACY)
+                if not self.chosen or label in self.chosen:
+                    values = [cell.score(column, 1) for cell in cells]
+                    found.setdefault(method, {})[label] = 100 * statistics.fmean(values)
+        return found
+
+
+@dataclass(frozen=True)
+class LabelCounts:
+    """One panel per setting: the training samples of each client (row) and class (column) under the first seed."""
+
+    title: str
+    name: str = "labels"
+
+    def table(self, results: Results) -> list[list[str]]:
+        """The samples and classes of each client."""
+        rows = [["setting", "client", "training samples", "classes", "share of the largest class"]]
+        for setting, counts in self._counts(results).items():
+            for client, row in enumerate(counts):
+                total = max(1, sum(row))
+                rows.append(
+                    [setting, str(client), str(sum(row)), str(sum(n > 0 for n in row)), f"{max(row) / total:.2f}"]
+                )
+        return rows
+
+    def picture(self, results: Results) -> Picture:
+        """The figure. Darker is more, by the square root of the count."""
+        found = self._counts(results)
+        bar = "training samples"
+        grids = {setting: Grid(tuple(map(tuple, own)), bar=bar, shades="counts") for setting, own in found.items()}
+        return Picture(self.name, tuple(Panel(s, "class", "client", grid=grid) for s, grid in grids.items()))
+
+    def _counts(self, results: Results) -> dict[str, list[list[int]]]:
+        found: dict[str, list[list[int]]] = {}
+        for cell in results.cells:
+            if cell.label_counts:
+                found.setdefault(cell.setting, cell.label_counts)
+        return found

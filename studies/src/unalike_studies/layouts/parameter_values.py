@@ -1,0 +1,125 @@
+"""The values of single parameters at the clients, and what each method makes of them."""
+
+from __future__ import annotations
+
+import math
+import re
+import statistics
+from dataclasses import dataclass
+
+from unalike_studies.layouts.panels import Grid, Line, Panel, Picture
+from unalike_studies.layouts.tables import MISSING
+from unalike_studies.results import CellResult, Results
+
+SERVER = -1
+CLIENTS = "clients"
+WIDTH = 0.8
+"""The width over which the methods' points of one parameter are spread."""
+
+Values = dict[int, dict[int, float]]
+"""Entry of the tensor -> client, or `SERVER`, -> value."""
+
+
+@dataclass(frozen=True)
+class ParameterValues:
+    """One panel per setting: the first entries of a tensor at every client after the first round, and each method's new value.
+
+    For cells with `record="entries(...)"`, first seed. All methods start alike, so that they see the same clients in that round.
+    Values are drawn less the clients' mean, over their deviation; those beyond `limit` are not drawn.
+    """
+
+    title: str
+    entries: int = 8
+    limit: float = 4.5
+    name: str = "parameters"
+
+    def table(self, results: Results) -> list[list[str]]:
+        """One row per setting and method: its mean distance from the clients' mean, over their deviation."""
+        rows = [["setting", "method", "mean distance from the clients' mean, in standard deviations"]]
+        for setting in results.settings:
+            for method, values in _methods(results, setting).items():
+                rows.append([setting, method, _distance(values)])
+        return rows
+
+    def picture(self, results: Results) -> Picture:
+        """The figure."""
+        panels, names = [], tuple(str(i) for i in range(self.entries))
+        for setting in results.settings:
+            methods = {method: _standardized(values) for method, values in _methods(results, setting).items()}
+            first = next(iter(methods.values()), {})
+            clients = [(i, v) for i in range(self.entries) for k, v in first.get(i, {}).items() if k != SERVER]
+            places = [WIDTH * ((j + 1) / (len(methods) + 1) - 0.5) for j in range(len(methods))]
+            lines = (
+                Line(CLIENTS, [i for i, _ in clients], [v for _, v in clients], faint=True),
+                *(self._line(*own, place) for own, place in zip(methods.items(), places)),
+            )
+            panels.append(Panel(setting, "parameter", self.title, lines, ticks=names, limits=(-self.limit, self.limit)))
+        return Picture(self.name, tuple(panels))
+
+    def _line(self, method: str, values: Values, place: float) -> Line:
+        """The new values of a method, beside the clients' points by `place`."""
+        found = [(i + place, values[i][SERVER]) for i in range(self.entries) if SERVER in values.get(i, {})]
+        return Line(method, [x for x, _ in found], [value for _, value in found])
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One panel per method: the new values of one kernel, [side, side], after the first round.
+
+    Values are drawn less the clients' mean, over their deviation; those beyond `limit` have the color of the limit.
+    """
+
+    title: str
+    setting: str
+    side: int = 5
+    limit: float = 0.5
+    name: str = "kernel"
+
+    def table(self, results: Results) -> list[list[str]]:
+        """One row per method: its mean distance from the clients' mean, over their deviation."""
+        rows = [["method", "mean distance from the clients' mean, in standard deviations"]]
+        return rows + [[method, _distance(values)] for method, values in _methods(results, self.setting).items()]
+
+    def picture(self, results: Results) -> Picture:
+        """The figure."""
+        panels, bar = [], f"{self.title}, cut at {self.limit:g}"
+        for method, values in _methods(results, self.setting).items():
+            found = _standardized(values)
+            flat = [found.get(i, {}).get(SERVER, math.nan) for i in range(self.side**2)]
+            cut = [min(max(value, -self.limit), self.limit) if math.isfinite(value) else value for value in flat]
+            rows = tuple(tuple(cut[i * self.side : (i + 1) * self.side]) for i in range(self.side))
+            panels.append(Panel(method, "", "", grid=Grid(rows, bar=bar, shades="differences")))
+        return Picture(self.name, tuple(panels))
+
+
+def _methods(results: Results, setting: str) -> dict[str, Values]:
+    """Method -> values after the first recorded round, under the first seed."""
+    cells = {method: results.of(method, setting) for method in results.methods}
+    found = {method: _values(own[min(own)]) for method, own in cells.items() if own}
+    return {method: values for method, values in found.items() if values}
+
+
+def _values(cell: CellResult) -> Values:
+    found: Values = {}
+    for series in cell.recorded.get("series", []):
+        place = re.search(r"\[(\d+)\]$", series.get("layer", ""))
+        if series["quantity"] == "parameter" and place and series["values"][0] is not None:
+            found.setdefault(int(place[1]), {})[series.get("client", SERVER)] = series["values"][0]
+    return found
+
+
+def _standardized(values: Values) -> Values:
+    """Values less the clients' mean, over their deviation; without entries that are the same for all clients."""
+    found: Values = {}
+    for entry, own in values.items():
+        clients = [value for client, value in own.items() if client != SERVER]
+        spread = statistics.pstdev(clients) if clients else 0.0
+        if spread:
+            mean = statistics.fmean(clients)
+            found[entry] = {client: (value - mean) / spread for client, value in own.items()}
+    return found
+
+
+def _distance(values: Values) -> str:
+    found = [abs(own[SERVER]) for own in _standardized(values).values() if SERVER in own]
+    return f"{statistics.fmean(found):.3f}" if found else MISSING

@@ -1,0 +1,171 @@
+"""Figures of recorded numbers, such as the gamma of each layer by round."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from unalike_studies.claims import Quantity
+from unalike_studies.layouts.panels import Grid, Line, Panel, Picture
+from unalike_studies.layouts.tables import MISSING
+from unalike_studies.recorded_numbers import by_round
+from unalike_studies.results import Results
+
+WHOLE = "model"
+"""The label of a number that belongs to no layer."""
+
+Entries = dict[str, dict[int, list[float]]]
+"""Layer or client -> round -> the values of the seeds."""
+
+
+@dataclass(frozen=True)
+class RecordedCurves:
+    """A recorded number, for cells with `record`: one panel per method and setting, one line per layer.
+
+    A line is the mean over seeds by round, with a band of one deviation. `by` names another column of the records to draw a line
+    for, such as "client".
+    """
+
+    title: str
+    quantity: str
+    by: str = "layer"
+    name: str = ""
+
+    def table(self, results: Results) -> list[list[str]]:
+        """The number in the first and the last round that is kept, and its mean over rounds."""
+        rows = [["method", "setting", "seeds", self.by, "first round", "last round", "mean over rounds"]]
+        for method, setting in _recorded(results, self.quantity):
+            entries, seeds = self.entries(results, method, setting), str(len(results.of(method, setting)))
+            for entry, found in entries.items():
+                values = [statistics.fmean(values) for values in found.values()]
+                shown = [f"{value:.4g}" for value in (values[0], values[-1], statistics.fmean(values))]
+                rows.append([method, setting, seeds, entry, *shown])
+        return rows
+
+    def picture(self, results: Results) -> Picture:
+        """The figure."""
+        panels = []
+        for method, setting in _recorded(results, self.quantity):
+            lines = [Line.over_seeds(entry, found) for entry, found in self.entries(results, method, setting).items()]
+            panels.append(Panel(_title(results, method, setting), "round", self.title, tuple(lines)))
+        return Picture(self.name or self.quantity, tuple(panels))
+
+    def entries(self, results: Results, method: str, setting: str) -> Entries:
+        """The values of the seeds by entry and round."""
+        entries: Entries = {}
+        for cell in results.of(method, setting).values():
+            for entry, values in by_round(cell.recorded, self.quantity, self.by).items():
+                for number, value in values.items():
+                    entries.setdefault(entry or WHOLE, {}).setdefault(number, []).append(value)
+        return entries
+
+
+@dataclass(frozen=True)
+class RecordedTable:
+    """A recorded number, for cells with `record`: one row per layer, one column per method and setting.
+
+    An entry is the mean over rounds and seeds, and the least and the largest value of a round and seed.
+    """
+
+    title: str
+    quantity: str
+
+    def table(self, results: Results) -> list[list[str]]:
+        """The rows of the table, its heading first."""
+        pairs = _recorded(results, self.quantity)
+        found = [RecordedCurves("", self.quantity).entries(results, *pair) for pair in pairs]
+        layers = dict.fromkeys(layer for entries in found for layer in entries)
+        return [
+            ["layer", *(", ".join(pair) for pair in pairs)],
+            *([layer, *(_between(entries.get(layer, {})) for entries in found)] for layer in layers),
+        ]
+
+
+@dataclass(frozen=True)
+class GroupSizes:
+    """The sizes of the groups into which a rule puts the clients, for cells that record the group of each client as `quantity`.
+
+    One row per method and setting: the most frequent sizes, over layers, rounds and seeds, and the share of these.
+    """
+
+    title: str
+    quantity: str
+
+    def table(self, results: Results) -> list[list[str]]:
+        """The rows of the table, its heading first."""
+        rows = [
+            ["method", "setting", "layers, rounds and seeds", "most frequent sizes", "share, %", "next", "share, %"]
+        ]
+        for method, setting in _recorded(results, self.quantity):
+            found = Counter(sizes for own in self._sizes(results, method, setting).values() for sizes in own)
+            shown = [
+                text
+                for sizes, count in found.most_common(2)
+                for text in (", ".join(map(str, sizes)), f"{100 * count / found.total():.1f}")
+            ]
+            rows.append([method, setting, str(found.total()), *(shown + [MISSING] * 4)[:4]])
+        return rows
+
+    def share(self, method: str, setting: str, sizes: tuple[int, ...]) -> Quantity:
+        """The share of layers and rounds in which the groups have these sizes, by seed."""
+
+        def values(results: Results) -> dict[int, float]:
+            found = self._sizes(results, method, setting)
+            return {seed: own.count(sizes) / len(own) for seed, own in found.items() if own}
+
+        return values
+
+    def _sizes(self, results: Results, method: str, setting: str) -> dict[int, list[tuple[int, ...]]]:
+        """Seed -> the sizes of the groups in each layer and round, largest first; clients in no group are left out."""
+        found = {}
+        for seed, cell in results.of(method, setting).items():
+            groups: dict[tuple[str, int], Counter[int]] = {}
+            for series in cell.recorded.get("series", []):
+                if series["quantity"] == self.quantity:
+                    for number, group in zip(cell.recorded["rounds"], series["values"]):
+                        if group is not None and group >= 0:
+                            groups.setdefault((series.get("layer", ""), number), Counter())[int(group)] += 1
+            found[seed] = [tuple(sorted(own.values(), reverse=True)) for own in groups.values()]
+        return found
+
+
+@dataclass(frozen=True)
+class RecordedMap(RecordedCurves):
+    """As `RecordedCurves`, but a heat map with rounds as columns and layers as rows; for many layers."""
+
+    def picture(self, results: Results) -> Picture:
+        """The figure."""
+        panels = []
+        for method, setting in _recorded(results, self.quantity):
+            entries = self.entries(results, method, setting)
+            rounds = sorted({number for found in entries.values() for number in found})
+            means = tuple(
+                tuple(statistics.fmean(found[n]) if n in found else math.nan for n in rounds)
+                for found in entries.values()
+            )
+            grid = Grid(means, tuple(entries), tuple(map(str, rounds)), bar=self.title)
+            panels.append(Panel(_title(results, method, setting), "round", self.by, grid=grid))
+        return Picture(self.name or self.quantity, tuple(panels))
+
+
+def _recorded(results: Results, quantity: str) -> list[tuple[str, str]]:
+    """The (method, setting) pairs with a recorded number, in the order of the study."""
+    return [
+        (method, setting)
+        for setting in results.settings
+        for method in results.methods
+        if any(by_round(cell.recorded, quantity) for cell in results.of(method, setting).values())
+    ]
+
+
+def _between(values: Mapping[int, list[float]]) -> str:
+    """The mean of values by round, and their range."""
+    found = [value for own in values.values() for value in own]
+    return f"{statistics.fmean(found):.3g} ({min(found):.3g} to {max(found):.3g})" if found else MISSING
+
+
+def _title(results: Results, method: str, setting: str) -> str:
+    return method if len(results.settings) == 1 else f"{method}, {setting}"

@@ -1,0 +1,167 @@
+"""Scatter plots: two recorded numbers against each other, and the divergence of data against that of updates."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import combinations
+
+from unalike_studies.claims import Quantity
+from unalike_studies.layouts.panels import Line, Panel, Picture
+from unalike_studies.recorded_numbers import by_round
+from unalike_studies.results import CellResult, Results
+
+Points = list[tuple[float, float]]
+
+
+def pearson(points: Points) -> float:
+    """Pearson's r; NaN for fewer than three points, or where a coordinate does not vary."""
+    x, y = ([point[i] for point in points] for i in (0, 1))
+    if len(points) < 3 or min(statistics.pstdev(x), statistics.pstdev(y)) == 0:
+        return math.nan
+    return statistics.correlation(x, y)
+
+
+@dataclass(frozen=True)
+class Scatter:
+    """One panel per setting, the points of one method in one color, all seeds together; the table has Pearson's r of each seed."""
+
+    title: str
+
+    def points(self, cell: CellResult) -> Points:
+        """The points of a cell. Layouts define it."""
+        raise NotImplementedError
+
+    @property
+    def x(self) -> str:
+        """The label of the x axis. Layouts define it."""
+        raise NotImplementedError
+
+    @property
+    def name(self) -> str:
+        """The name of the figure's files."""
+        return "scatter"
+
+    def correlation(self, method: str, setting: str) -> Quantity:
+        """Seed -> Pearson's r of a method's points."""
+
+        def values(results: Results) -> dict[int, float]:
+            found = {seed: pearson(self.points(cell)) for seed, cell in results.of(method, setting).items()}
+            return {seed: r for seed, r in found.items() if math.isfinite(r)}
+
+        return values
+
+    def table(self, results: Results) -> list[list[str]]:
+        """The number of points and Pearson's r, seed by seed."""
+        rows = [["method", "setting", "seed", "points", "Pearson's r"]]
+        for method, setting, cell in self._cells(results):
+            points = self.points(cell)
+            r = pearson(points)
+            rows.append([method, setting, str(cell.seed), str(len(points)), f"{r:.2f}" if math.isfinite(r) else "-"])
+        return rows
+
+    def picture(self, results: Results) -> Picture:
+        """The figure."""
+        panels = []
+        for setting in results.settings:
+            found: dict[str, Points] = {}
+            for method, where, cell in self._cells(results):
+                if where == setting:
+                    found.setdefault(method, []).extend(self.points(cell))
+            lines = (Line(method, *zip(*points)) for method, points in found.items())
+            panels.append(Panel(setting, self.x, self.title, tuple(lines), points=True))
+        return Picture(self.name, tuple(panels))
+
+    def _cells(self, results: Results) -> Iterator[tuple[str, str, CellResult]]:
+        for setting in results.settings:
+            for method in results.methods:
+                for cell in results.of(method, setting).values():
+                    if self.points(cell):
+                        yield method, setting, cell
+
+
+@dataclass(frozen=True)
+class RecordedScatter(Scatter):
+    """Two recorded numbers of the whole model against each other, one point per round, for cells with `record`."""
+
+    first: str
+    second: str
+
+    @property
+    def x(self) -> str:
+        return self.first
+
+    @property
+    def name(self) -> str:
+        return f"{self.second}-against-{self.first}"
+
+    def points(self, cell: CellResult) -> Points:
+        x, y = (_means(cell, quantity) for quantity in (self.first, self.second))
+        return [(x[number], y[number]) for number in sorted(x) if number in y]
+
+
+@dataclass(frozen=True)
+class DataAgainstUpdates(Scatter):
+    """Every two clients: total variation of their label distributions, and 1 - cosine of their updates, the mean over rounds.
+
+    For cells with `record="updates"` and label counts.
+    """
+
+    @property
+    def x(self) -> str:
+        return "total variation of labels"
+
+    @property
+    def name(self) -> str:
+        return "updates-against-data"
+
+    def points(self, cell: CellResult) -> Points:
+        cosines, distances = _cosines(cell), self.distances(cell)
+        return [
+            (distances[i][j], 1 - statistics.fmean(cosines[i, j]))
+            for i, j in combinations(range(len(distances)), 2)
+            if (i, j) in cosines
+        ]
+
+    def distances(self, cell: CellResult) -> list[list[float]]:
+        """The distance of every two clients' data."""
+        shares = [[count / max(1, sum(row)) for count in row] for row in cell.label_counts]
+        return [[sum(abs(p - q) for p, q in zip(a, b)) / 2 for b in shares] for a in shares]
+
+
+@dataclass(frozen=True)
+class TransportAgainstUpdates(DataAgainstUpdates):
+    """The same with the cost of optimal transport between samples, for cells with `transport`."""
+
+    @property
+    def x(self) -> str:
+        return "optimal transport of samples"
+
+    @property
+    def name(self) -> str:
+        return "updates-against-transport"
+
+    def distances(self, cell: CellResult) -> list[list[float]]:
+        return cell.transport
+
+
+def _means(cell: CellResult, quantity: str) -> dict[int, float]:
+    """Round -> the mean of a recorded number."""
+    found: dict[int, list[float]] = {}
+    for values in by_round(cell.recorded, quantity).values():
+        for number, value in values.items():
+            found.setdefault(number, []).append(value)
+    return {number: statistics.fmean(values) for number, values in found.items()}
+
+
+def _cosines(cell: CellResult) -> dict[tuple[int, int], list[float]]:
+    """Pair of clients -> the cosines of their updates in the rounds that are kept."""
+    found = {}
+    for series in cell.recorded.get("series", []):
+        values = [value for value in series["values"] if value is not None and math.isfinite(value)]
+        if series["quantity"] == "cosine" and "other" in series and values:
+            i, j = sorted((int(series["client"]), int(series["other"])))
+            found[i, j] = values
+    return found

@@ -1,0 +1,142 @@
+"""Conditioning on local statistics: other numbers of points, features, clients and clusters than those of the tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from unalike_studies.cells import Options
+from unalike_studies.claims import Claim, gain
+from unalike_studies.layouts.figures import Sweep
+from unalike_studies.layouts.tables import MethodTable
+from unalike_studies.papers.local_statistics import ADAM, COMMON, CONDITIONED, ENSEMBLE, FULL_BATCH, NUMBERS, PAPER
+from unalike_studies.study import Scale, Study, Variant
+from unalike_studies.verdicts import Above, Same
+
+MIDDLE: Mapping[str, int] = {"clusters": 3, "points": 100, "features": 10, "clients": 20}
+"""The setting that all sweeps share; clients are those of one cluster."""
+SWEPT: Mapping[str, tuple[int, ...]] = {
+    "points": (25, 50, 400),
+    "features": (5, 20),
+    "clients": (5, 50),
+    "clusters": (2, 5, 8, 16),
+}
+LOGISTIC_POINTS = (25, 400)
+
+
+def _label(**changed: int) -> str:
+    """The sizes, without the number of clusters where it is that of all other sweeps."""
+    sizes = {**MIDDLE, **changed}
+    return ", ".join(f"{sizes[name]} {name}" for name in sizes if name != "clusters" or name in changed)
+
+
+def _setting(task: str, **changed: int) -> Options:
+    sizes = ", ".join(f"{name}={count}" for name, count in {**MIDDLE, **changed}.items())
+    return {"data": f"{task}_clusters({sizes}, seed={{seed}})"}
+
+
+def _changes(parameter: str, values: tuple[int, ...]) -> list[dict[str, int]]:
+    """The changes to `MIDDLE` of a sweep, which begins with none."""
+    return [{}, *({parameter: value} for value in values)]
+
+
+def _at(parameter: str, values: tuple[int, ...]) -> dict[str, float]:
+    """Setting -> the value of the parameter, for the settings of its sweep."""
+    found = {_label(**changed): float({**MIDDLE, **changed}[parameter]) for changed in _changes(parameter, values)}
+    return dict(sorted(found.items(), key=lambda item: item[1]))
+
+
+SETTINGS: dict[str, Options] = {
+    _label(**changed): _setting("linear", **changed)
+    for name, values in SWEPT.items()
+    for changed in _changes(name, values)
+}
+LOGISTIC_SETTINGS: dict[str, Options] = {
+    _label(**changed): _setting("logistic", **changed) for changed in _changes("points", LOGISTIC_POINTS)
+}
+METHODS: dict[str, str | Variant] = {
+    "client": Variant("local_only", {"model": "linear", "protocol": "personal"}),
+    "cluster": Variant(f"cluster_oracle(method='{ADAM}')", {"model": "linear"}),
+    "conditional ensemble": Variant(f"{ADAM} + {CONDITIONED}", ENSEMBLE),
+}
+
+
+def _scales(settings: dict[str, Options]) -> dict[str, Scale]:
+    return {
+        "smoke": Scale(
+            METHODS,
+            settings,
+            COMMON | FULL_BATCH | {"rounds": 5},
+            seeds=(0,),
+            reduced="5 rounds instead of 1200: shows that the study runs, nothing else",
+        ),
+        "small": Scale(
+            METHODS,
+            settings,
+            COMMON | FULL_BATCH,
+            reduced="20 clients a cluster instead of 100 where clients are not swept; the ensemble is trained by FedAdam on full "
+            "batches instead of AdamW on pooled samples, whose number of steps would change with the sizes",
+        ),
+        "paper": Scale(METHODS, settings, COMMON | FULL_BATCH),
+    }
+
+
+CLAIMS = (
+    *(
+        Claim(
+            f"The conditional ensemble is as good as the cluster oracle: {setting}",
+            gain("conditional ensemble", "cluster", setting, "rmse", last=1),
+            Same(0.02),
+            unit="rmse",
+            scale=1,
+        )
+        for setting in SETTINGS
+    ),
+    *(
+        Claim(
+            f"Each client alone is worse than the conditional ensemble: {setting}",
+            gain("client", "conditional ensemble", setting, "rmse", last=1),
+            Above(),
+            unit="rmse",
+            scale=1,
+        )
+        for setting in (_label(points=25), _label(), _label(points=400))
+    ),
+)
+LOGISTIC_CLAIMS = tuple(
+    Claim(f"{text}: {setting}", gain(method, other, setting, last=1), expects)
+    for text, method, other, expects in (
+        ("The conditional ensemble is as good as the cluster oracle", "conditional ensemble", "cluster", Same(1.0)),
+        ("The conditional ensemble is better than each client alone", "conditional ensemble", "client", Above()),
+    )
+    for setting in LOGISTIC_SETTINGS
+)
+
+STUDIES = (
+    Study(
+        "local-statistics-sizes",
+        "Linear regression with other numbers of points, features, clients and clusters",
+        PAPER,
+        _scales(SETTINGS),
+        CLAIMS,
+        (
+            MethodTable("Rmse after the last round", "rmse", last=1, scale=1, digits=4),
+            *(
+                Sweep("rmse", name, _at(name, values), "rmse", last=1, scale=1, log=True, name=f"sweep-{name}")
+                for name, values in SWEPT.items()
+            ),
+        ),
+        f"{NUMBERS}. The ensemble has eight linear models for any number of clusters.",
+    ),
+    Study(
+        "local-statistics-sizes-logistic",
+        "Logistic regression on three clusters with other numbers of points",
+        PAPER,
+        _scales(LOGISTIC_SETTINGS),
+        LOGISTIC_CLAIMS,
+        (
+            MethodTable("Accuracy after the last round, %", last=1),
+            Sweep("accuracy, %", "points", _at("points", LOGISTIC_POINTS), last=1, log=True, name="sweep-points"),
+        ),
+        NUMBERS,
+    ),
+)

@@ -1,0 +1,55 @@
+"""The report of one study: its tables, the findings on its claims, and its figures."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+from unalike._utils.errors import UnalikeError
+from unalike._utils.tensor_files import write_bytes
+from unalike_studies.layouts.layout import Drawn
+from unalike_studies.layouts.tables import markdown
+from unalike_studies.ledger import Entry, claims_table, spent
+from unalike_studies.results import Results, estimates
+from unalike_studies.study import Study
+
+
+def write_report(study: Study, scale: str, folder: Path) -> tuple[str, list[Path]]:
+    """Write report.md and the figures of a study into its folder of results.
+
+    Returns:
+        The text of the report, and the files of the figures.
+
+    Raises:
+        UnalikeError: the folder has no result of the study.
+    """
+    results = Results.read(folder, study.scale(scale).cells)
+    if not len(results):
+        raise UnalikeError(
+            f"{folder} holds no result of {study.name}; run `unalike study run {study.name} --scale {scale}`"
+        )
+    text = render(study, scale, results, estimates(folder))
+    write_bytes(folder / "report.md", text.encode())
+    pictures = [layout.picture(results) for layout in study.layouts if isinstance(layout, Drawn)]
+    return text, [file for picture in pictures for file in picture.save(folder / "figures")]
+
+
+def render(study: Study, scale: str, results: Results, estimated: dict[str, float]) -> str:
+    """The report as Markdown."""
+    chosen = study.scale(scale)
+    lines = [f"# {study.name}, scale {scale}", "", f"{study.title}. {study.paper}.", ""]
+    lines += [study.notes, ""] if study.notes else []
+    lines += [f"Reduced: {chosen.reduced}.", ""] if chosen.reduced else []
+    for layout in study.layouts:
+        lines += [f"## {layout.title}", "", markdown(layout.table(results)), ""]
+    thinned = {cell.recorded["thinned"] for cell in results.cells if cell.recorded.get("thinned")}
+    lines += [f"Of recorded numbers the results keep {', or '.join(sorted(thinned))}.", ""] if thinned else []
+    warned = Counter(note for cell in results.cells for note in cell.notes)
+    if warned:
+        shown_notes = [f"- {note} ({count} of {len(results)} cells)" for note, count in warned.items()]
+        lines += ["## Warnings", "", *shown_notes, ""]
+    if study.claims:
+        found = [Entry(study, claim, scale, claim.finding(results)) for claim in study.claims]
+        lines += ["## Claims", "", claims_table(found), ""]
+    lines += [spent(chosen, results, estimated), ""]
+    return "\n".join(lines)

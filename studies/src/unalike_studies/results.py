@@ -1,0 +1,192 @@
+"""Results of cells: small JSON files under studies/results/NAME/SCALE, written as cells end, and read for tables and verdicts."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from unalike._utils.errors import UnalikeError
+from unalike._utils.tensor_files import write_bytes
+from unalike.runtime.records.history import DIVERGED
+from unalike_studies.cells import StudyCell
+from unalike_studies.recorded_numbers import Recorded
+
+FOLDER = Path("studies", "results")
+"""The folder of results, below the root of the repository."""
+ESTIMATES = "estimates.json"
+"""The file of a folder of results that keeps the estimated seconds of cells."""
+DIGITS = 7
+"""Significant digits that are kept of a number, as many as a float32 has."""
+
+DIGEST = re.compile(r'^"digest": "(\w+)"', re.MULTILINE)
+"""The digest in the text of a result."""
+
+LOWER_IS_BETTER = ("loss", "rmse")
+"""Endings of the columns in which lower is better."""
+
+Columns = dict[str, list[Any]]
+
+
+@dataclass(frozen=True)
+class CellResult:
+    """The result of one cell.
+
+    Attributes:
+        method: label of the method.
+        setting: label of the setting.
+        seed: the seed.
+        digest: hash of everything that decides the result.
+        spec: the method with all its parts and fields.
+        options: the options of the cell.
+        seconds: wall-clock seconds of the whole cell.
+        ended: why the run ended.
+        versions: versions of the software.
+        machine: number of threads, and the device.
+        notes: the run's warnings.
+        rounds: the history, column by column.
+        clients: one entry per client: means over the last 10 evaluated rounds.
+        curves: round by round the values of one column for every client, where the cell asks for them.
+        label_counts: client by client the training samples of each class, for at most 1,000 numbers.
+        recorded: the recorded numbers of the evaluated rounds, where the cell has `record`; see `recorded_numbers.py`.
+        transport: the cost of optimal transport between every two clients, where the cell asks for it; see `optimal_transport.py`.
+        parameters: the number of final parameters of the shared model in each bin of the cell's `histogram`.
+    """
+
+    method: str
+    setting: str
+    seed: int
+    digest: str
+    spec: str
+    options: dict[str, Any]
+    seconds: float
+    ended: str
+    versions: dict[str, str]
+    machine: dict[str, Any]
+    notes: list[str] = field(default_factory=list)
+    rounds: Columns = field(default_factory=dict)
+    clients: Columns = field(default_factory=dict)
+    curves: list[list[float | None]] = field(default_factory=list)
+    label_counts: list[list[int]] = field(default_factory=list)
+    recorded: Recorded = field(default_factory=dict)
+    transport: list[list[float]] = field(default_factory=list)
+    parameters: list[int] = field(default_factory=list)
+
+    @property
+    def kind(self) -> str:
+        """The cell without its seed, as `StudyCell.kind`."""
+        return f"{self.method}, {self.setting}"
+
+    def score(self, column: str, last: int) -> float:
+        """The mean of a column over the last evaluated rounds; NaN where there is none.
+
+        A run that diverged is infinitely bad: -inf, or inf where lower is better.
+        """
+        if self.ended == DIVERGED:
+            return math.inf if column.endswith(LOWER_IS_BETTER) else -math.inf
+        found = self.column(column)[-last:]
+        return sum(found) / len(found) if found else math.nan
+
+    def column(self, name: str) -> list[float]:
+        """A column of the history from round 1 on, without the rounds in which it is not known."""
+        values = zip(self.rounds.get("round", []), self.rounds.get(name, []))
+        return [value for number, value in values if number > 0 and value is not None]
+
+    def save(self, path: Path) -> None:
+        """Write the result, one line a field."""
+        fields = [f"{json.dumps(name)}: {json.dumps(compact(value))}" for name, value in asdict(self).items()]
+        write_bytes(path, ("{\n" + ",\n".join(fields) + "\n}\n").encode())
+
+    def labelled(self, cell: StudyCell) -> CellResult:
+        """The result under the labels of a cell, which may differ from those under which it was stored."""
+        return replace(self, method=cell.method, setting=cell.setting)
+
+    @classmethod
+    def load(cls, path: Path) -> CellResult:
+        """Read a result. Raises `UnalikeError` for a damaged file."""
+        try:
+            return cls(**json.loads(path.read_text()))
+        except (OSError, ValueError, TypeError) as error:
+            raise UnalikeError(f"cannot read {path}: {error}; delete it, and run its study again") from None
+
+
+def compact(value: Any) -> Any:
+    """The value with floats rounded to `DIGITS` significant digits, and None for those that are not finite."""
+    if isinstance(value, float):
+        return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {str(key): compact(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [compact(entry) for entry in value]
+    return value
+
+
+@dataclass(frozen=True)
+class Results:
+    """The stored results of a study at one scale that belong to its present cells."""
+
+    cells: tuple[CellResult, ...]
+
+    @classmethod
+    def read(cls, folder: Path, cells: Iterable[StudyCell]) -> Results:
+        """Read the results of `cells` from a folder. A file whose digest is another one is not read."""
+        return cls(tuple(found for cell in cells if (found := stored(folder, cell)) is not None))
+
+    def __len__(self) -> int:
+        return len(self.cells)
+
+    def of(self, method: str, setting: str) -> dict[int, CellResult]:
+        """Seed -> result of a method in a setting."""
+        return {cell.seed: cell for cell in self.cells if (cell.method, cell.setting) == (method, setting)}
+
+    def scores(self, method: str, setting: str, column: str = "accuracy", last: int = 10) -> dict[int, float]:
+        """Seed -> mean of a column over the last evaluated rounds, without the seeds that lack the column."""
+        scores = {seed: cell.score(column, last) for seed, cell in self.of(method, setting).items()}
+        return {seed: score for seed, score in scores.items() if not math.isnan(score)}
+
+    @property
+    def methods(self) -> list[str]:
+        """The labels of the methods, in the order of the study."""
+        return list(dict.fromkeys(cell.method for cell in self.cells))
+
+    @property
+    def settings(self) -> list[str]:
+        """The labels of the settings, in the order of the study."""
+        return list(dict.fromkeys(cell.setting for cell in self.cells))
+
+    @property
+    def seconds(self) -> float:
+        """The wall-clock seconds of all cells together."""
+        return sum(cell.seconds for cell in self.cells)
+
+
+def stored(folder: Path, cell: StudyCell) -> CellResult | None:
+    """The stored result of a cell, under the cell's present labels; None if there is none, or one of another digest."""
+    path = folder / cell.file
+    if not path.exists():
+        return None
+    found = CellResult.load(path)
+    return found.labelled(cell) if found.digest == cell.digest else None
+
+
+def by_digest(root: Path) -> dict[str, Path]:
+    """Digest -> a file with its result, of all studies and scales below `root`."""
+    found = {}
+    for path in sorted(root.glob("*/*/*.json")):
+        digest = DIGEST.search(path.read_text())
+        if digest is not None:
+            found[digest[1]] = path
+    return found
+
+
+def estimates(folder: Path) -> dict[str, float]:
+    """The estimates that a folder keeps: "METHOD, SETTING" -> seconds of one cell."""
+    path = folder / ESTIMATES
+    try:
+        return {} if not path.exists() else {str(name): float(s) for name, s in json.loads(path.read_text()).items()}
+    except (ValueError, AttributeError, TypeError) as error:
+        raise UnalikeError(f"cannot read {path}: {error}; delete it") from None

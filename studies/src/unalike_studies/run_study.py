@@ -1,0 +1,260 @@
+"""Run the cells of a study that have no stored result, and store each as it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from unalike._utils.errors import UnalikeError
+from unalike._utils.system.process_pool import in_processes
+from unalike._utils.tensor_files import write_bytes
+from unalike.experiments.comparison import last_rounds
+from unalike.experiments.cost_estimate import calibrate
+from unalike.experiments.facts import versions
+from unalike.runtime.model_group import Diverged
+from unalike.runtime.records.history import DIVERGED, Row
+from unalike.runtime.round_loop import execute
+from unalike.runtime.run_config import RunConfig
+from unalike.runtime.run_recorder import Run
+from unalike_studies.cells import CLASS_ACCURACY, StudyCell
+from unalike_studies.optimal_transport import transport_costs
+from unalike_studies.recorded_numbers import keep
+from unalike_studies.results import ESTIMATES, CellResult, by_digest, estimates, stored
+
+PARTIAL = ".partial"
+"""Folder of the checkpoints of cells that have not ended."""
+IN_ONE_PROCESS = "distributed(workers=1)"
+"""The executor of a cell that runs beside others: the automatic choice, but no further processes."""
+MOST_COUNTS = 1000
+"""Above this many numbers, label counts are not stored."""
+
+Place = tuple[Path, StudyCell]
+"""A folder of results, and a cell whose result belongs there."""
+
+
+class Failure(NamedTuple):
+    """A cell that cannot be run, and why."""
+
+    cell: StudyCell
+    error: str
+
+
+def missing(cells: Iterable[StudyCell], folder: Path) -> list[StudyCell]:
+    """The cells that have no stored result with their digest."""
+    return [cell for cell in cells if stored(folder, cell) is None]
+
+
+def run_cells(
+    wanted: Mapping[Path, Iterable[StudyCell]],
+    *,
+    root: Path | None = None,
+    data_dir: str | Path | None = None,
+    jobs: int = 1,
+) -> Iterator[CellResult]:
+    """Run cells one after another, or `jobs` at a time in processes of their own; store each result as its cell ends.
+
+    Studies of a paper share cells, such as those of their baseline: a cell of several folders is run once, and copied.
+
+    Args:
+        wanted: folder of results -> cells; those with a stored result are not run again.
+        root: the folder of all studies; a cell that has a result anywhere in it is copied from there.
+        data_dir: folder of data files; $UNALIKE_DATA by default.
+        jobs: the number of processes. The threads of the machine are shared out among them.
+
+    Yields:
+        Each new result.
+
+    Raises:
+        UnalikeError: cells cannot be run, for instance because their data is missing. It is raised after all others are run; a
+            warning says so at once.
+    """
+    if jobs < 1:
+        raise UnalikeError(f"found jobs={jobs}, expected the number of processes, 1 or more")
+    places: dict[str, list[Place]] = {}
+    for folder, cells in wanted.items():
+        for cell in missing(cells, folder):
+            places.setdefault(cell.digest, []).append((folder, cell))
+    elsewhere = {} if root is None or not places else by_digest(root)
+    known = {digest: CellResult.load(elsewhere[digest]) for digest in places if digest in elsewhere}
+    for digest, result in known.items():  # all are read first: a copy may replace the file of another one
+        yield from _copies(result, places.pop(digest))
+    failures: list[Failure] = []
+    for found in _run_all([first for first, *_ in places.values()], data_dir, jobs):
+        if isinstance(found, CellResult):
+            yield found
+            yield from _copies(found, places[found.digest][1:])
+            continue
+        if found.error not in {failure.error for failure in failures}:
+            warnings.warn(f"{found.cell}: {found.error}; the other cells go on", stacklevel=2)
+        failures.append(found)
+    if failures:
+        first = failures[0]
+        raise UnalikeError(f"{len(failures)} of {len(places)} cells cannot be run; {first.cell}: {first.error}")
+
+
+def _run_all(todo: list[Place], data_dir: str | Path | None, jobs: int) -> Iterator[CellResult | Failure]:
+    """The results of cells, or the errors why they cannot be run."""
+    if jobs == 1:
+        yield from (_run_at(place, data_dir) for place in todo)
+        return
+    threads = max(1, (os.cpu_count() or 1) // jobs)
+    alone = [(folder, replace(cell, options={"executor": IN_ONE_PROCESS, **cell.options})) for folder, cell in todo]
+    told = set[str]()
+    for found in in_processes(partial(_run_quietly, data_dir=data_dir), alone, jobs, threads):
+        for note in found.notes if isinstance(found, CellResult) else ():
+            if note not in told:
+                warnings.warn(note, stacklevel=2)
+                told.add(note)
+        yield found
+
+
+def _run_quietly(place: Place, data_dir: str | Path | None) -> CellResult | Failure:
+    """`_run_at` without warnings, which the result keeps as notes."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return _run_at(place, data_dir)
+
+
+def _run_at(place: Place, data_dir: str | Path | None) -> CellResult | Failure:
+    folder, cell = place
+    try:
+        return run_cell(cell, folder, data_dir)
+    except UnalikeError as error:
+        return Failure(cell, str(error))
+
+
+def _copies(result: CellResult, places: list[Place]) -> Iterator[CellResult]:
+    """Store the result in other places, where its cell may have other labels."""
+    for folder, cell in places:
+        copy = result.labelled(cell)
+        copy.save(folder / cell.file)
+        yield copy
+
+
+def run_cell(cell: StudyCell, folder: Path, data_dir: str | Path | None = None) -> CellResult:
+    """Run one cell and store its result. A run that diverges is a result, too: its history is empty.
+
+    An interrupted cell goes on from its last checkpoint on this machine.
+    """
+    started = time.perf_counter()
+    run_config, checkpoints = cell.prepare(data_dir), folder / PARTIAL / cell.digest
+    before = _seconds_before(checkpoints)
+    try:
+        run = execute(run_config, out=checkpoints)
+    except Diverged as error:
+        result = _result(cell, run_config, before + time.perf_counter() - started, DIVERGED, notes=[str(error)])
+    else:
+        result = _of_run(cell, run, before + time.perf_counter() - started)
+    result.save(folder / cell.file)
+    shutil.rmtree(checkpoints)
+    return result
+
+
+def _seconds_before(partial: Path) -> float:
+    """Seconds of training of an interrupted cell up to its last checkpoint; what was lost after it does not count."""
+    if not (partial / "rounds.parquet").exists():
+        return 0.0
+    import pandas as pd
+
+    return float(pd.read_parquet(partial / "rounds.parquet", columns=["seconds"])["seconds"].sum())
+
+
+def estimate(cells: Iterable[StudyCell], folder: Path, data_dir: str | Path | None = None) -> dict[str, float]:
+    """Estimate the seconds of one cell of every method and setting from a few rounds each, and keep them in the folder.
+
+    Returns:
+        "METHOD, SETTING" -> seconds.
+    """
+    found = estimates(folder)
+    for cell in cells:
+        if cell.kind not in found:
+            started = time.perf_counter()
+            run_config = cell.prepare(data_dir)
+            setup = time.perf_counter() - started
+            cost = calibrate(run_config.key, {cell.kind: run_config}, 1, lambda row, what="": None)
+            found[cell.kind] = setup + cost.seconds
+            write_bytes(folder / ESTIMATES, (json.dumps(found, indent=1) + "\n").encode())
+    return found
+
+
+def _of_run(cell: StudyCell, run: Run, seconds: float) -> CellResult:
+    population = run.run_config.population
+    finals = last_rounds(run.history, population.names).dropna(axis=1, how="all")
+    rows = [row for row in run.history.rows if "loss" in row]  # the evaluated ones
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    return _result(
+        cell,
+        run.run_config,
+        seconds,
+        run.ended,
+        notes=list(run.notes),
+        rounds={name: [row.get(name) for row in rows] for name in columns},
+        clients={str(name): finals[name].tolist() for name in finals if not str(name).startswith(CLASS_ACCURACY)},
+        curves=_curves(run, cell.options.get("client_curves")),
+        label_counts=_label_counts(run.run_config),
+        transport=_transport(run.run_config, cell.options.get("transport")),
+        parameters=_parameters(run, cell.options.get("histogram")),
+        recorded=keep(run.records, [int(row["round"]) for row in rows]) if cell.options.get("record") else {},
+    )
+
+
+def _result(cell: StudyCell, run_config: RunConfig, seconds: float, ended: str, **found: object) -> CellResult:
+    machine = {"threads": torch.get_num_threads(), "device": run_config.options.device}
+    return CellResult(
+        cell.method,
+        cell.setting,
+        cell.seed,
+        cell.digest,
+        repr(run_config.plan),
+        dict(cell.options),
+        seconds,
+        ended,
+        versions(),
+        machine,
+        **found,  # type: ignore[arg-type]
+    )
+
+
+def _parameters(run: Run, wanted: Mapping[str, Any] | None) -> list[int]:
+    """The numbers of final parameters in `bins` bins from -limit to limit; those beyond count in the outermost ones."""
+    if wanted is None:
+        return []
+    limit = float(wanted["limit"])
+    values = torch.cat([value.detach().flatten() for value in run.params.values()]).clamp(-limit, limit)
+    return [int(count) for count in values.histc(int(wanted["bins"]), -limit, limit)]
+
+
+def _curves(run: Run, column: str | None) -> list[list[float | None]]:
+    """For each evaluated round the column's value of every client."""
+    if column is None:
+        return []
+    by_round: dict[int, list[float | None]] = {}
+    row: Row
+    for row in run.history.clients.to_dict("records"):  # type: ignore[assignment]
+        by_round.setdefault(int(row["round"]), []).append(row.get(column))
+    return list(by_round.values())
+
+
+def _transport(run_config: RunConfig, wanted: Mapping[str, Any] | None) -> list[list[float]]:
+    """The cost of optimal transport between every two clients."""
+    if wanted is None:
+        return []
+    return transport_costs(run_config.population, int(wanted["samples"]), run_config.options.seed)
+
+
+def _label_counts(run_config: RunConfig) -> list[list[int]]:
+    population = run_config.population
+    if population.classes is None or len(population) * len(population.classes) > MOST_COUNTS:
+        return []
+    counts: list[list[int]] = population.label_counts().tolist()
+    return counts

@@ -1,0 +1,85 @@
+"""A study: a published table or figure as methods x settings x seeds at three scales, with the paper's claims."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from unalike._utils.errors import unknown
+from unalike_studies.cells import Options, StudyCell, merged
+from unalike_studies.claims import Claim
+from unalike_studies.layouts.layout import Layout
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A method of a study with options of its own, such as another model than the study's other methods have."""
+
+    spec: str
+    options: Options = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Scale:
+    """The cells of a study at one scale.
+
+    Attributes:
+        methods: label -> spec text, or a variant.
+        settings: label -> the options that make this setting, such as its partition.
+        common: options that all cells share; see `cells.OPTIONS`.
+        seeds: the seeds.
+        left_out: (method, setting) pairs that have no cell.
+        reduced: differences from the paper's setting, and why they may matter; empty if there are none.
+    """
+
+    methods: Mapping[str, str | Variant]
+    settings: Mapping[str, Options]
+    common: Options
+    seeds: tuple[int, ...] = (0, 1, 2)
+    left_out: frozenset[tuple[str, str]] = frozenset()
+    reduced: str = ""
+
+    @property
+    def cells(self) -> list[StudyCell]:
+        """The cells, seed by seed."""
+        return [
+            StudyCell(method, setting, seed, *self._options(given, options))
+            for seed in self.seeds
+            for setting, options in self.settings.items()
+            for method, given in self.methods.items()
+            if (method, setting) not in self.left_out
+        ]
+
+    def _options(self, given: str | Variant, setting: Options) -> tuple[str, dict[str, Any]]:
+        variant = Variant(given) if isinstance(given, str) else given
+        return variant.spec, merged(self.common, setting, variant.options)
+
+
+@dataclass(frozen=True)
+class Study:
+    """One table or figure of a paper.
+
+    Attributes:
+        name: PAPER-TABLE or PAPER-FIGURE, such as "fedmix-figure4".
+        title: the content of the table or figure, in one line.
+        paper: authors, year, and where the numbers were read.
+        scales: "smoke", "small" and "paper" -> cells.
+        claims: statements of the paper that the cells can support or contradict.
+        layouts: the tables and figures to make of the results.
+        notes: facts that a reader of the results must know.
+    """
+
+    name: str
+    title: str
+    paper: str
+    scales: Mapping[str, Scale]
+    claims: tuple[Claim, ...]
+    layouts: tuple[Layout, ...]
+    notes: str = ""
+
+    def scale(self, name: str) -> Scale:
+        """The scale of this name. Raises `UnalikeError` for another."""
+        if name not in self.scales:
+            raise unknown(f"scale of {self.name}", name, self.scales)
+        return self.scales[name]

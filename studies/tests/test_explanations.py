@@ -1,0 +1,147 @@
+"""Tables in the explanations hold the numbers of the stored results."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+
+from unalike_studies.catalogue import study
+from unalike_studies.claims import recorded_mean
+from unalike_studies.papers.parameter_skew import NORMALIZED, PAKE
+from unalike_studies.results import Results
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize(("name", "cells", "seeds"), [("skew-estimators", 360, 5), ("skew-estimators-cnn", 216, 3)])
+def test_the_page_on_parameter_skew_has_the_accuracies_of_the_studies(name, cells, seeds):
+    skew = study(name)
+    results = Results.read(ROOT / "studies/results" / name / "small", skew.scale("small").cells)
+    _, *rows = skew.layouts[0].table(results)
+    page = (ROOT / "docs/explanation/parameter_skew.md").read_text()
+    assert len(rows) == 12 and len(results.cells) == cells
+    for method, *scores in rows:
+        shown = [score.replace(f" ({seeds})", "") for score in scores]
+        assert f"| {' | '.join([method, *shown])} |" in page, method
+
+
+def test_the_page_on_parameter_skew_has_the_scores_of_the_papers_own_comparison():
+    page = (ROOT / "docs/explanation/parameter_skew.md").read_text()
+    shared, personal = _rows("fedsa-table1") | _rows("fedpake-table1"), _rows("fedsa-table1", 5)
+    assert len(shared) == 12 and len(personal) == 2
+    for method, scores in (shared | {f"{name}, personal models": scores for name, scores in personal.items()}).items():
+        label = "FedBABU, personal models" if method == "FedBABU" else method
+        assert f"| {' | '.join([label, *scores])} |" in page, label
+
+
+def test_the_page_on_parameter_skew_has_the_scores_of_each_protocol():
+    page = (ROOT / "docs/explanation/parameter_skew.md").read_text().splitlines()
+    rows = _rows("fedpake-protocol")
+    settings = list(study("fedpake-protocol").scale("small").settings)
+    assert len(settings) == 8
+    for i, setting in enumerate(settings):
+        shown = [rows[method][i] for method in ("FedAvg", PAKE, NORMALIZED)]
+        assert f"| {' | '.join([setting, *shown])} |" in page, setting
+
+
+def test_the_page_on_parameter_skew_has_the_scores_of_the_ablation():
+    page = (ROOT / "docs/explanation/parameter_skew.md").read_text()
+    rows = _rows("fedpake-ablation")
+    for classes in ("micro-classes", "macro-classes", "both"):
+        printed, normalized = rows[f"FedPake, random {classes}"], rows[f"Normalized, random {classes}"]
+        shown = [score for pair in zip(printed, normalized, strict=True) for score in pair]
+        assert f"| {' | '.join([f'random {classes}', *shown])} |" in page, classes
+
+
+@pytest.mark.parametrize("name", ["fedpake-heterogeneity", "fedpake-clients"])
+def test_the_page_on_parameter_skew_has_the_scores_by_degree_of_skew_and_number_of_clients(name):
+    page, rows = (ROOT / "docs/explanation/parameter_skew.md").read_text(), _rows(name)
+    assert len(rows) == 3
+    for method, scores in rows.items():
+        assert f"| {' | '.join([method, *scores])} |" in page, method
+
+
+def test_the_page_on_parameter_skew_has_the_shares_of_high_parameters_and_the_sums_of_weights():
+    page, high = (ROOT / "docs/explanation/parameter_skew.md").read_text(), study("fedpake-high")
+    results = Results.read(ROOT / "studies/results/fedpake-high/small", high.scale("small").cells)
+    head, *rows = high.layouts[0].table(results)
+    shares = dict(zip(head, rows[-1], strict=True))
+    assert shares["layer"] == "model" and len(results.methods) == 5
+    for method in results.methods:
+        own = [shares[f"{method}, {setting}"] for setting in results.settings]
+        sums = [recorded_mean(method, setting, "alpha_sum")(results).values() for setting in results.settings]
+        assert f"| {' | '.join([method, *own, *(f'{fmean(found):.2f}' for found in sums)])} |" in page, method
+
+
+def _rows(name, layout=0):
+    """Method -> the shown scores of one table of a study, setting by setting, without the columns of published numbers."""
+    results = Results.read(ROOT / "studies/results" / name / "small", study(name).scale("small").cells)
+    head, *rows = study(name).layouts[layout].table(results)
+    kept = [i for i, column in enumerate(head) if i and not column.endswith(", published")]
+    return {
+        method: [score.replace(" (3)", "") for i, score in enumerate([method, *scores]) if i in kept]
+        for method, *scores in rows
+    }
+
+
+def test_the_page_on_local_statistics_has_the_scores_of_the_studies():
+    page = (ROOT / "docs/explanation/local_statistics.md").read_text()
+    linear, logistic = _rows("local-statistics-table1"), _rows("local-statistics-table2")
+    assert len(linear) == 7
+    for method, scores in linear.items():
+        assert f"| {' | '.join([method, *scores, *logistic[method]])} |" in page, method
+    federated, classified = _rows("local-statistics-federated-linear"), _rows("local-statistics-federated-logistic")
+    assert len(federated) == 15
+    for method, scores in federated.items():
+        assert f"| {' | '.join([method, *scores, *classified[method]])} |" in page, method
+    characters = _rows("local-statistics-table3")
+    assert len(characters) == 9
+    for method, [score] in characters.items():
+        assert f"| {method} | {score} |" in page, method
+
+
+def test_the_page_on_unequal_clients_has_the_scores_of_the_studies():
+    page = (ROOT / "docs/explanation/unequal_clients.md").read_text()
+    for method, number in (("FedAvg", 4), ("FedNova", 5), ("FedProx", 6), ("FedMix", 7)):
+        local, macro = _rows(f"fedmix-figure{number}", 0)[method], _rows(f"fedmix-figure{number}", 1)[method]
+        shown = [score for pair in zip(local, macro, strict=True) for score in pair]
+        assert f"| {' | '.join([method, *shown])} |" in page, method
+    identities = _rows("fedmix-identities")
+    assert len(identities) == 4
+    for method, scores in identities.items():
+        assert f"| {' | '.join([method, *scores[3:]])} |" in page, method
+    quadratics = _rows("fedmix-quadratic")
+    for method in ("FedAvg", "FedNova", "pooled"):
+        assert f"| {method} | {quadratics[method][0]} |" in page, method
+
+
+def test_the_page_on_weight_shrinking_has_the_differences_of_the_ledger():
+    ledger, study_name = {}, ""
+    for line in (ROOT / "docs/reproduction.md").read_text().splitlines():
+        study_name = line.removeprefix("## ") if line.startswith("## ") else study_name
+        if line.startswith("| ") and line.count(" | ") > 6:
+            claim, _, ours, interval, _, seeds, _, verdict, *_ = line.removeprefix("| ").split(" | ")
+            ledger[study_name, claim] = (ours.partition(" ")[0], interval, seeds, verdict)
+    page = (ROOT / "docs/explanation/weight_shrinking.md").read_text().splitlines()
+    rows = [line.strip("| ").split(" | ") for line in page if line.startswith("| `fedlws")]
+    assert len(rows) > 20
+    for name, claim, *shown in rows:
+        ours, interval, seeds, verdict = ledger[name.strip("`"), claim]
+        between = " to ".join(f"{float(end):.1f}" for end in interval.split(" to "))
+        assert shown == [f"{float(ours):.1f}", between, seeds, verdict], (name, claim)
+
+
+def test_the_page_of_findings_has_the_scores_of_both_benchmarks():
+    lines = (ROOT / "docs/explanation/findings.md").read_text().splitlines()
+    rows = [line.strip("| ").split(" | ") for line in lines if line.startswith(("| NIID-Bench", "| PFLlib"))]
+    names = {"NIID-Bench": "niid-bench-fashion", "PFLlib": "pfllib-fashion"}
+    scores = {benchmark: _rows(name) for benchmark, name in names.items()}
+    assert len(rows) == 9
+    for benchmark, setting, method, published, ours in rows:
+        found = study(names[benchmark])
+        place = list(found.scale("small").settings).index(setting)
+        assert scores[benchmark][method][place] == ours, (benchmark, setting, method)
+        printed = found.layouts[0].published[method, setting]
+        assert printed.replace(" (paper)", "") == published.removesuffix(" *")

@@ -1,0 +1,327 @@
+"""Studies: cells, stored results, resumption, reports and the ledger."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from unalike import UnalikeError
+from unalike.runtime.round_loop import execute
+from unalike_studies.catalogue import STUDIES, study
+from unalike_studies.cells import CLASS_ACCURACY
+from unalike_studies.claims import Claim, after_round, best, gain, mean, peak, score
+from unalike_studies.layouts.tables import MethodTable
+from unalike_studies.ledger import entries, page, results_of
+from unalike_studies.papers.local_statistics import CONFUSED
+from unalike_studies.report import write_report
+from unalike_studies.results import ESTIMATES, FOLDER, CellResult, Results, stored
+from unalike_studies.run_study import PARTIAL, missing, run_cell, run_cells
+from unalike_studies.study import Scale, Study, Variant
+from unalike_studies.verdicts import LEAST_SEEDS, NOT_RUN, Above, Same
+
+ROOT = Path(__file__).parents[2]
+COMMON = {"data": "quadratic", "partition": "natural", "split": 1.0, "merge": False, "protocol": "server"}
+COMMON |= {"model": "linear", "rounds": 3, "work": {"batch_size": 60, "lr": 0.001}}
+
+
+@pytest.fixture
+def small():
+    """A study of two equal methods and a third in two settings, which runs in a moment."""
+    methods = {"FedAvg": "fedavg", "again": "fedprox(mu=0)", "SGD": Variant("fedavg", {"work": {"lr": 0.01}})}
+    settings = {"unequal": {}, "equal": {"data": "quadratic(sizes=(60, 60), optima=(10.0, 0.0))"}}
+    claims = (
+        Claim("mu = 0 is FedAvg", gain("again", "FedAvg", "unequal", "rmse"), Same(1e-6), unit="rmse", scale=1),
+        Claim("A larger rate is worse", gain("SGD", "FedAvg", "unequal", "rmse"), Above(), unit="rmse", scale=1),
+    )
+    scales = {"small": Scale(methods, settings, COMMON, reduced="everything")}
+    return Study("toy-table1", "A toy", "Nobody, 2026", scales, claims, (MethodTable("Rmse", "rmse", scale=1),))
+
+
+def test_run_cells_stores_each_result_and_runs_none_twice(small, tmp_path):
+    cells = small.scale("small").cells
+    assert len(cells) == 3 * 2 * 3
+    first = list(run_cells({tmp_path: cells[:4]}))
+    written = {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("*.json")}
+    assert sorted(written) == sorted(cell.file for cell in cells[:4])
+    rest = list(run_cells({tmp_path: cells}))
+    assert len(first) + len(rest) == len(cells) and not missing(cells, tmp_path)
+    assert all((tmp_path / name).stat().st_mtime_ns == time for name, time in written.items())
+
+
+def test_stored_result_holds_what_the_cell_was(small, tmp_path):
+    [cell, *_] = small.scale("small").cells
+    [result] = run_cells({tmp_path: [cell]})
+    found = stored(tmp_path, cell)
+    assert (found.method, found.setting, found.seed, found.digest) == ("FedAvg", "unequal", 0, cell.digest)
+    assert found.rounds["round"] == [0, 1, 2, 3] and found.seconds > 0 and found.versions["unalike"]
+    assert found.score("rmse", 1) == pytest.approx(result.rounds["rmse"][-1], rel=1e-6)
+
+
+def test_stored_result_of_another_digest_is_run_again(small, tmp_path):
+    [cell, *_] = small.scale("small").cells
+    list(run_cells({tmp_path: [cell]}))
+    path = tmp_path / cell.file
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"digest": "0" * 16}))
+    assert stored(tmp_path, cell) is None and missing([cell], tmp_path) == [cell]
+
+
+def test_damaged_result_says_which_file(small, tmp_path):
+    [cell, *_] = small.scale("small").cells
+    (tmp_path / cell.file).write_text("{")
+    with pytest.raises(UnalikeError, match=cell.file):
+        stored(tmp_path, cell)
+
+
+def test_cell_of_another_study_with_the_same_digest_is_copied_whatever_its_labels(small, tmp_path):
+    [cell, *_] = small.scale("small").cells
+    [first] = run_cells({tmp_path / "one" / "small": [cell]})
+    renamed = replace(cell, method="baseline", setting="here")
+    [again] = run_cells({tmp_path / "two" / "small": [renamed]}, root=tmp_path)
+    assert again == stored(tmp_path / "two" / "small", renamed)
+    assert replace(again, method=cell.method, setting=cell.setting) == CellResult.load(
+        tmp_path / "one" / "small" / cell.file
+    )
+    assert again.seconds == pytest.approx(first.seconds, rel=1e-6)
+
+
+def test_cell_that_two_studies_share_is_run_once(small, tmp_path, monkeypatch):
+    [cell, *_] = small.scale("small").cells
+    renamed = replace(cell, method="baseline")
+    runs = []
+    monkeypatch.setattr("unalike_studies.run_study.execute", lambda *a, **k: runs.append(a) or execute(*a, **k))
+    results = list(run_cells({tmp_path / "one": [cell], tmp_path / "two": [renamed]}))
+    assert len(runs) == 1 and [result.method for result in results] == ["FedAvg", "baseline"]
+    assert not missing([cell], tmp_path / "one") and not missing([renamed], tmp_path / "two")
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_cell_that_cannot_be_run_leaves_the_others_to_run(small, tmp_path, jobs):
+    [cell, other, *_] = small.scale("small").cells
+    broken = replace(cell, setting="elsewhere", options={**cell.options, "data": "no_such_data"})
+    error = "1 of 2 cells cannot be run; FedAvg, elsewhere, seed 0: .*no_such_data"
+    with pytest.raises(UnalikeError, match=error), pytest.warns(UserWarning, match="no_such_data"):
+        list(run_cells({tmp_path: [broken, other]}, jobs=jobs))
+    assert missing([broken, other], tmp_path) == [broken]
+
+
+def test_interrupted_cell_goes_on_from_its_checkpoint(small, tmp_path, monkeypatch):
+    [cell, *_] = small.scale("small").cells
+    whole = run_cell(cell, tmp_path / "whole")
+    partial = tmp_path / "cut" / PARTIAL / cell.digest
+
+    def interrupt(run_config, out):
+        def stop(row, what=""):
+            if row["round"] == 2:
+                raise KeyboardInterrupt
+
+        return execute(run_config, out=out, progress=stop)
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr("unalike_studies.run_study.execute", interrupt)
+        run_cell(cell, tmp_path / "cut")
+    assert (partial / "rounds.parquet").exists() and stored(tmp_path / "cut", cell) is None
+    resumed = run_cell(cell, tmp_path / "cut")
+    assert resumed.rounds["rmse"] == whole.rounds["rmse"] and not partial.exists()
+
+
+@pytest.mark.slow
+@pytest.mark.study
+@pytest.mark.parametrize("name", STUDIES)
+def test_smoke_scale_runs_and_is_reported(name, tmp_path):
+    folder = tmp_path / name / "smoke"
+    cells = study(name).scale("smoke").cells
+    assert all(result.ended for result in run_cells({folder: cells}))
+    text, files = write_report(study(name), "smoke", folder)
+    assert f"{len(cells)} of {len(cells)} cells" in text and all(file.stat().st_size for file in files)
+
+
+def test_clients_that_get_fewer_samples_are_noted_in_result_and_report(small, tmp_path):
+    few = {
+        "data": "digits",
+        "partition": "even(size=2000)",
+        "clients": 3,
+        "rounds": 1,
+        "model": "linear",
+        "protocol": "clients",
+    }
+    scale = Scale({"FedAvg": "fedavg"}, {"all": {}}, few, seeds=(0,))
+    with pytest.warns(UserWarning, match="get fewer"):
+        [result] = run_cells({tmp_path: scale.cells})
+    assert sum("even: 3 of 3 clients get fewer samples" in note for note in result.notes) == 1
+    text, _ = write_report(replace(small, scales={"small": scale}, claims=()), "small", tmp_path)
+    assert "## Warnings" in text and "even: 3 of 3 clients get fewer" in text and "(1 of 1 cells)" in text
+
+
+def test_diverged_cell_is_a_result_that_is_infinitely_bad(small, tmp_path):
+    scale = Scale({"FedAvg": "fedavg"}, {"all": {"work": {"lr": 1e9}}}, COMMON | {"rounds": 20}, seeds=(0,))
+    [result] = run_cells({tmp_path: scale.cells})
+    assert result.ended == "diverged" and result.notes and result.score("rmse", 1) == math.inf
+
+
+def test_scale_with_unknown_option_is_refused():
+    with pytest.raises(UnalikeError, match="'batchsize'"):
+        _ = Scale({"FedAvg": "fedavg"}, {"all": {"batchsize": 3}}, COMMON).cells
+
+
+def test_digest_changes_with_options_and_not_with_labels():
+    def digest(label, **options):
+        [cell] = Scale({label: "fedavg"}, {"all": options}, COMMON, seeds=(0,)).cells
+        return cell.digest
+
+    assert digest("a") == digest("b") == digest("a", executor="loop") == digest("a", device="cuda")
+    assert len({digest("a"), digest("a", rounds=4), digest("a", work={"lr": 0.5})}) == 3
+
+
+def test_ledger_gives_verdicts_from_three_seeds_on(small, tmp_path):
+    folder = tmp_path / "toy-table1" / "small"
+    list(run_cells({folder: [cell for cell in small.scale("small").cells if cell.seed < 2]}))
+    assert [entry.finding.verdict for entry in entries(small, results_of(small, tmp_path))] == [NOT_RUN, NOT_RUN]
+    list(run_cells({folder: small.scale("small").cells}))
+    same, better = entries(small, results_of(small, tmp_path))
+    assert same.finding.verdict == "reproduced" and same.finding.mean == 0
+    assert better.finding.verdict in ("reproduced", "contradicted") and better.finding.seeds == 3
+    text = page([small], tmp_path)
+    assert "| mu = 0 is FedAvg | not at hand | 0 rmse | 0 to 0 | 0 ± 1e-06 | 3 | small | reproduced | - |" in text
+    assert "Scale small: 18 of 18 cells took " in text and "Reduced: everything." in text
+    assert "estimated" not in text
+
+
+def test_ledger_and_report_show_the_estimated_seconds_of_the_stored_cells(small, tmp_path):
+    folder = tmp_path / "toy-table1" / "small"
+    list(
+        run_cells({folder: [cell for cell in small.scale("small").cells if cell.setting == "equal" and cell.seed < 2]})
+    )
+    (folder / ESTIMATES).write_text('{"FedAvg, equal": 3.0, "FedAvg, unequal": 50.0}')
+    for text in (page([small], tmp_path), write_report(small, "small", folder)[0]):
+        assert "6 of 18 cells took " in text and "; estimated were 6 for 2 of them." in text
+    (folder / ESTIMATES).write_text('{"FedAvg, equal": 3.0, "again, equal": 4.0, "SGD, equal": 1.0}')
+    assert "estimated were 16." in page([small], tmp_path)
+
+
+def test_ledger_without_results_says_not_run(small, tmp_path):
+    assert page([small], tmp_path).count("| not run | - |") == 2
+
+
+def test_value_after_a_round_needs_that_round_to_be_evaluated():
+    rounds = {"round": [0, 2, 4], "loss": [3.0, 2.0, None]}
+    results = Results((CellResult("a", "s", 5, "", "", {}, 1.0, "", {}, {}, rounds=rounds),))
+    found = {number: after_round(number, "a", "s", "loss")(results) for number in (2, 3, 4)}
+    assert found == {2: {5: 2.0}, 3: {}, 4: {}} and after_round(2, "b", "s", "loss")(results) == {}
+
+
+def test_best_is_the_method_of_the_largest_mean_and_needs_all_seeds():
+    def result(method, seed, value):
+        rounds = {"round": [0, 1], "accuracy": [0.0, value]}
+        return CellResult(method, "all", seed, "", "", {}, 1.0, "", {}, {}, rounds=rounds)
+
+    cells = (result("a", 0, 0.1), result("a", 1, 0.4), result("b", 0, 0.3), result("b", 1, 0.3))
+    quantity = best(score("a", "all"), score("b", "all"))
+    assert quantity(Results(cells)) == {0: 0.3, 1: 0.3}
+    assert quantity(Results(cells[:3])) == {}
+
+
+def test_mean_averages_quantities_under_the_seeds_that_all_of_them_have():
+    quantity = mean(lambda results: {0: 1.0, 1: 2.0}, lambda results: {1: 4.0, 2: 8.0})
+    assert quantity(Results(())) == {1: 3.0}
+
+
+def test_peak_is_the_best_round_after_the_start():
+    rounds = {"round": [0, 1, 2, 3], "accuracy": [0.9, 0.2, 0.6, None]}
+    results = Results((CellResult("a", "s", 4, "", "", {}, 1.0, "", {}, {}, rounds=rounds),))
+    assert peak("a", "s")(results) == {4: 0.6}
+
+
+def test_cell_with_proxy_holds_out_a_share_of_the_test_samples_of_each_class():
+    common = {"data": "digits", "partition": "iid", "merge": False, "protocol": "server", "proxy": 0.1}
+    common |= {"model": "linear"}
+    [cell] = Scale({"FedLAW": "fedlaw"}, {"all": {}}, common, seeds=(0,)).cells
+    run_config = cell.prepare()
+    assert run_config.proxy[1].bincount().tolist() == [4] * 10  # 355 test samples
+    assert len(run_config.test[1]) == 355 - 40
+
+
+def test_cell_with_proxy_test_learns_from_the_test_samples():
+    common = {"data": "digits", "partition": "iid", "merge": False, "protocol": "server", "proxy": "test"}
+    common |= {"model": "linear"}
+    [cell] = Scale({"learned": "fedavg + learned_shrinking"}, {"all": {}}, common, seeds=(0,)).cells
+    run_config = cell.prepare()
+    assert torch.equal(run_config.proxy[0], run_config.test[0])
+
+
+def test_pretrained_cell_starts_from_samples_that_clients_lack():
+    common = {"data": "digits", "partition": "iid", "merge": False, "protocol": "server", "split": 1.0, "clients": 3}
+    common |= {"model": "linear", "work": {"lr": 0.5, "batch_size": 20}, "pretrain": {"share": 0.25, "epochs": 3}}
+    [cell] = Scale({"FedAvg": "fedavg"}, {"all": {}}, common | {"rounds": 0}, seeds=(0,)).cells
+    run_config = cell.prepare()
+    assert run_config.population.sizes.sum() == 1442 - round(0.25 * 1442) and len(run_config.test[1]) == 355
+    assert execute(run_config).history.rounds["accuracy"][0] > 0.7
+    assert cell.prepare().record["model"] == run_config.record["model"]  # so that an interrupted cell goes on
+
+
+def test_method_table_has_published_numbers_in_columns_of_their_own():
+    rounds = {"round": [1], "accuracy": [0.5]}
+    cells = tuple(CellResult("a", "s", seed, "", "", {}, 1.0, "", {}, {}, rounds=rounds) for seed in (0, 1))
+    table = MethodTable("t", published={("a", "s"): "51.0"}).table(Results(cells))
+    assert table == [["method", "s", "s, published"], ["a", "50.00 ± 0.00 (2)", "51.0"]]
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_every_study_has_smoke_and_paper_scales_with_distinct_cells(name):
+    for scale in (study(name).scale(scale) for scale in ("smoke", "small", "paper")):
+        files = [cell.file for cell in scale.cells]
+        assert len(set(files)) == len(files)
+
+
+RECORDED = {"aggregation_seconds": [0.1, 0.2, 0.3], "tau": [1.0, 2.0, 3.0], "ratio": [1.0, 2.0, 4.0]}
+RECORDED |= {m + q: [0.4, 0.5, 0.6] for m in ("", "matched_") for q in ("skewness", "cv", "squared_deviation")}
+RECORDED |= {"high": [0.1, 0.2, 0.3], "alpha_sum": [0.5, 1.0, 1.0], "macro_class": [0.0, 0.0, 0.0]}
+COSINES = [
+    {"quantity": "cosine", "client": i, "other": j, "values": [c] * 3}
+    for i, j, c in ((0, 1, 0.5), (0, 2, 0.2), (1, 2, 0))
+]
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_every_claim_is_about_cells_that_exist(name):
+    """With a made-up result in every cell, each claim has as many values as there are seeds."""
+    for scale in ("small", "paper"):
+        cells = study(name).scale(scale).cells
+        measured = ("accuracy", "local_accuracy", "personal_accuracy", "rmse", "loss", "train_loss")
+        of_classes = (CLASS_ACCURACY + character for character in CONFUSED)
+        columns = {c: [0.0, 0.25, 0.5] for c in (*measured, *of_classes)}
+        series = [{"quantity": q, "values": v} for q, v in RECORDED.items()] + COSINES
+        more = {"recorded": {"rounds": [1, 2, 3], "series": series}, "label_counts": [[2, 2], [4, 0], [0, 3]]}
+        more["transport"] = [[0.0, 1.0, 2.0], [1.0, 0.0, 1.5], [2.0, 1.5, 0.0]]
+        found = tuple(
+            CellResult(
+                c.method, c.setting, c.seed, "", "", {}, 1.0, "", {}, {}, rounds={"round": [0, 1, 2], **columns}, **more
+            )
+            for c in cells
+        )
+        for claim in study(name).claims:
+            assert claim.finding(Results(found)).seeds >= LEAST_SEEDS, claim.text
+
+
+def test_unknown_study_is_answered_with_the_nearest_names():
+    with pytest.raises(UnalikeError, match="fedmix-figure4"):
+        study("fedmix-figur4")
+
+
+def test_committed_results_are_readable_and_belong_to_their_studies():
+    """No verdict of the ledger rests on anything else than a stored result."""
+    for path in (ROOT / FOLDER).glob("*/*/*-seed*.json"):
+        name, scale = path.parts[-3:-1]
+        assert stored(path.parent, _cell(study(name).scale(scale), path)) is not None, path
+
+
+def _cell(scale, path):
+    return next(cell for cell in scale.cells if cell.file == path.name)
+
+
+def test_ledger_page_is_that_of_the_committed_results():
+    assert (ROOT / "docs" / "reproduction.md").read_text() == page(STUDIES.values(), ROOT / FOLDER), (
+        "run `unalike study ledger`"
+    )
