@@ -10,7 +10,7 @@ WORKERS ?= 2
 
 LIGHT := .venv-light
 
-.PHONY: help demo test test-studies test-all test-fast package light lint types check docs docs-serve clean
+.PHONY: help demo test test-studies test-all test-fast explore package light lint types check docs docs-serve clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -29,6 +29,9 @@ test-all: $(READY)  ## run every test
 
 test-fast: $(READY)  ## run the tests that are not marked slow
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not slow"
+
+explore: $(READY)  ## draw new examples for the property tests (`make test` always draws the same), and print how to repeat a failure
+	$(BIN)/python -m pytest -n $(WORKERS) -m hypothesis --hypothesis-profile=explore
 
 package: $(READY)  ## build wheels and sdists into dist, and try the wheels in an environment without extras
 	rm -rf build studies/build dist $(LIGHT)

@@ -7,16 +7,10 @@ import warnings
 
 import numpy as np
 import pytest
-import torch
 
 from unalike.cli import main
 
 SCRIPT = "from unalike.cli import main; main()"
-
-
-@pytest.fixture(scope="session", autouse=True)
-def one_thread():
-    torch.set_num_threads(1)
 
 
 def rows(n, seed=0):

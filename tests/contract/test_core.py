@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from every_method import SIZES
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from simulation import Clients, Simulation, mlp, same
 from torch import Tensor, nn
@@ -181,7 +181,6 @@ def test_work_wrong_setting_is_refused(wrong):
         Work(**wrong)
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     st.integers(1, 40),
     st.one_of(st.none(), st.integers(1, 12)),

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from unalike._utils.errors import UnalikeError
@@ -89,7 +89,6 @@ def test_quantity_sizes_have_dirichlet_variance_and_labels_stay_mixed():
     clients=st.integers(6, 15),
     seed=st.integers(0, 10**6),
 )
-@settings(max_examples=40, deadline=None)
 def test_scheme_loses_and_repeats_no_sample(spec, classes, clients, seed):
     labels = np.random.default_rng(seed).permutation(np.arange(97) % classes)
     parts = partition_labels(spec, labels, clients, seed)

@@ -15,7 +15,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from simulation import Clients, Simulation, distance, mlp
 from torch import nn
@@ -71,7 +71,6 @@ def both(method, module, clients, **more):
     return sims, reports
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     sizes=st.lists(st.integers(1, 40), min_size=1, max_size=5),
     widths=st.lists(st.integers(1, 20), max_size=3),
@@ -166,7 +165,6 @@ def convolutional_networks(draw):
     return nn.Sequential(*layers, *dense), channels
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     made=convolutional_networks(),
     sizes=st.lists(st.integers(1, 20), min_size=1, max_size=3),

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulation import Clients, Simulation, distance, mlp
 from torch import nn
@@ -25,7 +25,7 @@ SOLVERS = st.sampled_from(
 )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=settings.default.max_examples // 2)  # an example takes a second
 @given(
     sizes=st.lists(st.integers(1, 9), min_size=2, max_size=6),
     batch=st.one_of(st.none(), st.integers(1, 10)),
@@ -38,14 +38,14 @@ SOLVERS = st.sampled_from(
     method=st.sampled_from(["fedavg", "scaffold", "moon + fednova"]),
 )
 def test_batched_any_sizes_equals_loop(sizes, batch, amount, chunk, solver, norm, method):
-    """1e-3 of the update: Adam divides by small numbers. So does a norm over two rows that are nearly equal: there float32's
-    rounding grows by any factor, so models with norms train in float64.
+    """1e-3 of the update, in float64 where a solver or a layer divides by small numbers.
 
-    Not both at once: behind a norm of one or two rows the true gradient is 0, and Adam makes whole steps of what rounding leaves.
+    A step of Adam is lr * g / (|g| + eps), so a gradient that is rounding noise moves a parameter by lr * noise / eps at most.
+    With eps = 1e-8 that is a whole step in float32, whose noise is about 1e-8, and 1e-8 of a step in float64. In the same way a
+    norm divides by the deviation of its rows, which is nearly 0 if two rows are nearly equal.
     """
-    assume(not (norm and solver.get("optimizer", "sgd") != "sgd"))
     work = {"lr": 0.05, "batch_size": batch} | amount | solver
-    dtype = torch.float64 if norm else torch.float32
+    dtype = torch.float64 if norm or "optimizer" in solver else torch.float32
     module, clients = mlp(norm=norm).to(dtype), Clients.random(sizes, dtype=dtype)
     sims = [
         Simulation(method, module, clients, executor=executor, chunk=chunk, **work) for executor in ("loop", "batched")

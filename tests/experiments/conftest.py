@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 
 import unalike as ua
 import unalike.experiments.compare
 import unalike.runtime.run_recorder
 
 MODEL = "mlp(hidden=(8,))"
-
-
-@pytest.fixture(scope="session", autouse=True)
-def one_thread():
-    torch.set_num_threads(1)
 
 
 def rows(n, seed=0):

@@ -15,11 +15,6 @@ SIZES = [(20, 8), (12, 6), (1, 3), (0, 4), (16, 6), (9, 5)]
 """Training and test samples: among them a client with one sample and one with none."""
 
 
-@pytest.fixture(scope="session", autouse=True)
-def one_thread():
-    torch.set_num_threads(1)
-
-
 def clients_of(sizes=SIZES, seed=0, outputs=4):
     """Clients whose classes lie around different means; `outputs=None` makes a regression of them."""
     rng = np.random.default_rng(seed)

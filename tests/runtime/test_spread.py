@@ -5,7 +5,7 @@ import threading
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from unalike._utils import compiled_loops
@@ -19,7 +19,6 @@ def test_spread_of_three_updates_equals_values_by_hand():
     torch.testing.assert_close(found, {"w": torch.tensor([10.0, 2, 4]), "b": torch.tensor([4.0, 1, 9])})
 
 
-@settings(deadline=None, max_examples=60)
 @given(
     clients=st.integers(1, 9),
     shape=st.sampled_from([(1,), (3, 5), (2047,), (2048,), (2, 2049), (5000,)]),

@@ -22,11 +22,6 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 WORK = ua.Work(batch_size=4, lr=0.1)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    torch.set_num_threads(1)
-
-
 @pytest.fixture(scope="module")
 def people():
     rng = np.random.default_rng(0)

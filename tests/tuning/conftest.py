@@ -6,16 +6,10 @@ import warnings
 
 import numpy as np
 import pytest
-import torch
 
 import unalike as ua
 
 pytest.importorskip("optuna")
-
-
-@pytest.fixture(scope="session", autouse=True)
-def one_thread():
-    torch.set_num_threads(1)
 
 
 def blobs(n, seed=0):
