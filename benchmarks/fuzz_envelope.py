@@ -20,11 +20,11 @@ except ImportError:
         "found no atheris; install it (pip install atheris), or run tests/federation/test_packing.py, which does not need it"
     )
 
-with atheris.instrument_imports(include=["unalike.federation", "json"]):
+with atheris.instrument_imports(include=["unalike.federation", "unalike.core.codec", "json"]):
     import torch
 
+    from unalike.core.codec import Limits, Malformed, pack, unpack
     from unalike.federation.protocol.envelope import MAGIC, Head, digest, identity, seal, unseal
-    from unalike.federation.protocol.packing import Limits, Malformed, pack, unpack
     from unalike.federation.security.keys import private_key
 
 KEY = private_key(f"{1:064x}")

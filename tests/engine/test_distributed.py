@@ -20,7 +20,6 @@ import unalike as ua
 from unalike._utils.errors import UnalikeError
 from unalike.data import Population
 from unalike.engine.base import client_costs
-from unalike.engine.multiprocess.codec import packed, unpacked
 from unalike.engine.multiprocess.distributed import assign_clients
 from unalike.engine.multiprocess.worker_pool import WorkerPool, start_pool
 from unalike.methods.plan import plan, steps_of
@@ -449,52 +448,6 @@ def test_torchrun_compare_equals_one_process(tmp_path):
     said(tmp_path, sys.executable, *flags, "--out", "alone")
     mine, theirs = (pd.read_parquet(tmp_path / name / "rounds.parquet") for name in ("joined", "alone"))
     pd.testing.assert_frame_equal(mine.drop(columns="seconds"), theirs.drop(columns="seconds"), rtol=1e-3, atol=1e-4)
-
-
-def received(header, pieces):
-    pieces = iter(pieces)
-    return unpacked(header, lambda room: room.copy_(next(pieces)))
-
-
-def test_codec_nested_tensors_round_trip():
-    nest = {
-        "a": [torch.arange(3), torch.tensor(2.5, dtype=torch.float64), torch.zeros(0, 2)],
-        3: {"b": torch.tensor([True, False])},
-        "c": None,
-        "d": [1, "x", 2.5, True],
-        "e": torch.randn(2, 3).to(torch.bfloat16),
-    }
-    back = received(*packed(nest))
-    assert list(back) == list(nest) and back["c"] is None and back["d"] == nest["d"]
-    for mine, theirs in zip([*back["a"], back[3]["b"], back["e"]], [*nest["a"], nest[3]["b"], nest["e"]]):
-        assert mine.dtype == theirs.dtype and mine.shape == theirs.shape and torch.equal(mine, theirs)
-
-
-@pytest.mark.parametrize("kind", [np.int64, np.float32, np.bool_])
-def test_codec_empty_arrays_round_trip(kind):
-    """What a worker could not pack it had announced already, and both sides waited for ever."""
-    back = received(*packed({"a": torch.from_numpy(np.concatenate([np.zeros(0, kind)])), "b": torch.ones(2)}))
-    assert back["a"].shape == (0,) and back["a"].numpy().dtype == kind and back["b"].tolist() == [1, 1]
-
-
-@pytest.mark.parametrize("beside", [[], [torch.ones(3)]])
-def test_codec_expanded_scalar_round_trips(beside):
-    """The count of a batch norm of the only client in a chunk has a stride of 0."""
-    back = received(*packed({"count": torch.tensor(7).expand(1), "beside": beside}))
-    assert back["count"].tolist() == [7]
-
-
-def test_codec_large_tensors_are_sent_without_copy():
-    """Small ones share a piece; nothing large is copied to be sent, and each is received into a vector of its own."""
-    large, sizes = torch.randn(3, 2**16), (5, 1, 0, 7)
-    nest = {"a": [torch.arange(n) for n in sizes], "b": [large, large.T], "c": torch.tensor(True), "d": large.half()}
-    header, pieces = packed(nest)
-    pieces = list(pieces)
-    assert len(pieces) == 5
-    assert pieces[1].data_ptr() == large.data_ptr() and pieces[1].nbytes == large.nbytes
-    back = received(header, pieces)
-    assert all(torch.equal(a, b) for a, b in zip([*nest["a"], *nest["b"]], [*back["a"], *back["b"]]))
-    assert torch.equal(back["d"], nest["d"]) and back["c"]
 
 
 def test_two_processes_with_one_client_complete_the_run():

@@ -11,10 +11,10 @@ import torch
 from small_federation import COORDINATOR, NetworkFaults, SmallFederation, federation_of, key_of, make_clients, states
 
 from unalike._utils.errors import UnalikeError
+from unalike.core.codec import pack
 from unalike.core.tasks import find_task
 from unalike.federation.coordinator.control import Control, Stopped
 from unalike.federation.protocol.envelope import Head, seal, unseal
-from unalike.federation.protocol.packing import pack
 from unalike.federation.protocol.roster import Roster, SampleCounts, placeholders
 from unalike.metrics.metric_sums import MetricSums
 

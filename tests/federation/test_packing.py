@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_federation import key_of
 
+from unalike.core.codec import DTYPES, Limits, Malformed, pack, read_json, unpack
 from unalike.federation.protocol.envelope import Head, digest, identity, seal, unseal
-from unalike.federation.protocol.packing import DTYPES, Limits, Malformed, pack, read_json, unpack
 
 KEY = key_of(1)
 TENSORS = {

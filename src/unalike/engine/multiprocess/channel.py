@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from itertools import chain
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from unalike.engine.multiprocess.codec import packed, unpacked
+from unalike.core.codec import from_pieces, to_pieces
 from unalike.engine.multiprocess.nccl import NcclGroup
 
 PATIENCE = timedelta(days=7)
@@ -37,27 +36,27 @@ class Channel:
     def tell(self, nest: Any) -> None:
         """From rank 0 to all."""
         with self._guarded():
-            for part in self._parts(nest):
+            for part in to_pieces(nest, self._there):
                 self._broadcast(part)
             self._agree()
 
     def hear(self) -> Any:
         """Receive what rank 0 tells."""
         with self._guarded():
-            nest = self._nest(self._broadcast)
+            nest = from_pieces(self._broadcast, self._there)
             self._agree()
             return nest
 
     def send(self, nest: Any, rank: int) -> None:
         with self._guarded():
-            for part in self._parts(nest):
+            for part in to_pieces(nest, self._there):
                 self._send(part, rank)
             if self.direct:
                 self._send(_word(), rank)
 
     def receive(self, rank: int) -> Any:
         with self._guarded():
-            nest = self._nest(lambda part: self._receive(part, rank))
+            nest = from_pieces(lambda part: self._receive(part, rank), self._there)
             if self.direct:
                 self._receive(_word(), rank)
                 self.direct.wait()
@@ -67,17 +66,6 @@ class Channel:
         """Abort transfers between GPUs that are not complete."""
         if self.direct:
             self.direct.group.abort()
-
-    def _parts(self, nest: Any) -> Iterator[Tensor]:
-        """The messages of a nest: length of the header, header, pieces."""
-        header, pieces = packed(nest, self._there)
-        return chain([torch.tensor([len(header)]), header], pieces)
-
-    def _nest(self, take: Callable[[Tensor], None]) -> Any:
-        """The nest whose parts `take` writes into vectors."""
-        take(length := torch.empty(1, dtype=torch.int64))
-        take(header := torch.empty(int(length), dtype=torch.uint8))
-        return unpacked(header, take, self._there)
 
     def _broadcast(self, part: Tensor) -> None:
         if len(part):

@@ -11,6 +11,7 @@ from unalike._utils.errors import UnalikeError
 from unalike._utils.progress import ProgressCallback
 from unalike._utils.tensor_files import sweep
 from unalike.core import tree
+from unalike.core.codec import Facts
 from unalike.core.types import Tree
 from unalike.federation.coordinator.control import Control, Stopped
 from unalike.federation.coordinator.exchange import Exchange
@@ -19,7 +20,6 @@ from unalike.federation.coordinator.mailbox import Mailbox, Request
 from unalike.federation.coordinator.remote_stage import RemoteStage
 from unalike.federation.protocol.federation_file import Federation
 from unalike.federation.protocol.messages import AdmitRequest, QueryRequest, StepRequest
-from unalike.federation.protocol.packing import Facts
 from unalike.federation.protocol.printable import printable
 from unalike.federation.protocol.roster import PARTS, Roster, SampleCounts, new_run, placeholders, run_config_of
 from unalike.federation.protocol.transport import Transport

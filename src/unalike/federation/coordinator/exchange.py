@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from unalike._utils.errors import UnalikeError
+from unalike.core.codec import Facts, Malformed
 from unalike.core.types import Tree
 from unalike.federation.coordinator.mailbox import Mailbox, Place, Request
 from unalike.federation.protocol.envelope import Envelope
 from unalike.federation.protocol.messages import ANSWER
-from unalike.federation.protocol.packing import Facts, Malformed
 
 T = TypeVar("T")
 Make = Callable[[], Request]

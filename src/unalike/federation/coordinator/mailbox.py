@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from unalike.core.codec import Facts, Limits, Malformed
 from unalike.core.types import Tree
 from unalike.federation.coordinator.control import Control
 from unalike.federation.protocol.envelope import Envelope, Head, identity, seal, unseal
 from unalike.federation.protocol.federation_file import Federation
 from unalike.federation.protocol.messages import ANSWER
-from unalike.federation.protocol.packing import Facts, Limits, Malformed
 from unalike.federation.protocol.transport import Transport
 from unalike.federation.security.keys import PrivateKey, public_key
 

@@ -15,6 +15,7 @@ import torch
 from unalike._utils import seeds
 from unalike._utils.errors import UnalikeError
 from unalike.core import tree
+from unalike.core.codec import Facts
 from unalike.core.nests import join_nests
 from unalike.core.types import Batch, ClientUpdate, Context, Tree
 from unalike.core.views import Cohort
@@ -24,7 +25,6 @@ from unalike.federation.coordinator.norm_guard import NormGuard, Norms, norms
 from unalike.federation.coordinator.round_request import RoundRequests, SiteReply, SplitSums, has_scores, round_plan
 from unalike.federation.coordinator.update_store import UpdateStore
 from unalike.federation.protocol.messages import ChooseRequest, StepRequest
-from unalike.federation.protocol.packing import Facts
 from unalike.methods.plan import Stage
 from unalike.metrics.metric_sums import MetricSums
 from unalike.runtime.model_group import GroupUpdates

@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from unalike.core import tree
+from unalike.core.codec import Facts, checksum
 from unalike.core.types import Batch, Broadcast, ClientUpdate, Context, Tree
 from unalike.core.views import StageSettings
 from unalike.data.population import Population
 from unalike.federation.coordinator.mailbox import Request
 from unalike.federation.coordinator.norm_guard import Norms
 from unalike.federation.protocol.messages import StepRequest, TrainRequest
-from unalike.federation.protocol.packing import Facts, checksum
 from unalike.methods.plan import Stage
 from unalike.metrics.metric_sums import MetricSums
 from unalike.metrics.metrics import Custom

@@ -15,8 +15,8 @@ from dataclasses import asdict, dataclass
 
 from cryptography.exceptions import InvalidSignature
 
+from unalike.core.codec import Facts, Limits, Malformed, pack, read_json, unpack
 from unalike.core.types import Tree
-from unalike.federation.protocol.packing import Facts, Limits, Malformed, pack, read_json, unpack
 from unalike.federation.security.keys import PrivateKey, PublicKey
 
 MAGIC = b"UNALIKE1"

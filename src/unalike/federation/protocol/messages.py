@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
 from unalike._utils.validated import validated
-from unalike.federation.protocol.packing import Facts, Malformed
+from unalike.core.codec import Facts, Malformed
 
 R = TypeVar("R", bound="AdmitRequest")
 

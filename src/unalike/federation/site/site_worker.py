@@ -16,6 +16,7 @@ from unalike._utils.errors import UnalikeError, unknown
 from unalike._utils.spec import parse_one
 from unalike._utils.tensor_files import read_tensors, sweep, write_bytes, write_tensors
 from unalike.core import tree
+from unalike.core.codec import Facts, Limits, Malformed, checksum
 from unalike.core.model import Model
 from unalike.core.types import Batch, Broadcast, Tree
 from unalike.core.views import ServerState
@@ -32,7 +33,6 @@ from unalike.federation.protocol.messages import (
     StepRequest,
     TrainRequest,
 )
-from unalike.federation.protocol.packing import Facts, Limits, Malformed, checksum
 from unalike.federation.protocol.printable import printable
 from unalike.federation.protocol.roster import PARTS, run_config_of, site_population
 from unalike.federation.security.keys import PrivateKey, public_key, public_text
