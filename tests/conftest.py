@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 import signal
 from contextlib import suppress
 
@@ -17,6 +18,15 @@ with suppress(ImportError):  # `make light` tests the command line without Hypot
     # Hypothesis also draws constants of the modules that happen to be imported: examples would differ between runs
     providers.is_local_module_file = lambda file: False
 
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
 
 @pytest.fixture(scope="session", autouse=True)
 def interruptible():
@@ -29,3 +39,14 @@ def interruptible():
 def one_thread():
     """Sums of torch in the same order everywhere."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    if CHROMIUM is None:
+        pytest.skip("no Chromium on the PATH")
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    with playwright.sync_playwright() as engine:
+        chromium = engine.chromium.launch(executable_path=CHROMIUM, args=[*FLAGS, "--no-first-run"], timeout=60_000)
+        yield chromium
+        chromium.close()

@@ -26,6 +26,7 @@ from unalike.runtime import worker_loop
 plan("fedavg")  # fills the registry
 NAMES = sorted(set(registry) - {"cluster_oracle"})
 """All registered methods and plans but one that needs the true clusters."""
+PATHS = os.pathsep.join([str(Path(__file__).parent), *sys.path])
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
 
@@ -141,10 +142,9 @@ def test_auto_executor_on_device_is_chosen(long, monkeypatch):
 def alone(function, *arguments):
     """Run a function of this module in a new process: autograd's device threads do not survive a fork."""
     script = f"import sys, on_devices; on_devices.{function}(*sys.argv[1:])"
-    paths = os.pathsep.join(sys.path)
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", script, *map(str, arguments)],
-        env=os.environ | {"PYTHONPATH": paths},
+        env=os.environ | {"PYTHONPATH": PATHS},
         capture_output=True,
         text=True,
         timeout=120,
@@ -193,7 +193,7 @@ def test_comparison_under_torchrun_uses_nccl_in_every_run(tmp_path):
     script.write_text(f"import on_devices; on_devices.compare_between_devices({str(tmp_path)!r})")
     done = subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", script],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"},
+        env=os.environ | {"PYTHONPATH": PATHS, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         timeout=180,

@@ -1,14 +1,11 @@
 """`ua.diagnose` and its result: table, JSON, figures, page, errors."""
 
 import json
-import shutil
 
 import numpy as np
 import pytest
 
 import unalike as ua
-
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
 
 
 def test_diagnosis_of_data_equals_that_of_its_clients():
@@ -125,26 +122,20 @@ def test_diagnose_texts_compares_word_counts(tmp_path):
 
 
 @pytest.mark.browser
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the PATH")
 @pytest.mark.parametrize("width", [1280, 390])
-def test_page_draws_every_chart_in_a_browser(trained, tmp_path, width):
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+def test_page_draws_every_chart_in_a_browser(trained, browser, tmp_path, width):
     address, complaints, requests = trained.save(tmp_path).as_uri(), [], []
-    with playwright.sync_playwright() as engine:
-        browser = engine.chromium.launch(
-            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"], timeout=60_000
-        )
-        page = browser.new_page(viewport={"width": width, "height": 900})
-        page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.on("request", lambda request: requests.append(request.url))
-        page.goto(address)
-        for panel in page.locator(".panel").all():
-            for label in panel.locator(".views label").all():
-                label.click()
-            panel.locator(".plot:visible svg.main-svg").first.wait_for()
-        assert page.locator(".panel").count() == 7
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
-        browser.close()
+    page = browser.new_page(viewport={"width": width, "height": 900})
+    page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("request", lambda request: requests.append(request.url))
+    page.goto(address)
+    for panel in page.locator(".panel").all():
+        for label in panel.locator(".views label").all():
+            label.click()
+        panel.locator(".plot:visible svg.main-svg").first.wait_for()
+    assert page.locator(".panel").count() == 7
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.close()
     assert complaints == []
     assert [url for url in requests if not url.startswith(("file:", "data:", "blob:"))] == []

@@ -4,34 +4,17 @@ from __future__ import annotations
 
 import inspect
 
-import pandas as pd
 import pytest
-import torch
-from small_federation import SmallFederation, make_clients, needs_proxy, states
+from deployed_methods import FEW, SAMPLE_SIZES, SITES_ONLY, SPECS, agree
+from small_federation import SmallFederation, make_clients, needs_proxy
 
 import unalike as ua
 from unalike._utils.errors import UnalikeError
 from unalike.federation.protocol.federation_file import Schema
 from unalike.methods.part import registry
 from unalike.methods.plan import steps_of
-from unalike.metrics.metric_sums import AREAS
 from unalike.metrics.named_metrics import deciding
 
-SITES_ONLY = {
-    "centralised": "pools the clients' data",
-    "cluster_oracle": "true clusters",
-}
-"""Methods that cannot run while data stay on the sites, and words of the refusal."""
-FEW = ((20, 8), (12, 6))
-SAMPLE_SIZES = ((20, 8), (12, 6), (6, 3), (16, 6))
-
-SPECS = {
-    "ccvr": "ccvr",
-    "clustered": "clustered(eps1=100, eps2=0.001, warmup=1)",
-    "conditional": "fedavg + conditional",
-    "fedconcat": "fedconcat(clusters=2, encoder_rounds=1, classifier_rounds=1)",
-    "ifca": "ifca(clusters=2)",
-}
 VARIANTS = [
     "topk(error_feedback=True)",
     "fedavg + local_finetune",
@@ -40,32 +23,6 @@ VARIANTS = [
     "ifca(clusters=2, method='ditto')",
 ]
 NAMES = [n for n in sorted(registry) if n not in SITES_ONLY]
-
-
-def same(a, b):
-    """Check bitwise equality: sites compute the same as the simulation's loop executor."""
-    assert list(a) == list(b)
-    for group in a:
-        assert list(a[group]) == list(b[group])
-        for name, t in a[group].items():
-            assert torch.equal(t, b[group][name]), f"{group}: {name}"
-
-
-def close(a: pd.DataFrame, b: pd.DataFrame):
-    """Tolerance 1e-5: the simulation may batch clients. Areas under curves cannot be computed from sums of sites."""
-    assert list(a.columns) == list(b.columns)
-    curves = [name for name in a.columns if name.endswith(AREAS)] if "client" not in a else []
-    assert a[curves].isna().all(axis=None)
-    a, b = (t.drop(columns=["seconds", *curves], errors="ignore") for t in (a, b))
-    pd.testing.assert_frame_equal(a, b, check_exact=False, rtol=1e-5, atol=1e-6, check_dtype=False)
-
-
-def agree(fed: SmallFederation):
-    ours, theirs = fed.run(), fed.simulated()
-    same(states(ours), states(theirs))
-    close(ours.history.rounds, theirs.history.rounds)
-    close(ours.history.clients, theirs.history.clients)
-    return ours
 
 
 @pytest.mark.parametrize("name", [*NAMES, *VARIANTS])

@@ -117,7 +117,7 @@ def test_file_size_limit_is_reported_and_resumes(tmp_path):
         "threading.Thread(target=stop, daemon=True).start()\ntry:",
     ).replace("SmallFederation.run(fed)", "fed.coordinator(control=control).run()")
     done = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path), str(Path(__file__).parent)],
+        [sys.executable, "-c", script, str(tmp_path), str(Path(__file__).parents[1] / "helpers")],
         capture_output=True,
         text=True,
         timeout=100,

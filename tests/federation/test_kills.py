@@ -1,4 +1,4 @@
-"""kill -9 at any moment: no aggregated update is lost or counted twice. See `kill_runs.py`."""
+"""kill -9 at any moment: no aggregated update is lost or counted twice. See `tests/helpers/kill_runs.py`."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+HELPERS = Path(__file__).parents[1] / "helpers"
+
 
 def killing(*arguments: str, timeout: float = 300) -> str:
     done = subprocess.run(
-        [sys.executable, str(Path(__file__).parent / "kill_runs.py"), *arguments],
+        [sys.executable, str(HELPERS / "kill_runs.py"), *arguments],
         capture_output=True,
         text=True,
         timeout=timeout,

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from simulation import Clients, Server, Simulation, mlp, plane, same
-from test_hand_numbers_server import LAYER, TENSOR, A, B, U, W, advanced, entries
+from two_clients import LAYER, TENSOR, A, B, U, W, advanced, entries
 
 from unalike._utils.errors import UnalikeError
 from unalike.core import tree

@@ -16,9 +16,9 @@ import pytest
 
 pytest.importorskip("flwr")
 
+from deployed_methods import FEW, SAMPLE_SIZES, SITES_ONLY, SPECS, agree
 from echo_network import EchoNetwork
 from small_federation import SmallFederation, make_clients, needs_proxy
-from test_deployed_methods import FEW, SAMPLE_SIZES, SITES_ONLY, SPECS, agree
 
 import unalike as ua
 from unalike._utils.errors import UnalikeError

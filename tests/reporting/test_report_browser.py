@@ -1,28 +1,12 @@
 """The report in a browser without a network."""
 
-import shutil
-
 import pandas as pd
 import pytest
 
 from unalike.metrics.ranks import ranks
 from unalike.reporting import joined_page, write, write_text
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
-
-pytestmark = [pytest.mark.browser, pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the PATH")]
-
-
-@pytest.fixture(scope="module")
-def browser():
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    with playwright.sync_playwright() as engine:
-        chromium = engine.chromium.launch(
-            executable_path=CHROMIUM, args=[*FLAGS, "--disable-sync", "--no-first-run"], timeout=60_000
-        )
-        yield chromium
-        chromium.close()
+pytestmark = pytest.mark.browser
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,6 @@ import numpy as np
 import pandas as pd
 import torch
 
-sys.path.insert(0, str(Path(__file__).parent))
 torch.set_num_threads(1)
 warnings.simplefilter("ignore")
 
