@@ -10,7 +10,7 @@ WORKERS ?= 2
 
 LIGHT := .venv-light
 
-.PHONY: help demo test test-studies test-all test-fast explore package light lint types check docs docs-serve clean
+.PHONY: help demo test test-studies test-all test-fast explore gpu package light lint types check docs docs-serve clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -32,6 +32,11 @@ test-fast: $(READY)  ## run the tests that are not marked slow
 
 explore: $(READY)  ## draw new examples for the property tests (`make test` always draws the same), and print how to repeat a failure
 	$(BIN)/python -m pytest -n $(WORKERS) -m hypothesis --hypothesis-profile=explore
+
+gpu: export UNALIKE_TEST_DEVICE := cuda
+gpu: $(READY)  ## on a machine with a CUDA device: compare all executors with the CPU, and measure them (ten minutes)
+	$(BIN)/python -m pytest -n $(WORKERS) tests/devices/on_cuda.py tests/contract
+	$(BIN)/python benchmarks/executors.py --device cuda --json gpu.json
 
 package: $(READY)  ## build wheels and sdists into dist, and try the wheels in an environment without extras
 	rm -rf build studies/build dist $(LIGHT)

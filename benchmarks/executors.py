@@ -1,6 +1,6 @@
 """Measure the executors against a bare PyTorch loop on the same work, interleaved in one process; one thread in every process.
 
-    python benchmarks/executors.py [name of a workload ...] [--json FILE]
+    python benchmarks/executors.py [name of a workload ...] [--device cuda] [--json FILE]
 
 For whole rounds of training (no evaluation) it prints the median time, its factor over the bare loop's median with the spread, and
 the factor between the fastest rounds, which is more reliable on a busy machine.
@@ -8,9 +8,9 @@ the factor between the fastest rounds, which is more reliable on a busy machine.
 
 from __future__ import annotations
 
+import argparse
 import json
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -40,7 +40,7 @@ class Workload:
     shape: tuple[int, ...]
     model: str
     batch: int
-    contenders: tuple[str, ...]
+    contenders: tuple[str, ...] = ()
 
     def people(self) -> list[ua.ClientData]:
         g = torch.Generator().manual_seed(0)
@@ -60,22 +60,32 @@ WORKLOADS = {
     "cnn": Workload(4, 100, (3, 32, 32), "cnn", 50, IMAGES),
     "resnet20": Workload(4, 50, (3, 32, 32), "resnet20", 50, IMAGES),
 }
-REPEATS = 7
+DEVICE_WORKLOADS = {
+    "logistic": Workload(100, 100, (64,), "linear", 10),
+    "2nn": Workload(100, 100, (784,), "mlp(hidden=(200, 200))", 10),
+    "cnn": Workload(20, 250, (3, 32, 32), "cnn", 50),
+    "resnet20": Workload(10, 200, (3, 32, 32), "resnet20", 50),
+    "resnet18": Workload(10, 200, (3, 32, 32), "resnet18", 50),
+}
+"""Work of a size for an accelerator."""
+DEVICE_CONTENDERS = ("loop", "batched", "auto", "loop bf16", "batched bf16")
+REPEATS, DEVICE_REPEATS = 7, 3
+"""Timed rounds; on a device, where launches of small kernels take seconds a round, fewer."""
 
 
-def bare(clients: list[ua.ClientData], module: nn.Module, batch: int) -> Callable[[], None]:
-    """FedAvg without the library: copy the weights, train, average."""
+def bare(clients: list[ua.ClientData], module: nn.Module, batch: int, device: str) -> Callable[[], None]:
+    """FedAvg without the library: copy the weights, train, average. All samples are on the device."""
+    module, samples = module.to(device), [[t.to(device) for t in client.train] for client in clients]
     start = {n: p.detach().clone() for n, p in module.named_parameters()}
 
     def round_() -> None:
         total = {n: torch.zeros_like(p) for n, p in start.items()}
-        for client in clients:
-            x, y = client.train
+        for x, y in samples:
             with torch.no_grad():
                 for name, p in module.named_parameters():
                     p.copy_(start[name])
             optimizer = torch.optim.SGD(module.parameters(), lr=0.01, momentum=0.9)
-            for rows in torch.randperm(len(y)).split(batch):
+            for rows in torch.randperm(len(y), device=device).split(batch):
                 optimizer.zero_grad()
                 nn.functional.cross_entropy(module(x[rows]), y[rows]).backward()
                 optimizer.step()
@@ -85,14 +95,25 @@ def bare(clients: list[ua.ClientData], module: nn.Module, batch: int) -> Callabl
     return round_
 
 
-def ours(stack: ExitStack, clients: list[ua.ClientData], load: Workload, contender: str) -> Callable[[], object]:
+def ours(
+    stack: ExitStack, clients: list[ua.ClientData], load: Workload, contender: str, device: str
+) -> Callable[[], object]:
     """A round of FedAvg by an executor; its worker processes live as long as `stack`."""
     executor, _, precision = contender.partition(" bf16")
     executor, precision = executor, "bf16" if contender.endswith("bf16") else "float32"
     work = ua.Work(batch_size=load.batch, lr=0.01, momentum=0.9)
     run_config = prepare_run(
-        "fedavg", clients, model=load.model, rounds=1000, executor=executor, work=work, precision=precision
+        "fedavg",
+        clients,
+        model=load.model,
+        rounds=1000,
+        executor=executor,
+        work=work,
+        precision=precision,
+        device=device,
     )
+    run_config = run_config.here()
+    assert run_config.population.x.device.type == torch.device(device).type
     stage = next(steps_of(run_config.plan, run_config.plan_inputs))
     if not executor.startswith("distributed"):
         return partial(run_round, StageRunner(run_config, stage))
@@ -102,33 +123,46 @@ def ours(stack: ExitStack, clients: list[ua.ClientData], load: Workload, contend
     return partial(run_round, runner)
 
 
-def measured(load: Workload) -> dict[str, list[float]]:
+def measured(load: Workload, device: str) -> dict[str, list[float]]:
     """Seconds of each contender's rounds."""
     with ExitStack() as stack:
         clients = load.people()
         # worker processes start before this one computes anything
-        rounds = {name: ours(stack, clients, load, name) for name in load.contenders}
-        rounds = {"bare loop": bare(clients, ua.model(load.model, load.shape, 10), load.batch)} | rounds
+        rounds = {name: ours(stack, clients, load, name, device) for name in load.contenders or DEVICE_CONTENDERS}
+        rounds = {"bare loop": bare(clients, ua.model(load.model, load.shape, 10), load.batch, device)} | rounds
         times: dict[str, list[float]] = {name: [] for name in rounds}
-        for repeat in range(REPEATS + 2):
+        for repeat in range((REPEATS if device == "cpu" else DEVICE_REPEATS) + 2):
             for name, run in rounds.items():
+                wait(device)
                 started = time.perf_counter()
                 run()
+                wait(device)
                 if repeat > 1:  # the first rounds warm up
                     times[name].append(time.perf_counter() - started)
     return times
 
 
+def wait(device: str) -> None:
+    """Return when the device has done its work."""
+    if device != "cpu":
+        torch.get_device_module(device).synchronize()
+
+
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("workloads", nargs="*")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
     torch.set_num_threads(1)
     keep_freed_memory()
-    arguments = sys.argv[1:]
-    file = arguments.pop() if "--json" in arguments else None
-    names = [a for a in arguments if a != "--json"] or list(WORKLOADS)
+    workloads = WORKLOADS if arguments.device == "cpu" else DEVICE_WORKLOADS
+    if arguments.device != "cpu":
+        print(f"{torch.get_device_module(arguments.device).get_device_name()}, torch {torch.__version__}")
     found = {}
-    for name in names:
-        load = WORKLOADS[name]
-        times = measured(load)
+    for name in arguments.workloads or workloads:
+        load = workloads[name]
+        times = measured(load, arguments.device)
         print(f"{name}: {load.clients} clients x {load.samples} samples, {load.model}, batch {load.batch}")
         base = statistics.median(times["bare loop"])
         found[name] = {}
@@ -144,8 +178,8 @@ def main() -> None:
                 f"  {contender:44s} {1e3 * statistics.median(seconds):8.1f} ms {base / statistics.median(seconds):6.2f} x {spread}"
                 f" {found[name][contender]['fastest']:6.2f} x fastest"
             )
-    if file is not None:
-        Path(file).write_text(json.dumps(found, indent=1) + "\n")
+    if arguments.json is not None:
+        arguments.json.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

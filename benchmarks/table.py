@@ -215,6 +215,7 @@ def markdown(results: Results) -> str:
         "# Benchmarks",
         "",
         "This page says how fast training is, beside a plain PyTorch loop and beside other libraries.",
+        "Nothing was measured on a GPU; [the page on the engine](engine.md#gpus) says what ran on one.",
         "Generated from `benchmarks/results.json` by `python benchmarks/targets.py --render --docs docs/benchmarks.md`.",
         "Ratios within one run carry over to other machines better than times do.",
         "",

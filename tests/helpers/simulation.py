@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,6 +28,9 @@ from unalike.training.client_update import initial_client_state
 from unalike.training.functional import _frame
 from unalike.training.server_update import advance, initial_server_state, make_broadcast
 
+DEVICE = os.environ.get("UNALIKE_TEST_DEVICE", "cpu")
+"""The device of all simulations: `make gpu` runs the contract suite on CUDA."""
+
 
 @dataclass
 class Clients:
@@ -38,6 +42,10 @@ class Clients:
 
     def __len__(self) -> int:
         return len(self.train)
+
+    def to(self, device: str) -> Clients:
+        """The same clients with their samples on a device."""
+        return Clients(self.x.to(device), self.y.to(device), self.train)
 
     @classmethod
     def of(cls, *data: tuple[Any, Any], dtype: torch.dtype = torch.float32) -> Clients:
@@ -86,7 +94,10 @@ class Simulation:
         self.method = method if isinstance(method, Method) else plan(method)
         asked = self.method.local_work(Work(**work))
         self.method.check(asked)
-        self.clients = clients
+        self.clients = clients = clients.to(DEVICE)
+        module = module.to(DEVICE)
+        if proxy is not None:
+            proxy = Batch(*(t if t is None else t.to(DEVICE) for t in (proxy.x, proxy.y)))
         self.method.require(proxy)
         classes = None if clients.y.is_floating_point() else int(clients.y.max()) + 1
         self.settings = StageSettings(Model(module), TASKS[task], asked, seed, buffers, proxy, classes)

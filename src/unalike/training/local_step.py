@@ -201,8 +201,8 @@ def _sums(means: list[Tensor], rows: list[Tensor | float]) -> StepSums:
     losses = torch.stack(means)
     if all(isinstance(n, float) for n in rows):
         counts = torch.tensor(rows, dtype=losses.dtype, device=losses.device)
-    else:
-        counts = torch.stack([torch.as_tensor(n, dtype=losses.dtype, device=losses.device) for n in rows])
+    else:  # a fill does not wait for the device, a copy does
+        counts = torch.stack([n if isinstance(n, Tensor) else losses.new_full((), n) for n in rows])
     return StepSums((counts * losses).sum(0), sum(rows, 0.0), sum((n > 0 for n in rows), 0.0))
 
 

@@ -123,10 +123,11 @@ def start_pool(
     """
     if sys.platform != "linux":
         raise UnalikeError(f"workers are started on Linux only, found {sys.platform}; use torchrun, or executor='loop'")
-    if device.type != "cpu" and torch.get_device_module(device).is_initialized():
+    if device.type != "cpu" and not _copies_can_use(device):
         raise UnalikeError(
             f"workers would be copies of this process, which has used {device} already, and copies cannot; start them with "
-            f"`torchrun --nproc-per-node={workers} -m unalike run ...`, or let torchrun start a script with this run alone"
+            f"`torchrun --nproc-per-node={workers} -m unalike run ...`, or let torchrun start a script with this run alone "
+            "(torch.cuda.is_available() uses the device, unless PYTORCH_NVML_BASED_CUDA_CHECK=1 is set)"
         )
     if nccl:
         check_nccl(device, workers)
@@ -146,6 +147,20 @@ def start_pool(
     finally:
         gc.unfreeze()
     return WorkerPool(_local(store, 0, workers, way), workers, 0, room, processes)
+
+
+def _copies_can_use(device: torch.device) -> bool:
+    """Whether forks of this process could use the device: it has not been initialized here, and a fork finds no trace of that."""
+    module = torch.get_device_module(device)
+    if module.is_initialized():
+        return False
+    was_used = getattr(module, "_is_in_bad_fork", None)
+    if was_used is None:
+        return True
+    child = os.fork()
+    if not child:
+        os._exit(int(was_used()))
+    return not os.waitpid(child, 0)[1]
 
 
 def launched_by_torchrun() -> bool:
