@@ -12,7 +12,6 @@ encrypting and storing messages in both directions. The sites share the machine,
 from __future__ import annotations
 
 import os
-import resource
 import signal
 import sys
 import tempfile
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "network"))
@@ -202,8 +202,7 @@ class Load:
 
 
 def _now() -> float:
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * resource.getpagesize() / 1e6
+    return psutil.Process().memory_info().rss / 1e6
 
 
 def _watch(seen: list[float], over: threading.Event) -> None:

@@ -6,7 +6,6 @@ import json
 import math
 import os
 import resource
-import signal
 import statistics
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import psutil
 from clock import MARK
 from contenders import HERE, Contender
 
@@ -126,17 +126,16 @@ def busy(wanted: bool) -> Iterator[None]:
 
 
 def _kill(process: subprocess.Popen[str]) -> None:
-    for pid in _family(process.pid):
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    for member in _family(process.pid):
+        with suppress(psutil.NoSuchProcess):
+            member.kill()
     process.communicate()
 
 
 def _busy() -> float:
-    """Busy seconds of all cores since the machine started (Linux)."""
-    times = Path("/proc/stat").read_text().splitlines()[0].split()[1:]
-    user, nice, system, _, _, irq, soft = (int(t) for t in times[:7])
-    return (user + nice + system + irq + soft) / os.sysconf("SC_CLK_TCK")
+    """Busy seconds of all cores since the machine started."""
+    times = psutil.cpu_times()
+    return times.user + times.nice + times.system + times.irq + times.softirq
 
 
 def _children() -> float:
@@ -147,24 +146,19 @@ def _children() -> float:
 
 def _look(pid: int, peak: list[float], over: threading.Event) -> None:
     while not over.wait(EVERY):
-        peak[0] = max(peak[0], sum(_proportional(p) for p in _family(pid)))
+        peak[0] = max(peak[0], sum(map(_proportional, _family(pid))))
 
 
-def _proportional(pid: int) -> float:
+def _proportional(process: psutil.Process) -> float:
     """Proportional set size of a process in MB: a page that k processes share counts 1/k (Linux)."""
-    with suppress(OSError, ValueError, StopIteration):
-        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-        return int(next(line for line in lines if line.startswith("Pss:")).split()[1]) / 1024
+    with suppress(psutil.Error):
+        return process.memory_full_info().pss / 2**20
     return 0.0
 
 
-def _family(pid: int) -> list[int]:
+def _family(pid: int) -> list[psutil.Process]:
     """A process and its descendants."""
-    parents: dict[int, int] = {}
-    for place in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError, ValueError, IndexError):
-            parents[int(place.parent.name)] = int(place.read_text().rpartition(")")[2].split()[1])
-    family = [pid]
-    for member in family:
-        family += [child for child, parent in parents.items() if parent == member]
-    return family
+    with suppress(psutil.NoSuchProcess):
+        process = psutil.Process(pid)
+        return [process, *process.children(recursive=True)]
+    return []

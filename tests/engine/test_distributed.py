@@ -1,7 +1,6 @@
 """Several real processes do what one does."""
 
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import psutil
 import pytest
 import torch
 from every_method import METHODS, SIZES, WORK
@@ -257,9 +257,8 @@ def test_worker_killed_ends_run_with_checkpoint_and_resume_gives_same_model(tmp_
 
     def kill(row):
         if row["round"] == 2:
-            children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-            for child in children:
-                os.kill(int(child), signal.SIGKILL)
+            for child in psutil.Process().children():
+                child.kill()
         return False
 
     with pytest.raises(UnalikeError, match=r"processes of the run number 1 \(exit code -9\) is gone"):
@@ -383,9 +382,9 @@ def _kill_a_rank(agent, out):
     while time.monotonic() < deadline:
         if (out / "events.jsonl").exists() and '"stage"' in (out / "events.jsonl").read_text():
             time.sleep(0.5)
-            for child in Path(f"/proc/{agent}/task/{agent}/children").read_text().split():
-                if "RANK=1" in Path(f"/proc/{child}/environ").read_text().split("\0"):
-                    os.kill(int(child), signal.SIGKILL)
+            for child in psutil.Process(agent).children():
+                if child.environ().get("RANK") == "1":
+                    child.kill()
                     return True
             return False
         time.sleep(0.05)

@@ -10,8 +10,8 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
+import psutil
 import pytest
 
 pytest.importorskip("flwr")
@@ -44,16 +44,8 @@ def ran(*words, seconds=300):
 
 def processes_of(folder):
     """Living processes with a path below the folder in their command."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and int(entry.name) != os.getpid():
-            try:
-                command = (entry / "cmdline").read_bytes().decode(errors="replace")
-            except OSError:
-                continue
-            if str(folder) in command:
-                found.append((int(entry.name), command.replace("\0", " ")[:200]))
-    return found
+    commands = {process.pid: " ".join(process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"])}
+    return [(pid, text[:200]) for pid, text in commands.items() if str(folder) in text and pid != os.getpid()]
 
 
 def awaited(ready, seconds=180):

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import base64
 import datetime
-import os
 import re
-import signal
 import socket
 import ssl
 import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 
+import psutil
 import pytest
 
 pytest.importorskip("flwr")
@@ -101,8 +99,8 @@ def test_killed_site_reconnects_at_once(echo_network):
     assert echo_network.exchange(b"before", ["a"]) == {"a": b"echo of a: before"}
     node = echo_network.nodes["a"]
     supernode = node._children["supernode"]
-    for pid in Path(f"/proc/{supernode.pid}/task/{supernode.pid}/children").read_text().split():
-        os.kill(int(pid), signal.SIGKILL)
+    for child in psutil.Process(supernode.pid).children():
+        child.kill()
     echo_network.wait(lambda: not supernode.alive)
     assert [name for name, _ in node.restart_ended()] == ["supernode"]  # once: whoever is refused stays away
     echo_network.wait(lambda: echo_network.exchange(b"after", ["a"], seconds=2))
@@ -122,8 +120,8 @@ def test_killed_superlink_is_detected(tmp_path, monkeypatch):
     made = EchoNetwork(tmp_path, names=("a",))
     try:
         superlink = made.supervisor.children[0]
-        for pid in Path(f"/proc/{superlink.pid}/task/{superlink.pid}/children").read_text().split():
-            os.kill(int(pid), signal.SIGKILL)
+        for child in psutil.Process(superlink.pid).children():
+            child.kill()
         made.wait(lambda: not superlink.alive)
         made.transport._refreshed = 0.0
         looking = threading.Thread(target=made.transport.sites, daemon=True)

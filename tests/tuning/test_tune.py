@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 import unalike as ua
@@ -256,5 +257,12 @@ def test_processes_of_a_killed_tuning_end_with_it(tmp_path):
 
 def group(leader):
     """The numbers of the processes of a group that have not ended."""
-    stats = [file.read_text().rpartition(")")[2].split() for file in Path("/proc").glob("[0-9]*/stat") if file.exists()]
-    return [fields for fields in stats if fields[2] == str(leader) and fields[0] != "Z"]
+    living = [process for process in psutil.process_iter(["status"]) if process.info["status"] != psutil.STATUS_ZOMBIE]
+    return [process.pid for process in living if _group_of(process.pid) == leader]
+
+
+def _group_of(pid):
+    try:
+        return os.getpgid(pid)
+    except ProcessLookupError:
+        return None

@@ -143,10 +143,9 @@ def estimate_table(estimate: Estimate) -> None:
     )
     screen = console()
     runs = f"{len(estimate.costs) * estimate.seeds} runs" if len(estimate.costs) * estimate.seeds > 1 else "one run"
-    memory = "an unknown amount" if estimate.memory_mb is None else f"{estimate.memory_mb:,.0f} MB"
     screen.print(
         f"{runs} will take at most about {duration(estimate.seconds)} on this machine under its present load, "
-        f"and {memory} of memory. Stop rules are not taken into account.",
+        f"and {estimate.memory_mb:,.0f} MB of memory. Stop rules are not taken into account.",
         highlight=False,
     )
 

@@ -55,7 +55,7 @@ class Estimate:
         key: hash of everything that decides the result of the comparison.
         seeds: number of seeds.
         costs: the cost of one run of each method.
-        memory_mb: peak memory of the process, in MB; None where the system does not say it (Windows).
+        memory_mb: peak memory of the process, in MB.
 
     Example:
         >>> clients = ua.partition(ua.load("digits"), "iid", clients=3)  # doctest: +SKIP
@@ -65,7 +65,7 @@ class Estimate:
     key: str
     seeds: int
     costs: list[Cost]
-    memory_mb: float | None
+    memory_mb: float
 
     @property
     def seconds(self) -> float:
@@ -113,8 +113,7 @@ def calibrate(key: str, run_configs: dict[str, RunConfig], seeds: int, progress:
     for label, run_config in run_configs.items():
         costs.append(_cost(label, run_config, progress))
         memory = max(memory, _client_states_mb(run_config))
-    peak = peak_memory_mb()
-    return Estimate(key, seeds, costs, None if peak is None else peak + memory)
+    return Estimate(key, seeds, costs, peak_memory_mb() + memory)
 
 
 def _cost(label: str, run_config: RunConfig, progress: ProgressCallback) -> Cost:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -12,6 +11,7 @@ from functools import cached_property
 from typing import Any
 
 from unalike._utils.errors import UnalikeError
+from unalike._utils.system.machine import cores
 from unalike.data.population import Population
 from unalike.experiments.comparison import labelled, last_rounds
 from unalike.runtime.model_group import Diverged
@@ -127,7 +127,7 @@ def in_one_process(training: Mapping[str, Any]) -> dict[str, Any]:
 
 def threads_of(jobs: int) -> int:
     """The threads of each of `jobs` processes, which share out those of the machine."""
-    return max(1, (os.cpu_count() or 1) // jobs)
+    return max(1, cores() // jobs)
 
 
 def on_validation(population: Population) -> Population:

@@ -1,6 +1,6 @@
-"""Wrapper process around one command: ends the command and all its descendants when the parent ends. Standard library only.
+"""Wrapper process around one command: ends the command and all its descendants when the parent ends.
 
-`python -I -S child_process.py command...`: the parent holds the other end of standard input. When it closes, because the parent
+`python -I child_process.py command...`: the parent holds the other end of standard input. When it closes, because the parent
 closed it or was killed (`kill -9` included), every descendant of this process is ended: first SIGTERM, after GRACE seconds
 SIGKILL. This also ends processes that moved to a session of their own (as Flower's `flower-superexec` does): this process is a
 subreaper, so orphans become its children.
@@ -8,7 +8,6 @@ subreaper, so orphans become its children.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import os
 import signal
@@ -16,6 +15,9 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
+
+import psutil
 
 GRACE = 5.0
 """Seconds between SIGTERM and SIGKILL."""
@@ -23,29 +25,18 @@ SUBREAPER = 36
 """PR_SET_CHILD_SUBREAPER of Linux's prctl."""
 
 
-def descendants() -> list[int]:
-    """Ids of all living descendants of this process."""
-    parents = {}
-    for name in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            with open(f"/proc/{name}/stat") as file:
-                state, parent = file.read().rpartition(")")[2].split()[:2]
-        except OSError:  # it has just ended
-            continue
-        if state != "Z":
-            parents[int(name)] = int(parent)
-    found, newest = [], {os.getpid()}
-    while newest := {child for child, parent in parents.items() if parent in newest}:
-        found += sorted(newest)
-    return found
+def descendants() -> list[psutil.Process]:
+    """All living descendants of this process."""
+    return [child for child in psutil.Process().children(recursive=True) if _lives(child)]
 
 
 def end() -> None:
     """End all descendants of this process."""
     deadline = time.monotonic() + GRACE
     for kind in (signal.SIGTERM, signal.SIGKILL):
-        for pid in descendants():
-            _signal(pid, kind)
+        for child in descendants():
+            with suppress(psutil.NoSuchProcess):  # it has just ended
+                child.send_signal(kind)
         while descendants() and time.monotonic() < deadline:
             time.sleep(0.02)
         deadline += GRACE
@@ -71,9 +62,10 @@ def _wait_for_parent(release: threading.Event) -> None:
     release.set()
 
 
-def _signal(pid: int, kind: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError):  # it has just ended
-        os.kill(pid, kind)
+def _lives(process: psutil.Process) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    return False
 
 
 if __name__ == "__main__":

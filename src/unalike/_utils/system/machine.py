@@ -1,28 +1,31 @@
-"""Cores and memory of this machine, as the process may use them; None where the system does not say."""
+"""Cores and memory of this machine, as the process may use them."""
 
 from __future__ import annotations
 
-import os
 import sys
+
+import psutil
 
 
 def cores() -> int:
     """The number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    process = psutil.Process()
+    allowed = (
+        len(process.cpu_affinity()) if hasattr(process, "cpu_affinity") else psutil.cpu_count()
+    )  # macOS has no affinity
+    return allowed or 1
 
 
-def memory_mb() -> float | None:
-    """Physical memory in MB; None on Windows."""
-    if not hasattr(os, "sysconf") or "SC_PHYS_PAGES" not in os.sysconf_names:
-        return None
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1e6
+def memory_mb() -> float:
+    """Physical memory in MB."""
+    return float(psutil.virtual_memory().total / 1e6)
 
 
-def peak_memory_mb() -> float | None:
-    """Peak memory of this process so far, in MB; None on Windows."""
-    try:
-        import resource
-    except ImportError:
-        return None
+def peak_memory_mb() -> float:
+    """Peak memory of this process so far, in MB."""
+    if sys.platform == "win32":
+        return float(psutil.Process().memory_info().peak_wset / 1e6)
+    import resource
+
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / 1e6 if sys.platform == "darwin" else peak * 1024 / 1e6

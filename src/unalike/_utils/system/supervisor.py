@@ -35,7 +35,7 @@ class Child:
         log.parent.mkdir(parents=True, exist_ok=True)
         with open(log, "ab") as file:
             self._wrapper = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(CHILD_PROCESS), *command],
+                [sys.executable, "-I", str(CHILD_PROCESS), *command],
                 stdin=subprocess.PIPE,
                 stdout=file,
                 stderr=subprocess.STDOUT,

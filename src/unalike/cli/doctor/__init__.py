@@ -44,12 +44,12 @@ def command(
 def _print(facts: dict[str, Any]) -> None:
     """Print the facts as lines of a name and what was found."""
     machine, trial, data = facts["machine"], facts["trial"], facts["data"]
-    memory = machine["memory_mb"]
+    memory = machine.get("memory_mb")
     lines = [
         ("unalike", f"{facts['unalike']}, Python {facts['python']}, {facts['platform']}"),
         (
             "cores",
-            f"{machine['cores']}, torch uses {machine.get('threads', 'none')}, vectors {machine.get('vectors', '?')}",
+            f"{machine.get('cores', '?')}, torch uses {machine.get('threads', 'none')}, vectors {machine.get('vectors', '?')}",
         ),
         ("memory", "unknown" if memory is None else f"{memory / 1000:,.1f} GB"),
         ("GPU", ", ".join(machine.get("gpus", ())) or "none that torch can use"),

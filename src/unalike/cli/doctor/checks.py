@@ -41,10 +41,11 @@ def examined(data_dir: Path | None = None) -> Facts:
 
 def _machine() -> Facts:
     """Cores, memory and accelerators, as this process can use them."""
-    from unalike._utils.system.machine import cores, memory_mb
-
-    found: Facts = {"cores": cores(), "memory_mb": memory_mb()}
+    found: Facts = {}
     try:
+        from unalike._utils.system.machine import cores, memory_mb
+
+        found |= {"cores": cores(), "memory_mb": memory_mb()}
         import torch
     except (ImportError, OSError):  # `broken` says so
         return found
