@@ -1,4 +1,4 @@
-"""The layout of the package: shallow folders, and no circle of imports between files.
+"""The layout of the package and of its tests: shallow folders, and no circle of imports between files.
 
 `lint-imports` (in `make lint`) checks which folder may import which; see docs/architecture.md.
 """
@@ -19,6 +19,14 @@ FOLDERS = sorted({path.parent for path in MODULES} - {Path(".")})
 LOOSE_MODULES = {"__init__.py", "__main__.py", "api.py"}
 MAX_DEPTH = 3
 """unalike/federation/coordinator/mailbox.py has depth 3."""
+
+TESTS_OF_EVERYTHING = {"benchmarks", "contract", "devices", "docs", "helpers", "network", "pages"}
+"""Folders of tests with no folder of that name in the package."""
+
+
+def test_tests_have_the_folders_of_the_package():
+    tests = {path.relative_to(ROOT / "tests").parts[0] for path in (ROOT / "tests").glob("*/*.py")}
+    assert tests - TESTS_OF_EVERYTHING == {folder.parts[0] for folder in FOLDERS}
 
 
 def test_files_import_each_other_without_a_circle():
