@@ -41,6 +41,7 @@ def test_entry_point_is_the_app_of_the_commands():
     ] == [
         "list",
         "run",
+        "gather",
         "report",
         "ledger",
     ]

@@ -10,7 +10,7 @@ import pytest
 from unalike_studies.catalogue import study
 from unalike_studies.claims import recorded_mean
 from unalike_studies.papers.parameter_skew import NORMALIZED, PAKE
-from unalike_studies.results import Results
+from unalike_studies.result_files import read
 
 ROOT = Path(__file__).parents[2]
 
@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.parametrize(("name", "cells", "seeds"), [("skew-estimators", 360, 5), ("skew-estimators-cnn", 216, 3)])
 def test_the_page_on_parameter_skew_has_the_accuracies_of_the_studies(name, cells, seeds):
     skew = study(name)
-    results = Results.read(ROOT / "studies/results" / name / "small", skew.scale("small").cells)
+    results = read(ROOT / "studies/results" / name / "small", skew.scale("small").cells)
     _, *rows = skew.layouts[0].table(results)
     page = (ROOT / "docs/explanation/parameter_skew.md").read_text()
     assert len(rows) == 12 and len(results.cells) == cells
@@ -65,7 +65,7 @@ def test_the_page_on_parameter_skew_has_the_scores_by_degree_of_skew_and_number_
 
 def test_the_page_on_parameter_skew_has_the_shares_of_high_parameters_and_the_sums_of_weights():
     page, high = (ROOT / "docs/explanation/parameter_skew.md").read_text(), study("fedpake-high")
-    results = Results.read(ROOT / "studies/results/fedpake-high/small", high.scale("small").cells)
+    results = read(ROOT / "studies/results/fedpake-high/small", high.scale("small").cells)
     head, *rows = high.layouts[0].table(results)
     shares = dict(zip(head, rows[-1], strict=True))
     assert shares["layer"] == "model" and len(results.methods) == 5
@@ -77,7 +77,7 @@ def test_the_page_on_parameter_skew_has_the_shares_of_high_parameters_and_the_su
 
 def _rows(name, layout=0):
     """Method -> the shown scores of one table of a study, setting by setting, without the columns of published numbers."""
-    results = Results.read(ROOT / "studies/results" / name / "small", study(name).scale("small").cells)
+    results = read(ROOT / "studies/results" / name / "small", study(name).scale("small").cells)
     head, *rows = study(name).layouts[layout].table(results)
     kept = [i for i, column in enumerate(head) if i and not column.endswith(", published")]
     return {

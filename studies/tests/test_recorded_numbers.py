@@ -9,8 +9,9 @@ from unalike import UnalikeError
 from unalike.runtime.records.recording import COLUMNS
 from unalike_studies import recorded_numbers
 from unalike_studies.layouts.recorded import RecordedCurves, RecordedMap
-from unalike_studies.recorded_numbers import by_round, keep
-from unalike_studies.results import CellResult, Results, stored
+from unalike_studies.recorded_numbers import MEAN, by_round, keep
+from unalike_studies.result_files import read
+from unalike_studies.results import CellResult, Results
 from unalike_studies.run_study import run_cells
 from unalike_studies.study import Scale
 
@@ -60,7 +61,7 @@ def test_keep_averages_pairs_before_it_leaves_out_rounds(monkeypatch):
     monkeypatch.setattr(recorded_numbers, "MOST_NUMBERS", 40)
     found = keep(numbers(rounds=5, clients=4), range(1, 6))
     assert found["rounds"] == [1, 2, 3, 4, 5] and found["thinned"] == "means over pairs of clients"
-    assert found["series"][-1] == {"quantity": "cosine", "client": "mean", "values": [3.0] * 5}
+    assert found["series"][-1] == {"quantity": "cosine", "client": MEAN, "values": [3.0] * 5}
 
 
 def test_keep_leaves_out_rounds_and_then_averages_clients(monkeypatch):
@@ -73,7 +74,7 @@ def test_keep_leaves_out_rounds_and_then_averages_clients(monkeypatch):
     many = keep(numbers(rounds=20, clients=8), range(1, 21))
     assert many["rounds"] == list(range(2, 21, 2))
     assert many["thinned"] == "means over pairs of clients; one of 2 evaluated rounds; means over clients"
-    assert many["series"][-2]["client"] == many["series"][-1]["client"] == "mean"
+    assert many["series"][-2]["client"] == many["series"][-1]["client"] == MEAN
     assert by_round(many, "weight") == {"": {r: r + 3.5 for r in range(2, 21, 2)}}
 
 
@@ -97,8 +98,8 @@ def test_cell_with_record_keeps_its_numbers_and_has_another_digest(tmp_path):
         return one
 
     [result] = run_cells({tmp_path: [cell(record="server")]})
-    assert stored(tmp_path, cell()) is None
-    found = stored(tmp_path, cell(record="server")).recorded
+    assert not len(read(tmp_path, [cell()]))
+    [found] = [cell.recorded for cell in read(tmp_path, [cell(record="server")]).cells]
     assert found["rounds"] == [2, 4]
     layers = by_round(found, "gamma")
     assert len(layers) == 1 and all(0 < value < 1 for own in layers.values() for value in own.values())

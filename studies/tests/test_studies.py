@@ -1,10 +1,15 @@
 """Studies: cells, stored results, resumption, reports and the ledger."""
 
-import json
 import math
+import pickle
+import shutil
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
+import pandas as pd
 import pytest
 import torch
 
@@ -16,8 +21,10 @@ from unalike_studies.claims import Claim, after_round, best, gain, mean, peak, s
 from unalike_studies.layouts.tables import MethodTable
 from unalike_studies.ledger import entries, page, results_of
 from unalike_studies.papers.local_statistics import CONFUSED
+from unalike_studies.recorded_numbers import MEAN
 from unalike_studies.report import write_report
-from unalike_studies.results import ESTIMATES, FOLDER, CellResult, Results, stored
+from unalike_studies.result_files import ESTIMATES, FOLDER, digests, gather, read, save
+from unalike_studies.results import CellResult, Results
 from unalike_studies.run_study import PARTIAL, missing, run_cell, run_cells
 from unalike_studies.study import Scale, Study, Variant
 from unalike_studies.verdicts import LEAST_SEEDS, NOT_RUN, Above, Same
@@ -25,6 +32,10 @@ from unalike_studies.verdicts import LEAST_SEEDS, NOT_RUN, Above, Same
 ROOT = Path(__file__).parents[2]
 COMMON = {"data": "quadratic", "partition": "natural", "split": 1.0, "merge": False, "protocol": "server"}
 COMMON |= {"model": "linear", "rounds": 3, "work": {"batch_size": 60, "lr": 0.001}}
+
+
+def stored(folder, cell):
+    return next(iter(read(folder, [cell]).cells), None)
 
 
 @pytest.fixture
@@ -44,11 +55,12 @@ def test_run_cells_stores_each_result_and_runs_none_twice(small, tmp_path):
     cells = small.scale("small").cells
     assert len(cells) == 3 * 2 * 3
     first = list(run_cells({tmp_path: cells[:4]}))
-    written = {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("*.json")}
-    assert sorted(written) == sorted(cell.file for cell in cells[:4])
+    [written] = tmp_path.glob("*.parquet")
+    before = written.read_bytes()
+    assert digests(tmp_path) == {cell.digest for cell in cells[:4]}
     rest = list(run_cells({tmp_path: cells}))
     assert len(first) + len(rest) == len(cells) and not missing(cells, tmp_path)
-    assert all((tmp_path / name).stat().st_mtime_ns == time for name, time in written.items())
+    assert written.read_bytes() == before and len(list(tmp_path.glob("*.parquet"))) == 2
 
 
 def test_stored_result_holds_what_the_cell_was(small, tmp_path):
@@ -57,22 +69,128 @@ def test_stored_result_holds_what_the_cell_was(small, tmp_path):
     found = stored(tmp_path, cell)
     assert (found.method, found.setting, found.seed, found.digest) == ("FedAvg", "unequal", 0, cell.digest)
     assert found.rounds["round"] == [0, 1, 2, 3] and found.seconds > 0 and found.versions["unalike"]
-    assert found.score("rmse", 1) == pytest.approx(result.rounds["rmse"][-1], rel=1e-6)
+    assert found.rounds["rmse"] == result.rounds["rmse"] and found.clients == result.clients
 
 
 def test_stored_result_of_another_digest_is_run_again(small, tmp_path):
     [cell, *_] = small.scale("small").cells
     list(run_cells({tmp_path: [cell]}))
-    path = tmp_path / cell.file
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"digest": "0" * 16}))
-    assert stored(tmp_path, cell) is None and missing([cell], tmp_path) == [cell]
+    other = replace(cell, options={**cell.options, "rounds": 4})
+    assert stored(tmp_path, other) is None and missing([other], tmp_path) == [other]
 
 
 def test_damaged_result_says_which_file(small, tmp_path):
     [cell, *_] = small.scale("small").cells
-    (tmp_path / cell.file).write_text("{")
-    with pytest.raises(UnalikeError, match=cell.file):
+    (tmp_path / "cells-1.parquet").write_text("{")
+    with pytest.raises(UnalikeError, match=r"cells-1.parquet.*delete it"):
         stored(tmp_path, cell)
+
+
+def test_file_of_something_else_is_refused(tmp_path):
+    pd.DataFrame({"digest": ["a"], "flavor": ["sour"]}).to_parquet(tmp_path / "mine.parquet")
+    with pytest.raises(UnalikeError, match=r"mine.parquet has the columns digest, flavor, not those of results"):
+        digests(tmp_path)
+
+
+def result(seed, **more):
+    rounds = {"round": [0, 1], "accuracy": [None, 0.1 + 0.2], "stage": [1, 1]}
+    return CellResult(
+        "a", "s", seed, f"{seed:016}", "", {"work": {"lr": None}}, 1.5, "", {}, {}, **{"rounds": rounds, **more}
+    )
+
+
+def cell_of(result):
+    return SimpleNamespace(method=result.method, setting=result.setting, digest=result.digest)
+
+
+def test_results_of_different_columns_are_stored_as_they_are(tmp_path):
+    series = [
+        {"quantity": "gamma", "layer": "w", "values": [0.5, None]},
+        {"quantity": "cosine", "client": MEAN, "values": [1e-300]},
+    ]
+    results = [
+        result(0, curves=[[0.5, None], []], recorded={"rounds": [1, 2], "series": series, "thinned": ""}),
+        result(1, clients={"client": ["x"], "n_test": [3], "rmse": [2.0]}, notes=["careful"], label_counts=[[1, 2]]),
+        result(2, rounds={}),
+    ]
+    for one in results:
+        save(one, tmp_path)
+    for _ in range(2):
+        assert read(tmp_path, map(cell_of, results)) == Results(tuple(results))
+        gather(tmp_path)
+    [file] = tmp_path.glob("*.parquet")
+    gather(tmp_path, "*.parquet")
+    assert list(tmp_path.glob("*.parquet")) == [file]
+
+
+def test_number_that_is_not_finite_is_stored_as_unknown(tmp_path):
+    save(result(0, rounds={"round": [0, 1, 2], "loss": [1.0, math.nan, math.inf]}), tmp_path)
+    assert read(tmp_path, [cell_of(result(0))]).cells[0].rounds["loss"] == [1.0, None, None]
+
+
+def test_files_of_two_machines_are_read_together_and_gathered_without_loss(tmp_path):
+    """What git makes of two branches that each add results: the files of both."""
+    machines = tmp_path / "one", tmp_path / "two"
+    results = [result(seed) for seed in range(6)]
+    for machine, own in zip(machines, (results[:4], results[2:])):
+        for one in own:
+            save(one, machine)
+        gather(machine)
+    both = tmp_path / "both"
+    both.mkdir()
+    for machine in machines:
+        for file in machine.iterdir():
+            shutil.copy(file, both)
+    assert len(list(both.iterdir())) == 2 and read(both, map(cell_of, results)) == Results(tuple(results))
+    gather(both, "*.parquet")
+    assert len(list(both.iterdir())) == 1 and read(both, map(cell_of, results)) == Results(tuple(results))
+
+
+def test_gather_that_is_killed_before_it_removes_files_loses_and_doubles_nothing(tmp_path, monkeypatch):
+    results = [result(seed) for seed in range(3)]
+    for one in results:
+        save(one, tmp_path)
+
+    def killed(*_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(Path, "unlink", killed)
+        gather(tmp_path)
+    assert len(list(tmp_path.iterdir())) == 4 and read(tmp_path, map(cell_of, results)) == Results(tuple(results))
+    gather(tmp_path)
+    assert len(list(tmp_path.iterdir())) == 1 and read(tmp_path, map(cell_of, results)) == Results(tuple(results))
+
+
+def test_gather_on_a_full_disk_leaves_every_result(tmp_path, monkeypatch):
+    results = [result(seed) for seed in range(3)]
+    for one in results:
+        save(one, tmp_path)
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched, pytest.raises(UnalikeError, match="No space left"):
+        patched.setattr("os.fsync", full)
+        gather(tmp_path)
+    assert len(list(tmp_path.iterdir())) == 3 and read(tmp_path, map(cell_of, results)) == Results(tuple(results))
+
+
+def test_process_that_is_killed_loses_at_most_the_running_cell(small, tmp_path):
+    """The cells that had ended before `kill -9` are not run again."""
+    script = (
+        "import os, sys, pickle\n"
+        "from pathlib import Path\n"
+        "from unalike_studies.run_study import run_cells\n"
+        "cells = pickle.load(sys.stdin.buffer)\n"
+        "for number, _ in enumerate(run_cells({Path(sys.argv[1]): cells}), 1):\n"
+        "    if number == 3: os.kill(os.getpid(), 9)\n"
+    )
+    cells = small.scale("small").cells[:5]
+    done = subprocess.run([sys.executable, "-c", script, tmp_path], input=pickle.dumps(cells))
+    assert done.returncode == -9 and digests(tmp_path) == {cell.digest for cell in cells[:3]}
+    rest = list(run_cells({tmp_path: cells}))
+    assert len(rest) == 2 and not missing(cells, tmp_path) and len(list(tmp_path.glob("*.parquet"))) == 1
 
 
 def test_cell_of_another_study_with_the_same_digest_is_copied_whatever_its_labels(small, tmp_path):
@@ -81,10 +199,8 @@ def test_cell_of_another_study_with_the_same_digest_is_copied_whatever_its_label
     renamed = replace(cell, method="baseline", setting="here")
     [again] = run_cells({tmp_path / "two" / "small": [renamed]}, root=tmp_path)
     assert again == stored(tmp_path / "two" / "small", renamed)
-    assert replace(again, method=cell.method, setting=cell.setting) == CellResult.load(
-        tmp_path / "one" / "small" / cell.file
-    )
-    assert again.seconds == pytest.approx(first.seconds, rel=1e-6)
+    assert replace(again, method=cell.method, setting=cell.setting) == stored(tmp_path / "one" / "small", cell)
+    assert again.seconds == first.seconds
 
 
 def test_cell_that_two_studies_share_is_run_once(small, tmp_path, monkeypatch):
@@ -271,8 +387,8 @@ def test_method_table_has_published_numbers_in_columns_of_their_own():
 @pytest.mark.parametrize("name", STUDIES)
 def test_every_study_has_smoke_and_paper_scales_with_distinct_cells(name):
     for scale in (study(name).scale(scale) for scale in ("smoke", "small", "paper")):
-        files = [cell.file for cell in scale.cells]
-        assert len(set(files)) == len(files)
+        names = [str(cell) for cell in scale.cells]
+        assert names and len(set(names)) == len(names)
 
 
 RECORDED = {"aggregation_seconds": [0.1, 0.2, 0.3], "tau": [1.0, 2.0, 3.0], "ratio": [1.0, 2.0, 4.0]}
@@ -311,14 +427,14 @@ def test_unknown_study_is_answered_with_the_nearest_names():
 
 
 def test_committed_results_are_readable_and_belong_to_their_studies():
-    """No verdict of the ledger rests on anything else than a stored result."""
-    for path in (ROOT / FOLDER).glob("*/*/*-seed*.json"):
-        name, scale = path.parts[-3:-1]
-        assert stored(path.parent, _cell(study(name).scale(scale), path)) is not None, path
-
-
-def _cell(scale, path):
-    return next(cell for cell in scale.cells if cell.file == path.name)
+    """One file a study and scale; no verdict of the ledger rests on anything else than a stored result."""
+    folders = {path.parent for path in (ROOT / FOLDER).glob("*/*/*.parquet")}
+    assert len(folders) == 66
+    for folder in folders:
+        cells = study(folder.parent.name).scale(folder.name).cells
+        assert digests(folder) <= {cell.digest for cell in cells}, "run `unalike study gather`"
+        assert len(list(folder.glob("*.parquet"))) == 1, "run `unalike study gather`"
+        assert len(read(folder, cells)) == len(digests(folder))
 
 
 def test_ledger_page_is_that_of_the_committed_results():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -83,11 +82,6 @@ class StudyCell:
         """The cell without its seed: cells of a kind take about the same time."""
         return f"{self.method}, {self.setting}"
 
-    @property
-    def file(self) -> str:
-        """The name of the file that keeps the result."""
-        return f"{_slug(self.setting)}-{_slug(self.method)}-seed{self.seed}.json"
-
     def __str__(self) -> str:
         return f"{self.kind}, seed {self.seed}"
 
@@ -135,10 +129,6 @@ def merged(*layers: Options) -> dict[str, Any]:
                 raise unknown("option of a study", name, OPTIONS)
             options[name] = options.get("work", {}) | dict(value) if name == "work" else value
     return options
-
-
-def _slug(label: str) -> str:
-    return re.sub(r"[^a-z0-9.]+", "-", label.lower()).strip("-.") or "all"
 
 
 @cache

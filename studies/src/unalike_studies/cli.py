@@ -43,7 +43,7 @@ def list_studies() -> None:
     """
     from unalike.cli.terminal_tables import tables
     from unalike_studies.catalogue import STUDIES
-    from unalike_studies.results import FOLDER
+    from unalike_studies.result_files import FOLDER
     from unalike_studies.run_study import missing
 
     rows = []
@@ -76,6 +76,7 @@ def run(
         str | None, typer.Option(help="Run these seeds only: 3 for the first three, or 0,1,4.", show_default=False)
     ] = None,
     device: o.Device = "cpu",
+    again: Annotated[bool, typer.Option("--again", help="First delete the stored results of these cells.")] = False,
     dry_run: o.DryRun = False,
 ) -> None:
     """Run the cells of studies that have no stored result, and store each as it ends.
@@ -91,7 +92,7 @@ def run(
     """
     from unalike.experiments.seed_plan import read_numbers
     from unalike_studies.catalogue import matching
-    from unalike_studies.results import FOLDER, estimates
+    from unalike_studies.result_files import EVERY, FOLDER, estimates, gather
     from unalike_studies.run_study import estimate, missing, run_cells
 
     root = out or FOLDER
@@ -106,6 +107,8 @@ def run(
             cells = [cell for cell in cells if cell.seed in numbers]
         if device != "cpu":
             cells = [replace(cell, options={**cell.options, "device": device}) for cell in cells]
+        if again and not dry_run:
+            gather(folder, EVERY, without={cell.digest for cell in cells})
         todo[folder] = missing(cells, folder)
         print(f"{name}, {scale}: {len(cells) - len(todo[folder])} of {len(cells)} cells have results")
         if todo[folder] and (dry_run or scale == "paper"):
@@ -119,13 +122,32 @@ def run(
     if dry_run:
         return
     try:
-        for done, result in enumerate(run_cells(todo, root=root, data_dir=data_dir, jobs=jobs), 1):
+        for done, result in enumerate(run_cells(todo, root=None if again else root, data_dir=data_dir, jobs=jobs), 1):
             text = f"{result.method}, {result.setting}, seed {result.seed}: {result.seconds:.0f} s"
             print(f"{done}/{total} {text}", flush=True)
     except KeyboardInterrupt:
         print("the results of ended cells are stored; the same command continues from here", file=sys.stderr)
         raise
     print(*(f"results: {folder.resolve()}" for folder in todo), sep="\n")
+
+
+@app.command("gather")
+def gather_results(names: Names, scale: ScaleName = "small", out: Results = None) -> None:
+    """Join the result files of each study into one, without the results of cells that no longer exist.
+
+    \b
+    unalike study gather 'fedlws-*'
+    """
+    from unalike_studies.catalogue import matching
+    from unalike_studies.result_files import EVERY, FOLDER, digests, gather
+
+    for study in matching(names):
+        folder = (out or FOLDER) / study.name / scale
+        stored, present = digests(folder), {cell.digest for cell in study.scale(scale).cells}
+        gather(folder, EVERY, without=stored - present)
+        print(
+            f"{study.name}, {scale}: {len(stored & present)} results, {len(stored - present)} of other cells left out"
+        )
 
 
 @app.command()
@@ -137,7 +159,7 @@ def report(name: Name, scale: ScaleName = "smoke", out: Results = None) -> None:
     """
     from unalike_studies.catalogue import study
     from unalike_studies.report import write_report
-    from unalike_studies.results import FOLDER
+    from unalike_studies.result_files import FOLDER
 
     folder = (out or FOLDER) / name / scale
     text, files = write_report(study(name), scale, folder)
@@ -159,7 +181,7 @@ def ledger(
     from unalike._utils.tensor_files import write_bytes
     from unalike_studies.catalogue import STUDIES
     from unalike_studies.ledger import page
-    from unalike_studies.results import FOLDER
+    from unalike_studies.result_files import FOLDER
 
     write_bytes(file, page(STUDIES.values(), out or FOLDER).encode())
     print(f"ledger: {file.resolve()}")

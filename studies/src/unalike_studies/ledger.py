@@ -10,7 +10,8 @@ from pathlib import Path
 
 from unalike_studies.claims import Claim
 from unalike_studies.layouts.tables import markdown
-from unalike_studies.results import Results, estimates
+from unalike_studies.result_files import estimates, read
+from unalike_studies.results import Results
 from unalike_studies.study import Scale, Study
 from unalike_studies.verdicts import NOT_RUN, VERDICTS, Finding
 
@@ -36,9 +37,7 @@ def entries(study: Study, results: Mapping[str, Results]) -> list[Entry]:
 
 def results_of(study: Study, folder: Path) -> dict[str, Results]:
     """Scale -> the study's stored results."""
-    return {
-        name: Results.read(folder / study.name / name, study.scale(name).cells) for name in RUNS if name in study.scales
-    }
+    return {name: read(folder / study.name / name, study.scale(name).cells) for name in RUNS if name in study.scales}
 
 
 def _entry(study: Study, claim: Claim, results: Mapping[str, Results]) -> Entry:

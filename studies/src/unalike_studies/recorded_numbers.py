@@ -21,8 +21,8 @@ MOST_NUMBERS = 4000
 """Above this many numbers, they are thinned."""
 LEAST_ROUNDS = 10
 """Clients are averaged before fewer than these rounds are kept."""
-MEAN = "mean"
-"""The client of a series that is the mean over clients, or over pairs of them."""
+MEAN = -2
+"""The client of a series that is the mean over clients, or over pairs of them; "mean" as an entry of `by_round`."""
 SERIES = tuple(name for name in COLUMNS if name not in ("round", "value"))
 
 
@@ -39,8 +39,7 @@ def keep(table: pd.DataFrame, evaluated: Sequence[int]) -> Recorded:
     Returns:
         The rounds, one series for every number, and in `thinned` what was averaged or left out.
     """
-    kinds: dict[str, Any] = {"client": object, "other": object, "value": "float64"}
-    table = table[table["round"].isin(list(evaluated))].astype(kinds)
+    table = table[table["round"].isin(list(evaluated))].astype({"value": "float64"})
     thinned = []
     for thin in (_over_pairs, _fewer_rounds(LEAST_ROUNDS), _over_clients, _fewer_rounds(1)):
         if len(table) > MOST_NUMBERS:
@@ -60,7 +59,8 @@ def by_round(recorded: Recorded, quantity: str, by: str = "layer") -> dict[str, 
     found: dict[str, dict[int, list[float]]] = {}
     for series in recorded.get("series", []):
         if series["quantity"] == quantity:
-            own = found.setdefault(str(series.get(by, COLUMNS[by])), {})
+            entry = series.get(by, COLUMNS[by])
+            own = found.setdefault("mean" if entry == MEAN else str(entry), {})
             for number, value in zip(recorded["rounds"], series["values"]):
                 if value is not None:
                     own.setdefault(number, []).append(value)
@@ -83,8 +83,7 @@ def _over_pairs(table: pd.DataFrame) -> tuple[pd.DataFrame, str]:
 
 
 def _over_clients(table: pd.DataFrame) -> tuple[pd.DataFrame, str]:
-    single = table["client"].map(lambda client: client not in (MEAN, COLUMNS["client"]))
-    return _mean(table, single, {"client": MEAN}), "means over clients"
+    return _mean(table, table["client"] >= 0, {"client": MEAN}), "means over clients"
 
 
 def _fewer_rounds(least: int) -> Callable[[pd.DataFrame], tuple[pd.DataFrame, str]]:

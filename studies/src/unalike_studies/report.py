@@ -10,7 +10,8 @@ from unalike._utils.tensor_files import write_bytes
 from unalike_studies.layouts.layout import Drawn
 from unalike_studies.layouts.tables import markdown
 from unalike_studies.ledger import Entry, claims_table, spent
-from unalike_studies.results import Results, estimates
+from unalike_studies.result_files import estimates, read
+from unalike_studies.results import Results
 from unalike_studies.study import Study
 
 
@@ -23,7 +24,7 @@ def write_report(study: Study, scale: str, folder: Path) -> tuple[str, list[Path
     Raises:
         UnalikeError: the folder has no result of the study.
     """
-    results = Results.read(folder, study.scale(scale).cells)
+    results = read(folder, study.scale(scale).cells)
     if not len(results):
         raise UnalikeError(
             f"{folder} holds no result of {study.name}; run `unalike study run {study.name} --scale {scale}`"

@@ -1,30 +1,14 @@
-"""Results of cells: small JSON files under studies/results/NAME/SCALE, written as cells end, and read for tables and verdicts."""
+"""Results of cells, as tables and verdicts read them; `result_files.py` stores them."""
 
 from __future__ import annotations
 
-import json
 import math
-import re
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from unalike._utils.errors import UnalikeError
-from unalike._utils.tensor_files import write_bytes
 from unalike.runtime.records.history import DIVERGED
 from unalike_studies.cells import StudyCell
 from unalike_studies.recorded_numbers import Recorded
-
-FOLDER = Path("studies", "results")
-"""The folder of results, below the root of the repository."""
-ESTIMATES = "estimates.json"
-"""The file of a folder of results that keeps the estimated seconds of cells."""
-DIGITS = 7
-"""Significant digits that are kept of a number, as many as a float32 has."""
-
-DIGEST = re.compile(r'^"digest": "(\w+)"', re.MULTILINE)
-"""The digest in the text of a result."""
 
 LOWER_IS_BETTER = ("loss", "rmse")
 """Endings of the columns in which lower is better."""
@@ -65,8 +49,8 @@ class CellResult:
     options: dict[str, Any]
     seconds: float
     ended: str
-    versions: dict[str, str]
-    machine: dict[str, Any]
+    versions: dict[str, str] = field(default_factory=dict)
+    machine: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     rounds: Columns = field(default_factory=dict)
     clients: Columns = field(default_factory=dict)
@@ -96,33 +80,9 @@ class CellResult:
         values = zip(self.rounds.get("round", []), self.rounds.get(name, []))
         return [value for number, value in values if number > 0 and value is not None]
 
-    def save(self, path: Path) -> None:
-        """Write the result, one line a field."""
-        fields = [f"{json.dumps(name)}: {json.dumps(compact(value))}" for name, value in asdict(self).items()]
-        write_bytes(path, ("{\n" + ",\n".join(fields) + "\n}\n").encode())
-
     def labelled(self, cell: StudyCell) -> CellResult:
         """The result under the labels of a cell, which may differ from those under which it was stored."""
         return replace(self, method=cell.method, setting=cell.setting)
-
-    @classmethod
-    def load(cls, path: Path) -> CellResult:
-        """Read a result. Raises `UnalikeError` for a damaged file."""
-        try:
-            return cls(**json.loads(path.read_text()))
-        except (OSError, ValueError, TypeError) as error:
-            raise UnalikeError(f"cannot read {path}: {error}; delete it, and run its study again") from None
-
-
-def compact(value: Any) -> Any:
-    """The value with floats rounded to `DIGITS` significant digits, and None for those that are not finite."""
-    if isinstance(value, float):
-        return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {str(key): compact(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [compact(entry) for entry in value]
-    return value
 
 
 @dataclass(frozen=True)
@@ -130,11 +90,6 @@ class Results:
     """The stored results of a study at one scale that belong to its present cells."""
 
     cells: tuple[CellResult, ...]
-
-    @classmethod
-    def read(cls, folder: Path, cells: Iterable[StudyCell]) -> Results:
-        """Read the results of `cells` from a folder. A file whose digest is another one is not read."""
-        return cls(tuple(found for cell in cells if (found := stored(folder, cell)) is not None))
 
     def __len__(self) -> int:
         return len(self.cells)
@@ -162,31 +117,3 @@ class Results:
     def seconds(self) -> float:
         """The wall-clock seconds of all cells together."""
         return sum(cell.seconds for cell in self.cells)
-
-
-def stored(folder: Path, cell: StudyCell) -> CellResult | None:
-    """The stored result of a cell, under the cell's present labels; None if there is none, or one of another digest."""
-    path = folder / cell.file
-    if not path.exists():
-        return None
-    found = CellResult.load(path)
-    return found.labelled(cell) if found.digest == cell.digest else None
-
-
-def by_digest(root: Path) -> dict[str, Path]:
-    """Digest -> a file with its result, of all studies and scales below `root`."""
-    found = {}
-    for path in sorted(root.glob("*/*/*.json")):
-        digest = DIGEST.search(path.read_text())
-        if digest is not None:
-            found[digest[1]] = path
-    return found
-
-
-def estimates(folder: Path) -> dict[str, float]:
-    """The estimates that a folder keeps: "METHOD, SETTING" -> seconds of one cell."""
-    path = folder / ESTIMATES
-    try:
-        return {} if not path.exists() else {str(name): float(s) for name, s in json.loads(path.read_text()).items()}
-    except (ValueError, AttributeError, TypeError) as error:
-        raise UnalikeError(f"cannot read {path}: {error}; delete it") from None

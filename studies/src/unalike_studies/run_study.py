@@ -29,7 +29,8 @@ from unalike.runtime.run_recorder import Run
 from unalike_studies.cells import CLASS_ACCURACY, StudyCell
 from unalike_studies.optimal_transport import transport_costs
 from unalike_studies.recorded_numbers import keep
-from unalike_studies.results import ESTIMATES, CellResult, by_digest, estimates, stored
+from unalike_studies.result_files import ESTIMATES, digests, estimates, find, gather, save
+from unalike_studies.results import CellResult
 
 PARTIAL = ".partial"
 """Folder of the checkpoints of cells that have not ended."""
@@ -51,7 +52,8 @@ class Failure(NamedTuple):
 
 def missing(cells: Iterable[StudyCell], folder: Path) -> list[StudyCell]:
     """The cells that have no stored result with their digest."""
-    return [cell for cell in cells if stored(folder, cell) is None]
+    stored = digests(folder)
+    return [cell for cell in cells if cell.digest not in stored]
 
 
 def run_cells(
@@ -84,9 +86,7 @@ def run_cells(
     for folder, cells in wanted.items():
         for cell in missing(cells, folder):
             places.setdefault(cell.digest, []).append((folder, cell))
-    elsewhere = {} if root is None or not places else by_digest(root)
-    known = {digest: CellResult.load(elsewhere[digest]) for digest in places if digest in elsewhere}
-    for digest, result in known.items():  # all are read first: a copy may replace the file of another one
+    for digest, result in ({} if root is None else find(root, places)).items():
         yield from _copies(result, places.pop(digest))
     failures: list[Failure] = []
     for found in _run_all([first for first, *_ in places.values()], data_dir, jobs):
@@ -97,6 +97,8 @@ def run_cells(
         if found.error not in {failure.error for failure in failures}:
             warnings.warn(f"{found.cell}: {found.error}; the other cells go on", stacklevel=2)
         failures.append(found)
+    for folder in wanted:
+        gather(folder)
     if failures:
         first = failures[0]
         raise UnalikeError(f"{len(failures)} of {len(places)} cells cannot be run; {first.cell}: {first.error}")
@@ -137,7 +139,7 @@ def _copies(result: CellResult, places: list[Place]) -> Iterator[CellResult]:
     """Store the result in other places, where its cell may have other labels."""
     for folder, cell in places:
         copy = result.labelled(cell)
-        copy.save(folder / cell.file)
+        save(copy, folder)
         yield copy
 
 
@@ -155,7 +157,7 @@ def run_cell(cell: StudyCell, folder: Path, data_dir: str | Path | None = None) 
         result = _result(cell, run_config, before + time.perf_counter() - started, DIVERGED, notes=[str(error)])
     else:
         result = _of_run(cell, run, before + time.perf_counter() - started)
-    result.save(folder / cell.file)
+    save(result, folder)
     shutil.rmtree(checkpoints)
     return result
 

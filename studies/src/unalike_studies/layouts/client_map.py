@@ -62,8 +62,8 @@ class ClientMap:
         for place in sorted({0, len(rounds) // 2, len(rounds) - 1}):
             norms, cosines = np.full(clients, np.nan), np.eye(clients)
             for series in cell.recorded["series"]:
-                client, other, value = series.get("client"), series.get("other"), series["values"][place]
-                if not isinstance(client, int) or value is None:
+                client, other, value = series.get("client", -1), series.get("other"), series["values"][place]
+                if client < 0 or value is None:
                     continue
                 if series["quantity"] == "update_norm" and "layer" not in series:
                     norms[client] = value
