@@ -21,7 +21,7 @@ import unalike as ua
 from unalike.federation.coordinator.coordinator import Coordinator
 from unalike.federation.protocol.envelope import Head, seal, unseal
 from unalike.federation.protocol.federation_file import EnrolledSite, Federation, Schema
-from unalike.federation.protocol.in_memory import InMemoryTransport
+from unalike.federation.protocol.transport import InMemoryTransport
 from unalike.federation.security.keys import new_key, public_text
 from unalike.federation.site.site_worker import SiteWorker
 

@@ -25,7 +25,7 @@ from unalike.federation.coordinator.federation_folder import FederationFolder
 from unalike.federation.operations.join import wire_lines
 from unalike.federation.protocol.bundle import Bundle
 from unalike.federation.protocol.federation_file import Federation, Schema
-from unalike.federation.protocol.in_memory import InMemoryTransport
+from unalike.federation.protocol.transport import InMemoryTransport
 from unalike.federation.site.site_data import own_samples, site_data
 from unalike.federation.site.site_worker import SiteWorker
 

@@ -25,7 +25,7 @@ from unalike.federation.coordinator.run_rounds import run_rounds
 from unalike.federation.flower.flower_processes import check_port
 from unalike.federation.operations.local_federation import write_site
 from unalike.federation.protocol.federation_file import EnrolledSite, Federation, Schema
-from unalike.federation.protocol.in_memory import InMemoryTransport
+from unalike.federation.protocol.transport import InMemoryTransport
 from unalike.federation.security.keys import public_text
 from unalike.runtime.records.run_directory import RunDirectory
 

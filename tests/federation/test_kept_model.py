@@ -11,12 +11,12 @@ from small_federation import SmallFederation
 
 from unalike._utils.tensor_files import read_tensors
 from unalike.cli.finished_run import load_model, model_folder
-from unalike.federation.site.kept_model import MEMORY, kept_model
+from unalike.federation.site.site_folder import OLD_STATE, STATE, kept_model, state_folder
 
 
 def site_folder(fed, site, to):
     """The folder of a site as `unalike join` lays it out."""
-    shutil.copytree(fed.folder / site, to / MEMORY)
+    shutil.copytree(fed.folder / site, to / STATE)
     return to
 
 
@@ -47,3 +47,11 @@ def test_models_of_a_run_whose_best_round_is_chosen_are_not_kept(tmp_path):
     fed = SmallFederation(tmp_path / "b", with_val, select="best")
     fed.run()
     assert kept_model(site_folder(fed, "site0", tmp_path / "site0")) is None
+
+
+def test_site_that_began_in_the_old_folder_goes_on_there(tmp_path):
+    assert state_folder(tmp_path) == tmp_path / STATE
+    model = tmp_path / OLD_STATE / "run" / "model"
+    model.mkdir(parents=True)
+    (model / "model.safetensors").touch()
+    assert state_folder(tmp_path) == tmp_path / OLD_STATE and kept_model(tmp_path) == model

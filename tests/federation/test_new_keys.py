@@ -30,7 +30,7 @@ def test_new_site_keys_during_run_give_same_model(tmp_path):
         run().run()
     assert any("signature" in event["why"] for event in fed.events("refused") if event["client"] == "site0")
 
-    fed.workers["site0"] = SiteWorker(fed.federation, "site0", new, make_clients()[0], old.folder)
+    fed.workers["site0"] = SiteWorker(fed.federation, "site0", new, make_clients()[0], old.folder.path)
     found = states(fed.run())
     for group, tensors in states(calm).items():
         for name, t in tensors.items():

@@ -19,7 +19,7 @@ from unalike.federation.coordinator.mailbox import NOTED, REMEMBERED, Mailbox
 from unalike.federation.flower import gateway
 from unalike.federation.flower.gateway import Gateway, Settings
 from unalike.federation.flower.grid_transport import MAX_UNANSWERED, GridTransport
-from unalike.federation.protocol.in_memory import InMemoryTransport
+from unalike.federation.protocol.transport import InMemoryTransport
 from unalike.federation.security import certificates
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"

@@ -20,7 +20,7 @@ from unalike.federation.coordinator.operator_commands import command, listening
 from unalike.federation.coordinator.run_rounds import run_rounds
 from unalike.federation.protocol.bundle import Bundle
 from unalike.federation.protocol.federation_file import Schema
-from unalike.federation.protocol.in_memory import InMemoryTransport
+from unalike.federation.protocol.transport import InMemoryTransport
 from unalike.federation.site.site_data import own_samples, site_data
 from unalike.federation.site.site_worker import SiteWorker
 

@@ -16,7 +16,7 @@ from unalike.federation.coordinator.control import Control
 from unalike.federation.coordinator.coordinator import Coordinator
 from unalike.federation.protocol.envelope import seal, unseal
 from unalike.federation.protocol.federation_file import EnrolledSite, Federation, Schema
-from unalike.federation.protocol.in_memory import InMemoryTransport, NetworkFaults
+from unalike.federation.protocol.transport import InMemoryTransport, NetworkFaults
 from unalike.federation.security.keys import PrivateKey, private_key, public_text
 from unalike.federation.site.site_worker import SiteWorker
 

@@ -27,7 +27,7 @@ from unalike.federation.coordinator.federation_folder import FederationFolder
 from unalike.federation.flower.flower_processes import free_port
 from unalike.federation.operations.local_federation import write_site
 from unalike.federation.protocol.federation_file import Schema
-from unalike.federation.protocol.in_memory import InMemoryTransport
+from unalike.federation.protocol.transport import InMemoryTransport
 from unalike.federation.site.site_worker import SiteWorker
 
 UNALIKE = [sys.executable, "-c", "from unalike.cli import main; main()"]

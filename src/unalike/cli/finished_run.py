@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def model_folder(folder: Path) -> Path:
     """The folder that holds a run's model: the folder itself, or for the folder of a site the one of the model that it keeps."""
-    from unalike.federation.site.kept_model import kept_model
+    from unalike.federation.site.site_folder import kept_model
 
     return folder if (folder / "config.toml").exists() else kept_model(folder) or folder
 

@@ -19,8 +19,7 @@ from unalike.federation.coordinator.federated_evaluation import FederatedEvaluat
 from unalike.federation.coordinator.mailbox import Mailbox, Request
 from unalike.federation.coordinator.remote_stage import RemoteStage
 from unalike.federation.protocol.federation_file import Federation
-from unalike.federation.protocol.messages import AdmitRequest, QueryRequest, StepRequest
-from unalike.federation.protocol.printable import printable
+from unalike.federation.protocol.messages import AdmitRequest, QueryRequest, StepRequest, printable
 from unalike.federation.protocol.roster import PARTS, Roster, SampleCounts, new_run, placeholders, run_config_of
 from unalike.federation.protocol.transport import Transport
 from unalike.federation.security.keys import PrivateKey, public_text
@@ -38,7 +37,7 @@ from unalike.training.wire import unasked
 TOLD = {
     "absent": "{client}: {why}",
     "refused": "{client} was refused: {why}",
-    "no quorum": "{sound} sound reports, {quorum} make a round; those that are missing are asked again",
+    "no quorum": "{sound} valid answers, {quorum} make a round; the sites that are missing are asked again",
     "paused": "paused: {why}; `unalike federation resume FOLDER` goes on",
     "resumed": "goes on",
 }

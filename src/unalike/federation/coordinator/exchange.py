@@ -134,7 +134,7 @@ class Exchange(Generic[T]):
             self.values.pop(site, None)
             self.faults.pop(site, None)
         if attempt >= mailbox.federation.patience:
-            self._pause(f"{usable} sound reports of {self.quorum} after {attempt} attempts")
+            self._pause(f"{usable} valid answers of {self.quorum} after {attempt} attempts")
             attempt = 0
         for site in self.willing:
             self.faults.pop(site, None)

@@ -14,8 +14,8 @@ from unalike._utils.system.supervisor import Supervisor
 from unalike.federation.protocol.bundle import Bundle
 from unalike.federation.protocol.federation_file import Federation
 from unalike.federation.protocol.transport import Handler
-from unalike.federation.site.kept_model import MEMORY
 from unalike.federation.site.site_data import site_data
+from unalike.federation.site.site_folder import state_folder
 
 Log = Callable[[str], None]
 
@@ -41,7 +41,7 @@ def join(
     with locked(
         folder, f"a site runs in {folder} already; one bundle is one site: choose another --folder, or end the other"
     ):
-        worker = SiteWorker(bundle.federation, bundle.site, bundle.key, own, folder / MEMORY, device, log)
+        worker = SiteWorker(bundle.federation, bundle.site, bundle.key, own, state_folder(folder), device, log)
         about = f"{bundle.site}: {len(own.train[1])} training samples"
         if not node:
             bundle.unpack(folder)

@@ -67,7 +67,7 @@ class ChooseRequest(QueryRequest):
 
 @validated
 class TrainRequest(StepRequest):
-    """Evaluate the received model (`params/*`, `buffers/*`) under the protocols `evaluate`; if `train`, train it and report.
+    """Evaluate the received model (`params/*`, `buffers/*`) under the protocols `evaluate`; if `train`, train it, too.
 
     `round` is the round of the server state. `accepted` is the round of this site's last accepted update in this group (None: there
     was none); the client state of that round is the valid one. `group` is the number of the site's group, which has `population`
@@ -88,3 +88,8 @@ class TrainRequest(StepRequest):
     evaluate: tuple[str, ...]
     local: bool
     fixed: str
+
+
+def printable(text: str) -> str:
+    """Text from another machine with spaces in place of control characters, which a terminal would act on."""
+    return "".join(c if c.isprintable() else " " for c in text)

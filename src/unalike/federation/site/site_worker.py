@@ -1,8 +1,7 @@
-"""A site's request handlers: receive an envelope, check it, do what it asks within the agreed terms, remember, reply."""
+"""A site's request handlers: receive an envelope, check it, do what it asks within the agreed terms, store the reply, send it."""
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +13,6 @@ from torch import Tensor
 
 from unalike._utils.errors import UnalikeError, unknown
 from unalike._utils.spec import parse_one
-from unalike._utils.tensor_files import read_tensors, sweep, write_bytes, write_tensors
 from unalike.core import tree
 from unalike.core.codec import Facts, Limits, Malformed, checksum
 from unalike.core.model import Model
@@ -32,14 +30,12 @@ from unalike.federation.protocol.messages import (
     QueryRequest,
     StepRequest,
     TrainRequest,
+    printable,
 )
-from unalike.federation.protocol.printable import printable
 from unalike.federation.protocol.roster import PARTS, run_config_of, site_population
 from unalike.federation.security.keys import PrivateKey, public_key, public_text
-from unalike.federation.site.kept_model import MODEL, keep_model
 from unalike.federation.site.plan_replay import agreed_specs, model_of_step
-from unalike.federation.site.reply_cache import ReplyCache
-from unalike.federation.site.site_secret import site_secret
+from unalike.federation.site.site_folder import SiteFolder
 from unalike.methods.client_query import registry as queries
 from unalike.methods.method import Method
 from unalike.methods.plan import Stage
@@ -52,8 +48,6 @@ from unalike.training.validation import check_tree, flat
 Answer = tuple[Facts, Tree]
 S = TypeVar("S", bound=StepRequest)
 
-KEPT_RUNS = 2
-"""Runs whose files a site keeps: the current one and the one before."""
 FIXED_PREFIXES = ("fixed.", "shared/")
 """Prefixes of the tensors that are sent once for a whole step."""
 
@@ -79,8 +73,8 @@ class SiteWorker:
         device: str = "cpu",
         log: Callable[[str], None] = lambda line: None,
     ):
-        self.federation, self.name, self.key, self.folder = federation, name, key, Path(folder)
-        self.log = log
+        self.federation, self.name, self.key, self.log = federation, name, key, log
+        self.folder = SiteFolder(Path(folder))
         self.number = federation.number(name)
         enrolled = federation.sites[self.number]
         if public_text(key) != enrolled.key:
@@ -103,7 +97,6 @@ class SiteWorker:
         self.agreed = agreed_specs(self.run_config)
         self._groups: dict[tuple[str, int, int], ModelGroup] = {}
         self._lock = Lock()
-        sweep(self.folder)
 
     def handle(self, message: bytes) -> bytes:
         """Answer a request; a repeated request gets the same bytes. One request at a time."""
@@ -113,7 +106,8 @@ class SiteWorker:
                 request = unseal(message, self.coordinator, self.limits)
                 head, answers = request.head, request.digest
                 self._check_head(head)
-                replies = self._reply_cache(head)
+                self.folder.make_room(head.run)
+                replies = self.folder.replies(head.run, public_text(self.key))
                 reply = replies.find(request)
                 if reply is None:
                     facts, tensors = HANDLERS[head.kind](self, request)
@@ -134,16 +128,16 @@ class SiteWorker:
             raise Malformed(f"a request to {head.site!r}; this is {self.name!r}")
         if head.kind not in HANDLERS:
             raise Malformed(f"a request of the kind {head.kind!r}; expected one of {', '.join(HANDLERS)}")
-        newest = max(self._runs(), default="")
+        newest = max(self.folder.runs(), default="")
         if head.run < newest:
             raise UnalikeError(f"run {head.run} is over: {newest} is newer; a replay?")
 
     def _opened(self, request: Envelope, kind: type[S]) -> tuple[S, Tree]:
         """The request's facts, checked against the terms and the samples at admission; and its tensors."""
         facts, tensors = request.open(self.limits)
-        asked, file = kind.read(facts), self._admitted_samples(request)
+        asked, samples = kind.read(facts), self.folder.admitted_samples(request.head.run)
         self._check_terms(asked)
-        if file.exists() and file.read_text() != self.samples:
+        if samples is not None and samples != self.samples:
             raise UnalikeError(
                 f"the samples of {self.name!r} are not those that it was admitted to this run with; join with the data that the "
                 "run began with, or ask the coordinator for a new run"
@@ -167,7 +161,7 @@ class SiteWorker:
     def _admit(self, request: Envelope) -> Answer:
         facts, _ = request.open(self.limits)
         self._check_terms(AdmitRequest.read(facts))
-        write_bytes(self._admitted_samples(request), self.samples.encode())
+        self.folder.admit(request.head.run, self.samples)
         return {split: len(self._rows(split)) for split in PARTS}, {}
 
     def _train(self, request: Envelope) -> Answer:
@@ -203,8 +197,8 @@ class SiteWorker:
             values = model.state_dict(predict.params | predict.buffers)
         else:
             values = group.personal(self.number, None)
-        folder = self.folder / request.head.run / MODEL
-        keep_model(folder, self.run_config, self.name, values, self.federation.data.encoding)
+        run, encoding = request.head.run, self.federation.data.encoding
+        self.folder.write_model(run, self.run_config, self.name, values, encoding)
 
     def _ask(self, request: Envelope) -> Answer:
         asked, tensors = self._opened(request, QueryRequest)
@@ -222,7 +216,7 @@ class SiteWorker:
         query = queries.build(parse_one(self._check_agreed(asked.query)))
         model = model_of_step(self.run_config, asked)
         settings, chain = replace(self.run_config.settings, model=model), self.run_config.options.chain
-        answers, secret = [], site_secret(self.folder, self.samples)
+        answers, secret = [], self.folder.secret(self.samples)
         for name in names:
             values = _received(model.params | model.buffers, self._on_device(models.get(name, {})))
             state = ServerState(0, tree.only(values, model.params), tree.only(values, model.buffers), {})
@@ -251,7 +245,7 @@ class SiteWorker:
             work = method.local_work(self.run_config.work)
             settings = replace(self.run_config.settings, model=model, work=work, proxy=None)
             source = self.population if shared is None else with_shared(self.population, shared)
-            folder = self.folder / run / f"stage-{step}" / f"group-{number:04d}"
+            folder = self.folder.stage(run, step) / f"group-{number:04d}"
             group = ModelGroup(stage, settings, source, lambda: "loop", folder, self.run_config.options.chain)
             group.client_states.keep_from(asked.round)
             group.client_states.adopt(_accepted_rounds(self.number, asked.accepted))
@@ -277,35 +271,12 @@ class SiteWorker:
     def _on_device(self, tensors: Tree) -> Tree:
         return tree.map(lambda t: t.to(self.population.x.device), tensors)
 
-    # 3. Remember: the files of the newest runs.
-
-    def _runs(self) -> list[str]:
-        return sorted(f.name for f in self.folder.glob("*") if f.is_dir())
-
-    def _reply_cache(self, head: Head) -> ReplyCache:
-        """The replies of this run; a new run removes the files of old ones."""
-        runs = self._runs()
-        if head.run not in runs:
-            for old in runs[: max(0, len(runs) - KEPT_RUNS + 1)]:
-                shutil.rmtree(self.folder / old, ignore_errors=True)
-        return ReplyCache(
-            self.folder / head.run / "replies" / public_text(self.key)[:16]
-        )  # a new key signs other bytes
-
-    def _admitted_samples(self, request: Envelope) -> Path:
-        """The file with the fingerprint of the samples that the site was admitted with."""
-        return self.folder / request.head.run / "samples"
-
     def _with_fixed(self, request: Envelope, asked: TrainRequest, tensors: Tree) -> Tree:
-        """The tensors with those that are sent once for the whole step; these are kept on disk."""
-        file = self.folder / request.head.run / f"stage-{request.head.stage}" / "fixed.safetensors"
-        fixed = {n: t for n, t in tensors.items() if n.startswith(FIXED_PREFIXES)}
+        """The tensors with those that are sent once for the whole step, which are on disk if this request does not bring them."""
         if not asked.fixed:
             return tensors
-        if fixed:
-            write_tensors(file, fixed)
-        else:
-            fixed, _ = read_tensors(file)
+        received = {n: t for n, t in tensors.items() if n.startswith(FIXED_PREFIXES)}
+        fixed = self.folder.fixed_tensors(request.head.run, request.head.stage, received)
         if checksum(fixed) != asked.fixed:
             raise Malformed(
                 "the fixed tensors of this step do not have the digest in the request; expected them to be sent again"

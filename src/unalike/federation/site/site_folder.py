@@ -1,0 +1,140 @@
+"""A site's files: by run its replies, fixed tensors, client states and model; and the secret from which it draws noise.
+
+<run>/replies/<key>/<stage>-<round>-<request>.reply  <run>/samples (their fingerprint at admission)
+<run>/stage-<n>/fixed.safetensors  <run>/stage-<n>/group-<m>/ (client states)  <run>/model/  noise.secret
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import shutil
+from pathlib import Path
+
+from unalike._utils.errors import UnalikeError
+from unalike._utils.tensor_files import read_tensors, sweep, write_bytes, write_tensors
+from unalike.core.types import Tree
+from unalike.data.table_encoding import Encoding
+from unalike.federation.protocol.envelope import Envelope
+from unalike.runtime.records.run_directory import RunDirectory
+from unalike.runtime.run_config import RunConfig
+
+RUNS = 2
+"""Runs whose files are kept: the current one and the one before."""
+ROUNDS = 3
+"""Rounds of replies that are kept: a coordinator goes back by at most two, if its newest checkpoint is damaged."""
+SECRET_BYTES = 32
+STATE, OLD_STATE, MODEL = "state", "memory", "model"
+"""The folder of these files below the one of `unalike join`, its name in versions before, and the folder of a run's model."""
+
+
+def state_folder(folder: Path) -> Path:
+    """The folder of a site's files, below the one of `unalike join`; a site that has the old one goes on there."""
+    return folder / (OLD_STATE if (folder / OLD_STATE).is_dir() else STATE)
+
+
+def kept_model(folder: Path) -> Path | None:
+    """The folder of the model of a site's newest run, below the folder of `unalike join`; None if the site keeps none."""
+    return max((file.parent for file in state_folder(folder).glob(f"*/{MODEL}/model.safetensors")), default=None)
+
+
+class SiteFolder:
+    """The files of one site."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        sweep(path)
+
+    def runs(self) -> list[str]:
+        """The names of the runs that have files, the newest last."""
+        return sorted(file.name for file in self.path.glob("*") if file.is_dir())
+
+    def make_room(self, run: str) -> None:
+        """Remove the files of the oldest runs if `run` is a new one."""
+        runs = self.runs()
+        if run not in runs:
+            for old in runs[: max(0, len(runs) - RUNS + 1)]:
+                shutil.rmtree(self.path / old, ignore_errors=True)
+
+    def replies(self, run: str, key: str) -> ReplyCache:
+        """The replies of a run that are signed with the private key of this public `key`; a new key signs other bytes."""
+        return ReplyCache(self.path / run / "replies" / key[:16])
+
+    def admitted_samples(self, run: str) -> str | None:
+        """The fingerprint of the samples with which the site was admitted to a run; None if there is none."""
+        file = self.path / run / "samples"
+        return file.read_text() if file.exists() else None
+
+    def admit(self, run: str, samples: str) -> None:
+        """Write down the fingerprint of the samples with which the site is admitted to a run."""
+        write_bytes(self.path / run / "samples", samples.encode())
+
+    def stage(self, run: str, stage: int) -> Path:
+        """The folder of one stage of a run."""
+        return self.path / run / f"stage-{stage}"
+
+    def fixed_tensors(self, run: str, stage: int, received: Tree) -> Tree:
+        """The tensors that are sent once for a whole stage: those that were `received` are written, else read."""
+        file = self.stage(run, stage) / "fixed.safetensors"
+        if not received:
+            return read_tensors(file)[0]
+        write_tensors(file, received)
+        return received
+
+    def write_model(self, run: str, run_config: RunConfig, site: str, values: Tree, encoding: Encoding | None) -> None:
+        """Write the parameters and buffers `values` into a folder that `unalike predict` and `unalike evaluate` read."""
+        directory = RunDirectory(self.path / run / MODEL)
+        if directory.config is None:
+            directory.write_config(run_config.record | {"site": site})
+            if encoding is not None:
+                encoding.save(directory.path / "encoding.json")
+        write_tensors(directory.path / "model.safetensors", values)
+
+    def secret(self, samples: str) -> bytes:
+        """Random bytes that were drawn at this site and never leave it, for the samples with this fingerprint.
+
+        The keys in a bundle would not do: the coordinator made them. Other samples get another secret, since answers with the same
+        noise would show by their difference which samples are new.
+        """
+        file = self.path / "noise.secret"
+        if not file.exists():
+            write_bytes(file, secrets.token_bytes(SECRET_BYTES))  # atomic: half a secret could be guessed
+        return hashlib.sha256(file.read_bytes() + samples.encode()).digest()
+
+
+class ReplyCache:
+    """Replies to the requests of a run's newest rounds: a repeated request gets the same bytes, also after a restart."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+
+    def find(self, request: Envelope) -> bytes | None:
+        """The stored reply to this request, or None. Raises `UnalikeError` if the request is of a round before those kept."""
+        file = self._file(request)
+        if file.exists():
+            return file.read_bytes()
+        newest = self._rounds()[-ROUNDS:]
+        if len(newest) == ROUNDS and request.head.place < newest[0]:
+            stage, round = request.head.place
+            raise UnalikeError(f"round {round} of step {stage} is over; expected one that is not: a replay?")
+        return None
+
+    def store(self, request: Envelope, reply: bytes) -> None:
+        """Write the reply; remove those of older rounds."""
+        write_bytes(self._file(request), reply)
+        newest = set(self._rounds()[-ROUNDS:])
+        for file in self.folder.glob("*.reply"):
+            if _round_of(file) not in newest:
+                file.unlink(missing_ok=True)
+
+    def _file(self, request: Envelope) -> Path:
+        stage, round = request.head.place
+        return self.folder / f"{stage:010d}-{round:010d}-{request.digest}.reply"
+
+    def _rounds(self) -> list[tuple[int, int]]:
+        return sorted({_round_of(file) for file in self.folder.glob("*.reply")})
+
+
+def _round_of(file: Path) -> tuple[int, int]:
+    stage, round, _ = file.stem.split("-")
+    return int(stage), int(round)
