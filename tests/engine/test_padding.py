@@ -79,7 +79,7 @@ class Slower(Correction):
 
     name: ClassVar[str] = "slower"
 
-    def correct(self, local, grads):
+    def correct(self, local, grads, batch):
         return tree.scale(grads, 0.8**local.step)
 
 

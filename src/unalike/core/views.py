@@ -5,7 +5,7 @@ Both views hold the `StageSettings`. `docs/views` has a page of each, made from 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -83,9 +83,11 @@ class ClientView(NamedTuple):
         lr: Learning rate. Set in every hook: that of the phase in a step, that of the round in `begin`, `finish`, `encode`.
         data: Batches of the round; `data.whole` holds all local samples for parts with `needs_data`. Set in every hook.
         cache: Values that `out` and `teacher` compute once for all parts in a step; not for parts. Set in every hook.
+        phase: Index of the phase of local training, from 0. Set in `loss`, `correct`, `project` and `pull`.
         step: Index of the step in its phase, from 0. Set in `loss`, `correct` and `project`.
         steps: Steps made that moved shared parameters, []. Set in `finish` and `encode`.
         output: Output of the model at `params`, computed once for all parts. Set in `loss`; read it through `out`.
+        gradient_at: Computes the gradient of the local loss. Set in `correct`; call it through `gradient`.
     """
 
     settings: StageSettings
@@ -101,9 +103,11 @@ class ClientView(NamedTuple):
     lr: float
     data: ClientBatches
     cache: dict[str, Any]
+    phase: int = 0
     step: int = 0
     steps: Tensor | float = 0.0
     output: Output | None = None
+    gradient_at: Callable[[Tree], Tree] | None = None
 
     @property
     def model(self) -> Model:
@@ -153,6 +157,27 @@ class ClientView(NamedTuple):
     def _frozen(self, params: Tree, buffers: Tree, batch: Batch) -> Output:
         out = self.model(tree.detach(params), batch.x, buffers=buffers, context=self.context)
         return Output(out.logits.detach(), None if out.features is None else out.features.detach(), buffers)
+
+    def gradient(self, at: Tree) -> Tree:
+        """Gradient of the local loss, the sum of the terms of all parts, on the batch of the step; for `correct`.
+
+        It is another pass through the model. Corrections and clipping are not part of it, and it leaves buffers as they are.
+
+        Args:
+            at: Parameters where it is taken; those that `at` lacks have their current values.
+
+        Returns:
+            The gradient in the parameters of `at`.
+
+        Raises:
+            UnalikeError: The hook is not `correct`.
+        """
+        if self.gradient_at is None:
+            raise UnalikeError(
+                f"{self.part} asks for the gradient of the local loss outside of a step; call client.gradient(at=...) in "
+                "`correct`, or client.full_gradient(params) for that of the task's loss over all local samples"
+            )
+        return self.gradient_at(at)
 
     def task_loss(self, output: Output, batch: Batch) -> Tensor:
         """Mean task loss of an output over the rows that count, a scalar."""

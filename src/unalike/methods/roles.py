@@ -45,12 +45,16 @@ class TaskObjective(Objective):
 class Correction(Part):
     """A change of the local gradient. The corrections of a method are chained by rank."""
 
-    def correct(self, client: ClientView, grads: Tree) -> Tree:
+    def correct(self, client: ClientView, grads: Tree, batch: Batch) -> Tree:
         """The gradient that the next correction, and at last the solver, sees. Called in every local step. No default.
 
+        `client.gradient(at=...)` is the gradient of the local loss at other parameters. A part that replaces `grads` by it
+        needs a negative `rank`, or it would undo the corrections before it.
+
         Args:
-            client: View of the client before the step.
+            client: View of the client before the step; `client.phase` and `client.step` say which step it is.
             grads: Gradients of the shared parameters that move.
+            batch: Samples of the step.
 
         Returns:
             A tree of the same names, shapes and types.

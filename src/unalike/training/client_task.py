@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from torch import Tensor
@@ -76,25 +76,35 @@ class ClientTask:
 
         Parts get a view in every step, so what does not change is looked up here and not there.
         """
-        settings, broadcast, data, context = self.settings, self.broadcast, self.data, self.context
-        received, start, origin = self.buffers, broadcast.params, broadcast.params
-        if self.begun is not None:
-            start, origin = tree.only(broadcast.params, self.sent), self.begun
+        broadcast, begun = self.broadcast, self.begun is not None
+        view = partial(
+            ClientView,
+            settings=self.settings,
+            start=tree.only(broadcast.params, self.sent) if begun else broadcast.params,
+            origin=self.start if begun else broadcast.params,
+            received=self.buffers,
+            context=self.context,
+            data=self.data,
+        )
 
         def view_of(
             part: Part,
             params: Tree,
             buffers: Tree,
             client_state: PartTrees,
-            lr: float | None = None,
+            lr: float = broadcast.lr,
             cache: dict[str, Any] | None = None,
             **now: Any,
         ) -> ClientView:
-            name = part.name
-            message, mine = broadcast.messages.get(name, {}), client_state.get(name, {})
-            lr, cache = broadcast.lr if lr is None else lr, {} if cache is None else cache
-            return ClientView(
-                settings, name, start, origin, received, params, buffers, message, mine, context, lr, data, cache, **now
+            return view(
+                part=part.name,
+                params=params,
+                buffers=buffers,
+                message=broadcast.messages.get(part.name, {}),
+                state=client_state.get(part.name, {}),
+                lr=lr,
+                cache={} if cache is None else cache,
+                **now,
             )
 
         return view_of

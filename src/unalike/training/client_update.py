@@ -76,12 +76,26 @@ def train(task: ClientTask, stacked: bool = False) -> tuple[ClientUpdate, PartTr
         The client update for the server, and the client's new state.
     """
     task = task.begin()
-    make_trainer, training = _trainer_factory(task, stacked), LocalTraining(task)
-    for phase, batches in zip(task.method.phases, task.data.batches, strict=True):
+    return make_client_update(task, run_phases(task, task.method.phases, _trainer_factory(task, stacked)))
+
+
+def run_phases(task: ClientTask, phases: Sequence[Phase], make_trainer: TrainerFactory) -> TrainedClient:
+    """Local training, phase by phase.
+
+    Args:
+        task: the inputs of a client that has begun, or of stacked clients.
+        phases: the phases to train.
+        make_trainer: makes the trainer of each phase.
+
+    Returns:
+        The client after the last phase.
+    """
+    training = LocalTraining(task)
+    for number, (phase, batches) in enumerate(zip(phases, task.data.batches, strict=True)):
         work, before = training.start(phase)
-        trainer = make_trainer(work, params=training.params, client_state=training.client_state)
+        trainer = make_trainer(work, phase=number, params=training.params, client_state=training.client_state)
         training.end(*trainer.phase(before, batches), moved=bool(batches))
-    return make_client_update(task, training.trained)
+    return training.trained
 
 
 def make_client_update(task: ClientTask, trained: TrainedClient) -> tuple[ClientUpdate, PartTrees]:
@@ -197,16 +211,6 @@ class LocalTraining:
             steps=steps,
             loss=torch.as_tensor(loss) / torch.as_tensor(rows).clamp_min(1),
         )
-
-
-def run_phases(task: ClientTask, phases: Sequence[Phase], make: TrainerFactory) -> TrainedClient:
-    """The same loop over phases as in `train`, with any trainer: `make(work, params=, client_state=)`."""
-    training = LocalTraining(task)
-    for phase, batches in zip(phases, task.data.batches, strict=True):
-        work, before = training.start(phase)
-        trainer = make(work, params=training.params, client_state=training.client_state)
-        training.end(*trainer.phase(before, batches), moved=bool(batches))
-    return training.trained
 
 
 def initial_client_state(method: Method, settings: StageSettings) -> PartTrees:

@@ -27,7 +27,7 @@ MODEL = "model"
 ViewFunction = Callable[..., "ClientView"]
 Leaf = Callable[[Tensor], Tensor]
 TrainerFactory = Callable[..., "LocalTrainer"]
-"""Makes the trainer of a phase from its work and, by name, the `params` and the `client_state` at its start."""
+"""Makes the trainer of a phase from its work and, by name, its number `phase`, and `params` and `client_state` at its start."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +76,7 @@ class LocalStep:
     Args:
         method: the method whose losses and corrections apply.
         work: the phase's work (solver, learning rate, clipping).
+        phase: the phase's number.
         view_of: makes a part's view of the client (`ClientTask.view_of`).
         params: all parameters at the start of the phase.
         client_state: the client's state at the start of the phase.
@@ -89,6 +90,7 @@ class LocalStep:
         method: Method,
         work: Work,
         *,
+        phase: int,
         view_of: ViewFunction,
         params: Tree,
         client_state: PartTrees,
@@ -99,7 +101,7 @@ class LocalStep:
         self.solver, self.leaf = work.solver, leaf
         self.losses, self.trained, self.corrections = method.losses, method.trained, method.role(Correction)
         self.params, self.client_state, self.sent = params, client_state, sent
-        self.view_of, self.clip = partial(view_of, lr=work.lr), work.clip
+        self.view_of, self.clip = partial(view_of, lr=work.lr, phase=phase), work.clip
         self.stacked = stacked
         self.find = _backward if method.plain else _gradients_of
         self.solve = partial(work.solver.step, lr=work.lr, fused=not self.stacked)
@@ -133,19 +135,8 @@ class LocalStep:
             The task's mean loss before the step, and the values after it.
         """
         with profiled("forward and backward"):
-            if self.stacked:
-                find = grad_and_value(partial(self._loss, before, batch, number), has_aux=True)
-                grads, (_, (value, buffers, own)) = find(before.variables)
-            else:  # ordinary autograd is faster for one client; in one frame, as it is on the way of every step
-                leaves, terms = _leaves_of(before.variables), []
-                with torch.enable_grad():
-                    views, output, cache = self._views(before, batch, number, leaves)
-                    for member, view in zip(self.losses, views, strict=True):
-                        terms.append(member.loss(view, batch))
-                    total = sum(terms[1:], start=terms[0])
-                grads = _gradients(total, leaves, self.find)
-                value, buffers, own = terms[0].detach(), output.buffers, _own_buffers(before, cache)
-            grads = self._corrected(grads, before, number)
+            grads, (value, buffers, own) = self._gradients(before, batch, number, before.variables)
+            grads = self._corrected(grads, before, batch, number)
         with profiled("step"):
             done = {
                 name: self.solve(v, grads[name], before.state[name], owned=owned)
@@ -159,13 +150,33 @@ class LocalStep:
         after = StepState(variables, {name: s for name, (_, s) in done.items()}, buffers, own)
         return value, _unless_padding(batch, after, before) if batch.idle else after
 
-    def _corrected(self, grads: PartTrees, before: StepState, number: int) -> PartTrees:
+    def _gradients(
+        self, before: StepState, batch: Batch, number: int, variables: PartTrees
+    ) -> tuple[PartTrees, tuple[Tensor, Tree, PartTrees]]:
+        """The gradients of the local loss at these values of the solver's variables; the task's loss and the new buffers."""
+        if self.stacked:
+            grads, (_, rest) = grad_and_value(partial(self._loss, before, batch, number), has_aux=True)(variables)
+            return grads, rest
+        leaves = _leaves_of(variables)  # ordinary autograd is faster for one client
+        with torch.enable_grad():
+            total, rest = self._loss(before, batch, number, leaves)
+        return _gradients(total, leaves, self.find), rest
+
+    def _gradient_at(self, before: StepState, batch: Batch, number: int, params: Tree) -> Tree:
+        """The gradient of the local loss with `params` in place of the current parameters of these names."""
+        variables = before.variables | {MODEL: before.variables[MODEL] | tree.detach(params)}
+        grads, _ = self._gradients(before, batch, number, variables)
+        return tree.only(grads[MODEL], params)
+
+    def _corrected(self, grads: PartTrees, before: StepState, batch: Batch, number: int) -> PartTrees:
         """The gradients after the method's corrections and clipping."""
         for correction in self.corrections:
-            now = self.params | before.variables[MODEL]
-            view = self.view_of(correction, now, before.buffers, self.client_state, step=number)
+            now, gradient_at = self.params | before.variables[MODEL], partial(self._gradient_at, before, batch, number)
+            view = self.view_of(
+                correction, now, before.buffers, self.client_state, step=number, gradient_at=gradient_at
+            )
             own = tree.shared(grads[MODEL], self.sent)
-            made = return_checks.like(correction, "correct", correction.correct(view, own), own)
+            made = return_checks.like(correction, "correct", correction.correct(view, own, batch), own)
             grads = grads | {MODEL: grads[MODEL] | made}
         if self.clip is not None:
             grads = {name: g | _clipped(tree.shared(g, self.params), self.clip) for name, g in grads.items()}

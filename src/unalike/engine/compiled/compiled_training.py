@@ -190,8 +190,8 @@ def _run(
     task = chunk.task
     shared = tree.only(chunk.broadcast.params, task.sent)
 
-    def make(work: Work, params: Tree, client_state: PartTrees) -> LocalTrainer:
-        pulls = _pulls(chunk, work, params, client_state)
+    def make(work: Work, phase: int, params: Tree, client_state: PartTrees) -> LocalTrainer:
+        pulls = _pulls(chunk, work, phase, params, client_state)
         inner = inner_loop(chunk.method)
         return CompiledTrainer(chunk.settings, work, task.start, params, shared, pulls, inner, differences, factors)
 
@@ -202,7 +202,7 @@ def _run(
     return trained._replace(steps=steps, loss=loss)
 
 
-def _pulls(chunk: ClientChunk, work: Work, params: Tree, client_state: PartTrees) -> dict[str, Pull]:
+def _pulls(chunk: ClientChunk, work: Work, phase: int, params: Tree, client_state: PartTrees) -> dict[str, Pull]:
     """The sum of the parts' pulls on each trained model: the strength, the same for all clients, and the constants [K, ...]."""
     parts = pulling_parts(chunk.method, work)
     sums = {name: Pull() for name in (MODEL, *(p.name for p in chunk.method.trained))}
@@ -210,7 +210,7 @@ def _pulls(chunk: ClientChunk, work: Work, params: Tree, client_state: PartTrees
         return sums
 
     def one(task: ClientTask, params: Tree, client_state: PartTrees) -> list[tuple[Tensor, Tree, Tree]]:
-        pulls = [p.pull(task.view_of(p, params, {}, client_state, lr=work.lr)) for p in parts]
+        pulls = [p.pull(task.view_of(p, params, {}, client_state, lr=work.lr, phase=phase)) for p in parts]
         return [(torch.tensor(pull.strength, dtype=torch.float64), pull.constant, pull.momentum) for pull in pulls]
 
     for part, (strengths, *trees) in zip(parts, chunk.each(one, params, client_state), strict=True):

@@ -9,7 +9,7 @@ from pydantic import NonNegativeFloat
 
 from unalike._utils.errors import UnalikeError
 from unalike.core import tree
-from unalike.core.types import Tree
+from unalike.core.types import Batch, Tree
 from unalike.core.views import ClientView, Cohort, PartLookup, ServerView
 from unalike.core.work import Work
 from unalike.methods.part import Pull, part
@@ -50,7 +50,7 @@ class ControlVariates(Correction, ServerStep):
     def broadcast(self, server: ServerView) -> Tree:
         return server.state
 
-    def correct(self, client: ClientView, grads: Tree) -> Tree:
+    def correct(self, client: ClientView, grads: Tree, batch: Batch) -> Tree:
         return tree.map(lambda g, c_i, c: g - c_i + c, grads, client.state, client.message)
 
     def pull(self, client: ClientView) -> Pull:
@@ -100,7 +100,7 @@ class ControlVariatesAfterMomentum(ControlVariates):
         UnalikeError: for Nesterov's momentum, for Adam, and for an optimizer state that is kept between rounds.
     """
 
-    def correct(self, client: ClientView, grads: Tree) -> Tree:
+    def correct(self, client: ClientView, grads: Tree, batch: Batch) -> Tree:
         share = 1 - client.settings.work.momentum if client.step else 1.0
         return tree.map(lambda g, c_i, c: g + share * (c - c_i), grads, client.state, client.message)
 
