@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import unalike as ua
-from unalike._utils.display import notebook
-from unalike._utils.display.html import bubbles, sparkline, table
+from unalike._utils import notebook
+from unalike._utils.notebook import bubbles, sparkline, table
 from unalike._utils.progress import progress_reporting
 
 
@@ -105,6 +105,6 @@ def test_progress_in_a_notebook_is_html_that_is_removed_at_the_end(monkeypatch):
 
 
 def test_in_notebook_without_ipython_does_not_import_it():
-    code = "import sys; from unalike._utils.display.notebook import in_notebook; print(in_notebook(), 'IPython' in sys.modules)"
+    code = "import sys; from unalike._utils.notebook import in_notebook; print(in_notebook(), 'IPython' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "False"]

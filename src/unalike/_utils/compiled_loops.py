@@ -18,7 +18,7 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from unalike._utils.display.notebook import in_notebook
+from unalike._utils.notebook import in_notebook
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-from unalike._utils.display.notebook import in_notebook, notebook_bar
 from unalike._utils.errors import UnalikeError
+from unalike._utils.notebook import in_notebook, notebook_bar
 
 Row = dict[str, Any]
 

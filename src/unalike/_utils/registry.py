@@ -121,3 +121,7 @@ class Registry:
 def _origin(builder: Any) -> tuple[str, Any]:
     """Module and name of a builder's definition; a builder without a name is compared by itself."""
     return builder.__module__, getattr(builder, "__qualname__", builder)
+
+
+figures = Registry("figure", home="unalike.reporting.figures")
+"""Name -> a function that draws what a run, a history or clients show of themselves; `reporting` is imported at the first one."""

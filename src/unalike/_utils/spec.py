@@ -1,8 +1,9 @@
-"""Spec text such as `"fedprox(mu=0.1) + lws"`: read with `ast`, never evaluated."""
+"""Spec text such as `"fedprox(mu=0.1) + lws"`: read with `ast`, never evaluated; and as a name of a file."""
 
 from __future__ import annotations
 
 import ast
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -82,3 +83,8 @@ def _literal(node: ast.expr, text: str) -> Any:
         raise UnalikeError(
             f"{text!r}: {found!r} is not a literal; expected a number, text, True, False, None or a tuple"
         ) from None
+
+
+def slug(text: str) -> str:
+    """The text in lower case with a hyphen for anything but letters, digits and dots: `fedprox(mu=0.1)` is `fedprox-mu-0.1`."""
+    return re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-")

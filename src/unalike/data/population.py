@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unalike._utils.display.figures import figures
-from unalike._utils.display.html import bubbles, paragraph
 from unalike._utils.errors import UnalikeError, unknown
+from unalike._utils.notebook import bubbles, paragraph
+from unalike._utils.registry import figures
 from unalike.core.tasks import Task
 from unalike.data.array_checks import Pair
 from unalike.data.client_data import ClientData

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from unalike._utils.display.html import paragraph
-from unalike._utils.display.html import table as html_table
 from unalike._utils.errors import UnalikeError, unknown
+from unalike._utils.notebook import paragraph
+from unalike._utils.notebook import table as html_table
 from unalike._utils.version import __version__
 from unalike.diagnosis.content import DiagnosisContent
 from unalike.diagnosis.measure import Measure

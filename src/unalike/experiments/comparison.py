@@ -11,8 +11,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from unalike._utils.display.html import paragraph
 from unalike._utils.errors import UnalikeError
+from unalike._utils.notebook import paragraph
 from unalike._utils.tensor_files import write_bytes
 from unalike.experiments.facts import FILE, ComparisonFacts, read_facts
 from unalike.experiments.run_facts import facts_of_run

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.progress import ProgressCallback
-from unalike._utils.slug import slug
+from unalike._utils.spec import slug
 from unalike._utils.system.machine import peak_memory_mb
 from unalike._utils.tensor_files import write_bytes
 from unalike.engine.multiprocess.worker_pool import launched_by_torchrun

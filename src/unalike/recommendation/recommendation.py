@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from unalike._utils.display.html import paragraph
-from unalike._utils.display.html import table as html_table
+from unalike._utils.notebook import paragraph
+from unalike._utils.notebook import table as html_table
 from unalike._utils.version import __version__
 from unalike.recommendation.content import COLUMNS, RecommendationContent, row_texts
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pandas as pd
 import plotly.graph_objects as go
 
-from unalike._utils.display.figures import figures
 from unalike._utils.errors import UnalikeError, unknown
 from unalike._utils.progress import score_name
+from unalike._utils.registry import figures
 from unalike.data.heterogeneity import label_counts
 from unalike.reporting import panels
 from unalike.reporting.charts import plotly_charts

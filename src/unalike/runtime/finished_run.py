@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from unalike._utils.display.figures import figures
-from unalike._utils.display.html import paragraph, table
 from unalike._utils.errors import UnalikeError
+from unalike._utils.notebook import paragraph, table
 from unalike._utils.progress import headline
+from unalike._utils.registry import figures
 from unalike.core import tree
 from unalike.core.model import Model
 from unalike.core.tasks import find_task

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from unalike._utils.errors import require_extra
-from unalike._utils.slug import slug
+from unalike._utils.spec import slug
 from unalike.tracking.tracker import Row, TrackedRun, registry
 
 FLUSH_SECONDS = 10

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from unalike._utils.slug import slug
+from unalike._utils.spec import slug
 from unalike._utils.system.process_pool import process_pool
 from unalike.tuning.trial import Trial, load_trial
 from unalike.tuning.trial_runner import TrialRunner, in_one_process, threads_of

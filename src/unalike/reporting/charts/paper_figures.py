@@ -12,7 +12,7 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from unalike._utils.errors import UnalikeError
-from unalike._utils.slug import slug
+from unalike._utils.spec import slug
 from unalike.metrics.ranks import Ranks
 from unalike.metrics.statistics import Metric
 from unalike.reporting import wording

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from unalike._utils.display.figures import figures
-from unalike._utils.display.html import sparkline
 from unalike._utils.errors import UnalikeError
+from unalike._utils.notebook import sparkline
 from unalike._utils.progress import score_name
+from unalike._utils.registry import figures
 from unalike._utils.tensor_files import write_bytes
 
 if TYPE_CHECKING:

@@ -1,9 +1,13 @@
-"""Small pieces of HTML, with which objects show themselves in notebooks."""
+"""Display in notebooks: HTML that objects show of themselves, and a progress bar that is drawn without widgets."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from html import escape
+from importlib import import_module
+from typing import Any
 
 CELL = "text-align:left;padding:2px 12px 2px 0;vertical-align:top"
 
@@ -58,3 +62,28 @@ def bubbles(counts: Sequence[Sequence[int]], rows: Sequence[object], columns: Se
     ]
     width, height = left + cell * len(columns) + 10, cell * len(rows) + 24
     return f'<svg width="{width}" height="{height}" role="img">{"".join(marks)}</svg>'
+
+
+def in_notebook() -> bool:
+    """Whether a kernel such as Jupyter's runs this program. IPython is not imported: where it is not loaded, there is none."""
+    shell: Any = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return hasattr(shell, "kernel")
+
+
+@contextmanager
+def notebook_bar(total: int, title: str) -> Iterator[Callable[[int, str], None]]:
+    """Show a bar in the cell's output while the `with` block runs, then remove it. Yields (rounds done, text) -> None."""
+    display: Any = import_module("IPython.display")  # loaded already, as the kernel is
+    shown = display.display(display.HTML(_progress(0, total, title)), display_id=True)
+
+    def draw(done: int, text: str) -> None:
+        shown.update(display.HTML(_progress(done, total, f"{title} {text}")))
+
+    try:
+        yield draw
+    finally:
+        shown.update(display.HTML(""))
+
+
+def _progress(done: int, total: int, text: str) -> str:
+    return f'<progress value="{done}" max="{total}"></progress> {done} of {total} rounds {escape(text)}'
