@@ -143,7 +143,7 @@ def test_state_shows_client_scores_of_later_protocols(tmp_path):
         out, protocol = tmp_path / second, ("server", second)
         run = ua.run("fedavg", people, model="linear", rounds=2, protocol=protocol, test=(x[:9], y[:9]), out=out)
         state, scored = Followed(out).state(), run.history.clients.query("round == 2")[f"{second}_accuracy"]
-        assert state["metric"] == "accuracy" and state["table"]["metric"] == f"{second}_accuracy"
+        assert state["metric"] == "accuracy" and state["table"]["metric"] == f"{second} accuracy"
         assert [row["cells"][0][0] for row in state["table"]["rows"]] == scored.tolist()
 
 

@@ -242,7 +242,7 @@ def test_compare_no_column_mixes_protocols(people, small, protocol):
     assert set(rows["fedavg"].index) == (asked | {plain_one, "used"}) - {"personal"}
     assert set(rows["ditto"].index) == asked | {plain_one, "personal", "used"}
     assert rows["ditto", "used"] == rows["ditto", "personal"] != rows["ditto", plain_one]
-    assert table.facts.plain == plain_one and table.content().plain == plain_one
+    assert table.columns.plain == plain_one == table.content().plain
     alone = small(["ditto"], people, protocol="clients" if plain_one == "clients" else ["server"], test=people[0].test)
     assert alone.rounds["accuracy"].tolist() == table.rounds.query("method == 'ditto'")["accuracy"].tolist()
 

@@ -93,7 +93,7 @@ def test_join_one_partition_with_two_trainings_is_not_pooled(kept):
 def test_join_conflicting_cells_are_kept_apart(kept):
     given, comparison = kept("a")
     changed = comparison.rounds.assign(accuracy=comparison.rounds["accuracy"] * 0.5)
-    other = Comparison(changed, comparison.clients, comparison.facts)
+    other = dataclasses.replace(comparison, rounds=changed)
     joined = join([(given, comparison), ("b", other)])
     assert len(joined.blocks) == 2 and "A and B hold different results of" in joined.obstacles[0] and not joined.pooled
 

@@ -30,7 +30,7 @@ def test_standings_during_a_comparison_count_seeds_and_rounds(people, small, tmp
     expected = table.summary.query("protocol == 'used'").set_index("method")
     for name, row in after.items():
         assert row.score == pytest.approx(expected["accuracy"][name])
-        assert row.metric == ("accuracy" if name == "fedavg" else "personal_accuracy")
+        assert row.column.name == ("accuracy" if name == "fedavg" else "personal_accuracy")
         assert row.difference == pytest.approx(0 if name == "fedavg" else expected["difference"][name])
 
 

@@ -11,7 +11,7 @@ from sklearn import metrics as sk
 import unalike as ua
 from unalike.core.tasks import TASKS
 from unalike.metrics import metrics as m
-from unalike.metrics.metrics import measure, metric_names, per_client
+from unalike.metrics.metrics import measure, own_metrics, per_client
 from unalike.metrics.scoring import Scores
 
 
@@ -119,7 +119,7 @@ def test_history_of_binary_task_has_area_columns():
 )
 def test_metric_names_used_name_is_refused(name):
     with pytest.raises(ua.UnalikeError, match="metrics: found the name"):
-        metric_names(TASKS["classification"], {name: lambda y, p, s: 0.0})
+        own_metrics({name: lambda y, p, s: 0.0})
 
 
 def test_metric_names_reserve_every_column():
@@ -128,7 +128,7 @@ def test_metric_names_reserve_every_column():
     table = ua.compare(["fedavg", "ditto"], people, model="linear", rounds=1, seeds=1, select="best")
     for name in {*table.rounds, *table.clients, *table.summary}:
         with pytest.raises(ua.UnalikeError, match="metrics: found the name"):
-            metric_names(TASKS["classification"], {name: lambda y, p, s: 0.0})
+            own_metrics({name: lambda y, p, s: 0.0})
 
 
 def test_report_accepts_every_free_metric_name(tmp_path):
@@ -148,5 +148,5 @@ def test_user_metric_that_overwrites_arguments_changes_no_other():
         return 0.0
 
     custom = {"spoils": spoils, "hits": lambda y, predicted, logits: float((y == predicted).mean())}
-    found = measure(TASKS["classification"], scores([0] * 4, [0, 0, 0, 1], [0, 0, 1, 1]), custom)
+    found = measure(TASKS["classification"], scores([0] * 4, [0, 0, 0, 1], [0, 0, 1, 1]), own_metrics(custom))
     assert found["hits"] == found["accuracy"] == 3 / 4

@@ -5,6 +5,7 @@ import math
 import pandas as pd
 import pytest
 
+from unalike.metrics.columns import derived
 from unalike.metrics.models_in_use import personal_methods, protocol_in_use, with_models_in_use
 from unalike.metrics.summary import summary
 from unalike.metrics.verdicts import BASELINE, CANDIDATE, Rules
@@ -25,24 +26,29 @@ def table(methods, plain="clients", shared=None):
     return pd.DataFrame(rows)
 
 
+def in_use(rounds, plain="clients"):
+    return protocol_in_use(rounds, derived(rounds, plain))
+
+
 def test_the_protocol_is_used_only_where_methods_differ_in_kind():
-    assert protocol_in_use(table(["fedavg"])) == "clients"
-    assert protocol_in_use(table(["fedavg", "ditto", "fedper"])) == "used"
-    assert protocol_in_use(table(["ditto", "fedper"])) == "personal"
-    assert personal_methods(table(["fedavg", "ditto", "fedper"])) == ["ditto", "fedper"]
+    assert in_use(table(["fedavg"])) == "clients"
+    assert in_use(table(["fedavg", "ditto", "fedper"])) == "used"
+    assert in_use(table(["ditto", "fedper"])) == "personal"
+    rounds = table(["fedavg", "ditto", "fedper"])
+    assert personal_methods(rounds, derived(rounds)) == ["ditto", "fedper"]
 
 
 def test_scores_on_the_servers_test_set_are_not_mixed_with_those_of_clients():
-    assert protocol_in_use(table(["fedavg", "ditto"], plain="server", shared="accuracy"), "server") == "server"
+    assert in_use(table(["fedavg", "ditto"], plain="server", shared="accuracy"), "server") == "server"
     both = table(["fedavg", "ditto"], plain="server").assign(accuracy=0.4)
-    assert protocol_in_use(both, "server") == "used"
-    used = with_models_in_use(both, ["ditto"], "server")
+    assert in_use(both, "server") == "used"
+    used = with_models_in_use(both, ["ditto"], derived(both, "server"))
     assert used["used_accuracy"].tolist() == [0.5, 0.6, 0.7, 0.9]
 
 
 def test_the_columns_of_the_models_in_use():
     rounds = table(["fedavg", "ditto", "fedper"]).assign(personal_loss=2.0, selected=True, personal_selected=False)
-    used = with_models_in_use(rounds, ["ditto", "fedper"])
+    used = with_models_in_use(rounds, ["ditto", "fedper"], derived(rounds))
     assert used["used_accuracy"].tolist() == [0.5, 0.6, 0.7, 0.9, 0.6, 0.6]
     assert used["used_loss"].tolist() == [1, 1, 2, 2, 2, 2]
     assert used["used_selected"].tolist() == [True] * 2 + [False] * 4
@@ -50,9 +56,10 @@ def test_the_columns_of_the_models_in_use():
 
 
 def test_the_summary_compares_personal_models_with_shared_ones():
-    rounds = with_models_in_use(table(["fedavg", "ditto", "fedper"]), ["ditto", "fedper"])
+    rounds = table(["fedavg", "ditto", "fedper"])
+    rounds = with_models_in_use(rounds, ["ditto", "fedper"], derived(rounds))
     clients = rounds[["method", "seed", "used_accuracy", "accuracy"]].assign(client=0)
-    found = summary(rounds, clients, Rules("fedavg"))
+    found = summary(rounds, clients, derived(rounds), Rules("fedavg"))
     found = found[found["protocol"] == "used"].set_index("method")
     assert found["role"].to_dict() == {"fedavg": BASELINE, "ditto": CANDIDATE, "fedper": CANDIDATE}
     assert found["difference"].to_dict() == pytest.approx(

@@ -1,3 +1,5 @@
+from functools import reduce
+
 import numpy as np
 import pytest
 import sklearn.metrics as sk
@@ -7,7 +9,7 @@ from unalike._utils.errors import UnalikeError
 from unalike.core.tasks import TASKS
 from unalike.metrics.metric_sums import MetricSums
 from unalike.metrics.metrics import measure, metric_names, per_client
-from unalike.metrics.named_metrics import deciding, direction, known, read
+from unalike.metrics.named_metrics import read
 from unalike.metrics.scoring import Scores
 
 
@@ -118,7 +120,7 @@ def test_sums_of_clients_give_the_metrics_of_all_where_they_can(task):
     for k in range(3):
         own = MetricSums.of(TASKS[task], scored(task, y[k::3], z[k::3]), custom)
         sums.append(MetricSums.read(own.plain(), TASKS[task], 100, 3 if task == "classification" else 2, custom))
-    pooled = sum(sums, MetricSums()).metrics(TASKS[task], custom)
+    pooled = reduce(lambda a, b: a.added(b, custom), sums, MetricSums()).metrics(TASKS[task], custom)
     whole = measure(TASKS[task], scored(task, y, z), custom)
     alone = {"roc_auc", "average_precision"}
     assert list(pooled) == list(whole) == list(metric_names(TASKS[task], custom))
@@ -164,11 +166,3 @@ def test_unknown_or_unfit_metrics_are_refused():
     ]:
         with pytest.raises(UnalikeError, match=words):
             chosen(task, spec, classes=classes)
-
-
-def test_first_metric_column_decides_and_knows_its_direction():
-    assert deciding(["round", "loss", "accuracy", "macro_f1"]).column == "accuracy"
-    assert deciding(["round", "sensitivity_at_99_5", "loss", "accuracy"]).title == "Sensitivity at 99.5 % specificity"
-    assert deciding(["round", "loss", "mine"]) is None and known("mine") is None
-    assert (direction("personal_val_rmse"), direction("val_r2"), direction("server_brier_score")) == (-1, 1, -1)
-    assert direction("local_loss") == -1 and direction("mine") is None

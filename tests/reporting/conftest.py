@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from unalike.metrics.columns import derived
 from unalike.reporting import MethodResult, ReportContent
 
 GAINS = {
@@ -44,12 +45,17 @@ def simulation(methods=6, clients=10, seeds=3, rounds=50, every=1, classes=10, r
     names = [*list(gains)[:-1], list(gains)[-1] + hostile]
     gains = dict(zip(names, gains.values()))
     sizes = counts.sum(axis=1)
+    tables = [
+        _finish(_rounds(generator, gains, seeds, rounds, every), regression),
+        _finish(_clients(generator, gains, seeds, sizes), regression),
+    ]
     return ReportContent(
         title="Handwritten digits over ten clinics",
         methods=[MethodResult(name, f"{name}(every='field', lr=1.0)") for name in names],
         baseline=names[0],
-        rounds=_finish(_rounds(generator, gains, seeds, rounds, every), regression),
-        clients=_finish(_clients(generator, gains, seeds, sizes), regression),
+        rounds=tables[0],
+        clients=tables[1],
+        columns=derived([*tables[0], *tables[1]]),
         label_counts=None if regression else counts,
         partition={
             "spec": "dirichlet(alpha=0.1)",

@@ -194,7 +194,7 @@ def test_content_duplicate_or_unknown_rows_are_refused(content):
         dataclasses.replace(content, rounds=content.rounds[content.rounds["method"] != "local_only"])
     with pytest.raises(UnalikeError, match="has the method 'local_only'"):
         dataclasses.replace(content, methods=content.methods[:-1])
-    with pytest.raises(UnalikeError, match="different metrics"):
+    with pytest.raises(UnalikeError, match="clients table has no accuracy, by which"):
         dataclasses.replace(content, clients=content.clients.rename(columns={"accuracy": "rmse"}))
 
 

@@ -9,6 +9,7 @@ from html.parser import HTMLParser
 import pytest
 
 from unalike._utils.errors import UnalikeError
+from unalike.metrics.columns import derived
 from unalike.metrics.named_metrics import KNOWN
 from unalike.metrics.summary import summary
 from unalike.metrics.verdicts import Rules
@@ -243,7 +244,8 @@ def test_page_lists_the_end_of_each_run(simulate):
 def test_page_validation_columns_add_only_views(simulate):
     content = simulate(methods=2, rounds=4)
     more = content.rounds.assign(val_accuracy=0.5, personal_val_accuracy=0.5)
-    page, plain = Document(render(dataclasses.replace(content, rounds=more))), Document(render(content))
+    page = Document(render(dataclasses.replace(content, rounds=more, columns=derived(more))))
+    plain = Document(render(content))
     assert "Accuracy on validation samples, shared model" in page.text and "validation" not in plain.text
 
 
@@ -251,8 +253,8 @@ def test_export_names_with_special_characters_are_escaped(simulate):
     content = simulate(methods=2, rounds=5)
     label = "a | <b>b</b>\nc > d"
     rounds, clients = (t.replace({"method": {"fedavg": label}}) for t in (content.rounds, content.clients))
-    table = summary(rounds, clients, Rules(label))
-    blocks = [ExportBlock("one", label, table, decide(rounds, table, Rules(label), "clients"))]
+    table = summary(rounds, clients, content.columns, Rules(label))
+    blocks = [ExportBlock("one", label, table, decide(rounds, table, content.columns, Rules(label), "clients"))]
     lines = [line for line in export(blocks, "markdown").splitlines() if line.startswith("|")]
     assert len({len(re.findall(r"(?<!\\)\|", line)) for line in lines}) == 1 and "<b>" not in "".join(lines)
     body = [line for line in export(blocks, "latex").splitlines() if "fedprox" in line or "d " in line]

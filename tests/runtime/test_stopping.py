@@ -7,12 +7,15 @@ import math
 import pytest
 
 import unalike as ua
+from unalike.metrics.columns import Columns
+from unalike.metrics.named_metrics import KNOWN, Metric, own_metric
 from unalike.runtime.records.history import History
-from unalike.runtime.stopping import Budget, KnownColumns, best_row, stop_rule
+from unalike.runtime.stopping import Budget, best_row, column_for, stop_rule
 
-PLAIN = KnownColumns(("clients",), ("loss", "accuracy", "macro_f1"), False)
-VALIDATED = KnownColumns(("clients",), ("loss", "accuracy", "macro_f1"), True)
-SERVER = KnownColumns(("server", "clients"), ("loss", "accuracy"), False)
+METRICS = [KNOWN[name] for name in ("loss", "accuracy", "macro_f1")]
+PLAIN = Columns.of(("clients", "personal"), METRICS, False)
+VALIDATED = Columns.of(("clients", "personal"), METRICS, True)
+SERVER = Columns.of(("server", "clients", "personal"), METRICS, False)
 
 
 def history(*accuracies, clients=(), **columns):
@@ -77,8 +80,10 @@ def test_stop_rule_without_shared_model_reads_personal_models():
 
 
 def test_known_columns_first_protocol_has_plain_columns():
-    assert SERVER.column("server_accuracy") == SERVER.column("accuracy") == "accuracy"
-    assert SERVER.column("clients_accuracy") == "clients_accuracy" and SERVER.column("local_accuracy") is None
+    assert column_for("server_accuracy", SERVER).name == column_for("accuracy", SERVER).name == "accuracy"
+    assert column_for("clients_accuracy", SERVER).name == "clients_accuracy"
+    assert column_for("local_accuracy", SERVER) is None and column_for("val_accuracy", SERVER) is None
+    assert column_for("accuracy", VALIDATED).name == column_for("val_accuracy", VALIDATED).name == "val_accuracy"
 
 
 @pytest.mark.parametrize(
@@ -109,7 +114,7 @@ def test_patience_restarts_in_every_stage():
 
 def test_patience_on_user_metric_needs_a_direction():
     """With less=True a falling metric never ends the run; with less=False it ends two rounds after the best."""
-    own = KnownColumns(("clients",), ("loss", "accuracy", "cost"), True)
+    own = Columns.of(("clients",), [*METRICS, own_metric("cost")], True)
     seen = history(0.5, 0.6, 0.7, val_cost=[9.0, 8.0, 7.0, 6.0])
     assert not stop_rule('patience(2, metric="cost", less=True)', own)(seen)
     assert stop_rule('patience(2, metric="cost", less=False)', own)(seen)
@@ -120,12 +125,20 @@ def test_patience_on_user_metric_needs_a_direction():
         stop_rule('patience(2, metric="cost", less="yes")', own)
 
 
+def test_patience_on_registered_metric_goes_by_its_sign():
+    """A falling metric never ends the run where lower is better, and ends it two rounds after the best where higher is."""
+    seen = history(0.5, 0.6, 0.7, val_cost=[9.0, 8.0, 7.0, 6.0])
+    for sign, wanted in ((-1, False), (+1, True)):
+        columns = Columns.of(("clients",), [Metric("cost", sign, "Cost", "cost"), *METRICS], True)
+        assert stop_rule("patience(2)", columns)(seen) is wanted
+
+
 def test_best_row_skips_round_zero_and_takes_first_of_ties():
     seen = history(0.5, 0.7, 0.7, 0.6)
     seen.rows[0]["accuracy"] = 0.99
-    assert best_row(seen.rows, "accuracy")["round"] == 2
-    assert best_row(seen.rows, "loss")["round"] == 2
-    assert best_row([], "accuracy") is None
+    assert best_row(seen.rows, PLAIN.named("accuracy"))["round"] == 2
+    assert best_row(seen.rows, PLAIN.named("loss"))["round"] == 2
+    assert best_row([], PLAIN.named("accuracy")) is None
 
 
 @pytest.mark.parametrize(

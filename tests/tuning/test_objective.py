@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 import unalike as ua
+from unalike.metrics.columns import derived
 from unalike.runtime.records.history import History
 from unalike.tuning.objective import Objective
 
@@ -44,12 +45,13 @@ CLIENTS = pd.DataFrame(
     ],
 )
 def test_objective_scores_runs(text, expected):
-    found = Objective.parse(text).of_runs(ROUNDS, CLIENTS)
+    found = Objective.parse(text).of_runs(ROUNDS, CLIENTS, derived(ROUNDS))
     assert {method: value for (method, _), value in found.items()} == pytest.approx(expected)
 
 
 def test_objective_scores_the_newest_round():
-    history = History([{"round": 2, "accuracy": 0.5, "loss": 1.0}], [{"round": 2, "accuracy": v} for v in (0.2, 0.8)])
+    clients = [{"round": 2, "accuracy": v} for v in (0.2, 0.8)]
+    history = History([{"round": 2, "accuracy": 0.5, "loss": 1.0}], clients, derived(["round", "accuracy", "loss"]))
     assert Objective.parse(None).of_round(history) == 0.5
     assert Objective.parse("worst_decile").of_round(history) == 0.2
 

@@ -26,15 +26,15 @@ def paragraph(text: object) -> str:
     return f"<p>{escape(str(text))}</p>"
 
 
-def sparkline(values: Sequence[float], title: str) -> str:
-    """A line of numbers as a small SVG drawing, with the first and the last number; empty for fewer than two numbers."""
+def sparkline(values: Sequence[float], title: str, text: Callable[[float], str]) -> str:
+    """A line of numbers as a small SVG drawing, with the first and the last number as `text`; empty for fewer than two."""
     known = [(i, v) for i, v in enumerate(values) if v == v]
     if len(known) < 2:
         return ""
     low, high = min(v for _, v in known), max(v for _, v in known)
     points = [(4 + 232 * i / (len(values) - 1), 44 - 40 * (v - low) / ((high - low) or 1)) for i, v in known]
     line = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-    ends = f"{title}: {known[0][1]:.3f} to {known[-1][1]:.3f}"
+    ends = f"{title}: {text(known[0][1])} to {text(known[-1][1])}"
     return (
         f'<svg width="240" height="48" role="img" aria-label="{escape(ends)}">'
         f'<polyline points="{line}" fill="none" stroke="#1A80BB" stroke-width="2"/></svg>{paragraph(ends)}'

@@ -24,7 +24,10 @@ DRAW_SECONDS = 0.2
 
 
 class ProgressCallback(Protocol):
-    """Called with every new row of a history, and with the last row of a run that is only read; `what` names the run."""
+    """Called with every new row of a history, and with the last row of a run that is only read; `what` names the run.
+
+    The row has its score as text under `headline`: `accuracy 34.1 %`.
+    """
 
     def __call__(self, row: Row, what: str = "") -> None: ...
 
@@ -83,7 +86,7 @@ def _bar(total: int, title: str) -> Iterator[ProgressCallback]:
 
         def update(row: Row, what: str = "") -> None:
             done[what] = row["round"]  # a resumed run does not start at 0
-            score = headline(row)
+            score = row.get("headline", "")
             room = screen.width - REST - len(f"{title} {score}")
             progress.update(task, completed=sum(done.values()), now=f"{shortened(what, room)} {score}")
 
@@ -108,7 +111,7 @@ class _Throttled:
         count = sum(self.done.values())
         if count == self.total or time.monotonic() - self.last > DRAW_SECONDS:
             self.last = time.monotonic()
-            self.draw(count, f"{what} {headline(row)}".strip())
+            self.draw(count, f"{what} {row.get('headline', '')}".strip())
 
 
 class _Lines:
@@ -124,23 +127,7 @@ class _Lines:
         if count == self.total or time.monotonic() - self.last > QUIET_SECONDS:
             self.last = time.monotonic()
             print(
-                f"{self.title}: {count}/{self.total} rounds {what} {headline(row)}".rstrip(),
+                f"{self.title}: {count}/{self.total} rounds {what} {row.get('headline', '')}".rstrip(),
                 file=sys.stderr,
                 flush=True,
             )
-
-
-def headline(row: Row) -> str:
-    """The first metric of a row that is a number, as text: `accuracy 0.812`."""
-    found = score_name(row)
-    return f"{found.replace('_', ' ')} {row[found]:.3f}" if found else ""
-
-
-def score_name(row: Row) -> str:
-    """The column of the first metric of a row that is a number; empty if there is none."""
-    columns = list(row)
-    known = {"participants", "loss"} <= row.keys()
-    chosen = columns[columns.index("participants") + 1 : columns.index("loss")] if known else []
-    shared = (*chosen, "accuracy", "rmse")
-    names = (*shared, *(f"personal_{name}" for name in shared), "loss")
-    return next((n for n in names if row.get(n) is not None and row[n] == row[n]), "")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from unalike._utils.progress import ProgressCallback, headline, progress_bar
+from unalike._utils.progress import ProgressCallback, progress_bar
 
 if TYPE_CHECKING:
     from rich.console import Console, JustifyMethod
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
     from unalike.experiments.comparison import Comparison
     from unalike.experiments.cost_estimate import Estimate
-    from unalike.experiments.standings import Standings
+    from unalike.experiments.standings import Standing, Standings
+    from unalike.metrics.named_metrics import Metric
     from unalike.runtime.records.profiling import Profile
     from unalike.runtime.run_recorder import Run
 
@@ -77,16 +78,16 @@ def profile_table(profile: Profile) -> None:
 
 def summary_table(comparison: Comparison) -> None:
     """Print one row per method and protocol, then the decision and its limits."""
-    from unalike.metrics.metrics import USED
-    from unalike.metrics.statistics import headline, scoring_rule
+    from unalike.metrics.columns import USED
+    from unalike.metrics.statistics import scoring_rule
     from unalike.reporting.content import MODELS
     from unalike.reporting.wording import capital
 
     summary, facts, content = comparison.summary, comparison.facts, comparison.content()
-    metric = headline(summary).column
-    heads = [*("method", "model", "verdict", metric, "sd", "difference", "interval", "corrected p", "P(best)")]
+    metric = content.metric
+    heads = [*("method", "model", "verdict", metric.word, "sd", "difference", "interval", "corrected p", "P(best)")]
     heads += ["worst decile", "MB", "seconds"]
-    rule = f"{scoring_rule(comparison.rounds)}, compared with {facts.baseline}"
+    rule = f"{scoring_rule(content.rounds, content.columns)}, compared with {facts.baseline}"
     for protocol in content.tabled:
         rows = []
         for row in summary[summary["protocol"] == protocol].to_dict("records"):
@@ -104,21 +105,19 @@ def summary_table(comparison: Comparison) -> None:
         screen.print(f"note: {note}")
 
 
-def _summary_row(row: Mapping[Hashable, Any], metric: str, model: str) -> list[str]:
+def _summary_row(row: Mapping[Hashable, Any], metric: Metric, model: str) -> list[str]:
     """The cells of a row of the summary; `model` is the kind of model that was scored."""
-    from unalike.reporting.wording import MISSING, chance, megabytes
+    from unalike.metrics.named_metrics import MISSING
+    from unalike.reporting.wording import chance, megabytes
 
-    interval = (
-        "" if row["ci_low"] != row["ci_low"] else f"{number(row['ci_low'], '+')} .. {number(row['ci_high'], '+')}"
-    )
+    texts = [
+        *(metric.text(row[metric.column]), metric.amount(row[f"{metric.column}_sd"])),
+        *(metric.difference(row["difference"]), metric.interval(row["ci_low"], row["ci_high"])),
+        *(probability(row["p_holm"]), chance(row["probability_best"]), metric.text(row["worst_decile"])),
+    ]
     return [
         *(row["method"], model, row["verdict"] or row["role"]),
-        *(number(row[metric]), number(row[f"{metric}_sd"]), number(row["difference"], "+"), interval),
-        *(
-            probability(row["p_holm"]),
-            chance(row["probability_best"]).replace(MISSING, ""),
-            number(row["worst_decile"]),
-        ),
+        *(text.replace(MISSING, "") for text in texts),
         *(megabytes(row["mb_down"] + row["mb_up"]), f"{row['seconds']:.1f}"),
     ]
 
@@ -245,7 +244,7 @@ def live_standings(folder: Path | None, total: int) -> Iterator[ProgressCallback
         def update(row: dict[str, Any], what: str = "") -> None:
             if what != board[0]:  # a new cell has begun, so the one before is on disk
                 board[:] = what, _standings_table(standings(folder))
-            live.update(Group(board[1], Text(f"{what}: round {row['round']}, {headline(row)}")))
+            live.update(Group(board[1], Text(f"{what}: round {row['round']}, {row['headline']}")))
 
         yield update
 
@@ -268,11 +267,22 @@ def _with_lines(progress: ProgressCallback, folder: Path) -> ProgressCallback:
 
 
 def standings_line(found: Standings) -> str:
-    """The standings in one line: `standings: feddyn 0.946 (2 of 5 seeds), fedavg 0.847 (2 of 5); 2.1 min left`."""
-    scored = [row for row in found.methods if row.score == row.score]
-    texts = [f"{row.method} {row.score:.3f} ({row.seeds_done} of {row.seeds})" for row in scored]
+    """The standings in one line: `standings: feddyn 94.6 % (2 of 5), fedavg 84.7 % (2 of 5); 2.1 min left`."""
+    texts = [
+        f"{row.method} {row.column.metric.text(row.score)} ({row.seeds_done} of {row.seeds})"
+        for row in found.methods
+        if row.column is not None
+    ]
     left = f"; {duration(found.seconds_left)} left" if found.seconds_left == found.seconds_left else ""
     return f"standings after seeds: {', '.join(texts) or 'no run has ended'}{left}"
+
+
+def _texts(row: Standing, baseline: str) -> tuple[str, str]:
+    """The score of a method and its difference to the baseline."""
+    if row.column is None:
+        return "", ""
+    metric = row.column.metric
+    return metric.text(row.score), "" if row.method == baseline else metric.difference(row.difference)
 
 
 def _standings_table(found: Standings) -> Table:
@@ -283,6 +293,6 @@ def _standings_table(found: Standings) -> Table:
         table.add_column(head, justify="left" if i == 0 else "right")
     for row in found.methods:
         left = duration(row.seconds_left) if row.seconds_left == row.seconds_left else ""
-        numbers = number(row.score), "" if row.method == found.baseline else number(row.difference, "+")
+        numbers = _texts(row, found.baseline)
         table.add_row(row.method, f"{row.seeds_done} of {row.seeds}", *numbers, left)
     return table

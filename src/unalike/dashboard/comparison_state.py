@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from unalike._utils.system.locks import is_locked
-from unalike.dashboard.state import State, curve, number, stamp_of, table_rows
-from unalike.experiments.standings import FILE, PlannedCell, Standings, planned, standings
+from unalike.dashboard.state import State, curve, number, stamp_of, stored_columns, table_rows
+from unalike.experiments.standings import FILE, PlannedCell, Standing, Standings, planned, standings
+from unalike.metrics.columns import Column
+from unalike.metrics.named_metrics import MISSING
 from unalike.runtime.records.run_directory import RunDirectory
 
 
@@ -44,10 +45,8 @@ class FollowedComparison:
             "done": done,
             "rounds": rounds,
             "left": number(found.seconds_left),
-            "standings": [
-                {k: number(v) if isinstance(v, float) else v for k, v in asdict(row).items()} for row in found.methods
-            ],
-            "curves": self._curves(cells, next((row.metric for row in found.methods if row.metric), "accuracy")),
+            "standings": list(map(_standing, found.methods)),
+            "curves": self._curves(cells, next((row.column for row in found.methods if row.column is not None), None)),
         }
 
     def _state(self, cells: Sequence[PlannedCell], found: Standings) -> str:
@@ -58,14 +57,38 @@ class FollowedComparison:
             return "running"
         return "running, or interrupted" if None in locks else "not finished, and no process continues it"
 
-    def _curves(self, cells: Sequence[PlannedCell], metric: str) -> list[dict[str, Any]]:
-        """For each method the mean of the metric over its seeds, by round."""
+    def _curves(self, cells: Sequence[PlannedCell], score: Column | None) -> list[dict[str, Any]]:
+        """For each method the mean of the score over its seeds, by round; `score`: None before a run has ended."""
         values: dict[str, dict[int, list[float]]] = {}
         for cell in cells:
-            for row in table_rows(self.path / cell.folder / "rounds.parquet"):
-                if (value := number(row.get(metric))) is not None:
+            folder = self.path / cell.folder
+            rows = table_rows(folder / "rounds.parquet")
+            score = score or _first_score(folder, rows)
+            for row in rows:
+                value = None if score is None else number(row.get(score.name))
+                if value is not None:
                     values.setdefault(cell.method, {}).setdefault(int(row["round"]), []).append(value)
         return [
-            curve(f"{metric} of {method}", [(r, sum(v) / len(v)) for r, v in sorted(by_round.items())])
+            curve(
+                f"{score.label} of {method}", score.metric, [(r, sum(v) / len(v)) for r, v in sorted(by_round.items())]
+            )
             for method, by_round in values.items()
+            if score is not None
         ]
+
+
+def _first_score(folder: Path, rows: Sequence[dict[str, Any]]) -> Column | None:
+    """The column that decides in the history of a cell that has begun."""
+    return stored_columns(folder, rows).shown(rows[-1]) if rows else None
+
+
+def _standing(row: Standing) -> dict[str, Any]:
+    """A method's standing as JSON values, with its score and its difference as text."""
+    values = {k: number(v) if isinstance(v, float) else v for k, v in vars(row).items() if k != "column"}
+    if row.column is None:
+        return values | {"metric": "", "score_text": MISSING, "difference_text": MISSING}
+    texts = {
+        "score_text": row.column.metric.text(row.score),
+        "difference_text": row.column.metric.difference(row.difference),
+    }
+    return values | {"metric": row.column.label} | texts

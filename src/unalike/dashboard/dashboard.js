@@ -19,34 +19,34 @@ function drawn(name, attributes, text = "") {
 }
 
 const clock = (seconds) => (seconds ? new Date(seconds * 1000).toLocaleTimeString() : "");
-const short = (value) => (value === null || value === undefined ? "–" : Number(value).toFixed(3));
 const whole = (value) => (value === null || value === undefined ? "–" : String(value));
 
-// `range`: the lowest and highest value of the axis; that of the curve itself unless given.
+// `found.ends`: the first and the last value as text; `found.scale`: 100 for percent. `range`: the lowest and highest value of the axis; that of the curve itself unless given.
 function curve(found, range) {
   const [width, height, left, bottom] = [420, 180, 44, 24];
   const figure = element("figure");
   const rounds = found.points.map((p) => p[0]);
   const values = found.points.map((p) => p[1]);
   const last = values[values.length - 1];
+  const [first_text, last_text] = found.ends;
   const [low, high] = range || [Math.min(...values), Math.max(...values)];
   const span = high - low || Math.abs(high) || 1;
   const end = Math.max(...rounds, 1);
   const x = (r) => left + (r / end) * (width - left - 10);
   const y = (v) => height - bottom - ((v - low) / span) * (height - bottom - 14);
-  const title = found.name.replaceAll("_", " ");
+  const title = found.name;
   const svg = drawn("svg", { viewBox: `0 0 ${width} ${height}`, role: "img",
-    "aria-label": `${title}: from ${short(values[0])} in round ${rounds[0]} to ${short(last)} in round ${rounds[rounds.length - 1]}` });
+    "aria-label": `${title}: from ${first_text} in round ${rounds[0]} to ${last_text} in round ${rounds[rounds.length - 1]}` });
   for (const value of [low, low + span / 2, low + span]) {
     svg.append(drawn("line", { class: "grid", x1: left, x2: width - 10, y1: y(value), y2: y(value) }));
-    svg.append(drawn("text", { x: left - 6, y: y(value) + 4, "text-anchor": "end" }, value.toPrecision(3)));
+    svg.append(drawn("text", { x: left - 6, y: y(value) + 4, "text-anchor": "end" }, (found.scale * value).toPrecision(3)));
   }
   svg.append(drawn("text", { x: left, y: height - 6 }, "0"));
   svg.append(drawn("text", { x: width - 10, y: height - 6, "text-anchor": "end" }, `round ${end}`));
   svg.append(drawn("polyline", { class: "curve", points: found.points.map((p) => `${x(p[0])},${y(p[1])}`).join(" ") }));
   svg.append(drawn("circle", { class: "end", r: 3, cx: x(rounds[rounds.length - 1]), cy: y(last) }));
   const caption = element("figcaption", `${title} `);
-  caption.append(element("b", short(last)));
+  caption.append(element("b", last_text));
   figure.append(svg, caption);
   return figure;
 }
@@ -62,10 +62,10 @@ function table(found) {
   at("table").tHead.replaceChildren(row(head));
   at("table").tBodies[0].replaceChildren(...found.rows.map((site) => row([
     element("th", site.name, { scope: "row" }),
-    ...site.cells.map(([value, status]) => element("td", short(value), {
+    ...site.cells.map(([value, status, text]) => element("td", text, {
       class: `number${value === null ? " absent" : ""}${status === "trained" ? " trained" : ""}`, title: status })),
   ])));
-  const metric = found.metric.replaceAll("_", " ");
+  const metric = found.metric;
   at("table-head").textContent = `${metric[0].toUpperCase()}${metric.slice(1)} by site and round, the newest first`;
 }
 
@@ -87,8 +87,6 @@ function event(e) {
   return made;
 }
 
-const signed = (value) => (value === null ? "–" : `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(3)}`);
-
 function duration(seconds) {
   if (seconds === null) return "–";
   if (seconds < 90) return `${Math.ceil(seconds)} s`;
@@ -97,13 +95,13 @@ function duration(seconds) {
 
 function standings(state) {
   const scored = state.standings.find((m) => m.metric);
-  at("score").textContent = scored ? scored.metric.replaceAll("_", " ") : "score";
+  at("score").textContent = scored ? scored.metric : "score";
   at("left").textContent = state.state === "finished" ? "Every planned run has ended." : state.left === null
     ? "The time left is known after the first finished run." : `About ${duration(state.left)} left at the pace so far.`;
   at("standings").replaceChildren(...state.standings.map((m) => row([
     element("th", m.method, { scope: "row" }),
-    ...[`${m.seeds_done} of ${m.seeds}${m.diverged ? `, ${m.diverged} diverged` : ""}`, `${m.rounds_done} of ${m.rounds}`, short(m.score),
-      m.method === state.baseline ? "baseline" : signed(m.difference), duration(m.seconds_left)].map((text) => element("td", text, { class: "number" })),
+    ...[`${m.seeds_done} of ${m.seeds}${m.diverged ? `, ${m.diverged} diverged` : ""}`, `${m.rounds_done} of ${m.rounds}`, m.score_text,
+      m.method === state.baseline ? "baseline" : m.difference_text, duration(m.seconds_left)].map((text) => element("td", text, { class: "number" })),
   ])));
 }
 

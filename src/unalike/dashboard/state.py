@@ -12,7 +12,8 @@ from typing import Any
 from unalike._utils.errors import UnalikeError
 from unalike._utils.system.locks import is_locked
 from unalike.federation.coordinator.operator_commands import NoAnswer, command
-from unalike.metrics.named_metrics import deciding
+from unalike.metrics.columns import TEST, Column, Columns
+from unalike.metrics.named_metrics import KNOWN, MISSING, Metric
 from unalike.runtime.records.history import DIVERGED
 from unalike.runtime.records.run_directory import RunDirectory
 
@@ -52,9 +53,8 @@ class Followed:
         events, live = RunDirectory(self.run).last_events(LAST_BYTES), self._live()
         names = self._names(terms)
         rounds, clients = (table_rows(self.run / f"{name}.parquet") for name in ("rounds", "clients"))
-        metric = next((m for m in _metrics(rounds) if _any(rounds, m)), "accuracy")
-        own = (f"{front}{metric.removeprefix('personal_')}" for front in _prefixes(metric))
-        mine = next((name for name in own if _any(clients, name)), metric)
+        columns = stored_columns(self.run, [*rounds[:1], *clients[:1]])
+        score = columns.shown(rounds[-1]) if rounds else None
         done = int(rounds[-1]["round"]) if rounds else 0
         return {
             "title": terms.get("name") or self.path.resolve().name,
@@ -65,10 +65,10 @@ class Followed:
             "rounds": terms.get("rounds") or config.get("rounds", 0),
             "state": _state(events, live, bool(terms), is_locked(self.run)),
             "running": _running(events, terms, names) if live and live["state"] != "waiting" else None,
-            "metric": metric,
-            "curves": _curves(rounds, metric),
+            "metric": "" if score is None else score.label,
+            "curves": _curves(rounds, columns),
             "sites": _sites(terms, names, live, clients, events),
-            "table": _by_round(clients, names, mine),
+            "table": _by_round(clients, names, _of_clients(clients, columns, score)),
             "refused": [_event_row(e, names) for e in events if e["event"] in ("refused", "absent", "late")][
                 -LAST_EVENTS:
             ],
@@ -131,30 +131,41 @@ def number(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
-def _metrics(rounds: list[dict[str, Any]]) -> list[str]:
-    """The columns of the deciding metric: of the shared model, and then of personal models."""
-    columns = list(rounds[0]) if rounds else []
-    metric = deciding(columns)
-    return [] if metric is None else [metric.column, f"personal_{metric.column}"]
+def stored_columns(run: Path, rows: Iterable[dict[str, Any]]) -> Columns:
+    """The columns of scores of a run, from its folder and rows of its tables."""
+    return Columns.load(run, (name for row in rows for name in row), RunDirectory(run).first_protocol or "clients")
 
 
-def _any(rows: list[dict[str, Any]], name: str) -> bool:
-    return any(number(row.get(name)) is not None for row in rows)
+def _any(rows: list[dict[str, Any]], column: Column) -> bool:
+    return any(number(row.get(column.name)) is not None for row in rows)
 
 
-def _prefixes(metric: str) -> tuple[str, ...]:
-    """Possible prefixes of the metric in the clients' table, where columns without a prefix may be empty (`server`)."""
-    return ("personal_",) if metric.startswith("personal_") else ("", "clients_", "personal_", "local_")
+def _of_clients(clients: list[dict[str, Any]], columns: Columns, score: Column | None) -> Column | None:
+    """The column of the clients' table for the score of the rounds: that of another protocol where it is empty (`server`)."""
+    if score is None or score.protocol == "personal":
+        return score
+    metric = score.metric.column
+    found = [score, *(c for c in columns.all if c.split == TEST and c.metric.column == metric)]
+    return next((column for column in found if _any(clients, column)), score)
 
 
-def _curves(rows: list[dict[str, Any]], metric: str) -> list[dict[str, Any]]:
-    wanted = [metric, f"personal_{metric}", "loss", "train_loss"]
-    return [curve(n, [(int(r["round"]), r.get(n)) for r in rows]) for n in wanted if _any(rows, n)]
+def _curves(rows: list[dict[str, Any]], columns: Columns) -> list[dict[str, Any]]:
+    """The curves of the score of the shared model and of personal models, of the loss, and of the training loss."""
+    shown = [columns.get(columns.plain), columns.get("personal"), columns.get(columns.plain, "loss")] if rows else []
+    found = [
+        curve(column.label, column.metric, [(int(r["round"]), r.get(column.name)) for r in rows])
+        for column in shown
+        if column is not None and _any(rows, column)
+    ]
+    trained = curve("training loss", KNOWN["loss"], [(int(r["round"]), r.get("train_loss")) for r in rows])
+    return [*found, *([trained] if trained["points"] else [])]
 
 
-def curve(name: str, points: Iterable[tuple[int, Any]]) -> dict[str, Any]:
-    """A curve as the page draws it, without the rounds that have no number."""
-    return {"name": name, "points": [[r, value] for r, v in points if (value := number(v)) is not None]}
+def curve(name: str, metric: Metric, points: Iterable[tuple[int, Any]]) -> dict[str, Any]:
+    """A curve as the page draws it, without the rounds that have no number, and its ends as text."""
+    known = [[r, value] for r, v in points if (value := number(v)) is not None]
+    ends = [metric.text(value) for _, value in (known[0], known[-1])] if known else []
+    return {"name": name, "points": known, "ends": ends, "scale": 100 if metric.percent else 1}
 
 
 def _state(events: list[dict[str, Any]], live: dict[str, Any], federated: bool, written: bool | None) -> str:
@@ -226,15 +237,17 @@ def _sites(
     return found
 
 
-def _by_round(clients: list[dict[str, Any]], names: list[str], metric: str) -> dict[str, Any]:
-    """For each site its metric in each round, newest first, with its status; None if there is no number."""
+def _by_round(clients: list[dict[str, Any]], names: list[str], score: Column | None) -> dict[str, Any]:
+    """For each site its score in each round, newest first, with its status and as text; None if there is no number."""
     rounds = sorted({int(row["round"]) for row in clients}, reverse=True)[:COLUMNS]
     rows: dict[str, dict[int, Any]] = {}
     for row in clients:
-        value, status = number(row.get(metric)), str(row.get("status", ""))
-        rows.setdefault(_name(row["client"], names), {})[int(row["round"])] = [value, status]
-    cells = {name: [found.get(r, [None, "absent"]) for r in rounds] for name, found in rows.items()}
-    return {"metric": metric, "rounds": rounds, "rows": [{"name": n, "cells": c} for n, c in cells.items()]}
+        value = None if score is None else number(row.get(score.name))
+        text = MISSING if score is None or value is None else score.metric.text(value)
+        rows.setdefault(_name(row["client"], names), {})[int(row["round"])] = [value, str(row.get("status", "")), text]
+    cells = {name: [found.get(r, [None, "absent", MISSING]) for r in rounds] for name, found in rows.items()}
+    rows_shown = [{"name": n, "cells": c} for n, c in cells.items()]
+    return {"metric": "score" if score is None else score.label, "rounds": rounds, "rows": rows_shown}
 
 
 def _name(client: Any, names: list[str]) -> str:

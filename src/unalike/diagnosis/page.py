@@ -11,11 +11,12 @@ from unalike.diagnosis import charts
 from unalike.diagnosis.clusters import NO_GROUPS
 from unalike.diagnosis.content import DiagnosisContent
 from unalike.diagnosis.measure import Measure
+from unalike.metrics.named_metrics import MISSING
 from unalike.reporting.charts.plotly_charts import labels
 from unalike.reporting.html import fill
 from unalike.reporting.panels import Panel, View
 from unalike.reporting.tables import Cell, Table
-from unalike.reporting.wording import MISSING, capital, probability, significant
+from unalike.reporting.wording import capital, probability, significant
 
 AXES = {
     "label skew": "0: equal labels, 1: no label in common",

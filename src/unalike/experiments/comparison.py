@@ -16,7 +16,8 @@ from unalike._utils.notebook import paragraph
 from unalike._utils.tensor_files import write_bytes
 from unalike.experiments.facts import FILE, ComparisonFacts, read_facts
 from unalike.experiments.run_facts import facts_of_run
-from unalike.runtime.records.history import History, Row, last_stage, selected
+from unalike.metrics.columns import Columns, derived
+from unalike.runtime.records.history import History, Row, last_stage
 from unalike.runtime.records.run_directory import RunDirectory
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ class Comparison:
         rounds: the history of every run, with the columns `method` and `seed` in front.
         clients: one row per method, seed and client: means over the rounds that the score of a run counts, or the
             values of the selected round where one was selected.
+        columns: what the columns of scores in these tables measure.
         facts: how the data differs, what crosses the wire, how to repeat the comparison.
         client_rounds: the scores of single clients by round, for at most 100 clients; None for more.
 
@@ -59,6 +61,7 @@ class Comparison:
 
     rounds: pd.DataFrame
     clients: pd.DataFrame
+    columns: Columns
     facts: ComparisonFacts
     client_rounds: pd.DataFrame | None = None
 
@@ -147,6 +150,7 @@ class Comparison:
             baseline=facts.baseline,
             rounds=self.rounds,
             clients=self.clients,
+            columns=self.columns,
             config=facts.config,
             command=facts.command,
             seed=facts.seed,
@@ -156,7 +160,6 @@ class Comparison:
             wire=pd.DataFrame(facts.wire) if facts.wire else None,
             warnings=facts.notes,
             target=target,
-            protocol=facts.plain,
             ends=facts.ends,
             estimate=facts.estimate,
             smallest_effect=facts.smallest_effect,
@@ -168,6 +171,7 @@ class Comparison:
     def save(self, folder: Path) -> None:
         """Write the tables and the facts into a folder; `load` reads them."""
         (folder / f"{BY_ROUND}.parquet").unlink(missing_ok=True)
+        self.columns.save(folder)
         tables = {"rounds": self.rounds, "clients": self.clients, BY_ROUND: self.client_rounds}
         for name, table in tables.items():
             if table is None:
@@ -199,25 +203,28 @@ class Comparison:
             kept = folder / f"{BY_ROUND}.parquet"
             by_round = pd.read_parquet(kept) if kept.exists() else None
             is_single_run = bool(RunDirectory(folder).events)
-            facts = facts_of_run(folder, rounds) if is_single_run else read_facts(folder)
+            columns = read_columns(folder, rounds, clients)
+            rows, client_rows = (cast(list[Row], table.to_dict("records")) for table in (rounds, clients))
+            history = History(rows, client_rows, columns)
+            facts = facts_of_run(folder, history) if is_single_run else read_facts(folder)
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise UnalikeError(
                 f"{folder} holds no finished comparison or run ({error}); give a folder that `unalike compare --out` or "
                 "`unalike run --out` wrote, or run the command to its end"
             ) from None
         if "method" not in rounds:
-            return cls._of_run(rounds, clients, facts)
-        return cls(rounds, clients, facts, by_round)
+            return cls._of_run(history, facts)
+        return cls(rounds, clients, columns, facts, by_round)
 
     @classmethod
-    def _of_run(cls, rounds: pd.DataFrame, clients: pd.DataFrame, facts: ComparisonFacts) -> Comparison:
+    def _of_run(cls, history: History, facts: ComparisonFacts) -> Comparison:
         """The comparison of one method under one seed, from the history of a single run."""
-        history = History(*(cast(list[Row], table.to_dict("records")) for table in (rounds, clients)))
         label, seed = facts.methods[0]["label"], facts.seed
         by_round = client_rounds(history, facts.clients)
         return cls(
-            labelled(rounds, label, seed),
+            labelled(history.rounds, label, seed),
             labelled(last_rounds(history, facts.clients), label, seed),
+            history.columns,
             facts,
             None if by_round is None else labelled(by_round, label, seed),
         )
@@ -247,9 +254,7 @@ class Comparison:
         return f"<Comparison of {methods} on {self.name}, {plural(self.rounds['seed'].nunique(), 'seed')}>"
 
     def _repr_html_(self) -> str:
-        from unalike.metrics.statistics import headline
-
-        metric = headline(self.summary).column
+        metric = self.columns.metric.column
         rows = self.summary.filter(items=(*SHOWN[:3], metric, f"{metric}_sd", *SHOWN[3:])).dropna(axis=1, how="all")
         return (
             paragraph(repr(self))
@@ -282,6 +287,18 @@ def open_comparison(folder: str | Path) -> Comparison:
     return Comparison.load(folder)
 
 
+def read_columns(folder: Path, rounds: pd.DataFrame, clients: pd.DataFrame) -> Columns:
+    """The columns of scores of a stored comparison or run. Folders of older versions name the first protocol elsewhere."""
+    from unalike.metrics.statistics import plain_protocol
+
+    file = folder / FILE
+    named = (
+        json.loads(file.read_text("utf-8")).get("plain", "") if file.exists() else RunDirectory(folder).first_protocol
+    )
+    names = [*rounds, *clients]
+    return Columns.load(folder, names, named or plain_protocol(rounds, clients, derived(names).metric))
+
+
 def _check_columns(**tables: pd.DataFrame) -> None:
     for name, table in tables.items():
         if missing := sorted(COLUMNS[name] - {*table}):
@@ -308,17 +325,17 @@ def last_rounds(history: History, names: Sequence[str]) -> pd.DataFrame:
     Only rounds of the last stage count. Where a round was selected for a protocol, the columns of that protocol hold the
     values of that round.
     """
-    from unalike.metrics.statistics import prefix_of, scored_rounds
+    from unalike.metrics.statistics import scored_rounds
 
     clients, since = history.clients, max(1, last_stage(history.rows))
     evaluated = sorted(clients["round"].unique())
     counted = [n for n in evaluated if n >= since] or evaluated
     recent = clients[clients["round"].isin(counted[-scored_rounds(len(counted)) :])].groupby("client", as_index=False)
     means = recent.mean(numeric_only=True).drop(columns="round")
-    for prefix, round in selected(history.rows).items():
+    for protocol, round in history.selected.items():
         selected_rows = clients[clients["round"] == round].set_index("client").reindex(means["client"])
-        for column in (c for c in map(str, means) if c != "client" and prefix_of(c) == prefix):
-            means[column] = selected_rows[column].to_numpy()
+        for name in (c.name for c in history.columns.all if c.protocol == protocol and c.name in means):
+            means[name] = selected_rows[name].to_numpy()
     sizes = {column: means[column].astype(int) for column in ("n_train", "n_test")}
     return means.assign(
         **sizes, client=[names[int(k)] for k in means["client"]], status=recent["status"].last()["status"]
@@ -326,17 +343,14 @@ def last_rounds(history: History, names: Sequence[str]) -> pd.DataFrame:
 
 
 def client_rounds(history: History, names: Sequence[str]) -> pd.DataFrame | None:
-    """The headline metric of each client by round, under each protocol; None for more than `MOST_CLIENTS` clients."""
+    """The deciding metric of each client by round, under each protocol; None for more than `MOST_CLIENTS` clients."""
     import numpy as np
-
-    from unalike.metrics.statistics import headline, prefix_of
 
     clients = history.clients
     if len(names) > MOST_CLIENTS or clients.empty:
         return None
     rounds = clients["round"].unique()
     kept = rounds[np.unique(np.linspace(0, len(rounds) - 1, min(MOST_ROUNDS, len(rounds))).round().astype(int))]
-    column = headline(clients).column
-    scores = [c for c in map(str, clients) if c == prefix_of(c) + column]
+    scores = [column.name for column in history.columns.scores if column.name in clients]
     table = clients.loc[clients["round"].isin(kept), ["round", "client", *scores]].reset_index(drop=True)
     return table.assign(client=[names[int(k)] for k in table["client"]])

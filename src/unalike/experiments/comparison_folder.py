@@ -46,11 +46,9 @@ class ComparisonFolder:
     @cached_property
     def training(self) -> Settings:
         """The settings that must agree before results are pooled: model, rounds, work, protocol, metric, version."""
-        from unalike.metrics.statistics import headline, plain_protocol
-
-        rounds, clients = self.comparison.rounds, self.comparison.clients
+        columns = self.comparison.columns
         settings = {k: v for k, v in self.config.items() if k not in (*DATA, *CELLS, *MACHINE)}
-        scored = {"metric": headline(rounds).column, "protocol": plain_protocol(rounds, clients)}
+        scored = {"metric": columns.metric.column, "protocol": columns.plain}
         return settings | scored | {"unalike": self.comparison.facts.versions.get("unalike")}
 
     @cached_property

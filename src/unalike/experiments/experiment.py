@@ -110,6 +110,7 @@ class _CellResults:
         return Comparison(
             pd.concat(self.rounds, ignore_index=True),
             pd.concat(self.clients, ignore_index=True),
+            self.ran[0].run_config.columns,
             replace(
                 _without_diverged(facts, self.rounds, [*facts.notes, *self.notes]),
                 ends=self.ends,
@@ -229,7 +230,7 @@ def run_cell(
     run = execute(cell.run_config, out=out, progress=count, trackers=trackers)
     has_trained = trained_rounds > 0
     if not has_trained:  # the result was read: report its last row once
-        count(run.history.last)
+        count(run.history.progress_row)
     return run, has_trained
 
 

@@ -82,7 +82,6 @@ def facts_of(
         versions=versions(),
         seed=seeds[0],
         clients=list(first.population.names),
-        plain=first.options.protocols[0],
     )
 
 

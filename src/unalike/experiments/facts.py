@@ -38,7 +38,6 @@ class ComparisonFacts:
         versions: versions of the software that produced the numbers.
         seed: the first seed; `partition` and `label_counts` describe its clients.
         clients: names of the clients.
-        plain: the protocol of the columns without a prefix; empty if it has to be read off the tables.
         ends: one entry per run: its rounds, why it ended, and the selected round (None if the last rounds count).
         estimate: the cost estimate beside the actual cost: rows of `what unit estimated actual`.
         smallest_effect: the smallest difference of interest; None for the default of the metric.
@@ -60,7 +59,6 @@ class ComparisonFacts:
     versions: dict[str, str] = field(default_factory=dict)
     seed: int = 0
     clients: list[str] = field(default_factory=list)
-    plain: str = ""
     ends: list[dict[str, Any]] = field(default_factory=list)
     estimate: list[dict[str, Any]] = field(default_factory=list)
     smallest_effect: float | None = None

@@ -121,11 +121,10 @@ class Joined:
     def ranks(self) -> Ranks | None:
         """Ranks of the shared methods over the pooled partitions; None below two of either."""
         from unalike.metrics.ranks import ranks
-        from unalike.metrics.statistics import headline
 
         if min(self.scores.shape) < 2:
             return None
-        return ranks(self.scores, headline(self.pooled[0].comparison.rounds).sign)
+        return ranks(self.scores, self.pooled[0].comparison.columns.metric.sign)
 
     def page(self, title: str | None = None, target: float | None = None) -> str:
         """The report as one HTML document; if all folders make one comparison, the report of that comparison."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import reduce
+from operator import or_
 from typing import TYPE_CHECKING, Any
 
 from unalike.experiments.comparison import Comparison, in_method_order
@@ -24,6 +26,7 @@ def merge(comparisons: Sequence[Comparison]) -> Comparison:
     merged = Comparison(
         rounds.drop_duplicates(["method", "seed", "round"]),
         clients.drop_duplicates(["method", "seed", "client"]),
+        reduce(or_, (c.columns for c in comparisons)),
         _merge_facts([c.facts for c in comparisons]),
         _merge_client_rounds(comparisons),
     )
@@ -111,4 +114,4 @@ def _relabelled(comparison: Comparison, labels: dict[str, str]) -> Comparison:
     tables = (comparison.rounds, comparison.clients, comparison.client_rounds)
     rounds, clients, by_round = (None if t is None else t.assign(method=t["method"].replace(new)) for t in tables)
     assert rounds is not None and clients is not None
-    return Comparison(rounds, clients, facts, by_round)
+    return Comparison(rounds, clients, comparison.columns, facts, by_round)

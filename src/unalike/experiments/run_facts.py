@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
+import math
 import tomllib
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from unalike.experiments.facts import FILE, ComparisonFacts, read_facts
-from unalike.runtime.records.history import Row, given
+from unalike.runtime.records.history import History
 from unalike.runtime.records.run_directory import MAY_DIFFER, RunDirectory, plain
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from unalike.data.partition_plan import PartitionPlan
 
 
-def facts_of_run(folder: Path, rounds: pd.DataFrame) -> ComparisonFacts:
+def facts_of_run(folder: Path, history: History) -> ComparisonFacts:
     """The facts about a run: those that the command line saved, otherwise those that its directory implies."""
     directory = RunDirectory(folder)
     config = directory.config or {}
     if not directory.finished:
-        progress = f"{rounds['round'].max()} of {config['rounds']} rounds"
-        return _mark_unfinished(_facts_of_directory(directory, rounds), progress, directory.diverged)
+        progress = f"{history.last['round']} of {config['rounds']} rounds"
+        return _mark_unfinished(_facts_of_directory(directory, history), progress, directory.diverged)
     saved = read_facts(folder) if (folder / FILE).exists() else None
     if saved is None or _continued_since(tomllib.loads(saved.config), config):
-        return _facts_of_directory(directory, rounds)
+        return _facts_of_directory(directory, history)
     return saved
 
 
@@ -44,7 +43,7 @@ def _mark_unfinished(facts: ComparisonFacts, progress: str, diverged: str) -> Co
     return replace(facts, unfinished=progress, notes=[*notes, *facts.notes], command=command)
 
 
-def _facts_of_directory(directory: RunDirectory, rounds: pd.DataFrame) -> ComparisonFacts:
+def _facts_of_directory(directory: RunDirectory, history: History) -> ComparisonFacts:
     """The facts that a run directory implies without a `comparison.json`."""
     import tomli_w
 
@@ -60,7 +59,7 @@ def _facts_of_directory(directory: RunDirectory, rounds: pd.DataFrame) -> Compar
     if plan is not None and data.get("classes"):
         counts = {n: dict(zip(data["classes"], row)) for n, row in zip(names, plan.counts.tolist(), strict=True)}
     return ComparisonFacts(
-        methods=[{"label": label, "spec": config["method"], "protocols": _scored_protocols(rounds)}],
+        methods=[{"label": label, "spec": config["method"], "protocols": _scored_protocols(history)}],
         baseline=label,
         config=tomli_w.dumps(plain(_flags(config))),
         command="# the run came from a program: call ua.run(...) there with the configuration below",
@@ -70,26 +69,23 @@ def _facts_of_directory(directory: RunDirectory, rounds: pd.DataFrame) -> Compar
         versions={"unalike": config["unalike"]},  # the directory records no other version
         seed=config["seed"],
         clients=names,
-        plain=next(iter(config.get("protocol", [])), ""),
-        ends=_run_end(directory, rounds),
+        ends=_run_end(directory, history),
     )
 
 
-def _scored_protocols(rounds: pd.DataFrame) -> list[str]:
-    """The protocols that have columns in a run's history."""
-    shared = rounds[[c for c in ("accuracy", "rmse") if c in rounds]].notna().any(axis=None)
-    personal = any(c in rounds for c in ("personal_accuracy", "personal_rmse"))
-    return [*(["clients"] if shared else []), *(["personal"] if personal else [])]
+def _scored_protocols(history: History) -> list[str]:
+    """The protocols that have scores in a run's history."""
+    columns = history.columns.scores
+    return [c.protocol for c in columns if any(not math.isnan(c.value(row)) for row in history.rows)]
 
 
-def _run_end(directory: RunDirectory, rounds: pd.DataFrame) -> list[dict[str, Any]]:
+def _run_end(directory: RunDirectory, history: History) -> list[dict[str, Any]]:
     """The entry of `ends` for a run; none for a run that has not ended."""
     if not directory.finished:
         return []
     last = next(event for event in reversed(directory.events) if event["event"] == "finished")
-    selected = given(cast(list[Row], rounds.to_dict("records")))
     run = {"method": directory.asked, "seed": (directory.config or {})["seed"]}
-    return [run | {"rounds": last["round"], "why": last["why"], "selected": selected}]
+    return [run | {"rounds": last["round"], "why": last["why"], "selected": history.final}]
 
 
 def _flags(config: dict[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.tensor_files import write_bytes
-from unalike.metrics.named_metrics import direction
+from unalike.metrics.columns import Column, Columns
 from unalike.runtime.records.history import DIVERGED
 from unalike.runtime.records.run_directory import RunDirectory
 
@@ -23,9 +23,6 @@ if TYPE_CHECKING:
 FILE = "cells.json"
 FINISHED, RUNNING, WAITING = "finished", "running", "waiting"
 """States of a cell besides `diverged`: it has ended, it has begun, it has not begun."""
-
-SeedScores = dict[str, dict[int, float]]
-"""Metric -> seed -> score of a method."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +45,7 @@ class Standing:
         seeds: seeds that are planned.
         rounds_done: rounds over all seeds, as far as they are on disk.
         rounds: rounds over all planned seeds.
-        metric: column of the score, such as `accuracy` or `personal_accuracy`; empty before the first result.
+        column: the column of the score, such as `accuracy` or `personal_accuracy`; None before the first result.
         score: mean score of the finished seeds, of the model that clients would use; NaN before the first one.
         difference: mean difference to the baseline over the seeds that both have finished; NaN if there is none.
         diverged: number of seeds that diverged.
@@ -60,7 +57,7 @@ class Standing:
     seeds: int
     rounds_done: int
     rounds: int
-    metric: str
+    column: Column | None
     score: float
     difference: float
     diverged: int
@@ -82,12 +79,16 @@ class Standings:
 
 @dataclass(frozen=True)
 class CellProgress:
-    """A cell as its folder shows it. `seconds` is the time from its begin to its end; NaN unless it was run in one go."""
+    """A cell as its folder shows it. `seconds` is the time from its begin to its end; NaN unless it was run in one go.
+
+    `score` is that of a finished run in its `column`, of the model in use.
+    """
 
     state: str
     rounds_done: int
     seconds: float
-    scores: dict[str, float]
+    column: Column | None = None
+    score: float = math.nan
 
 
 def save_cells(folder: Path, baseline: str, cells: Iterable[PlannedCell]) -> None:
@@ -113,7 +114,7 @@ def standings(folder: str | Path) -> Standings:
     found: dict[str, list[tuple[PlannedCell, CellProgress]]] = {}
     for cell in cells:
         found.setdefault(cell.method, []).append((cell, _progress(folder / cell.folder)))
-    scores = {name: _scores(own) for name, own in found.items()}
+    scores = {name: {cell.seed: p.score for cell, p in own if not math.isnan(p.score)} for name, own in found.items()}
     paces = {name: _pace(own) for name, own in found.items()}
     usual_pace = _mean(pace for pace in paces.values() if not math.isnan(pace))
     rows = [
@@ -124,20 +125,18 @@ def standings(folder: str | Path) -> Standings:
 
 
 def _rank(row: Standing) -> tuple[bool, float]:
-    return math.isnan(row.score), -(direction(row.metric) or 1) * row.score
+    return math.isnan(row.score), 0.0 if row.column is None else -row.column.metric.sign * row.score
 
 
 def _standing(
     name: str,
     own: Sequence[tuple[PlannedCell, CellProgress]],
-    scores: SeedScores,
-    baseline: SeedScores,
+    scores: Mapping[int, float],
+    baseline: Mapping[int, float],
     pace: float,
 ) -> Standing:
-    """The standing of a method, from its cells, its scores and those of the baseline, and its seconds per round."""
-    metric = next(iter(scores), "")
-    by_seed, baseline_by_seed = scores.get(metric, {}), next(iter(baseline.values()), {})
-    paired = [value - baseline_by_seed[seed] for seed, value in by_seed.items() if seed in baseline_by_seed]
+    """The standing of a method, from its cells, its scores and those of the baseline by seed, and its seconds per round."""
+    paired = [value - baseline[seed] for seed, value in scores.items() if seed in baseline]
     missing = sum(max(0, cell.rounds - p.rounds_done) for cell, p in own if p.state in (RUNNING, WAITING))
     return Standing(
         method=name,
@@ -145,21 +144,12 @@ def _standing(
         seeds=len(own),
         rounds_done=sum(p.rounds_done for _, p in own),
         rounds=sum(cell.rounds for cell, _ in own),
-        metric=metric,
-        score=_mean(by_seed.values()),
+        column=next((p.column for _, p in own if p.column is not None), None),
+        score=_mean(scores.values()),
         difference=_mean(paired),
         diverged=sum(p.state == DIVERGED for _, p in own),
         seconds_left=missing * pace if missing else 0.0,
     )
-
-
-def _scores(own: Sequence[tuple[PlannedCell, CellProgress]]) -> SeedScores:
-    """The scores of the finished cells of a method."""
-    scores: SeedScores = {}
-    for cell, progress in own:
-        for column, value in progress.scores.items():
-            scores.setdefault(column, {})[cell.seed] = value
-    return scores
 
 
 def _pace(own: Sequence[tuple[PlannedCell, CellProgress]]) -> float:
@@ -202,14 +192,15 @@ def _read_progress(folder: Path, *stamps: tuple[int, int]) -> CellProgress:
     directory = RunDirectory(folder)
     events = directory.events
     if not events:
-        return CellProgress(WAITING, 0, math.nan, {})
+        return CellProgress(WAITING, 0, math.nan)
     state = FINISHED if directory.finished else DIVERGED if directory.diverged else RUNNING
     rounds = _rounds(folder)
     done = 0 if rounds is None else int(rounds["round"].max())
     kinds = [event["event"] for event in events]
     in_one_go = state == FINISHED and kinds.count("begun") == 1
     seconds = events[-1]["time"] - events[0]["time"] if in_one_go else math.nan
-    return CellProgress(state, done, seconds, _final_scores(rounds, directory) if state == FINISHED else {})
+    column, score = (None, math.nan) if rounds is None or state != FINISHED else _final_score(rounds, directory)
+    return CellProgress(state, done, seconds, column, score)
 
 
 def _rounds(folder: Path) -> pd.DataFrame | None:
@@ -222,16 +213,13 @@ def _rounds(folder: Path) -> pd.DataFrame | None:
         return None
 
 
-def _final_scores(rounds: pd.DataFrame | None, directory: RunDirectory) -> dict[str, float]:
-    """Column -> score of a finished run, of the model in use; with the protocol `server` of the shared model, if there is one."""
+def _final_score(rounds: pd.DataFrame, directory: RunDirectory) -> tuple[Column | None, float]:
+    """The score of a finished run, of the model in use; with the protocol `server` of the shared model, if there is one."""
     from unalike.metrics.models_in_use import protocol_in_use
-    from unalike.metrics.statistics import headline, prefixes, tail_mean
+    from unalike.metrics.statistics import tail_mean
 
-    config = directory.config
-    if rounds is None or config is None:
-        return {}
-    table, plain = rounds.assign(method="", seed=0), config["protocol"][0]
-    protocol = plain if plain == "server" else protocol_in_use(table, plain)
-    name = prefixes(plain)[protocol] + headline(table).column
-    values = tail_mean(table, name)
-    return {name: float(values.iloc[0])} if len(values) else {}
+    table = rounds.assign(method="", seed=0)
+    columns = Columns.load(directory.path, rounds, directory.first_protocol)
+    column = columns.get("server" if columns.plain == "server" else protocol_in_use(table, columns))
+    values = () if column is None or column.name not in table else tail_mean(table, column).tolist()
+    return (column, float(values[0])) if values else (None, math.nan)

@@ -9,11 +9,12 @@ from typing import Any
 
 import pandas as pd
 
-from unalike.metrics.statistics import headline, require_columns
+from unalike.metrics.columns import Column
+from unalike.metrics.statistics import require_columns
 
 
 def to_target(
-    rounds: pd.DataFrame, target: float, column: str | None = None, lost: Mapping[str, int] = MappingProxyType({})
+    rounds: pd.DataFrame, target: float, column: Column, lost: Mapping[str, int] = MappingProxyType({})
 ) -> pd.DataFrame:
     """Rounds, MB and seconds until a run first scores `target` or better: `method seeds reached round mb seconds`.
 
@@ -21,14 +22,13 @@ def to_target(
     would favor the method. Only evaluated rounds after round 0 count. `lost`: method -> number of its seeds that diverged;
     `rounds` has no rows of them, and they count as seeds that did not reach the target.
     """
-    metric = headline(rounds)
-    column = column or metric.column
+    metric, name = column.metric, column.name
     spent = cumulative(rounds).assign(mb=lambda table: table["mb_down"] + table["mb_up"]).sort_values("round")
     rows: list[dict[str, Any]] = []
     for method in rounds["method"].unique():
         own = spent[spent["method"] == method]
-        scored = own[(own["round"] >= 1) & own[column].notna()]
-        there = scored[metric.sign * (scored[column] - target) >= -1e-12]
+        scored = own[(own["round"] >= 1) & own[name].notna()]
+        there = scored[metric.sign * (scored[name] - target) >= -1e-12]
         first = there.groupby("seed")[["round", "mb", "seconds"]].first()
         seeds = int(scored["seed"].nunique())
         if seeds:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -13,15 +14,15 @@ from unalike._utils.errors import UnalikeError
 from unalike.core.tasks import Task
 from unalike.metrics.metrics import (
     METRICS,
-    Custom,
     Metrics,
+    RunMetrics,
     balanced_accuracy,
     determination,
     macro_f1,
     measure,
     metric_names,
 )
-from unalike.metrics.named_metrics import known
+from unalike.metrics.named_metrics import KNOWN, Metric
 from unalike.metrics.scoring import Scores
 
 AREAS = ("roc_auc", "average_precision")
@@ -49,14 +50,14 @@ class MetricSums:
     own: Mapping[str, float | None] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, task: Task, scores: Scores, custom: Custom | None = None) -> MetricSums:
-        """The sums of scored samples; `custom` holds the metrics that were chosen by name."""
+    def of(cls, task: Task, scores: Scores, chosen: RunMetrics = MappingProxyType({})) -> MetricSums:
+        """The sums of scored samples; `chosen` holds the metrics besides those of the task."""
         n, total = len(scores.loss), float(scores.loss.sum(dtype=np.float64))
         loss = total if np.isfinite(total) else None
         if not n:
             return cls(n, loss)
-        measured = measure(task, scores, custom)
-        own = {name: _defined(measured[name]) for name in own_names(task, custom)}
+        measured = measure(task, scores, chosen)
+        own = {name: _defined(measured[name]) for name in own_names(task, chosen)}
         if task.name == "regression":
             y = scores.y.astype(np.float64)
             moments = (np.abs(scores.predicted - y).sum(), y.sum(), (y**2).sum())
@@ -66,18 +67,19 @@ class MetricSums:
         true, guessed, right = (tuple(np.bincount(v, minlength=width).tolist()) for v in (y, guess, y[y == guess]))
         return cls(n, loss, true, guessed, right, own=own)
 
-    def __add__(self, other: MetricSums) -> MetricSums:
+    def added(self, other: MetricSums, chosen: RunMetrics = MappingProxyType({})) -> MetricSums:
+        """The sums of the samples of both."""
         loss = None if self.loss is None or other.loss is None else self.loss + other.loss
         true, guessed, right = (
             _added(a, b) for a, b in ((getattr(self, f), getattr(other, f)) for f in ("true", "guessed", "right"))
         )
         unknown = (self.n and not self.moments) or (other.n and not other.moments)
         moments = () if unknown else _added(self.moments, other.moments)
-        return MetricSums(self.n + other.n, loss, true, guessed, right, moments, _pooled(self, other))
+        return MetricSums(self.n + other.n, loss, true, guessed, right, moments, _pooled(self, other, chosen))
 
-    def metrics(self, task: Task, custom: Custom | None = None) -> Metrics:
+    def metrics(self, task: Task, chosen: RunMetrics = MappingProxyType({})) -> Metrics:
         """The metrics as `measure` computes them from the samples."""
-        found = dict.fromkeys(metric_names(task, custom), float("nan"))
+        found = dict.fromkeys(metric_names(task, chosen), float("nan"))
         if not self.n:
             return found
         loss = float("nan") if self.loss is None else self.loss / self.n
@@ -110,7 +112,9 @@ class MetricSums:
         return cls(**plain)
 
     @classmethod
-    def read(cls, found: Any, task: Task, samples: int, classes: int, custom: Custom | None = None) -> MetricSums:
+    def read(
+        cls, found: Any, task: Task, samples: int, classes: int, chosen: RunMetrics = MappingProxyType({})
+    ) -> MetricSums:
         """Read the fields of a message from a client with `samples` test samples. Raises `UnalikeError` for impossible values."""
         if not isinstance(found, dict) or set(found) != set(cls.__dataclass_fields__):
             raise UnalikeError(f"metric sums have other fields than {', '.join(cls.__dataclass_fields__)}")
@@ -128,25 +132,29 @@ class MetricSums:
         if len({*map(len, counts)}) > 1 or sums_wrong or any(r > min(t, g) for t, g, r in zip(*counts, strict=True)):
             raise UnalikeError("the counts of metric sums contradict each other")
         _check_moments(found["moments"], task)
-        _check_own(found["own"], own_names(task, custom))
+        _check_own(found["own"], {name: _metric(name, chosen) for name in own_names(task, chosen)})
         return cls.restored(found | {"loss": None if loss is None else float(loss)})
 
 
-def own_names(task: Task, custom: Custom | None = None) -> tuple[str, ...]:
+def own_names(task: Task, chosen: RunMetrics = MappingProxyType({})) -> tuple[str, ...]:
     """The metrics that each client computes from its own samples, because sums and counts do not give them."""
-    chosen = tuple(name for name in custom or {} if name not in METRICS[task.name])
-    return tuple(dict.fromkeys((*chosen, *(AREAS if task.name == "binary" else ()))))
+    others = tuple(name for name in chosen if name not in METRICS[task.name])
+    return tuple(dict.fromkeys((*others, *(AREAS if task.name == "binary" else ()))))
 
 
-def unpooled(task: Task, custom: Custom | None = None) -> tuple[str, ...]:
+def unpooled(task: Task, chosen: RunMetrics = MappingProxyType({})) -> tuple[str, ...]:
     """The metrics of all clients' samples together that cannot be computed from what each of them sends."""
-    return tuple(n for n in own_names(task, custom) if (metric := known(n)) is None or not metric.is_mean)
+    return tuple(name for name in own_names(task, chosen) if not _metric(name, chosen).is_mean)
 
 
-def _pooled(a: MetricSums, b: MetricSums) -> dict[str, float | None]:
+def _metric(name: str, chosen: RunMetrics) -> Metric:
+    return chosen[name] if name in chosen else KNOWN[name]
+
+
+def _pooled(a: MetricSums, b: MetricSums, chosen: RunMetrics) -> dict[str, float | None]:
     """The metrics of both that are means over samples, as means over the samples of both."""
     parts = [sums for sums in (a, b) if sums.n]
-    names = [name for name in (parts[0].own if parts else ()) if (metric := known(name)) is not None and metric.is_mean]
+    names = [name for name in (parts[0].own if parts else ()) if _metric(name, chosen).is_mean]
     found: dict[str, float | None] = {}
     for name in names:
         values = [(part.n, part.own.get(name)) for part in parts]
@@ -166,14 +174,13 @@ def _check_moments(found: Any, task: Task) -> None:
         raise UnalikeError("the moments of metric sums contradict each other")
 
 
-def _check_own(found: Any, names: tuple[str, ...]) -> None:
-    if not isinstance(found, dict) or not set(found) <= set(names):
+def _check_own(found: Any, metrics: RunMetrics) -> None:
+    if not isinstance(found, dict) or not set(found) <= set(metrics):
         raise UnalikeError(
-            f"metric sums hold metrics other than {', '.join(names) or 'none'}: the task has none of them"
+            f"metric sums hold metrics other than {', '.join(metrics) or 'none'}: the task has none of them"
         )
     for name, value in found.items():
-        metric = known(name)
-        low, high = (-MOST, MOST) if metric is None else (max(metric.low, -MOST), min(metric.high, MOST))
+        low, high = max(metrics[name].low, -MOST), min(metrics[name].high, MOST)
         if value is not None and (type(value) not in (int, float) or not low <= value <= high):
             raise UnalikeError(f"{name} of metric sums is not a number from {low:g} to {high:g}")
 

@@ -17,23 +17,22 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import takewhile
+from types import MappingProxyType
 
 import numpy as np
 
 from unalike._utils.errors import UnalikeError
 from unalike.core.tasks import Task
-from unalike.metrics.named_metrics import Metric
+from unalike.metrics.columns import check_name
+from unalike.metrics.named_metrics import KNOWN, Formula, Metric, own_metric
 from unalike.metrics.scoring import Scores
 
 Metrics = dict[str, float]
-Custom = Mapping[str, Callable[[np.ndarray, np.ndarray, np.ndarray], float]]
-"""Name -> user-defined metric of labels [n], predictions [n] and logits ([n] for binary tasks and regression, else [n, C])."""
+Custom = Mapping[str, Formula]
+"""Name -> a function of the user's own, as `metrics=` takes them."""
 
-PROTOCOLS = ("server", "clients", "personal", "local")
-"""Evaluation protocols: the shared model on the server's test set or on the clients' test data, each client's personal model, each
-client's model after local training."""
-USED = "used"
-"""The protocol that scores the model in use: a client's personal model where the method trains one, else the shared model."""
+RunMetrics = Mapping[str, Metric]
+"""Column -> metric, for the metrics that a run computes besides those of its task."""
 USUAL = ("loss", "accuracy", "macro_f1", "rmse")
 """Metrics that come first among the columns."""
 BLOCK = 2**22
@@ -105,8 +104,8 @@ class Grouped:
             found.append(formula(*counts))
         return np.concatenate([*found, np.zeros(0)])
 
-    def one_by_one(self, name: str, metric: Callable[[np.ndarray, np.ndarray, np.ndarray], float]) -> np.ndarray:
-        """A user's metric, client by client; NaN without samples. It gets copies, so that it may overwrite its arguments."""
+    def one_by_one(self, name: str, metric: Formula) -> np.ndarray:
+        """A metric of samples, client by client; NaN without samples. It gets copies, so that it may overwrite its arguments."""
         parts = [slice(a, b) for a, b in zip(self.starts[:-1], self.starts[1:], strict=True)]
         given = self.scores.y, self.scores.predicted, self.scores.logits
         found = (metric(*(a[p].copy() for a in given)) if p.start < p.stop else np.nan for p in parts)
@@ -178,26 +177,26 @@ METRICS: dict[str, dict[str, Callable[[Grouped], np.ndarray]]] = {
 """Task -> metric -> formula, in the order of the columns."""
 
 
-def named_functions(custom: Custom | None) -> Custom:
-    """The user-defined metrics; empty for None. Raises `UnalikeError` unless they are functions by name."""
-    if custom and not (isinstance(custom, Mapping) and all(map(callable, custom.values()))):
+def own_metrics(functions: Custom | None) -> dict[str, Metric]:
+    """The user's own metrics by name. Raises `UnalikeError` unless they are functions under names that the tables do not use."""
+    if functions and not (isinstance(functions, Mapping) and all(map(callable, functions.values()))):
         raise UnalikeError(
-            f"metrics={custom!r}: expected names with functions, {{'cost': f}} with f(labels, predictions, logits)"
+            f"metrics={functions!r}: expected names with functions, {{'cost': f}} with f(labels, predictions, logits)"
         )
-    return custom or {}
+    for name in functions or {}:
+        check_name(name, BUILT_IN)
+    return {name: own_metric(name, function) for name, function in (functions or {}).items()}
 
 
-def metric_names(task: Task, custom: Custom | None = None) -> tuple[str, ...]:
-    """The metrics that `measure` computes. Raises `UnalikeError` for a user-defined metric with an invalid or used name."""
-    for name in named_functions(custom):
-        fits = name.isidentifier() and not name.endswith("selected") and name.split("_")[0] not in _RESERVED
-        if not isinstance((custom or {})[name], Metric) and (not fits or name in BUILT_IN | _COLUMNS):
-            raise UnalikeError(
-                f"metrics: found the name {name!r}; expected a name of letters, digits and underscores that does not begin with "
-                f"{', '.join(_RESERVED)}, does not end in selected and is none of {', '.join(sorted(BUILT_IN | _COLUMNS))}"
-            )
-    chosen = [name for name, metric in (custom or {}).items() if isinstance(metric, Metric)]
-    return tuple(dict.fromkeys((*chosen, *METRICS[task.name], *(custom or {}))))
+def run_metrics(task: Task, chosen: RunMetrics = MappingProxyType({})) -> dict[str, Metric]:
+    """Column -> metric, for all metrics of a run in the order of its columns: those that lead, those of the task, the others."""
+    leading = {name: metric for name, metric in chosen.items() if metric.leads}
+    return leading | {name: KNOWN[name] for name in METRICS[task.name] if name not in leading} | dict(chosen)
+
+
+def metric_names(task: Task, chosen: RunMetrics = MappingProxyType({})) -> tuple[str, ...]:
+    """The names of the metrics that `measure` computes."""
+    return tuple(run_metrics(task, chosen))
 
 
 def in_front(metrics: Mapping[str, float]) -> Metrics:
@@ -208,30 +207,20 @@ def in_front(metrics: Mapping[str, float]) -> Metrics:
 
 BUILT_IN = frozenset(name for metrics in METRICS.values() for name in metrics)
 """The metrics of all tasks."""
-_RESERVED = ("val", *PROTOCOLS, USED, "min", "max", "mean", "std")
-_HISTORY = (
-    "round stage seconds participants train_loss bytes bytes_down bytes_up client n_train n_test status method seed"
-)
-_SUMMARY = (
-    "partition protocol baseline seeds pairs accuracy_sd rmse_sd difference ci_low ci_high boot_low boot_high p p_holm p_exact "
-    "better won role verdict probability_best client_sd worst_decile mb_down mb_up"
-)
-_COLUMNS = frozenset(f"{_HISTORY} {_SUMMARY}".split())
-"""Names of other columns in the history and in a comparison's summary."""
 
 
-def measure(task: Task, scores: Scores, custom: Custom | None = None) -> Metrics:
+def measure(task: Task, scores: Scores, chosen: RunMetrics = MappingProxyType({})) -> Metrics:
     """The metrics over all samples; NaN if there are none."""
-    return per_client(task, replace(scores, client=np.zeros(len(scores.loss), np.int64)), 1, custom)[0]
+    return per_client(task, replace(scores, client=np.zeros(len(scores.loss), np.int64)), 1, chosen)[0]
 
 
-def per_client(task: Task, scores: Scores, clients: int, custom: Custom | None = None) -> list[Metrics]:
+def per_client(task: Task, scores: Scores, clients: int, chosen: RunMetrics = MappingProxyType({})) -> list[Metrics]:
     """The metrics of each of `clients` clients."""
     own = Grouped(scores.of(np.argsort(scores.client, kind="stable")), clients)
-    formulas, given = METRICS[task.name], custom or {}
+    formulas = METRICS[task.name]
     with np.errstate(invalid="ignore", divide="ignore"):  # a client without samples has no metric
         columns = {
-            name: (formulas[name](own) if name in formulas else own.one_by_one(name, given[name])).tolist()
-            for name in metric_names(task, custom)
+            name: (formulas[name](own) if name in formulas else own.one_by_one(name, chosen[name])).tolist()
+            for name in metric_names(task, chosen)
         }
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]

@@ -5,48 +5,54 @@ Methods with and without personal models can be compared by it, since both are s
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
 import pandas as pd
 
-from unalike.metrics.metrics import USED
-from unalike.metrics.statistics import headline, prefix_of, prefixes
+from unalike.metrics.columns import USED, Column, Columns
 
 
-def personal_methods(rounds: pd.DataFrame, plain: str = "clients") -> list[str]:
+def personal_methods(rounds: pd.DataFrame, columns: Columns) -> list[str]:
     """The methods that have scores of personal models, in order of appearance."""
-    column = prefixes(plain)["personal"] + headline(rounds).column
-    return _scored(rounds, column)
+    return _scored(rounds, columns.get("personal"))
 
 
-def protocol_in_use(rounds: pd.DataFrame, plain: str = "clients") -> str:
+def protocol_in_use(rounds: pd.DataFrame, columns: Columns) -> str:
     """The protocol that scores the model in use of every method.
 
-    `personal` if every method has personal models, `used` if some have, `plain` if none has. It is `plain`, too, if the other
-    methods are not scored on the clients' test samples (`--protocol server`).
+    `personal` if every method has personal models, `used` if some have, that of the plain columns if none has. It is the last,
+    too, if the other methods are not scored on the clients' test samples (`--protocol server`).
     """
-    front, column = prefixes(plain), headline(rounds).column
-    personal = personal_methods(rounds, plain)
-    shared = [name for name in _scored(rounds, front["clients"] + column) if name not in personal]
-    others = [name for name in _scored(rounds, column) if name not in (*personal, *shared)]
+    personal = personal_methods(rounds, columns)
+    shared = [name for name in _scored(rounds, columns.get("clients")) if name not in personal]
+    plain = _scored(rounds, columns.get(columns.plain))
+    others = [name for name in plain if name not in (*personal, *shared)]
     if not personal or others:
-        return plain
+        return columns.plain
     return USED if shared else "personal"
 
 
-def with_models_in_use(table: pd.DataFrame, personal: Collection[str], plain: str = "clients") -> pd.DataFrame:
+def with_models_in_use(table: pd.DataFrame, personal: Collection[str], columns: Columns) -> pd.DataFrame:
     """The table with a column `used_x` for every `personal_x`: its value for the methods `personal`, else the shared model's."""
-    front = prefixes(plain)
-    own = table["method"].isin(personal)
-    rests = [c.removeprefix(front["personal"]) for c in map(str, table) if prefix_of(c) == front["personal"]]
-    used = {}
-    for rest in rests:
-        shared = front["clients"] + rest
-        known = table[shared] if shared in table else pd.Series(index=table.index, dtype=object)
-        used[f"{USED}_{rest}"] = table[front["personal"] + rest].where(own, known)
+    has_own, used = table["method"].isin(personal), {}
+    for new, own, shared in _names_in_use(columns):
+        if own in table:
+            of_shared = table[shared] if shared in table else pd.Series(index=table.index, dtype=object)
+            used[new] = table[own].where(has_own, of_shared)
     return table.assign(**used)
 
 
-def _scored(rounds: pd.DataFrame, column: str) -> list[str]:
+def _names_in_use(columns: Columns) -> Iterator[tuple[str, str, str]]:
+    """The names of a column of the models in use, of the personal models and of the shared model ("" for none)."""
+    for new in (column for column in columns.with_used().all if column.protocol == USED):
+        own, shared = (columns.get(protocol, new.metric.column, new.split) for protocol in ("personal", "clients"))
+        assert own is not None
+        yield new.name, own.name, "" if shared is None else shared.name
+        yield new.selected, own.selected, "" if shared is None else shared.selected
+
+
+def _scored(rounds: pd.DataFrame, column: Column | None) -> list[str]:
     """The methods with a score in this column."""
-    return [] if column not in rounds else [str(name) for name in rounds.loc[rounds[column].notna(), "method"].unique()]
+    if column is None or column.name not in rounds:
+        return []
+    return [str(name) for name in rounds.loc[rounds[column.name].notna(), "method"].unique()]

@@ -4,17 +4,17 @@
 ['roc_auc', 'sensitivity_at_90']
 
 Metrics that are chosen (`--metric roc_auc`) are the first metric columns of every table, and the first one decides: comparisons,
-patience and the best round go by it. `known` finds the metric of a column again, for tables that are read from a file.
+patience and the best round go by it. Packages add metrics through the entry-point group `unalike.metrics`: a module that
+registers functions without required arguments which return a `Metric`.
 """
 
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -30,10 +30,10 @@ Formula = Callable[[np.ndarray, np.ndarray, np.ndarray], float]
 """Labels [n], predictions [n] and logits ([n] for binary tasks and regression, else [n, C]) -> the metric."""
 LABELS, NUMBERS = ("classification", "binary"), ("regression",)
 
-WORST_DECILE = "worst_decile_"
-"""Before a metric: its mean over the worst tenth of the clients, as a score of a run."""
-
 registry = Registry("metric", home="unalike.metrics.named_metrics")
+
+STORED = ("column", "sign", "title", "word", "low", "high", "percent")
+"""The fields of a metric that a folder stores with its tables."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Metric:
 
     Args:
         column: name of its column in every table.
-        sign: +1 if higher is better, -1 if lower is.
+        sign: +1 if higher is better, -1 if lower is; 0 if it is not known, as of a function that a user gives.
         title: heading of a column.
         word: name in a sentence.
         tasks: names of the tasks for which it is defined.
@@ -53,6 +53,7 @@ class Metric:
         two_classes: whether it is defined for two classes only.
         is_mean: whether it is a mean over samples, so that the means of several sites can be added up.
         positive: name of the positive class; the last class unless given.
+        leads: whether its columns stand in front of the loss, so that it may decide.
     """
 
     column: str
@@ -67,6 +68,17 @@ class Metric:
     two_classes: bool = False
     is_mean: bool = False
     positive: str | None = None
+    leads: bool = True
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What a folder stores of it, without infinite bounds, which JSON has not."""
+        return {name: value for name in STORED if (value := getattr(self, name)) not in (-math.inf, math.inf)}
+
+    @classmethod
+    def restored(cls, facts: Mapping[str, Any]) -> Metric:
+        """The inverse of `facts`, without what computes the metric."""
+        return cls(**{"low": -math.inf, "high": math.inf} | {name: facts[name] for name in STORED if name in facts})
 
     @property
     def bounded(self) -> bool:
@@ -78,9 +90,43 @@ class Metric:
         assert self.formula is not None
         return self.formula(labels, predicted, logits)
 
+    @property
+    def of_worst_tenth(self) -> Metric:
+        """Its mean over the worst tenth of the clients, as a metric of a run."""
+        return replace(
+            self,
+            column=f"worst_decile_{self.column}",
+            title=f"{self.title} of the worst tenth",
+            word=f"{self.word} of the worst tenth of clients",
+        )
+
     def worst_first(self, values: pd.Series) -> pd.Series:
         """The values sorted from the worst to the best."""
         return values.sort_values(ascending=self.sign > 0, kind="stable")
+
+    @property
+    def unit(self) -> str:
+        """The unit of a difference, with a leading space: points of a share; empty for others, such as RMSE."""
+        return " points" if self.percent else ""
+
+    def text(self, value: float) -> str:
+        """A value as every table and sentence shows it: `34.1 %`, or three significant digits; a dash for NaN."""
+        return as_text(value, f"{100 * value:.1f}{PERCENT}" if self.percent else significant(value))
+
+    def difference(self, value: float) -> str:
+        """A signed difference: `+2.1 points`, or of a metric without percent `+0.0213`."""
+        return as_text(value, f"{self._scaled(value, '+')}{self.unit}")
+
+    def amount(self, value: float) -> str:
+        """A size without a sign and without the unit, such as a standard deviation: `2.1`."""
+        return as_text(value, self._scaled(value))
+
+    def interval(self, low: float, high: float) -> str:
+        """An interval of differences: `+0.3 to +1.9`."""
+        return as_text(low + high, f"{self._scaled(low, '+')} to {self._scaled(high, '+')}")
+
+    def _scaled(self, value: float, sign: str = "") -> str:
+        return f"{100 * value:{sign or '-'}.1f}" if self.percent else significant(value, sign)
 
     def of(self, task: Task, classes: Sequence[str] | None) -> Metric:
         """The metric for a task with these classes. Raises `UnalikeError` if it is not defined for them."""
@@ -108,32 +154,31 @@ def read(specs: Iterable[str]) -> list[Metric]:
     return found
 
 
-def known(column: str) -> Metric | None:
-    """The metric of a column without the prefix of a protocol; None for a user's own metric and for other columns."""
-    at = re.fullmatch(r"sensitivity_at_(\d+)(?:_(\d+))?", column)
-    if at:
-        return sensitivity_at(specificity=float(f"{at[1]}.{at[2] or 0}") / 100)
-    if column.startswith(WORST_DECILE):
-        whole = known(column.removeprefix(WORST_DECILE))
-        return whole and replace(
-            whole,
-            column=column,
-            title=f"{whole.title} of the worst tenth",
-            word=f"{whole.word} of the worst tenth of clients",
-        )
-    return KNOWN.get(column)
+def own_metric(name: str, formula: Formula | None = None) -> Metric:
+    """A metric of the user's own, of which neither direction nor bounds are known."""
+    return Metric(
+        *(name, 0, name, name.replace("_", " "), (*LABELS, *NUMBERS), formula), low=-np.inf, high=np.inf, leads=False
+    )
 
 
-def direction(column: str) -> int | None:
-    """+1 if higher is better in a column such as `personal_val_accuracy`, -1 if lower is, None if it is not known."""
-    metric = known(re.sub("^((server|clients|personal|local)_)?(val_)?", "", column))
-    return None if metric is None else metric.sign
+MISSING = "–"
+PERCENT = "\u00a0%"
+"""The sign with a no-break space, so that no line ends between a number and its sign."""
 
 
-def deciding(columns: Iterable[object]) -> Metric | None:
-    """The metric that decides: the first metric among the columns of a table; the loss, which is always there, does not count."""
-    found = (known(str(column)) for column in columns if column != "loss")
-    return next((metric for metric in found if metric is not None), None)
+def significant(value: float, sign: str = "", digits: int = 3) -> str:
+    """A number with `digits` significant digits, trailing zeros included; only tiny numbers have an exponent."""
+    if not value or not math.isfinite(value):
+        return f"{value:{sign}.0f}"
+    power = int(f"{value:.{digits - 1}e}".split("e")[1])  # after rounding: 99.96 becomes 100
+    if power < -4:
+        return f"{value:{sign}.{digits - 1}e}"
+    return f"{value:{sign},.{max(0, digits - 1 - power)}f}"
+
+
+def as_text(value: float, text: str) -> str:
+    """The text of a number with a proper minus sign; a dash where the number is missing."""
+    return MISSING if math.isnan(value) else text.replace("-", "−")
 
 
 def probabilities(logits: np.ndarray) -> np.ndarray:

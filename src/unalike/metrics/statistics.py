@@ -1,13 +1,12 @@
-"""The scores of a comparison: its metric, the score of a run, and scores of single clients.
+"""The scores of a comparison: the score of a run, and scores of single clients.
 
-Every function is pure and takes the tables of a comparison:
+Every function is pure. It takes the tables of a comparison, and the column of scores that it reads (`columns.Column`):
 
 * `rounds`, one row per evaluated round:
   `method seed round seconds loss accuracy macro_f1 bytes_down bytes_up [personal_accuracy ...]`;
 * `clients`, one row per method, seed and client: `method seed client accuracy [personal_accuracy ...]`.
 
-For regression both have `rmse` (and `personal_rmse`) instead of `accuracy` and `macro_f1`. Chosen metrics stand in front of the
-loss; the first metric decides.
+For regression both have `rmse` (and `personal_rmse`) instead of `accuracy` and `macro_f1`.
 """
 
 from __future__ import annotations
@@ -19,64 +18,23 @@ from dataclasses import dataclass
 import pandas as pd
 
 from unalike._utils.errors import UnalikeError
+from unalike.metrics.columns import Column, Columns
 from unalike.metrics.inference import ROUNDING
-from unalike.metrics.metrics import PROTOCOLS, USED
-from unalike.metrics.named_metrics import Metric, deciding
-
-SCORED = (*PROTOCOLS, USED)
-"""The protocols of runs and comparisons."""
+from unalike.metrics.named_metrics import Metric
 
 
-def prefixes(plain: str = "clients") -> dict[str, str]:
-    """Protocol -> the prefix of its columns. `plain`, the first protocol of a run, has no prefix."""
-    return {plain: ""} | {name: f"{name}_" for name in SCORED if name != plain}
-
-
-def plain_protocol(rounds: pd.DataFrame, clients: pd.DataFrame) -> str:
-    """The protocol of the columns without a prefix: `server` if they hold scores and the clients have none."""
-    metric = headline(rounds)
-    scored = rounds[metric.column].notna().any()
-    return "server" if scored and clients[metric.column].isna().all() else "clients"
+def plain_protocol(rounds: pd.DataFrame, clients: pd.DataFrame, metric: Metric) -> str:
+    """The protocol of the columns without a prefix, for tables without a schema: `server` if only `rounds` has scores there."""
+    scored = [
+        name in table and bool(table[name].notna().any()) for table in (rounds, clients) for name in [metric.column]
+    ]
+    return "server" if scored == [True, False] else "clients"
 
 
 def in_order(table: pd.DataFrame, methods: Iterable[str]) -> pd.DataFrame:
     """The rows sorted by method in the given order; the order within a method is kept."""
     place = {name: i for i, name in enumerate(methods)}
     return table.sort_values("method", key=lambda names: names.map(place), kind="stable", ignore_index=True)
-
-
-def headline(table: pd.DataFrame) -> Metric:
-    """The metric that decides: the one that comes first among the columns. Raises `UnalikeError` if there is none."""
-    metric = deciding(table)
-    if metric is None:
-        raise UnalikeError(
-            f"the table has no headline metric (found {_listed(table)}); expected a column such as 'accuracy' or 'rmse'"
-        )
-    return metric
-
-
-def prefix_of(column: str) -> str:
-    """The protocol's prefix of a column name; empty for columns without one."""
-    return next((f"{name}_" for name in SCORED if column.startswith(f"{name}_")), "")
-
-
-def extra_metrics(rounds: pd.DataFrame) -> list[str]:
-    """The metrics besides the headline metric and the loss: macro_f1, balanced_accuracy, user-defined ones and the like."""
-    known = {
-        "method",
-        "seed",
-        "round",
-        "seconds",
-        "participants",
-        "loss",
-        "train_loss",
-        "bytes_down",
-        "bytes_up",
-        "selected",
-        "stage",
-    }
-    fronts = tuple(f"{name}_" for name in (*SCORED, "val"))
-    return [c for c in map(str, rounds) if c not in known | {headline(rounds).column} and not c.startswith(fronts)]
 
 
 MOST_ROUNDS = 10
@@ -91,48 +49,40 @@ def scored_rounds(evaluated: int) -> int:
     return max(1, min(MOST_ROUNDS, evaluated // 3))
 
 
-def tail_mean(rounds: pd.DataFrame, column: str) -> pd.Series:
-    """The score of each run: the mean of `column` over its last rounds, indexed by (method, seed) in order of appearance.
+def tail_mean(rounds: pd.DataFrame, column: Column) -> pd.Series:
+    """The score of each run: the mean of a column over its last rounds, indexed by (method, seed) in order of appearance.
 
     `scored_rounds` says how many rounds count. Round 0, the untrained model, never counts. Only rounds of a run's last stage
     count, since earlier stages train models that are not the result of the method. A run without an evaluated round is left
-    out. Where a column `selected` marks one round of each run (chosen by its validation score), only this round counts. Each
-    protocol has its own such column, for example `personal_selected` for `personal_accuracy`.
+    out. Where `column.selected` marks one round of each run (chosen by its validation score), only this round counts.
     """
     evaluated = _evaluated(rounds, column)
-    means = evaluated.groupby(["method", "seed"], sort=False)[column].agg(
+    means = evaluated.groupby(["method", "seed"], sort=False)[column.name].agg(
         lambda values: values.tail(scored_rounds(len(values))).mean()
     )
     runs = pd.MultiIndex.from_frame(rounds[["method", "seed"]].drop_duplicates())
     return means.reindex(runs).dropna()
 
 
-def scoring_rule(rounds: pd.DataFrame) -> str:
+def scoring_rule(rounds: pd.DataFrame, columns: Columns) -> str:
     """The rounds that scores are means over, in words: `mean of the last 10 of 30 evaluated rounds`."""
-    if any(str(column).endswith("selected") for column in rounds):
+    if any(column.selected in rounds for column in columns.scores):
         return "the round with the best validation score"
-    column = next(f"{p}{headline(rounds).column}" for p in _scored_prefixes(rounds))
-    counts = _evaluated(rounds, column).groupby(["method", "seed"]).size().unique().tolist()
+    scored = [c for c in columns.scores if c.name in rounds and rounds[c.name].notna().any()]
+    evaluated = _evaluated(rounds, (scored or columns.scores)[0])
+    counts = evaluated.groupby(["method", "seed"]).size().unique().tolist()
     if len(counts) != 1:
         return f"mean of the last third of the evaluated rounds, at most {MOST_ROUNDS}"
     counted = scored_rounds(counts[0])
     return f"mean of the last {counted} of {counts[0]} evaluated rounds" if counted > 1 else "the last evaluated round"
 
 
-def _scored_prefixes(rounds: pd.DataFrame) -> list[str]:
-    """The prefixes of the protocols that have a score; that of the shared model, if there is none."""
-    column = headline(rounds).column
-    fronts = ("", *(f"{name}_" for name in SCORED))
-    return [p for p in fronts if f"{p}{column}" in rounds and rounds[f"{p}{column}"].notna().any()] or [""]
-
-
-def _evaluated(rounds: pd.DataFrame, column: str) -> pd.DataFrame:
+def _evaluated(rounds: pd.DataFrame, column: Column) -> pd.DataFrame:
     """The rows that a score may count, oldest first."""
-    require_columns(rounds, "rounds", "method", "seed", "round", column)
-    counted = (rounds["round"] >= 1) & rounds[column].notna() & _of_last_stage(rounds)
-    chosen = f"{prefix_of(column)}selected"
-    if chosen in rounds:
-        counted &= rounds[chosen].eq(True)
+    require_columns(rounds, "rounds", "method", "seed", "round", column.name)
+    counted = (rounds["round"] >= 1) & rounds[column.name].notna() & _of_last_stage(rounds)
+    if column.selected in rounds:
+        counted &= rounds[column.selected].eq(True)
     return rounds[counted].sort_values("round", kind="stable")
 
 
@@ -146,19 +96,19 @@ class Rise:
     rounds: int
 
 
-def still_rising(rounds: pd.DataFrame, column: str, smallest: float) -> list[Rise]:
+def still_rising(rounds: pd.DataFrame, column: Column, smallest: float) -> list[Rise]:
     """The methods whose score rose by more than `smallest` over the last third of their evaluated rounds.
 
     The gain of a run is the slope of a line through these rounds, times the rounds that they span, so that noise of single
     rounds does not count. The mean gain over seeds must exceed two standard errors. Runs with a selected round are left out,
     since their last rounds do not count.
     """
-    if f"{prefix_of(column)}selected" in rounds:
+    if column.selected in rounds:
         return []
     found = []
     for method, own in _evaluated(rounds, column).groupby("method", sort=False):
-        lines = [_line(run.tail(max(3, len(run) // 3 + 1)), column) for _, run in own.groupby("seed")]
-        gains = headline(rounds).sign * pd.Series([gain for gain, _ in lines], dtype=float)
+        lines = [_line(run.tail(max(3, len(run) // 3 + 1)), column.name) for _, run in own.groupby("seed")]
+        gains = column.metric.sign * pd.Series([gain for gain, _ in lines], dtype=float)
         error = gains.std(ddof=1) / math.sqrt(len(gains)) if len(gains) > 1 else 0.0
         if gains.mean() > max(smallest, 2 * error):
             found.append(
@@ -181,21 +131,20 @@ def _of_last_stage(rounds: pd.DataFrame) -> pd.Series:
     return stage == stage.groupby([rounds["method"], rounds["seed"]]).transform("max")
 
 
-def client_effects(clients: pd.DataFrame, baseline: str, prefix: str = "") -> pd.DataFrame:
+def client_effects(clients: pd.DataFrame, baseline: str, column: Column) -> pd.DataFrame:
     """Clients' gains and losses compared with the baseline: `method worst better_off worse_off largest_loss`.
 
     `worst` is the score of the worst client (mean over seeds); `better_off` and `worse_off` are shares of all pairs
     (seed, client); `largest_loss` is the largest loss of a client compared with its score under the baseline, 0 if no client
     loses.
     """
-    metric = headline(clients)
-    column = prefix + metric.column
-    if column not in clients:
+    metric = column.metric
+    if column.name not in clients:
         return pd.DataFrame(columns=["method", "worst", "better_off", "worse_off", "largest_loss"])
-    scores = clients.dropna(subset=[column]).set_index(["seed", "client"])
-    base = scores.loc[scores["method"] == baseline, column]
+    scores = clients.dropna(subset=[column.name]).set_index(["seed", "client"])
+    base = scores.loc[scores["method"] == baseline, column.name]
     rows = []
-    for method, own in scores.groupby("method", sort=False)[column]:
+    for method, own in scores.groupby("method", sort=False)[column.name]:
         gain = (metric.sign * (own - base)).dropna().round(9)
         gain = gain.mask(
             gain.abs() <= ROUNDING * base.reindex(gain.index).abs(), 0.0

@@ -7,17 +7,11 @@ from typing import Any
 
 import pandas as pd
 
+from unalike.metrics.columns import Column, Columns
 from unalike.metrics.costs import totals
 from unalike.metrics.inference import difference_table, family_tests, probability_best
-from unalike.metrics.statistics import (
-    Metric,
-    extra_metrics,
-    headline,
-    prefixes,
-    require_method,
-    tail_mean,
-    worst_decile,
-)
+from unalike.metrics.named_metrics import Metric
+from unalike.metrics.statistics import require_method, tail_mean, worst_decile
 from unalike.metrics.verdicts import CANDIDATE, Rules, roles, verdicts
 
 COMPARED = (
@@ -36,7 +30,7 @@ COMPARED = (
 """Columns of a summary that compare a method with the baseline."""
 
 
-def summary(rounds: pd.DataFrame, clients: pd.DataFrame, rules: Rules) -> pd.DataFrame:
+def summary(rounds: pd.DataFrame, clients: pd.DataFrame, columns: Columns, rules: Rules) -> pd.DataFrame:
     """One row per method and protocol, in order of appearance. The columns, for accuracy, are:
 
     `method protocol role seeds accuracy accuracy_sd macro_f1 [further metrics] loss verdict probability_best pairs difference
@@ -50,37 +44,40 @@ def summary(rounds: pd.DataFrame, clients: pd.DataFrame, rules: Rules) -> pd.Dat
     `verdict` is that of `verdicts.verdicts`, empty for methods that are no candidates. `mb_down`, `mb_up` and `seconds` are totals
     of a run, averaged over seeds.
     """
-    metric = headline(rounds)
     require_method(rounds, rules.baseline)
+    names = _names(rounds, columns)
     tables = []
-    for protocol, prefix in prefixes(rules.plain).items():
-        scores = scores_by_seed(rounds, prefix + metric.column)
+    for column in columns.scores:
+        scores = scores_by_seed(rounds, column)
         if scores:
-            tables.append(_of_protocol(rounds, clients, rules, protocol, prefix, scores))
+            tables.append(_of_protocol(rounds, clients, columns, rules, column, scores))
     if not tables:
-        return pd.DataFrame(columns=_columns(rounds, metric))
+        return pd.DataFrame(columns=names)
     found = pd.concat(tables, ignore_index=True)
     place = {name: i for i, name in enumerate(rounds["method"].unique())}
     found = found.sort_values("method", key=lambda names: names.map(place), kind="stable", ignore_index=True)
-    return found.reindex(columns=_columns(rounds, metric))
+    return found.reindex(columns=names)
 
 
 def _of_protocol(
     rounds: pd.DataFrame,
     clients: pd.DataFrame,
+    columns: Columns,
     rules: Rules,
-    protocol: str,
-    prefix: str,
+    column: Column,
     scores: dict[str, pd.Series],
 ) -> pd.DataFrame:
-    metric, costs = headline(rounds), totals(rounds)
+    metric, costs = column.metric, totals(rounds)
+    others = {m.column: columns.get(column.protocol, m.column) for m in columns.metrics if m != metric}
+    by_method = {name: scores_by_seed(rounds, other) for name, other in others.items() if other is not None}
     rows = []
     for method, values in scores.items():
-        row: dict[str, Any] = {"method": method, "protocol": protocol, "seeds": len(values)}
+        row: dict[str, Any] = {"method": method, "protocol": column.protocol, "seeds": len(values)}
         row |= {metric.column: values.mean(), f"{metric.column}_sd": _sd(values)}
-        row |= _others(rounds, prefix, method) | _spread(clients, prefix + metric.column, metric, method)
+        row |= {name: found[method].mean() for name, found in by_method.items() if method in found}
+        row |= _spread(clients, column, method)
         rows.append(row | costs.loc[method].to_dict())
-    found = roles(rounds, prefix + metric.column, scores, rules)
+    found = roles(rounds, column, scores, rules)
     tests = judged(scores, found, rules, metric).drop(columns=["sd", "df"])
     return pd.DataFrame(rows).assign(role=list(found.values())).merge(tests, left_on="method", right_index=True)
 
@@ -112,9 +109,9 @@ def judged(scores: dict[str, pd.Series], role: dict[str, str], rules: Rules, met
     )
 
 
-def scores_by_seed(rounds: pd.DataFrame, column: str) -> dict[str, pd.Series]:
+def scores_by_seed(rounds: pd.DataFrame, column: Column) -> dict[str, pd.Series]:
     """Method -> its scores by seed; methods without a score in this column are left out."""
-    if column not in rounds:
+    if column.name not in rounds:
         return {}
     means = tail_mean(rounds, column)
     return {str(method): values.droplevel("method") for method, values in means.groupby("method", sort=False)}
@@ -125,25 +122,21 @@ def _sd(values: pd.Series) -> float:
     return float(values.std(ddof=1)) if values.map(math.isfinite).all() else math.nan
 
 
-def _others(rounds: pd.DataFrame, prefix: str, method: str) -> dict[str, float]:
-    nothing = pd.Series(dtype=float)
-    names = (*extra_metrics(rounds), "loss")
-    return {name: scores_by_seed(rounds, prefix + name).get(method, nothing).mean() for name in names}
-
-
-def _spread(clients: pd.DataFrame, column: str, metric: Metric, method: str) -> dict[str, float]:
+def _spread(clients: pd.DataFrame, column: Column, method: str) -> dict[str, float]:
     """Standard deviation over clients (ddof 1) and worst decile, each within a seed, then the mean over seeds."""
-    if column not in clients:
+    if column.name not in clients:
         return {"client_sd": math.nan, "worst_decile": math.nan}
-    by_seed = clients[(clients["method"] == method) & clients[column].notna()].groupby("seed")[column]
-    worst = by_seed.agg(lambda values: worst_decile(values, metric))
+    by_seed = clients[(clients["method"] == method) & clients[column.name].notna()].groupby("seed")[column.name]
+    worst = by_seed.agg(lambda values: worst_decile(values, column.metric))
     return {"client_sd": by_seed.std(ddof=1).mean(), "worst_decile": worst.mean()}
 
 
-def _columns(rounds: pd.DataFrame, metric: Metric) -> list[str]:
+def _names(rounds: pd.DataFrame, columns: Columns) -> list[str]:
+    """The columns of the summary; the further metrics are those that the rounds have."""
+    metric = columns.metric.column
     return [
-        *("method", "protocol", "role", "seeds", metric.column, f"{metric.column}_sd"),
-        *extra_metrics(rounds),
+        *("method", "protocol", "role", "seeds", metric, f"{metric}_sd"),
+        *(other.column for other in columns.further if other.column in rounds),
         *("loss", "verdict", "probability_best", *COMPARED),
         *("client_sd", "worst_decile", "mb_down", "mb_up", "seconds"),
     ]

@@ -9,10 +9,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
+from unalike.metrics.columns import Column
 from unalike.metrics.inference import ROUNDING
 from unalike.metrics.moderated_t import ALPHA
+from unalike.metrics.named_metrics import Metric
 from unalike.metrics.sequential import level_of_each_look
-from unalike.metrics.statistics import Metric
 
 BASELINE, CANDIDATE = "baseline", "candidate"
 """Roles. Any other role is a text that says why the method is outside the family: `upper reference`, `equal to fedavg ...`."""
@@ -27,14 +28,12 @@ class Rules:
 
     Attributes:
         baseline: label of the method that the others are compared with.
-        plain: the protocol of the columns without a prefix.
         references: label -> meaning, for methods that are shown but no candidates (`upper reference`).
         smallest_effect: the smallest difference of interest, in the unit of the metric; None for the default.
         looks: (fewest, most) seeds, if seeds were added until the decision stood; None for a fixed number of seeds.
     """
 
     baseline: str
-    plain: str = "clients"
     references: Mapping[str, str] = field(default_factory=dict)
     smallest_effect: float | None = None
     looks: tuple[int, int] | None = None
@@ -81,13 +80,13 @@ def verdicts(
     return np.select([within, shown & (gain > 0), shown & (gain < 0)], [EQUAL, BETTER, WORSE], UNDECIDED)
 
 
-def roles(rounds: pd.DataFrame, column: str, methods: Iterable[str], rules: Rules) -> dict[str, str]:
-    """The role of each method under one protocol; `column` is the protocol's headline metric.
+def roles(rounds: pd.DataFrame, column: Column, methods: Iterable[str], rules: Rules) -> dict[str, str]:
+    """The role of each method under one protocol; `column` is that of its deciding metric.
 
     A method whose scores equal those of the baseline or of an earlier candidate is no candidate: it repeats another one. Ditto,
     for instance, trains personal models beside FedAvg's shared model. Such methods are found by comparing the results.
     """
-    curves = {name: _curve(rounds, column, name) for name in methods}
+    curves = {name: _curve(rounds, column.name, name) for name in methods}
     found: dict[str, str] = {}
     ordered = sorted(curves, key=lambda name: name != rules.baseline)
     for name in ordered:

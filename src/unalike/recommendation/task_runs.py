@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from unalike.core.work import Work
 from unalike.data.population import Population
 from unalike.diagnosis.diagnose import diagnose_population
-from unalike.metrics.named_metrics import known
+from unalike.metrics.columns import TEST, VALIDATION
 from unalike.metrics.statistics import worst_decile
 from unalike.recommendation.task_features import Conditions, features
 from unalike.recommendation.tasks import Task
@@ -20,7 +20,7 @@ from unalike.runtime.run_config import prepare_run
 if TYPE_CHECKING:
     import pandas as pd
 
-    from unalike.runtime.run_recorder import Run
+    from unalike.runtime.records.history import History
 
 SHARED: Mapping[str, str] = {
     "FedAvg": "fedavg",
@@ -47,7 +47,7 @@ BASELINE = "FedAvg"
 RATES = (0.03, 0.1, 0.3)
 """Local learning rates; each method gets the best of them."""
 TUNING_SEED, SEEDS = 100, (0, 1)
-VALIDATION = 0.2
+VALIDATION_SHARE = 0.2
 """The share of each client's training samples on which learning rates are compared."""
 ROUNDS, EVERY, LAST = 20, 5, 2
 """Rounds of a run, rounds between evaluations, and evaluations whose mean is the score."""
@@ -63,7 +63,7 @@ def run_task(task: Task) -> pd.DataFrame:
     """
     import pandas as pd
 
-    tuning = task.population(TUNING_SEED, VALIDATION)
+    tuning = task.population(TUNING_SEED, VALIDATION_SHARE)
     diagnosis = diagnose_population(tuning, task.name, seed=TUNING_SEED)
     work = Work(epochs=task.epochs, batch_size=BATCH_SIZE)
     conditions = Conditions(task.participation, work, task.model)
@@ -71,18 +71,18 @@ def run_task(task: Task) -> pd.DataFrame:
     fresh = {seed: task.population(seed) for seed in SEEDS}
     rows = []
     for method, spec in METHODS.items():
-        scores = {rate: _score(task, spec, tuning, rate, TUNING_SEED, "val_accuracy") for rate in RATES}
+        scores = {rate: _score(task, spec, tuning, rate, TUNING_SEED, VALIDATION) for rate in RATES}
         rate = max(scores, key=lambda r: scores[r]["accuracy"])
         chosen = {"method": method, "spec": spec, "rate": rate, "validation": scores[rate]["accuracy"]}
         rows += [
-            task_columns | chosen | {"seed": seed} | _score(task, spec, population, rate, seed, "accuracy")
+            task_columns | chosen | {"seed": seed} | _score(task, spec, population, rate, seed, TEST)
             for seed, population in fresh.items()
         ]
     return pd.DataFrame(rows)
 
 
-def _score(task: Task, spec: str, clients: Population, rate: float, seed: int, column: str) -> dict[str, Any]:
-    """Run a method once: its accuracy in a column of the history, that of the worst clients, bytes and seconds."""
+def _score(task: Task, spec: str, clients: Population, rate: float, seed: int, split: str) -> dict[str, Any]:
+    """Run a method once: its accuracy on the samples of a split, that of the worst clients, bytes and seconds."""
     run_config = prepare_run(
         spec,
         clients,
@@ -95,22 +95,24 @@ def _score(task: Task, spec: str, clients: Population, rate: float, seed: int, c
         executor="distributed(workers=1)",
     )
     try:
-        return _results_of(execute(run_config), column)
+        return _results_of(execute(run_config).history, split)
     except Diverged:
         return {"accuracy": 0.0, "worst_decile": 0.0, "bytes": math.nan, "seconds": math.nan}
 
 
-def _results_of(run: Run, column: str) -> dict[str, Any]:
+def _results_of(history: History, split: str) -> dict[str, Any]:
     """Means over the last evaluations, of the model that each client would use: its own one where the method makes one."""
-    rounds, clients = run.history.rounds, run.history.clients
-    used = f"personal_{column}" if f"personal_{column}" in rounds else column
+    rounds, clients, columns = history.rounds, history.clients, history.columns
+    own, shared = columns.get("personal", "accuracy", split), columns.get("clients", "accuracy", split)
+    score = own if own is not None and own.name in rounds else shared
+    assert score is not None
+    used = score.name
     counted = rounds[rounds[used].notna() & (rounds["round"] > 0)].tail(LAST)
     by_client = clients[clients["round"].isin(counted["round"])].groupby("client")[used].mean()
-    trained, accuracy = rounds[rounds["round"] > 0], known("accuracy")
-    assert accuracy is not None
+    trained = rounds[rounds["round"] > 0]
     return {
         "accuracy": float(counted[used].mean()),
-        "worst_decile": worst_decile(by_client.dropna(), accuracy),
+        "worst_decile": worst_decile(by_client.dropna(), score.metric),
         "bytes": float((trained["bytes_down"] + trained["bytes_up"]).mean()),
         "seconds": float(trained["seconds"].sum()),
     }

@@ -11,9 +11,10 @@ from typing import Any
 import pandas as pd
 
 from unalike._utils.errors import UnalikeError
-from unalike.metrics.metrics import USED
+from unalike.metrics.columns import USED, Column, Columns
 from unalike.metrics.models_in_use import personal_methods, protocol_in_use, with_models_in_use
-from unalike.metrics.statistics import Metric, headline, in_order, plain_protocol, prefixes
+from unalike.metrics.named_metrics import Metric
+from unalike.metrics.statistics import in_order
 from unalike.metrics.summary import summary
 from unalike.metrics.verdicts import Rules
 from unalike.reporting.decision import Decision, decide
@@ -61,7 +62,7 @@ class ReportContent:
     * `label_counts`: training samples by client (index) and class (columns) under `seed`; None for regression.
     * `partition`: facts that describe how the clients' data differs under `seed`.
     * `target`: the score for which costs are compared; None for the baseline's final mean.
-    * `protocol`: the protocol of the columns without a prefix; empty to derive it from the tables.
+    * `columns`: what the columns of scores in these tables measure.
     * `ends`: `method seed rounds why selected`, one row per run; `estimate`: `what unit estimated actual`.
     * `smallest_effect`: the smallest difference of interest; None for the default of the metric.
     * `looks`: (fewest, most) seeds if seeds were added until the decision stood; None for a fixed number.
@@ -77,6 +78,7 @@ class ReportContent:
     baseline: str
     rounds: pd.DataFrame
     clients: pd.DataFrame
+    columns: Columns
     config: str
     command: str
     seed: int = 0
@@ -86,7 +88,6 @@ class ReportContent:
     wire: pd.DataFrame | None = None
     warnings: list[str] = field(default_factory=list)
     target: float | None = None
-    protocol: str = ""
     ends: list[dict[str, Any]] = field(default_factory=list)
     estimate: list[dict[str, Any]] = field(default_factory=list)
     smallest_effect: float | None = None
@@ -100,10 +101,9 @@ class ReportContent:
             "rounds", self.rounds, ["method", "seed", "round"], ["seconds", "bytes_down", "bytes_up"], self.labels
         )
         _check_table("clients", self.clients, ["method", "seed", "client"], ["n_train", "n_test"], self.labels)
-        if headline(self.rounds) != headline(self.clients):
-            raise UnalikeError(
-                "the rounds and the clients have different metrics; expected the same first metric in both"
-            )
+        for name, table in (("rounds", self.rounds), ("clients", self.clients)):
+            if self.metric.column not in table:
+                raise UnalikeError(f"the {name} table has no {self.metric.column}, by which the methods are compared")
         if self.target is not None and not self.metric.low <= self.target <= self.metric.high:
             expected = (
                 "a share such as 0.8"
@@ -114,11 +114,12 @@ class ReportContent:
         for name in ("rounds", "clients"):
             object.__setattr__(self, name, in_order(getattr(self, name), self.labels))
         if self.decisive == USED:
-            personal, plain = self.personal, self.plain
+            personal, columns = self.personal, self.columns
             for name in ("rounds", "clients", "client_rounds"):
                 table = getattr(self, name)
-                used = None if table is None else with_models_in_use(table, personal, plain)
+                used = None if table is None else with_models_in_use(table, personal, columns)
                 object.__setattr__(self, name, used)
+            object.__setattr__(self, "columns", columns.with_used())
 
     @property
     def labels(self) -> list[str]:
@@ -129,12 +130,12 @@ class ReportContent:
     def rules(self) -> Rules:
         """The rules by which the methods are judged."""
         references = {method.label: method.reference for method in self.methods if method.reference}
-        return Rules(self.baseline, self.plain, references, self.smallest_effect, self.looks)
+        return Rules(self.baseline, references, self.smallest_effect, self.looks)
 
     @cached_property
     def summary(self) -> pd.DataFrame:
         """One row per method and protocol (`metrics.summary.summary`)."""
-        return summary(self.rounds, self.clients, self.rules)
+        return summary(self.rounds, self.clients, self.columns, self.rules)
 
     @property
     def smallest_difference(self) -> float:
@@ -145,26 +146,27 @@ class ReportContent:
     @cached_property
     def decision(self) -> Decision:
         """The decision that the results support, by the models that clients use."""
-        return decide(self.rounds, self.summary, self.rules, self.decisive)
+        return decide(self.rounds, self.summary, self.columns, self.rules, self.decisive)
 
     @cached_property
     def shared_decision(self) -> Decision:
         """The decision for one model that serves all clients."""
-        return decide(self.rounds, self.summary, self.rules, self.plain)
+        return decide(self.rounds, self.summary, self.columns, self.rules, self.plain)
 
     @property
     def metric(self) -> Metric:
-        return headline(self.rounds)
+        """The metric that decides."""
+        return self.columns.metric
 
     @property
     def plain(self) -> str:
         """The protocol of the columns without a prefix."""
-        return self.protocol or plain_protocol(self.rounds, self.clients)
+        return self.columns.plain
 
     @cached_property
     def personal(self) -> list[str]:
         """The methods with personal models."""
-        return personal_methods(self.rounds, self.plain)
+        return personal_methods(self.rounds, self.columns)
 
     def model_in_use(self, method: str) -> str:
         """The kind of model that clients use with a method: `personal` or `shared`."""
@@ -173,24 +175,23 @@ class ReportContent:
     @cached_property
     def decisive(self) -> str:
         """The protocol that decides: that of the models in use."""
-        return protocol_in_use(self.rounds, self.plain)
+        return protocol_in_use(self.rounds, self.columns)
 
     @property
-    def decisive_column(self) -> str:
+    def decisive_column(self) -> Column:
         """The column of `rounds` whose scores decide."""
-        return prefixes(self.plain)[self.decisive] + self.metric.column
+        return self.scores[self.decisive]
 
     @property
-    def prefixes(self) -> dict[str, str]:
-        """Protocol -> the prefix of its columns, for the protocols that have columns; the decisive one first."""
-        column, known = self.metric.column, prefixes(self.plain)
-        ordered = dict.fromkeys((self.decisive, *known))
-        return {name: known[name] for name in ordered if known[name] + column in self.rounds}
+    def scores(self) -> dict[str, Column]:
+        """Protocol -> the column of its score, for the protocols that have one in `rounds`; the decisive one first."""
+        found = {column.protocol: column for column in self.columns.scores if column.name in self.rounds}
+        return {name: found[name] for name in dict.fromkeys((self.decisive, *found)) if name in found}
 
     @property
     def tabled(self) -> list[str]:
         """The protocols that have tables: all but `personal` where `used` has the same scores beside those of other methods."""
-        return [name for name in self.prefixes if (name, self.decisive) != ("personal", USED)]
+        return [name for name in self.scores if (name, self.decisive) != ("personal", USED)]
 
     @property
     def seeds(self) -> list[int]:

@@ -9,8 +9,9 @@ from functools import partial
 
 import pandas as pd
 
+from unalike.metrics.columns import Columns
 from unalike.metrics.inference import MOST_NEEDED, difference_table, family_tests, seeds_needed
-from unalike.metrics.statistics import Metric, headline, prefixes
+from unalike.metrics.named_metrics import Metric
 from unalike.metrics.summary import scores_by_seed
 from unalike.metrics.verdicts import BETTER, CANDIDATE, EQUAL, UNDECIDED, WORSE, Rules, repeats, verdicts
 from unalike.reporting import wording
@@ -134,13 +135,13 @@ def _ratio(ratio: float) -> str:
     return "the same" if abs(ratio - 1) < 0.05 else f"{wording.significant(ratio, digits=2)} times the"
 
 
-def decide(rounds: pd.DataFrame, table: pd.DataFrame, rules: Rules, protocol: str) -> Decision:
+def decide(rounds: pd.DataFrame, table: pd.DataFrame, columns: Columns, rules: Rules, protocol: str) -> Decision:
     """Derive the decision under a protocol from the histories and their `summary`."""
-    metric = headline(rounds)
+    metric = columns.metric
     scored = table[table["protocol"] == protocol].set_index("method")
     candidates = scored[scored["role"] == CANDIDATE]
     compared = candidates[candidates["difference"].map(math.isfinite)]
-    models = "shared model" if protocol == rules.plain else "model"
+    models = "shared model" if protocol == columns.plain else "model"
     reason = _nothing_to_decide(scored, candidates, compared, rules.baseline, models)
     if reason and compared.empty:
         return Decision(rules.baseline, metric, reason=reason, protocol=protocol)
@@ -148,7 +149,8 @@ def decide(rounds: pd.DataFrame, table: pd.DataFrame, rules: Rules, protocol: st
     row, base = scored.loc[best].to_dict(), scored.loc[rules.baseline].to_dict()
     smallest = rules.effect(metric, float(base[metric.column]))
     found = {str(name): str(word) for name, word in compared["verdict"].items()}
-    column = prefixes(rules.plain)[protocol] + metric.column
+    column = columns.get(protocol)
+    assert column is not None
     by_seed = scores_by_seed(rounds, column)
     rivals, rival_tests = _rivals(by_seed, best, list(found), rules, metric, smallest)
     open_ = _open(best, found, rivals)

@@ -16,7 +16,7 @@ import pandas as pd
 from pydantic import TypeAdapter
 
 from unalike._utils.errors import unknown
-from unalike.metrics.statistics import Metric, headline
+from unalike.metrics.named_metrics import Metric
 from unalike.metrics.verdicts import CANDIDATE
 from unalike.reporting import wording
 from unalike.reporting.content import MODELS
@@ -40,7 +40,7 @@ class ExportBlock:
 
     @property
     def metric(self) -> Metric:
-        return headline(self.summary)
+        return self.decision.metric
 
 
 def export(blocks: Sequence[ExportBlock], format: str) -> str:

@@ -8,7 +8,6 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from unalike._utils.errors import UnalikeError, unknown
-from unalike._utils.progress import score_name
 from unalike._utils.registry import figures
 from unalike.data.heterogeneity import label_counts
 from unalike.reporting import panels
@@ -26,7 +25,8 @@ if TYPE_CHECKING:
 def history_figure(history: History, metric: str | None, label: str) -> go.Figure:
     """The curve of a metric over the rounds of a run."""
     rounds = history.rounds
-    column = metric or score_name(history.last)
+    shown_column = history.columns.shown(history.last)
+    column = metric or ("" if shown_column is None else shown_column.name)
     known = [str(name) for name in rounds if pd.api.types.is_float_dtype(rounds[name]) and rounds[name].notna().any()]
     if column not in known:
         raise unknown("metric of this run", column, known)

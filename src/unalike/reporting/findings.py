@@ -144,7 +144,7 @@ def _rising(content: ReportContent) -> list[str]:
         return []
     found.sort(key=lambda rise: -rise.gain)
     texts = [
-        f"{rise.method} gained {wording.gain(rise.gain, content.metric)} in the last {rise.last} rounds"
+        f"{rise.method} gained {content.metric.amount(rise.gain)}{content.metric.unit} in the last {rise.last} rounds"
         for rise in found[:MOST_NAMED]
     ]
     others = len(found) - MOST_NAMED

@@ -10,8 +10,8 @@ import pandas as pd
 
 from unalike.metrics.inference import difference_table, family_tests
 from unalike.metrics.moderated_t import ALPHA
+from unalike.metrics.named_metrics import Metric
 from unalike.metrics.ranks import Ranks
-from unalike.metrics.statistics import Metric
 from unalike.reporting import panels, tables, wording
 from unalike.reporting.charts import rank_diagram
 from unalike.reporting.charts.palette import Look, looks

@@ -8,6 +8,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from markupsafe import Markup
 
+from unalike.metrics.columns import TEST, VALIDATION
 from unalike.reporting import wording
 from unalike.reporting.charts import plotly_charts
 from unalike.reporting.charts.palette import Look
@@ -56,7 +57,7 @@ class Panel:
 def differences(content: ReportContent, summary: pd.DataFrame, looks: Looks) -> Panel | None:
     """Forest plots of the differences under each protocol."""
     base, views = content.baseline, []
-    for protocol in content.prefixes:
+    for protocol in content.scores:
         label = wording.capital(MODELS[protocol])
         compared = summary[(summary["protocol"] == protocol) & summary["difference"].notna()]
         if len(compared):
@@ -69,24 +70,17 @@ def differences(content: ReportContent, summary: pd.DataFrame, looks: Looks) -> 
 
 
 def curves(content: ReportContent, looks: Looks) -> Panel | None:
-    """The headline metric and the loss by round, under each protocol."""
-    metric, views = content.metric, []
-    on_validation = " on validation samples"
-    axes = (
-        (metric.column, metric.title, metric.word + _unit(content), _percent(content)),
-        ("loss", "Loss", "loss", 1),
-        (
-            f"val_{metric.column}",
-            metric.title + on_validation,
-            metric.word + on_validation + _unit(content),
-            _percent(content),
-        ),
-    )
-    for protocol, prefix in content.prefixes.items():
-        for column, title, axis, scale in axes:
-            shown = _scored(content.rounds, prefix + column, looks)
-            if shown:
-                figure = plotly_charts.curves(content.rounds, prefix + column, axis, shown, scale)
+    """The deciding metric and the loss by round, under each protocol."""
+    metric, views = content.metric.column, []
+    for protocol in content.scores:
+        for name, split in ((metric, TEST), ("loss", TEST), (metric, VALIDATION)):
+            column = content.columns.get(protocol, name, split)
+            shown = {} if column is None else _scored(content.rounds, column.name, looks)
+            if column is not None and shown:
+                scale, unit = (100, " (%)") if column.metric.percent else (1, "")
+                where = " on validation samples" if split == VALIDATION else ""
+                title, axis = column.metric.title + where, column.metric.word + where + unit
+                figure = plotly_charts.curves(content.rounds, column.name, axis, shown, scale)
                 label = f"{title}, {MODELS[protocol]}"
                 views.append(View(label, figure, f"{label} by round for {wording.listing(shown)}."))
     if shown := _scored(content.rounds, "train_loss", looks):
@@ -103,8 +97,8 @@ def curves(content: ReportContent, looks: Looks) -> Panel | None:
 def _spreads(content: ReportContent, looks: Looks) -> list[View]:
     """The standard deviation over clients by round, under each protocol."""
     table, views = content.client_rounds, []
-    for protocol, prefix in content.prefixes.items():
-        column = prefix + content.metric.column
+    for protocol, score in content.scores.items():
+        column = score.name
         if table is None or column not in table:
             continue
         spread = table.groupby(["method", "seed", "round"], sort=False)[column].std().reset_index()
@@ -122,8 +116,8 @@ def client_curves(content: ReportContent, looks: Looks) -> Panel | None:
     if table is None or table["client"].nunique() > MOST_LINES:
         return None
     first = table[table["seed"] == content.seed]
-    for protocol, prefix in content.prefixes.items():
-        column = prefix + metric.column
+    for protocol, score in content.scores.items():
+        column = score.name
         for name, look in list(_scored(first, column, looks).items())[: plotly_charts.MOST_BANDS]:
             own = first[first["method"] == name]
             title = f"{metric.word}{_unit(content)} of one client"
@@ -180,13 +174,11 @@ def _over(content: ReportContent) -> str:
 def distributions(content: ReportContent, looks: Looks) -> Panel | None:
     """The distribution of the clients' scores under each method."""
     metric, views = content.metric, []
-    for protocol, prefix in content.prefixes.items():
-        shown = _scored(content.clients, prefix + metric.column, looks)
+    for protocol, column in content.scores.items():
+        shown = _scored(content.clients, column.name, looks)
         if shown:
             title = f"{metric.word}{_unit(content)} of one client"
-            figure = plotly_charts.distribution(
-                content.clients, prefix + metric.column, title, shown, _percent(content)
-            )
+            figure = plotly_charts.distribution(content.clients, column.name, title, shown, _percent(content))
             label = wording.capital(MODELS[protocol])
             views.append(
                 View(label, figure, f"{label}: {metric.word} of single clients under {wording.listing(shown)}.")
@@ -247,7 +239,7 @@ def pareto(content: ReportContent, summary: pd.DataFrame, looks: Looks) -> Panel
     }
     names = {"score": metric.word, "worst": "fairness", "mb": "traffic", "seconds": "time"}
     views = []
-    for protocol in content.prefixes:
+    for protocol in content.scores:
         table = tradeoff(summary[summary["protocol"] == protocol], metric)
         for x, y in PAIRS if len(table) > 1 else ():
             label = f"{wording.capital(names[y])} against {names[x]}, {MODELS[protocol]}"

@@ -10,11 +10,11 @@ from typing import Any
 
 import pandas as pd
 
+from unalike.metrics.columns import USED
 from unalike.metrics.costs import to_target, totals
-from unalike.metrics.metrics import USED
 from unalike.metrics.moderated_t import ALPHA
-from unalike.metrics.named_metrics import known
-from unalike.metrics.statistics import Metric, client_effects, extra_metrics, scoring_rule, tail_mean
+from unalike.metrics.named_metrics import MISSING, Metric
+from unalike.metrics.statistics import client_effects, scoring_rule, tail_mean
 from unalike.metrics.verdicts import CANDIDATE
 from unalike.reporting import wording
 from unalike.reporting.charts.palette import Look
@@ -62,12 +62,12 @@ def scores(content: ReportContent, summary: pd.DataFrame, protocol: str, looks: 
     if shown["difference"].notna().any():
         columns += [("Verdict", _verdict), *_compared(f"Difference to {content.baseline}", metric)]
         columns.append(("P(best)", lambda r: Cell(wording.chance(r["probability_best"]), r["probability_best"])))
-    columns += [(_title(name), _decimal(name)) for name in extra_metrics(content.rounds)]
+    columns += [(other.title, _value(other)) for other in content.columns.further if other.column in content.rounds]
     columns += [
         ("Loss", lambda r: Cell(wording.decimal(r["loss"]), r["loss"])),
         ("Seeds", lambda r: Cell(str(r["seeds"]), r["seeds"])),
     ]
-    return _table(f"{_SCORE_CAPTIONS[protocol]}: {scoring_rule(content.rounds)}", columns, shown)
+    return _table(f"{_SCORE_CAPTIONS[protocol]}: {scoring_rule(content.rounds, content.columns)}", columns, shown)
 
 
 def _verdict(row: Row) -> Cell:
@@ -79,13 +79,8 @@ def _text(text: str) -> Cell:
     return Cell(text, text)
 
 
-def _title(name: str) -> str:
-    metric = known(name)
-    return name if metric is None else metric.title
-
-
-def _decimal(name: str) -> Callable[[Row], Cell]:
-    return lambda r: Cell(wording.decimal(r[name]), r[name])
+def _value(metric: Metric) -> Callable[[Row], Cell]:
+    return lambda r: Cell(metric.text(r[metric.column]), r[metric.column])
 
 
 _SCORE_CAPTIONS = {
@@ -118,7 +113,7 @@ def tests(content: ReportContent, summary: pd.DataFrame, protocol: str, looks: d
 
 def target(content: ReportContent, protocol: str, looks: dict[str, Look]) -> Table | None:
     """The cost until a protocol's score first reaches the target, by default the baseline's final mean."""
-    column, metric = content.prefixes[protocol] + content.metric.column, content.metric
+    column, metric = content.scores[protocol], content.metric
     final = tail_mean(content.rounds, column)
     if content.target is None and content.baseline not in final.index.get_level_values("method"):
         return None
@@ -178,7 +173,7 @@ def effects(content: ReportContent, summary: pd.DataFrame, protocol: str, looks:
     """Spread over clients, worst clients, and gains and losses of clients compared with the baseline."""
     metric, base = content.metric, content.baseline
     shown = summary.loc[summary["protocol"] == protocol, ["method", "client_sd", "worst_decile"]].merge(
-        client_effects(content.clients, base, content.prefixes[protocol]), on="method"
+        client_effects(content.clients, base, content.scores[protocol]), on="method"
     )
     shown = shown[shown["worst"].notna()]
     columns: list[Column] = [
@@ -212,9 +207,7 @@ def single_clients(content: ReportContent, looks: dict[str, Look]) -> Table | No
     """
     metric = content.metric
     first = content.clients[content.clients["seed"] == content.seed]
-    wide = pd.concat(
-        [_wide(first, content.prefixes[name] + metric.column, _TAGS[name]) for name in content.tabled], axis=1
-    )
+    wide = pd.concat([_wide(first, content.scores[name].name, _TAGS[name]) for name in content.tabled], axis=1)
     facts = first.groupby("client", sort=False)[["n_train", "n_test"]].first()
     columns: list[Column] = [("Client", lambda r: Cell(str(r["client"]), str(r["client"])))]
     columns += [_count("Training samples", "n_train"), _count("Test samples", "n_test")]
@@ -253,7 +246,7 @@ def wire(content: ReportContent, looks: dict[str, Look]) -> Table | None:
 def methods(content: ReportContent, looks: dict[str, Look]) -> Table | None:
     columns: list[Column] = [("Method", _method(looks)), ("Every field", lambda r: Cell(r["spec"], r["spec"]))]
     if any(method.work for method in content.methods):
-        columns.append(("Local training of its own", lambda r: Cell(r["work"] or wording.MISSING, r["work"])))
+        columns.append(("Local training of its own", lambda r: Cell(r["work"] or MISSING, r["work"])))
     specs = pd.DataFrame([{"method": m.label, "spec": m.spec, "work": m.work} for m in content.methods])
     return _table("The methods, with every field", columns, specs)
 

@@ -6,7 +6,7 @@ import pandas as pd
 
 from unalike.metrics.costs import pareto_front
 from unalike.metrics.inference import without_rounding
-from unalike.metrics.statistics import Metric
+from unalike.metrics.named_metrics import Metric
 
 GOODS = ("score", "worst")
 """The columns of a trade-off in which the metric says whether more is better; in the others less is."""

@@ -5,31 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from unalike.metrics.statistics import Metric
-
-MISSING = "–"
-PERCENT = "\u00a0%"
-"""The sign with a no-break space, so that no line ends between a number and its sign."""
+from unalike.metrics.named_metrics import PERCENT, Metric, as_text, significant
 
 
 def score(value: float, metric: Metric) -> str:
-    """Accuracy in percent, RMSE with three digits."""
-    return _number(value, f"{100 * value:.1f}{PERCENT}" if metric.percent else significant(value))
+    return metric.text(value)
 
 
 def change(value: float, metric: Metric) -> str:
-    """A signed difference: percentage points of accuracy, or RMSE."""
-    return _number(value, f"{_scaled(value, metric)}{unit(metric)}")
+    return metric.difference(value)
 
 
 def spread(value: float, metric: Metric) -> str:
-    """A positive number, such as a standard deviation, in the unit of `change`."""
-    return _number(value, f"{100 * value:.1f}" if metric.percent else significant(value))
+    return metric.amount(value)
 
 
-def gain(value: float, metric: Metric) -> str:
-    """An amount of change without a sign: `2.1 points`."""
-    return f"{spread(value, metric)}{unit(metric)}"
+def interval(low: float, high: float, metric: Metric) -> str:
+    return metric.interval(low, high)
 
 
 def size_of_effect(value: float, metric: Metric) -> str:
@@ -42,36 +34,17 @@ def confidence(level: float) -> str:
     return f"{100 * (1 - level):.3g}{PERCENT}"
 
 
-def interval(low: float, high: float, metric: Metric) -> str:
-    return _number(low + high, f"{_scaled(low, metric)} to {_scaled(high, metric)}")
-
-
-def unit(metric: Metric) -> str:
-    """The unit of a difference, with a leading space; empty for RMSE, which has the unit of the labels."""
-    return " points" if metric.percent else ""
-
-
-def significant(value: float, sign: str = "", digits: int = 3) -> str:
-    """A number with `digits` significant digits, trailing zeros included; only tiny numbers have an exponent."""
-    if not value or not math.isfinite(value):
-        return f"{value:{sign}.0f}"
-    power = int(f"{value:.{digits - 1}e}".split("e")[1])  # after rounding: 99.96 becomes 100
-    if power < -4:
-        return f"{value:{sign}.{digits - 1}e}"
-    return f"{value:{sign},.{max(0, digits - 1 - power)}f}"
-
-
 def decimal(value: float, digits: int = 3) -> str:
-    return _number(value, f"{value:,.{digits}f}")
+    return as_text(value, f"{value:,.{digits}f}")
 
 
 def probability(p: float) -> str:
     """A p value with three digits, never 0."""
-    return _number(p, "< 0.001" if p < 0.001 else f"{p:.3f}")
+    return as_text(p, "< 0.001" if p < 0.001 else f"{p:.3f}")
 
 
 def share(value: float) -> str:
-    return _number(value, f"{100 * value:.0f}{PERCENT}")
+    return as_text(value, f"{100 * value:.0f}{PERCENT}")
 
 
 def chance(value: float) -> str:
@@ -82,12 +55,12 @@ def chance(value: float) -> str:
 
 
 def megabytes(value: float) -> str:
-    return _number(value, f"{value:,.1f}" if 1 <= value < 100 else significant(value))
+    return as_text(value, f"{value:,.1f}" if 1 <= value < 100 else significant(value))
 
 
 def duration(seconds: float) -> str:
     if math.isnan(seconds) or seconds < 120:
-        return _number(seconds, f"{seconds:.1f} s")
+        return as_text(seconds, f"{seconds:.1f} s")
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
@@ -96,7 +69,7 @@ def size(count: float) -> str:
     for power, name in ((3, "GB"), (2, "MB"), (1, "kB")):
         if abs(count) >= 1000**power:
             return f"{count / 1000**power:.3g} {name}"
-    return _number(count, f"{count:.0f} B")
+    return as_text(count, f"{count:.0f} B")
 
 
 def plain(value: object) -> str:
@@ -124,12 +97,3 @@ def plural(count: int, noun: str) -> str:
 
 def short(text: str, limit: int = 38) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
-
-
-def _scaled(value: float, metric: Metric) -> str:
-    text = f"{100 * value:+.1f}" if metric.percent else significant(value, "+")
-    return text.replace("-", "−")
-
-
-def _number(value: float, text: str) -> str:
-    return MISSING if math.isnan(value) else text.replace("-", "−")

@@ -25,6 +25,7 @@ from unalike.data.population import Population
 from unalike.data.ragged import Ragged
 from unalike.engine.multiprocess.worker_pool import Message, WorkerPool
 from unalike.methods.return_checks import untouched
+from unalike.metrics.columns import TEST, VALIDATION
 from unalike.metrics.metrics import Metrics, in_front, measure, metric_names, per_client
 from unalike.metrics.scoring import Predict, Scores, SharedModel, score
 from unalike.runtime.run_config import RunConfig
@@ -36,7 +37,7 @@ Row = dict[str, Any]
 Models = Iterable[tuple[Sequence[int], Predict]]
 """(clients, their model) pairs."""
 Splits = dict[str, str]
-"""Prefix of metric names -> the samples that they are measured on."""
+"""Split of a column (`TEST`, `VALIDATION`) -> the samples that are scored."""
 Found = dict[str, list[Scores]]
 Rows = tuple[np.ndarray, np.ndarray]
 """(sample indices [n], client ids [n])"""
@@ -50,7 +51,7 @@ class ProtocolMetrics(NamedTuple):
 
 
 MeasuredSplits = dict[str, ProtocolMetrics | None]
-"""Prefix of metric names ("", "val_") -> the metrics on these samples; None where there is no such model."""
+"""Split of a column -> the metrics on these samples; None where there is no such model."""
 
 
 class Split(Protocol):
@@ -100,6 +101,7 @@ class Evaluator:
     def __init__(self, run_config: RunConfig):
         population, chain = run_config.population, run_config.options.chain
         self.population, self.protocols, self.custom = population, run_config.options.protocols, run_config.metrics
+        self.columns = run_config.columns
         self.prepare = None if chain is None else chain.fixed
         self.splits: dict[str, Split] = {"test": ClientSplit(population, population.test)}
         if len(population.val.values):
@@ -127,22 +129,29 @@ class Evaluator:
         with untouched(stage.method, values):
             splits = {name: measured(name) for name in self.names(stage)}
         row: Row = {}
-        table: dict[str, list[Metrics]] = {}
-        for place, (name, of) in enumerate(splits.items()):
-            plain = place == 0
-            for infix, found in of.items():
-                prefix = infix if plain else f"{name}_{infix}"
-                row |= {prefix + k: v for k, v in (nothing if found is None else found.together).items()}
+        table: list[Metrics] = [{} for _ in clients_shown]
+        for protocol, of in splits.items():
+            for split, found in of.items():
+                row |= self._named(protocol, split, nothing if found is None else found.together)
                 if found is not None and found.clients is not None:
-                    table[prefix] = found.clients
-                elif plain:  # the plain columns are always there
-                    table[prefix] = [nothing] * len(clients_shown)
+                    by_client = found.clients
+                elif protocol == self.columns.plain:  # the plain columns are always there
+                    by_client = [nothing] * len(clients_shown)
+                else:
+                    continue
+                for scored, metrics in zip(table, by_client, strict=True):
+                    scored |= self._named(protocol, split, metrics)
         return row, self._clients(stage, result, table, clients_shown)
+
+    def _named(self, protocol: str, split: str, metrics: Metrics) -> Metrics:
+        """The metrics by the names of their columns."""
+        columns = self.columns.by_metric(protocol, split)
+        return {columns[name].name: value for name, value in metrics.items()}
 
     def measured(self, protocol: str, runner: StageRunner, result: RoundResult | None) -> MeasuredSplits:
         """The metrics of the round's models under a protocol."""
         test = "server" if protocol == "server" and "server" in self.splits else "test"
-        splits = {"": test, "val_": "val"} if "val" in self.splits else {"": test}
+        splits = {TEST: test, VALIDATION: "val"} if "val" in self.splits else {TEST: test}
         worker_pool, clients_shown = runner.worker_pool, shown(runner.state, result)
         if protocol == "personal" and not clients_shown:  # before training, with more than MANY clients
             return dict.fromkeys(splits)
@@ -160,7 +169,7 @@ class Evaluator:
         models = MODELS["clients" if state.has_shared_model else "personal"](runner, None)
         if classes is None or models is None or split not in self.splits:
             return None
-        found = self._found({"": split}, models)[""]
+        found = self._found({TEST: split}, models)[TEST]
         if not found:
             return None
         scores, size = Scores.join(found), len(classes)
@@ -181,24 +190,24 @@ class Evaluator:
         return self._measures(splits, self._found(splits, models, worker_pool), shown)
 
     def _measures(self, splits: Splits, found: Found, shown: Sequence[int]) -> MeasuredSplits:
-        return {infix: self._metrics(split, Scores.join(found[infix]), shown) for infix, split in splits.items()}
+        return {split: self._metrics(name, Scores.join(found[split]), shown) for split, name in splits.items()}
 
     def _found(self, splits: Splits, models: Models, worker_pool: WorkerPool | None = None) -> Found:
-        found: Found = {infix: [] for infix in splits}
+        found: Found = {split: [] for split in splits}
         for clients, predict in models:  # make each model once, because fine-tuning it is expensive
-            for infix, split in splits.items():
-                found[infix].append(self._scores(split, clients, predict, worker_pool))
+            for split, name in splits.items():
+                found[split].append(self._scores(name, clients, predict, worker_pool))
         return found
 
     def _own(self, splits: Splits, runner: StageRunner, clients: Sequence[int], worker_pool: WorkerPool) -> Found:
         """Clients' own models, each scored in the process that keeps the client's state."""
-        found: Found = {infix: [] for infix in splits}
+        found: Found = {split: [] for split in splits}
         for group, ids, broadcast in runner.parted(clients):
             models, others = group.divided(ids, broadcast, {"do": OWN, "splits": splits})
             parts = [self._found(splits, (([k], predict) for k, predict in models))]
             parts += [_received(worker_pool.answer(rank)) for rank in others]
-            for infix in splits:
-                found[infix] += [scores for part in parts for scores in part[infix]]
+            for split in splits:
+                found[split] += [scores for part in parts for scores in part[split]]
         return found
 
     def _scores(self, split: str, clients: Sequence[int], predict: Predict, worker_pool: WorkerPool | None) -> Scores:
@@ -209,9 +218,9 @@ class Evaluator:
             return self.score(predict, split, rows)
         others = range(1, worker_pool.size)
         values = {"params": predict.params, "buffers": predict.buffers}
-        worker_pool.tell({"do": SHARED, "splits": {"": split}, "clients": torch.tensor(clients), **values}, others)
+        worker_pool.tell({"do": SHARED, "splits": {TEST: split}, "clients": torch.tensor(clients), **values}, others)
         mine = self.score(predict, split, _part(rows, worker_pool))
-        return Scores.join([mine, *(scores for rank in others for scores in _received(worker_pool.answer(rank))[""])])
+        return Scores.join([mine, *(scores for rank in others for scores in _received(worker_pool.answer(rank))[TEST])])
 
     def answer(self, worker_pool: WorkerPool, runner: StageRunner, message: Message) -> Message:
         """A worker process's scores: of its part of the samples, or of its clients' own models."""
@@ -223,9 +232,9 @@ class Evaluator:
             x = self.population.x
             params, buffers = ({n: t.to(x.device) for n, t in message[v].items()} for v in ("params", "buffers"))
             predict, clients = SharedModel(runner.state.settings.model, params, buffers), message["clients"].tolist()
-            rows = {infix: _part(self.splits[split].of(clients), worker_pool) for infix, split in splits.items()}
-            found = {infix: [self.score(predict, split, rows[infix])] for infix, split in splits.items()}
-        return {"scores": {infix: Scores.join(scores).tensors for infix, scores in found.items()}}
+            rows = {split: _part(self.splits[name].of(clients), worker_pool) for split, name in splits.items()}
+            found = {split: [self.score(predict, name, rows[split])] for split, name in splits.items()}
+        return {"scores": {split: Scores.join(scores).tensors for split, scores in found.items()}}
 
     def _metrics(self, split: str, scores: Scores, clients_shown: Sequence[int]) -> ProtocolMetrics:
         task, custom = self.population.task, self.custom
@@ -238,18 +247,17 @@ class Evaluator:
         self,
         stage: StageState,
         done: RoundResult | None,
-        table: dict[str, list[Metrics]],
+        table: list[Metrics],
         clients_shown: Sequence[int],
     ) -> list[Row]:
         rows = []
         places = np.asarray(clients_shown, np.int64)
         train, test = self.population.sizes[places], self.population.test.sizes[places]
-        for i, (k, n_train, n_test) in enumerate(zip(places.tolist(), train.tolist(), test.tolist(), strict=True)):
-            row: Row = {"client": k, "n_train": n_train, "n_test": n_test}
-            scored = {prefix + name: value for prefix, found in table.items() for name, value in found[i].items()}
-            row |= in_front(scored)
-            if self.population.task.name != "regression":
-                row["personal_accuracy"] = scored.get("personal_accuracy", float("nan"))
+        personal = self.columns.get("personal", "accuracy")
+        for k, n_train, n_test, scored in zip(places.tolist(), train.tolist(), test.tolist(), table, strict=True):
+            row: Row = {"client": k, "n_train": n_train, "n_test": n_test} | in_front(scored)
+            if personal is not None:
+                row[personal.name] = scored.get(personal.name, float("nan"))
             row["status"] = "no training data" if not n_train else "idle"
             rows.append(row | scored)
         of = {row["client"]: row for row in rows}
@@ -268,7 +276,7 @@ class Evaluator:
 
 
 def _received(message: Message) -> Found:
-    return {infix: [Scores.of_tensors(tensors)] for infix, tensors in message["scores"].items()}
+    return {split: [Scores.of_tensors(tensors)] for split, tensors in message["scores"].items()}
 
 
 def _part(rows: Rows, worker_pool: WorkerPool) -> Rows:

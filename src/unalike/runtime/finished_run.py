@@ -14,7 +14,6 @@ from torch import nn
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.notebook import paragraph, table
-from unalike._utils.progress import headline
 from unalike._utils.registry import figures
 from unalike.core import tree
 from unalike.core.model import Model
@@ -31,7 +30,7 @@ from unalike.runtime.backend import StageBackend
 from unalike.runtime.evaluation import Evaluator
 from unalike.runtime.inputs.given_model import ModelLike, make_model
 from unalike.runtime.inputs.run_options import RunOptions
-from unalike.runtime.records.history import History, given
+from unalike.runtime.records.history import History
 from unalike.runtime.records.recording import RoundRecords
 from unalike.runtime.records.run_directory import Config, RunDirectory
 from unalike.runtime.run_config import RunConfig
@@ -102,7 +101,7 @@ class Run:
     @property
     def selected(self) -> int | None:
         """The round selected by validation samples, which the models come from; None if nothing was selected."""
-        return given(self.history.rows)
+        return self.history.final
 
     @property
     def model(self) -> Model:
@@ -174,7 +173,7 @@ class Run:
         return figures["history"](self.history, metric, self.run_config.asked)
 
     def __repr__(self) -> str:
-        rounds, score = self.history.last["round"], headline(self.history.last)
+        rounds, score = self.history.last["round"], self.history.headline
         clients = len(self.run_config.population)
         return f"<Run of {self.run_config.asked} on {clients} clients, {rounds} rounds{score and ', '}{score}>"
 
@@ -184,7 +183,7 @@ class Run:
             "model": self.run_config.model_name,
             "clients": len(self.run_config.population),
             "rounds": self.history.last["round"],
-            "score": headline(self.history.last),
+            "score": self.history.headline,
             "ended": self.ended,
             "folder": self.out or "",
         }
@@ -228,7 +227,7 @@ def open_run(folder: str | Path, *, model: ModelLike | None = None) -> Run:
             + ("; a comparison is opened with ua.open_comparison" if (directory.path / "cells").exists() else "")
         )
     tensors, facts = saved
-    history = History.load(directory.path, facts["round"])
+    history = History.load(directory.path, directory.first_protocol, facts["round"])
     run_config = _run_config(directory, config, history, model)
     clients = _last_stage(run_config, directory, tensors, facts["stages"])
     best = facts.get("best")

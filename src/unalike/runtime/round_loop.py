@@ -222,7 +222,7 @@ def execute(
                 if _is_evaluated(run_config, stage, result, number, recorder):
                     metrics, rows = backend.evaluate(clients, result, train_next=not stage.over)
                 recorder.add(index, clients, _row(number, result, metrics), [{"round": number} | r for r in rows])
-                progress(dict(recorder.history.last))
+                progress(recorder.history.progress_row)
                 if why := _why_ended(run_config, recorder.history, stop):
                     recorder.event("stopped", round=number, why=why)
                     recorder.ended = why
@@ -377,7 +377,10 @@ def _is_evaluated(
     """Whether a round is evaluated: every few rounds, and always at the end of a stage or run, as by its budget."""
     if number % run_config.options.evaluate_every == 0 or stage.over:
         return True
-    return run_config.ending.why(History([*recorder.history.rows, _row(number, result, {})])) is not None
+    return (
+        run_config.ending.why(History([*recorder.history.rows, _row(number, result, {})], columns=run_config.columns))
+        is not None
+    )
 
 
 def _why_ended(run_config: RunConfig, history: History, stop: Ending | None) -> str:

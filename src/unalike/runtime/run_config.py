@@ -21,14 +21,15 @@ from unalike.data.population import Population
 from unalike.data.training_vocabulary import replace_untrained, trained_words
 from unalike.methods.plan import Plan, PlanInputs, Stage, Step, steps_of
 from unalike.methods.plan import plan as plan_of
-from unalike.metrics.metrics import Custom, metric_names, named_functions
+from unalike.metrics.columns import Columns
+from unalike.metrics.metrics import Custom, RunMetrics, own_metrics, run_metrics
 from unalike.models.checkpoint import Start, start_from
 from unalike.models.conditional import fitted
 from unalike.runtime.inputs.given_model import ModelLike, check_fit, check_repeats, example_context, make_model
 from unalike.runtime.inputs.run_options import RunOptions, check_inputs
 from unalike.runtime.records.recording import Hook, Recording
 from unalike.runtime.records.run_directory import Config, digest, fingerprint
-from unalike.runtime.stopping import KnownColumns, StopRules
+from unalike.runtime.stopping import StopRules
 from unalike.training.wire import Item, plan_outline, plan_wire
 
 Pair = tuple[Any, Any]
@@ -53,7 +54,7 @@ class RunConfig:
     model_text: str
     test: tuple[torch.Tensor, torch.Tensor] | None = None
     proxy: tuple[torch.Tensor, torch.Tensor] | None = None
-    metrics: Custom = field(default_factory=dict)
+    metrics: RunMetrics = field(default_factory=dict)
     asked: str = ""
     start: Start | None = None
     recording: Recording | None = None
@@ -102,9 +103,13 @@ class RunConfig:
     @cached_property
     def ending(self) -> StopRules:
         """The rules that end the run before its last round."""
-        options, people = self.options, self.population
-        known = KnownColumns(options.protocols, metric_names(people.task, self.metrics), bool(len(people.val.values)))
-        return StopRules(options.stop, options.budget, known)
+        return StopRules(self.options.stop, self.options.budget, self.columns)
+
+    @cached_property
+    def columns(self) -> Columns:
+        """The columns of scores that the history of the run may have."""
+        metrics = run_metrics(self.population.task, self.metrics).values()
+        return Columns.of((*self.options.protocols, "personal"), metrics, bool(len(self.population.val.values)))
 
     @property
     def warnings(self) -> list[str]:
@@ -207,14 +212,14 @@ def prepare_run(
     population, made = population.to("cpu"), made.to("cpu").at(chosen.precision)
     held_out, public = _tensors("test", test, population), _tensors("proxy", proxy, population)
     named = {m.column: m.of(population.task, population.classes) for m in chosen.chosen_metrics}
-    columns: Custom = {**named, **named_functions(metrics)}
+    columns = named | own_metrics(metrics)
     words = spec if isinstance(spec, str) else repr(plan)
     run_config = RunConfig(
         *(plan, population, made, work or Work(), chosen, asked, name, held_out, public, columns, words, started),
         recording=_recording(record, plan),
     )
     _ = run_config.ending
-    if chosen.select == "best" and not run_config.ending.known.validated:
+    if chosen.select == "best" and not run_config.columns.validated:
         raise UnalikeError(
             "select='best' chooses a round by its score, which must not be that of the test samples, and the clients have no "
             "validation samples; give ua.partition(..., val=0.1), --val 0.1 or ClientData(val=...)"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import time
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
@@ -19,6 +18,7 @@ from unalike.core.views import ServerState
 from unalike.data.ragged import NumberedNames
 from unalike.methods.method import Method
 from unalike.methods.plan import Answers
+from unalike.metrics.columns import VALIDATION
 from unalike.runtime.backend import StageBackend
 from unalike.runtime.finished_run import Run
 from unalike.runtime.records.history import History
@@ -65,7 +65,7 @@ class RunRecorder:
         self.directory = directory
         self.run_config = run_config
         self.notes: list[str] = []
-        self.history = History()
+        self.history = History(columns=run_config.columns)
         self.ended = ""
         """The reason why the run ends before the last round of its plan; empty while it goes on."""
         self.saved: tuple[Tree, dict[str, Any]] | None = None
@@ -91,7 +91,7 @@ class RunRecorder:
             run_config.population.encoding.save(directory.path / "encoding.json")
         if self.saved is not None and directory is not None:
             self._round = self._written = self.saved[1]["round"]
-            self.history = History.load(directory.path, self._round)
+            self.history = History.load(directory.path, run_config.columns.plain, self._round)
             if self.records is not None:
                 self.records.load(self.saved[1].get("recorded", self._round))
             self._best = BestRound.found(*self.saved)
@@ -193,14 +193,17 @@ class RunRecorder:
         """
         if self.run_config.options.select != "best":
             return
-        column_of = re.compile(f"([a-z]+_)?val_{self.run_config.ending.known.main}")
-        scored = [c for c in row if column_of.fullmatch(c) and not math.isnan(row[c])]
+        columns = self.history.columns
+        scored = [
+            c for p in columns.protocols if (c := columns.get(p, split=VALIDATION)) and not math.isnan(c.value(row))
+        ]
         best = self._best if self._best is not None and self._best.stage == index else None
         rows = dict(best.rows) if best else {}
         for column in scored:
-            if best_row([*([rows[column]] if column in rows else []), row], column) is row:
-                rows[column] = {"round": row["round"], column: row[column]}
-        main = max(rows, key=lambda column: column.startswith("personal_"), default=None)
+            if best_row([*([rows[column.name]] if column.name in rows else []), row], column) is row:
+                rows[column.name] = {"round": row["round"], column.name: column.value(row)}
+        personal = columns.get("personal", split=VALIDATION)
+        main = max(rows, key=lambda name: personal is not None and name == personal.name, default=None)
         if main is None:
             return
         if best is not None and rows[main]["round"] != row["round"]:

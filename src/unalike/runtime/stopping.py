@@ -5,7 +5,7 @@ A rule is text. Conditions are joined by `and`, `or`:
     min_accuracy >= 0.8            every client's accuracy has reached 0.8 (also `max_`, `mean_`, `std_` over clients)
     accuracy >= 0.9 or round >= 40
     patience(rounds=10)            the score has not improved for ten rounds of a stage; `patience(10, metric="loss", delta=0.001)`,
-                                   and for a user metric the better direction: `patience(10, metric="cost", less=True)`
+                                   and for a function of one's own the better direction: `patience(10, metric="cost", less=True)`
     seconds >= 600                 totals of the run: `round seconds bytes bytes_up bytes_down`
 
 Scores are those of the validation samples where the clients have any. A patience rule needs them: a round chosen by test samples
@@ -25,7 +25,7 @@ from functools import cached_property
 import numpy as np
 
 from unalike._utils.errors import UnalikeError
-from unalike.metrics.named_metrics import direction
+from unalike.metrics.columns import TEST, VALIDATION, Column, Columns
 from unalike.runtime.records.history import History, Row, last_stage
 
 Rule = Callable[[History], bool]
@@ -54,119 +54,93 @@ TOTALS: dict[str, Callable[[list[Row]], float]] = {
 }
 
 
-@dataclass(frozen=True)
-class KnownColumns:
-    """The columns that a rule may name: by protocol (the first has plain columns), by metric, and by split."""
-
-    protocols: tuple[str, ...]
-    metrics: tuple[str, ...]
-    validated: bool
-
-    @property
-    def main(self) -> str:
-        """The metric that decides: the first one besides the loss."""
-        return next(name for name in self.metrics if name != "loss")
-
-    def column(self, name: str) -> str | None:
-        """The history's column for a name in a rule: that of the validation samples where there are any. None: unknown."""
-        protocol = next((p for p in (*self.protocols, "personal") if name.startswith(f"{p}_")), "")
-        rest = name.removeprefix(f"{protocol}_")
-        metric = rest.removeprefix("val_")
-        if metric not in self.metrics or (rest != metric and not self.validated):
-            return None
-        prefix = f"{protocol}_" if protocol not in ("", self.protocols[0]) else ""
-        return f"{prefix}{'val_' if self.validated else ''}{metric}"
-
-    @property
-    def names(self) -> list[str]:
-        return [*self.metrics, *(f"personal_{m}" for m in self.metrics), *(f"min_{m}" for m in self.metrics), *TOTALS]
-
-
-def better(column: str) -> int:
-    """+1 where more of a column is better, -1 where less is."""
-    return direction(column) or 1
-
-
-def best_row(rows: Iterable[Row], column: str, delta: float = 0.0, less: bool | None = None) -> Row | None:
+def best_row(rows: Iterable[Row], column: Column, delta: float = 0.0, sign: int = 0) -> Row | None:
     """The first row after round 0 that no later one improves by more than `delta`; None where none was scored.
 
-    less: whether less is better, for columns of which `better` does not know it.
+    sign: +1 if more is better, -1 if less is; 0 for the direction of the metric.
     """
-    best, sign = None, better(column) if less is None else 1 - 2 * less
+    best, sign = None, sign or column.metric.sign
     for row in rows:
-        value = row.get(column)
-        if value is None or math.isnan(value) or row["round"] < 1:
+        value = column.value(row)
+        if math.isnan(value) or row["round"] < 1:
             continue
-        if best is None or sign * (value - best[column]) > delta:
+        if best is None or sign * (value - column.value(best)) > delta:
             best = row
     return best
 
 
-def stop_rule(text: str, known: KnownColumns) -> Rule:
+def column_for(name: str, columns: Columns) -> Column | None:
+    """The column that a rule names: that of the validation samples where there are any. None: there is no such column."""
+    split = VALIDATION if columns.validated else TEST
+    return next((column for column in columns.all if column.split == split and name in column.spellings), None)
+
+
+def _names(columns: Columns) -> list[str]:
+    """The names that a rule may use, as an error lists them."""
+    metrics = [metric.column for metric in columns.metrics]
+    return [*metrics, *(f"personal_{name}" for name in metrics), *(f"min_{name}" for name in metrics), *TOTALS]
+
+
+def stop_rule(text: str, columns: Columns) -> Rule:
     """The rule that the text describes. Raises `UnalikeError` for text that is none, with what was expected."""
     try:
-        return _rule(ast.parse(text.strip(), mode="eval").body, known)
+        return _rule(ast.parse(text.strip(), mode="eval").body, columns)
     except SyntaxError:
         raise UnalikeError(f"stop={text!r} is no rule; expected for example {EXAMPLES}") from None
 
 
-def _rule(node: ast.expr, known: KnownColumns) -> Rule:
+def _rule(node: ast.expr, columns: Columns) -> Rule:
     if isinstance(node, ast.BoolOp):
-        rules, joined = [_rule(value, known) for value in node.values], any if isinstance(node.op, ast.Or) else all
+        rules, joined = [_rule(value, columns) for value in node.values], any if isinstance(node.op, ast.Or) else all
         return lambda history: joined([rule(history) for rule in rules])
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "patience":
-        return _patience(node, known)
+        return _patience(node, columns)
     if isinstance(node, ast.Compare) and len(node.ops) == 1 and isinstance(node.left, ast.Name):
-        return _threshold(node, known)
+        return _threshold(node, columns)
     raise UnalikeError(f"stop: {ast.unparse(node)!r} is no rule; expected for example {EXAMPLES}")
 
 
-def _threshold(node: ast.Compare, known: KnownColumns) -> Rule:
+def _threshold(node: ast.Compare, columns: Columns) -> Rule:
     compared, name = COMPARED.get(type(node.ops[0])), ast.unparse(node.left)
     if compared is None:
         raise UnalikeError(f"stop: {ast.unparse(node)!r} compares in a way that is not known; expected >=, >, <= or <")
-    limit, read = _number(node.comparators[0]), _reader(name, known)
+    limit, read = _number(node.comparators[0]), _reader(name, columns)
     return lambda history: compared(read(history), limit)
 
 
-def _reader(name: str, known: KnownColumns) -> Callable[[History], float]:
+def _reader(name: str, columns: Columns) -> Callable[[History], float]:
     """A function that reads the value of a name from a history. NaN, without a measurement, makes every comparison false."""
     if name in TOTALS:
         return lambda history: TOTALS[name](history.rows)
-    column = known.column(name)
+    column = column_for(name, columns)
     if column is not None:
-        return lambda history: _score(history.last, column)
+        return lambda history: _in_use(history.last, column, columns).value(history.last)
     over = re.match(f"({'|'.join(OVER_CLIENTS)})_(.+)", name)
-    own = known.column(over[2]) if over else None
+    own = column_for(over[2], columns) if over else None
     if over is None or own is None:
-        raise UnalikeError(f"stop: {name!r} is unknown; expected one of {', '.join(known.names)}")
+        raise UnalikeError(f"stop: {name!r} is unknown; expected one of {', '.join(_names(columns))}")
 
     def over_clients(history: History) -> float:
-        found = np.array([_score(row, own) for row in history.last_clients], float)
+        found = np.array([_in_use(row, own, columns).value(row) for row in history.last_clients], float)
         found = found[~np.isnan(found)]
         return float(OVER_CLIENTS[over[1]](found)) if len(found) else math.nan
 
     return over_clients
 
 
-def _score(row: Row, column: str) -> float:
-    return row.get(_filled(row, column), math.nan)
-
-
-def _filled(row: Row, column: str) -> str:
+def _in_use(row: Row, column: Column, columns: Columns) -> Column:
     """The column; that of the personal models where it is empty, as of methods that have no shared model."""
-    own = f"personal_{column}"
-    missing = {name for name in (column, own) if math.isnan(row.get(name, math.nan))}
-    return own if missing == {column} else column
+    own = columns.get("personal", column.metric.column, column.split) if column.plain else None
+    return own if own is not None and math.isnan(column.value(row)) and not math.isnan(own.value(row)) else column
 
 
-def _patience(node: ast.Call, known: KnownColumns) -> Rule:
+def _patience(node: ast.Call, columns: Columns) -> Rule:
     try:
         given = {key: ast.literal_eval(value) for key, value in zip(("rounds", "metric", "delta"), node.args)}
         given |= {str(k.arg): ast.literal_eval(k.value) for k in node.keywords}
     except ValueError:
         given = {}
-    rounds, metric, delta = given.get("rounds"), given.get("metric", known.main), given.get("delta", 0.0)
+    rounds, metric, delta = given.get("rounds"), given.get("metric", columns.metric.column), given.get("delta", 0.0)
     less = given.get("less")
     told = isinstance(rounds, int) and rounds > 0 and isinstance(delta, int | float) and isinstance(metric, str)
     if not told or set(given) - {"rounds", "metric", "delta", "less"} or not isinstance(less, bool | None):
@@ -174,24 +148,29 @@ def _patience(node: ast.Call, known: KnownColumns) -> Rule:
             f"stop: {ast.unparse(node)!r} is no rule; expected patience(rounds=10) or "
             'patience(rounds=10, metric="loss", delta=0.001)'
         )
-    column = known.column(metric)
+    column = column_for(metric, columns)
     if column is None:
-        raise UnalikeError(f"stop: patience has no metric {metric!r}; expected one of {', '.join(known.metrics)}")
-    if not known.validated:
+        raise UnalikeError(
+            f"stop: patience has no metric {metric!r}; expected one of "
+            + ", ".join(one.column for one in columns.metrics)
+        )
+    if not columns.validated:
         raise UnalikeError(
             "stop: patience chooses when to stop by a score, which must not be that of the test samples, and the clients have no "
             "validation samples; give ua.partition(..., val=0.1), --val 0.1 or ClientData(val=...)"
         )
-    if (less is None) != (direction(column) is not None):
+    if (less is None) != bool(column.metric.sign):
         raise UnalikeError(
             f"stop: found {ast.unparse(node)!r}; expected less=True or less=False for a metric of one's own, as its better "
             "direction is not known, and neither for the others"
         )
 
+    sign = 0 if less is None else 1 - 2 * less
+
     def stale(history: History) -> bool:
         first = last_stage(history.rows)  # a new stage may start with lower scores than the one before
         stage = [row for row in history.rows if row["round"] >= first]
-        best = best_row(stage, _filled(history.last, column), delta, less)
+        best = best_row(stage, _in_use(history.last, column, columns), delta, sign)
         return best is not None and history.last["round"] - best["round"] >= rounds
 
     return stale
@@ -247,11 +226,11 @@ class Budget:
 
 @dataclass(frozen=True)
 class StopRules:
-    """The stop rule and the budget that may end a run early. `known` holds the columns that rules may name."""
+    """The stop rule and the budget that may end a run early. `columns` are those that rules may name."""
 
     stop: str | None
     budget: str | None
-    known: KnownColumns
+    columns: Columns
 
     def __post_init__(self) -> None:
         _ = self._reasons
@@ -260,7 +239,7 @@ class StopRules:
     def _reasons(self) -> list[tuple[str, Rule]]:
         found: list[tuple[str, Rule]] = []
         if self.stop is not None:
-            found.append((f"stop rule: {self.stop}", stop_rule(self.stop, self.known)))
+            found.append((f"stop rule: {self.stop}", stop_rule(self.stop, self.columns)))
         if self.budget is not None:
             found.append((f"budget of {self.budget} spent", Budget(self.budget).spent))
         return found
@@ -272,7 +251,7 @@ class StopRules:
     @property
     def warning(self) -> str | None:
         """A warning that the stop rule reads test samples, which biases the final score; None if it does not."""
-        if self.stop is None or self.known.validated:
+        if self.stop is None or self.columns.validated:
             return None
         names = {node.id for node in ast.walk(ast.parse(self.stop.strip(), mode="eval")) if isinstance(node, ast.Name)}
         if names <= TOTALS.keys():

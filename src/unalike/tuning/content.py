@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from unalike.experiments.comparison import Comparison
 from unalike.experiments.references import reference
-from unalike.metrics.named_metrics import Metric, known
-from unalike.metrics.statistics import headline
+from unalike.metrics.named_metrics import Metric
 from unalike.reporting import wording
 from unalike.reporting.decision import Decision
 from unalike.tuning.objective import Objective
@@ -54,9 +53,7 @@ class TuningContent:
     @cached_property
     def metric(self) -> Metric:
         """The metric of the objective, with its better direction."""
-        found = known(self.objective.judged(headline(self.after.rounds).column))
-        assert found is not None
-        return found
+        return self.objective.judged(self.after.columns.metric)
 
     @property
     def chosen(self) -> dict[str, Values]:
@@ -67,7 +64,9 @@ class TuningContent:
     @cached_property
     def ranking(self) -> list[Ranked]:
         """The methods before and after tuning, best after it first."""
-        before, after = (self.objective.of_runs(one.rounds, one.clients) for one in (self.before, self.after))
+        before, after = (
+            self.objective.of_runs(one.rounds, one.clients, one.columns) for one in (self.before, self.after)
+        )
         references = [m["label"] for m in self.after.facts.methods if reference(m["spec"])]
         return ranking(before, after, list(self.methods), references, self.metric.sign)
 

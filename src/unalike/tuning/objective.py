@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from unalike._utils.errors import UnalikeError
-from unalike.metrics.named_metrics import WORST_DECILE, deciding, read
-from unalike.metrics.statistics import headline, tail_mean, worst_decile
+from unalike.metrics.columns import Column, Columns
+from unalike.metrics.named_metrics import Metric, read
+from unalike.metrics.statistics import tail_mean, worst_decile
 from unalike.metrics.summary import summary
 from unalike.reporting.decision import Decision, decide
 from unalike.runtime.records.history import History, Row
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
 
     from unalike.experiments.comparison import Comparison
 
-PERSONAL = "personal_"
+PERSONAL, WORST_DECILE = "personal_", "worst_decile_"
+"""What a user writes before a metric."""
 
 
 @dataclass(frozen=True)
@@ -60,34 +62,30 @@ class Objective:
         """The metrics of the runs by name: that of the objective comes first and therefore decides."""
         return tuple(dict.fromkeys((self.metric, *others))) if self.metric else tuple(others)
 
-    def judged(self, column: str) -> str:
-        """The column for the score in a table that has no other score: `accuracy`, `worst_decile_accuracy`."""
-        return f"{WORST_DECILE if self.worst else ''}{column}"
+    def judged(self, metric: Metric) -> Metric:
+        """The metric that the objective makes of the one that decides: itself, or its mean over the worst tenth."""
+        return metric.of_worst_tenth if self.worst else metric
 
     def of_round(self, history: History) -> float:
         """The score after the newest round; NaN if it was not evaluated."""
-        metric = deciding(history.last)
-        if metric is None:
-            return math.nan
-        column = self._column(history.last, metric.column)
+        column = self._column(history.last, history.columns)
         if not self.worst:
-            return float(history.last.get(column, math.nan))
+            return column.value(history.last)
         import pandas as pd
 
-        return worst_decile(pd.Series([row.get(column, math.nan) for row in history.last_clients], dtype=float), metric)
+        return worst_decile(pd.Series(list(map(column.value, history.last_clients)), dtype=float), column.metric)
 
-    def of_runs(self, rounds: pd.DataFrame, clients: pd.DataFrame) -> pd.Series:
+    def of_runs(self, rounds: pd.DataFrame, clients: pd.DataFrame, columns: Columns) -> pd.Series:
         """The score of each run by (method, seed), as the report computes it; a run without a score is left out."""
         import pandas as pd
 
-        metric = headline(rounds)
         found = {}
         for method, own in rounds.groupby("method", sort=False):
             highest = {str(name): float(own[name].max()) for name in own.select_dtypes("number")}
-            column = self._column(highest, metric.column)
+            column = self._column(highest, columns)
             if self.worst:
-                by_seed = clients[clients["method"] == method].groupby("seed", sort=False)[column]
-                found[method] = by_seed.agg(lambda values: worst_decile(values, metric))
+                by_seed = clients[clients["method"] == method].groupby("seed", sort=False)[column.name]
+                found[method] = by_seed.agg(lambda values: worst_decile(values, columns.metric))
             else:
                 found[method] = tail_mean(own, column).droplevel("method")
         return pd.concat(found, names=["method", "seed"]).dropna()
@@ -97,17 +95,22 @@ class Objective:
         content = comparison.content()
         if not (self.worst or self.personal):
             return content.shared_decision
-        scores = self.of_runs(comparison.rounds, comparison.clients)
-        column = self.judged(content.metric.column)
+        scores = self.of_runs(comparison.rounds, comparison.clients, comparison.columns)
+        columns = Columns.of([content.plain], [self.judged(content.metric)])
+        column = columns.metric.column
         rounds = comparison.rounds.groupby(["method", "seed"], sort=False)[["seconds", "bytes_down", "bytes_up"]].sum()
         table = rounds.assign(**{column: scores}, round=1).dropna(subset=[column]).reset_index()
         clients = comparison.clients[["method", "seed", "client"]].assign(**{column: math.nan})
-        return decide(table, summary(table, clients, content.rules), content.rules, content.plain)
+        judged = summary(table, clients, columns, content.rules)
+        return decide(table, judged, columns, content.rules, content.plain)
 
-    def _column(self, row: Row, column: str) -> str:
+    def _column(self, row: Row, columns: Columns) -> Column:
         """The column of the wanted models, personal or shared; that of the other ones where only these have a score."""
-        wanted, other = (PERSONAL + column, column) if self.personal else (column, PERSONAL + column)
-        return other if math.isnan(row.get(wanted, math.nan)) and not math.isnan(row.get(other, math.nan)) else wanted
+        shared, personal = columns.get(columns.plain), columns.get("personal")
+        assert shared is not None
+        personal = personal or shared
+        wanted, other = (personal, shared) if self.personal else (shared, personal)
+        return other if math.isnan(wanted.value(row)) and not math.isnan(other.value(row)) else wanted
 
 
 def _split_prefix(prefix: str, text: str) -> tuple[bool, str]:

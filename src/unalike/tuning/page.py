@@ -7,6 +7,7 @@ import math
 import plotly.graph_objects as go
 
 from unalike._utils.errors import unknown
+from unalike.metrics.named_metrics import MISSING
 from unalike.reporting import panels as report_panels
 from unalike.reporting import wording
 from unalike.reporting.charts.palette import Look
@@ -196,13 +197,13 @@ def _near(tuning: TuningContent) -> float:
 
 def _score(tuning: TuningContent, score: float | None) -> Cell:
     if score is None or math.isnan(score):
-        return Cell(wording.MISSING, math.nan)
+        return Cell(MISSING, math.nan)
     return Cell(wording.score(score, tuning.metric), score)
 
 
 def _gain(tuning: TuningContent, one: Ranked) -> Cell:
     if math.isnan(one.gain.mean):
-        return Cell(wording.MISSING, math.nan)
+        return Cell(MISSING, math.nan)
     gain, metric = one.gain, tuning.metric
     within = "" if math.isnan(gain.low) else f" ({wording.interval(gain.low, gain.high, metric)})"
     return Cell(f"{wording.change(gain.mean, metric)}{within}", gain.mean)
@@ -213,7 +214,7 @@ def _looks(tuning: TuningContent) -> dict[str, Look]:
 
 
 def _place(rank: int | None) -> str:
-    return wording.MISSING if rank is None else str(rank)
+    return MISSING if rank is None else str(rank)
 
 
 def _unit(tuning: TuningContent) -> str:

@@ -19,7 +19,6 @@ from unalike.runtime.records.history import History
 from unalike.runtime.records.run_directory import digest
 from unalike.runtime.round_loop import execute
 from unalike.runtime.run_config import RunConfig, prepare_run
-from unalike.runtime.stopping import better
 from unalike.tuning.objective import Objective
 from unalike.tuning.sampler import Pruner, next_values
 from unalike.tuning.trial import DIVERGED, FINISHED, PRUNED, End, Trial
@@ -73,7 +72,7 @@ class TrialRunner:
     @cached_property
     def sign(self) -> int:
         """+1 if a higher score is better, -1 if a lower one is."""
-        return better(self.run_config(next(iter(self.methods.values()))).ending.known.main)
+        return self.run_config(next(iter(self.methods.values()))).columns.metric.sign
 
     def run_config(self, tunable: Tunable) -> RunConfig:
         """The run of a trial. Raises `UnalikeError` if it cannot be trained."""
@@ -115,7 +114,7 @@ class TrialRunner:
     def _score(self, run_config: RunConfig, history: History, label: str) -> float | None:
         """The score of a whole run, as the report computes it; None if it has none, as a run whose loss is not finite."""
         clients = last_rounds(history, run_config.population.names)
-        found = self.objective.of_runs(labelled(history.rounds, label, 0), labelled(clients, label, 0))
+        found = self.objective.of_runs(labelled(history.rounds, label, 0), labelled(clients, label, 0), history.columns)
         return float(found.iloc[0]) if len(found) and math.isfinite(found.iloc[0]) else None
 
 

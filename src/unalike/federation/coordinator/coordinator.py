@@ -15,7 +15,7 @@ from unalike.core.codec import Facts
 from unalike.core.types import Tree
 from unalike.federation.coordinator.control import Control, Stopped
 from unalike.federation.coordinator.exchange import Exchange
-from unalike.federation.coordinator.federated_evaluation import FederatedEvaluator
+from unalike.federation.coordinator.federated_evaluation import FederatedEvaluator, pooled_first
 from unalike.federation.coordinator.mailbox import Mailbox, Request
 from unalike.federation.coordinator.remote_stage import RemoteStage
 from unalike.federation.protocol.federation_file import Federation
@@ -79,10 +79,12 @@ class Coordinator:
         """Run to the end. Raises `Stopped` when told to stop: run again, it goes on where it was."""
         sweep(self.directory.path)
         roster = self._roster()
-        run_config = run_config_of(
-            *(self.federation, placeholders(self.federation, roster), self.test, self.proxy),
-            start=self.start,
-            coordinated=True,
+        run_config = pooled_first(
+            run_config_of(
+                *(self.federation, placeholders(self.federation, roster), self.test, self.proxy),
+                start=self.start,
+                coordinated=True,
+            )
         )
         run_config.record["federation"] = self.federation.name  # a cached property: the record of the run
         mailbox = Mailbox(self.federation, self.key, self.transport, roster.run, self.control, self._event)

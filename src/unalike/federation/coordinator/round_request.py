@@ -18,7 +18,7 @@ from unalike.federation.coordinator.norm_guard import Norms
 from unalike.federation.protocol.messages import StepRequest, TrainRequest
 from unalike.methods.plan import Stage
 from unalike.metrics.metric_sums import MetricSums
-from unalike.metrics.metrics import Custom
+from unalike.metrics.metrics import RunMetrics
 from unalike.runtime.stage_state import StageState
 from unalike.training.validation import RefusedUpdate, check_update, expected_steps, expected_update
 
@@ -89,7 +89,7 @@ class RoundPlan:
     group_of: Mapping[int, str]
     evaluate: tuple[str, ...]
     local: bool
-    metrics: Custom
+    metrics: RunMetrics
 
     def group(self, client: int) -> GroupPlan:
         """The plan of the client's group."""
@@ -102,7 +102,7 @@ def has_scores(population: Population, client: int) -> bool:
 
 
 def round_plan(
-    state: StageState, step: StepRequest, active: list[int], evaluate: tuple[str, ...], local: bool, metrics: Custom
+    state: StageState, step: StepRequest, active: list[int], evaluate: tuple[str, ...], local: bool, metrics: RunMetrics
 ) -> RoundPlan:
     """The plan of the next exchange; `active` are the sites that may be asked."""
     group_of = {k: name for k in active if (name := state.group_of(k)) is not None}

@@ -8,7 +8,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from unalike._utils.progress import headline
 from unalike._utils.tensor_files import write_bytes
 from unalike.federation.coordinator.control import OperatorCommands, Stopped
 from unalike.federation.coordinator.coordinator import Coordinator
@@ -44,7 +43,7 @@ def run_rounds(
                 operator.round = int(row["round"])
                 log(
                     f"round {operator.round} of {federation.rounds}: {row['participants']} sites, {row['seconds']:.1f} s, "
-                    f"{headline(row)}".rstrip(", ")
+                    f"{row['headline']}".rstrip(", ")
                 )
 
             coordinator = Coordinator(

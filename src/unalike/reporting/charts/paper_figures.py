@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.spec import slug
+from unalike.metrics.named_metrics import Metric
 from unalike.metrics.ranks import Ranks
-from unalike.metrics.statistics import Metric
 from unalike.reporting import wording
 from unalike.reporting.charts.palette import Look, looks
 from unalike.reporting.charts.plotly_charts import MODEL_SUFFIX, over_seeds
@@ -81,9 +81,9 @@ def figures(content: ReportContent, style: Looks | None = None) -> Iterator[tupl
     style = style or looks(content.labels)
     metric, scale = content.metric, 100 if content.metric.percent else 1
     rounds, clients, table = content.rounds, content.clients, content.summary
-    for protocol, prefix in content.prefixes.items():
-        own, suffix = table[table["protocol"] == protocol], f"-{protocol}" if prefix else ""
-        column, unit = prefix + metric.column, f"{metric.word}{' (%)' if scale == 100 else ''}"
+    for protocol, score in content.scores.items():
+        own, suffix = table[table["protocol"] == protocol], "" if score.plain else f"-{protocol}"
+        column, unit = score.name, f"{metric.word}{' (%)' if scale == 100 else ''}"
         if own.empty:
             continue
         if own["difference"].notna().any():

@@ -7,7 +7,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from unalike.metrics.costs import cumulative
-from unalike.metrics.statistics import Metric
+from unalike.metrics.named_metrics import Metric
 from unalike.reporting import wording
 from unalike.reporting.charts.palette import Look
 from unalike.reporting.charts.plotly_canvas import canvas, named_rows, numbers, text, thin

@@ -20,7 +20,7 @@ from unalike.data.transforms import TransformChain
 from unalike.data.transforms import transform as chain_of
 from unalike.engine.auto import EXECUTORS
 from unalike.methods.plan import plan as plan_of
-from unalike.metrics.metrics import PROTOCOLS
+from unalike.metrics.columns import PROTOCOLS
 from unalike.metrics.named_metrics import Metric
 from unalike.metrics.named_metrics import read as read_metrics
 from unalike.models.checkpoint import read_state_dict

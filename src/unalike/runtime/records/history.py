@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.notebook import sparkline
-from unalike._utils.progress import score_name
 from unalike._utils.registry import figures
 from unalike._utils.tensor_files import write_bytes
+from unalike.metrics.columns import NO_COLUMNS, Columns
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,11 +32,13 @@ class History:
     front, and scores of validation samples `val_` before the metric (`val_accuracy`, `personal_val_accuracy`). Where a round was
     not evaluated, or a method has no shared model, they are NaN. `selected` marks the round that was chosen by validation
     samples, where one was, `personal_selected` that of the personal models, and so on. In a plan of several steps `stage` is the
-    step number of the round's stage; it is NaN or absent for the first.
+    step number of the round's stage; it is NaN or absent for the first. `columns` says what each column of scores measures.
     """
 
-    def __init__(self, rounds: list[Row] | None = None, clients: list[Row] | None = None):
-        self._rounds, self._clients = rounds or [], clients or []
+    def __init__(
+        self, rounds: list[Row] | None = None, clients: list[Row] | None = None, columns: Columns = NO_COLUMNS
+    ):
+        self._rounds, self._clients, self.columns = rounds or [], clients or [], columns
 
     def add(self, row: Row, clients: list[Row]) -> None:
         """Append a round."""
@@ -77,11 +79,34 @@ class History:
         """The newest row of `rounds`."""
         return self._rounds[-1]
 
+    @property
+    def headline(self) -> str:
+        """The newest score with its name: `accuracy 34.1 %`; empty where there is none."""
+        return self.columns.text(self.last)
+
+    @property
+    def progress_row(self) -> Row:
+        """The newest row with its headline, as progress callbacks get it."""
+        return self.last | {"headline": self.headline}
+
     def select(self, rounds: dict[str, int]) -> None:
         """Mark the rounds that are best by columns such as `personal_val_accuracy`: in `personal_selected`, a column for each."""
-        for column, best in rounds.items():
+        for name, best in rounds.items():
+            column = self.columns.named(name)
+            assert column is not None
             for row in self._rounds:
-                row[f"{column.split('val_')[0]}selected"] = row["round"] == best
+                row[column.selected] = row["round"] == best
+
+    @property
+    def selected(self) -> dict[str, int]:
+        """Protocol -> the round that was selected for it."""
+        flags = {column.protocol: column.selected for column in self.columns.all}
+        return {name: row["round"] for name, flag in flags.items() for row in self._rounds if row.get(flag) is True}
+
+    @property
+    def final(self) -> int | None:
+        """The selected round that the final models come from: that of the personal models, or else of the shared model."""
+        return self.selected.get("personal", self.selected.get(self.columns.plain))
 
     def plot(self, metric: str | None = None) -> go.Figure:
         """Draw a metric over the rounds, as the report does.
@@ -99,8 +124,10 @@ class History:
 
     def sparkline(self) -> str:
         """The score over the rounds as a small drawing in HTML."""
-        name = score_name(self.last)
-        return sparkline([row.get(name, float("nan")) for row in self._rounds], name.replace("_", " "))
+        column = self.columns.shown(self.last)
+        return (
+            "" if column is None else sparkline(list(map(column.value, self._rounds)), column.label, column.metric.text)
+        )
 
     def __repr__(self) -> str:
         return f"<History of {len(self) - 1} rounds, {len(self._clients)} rows of clients>"
@@ -112,15 +139,16 @@ class History:
         return len(self._rounds)
 
     def save(self, folder: Path) -> None:
-        """Write `rounds.parquet` and `clients.parquet`, each atomically."""
+        """Write `columns.json`, `rounds.parquet` and `clients.parquet`, each atomically."""
+        self.columns.save(folder)
         for name, table in (("rounds", self.rounds), ("clients", self.clients)):
             buffer = io.BytesIO()
             table.to_parquet(buffer, index=False)
             write_bytes(folder / f"{name}.parquet", buffer.getvalue())
 
     @classmethod
-    def load(cls, folder: Path, until: int | None = None) -> History:
-        """Read a saved history, up to and including round `until`.
+    def load(cls, folder: Path, plain: str, until: int | None = None) -> History:
+        """Read a saved history, up to and including round `until`; `plain`: the first protocol of the run.
 
         Raises `UnalikeError` for a missing or damaged table, and for one that lacks a round.
         """
@@ -145,22 +173,11 @@ class History:
             cast(list[Row], t.drop(columns=[c for c in t if str(c).endswith("selected")]).to_dict("records"))
             for t in kept
         )
-        return cls(rounds, clients)
+        names = [name for table in tables for name in table]
+        return cls(rounds, clients, Columns.load(folder, names, plain))
 
 
 def last_stage(rows: Iterable[Row]) -> int:
     """The first round of the last stage: the models of a run are those of this stage, whatever the earlier ones trained."""
     later = [row for row in rows if row.get("stage", 0) > 0]
     return next((row["round"] for row in later if row["stage"] == later[-1]["stage"]), 0)
-
-
-def selected(rows: Iterable[Row]) -> dict[str, int]:
-    """Column prefix of a protocol -> the round that was selected for it."""
-    flags = [(name, row["round"]) for row in rows for name, chosen in row.items() if chosen is True]
-    return {name.removesuffix("selected"): round for name, round in flags if name.endswith("selected")}
-
-
-def given(rows: Iterable[Row]) -> int | None:
-    """The selected round that the final models come from: that of the personal models, or else of the shared model."""
-    chosen = selected(rows)
-    return chosen.get("personal_", chosen.get("", None))

@@ -144,6 +144,11 @@ class RunDirectory:
         return next((str(said) for said in reversed(words) if said), str((self.config or {}).get("method", "")))
 
     @property
+    def first_protocol(self) -> str:
+        """The protocol of the columns without a prefix; empty for a folder without a run."""
+        return next(iter((self.config or {}).get("protocol", [])), "")
+
+    @property
     def round(self) -> int:
         """The newest round that a checkpoint holds; 0 where there is none."""
         return max(rounds_of(self._checkpoints()).values(), default=0)

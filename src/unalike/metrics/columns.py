@@ -1,0 +1,263 @@
+"""The columns of a history that hold scores. Each knows what it measures: models, samples, metric, and by it direction and unit.
+
+They are made where scores are computed, and stored beside the tables as `columns.json`. Nobody reads the meaning of a column off
+its name or its place; `derived` does so once, for folders that older versions wrote.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from unalike._utils.errors import UnalikeError
+from unalike._utils.tensor_files import write_bytes
+from unalike.metrics.named_metrics import KNOWN, Metric, own_metric, registry, sensitivity_at
+
+PROTOCOLS = ("server", "clients", "personal", "local")
+"""Evaluation protocols: the shared model on the server's test set or on the clients' test data, each client's personal model, each
+client's model after local training."""
+USED = "used"
+"""The protocol that scores the model in use: a client's personal model where the method trains one, else the shared model."""
+TEST, VALIDATION = "test", "val"
+"""The samples that are scored."""
+FILE = "columns.json"
+
+_HISTORY = "round stage seconds participants train_loss bytes bytes_down bytes_up client n_train n_test status method seed headline"
+_SUMMARY = (
+    "partition protocol baseline seeds pairs accuracy_sd rmse_sd difference ci_low ci_high boot_low boot_high p p_holm p_exact "
+    "better won role verdict probability_best client_sd worst_decile mb_down mb_up"
+)
+OTHERS = frozenset(f"{_HISTORY} {_SUMMARY}".split())
+"""Columns of a history and of a comparison's summary that hold no score."""
+_RESERVED = ("val", *PROTOCOLS, USED, "min", "max", "mean", "std")
+_NAME = re.compile(rf"(?:({'|'.join((*PROTOCOLS, USED))})_)?(val_)?(.+)")
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of scores.
+
+    Args:
+        protocol: the models that are scored: one of `PROTOCOLS`, or `USED`.
+        split: the samples: `TEST`, or `VALIDATION` samples of the clients.
+        metric: what is computed, with its direction, unit and format.
+        plain: whether the protocol is the first of the run, whose columns carry no protocol in their names.
+    """
+
+    protocol: str
+    split: str
+    metric: Metric
+    plain: bool
+
+    @property
+    def name(self) -> str:
+        """Its name in the tables: `accuracy`, `val_accuracy`, `personal_val_accuracy`."""
+        return f"{self._prefix}{'val_' if self.split == VALIDATION else ''}{self.metric.column}"
+
+    @property
+    def selected(self) -> str:
+        """The column that marks the round which was selected for this protocol."""
+        return f"{self._prefix}selected"
+
+    @property
+    def label(self) -> str:
+        """Its name in a sentence: `accuracy`, `personal validation accuracy`."""
+        words = (
+            "" if self.plain else self.protocol,
+            "validation" if self.split == VALIDATION else "",
+            self.metric.word,
+        )
+        return " ".join(filter(None, words))
+
+    @property
+    def spellings(self) -> set[str]:
+        """The names that a user may write for it: the protocol may be left out if it is the first, `val_` always."""
+        protocols = ("", f"{self.protocol}_") if self.plain else (self._prefix,)
+        splits = ("", "val_") if self.split == VALIDATION else ("",)
+        return {f"{protocol}{split}{self.metric.column}" for protocol in protocols for split in splits}
+
+    @property
+    def _prefix(self) -> str:
+        return "" if self.plain else f"{self.protocol}_"
+
+    def value(self, row: Mapping[str, Any]) -> float:
+        """The score in a row; NaN where there is none."""
+        found = row.get(self.name)
+        return math.nan if found is None else float(found)
+
+    def text(self, row: Mapping[str, Any]) -> str:
+        """The score in a row with its name, as progress lines show it: `accuracy 34.1 %`."""
+        return f"{self.label} {self.metric.text(self.value(row))}"
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The columns of scores that a history may have, in order; which of them have numbers depends on the methods.
+
+    Those of the first protocol come first. Within a protocol, the metrics that were chosen by name stand in front.
+    """
+
+    all: tuple[Column, ...] = ()
+
+    @classmethod
+    def of(cls, protocols: Iterable[str], metrics: Iterable[Metric], validated: bool = False) -> Columns:
+        """The columns of a run: every metric under every protocol, on validation samples too if there are any."""
+        splits, metrics = (TEST, VALIDATION) if validated else (TEST,), tuple(metrics)
+        for metric in metrics:
+            check_name(metric.column)
+        ordered = tuple(dict.fromkeys(protocols))
+        return cls(tuple(Column(p, s, m, p == ordered[0]) for p in ordered for s in splits for m in metrics))
+
+    @cached_property
+    def _by_meaning(self) -> dict[tuple[str, str, str], Column]:
+        return {(column.protocol, column.split, column.metric.column): column for column in self.all}
+
+    def get(self, protocol: str, metric: str | None = None, split: str = TEST) -> Column | None:
+        """The column of a metric (None: the one that decides) under a protocol; None if there is none."""
+        return self._by_meaning.get((protocol, split, metric or self.metric.column))
+
+    def by_metric(self, protocol: str, split: str) -> dict[str, Column]:
+        """The columns of a protocol and split by their metrics."""
+        return {c.metric.column: c for c in self.all if (c.protocol, c.split) == (protocol, split)}
+
+    def named(self, name: str) -> Column | None:
+        """The column of this name; None if it holds no score, or is none."""
+        return next((column for column in self.all if column.name == name), None)
+
+    @cached_property
+    def protocols(self) -> tuple[str, ...]:
+        """The protocols, the first one first."""
+        return tuple(dict.fromkeys(column.protocol for column in self.all))
+
+    @property
+    def plain(self) -> str:
+        """The protocol whose columns carry no protocol in their names."""
+        return next((column.protocol for column in self.all if column.plain), "")
+
+    @property
+    def validated(self) -> bool:
+        """Whether there are scores of validation samples."""
+        return any(column.split == VALIDATION for column in self.all)
+
+    @cached_property
+    def metrics(self) -> tuple[Metric, ...]:
+        """The metrics in order, each once."""
+        return tuple({column.metric.column: column.metric for column in self.all}.values())
+
+    @cached_property
+    def metric(self) -> Metric:
+        """The metric that decides: the first one with a direction besides the loss. Raises `UnalikeError` if there is none."""
+        found = next((metric for metric in self.metrics if metric.sign and metric.column != "loss"), None)
+        if found is None:
+            listed = ", ".join(metric.column for metric in self.metrics) or "no metric"
+            raise UnalikeError(f"no metric decides: found {listed}; expected one such as 'accuracy' or 'rmse'")
+        return found
+
+    @property
+    def further(self) -> tuple[Metric, ...]:
+        """The metrics besides the one that decides and the loss."""
+        return tuple(metric for metric in self.metrics if metric.column not in (self.metric.column, "loss"))
+
+    @property
+    def scores(self) -> list[Column]:
+        """The deciding metric on test samples under each protocol."""
+        return [column for protocol in self.protocols if (column := self.get(protocol)) is not None]
+
+    def shown(self, row: Mapping[str, Any]) -> Column | None:
+        """The column that stands for a row: the first with a number, of the loss only if no other has one."""
+        tested = [column for column in self.all if column.split == TEST]
+        ordered = sorted(tested, key=lambda column: column.metric.column == "loss")
+        return next((column for column in ordered if not math.isnan(column.value(row))), None)
+
+    def text(self, row: Mapping[str, Any]) -> str:
+        """The score of a row with its name: `accuracy 34.1 %`; empty where there is none."""
+        column = self.shown(row)
+        return "" if column is None else column.text(row)
+
+    def with_used(self) -> Columns:
+        """The same with columns of the models in use beside those of personal models."""
+        used = (replace(c, protocol=USED, plain=False) for c in self.all if c.protocol == "personal")
+        return self | Columns(tuple(used))
+
+    def __or__(self, other: Columns) -> Columns:
+        """The columns of both, each once."""
+        return Columns(tuple({column.name: column for column in (*self.all, *other.all)}.values()))
+
+    def save(self, folder: Path) -> None:
+        """Write `columns.json` into a folder, beside its tables."""
+        content = {
+            "plain": self.plain,
+            "metrics": [metric.facts for metric in self.metrics],
+            "columns": [
+                {"name": c.name, "protocol": c.protocol, "split": c.split, "metric": c.metric.column} for c in self.all
+            ],
+        }
+        write_bytes(folder / FILE, (json.dumps(content, indent=1) + "\n").encode())
+
+    @classmethod
+    def load(cls, folder: Path, names: Iterable[object], plain: str) -> Columns:
+        """The columns that a folder stores; for a folder of an older version, those that the names in its tables tell.
+
+        Raises `UnalikeError` if `columns.json` is damaged.
+        """
+        file = folder / FILE
+        if not file.exists():
+            return derived(names, plain)
+        try:
+            content = json.loads(file.read_text("utf-8"))
+            metrics = {entry["column"]: Metric.restored(entry) for entry in content["metrics"]}
+            entries = [(e["protocol"], e["split"], metrics[e["metric"]]) for e in content["columns"]]
+            return cls(tuple(Column(p, s, metric, p == content["plain"]) for p, s, metric in entries))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise UnalikeError(
+                f"cannot read {file}: {error!r}; restore it, or remove it to read the names instead"
+            ) from None
+
+
+NO_COLUMNS = Columns()
+
+
+def derived(names: Iterable[object], plain: str = "clients") -> Columns:
+    """The columns of tables that an older version wrote, or a program made, from their names alone.
+
+    Args:
+        names: the names of all columns; those that hold no score are left out.
+        plain: the protocol of the columns without a protocol in their names.
+    """
+    matched = [match for name in map(str, names) if (match := _NAME.fullmatch(name)) and _is_score(name)]
+    found = (
+        Column(match[1] or plain, VALIDATION if match[2] else TEST, _metric_of(match[3]), not match[1])
+        for match in matched
+    )
+    return Columns(tuple({column.name: column for column in found}.values()))
+
+
+def check_name(name: str, taken: frozenset[str] = frozenset()) -> None:
+    """Raise `UnalikeError` for a metric whose columns could be taken for others; `taken`: further names that are in use."""
+    fits = name.isidentifier() and not name.endswith("selected") and name.split("_")[0] not in _RESERVED
+    if not fits or name in taken | OTHERS:
+        raise UnalikeError(
+            f"metrics: found the name {name!r}; expected a name of letters, digits and underscores that does not begin with "
+            f"{', '.join(_RESERVED)}, does not end in selected and is none of {', '.join(sorted(taken | OTHERS))}"
+        )
+
+
+def _is_score(name: str) -> bool:
+    return name not in OTHERS and not name.endswith("selected")
+
+
+def _metric_of(column: str) -> Metric:
+    """The metric of a column without protocol and split: a known or registered one, or one of the user's own."""
+    at = re.fullmatch(r"sensitivity_at_(\d+)(?:_(\d+))?", column)
+    if at:
+        return sensitivity_at(specificity=float(f"{at[1]}.{at[2] or 0}") / 100)
+    if column in KNOWN:
+        return KNOWN[column]
+    registered: Metric = registry[column]() if column in registry else own_metric(column)
+    return registered
