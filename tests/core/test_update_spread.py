@@ -64,15 +64,21 @@ def test_compiled_sum_and_spread_are_bitwise_equal_for_any_thread_count(monkeypa
         assert torch.equal(total["w"], found[0][0]["w"]) and torch.equal(apart["w"], found[0][1]["w"])
 
 
-def test_compiled_loops_on_avx512_processor_use_64_byte_vectors():
+@pytest.mark.parametrize(
+    "module, function",
+    [
+        ("core.update_spread_loops", "combine"),
+        pytest.param("engine.compiled.kernels", "train", marks=pytest.mark.slow),
+    ],
+)
+def test_compiled_loops_on_avx512_processor_use_64_byte_vectors(module, function):
     """Processors with vectors of 64 bytes for which the compiler would keep to 32."""
     binding = pytest.importorskip("llvmlite.binding")
     if not binding.get_host_cpu_features().get("avx512f"):
         pytest.skip("this processor has no vectors of 64 bytes")
-    for module, function in (("core.update_spread_loops", "combine"), ("engine.compiled.kernels", "train")):
-        loops = getattr(importlib.import_module(f"unalike.{module}"), function)
-        loops.recompile()  # what comes from the disk shows no assembly
-        assert "zmm" in loops.inspect_asm(loops.signatures[0]), function
+    loops = getattr(importlib.import_module(f"unalike.{module}"), function)
+    loops.recompile()  # what comes from the disk shows no assembly
+    assert "zmm" in loops.inspect_asm(loops.signatures[0])
 
 
 @pytest.mark.parametrize(

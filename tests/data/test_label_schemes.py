@@ -138,7 +138,8 @@ def test_zipf_order_is_random_or_swaps_the_first_label():
 
 def test_zipf_label_with_too_few_samples_gives_all():
     labels = np.array([0] * 3 + [1] * 50)
-    parts = partition_labels("zipf(size=40, order='swap')", labels, clients=2)
+    with pytest.warns(UserWarning, match="2 of 2 clients get fewer samples"):
+        parts = partition_labels("zipf(size=40, order='swap')", labels, clients=2)
     assert [np.bincount(labels[part]).tolist() for part in parts] == [[3, 8], [3, 32]]
 
 

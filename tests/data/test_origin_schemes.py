@@ -129,7 +129,8 @@ def test_mixture_test_samples_are_trained_on_by_no_client(letters):
 
 
 def test_mixture_of_small_data_takes_all_samples(blobs):
-    everyone = partition(blobs, "even_more", clients=3)
+    with pytest.warns(UserWarning, match="3 of 3 clients get fewer samples"):
+        everyone = partition(blobs, "even_more", clients=3)
     assert set(everyone.sizes) == {680} and set(everyone.test.sizes) == {120}
 
 

@@ -84,7 +84,7 @@ def test_table_without_split_tests_every_fifth_row_and_keeps_groups(tmp_path):
     ],
 )
 def test_table_target_decides_the_task(tmp_path, values, task, classes):
-    file = save(pd.DataFrame({"x": range(10), "y": values * 5}), tmp_path / "t.csv")
+    file = save(pd.DataFrame({"x": [0.5] * 10, "y": values * 5}), tmp_path / "t.csv")
     data = load(file, target="y")
     assert (data.task.name, data.classes, len(data.test[1])) == (task, classes, 2)
 

@@ -25,6 +25,7 @@ SOLVERS = st.sampled_from(
 )
 
 
+@pytest.mark.filterwarnings("ignore:.*(plain SGD|accumulated weight)")  # what a method means with other solvers
 @settings(max_examples=settings.default.max_examples // 2)  # an example takes a second
 @given(
     sizes=st.lists(st.integers(1, 9), min_size=2, max_size=6),

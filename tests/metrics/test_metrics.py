@@ -99,7 +99,10 @@ def test_measure_user_metric_is_computed():
         assert logits.shape == (len(y), 3) and (logits.argmax(1) == predicted).all()
         return np.exp(logits - np.logaddexp.reduce(logits, 1)[:, None]).max(1).mean()
 
-    run = ua.run("ditto", people, model="linear", rounds=2, metrics={"confidence": confidence}, stop="confidence >= 9")
+    with pytest.warns(UserWarning, match="'confidence >= 9' reads test samples"):
+        run = ua.run(
+            "ditto", people, model="linear", rounds=2, metrics={"confidence": confidence}, stop="confidence >= 9"
+        )
     for table in (run.history.rounds, run.history.clients):
         assert table[["confidence", "personal_confidence"]].notna().all(axis=None)
     assert run.config["metrics"] == ["confidence"]

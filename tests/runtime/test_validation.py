@@ -120,7 +120,8 @@ def test_patience_rule_ends_run_and_records_the_reason(validated, people, small,
 
 
 def test_stop_rule_on_test_samples_ends_run_with_a_note(people, small):
-    run = small("fedavg", people, rounds=60, stop="min_accuracy >= 0.3")
+    with pytest.warns(UserWarning, match=r"'min_accuracy >= 0\.3' reads test samples"):
+        run = small("fedavg", people, rounds=60, stop="min_accuracy >= 0.3")
     last = run.history.clients.query("round == round.max()")["accuracy"]
     before = run.history.clients.query("round == round.max() - 1")["accuracy"]
     assert last.min() >= 0.3 > before.min() and len(run.history) < 61
