@@ -22,7 +22,7 @@ from unalike.data import load
 from unalike.data.table_encoding import Encoding
 from unalike.federation.coordinator.coordinator import Coordinator
 from unalike.federation.coordinator.federation_folder import FederationFolder
-from unalike.federation.operations.join import wire_lines
+from unalike.federation.operations.run_site import wire_lines
 from unalike.federation.protocol.bundle import Bundle
 from unalike.federation.protocol.federation_file import Federation, Schema
 from unalike.federation.protocol.transport import InMemoryTransport

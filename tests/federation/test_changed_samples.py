@@ -7,7 +7,7 @@ import torch
 from small_federation import SmallFederation, key_of, make_clients, states
 
 import unalike as ua
-from unalike.federation.coordinator.control import Stopped
+from unalike.federation.coordinator.run_control import Stopped
 from unalike.federation.site.site_worker import SiteWorker
 
 

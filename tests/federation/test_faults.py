@@ -13,7 +13,7 @@ from small_federation import COORDINATOR, NetworkFaults, SmallFederation, federa
 from unalike._utils.errors import UnalikeError
 from unalike.core.codec import pack
 from unalike.core.tasks import find_task
-from unalike.federation.coordinator.control import Control, Stopped
+from unalike.federation.coordinator.run_control import Control, Stopped
 from unalike.federation.protocol.envelope import Head, seal, unseal
 from unalike.federation.protocol.roster import Roster, SampleCounts, placeholders
 from unalike.metrics.metric_sums import MetricSums

@@ -17,10 +17,10 @@ import unalike as ua
 from unalike._utils.errors import UnalikeError
 from unalike.cli import app
 from unalike.dashboard.state import Followed
-from unalike.federation.coordinator import control
-from unalike.federation.coordinator.control import OperatorCommands, Stopped
+from unalike.federation.coordinator import run_control as control
 from unalike.federation.coordinator.federation_folder import FederationFolder
 from unalike.federation.coordinator.operator_commands import listening
+from unalike.federation.coordinator.run_control import OperatorCommands, Stopped
 from unalike.federation.coordinator.run_rounds import run_rounds
 from unalike.federation.flower.flower_processes import check_port
 from unalike.federation.operations.local_federation import write_site

@@ -6,7 +6,7 @@ import pytest
 import torch
 from small_federation import COORDINATOR, SmallFederation, make_clients, states
 
-from unalike.federation.coordinator.control import Control, Stopped
+from unalike.federation.coordinator.run_control import Control, Stopped
 from unalike.federation.protocol.envelope import unseal
 
 SAMPLE_SIZES = ((20, 8), (12, 6), (6, 3), (16, 6))

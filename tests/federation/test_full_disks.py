@@ -14,7 +14,7 @@ from small_federation import SmallFederation, make_clients, states
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.tensor_files import read_tensors, write_tensors
-from unalike.federation.coordinator.control import Control, Stopped
+from unalike.federation.coordinator.run_control import Control, Stopped
 
 SAMPLE_SIZES = ((20, 8), (12, 6), (16, 6))
 
@@ -112,7 +112,7 @@ def test_file_size_limit_is_reported_and_resumes(tmp_path):
     script = script.replace('model="mlp(hidden=(300,))"', 'model="mlp(hidden=(300,))", patience=1, deadline=0.2')
     script = script.replace(
         "try:",
-        "import threading, time\nfrom unalike.federation.coordinator.control import Control\ncontrol = Control()\n"
+        "import threading, time\nfrom unalike.federation.coordinator.run_control import Control\ncontrol = Control()\n"
         "def stop():\n    while control.state != 'paused': time.sleep(0.01)\n    control.stop()\n"
         "threading.Thread(target=stop, daemon=True).start()\ntry:",
     ).replace("SmallFederation.run(fed)", "fed.coordinator(control=control).run()")

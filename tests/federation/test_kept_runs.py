@@ -8,7 +8,7 @@ import pytest
 import torch
 from small_federation import SmallFederation, states
 
-from unalike.federation.coordinator.control import Control, Stopped
+from unalike.federation.coordinator.run_control import Control, Stopped
 
 
 def kept(fed, site="site0"):

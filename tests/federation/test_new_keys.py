@@ -9,7 +9,7 @@ import torch
 from small_federation import SmallFederation, key_of, make_clients, states
 
 from unalike._utils.errors import UnalikeError
-from unalike.federation.coordinator.control import Control, Stopped
+from unalike.federation.coordinator.run_control import Control, Stopped
 from unalike.federation.security.keys import public_text
 from unalike.federation.site.site_worker import SiteWorker
 

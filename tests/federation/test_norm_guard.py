@@ -63,7 +63,7 @@ def test_norm_guard_checks_part_messages(tmp_path):
 
 
 def test_norm_guard_state_survives_restart(tmp_path):
-    from unalike.federation.coordinator.control import Control, Stopped
+    from unalike.federation.coordinator.run_control import Control, Stopped
 
     calm, _ = attacked(tmp_path / "calm", 100.0, guard=3.0)
     fed, control = (

@@ -14,8 +14,8 @@ pytest.importorskip("flwr")
 from flwr.supercore.task_identity import TaskIdentity
 from small_federation import COORDINATOR, federation_of, make_clients
 
-from unalike.federation.coordinator.control import Control
 from unalike.federation.coordinator.mailbox import NOTED, REMEMBERED, Mailbox
+from unalike.federation.coordinator.run_control import Control
 from unalike.federation.flower import gateway
 from unalike.federation.flower.gateway import Gateway, Settings
 from unalike.federation.flower.grid_transport import MAX_UNANSWERED, GridTransport

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 import unalike as ua
-from unalike.federation.coordinator.control import Control
 from unalike.federation.coordinator.coordinator import Coordinator
+from unalike.federation.coordinator.run_control import Control
 from unalike.federation.protocol.envelope import seal, unseal
 from unalike.federation.protocol.federation_file import EnrolledSite, Federation, Schema
 from unalike.federation.protocol.transport import InMemoryTransport, NetworkFaults

@@ -51,7 +51,7 @@ def test_example_trains_in_flower_deployment(tmp_path, monkeypatch):
     with Supervisor(tmp_path / "logs") as supervisor:
         link = ["flower-superlink", "--host", "127.0.0.1", "--port", str(port), "--enable-supernode-auth", *certificate]
         supervisor.start("superlink", [*link, "--disable-runtime-dependency-installation"], env)
-        control = internals.Control(port, (folder.path / "ca.pem").read_bytes())
+        control = internals.ControlClient(port, (folder.path / "ca.pem").read_bytes())
         supervisor.wait_until(control.ready, "SuperLink", 60)
         for name, person in zip(folder.bundles, people):
             home = tmp_path / name

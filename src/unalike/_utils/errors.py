@@ -3,8 +3,19 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
+from pathlib import Path
+from tokenize import TokenError
+from zipfile import BadZipFile
+
+DAMAGED: tuple[type[Exception], ...] = (
+    *(OSError, ValueError, EOFError, LookupError, NotImplementedError, MemoryError),
+    *(TokenError, BadZipFile, zlib.error),
+)
+"""Errors that decoders raise for damaged files, found by damaging files of every format."""
 
 
 class UnalikeError(ValueError):
@@ -28,3 +39,19 @@ def require_extra(extra: str, *modules: str, what: str) -> None:
     missing = [name for name in modules if find_spec(name) is None]
     if missing:
         raise UnalikeError(f"{what} needs {' and '.join(missing)}; install the extra: pip install 'unalike[{extra}]'")
+
+
+@contextmanager
+def reading(path: Path, kind: str, *more: type[Exception]) -> Iterator[None]:
+    """Convert the errors of a decoder, for a damaged or mislabelled file, to one `UnalikeError` that names the file.
+
+    `more` are further errors of this decoder. Put only the call of the decoder into the block.
+    """
+    try:
+        yield
+    except UnalikeError:
+        raise
+    except (*DAMAGED, *more) as error:
+        raise UnalikeError(
+            f"{path} cannot be read as {kind} ({error!r}); the file is damaged or mislabelled: fetch or save it again"
+        ) from None

@@ -142,7 +142,7 @@ def samples(data: str, data_dir: Path | None, folder: Path, config: dict[str, An
     Raises `UnalikeError` as `fitting` does.
     """
     from unalike.data.sources.load import table_at
-    from unalike.data.sources.tables import opened
+    from unalike.data.sources.table_files import opened
 
     encoding, path = _encoding(folder, config), table_at(data, data_dir)
     if encoding is None or path is None:

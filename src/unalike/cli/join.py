@@ -50,7 +50,7 @@ def command(
     from unalike.federation import require_federation
 
     require_federation()
-    from unalike.federation.operations.join import join, wire_lines
+    from unalike.federation.operations.run_site import join, wire_lines
     from unalike.federation.protocol.bundle import Bundle
 
     found, data = Bundle.read(bundle), data_flags.spec(data, table)

@@ -68,7 +68,7 @@ BETWEEN_PROCESSES = Limits(bytes=2**43, header=2**31, tensors=2**24, dimensions=
 """Limits between the processes of one run, which trust each other: those of the largest machines."""
 
 
-class Entry(NamedTuple):
+class TensorEntry(NamedTuple):
     """A tensor as a header states it; `nbytes` follows from type and shape."""
 
     name: str
@@ -151,7 +151,7 @@ def _header(facts: Facts, tensors: Mapping[str, Tensor], allow_nan: bool) -> byt
     return json.dumps({"facts": facts, "tensors": rows}, allow_nan=allow_nan, separators=(",", ":")).encode()
 
 
-def _read_header(header: Any, limits: Limits) -> tuple[Facts, list[Entry]]:
+def _read_header(header: Any, limits: Limits) -> tuple[Facts, list[TensorEntry]]:
     facts, rows = header.get("facts"), header.get("tensors")
     if set(header) != {"facts", "tensors"} or not isinstance(facts, dict) or not isinstance(rows, list):
         raise Malformed("the header is not an object of `facts` and `tensors`")
@@ -195,7 +195,7 @@ def _object(pairs: list[tuple[str, Any]]) -> Facts:
     return found
 
 
-def _entry(row: Any, limits: Limits) -> Entry:
+def _entry(row: Any, limits: Limits) -> TensorEntry:
     """The entry of a tensor, checked against the limits."""
     if not isinstance(row, list) or len(row) != 3:
         raise Malformed("a tensor's entry is not [name, dtype, shape]")
@@ -210,7 +210,7 @@ def _entry(row: Any, limits: Limits) -> Entry:
         raise Malformed(f"tensor {name!r} of a shape that is no list of sizes from 0 to {limits.bytes}")
     if math.prod(n or 1 for n in shape) > limits.bytes:  # torch also multiplies the sizes of an empty tensor
         raise Malformed(f"tensor {name!r} of a shape whose sizes multiply to more than {limits.bytes}")
-    return Entry(name, DTYPES[kind], shape, math.prod(shape) * DTYPES[kind].itemsize)
+    return TensorEntry(name, DTYPES[kind], shape, math.prod(shape) * DTYPES[kind].itemsize)
 
 
 # Tensors as bytes.
@@ -223,7 +223,7 @@ def _raw(t: Tensor, device: torch.device | None = None) -> Tensor:
     return t.as_strided([t.numel()], [1]).view(torch.uint8)
 
 
-def _tensor(raw: Tensor, entry: Entry) -> Tensor:
+def _tensor(raw: Tensor, entry: TensorEntry) -> Tensor:
     if entry.dtype == torch.bool and bool((raw > 1).any()):
         raise Malformed(f"tensor {entry.name!r} holds bytes that are neither true nor false")
     return raw.view(entry.dtype).reshape(entry.shape)

@@ -19,7 +19,7 @@ from unalike.data.array_checks import Pair
 from unalike.data.client_data import ClientData
 from unalike.data.fingerprint import digest
 from unalike.data.heterogeneity import label_counts
-from unalike.data.joining import join
+from unalike.data.population_arrays import join_clients
 from unalike.data.ragged import Ragged
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ class Population(Sequence[ClientData]):
                 f"found a {type(wrong).__name__} where clients were expected; give what ua.partition(data, 'iid', clients=10) "
                 "returns, or a list of ua.ClientData(train=(x, y), test=(x, y))"
             )
-        return cls(*join(found, classes, task))
+        return cls(*join_clients(found, classes, task))
 
     @property
     def input_shape(self) -> tuple[int, ...]:

@@ -33,7 +33,7 @@ SHORTCUTS: dict[str, Callable[[int, int, int, Norm], nn.Module]] = {"projection"
 """Shortcuts for blocks that change the shape: option B and option A of He et al. 2016."""
 
 
-class Block(nn.Module):
+class ResidualBlock(nn.Module):
     """The basic block of He et al. 2016: relu(norm(conv(relu(norm(conv(x))))) + shortcut(x)) with 3x3 convolutions."""
 
     def __init__(self, before: int, after: int, stride: int, norm: Norm, shortcut: str):
@@ -75,8 +75,8 @@ class ResNet(nn.Module):
         stages: list[nn.Module] = []
         before = widths[0]
         for after, count in zip(widths, blocks, strict=True):
-            stage = [Block(before, after, 2 if stages else 1, layer, shortcut)]
-            stage += [Block(after, after, 1, layer, shortcut) for _ in range(count - 1)]
+            stage = [ResidualBlock(before, after, 2 if stages else 1, layer, shortcut)]
+            stage += [ResidualBlock(after, after, 1, layer, shortcut) for _ in range(count - 1)]
             stages.append(nn.Sequential(*stage))
             before = after
         self.stages = nn.Sequential(*stages)

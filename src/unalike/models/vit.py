@@ -26,7 +26,7 @@ class Attention(nn.Module):
         return self.out((scores.softmax(-1) @ v).transpose(-3, -2).flatten(-2))
 
 
-class Block(nn.Module):
+class TransformerBlock(nn.Module):
     """x + attention(norm(x)), then x + mlp(norm(x)) with one hidden layer of 4 * width units and GELU."""
 
     def __init__(self, width: int, heads: int):
@@ -77,7 +77,7 @@ class ViT(nn.Module):
         self.patches = nn.Conv2d(channels, width, patch, patch)
         self.token = nn.Parameter(torch.zeros(1, 1, width))
         self.positions = nn.Parameter(torch.empty(1, 1 + (height // patch) * (wide // patch), width))
-        self.blocks = nn.Sequential(*(Block(width, heads) for _ in range(depth)))
+        self.blocks = nn.Sequential(*(TransformerBlock(width, heads) for _ in range(depth)))
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, classes or 1)
         self._init()

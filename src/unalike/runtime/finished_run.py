@@ -21,9 +21,9 @@ from unalike.core.tasks import find_task
 from unalike.core.types import Tree
 from unalike.core.views import ServerState
 from unalike.core.work import Work
-from unalike.data.joining import LABELS
 from unalike.data.partition_plan import PartitionPlan
 from unalike.data.population import Population
+from unalike.data.population_arrays import LABELS
 from unalike.data.ragged import NumberedNames, Ragged
 from unalike.methods.plan import Answers, QueryStep, StageResults, next_step, plan, steps_of
 from unalike.runtime.backend import StageBackend

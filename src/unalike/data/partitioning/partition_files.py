@@ -16,9 +16,8 @@ from urllib.parse import quote, unquote
 
 import numpy as np
 
-from unalike._utils.errors import UnalikeError
+from unalike._utils.errors import UnalikeError, reading
 from unalike.data.client_data import SPLITS
-from unalike.data.file_errors import reading
 from unalike.data.partition_plan import PartitionPlan
 from unalike.data.population import Population
 from unalike.data.ragged import client_name
@@ -28,7 +27,7 @@ LONGEST = 255
 _NONE = np.empty(0, np.int64)
 
 
-class Indices(NamedTuple):
+class ClientIndices(NamedTuple):
     """The sample numbers of one client; `test` and `val` are empty if the client has none."""
 
     name: str
@@ -54,7 +53,7 @@ def write_partition(plan: PartitionPlan, folder: Path | str) -> Path:
         UnalikeError: The folder is not empty, or a client's name is too long for a folder.
     """
     root = _new_folder(folder)
-    for client in map(Indices, plan.names, plan.train, plan.test, plan.val):
+    for client in map(ClientIndices, plan.names, plan.train, plan.test, plan.val):
         own = _own_folder(root, client.name)
         for split in ("train", "test", *(["val"] if len(client.val) else [])):
             np.savetxt(own / f"{split}.txt", getattr(client, split), fmt="%d")
@@ -82,7 +81,7 @@ def write_clients(population: Population, folder: Path | str) -> Path:
     return root
 
 
-def read_indices(path: Path | str, samples: int) -> list[Indices]:
+def read_indices(path: Path | str, samples: int) -> list[ClientIndices]:
     """Read the clients of a folder or JSON file; those of a folder are sorted by name, digits by their value.
 
     Raises:
@@ -101,12 +100,12 @@ def read_indices(path: Path | str, samples: int) -> list[Indices]:
     return clients
 
 
-def _read_folder(root: Path) -> list[Indices]:
+def _read_folder(root: Path) -> list[ClientIndices]:
     folders = [p for p in root.iterdir() if (p / "train.txt").is_file() or (p / "test.txt").is_file()]
     if folders:
-        found = [Indices(unquote(p.name), *(_numbers(p / f"{split}.txt") for split in SPLITS)) for p in folders]
+        found = [ClientIndices(unquote(p.name), *(_numbers(p / f"{split}.txt") for split in SPLITS)) for p in folders]
     else:
-        found = [Indices(unquote(p.stem), _numbers(p), _NONE) for p in root.iterdir() if p.suffix == ".txt"]
+        found = [ClientIndices(unquote(p.stem), _numbers(p), _NONE) for p in root.iterdir() if p.suffix == ".txt"]
     return sorted(found, key=lambda client: (_counted(client.name), client.name))
 
 
@@ -126,7 +125,7 @@ def _numbers(file: Path) -> np.ndarray:
         return np.array(words, np.int64)
 
 
-def _read_json(file: Path) -> list[Indices]:
+def _read_json(file: Path) -> list[ClientIndices]:
     try:
         table = json.loads(file.read_text(encoding="utf-8"), object_pairs_hook=_once)
         if isinstance(table, list):
@@ -147,11 +146,11 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return dict(pairs)
 
 
-def _client(name: str, rows: Any) -> Indices:
+def _client(name: str, rows: Any) -> ClientIndices:
     splits = rows if isinstance(rows, dict) else {"train": rows}
     if strange := sorted(set(splits) - set(SPLITS)):
         raise ValueError(f"client {name!r} has {', '.join(strange)} beside {', '.join(SPLITS)}")
-    return Indices(name, *(_whole(splits.get(split, [])) for split in SPLITS))
+    return ClientIndices(name, *(_whole(splits.get(split, [])) for split in SPLITS))
 
 
 def _whole(numbers: list[Any]) -> np.ndarray:
@@ -160,7 +159,7 @@ def _whole(numbers: list[Any]) -> np.ndarray:
     return np.array(numbers, np.int64)
 
 
-def _check(client: Indices, samples: int, source: Path) -> None:
+def _check(client: ClientIndices, samples: int, source: Path) -> None:
     owned = np.concatenate(client[1:])
     if len(owned) and not 0 <= owned.min() <= owned.max() < samples:
         raise UnalikeError(

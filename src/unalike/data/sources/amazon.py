@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 import torch
 
-from unalike._utils.errors import UnalikeError
+from unalike._utils.errors import UnalikeError, reading
 from unalike.data.dataset import Dataset
-from unalike.data.file_errors import reading
 from unalike.data.sources.registry import FOLDER, registry
 
 if TYPE_CHECKING:

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from unalike._utils.errors import UnalikeError
+from unalike._utils.errors import UnalikeError, reading
 from unalike.data import array_checks
 from unalike.data.dataset import Dataset
-from unalike.data.file_errors import reading
 from unalike.data.sources.registry import formats, layouts
 
 NAMES = ("train_x", "train_y", "test_x", "test_y", "x", "y", "classes")

@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from unalike._utils.errors import UnalikeError
+from unalike._utils.errors import UnalikeError, reading
 from unalike.data.dataset import Dataset
-from unalike.data.file_errors import reading
 from unalike.data.sources.arrays import images
 from unalike.data.sources.registry import content, layouts
 

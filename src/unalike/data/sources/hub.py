@@ -12,7 +12,7 @@ from unalike._utils.errors import UnalikeError
 from unalike.data.dataset import Dataset
 from unalike.data.sources.arrays import images
 from unalike.data.sources.registry import registry
-from unalike.data.sources.tables import tokens
+from unalike.data.sources.table_files import tokens
 from unalike.data.table_encoding import Encoding
 
 

@@ -9,9 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from unalike._utils.errors import UnalikeError
+from unalike._utils.errors import UnalikeError, reading
 from unalike.data.dataset import Dataset
-from unalike.data.file_errors import reading
 from unalike.data.sources.registry import every_fifth, layouts
 
 ENDINGS = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm"}

@@ -22,12 +22,12 @@ from unalike.data.sources import (
     published,
     speech,
     synthetic,
-    tables,
+    table_files,
 )
 from unalike.data.sources.registry import FOLDER, data_folder, ending, every_fifth, formats, read, registry
 from unalike.data.table_encoding import Encoding
 
-REGISTERED = (amazon, arrays, cifar, glyphs, hub, idx, image_folders, published, speech, synthetic, tables)
+REGISTERED = (amazon, arrays, cifar, glyphs, hub, idx, image_folders, published, speech, synthetic, table_files)
 """The modules that register names, formats and layouts when they are imported."""
 
 
@@ -65,7 +65,7 @@ def table_at(name_or_path: str, data_dir: str | Path | None = None) -> Path | No
     """Return the table file that `load` would read; None for other data. Raises `UnalikeError` if there is nothing."""
     found = _named(name_or_path, data_folder(data_dir))
     if isinstance(found, Path):
-        return found if ending(found.name) in tables.OPEN else None
+        return found if ending(found.name) in table_files.OPEN else None
     if found.name == "file" and "path" in found.parameters:
         return table_at(str(found.parameters["path"]), data_dir)
     return None

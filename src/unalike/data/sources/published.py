@@ -11,14 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from unalike._utils.errors import UnalikeError, unknown
+from unalike._utils.errors import UnalikeError, reading, unknown
 from unalike.data.dataset import Dataset
-from unalike.data.file_errors import reading
 from unalike.data.sources.arrays import joined
 from unalike.data.sources.hub import available, hub
 from unalike.data.sources.idx import parts
 from unalike.data.sources.registry import FOLDER, first_file, read, registry
-from unalike.data.sources.tables import tokens
+from unalike.data.sources.table_files import tokens
 from unalike.data.table_encoding import Encoding
 
 CLOTHES = ["T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"]

@@ -17,11 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from unalike._utils.errors import InvalidValue, UnalikeError, unknown
+from unalike._utils.errors import InvalidValue, UnalikeError, reading, unknown
 from unalike._utils.option_types import check_kinds
 from unalike._utils.registry import Registry
 from unalike.data.dataset import Dataset
-from unalike.data.file_errors import reading
 from unalike.data.table_encoding import Encoding
 
 Reader = Callable[..., Dataset]

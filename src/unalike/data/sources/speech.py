@@ -6,9 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from unalike._utils.errors import UnalikeError
+from unalike._utils.errors import UnalikeError, reading
 from unalike.data.dataset import Dataset
-from unalike.data.file_errors import reading
 from unalike.data.sources.registry import FOLDER, first_file, registry
 from unalike.data.text import UNKNOWN
 

@@ -20,7 +20,7 @@ from unalike._utils.errors import UnalikeError
 from unalike._utils.tensor_files import write_bytes
 from unalike._utils.validated import validated
 from unalike.data.sources.registry import every_fifth
-from unalike.data.sources.tables import check_classes, labels, opened, require_columns
+from unalike.data.sources.table_files import check_classes, labels, opened, require_columns
 from unalike.data.table_encoding import (
     MISSING,
     MOST_CATEGORIES,

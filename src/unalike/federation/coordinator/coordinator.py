@@ -13,11 +13,11 @@ from unalike._utils.tensor_files import sweep
 from unalike.core import tree
 from unalike.core.codec import Facts
 from unalike.core.types import Tree
-from unalike.federation.coordinator.control import Control, Stopped
 from unalike.federation.coordinator.exchange import Exchange
 from unalike.federation.coordinator.federated_evaluation import FederatedEvaluator, pooled_first
 from unalike.federation.coordinator.mailbox import Mailbox, Request
 from unalike.federation.coordinator.remote_stage import RemoteStage
+from unalike.federation.coordinator.run_control import Control, Stopped
 from unalike.federation.protocol.federation_file import Federation
 from unalike.federation.protocol.messages import AdmitRequest, QueryRequest, StepRequest, printable
 from unalike.federation.protocol.roster import PARTS, Roster, SampleCounts, new_run, placeholders, run_config_of

@@ -9,7 +9,7 @@ from typing import Any
 
 from unalike.core.codec import Facts, Limits, Malformed
 from unalike.core.types import Tree
-from unalike.federation.coordinator.control import Control
+from unalike.federation.coordinator.run_control import Control
 from unalike.federation.protocol.envelope import Envelope, Head, identity, seal, unseal
 from unalike.federation.protocol.federation_file import Federation
 from unalike.federation.protocol.messages import ANSWER

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from unalike._utils.tensor_files import write_bytes
-from unalike.federation.coordinator.control import OperatorCommands, Stopped
 from unalike.federation.coordinator.coordinator import Coordinator
 from unalike.federation.coordinator.federation_folder import FederationFolder
 from unalike.federation.coordinator.operator_commands import listening
+from unalike.federation.coordinator.run_control import OperatorCommands, Stopped
 from unalike.federation.protocol.federation_file import Federation
 from unalike.federation.protocol.transport import Transport
 from unalike.methods.plans.diagnosis import Diagnosis

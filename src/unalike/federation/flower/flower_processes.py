@@ -16,7 +16,7 @@ from unalike._utils.system.supervisor import Child, Supervisor, child_environmen
 from unalike._utils.tensor_files import write_bytes
 from unalike.federation.flower import gateway, relay_app
 from unalike.federation.flower.grid_transport import GridTransport
-from unalike.federation.flower.internals import Control, RunGrid, deactivate_node, reason_for_refusal
+from unalike.federation.flower.internals import ControlClient, RunGrid, deactivate_node, reason_for_refusal
 
 READY_SECONDS = 60.0
 PIECE_BYTES = 8 << 20
@@ -58,7 +58,7 @@ def superlink(
     command += ["--disable-runtime-dependency-installation", "--ssl-certfile", files["server.pem"]]
     command += ["--ssl-keyfile", files["server.key"], "--ssl-ca-certfile", files["ca.pem"]]
     supervisor.start("superlink", command, environment(folder))
-    control = Control(inside, authority)
+    control = ControlClient(inside, authority)
     supervisor.wait_until(control.ready, "the start of Flower's SuperLink", READY_SECONDS)
     for name, key in keys.items():
         control.register(name, key)

@@ -90,7 +90,7 @@ def app_bundle() -> bytes:
     return fab
 
 
-class Control:
+class ControlClient:
     """Registers sites and starts the run over SuperLink's Control API on this machine."""
 
     def __init__(self, port: int, authority: bytes):

@@ -15,8 +15,8 @@ from unalike._utils.errors import UnalikeError
 from unalike._utils.tensor_files import write_bytes
 from unalike.core.tasks import find_task
 from unalike.data.client_data import ClientData
-from unalike.data.joining import LABELS
 from unalike.data.population import Population
+from unalike.data.population_arrays import LABELS
 from unalike.data.ragged import Ragged
 from unalike.federation.protocol.federation_file import Federation
 from unalike.runtime.run_config import Pair, RunConfig, prepare_run

@@ -1,4 +1,4 @@
-"""Concatenate the data of separate clients into the arrays of one population."""
+"""The arrays of a population, joined from the data of separate clients."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from unalike.data.ragged import Ragged, client_name
 LABELS = {"classification": torch.int64, "binary": torch.bool, "regression": torch.float32}
 
 
-class Joined(NamedTuple):
+class PopulationArrays(NamedTuple):
     """The first fields of `Population`, in its order."""
 
     x: Tensor
@@ -32,7 +32,9 @@ class Joined(NamedTuple):
     task: Task
 
 
-def join(clients: list[ClientData], classes: Sequence[str] | None = None, task: Task | str | None = None) -> Joined:
+def join_clients(
+    clients: list[ClientData], classes: Sequence[str] | None = None, task: Task | str | None = None
+) -> PopulationArrays:
     """Concatenate the samples client by client: training, then test, then validation samples.
 
     Raises:
@@ -60,7 +62,7 @@ def join(clients: list[ClientData], classes: Sequence[str] | None = None, task: 
     sizes = np.array([[0 if pair is None else len(pair[1]) for pair in row] for row in pairs])
     starts = (sizes.cumsum() - sizes.ravel()).reshape(sizes.shape)
     train, test, val = (Ragged.ranges(starts[:, i], sizes[:, i]) for i in range(len(SPLITS)))
-    return Joined(torch.cat([pair[0] for pair in blocks.values()]), y, train, test, val, names, known, task)
+    return PopulationArrays(torch.cat([pair[0] for pair in blocks.values()]), y, train, test, val, names, known, task)
 
 
 def _check_names(names: list[str]) -> None:

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from unalike._utils.errors import UnalikeError
+from unalike._utils.errors import UnalikeError, reading
 from unalike.data.dataset import Dataset
-from unalike.data.file_errors import reading
 from unalike.data.sources.registry import ending, every_fifth, formats
 from unalike.data.table_encoding import (
     FEW_ROWS,
