@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from unalike.cli.lists import method_guide
+from unalike.cli import method_guide
 from unalike.methods.part import registry
 
 FOLDER = Path(__file__).with_name("methods")

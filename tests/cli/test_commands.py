@@ -57,7 +57,7 @@ def test_run_with_out_keeps_and_extends_the_run(cli, small, tmp_path):
         "checkpoints",
     }
     config = tomllib.loads((out / "config.toml").read_text())
-    assert config["rounds"] == 3 and config["work"]["lr"] == 0.05 and config["protocol"] == ["clients", "local"]
+    assert config["rounds"] == 3 and config["work"]["lr"] == 0.1 and config["protocol"] == ["clients", "local"]
 
     code, text, progress = cli(
         "run", *small, "--method", "ditto", "--protocol", "clients", "--protocol", "local", "--out", out
@@ -468,7 +468,20 @@ def test_list_narrow_terminal_breaks_no_name(cli, monkeypatch, columns):
 
 def test_summary_wider_than_the_terminal_continues_below(small, tmp_path, cli, monkeypatch):
     """Columns that do not fit follow in further tables with the method names; no word or number is broken."""
-    words = ("compare", "--method", "fedavg", "--method", "scaffold", "--seeds", 2, "--out", tmp_path, *small)
+    words = (
+        "compare",
+        "--method",
+        "fedavg",
+        "--method",
+        "scaffold",
+        "--lr",
+        0.05,
+        "--seeds",
+        2,
+        "--out",
+        tmp_path,
+        *small,
+    )
     assert cli(*words)[0] == 0
     narrow(monkeypatch, 70)
     lines = plain(cli(*words)[1]).partition("report: ")[0].splitlines()
@@ -640,7 +653,7 @@ def test_table_without_target_is_refused(cli, small, tmp_path):
 def test_run_into_folder_of_another_run_is_refused(cli, small, tmp_path):
     assert cli("run", *small, "--out", tmp_path)[0] == 0
     code, _, err = cli("run", *small, "--lr", 0.2, "--method", "fedprox", "--out", tmp_path)
-    assert code == 2 and "work.lr is 0.05 there and 0.2 here" in err and "method is" in err
+    assert code == 2 and "work.lr is 0.1 there and 0.2 here" in err and "method is" in err
 
 
 @pytest.mark.parametrize(

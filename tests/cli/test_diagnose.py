@@ -7,7 +7,7 @@ import pytest
 
 def test_diagnose_prints_findings_and_writes_the_page(cli, samples, tmp_path):
     flags = ["--data", samples, "--partition", "dirichlet(alpha=0.5, min_size=2)", "--clients", 4]
-    code, text, err = cli("diagnose", *flags, "--rounds", 1, "--model", "linear", "--lr", 0.1, "--out", tmp_path / "d")
+    code, text, err = cli("diagnose", *flags, "--rounds", 1, "--model", "linear", "--lr", 0.2, "--out", tmp_path / "d")
     assert code == 0, err
     for word in ("Label skew: ", "Quantity skew: ", "Feature skew: ", "Concept shift: ", "Clusters: ", "Training: "):
         assert word in text
@@ -16,7 +16,7 @@ def test_diagnose_prints_findings_and_writes_the_page(cli, samples, tmp_path):
     assert content["command"].startswith(
         f"unalike diagnose --data {samples} --partition 'dirichlet(alpha=0.5, min_size=2)'"
     )
-    assert content["command"].endswith("--model linear --rounds 1 --lr 0.1")
+    assert content["command"].endswith("--model linear --rounds 1 --lr 0.2")
 
 
 def test_diagnose_table_is_divided_by_its_group(cli, tmp_path):

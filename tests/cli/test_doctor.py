@@ -7,7 +7,7 @@ from importlib import metadata
 
 import pytest
 
-from unalike.cli.doctor import checks
+from unalike.cli import doctor as checks
 
 
 @pytest.fixture

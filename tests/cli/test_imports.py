@@ -20,6 +20,7 @@ OTHERWISE = {
     "mlflow-skinny": "mlflow",
     "tomli-w": "tomli_w",
     "dp-accounting": "dp_accounting",
+    "annotated-types": "annotated_types",
 }
 """Distribution name -> module name, where they differ."""
 

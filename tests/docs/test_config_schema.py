@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from unalike.cli import compare, run
-from unalike.cli.config.schema import config_schema
+from unalike.cli.config_file import config_schema
 
 FILE = Path(__file__).parents[2] / "docs" / "config.schema.json"
 

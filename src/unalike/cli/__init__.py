@@ -1,6 +1,6 @@
 """The command line: one file per command; `unalike --help` lists them.
 
-Imports everything below. `options.py` holds the flags that commands share, `finished_run.py` reads kept runs,
+Imports everything below. `flags.py` makes flags of the options of `core/options.py`, `finished_run.py` reads kept runs,
 `terminal_tables.py` prints tables. Start reading at `run.py`.
 """
 
@@ -16,7 +16,7 @@ import typer.core
 from unalike._utils.errors import UnalikeError
 from unalike.cli import (
     compare,
-    config,
+    config_file,
     dashboard,
     diagnose,
     doctor,
@@ -68,7 +68,7 @@ for module in (
     join,
     dashboard,
     doctor,
-    config,
+    config_file,
 ):
     app.command(module.NAME)(module.command)
 app.add_typer(lists.app, name="list")

@@ -8,14 +8,24 @@ from typing import Annotated, Any
 import typer
 
 from unalike.cli import data_flags
-from unalike.cli import options as o
+from unalike.cli import flags as f
+from unalike.cli.config_file import Config, resolved_config
+from unalike.core.options import JudgmentOptions, SeedsOptions
 
 NAME = "compare"
 
 METHODS = ["fedavg", "fedprox(mu=0.1)", "scaffold", "fedavg + lws"]
 
 
-@o.uses_flags(samples=data_flags.samples, training=o.training)
+@f.uses_flags(SeedsOptions)
+def seed_plan(**values: Any) -> Any:
+    """The `SeedPlan` of a comparison."""
+    from unalike.experiments.seed_plan import SeedPlan, read_seeds
+
+    return SeedPlan.of(read_seeds(values["seeds"]), values["min_seeds"], values["max_seeds"])
+
+
+@f.uses_flags(samples=data_flags.samples, seeds=seed_plan, judgment=f.values_of(JudgmentOptions), training=f.training)
 def command(
     context: typer.Context,
     method: Annotated[
@@ -26,25 +36,13 @@ def command(
     ] = METHODS,
     *,
     samples: data_flags.DataFlags,
-    seeds: Annotated[
-        str, typer.Option(help="Number of seeds, a list of them (0,1,4), or auto: add seeds until the decision stands.")
-    ] = "3",
-    min_seeds: Annotated[int, typer.Option(help="Fewest seeds with --seeds auto.")] = 3,
-    max_seeds: Annotated[int, typer.Option(help="Most seeds with --seeds auto.")] = 10,
-    smallest_effect: Annotated[
-        float | None,
-        typer.Option(
-            help="Smallest difference that matters, such as 0.005: half a point (default), or 1 % of an RMSE."
-        ),
-    ] = None,
-    baseline: Annotated[
-        str | None, typer.Option(help="Method that the others are compared with; the first unless given.")
-    ] = None,
+    seeds: Any,
+    judgment: dict[str, Any],
     training: dict[str, Any],
-    out: o.Out = Path("results"),
-    track: o.Track = [],  # noqa: B006  (Typer copies it)
-    dry_run: o.DryRun = False,
-    config: o.Config = None,
+    out: f.Out = Path("results"),
+    track: f.Track = [],  # noqa: B006  (Typer copies it)
+    dry_run: f.DryRun = False,
+    config: Config = None,
 ) -> None:
     """Compare methods under equal conditions and write a report.
 
@@ -62,23 +60,20 @@ def command(
     The folder keeps one cell per method and seed: finished cells are read, an interrupted cell continues where it stopped.
     """
     from unalike._utils.progress import progress_bar
-    from unalike.cli.config.resolved import resolved_config
     from unalike.cli.terminal_tables import estimate_table, live_standings, summary_table
     from unalike.experiments.compare import prepare_experiment
-    from unalike.experiments.seed_plan import SeedPlan, read_seeds
     from unalike.tracking.tracking import Trackers, group_of
 
-    trackers, numbers = Trackers.of(track, group_of(out)), read_seeds(seeds)
+    trackers = Trackers.of(track, group_of(out))
     data_flags.check(samples, method, training)
     loaded = samples.load(training["protocol"])
     experiment = prepare_experiment(
         method,
         samples.request(loaded),
-        SeedPlan.of(numbers, min_seeds, max_seeds),
+        seeds,
         source=samples.kept,
         proxy=loaded.proxy,
-        smallest_effect=smallest_effect,
-        baseline=baseline,
+        **judgment,
         **training,
     )
     if dry_run:

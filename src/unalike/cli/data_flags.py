@@ -3,76 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
-
-import typer
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.spec import Call
-from unalike.cli.options import DataDir, Val, uses_flags
+from unalike.cli.flags import uses_flags
+from unalike.core.options import (
+    PartitionOptions,
+    ServerSampleOptions,
+    SourceOptions,
+    TableOptions,
+    ValidationOptions,
+    options_of,
+    written,
+)
 
 if TYPE_CHECKING:
     from unalike.data.array_checks import Pair
     from unalike.data.dataset import Dataset
     from unalike.data.partitioning.given_clients import ClientsRequest
     from unalike.data.population import Population
-
-Data = Annotated[
-    str, typer.Option(help="Name of a data set (see `unalike list data`), or a file such as visits.csv or my.npz.")
-]
-Target = Annotated[str | None, typer.Option(help="Column of a table to predict.")]
-Group = Annotated[
-    list[str],
-    typer.Option(
-        help="Column of a table that says whose row it is, such as hospital, and is no feature; repeat for several. The first "
-        "one divides the data among clients unless --partition is given.",
-        show_default=False,
-    ),
-]
-Drop = Annotated[
-    list[str], typer.Option(help="Column of a table to leave out; repeat for several.", show_default=False)
-]
-Regression = Annotated[
-    bool, typer.Option("--regression", help="Read whole numbers in the target column as numbers, not as classes.")
-]
-Partition = Annotated[
-    str | None,
-    typer.Option(
-        help="Partition of the data (see `unalike list partitions`). Unless given: by the groups of the data, or where it has "
-        "none, 'dirichlet(alpha=0.1)'.",
-        show_default=False,
-    ),
-]
-Plan = Annotated[Path | None, typer.Option(help="Saved partition plan (plan.json), instead of --partition.")]
-Clients = Annotated[
-    int | None,
-    typer.Option(help="Number of clients; 10 unless given, or as many as the data set defines.", show_default=False),
-]
-Split = Annotated[
-    float | None,
-    typer.Option(
-        help="Share of each client's samples that train, 0.75 unless given; with 1 and --protocol server, clients train on the "
-        "whole training set, and the published test set scores the model.",
-        show_default=False,
-    ),
-]
-Test = Annotated[
-    float | None,
-    typer.Option(
-        help="Share of the test samples for the server (--protocol server); the whole published test set unless given.",
-        show_default=False,
-    ),
-]
-Proxy = Annotated[
-    float | None,
-    typer.Option(help="Share of the test samples for methods that train on the server, such as 0.02."),
-]
-ProxyImbalance = Annotated[
-    float,
-    typer.Option(help="Long tail of these samples: how many times as many the first class has as the last one."),
-]
 
 
 class Loaded(NamedTuple):
@@ -84,31 +35,18 @@ class Loaded(NamedTuple):
 
 
 @dataclass(frozen=True)
-class DataFlags:
-    """The flags about data, by name; `table` holds those about the columns of a table that were given."""
+class DataFlags(ServerSampleOptions, ValidationOptions, PartitionOptions, TableOptions, SourceOptions):
+    """The flags about data."""
 
-    data: str = "digits"
-    data_dir: Path | None = None
-    table: dict[str, Any] = field(default_factory=dict)
-    partition: str | None = None
-    plan: Path | None = None
-    clients: int | None = None
-    split: float | None = None
-    val: float = 0.0
-    test: float | None = None
-    proxy: float | None = None
-    proxy_imbalance: float = 1.0
+    @property
+    def table(self) -> dict[str, Any]:
+        """The options of the reader of tables that were given."""
+        return {name: value for name, value in self.kept.items() if name in options_of(TableOptions)}
 
     @property
     def kept(self) -> dict[str, Any]:
         """The flags with their names on the command line, as a results folder keeps them."""
-        flags = {"data": self.data, "data_dir": self.data_dir and str(self.data_dir), **self.table}
-        flags |= {"proxy": self.proxy, "proxy_imbalance": self._tail, "test": self.test}
-        if self.plan is not None:
-            return flags | {"plan": str(self.plan)}
-        return flags | {
-            "partition": self.partition, "clients": self.clients, "split": self.split, "val": self.val or None
-        }  # fmt: skip
+        return {"data": self.data} | written(self, changed=True)
 
     @property
     def _tail(self) -> float | None:
@@ -165,37 +103,28 @@ class DataFlags:
         return apply_plan(found, dataset)
 
 
-def table(target: Target = None, group: Group = [], drop: Drop = [], regression: Regression = False) -> dict[str, Any]:  # noqa: B006
+@uses_flags(TableOptions)
+def table(**values: Any) -> dict[str, Any]:
     """The options of the reader of tables that flags give."""
-    return {name: value for name, value in locals().items() if value}
+    return DataFlags(**values).table
 
 
-@uses_flags(table=table)
-def source(data: Data = "digits", data_dir: DataDir = None, *, table: dict[str, Any]) -> DataFlags:
+@uses_flags(SourceOptions, TableOptions)
+def source(**values: Any) -> DataFlags:
     """The data set, undivided."""
-    return DataFlags(data, data_dir, table)
+    return DataFlags(**values)
 
 
-@uses_flags(source=source)
-def clients(
-    *,
-    source: DataFlags,
-    partition: Partition = None,
-    plan: Plan = None,
-    clients: Clients = None,
-    split: Split = None,
-    val: Val = 0.0,
-) -> DataFlags:
+@uses_flags(SourceOptions, TableOptions, PartitionOptions, ValidationOptions)
+def clients(**values: Any) -> DataFlags:
     """The data set, and its partition among clients."""
-    return replace(source, partition=partition, plan=plan, clients=clients, split=split, val=val)
+    return DataFlags(**values)
 
 
-@uses_flags(clients=clients)
-def samples(
-    *, clients: DataFlags, test: Test = None, proxy: Proxy = None, proxy_imbalance: ProxyImbalance = 1.0
-) -> DataFlags:
+@uses_flags(SourceOptions, TableOptions, PartitionOptions, ValidationOptions, ServerSampleOptions)
+def samples(**values: Any) -> DataFlags:
     """The data set, its partition among clients, and the server's samples."""
-    return replace(clients, test=test, proxy=proxy, proxy_imbalance=proxy_imbalance)
+    return DataFlags(**values)
 
 
 def spec(data: str, table: dict[str, Any]) -> str:

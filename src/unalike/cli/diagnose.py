@@ -9,20 +9,21 @@ import typer
 
 from unalike._utils.errors import UnalikeError
 from unalike.cli import data_flags
-from unalike.cli import options as o
+from unalike.cli import flags as f
+from unalike.core.options import written
 
 NAME = "diagnose"
 
 
-@o.uses_flags(clients=data_flags.clients, work=o.work)
+@f.uses_flags(clients=data_flags.clients, seed=f.seed, model=f.model, work=f.work)
 def command(
     *,
     clients: data_flags.DataFlags,
-    seed: Annotated[int, typer.Option(help="Seed of the partition, of resampling and of training.")] = 0,
+    seed: int,
     rounds: Annotated[
         int, typer.Option(help="Rounds of FedAvg for the numbers about training, such as 5; 0 trains nothing.", min=0)
     ] = 0,
-    model: Annotated[str, typer.Option(help="Model of these rounds (see `unalike list models`).")] = "mlp",
+    model: str,
     work: Any,
     out: Annotated[Path | None, typer.Option(help="Write the page and the numbers into this folder.")] = None,
 ) -> None:
@@ -79,5 +80,5 @@ def _repeat(clients: data_flags.DataFlags, asked: Any, seed: int) -> str:
 
     changed = {"rounds": asked.rounds or None, "seed": seed or None}
     if asked.rounds:
-        changed |= {"model": asked.model} | o.changed_work(asked.work)
+        changed |= {"model": asked.model} | written(asked.work, changed=True)
     return command_line(NAME, clients.kept | changed)

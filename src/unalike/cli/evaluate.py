@@ -9,18 +9,18 @@ import typer
 
 from unalike._utils.errors import UnalikeError
 from unalike.cli import data_flags
-from unalike.cli.options import Client, DataDir, uses_flags
+from unalike.cli.flags import Client, data_dir, uses_flags
 
 NAME = "evaluate"
 
 
-@uses_flags(table=data_flags.table)
+@uses_flags(data_dir=data_dir, table=data_flags.table)
 def command(
     folder: Annotated[Path, typer.Argument(help="Folder of `unalike run --out`, or of a site.")],
     data: Annotated[str | None, typer.Option(help="Data set or file; the run's own clients unless given.")] = None,
-    data_dir: DataDir = None,
     client: Client = None,
     *,
+    data_dir: Path | None,
     table: dict[str, Any],
 ) -> None:
     """Evaluate a run's shared model, or the model of one of its clients.

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unalike._utils.errors import UnalikeError
-from unalike.cli.data_flags import DataFlags, table
-from unalike.cli.options import kept_flags
+from unalike.cli.config_file import kept_flags
+from unalike.cli.data_flags import DataFlags
+from unalike.core.options import ServerSampleOptions, TableOptions, options_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -181,14 +181,9 @@ def own_data(folder: Path, config: dict[str, Any], data_dir: Path | None) -> Dat
     """The data set of a run's clients. Raises `UnalikeError` if the clients came from a program and the data has no known name."""
     flags = _kept_flags(folder)
     kept = flags.get("data_dir")
-    source = DataFlags(
-        flags.get("data", config["data"]["name"]),
-        data_dir or (Path(kept) if kept else None),
-        {name: flags[name] for name in signature(table).parameters if name in flags},
-        test=flags.get("test"),
-        proxy=flags.get("proxy"),
-        proxy_imbalance=flags.get("proxy_imbalance", 1.0),
-    )
+    given = {name: flags[name] for name in options_of(TableOptions, ServerSampleOptions) if name in flags}
+    folder_of_data = data_dir or (Path(kept) if kept else None)
+    source = DataFlags(data=flags.get("data", config["data"]["name"]), data_dir=folder_of_data, **given)
     try:
         return source.load(config["protocol"] if flags else ()).dataset
     except UnalikeError as error:

@@ -9,12 +9,12 @@ from typing import Annotated, Any
 import typer
 
 from unalike.cli import data_flags
-from unalike.cli.options import DataDir, uses_flags
+from unalike.cli.flags import data_dir, uses_flags
 
 NAME = "join"
 
 
-@uses_flags(table=data_flags.table)
+@uses_flags(data_dir=data_dir, table=data_flags.table)
 def command(
     bundle: Annotated[Path, typer.Argument(help="The site's bundle, from the operator of the coordinator.")],
     data: Annotated[
@@ -22,7 +22,7 @@ def command(
     ],
     *,
     table: dict[str, Any],
-    data_dir: DataDir = None,
+    data_dir: Path | None,
     folder: Annotated[
         Path | None, typer.Option(help="Folder for the site's state and logs; next to the bundle unless given.")
     ] = None,

@@ -9,7 +9,7 @@ import typer
 
 from unalike._utils.errors import UnalikeError
 from unalike.cli import data_flags
-from unalike.cli.options import uses_flags
+from unalike.cli.flags import uses_flags
 
 NAME = "partition"
 

@@ -7,15 +7,17 @@ from typing import Annotated
 
 import typer
 
-from unalike.cli.options import Client, DataDir
+from unalike.cli.flags import Client, data_dir, uses_flags
 
 NAME = "predict"
 
 
+@uses_flags(data_dir=data_dir)
 def command(
     folder: Annotated[Path, typer.Argument(help="Folder of `unalike run --out`, or of a site.")],
     data: Annotated[str, typer.Option(help="Data set or file with the samples.")],
-    data_dir: DataDir = None,
+    *,
+    data_dir: Path | None,
     client: Client = None,
     out: Annotated[Path, typer.Option(help="CSV file to write.")] = Path("predictions.csv"),
 ) -> None:

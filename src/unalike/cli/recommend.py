@@ -9,24 +9,25 @@ import typer
 
 from unalike._utils.errors import UnalikeError
 from unalike.cli import data_flags
-from unalike.cli import options as o
+from unalike.cli import flags as f
+from unalike.core.options import ModelOptions, RecommendationOptions, TrainingOptions, written
 
 NAME = "recommend"
 
 
-@o.uses_flags(clients=data_flags.clients, work=o.work)
+@f.uses_flags(
+    clients=data_flags.clients,
+    seed=f.seed,
+    training=f.values_of(ModelOptions, TrainingOptions, only=("model", "participation")),
+    asked=f.values_of(RecommendationOptions),
+    work=f.work,
+)
 def command(
     *,
     clients: data_flags.DataFlags,
-    seed: Annotated[int, typer.Option(help="Seed of the partition and of the diagnosis.")] = 0,
-    model: Annotated[str, typer.Option(help="Model that shall be trained (see `unalike list models`).")] = "mlp",
-    participation: Annotated[float, typer.Option(help="Share of clients in a round.")] = 1.0,
-    candidates: Annotated[
-        str, typer.Option(help="shared: methods with one model for all clients; any: all methods.")
-    ] = "any",
-    objective: Annotated[
-        str, typer.Option(help="accuracy, or worst_decile: that of the worst tenth of the clients.")
-    ] = "accuracy",
+    seed: int,
+    training: dict[str, Any],
+    asked: dict[str, str],
     work: Any,
     out: Annotated[Path | None, typer.Option(help="Write the page and the numbers into this folder.")] = None,
 ) -> None:
@@ -51,16 +52,15 @@ def command(
     loaded = clients.load()
     population = clients.divide(loaded.dataset, seed)
     division = clients.resolved(loaded.dataset).get("partition") or f"plan {clients.plan}"
-    options = {"model": model, "participation": None if participation == 1 else participation, "seed": seed or None}
-    repeat = _command(NAME, clients, options | {"candidates": candidates, "objective": objective}, work)
+    participation = training["participation"]
+    options = training | {"participation": None if participation == 1 else participation, "seed": seed or None}
     found = recommend_for_population(
         population,
         f"{clients.data}, {division}",
-        Conditions(participation, work, model),
-        candidates=candidates,
-        objective=objective,
+        Conditions(participation, work, training["model"]),
+        **asked,
         seed=seed,
-        command=repeat,
+        command=_command(NAME, clients, options | asked, work),
     )
     print("\n".join(found.findings), end="\n\n")
     tables(COLUMNS, [list(row_texts(one)) for one in found.advice])
@@ -69,7 +69,8 @@ def command(
     specs = ["fedavg", *(one.spec for one in found.short_list)]
     if len(specs) > 1:
         same = {"method": specs} | options
-        goal = {"objective": objective if candidates == "shared" else f"personal_{objective}"}
+        objective = asked["objective"]
+        goal = {"objective": objective if asked["candidates"] == "shared" else f"personal_{objective}"}
         print(f"\ncompare, with one learning rate: {_command('compare', clients, same, work)}")
         print(f"or choose a learning rate for each first: {_command('tune', clients, same | goal, work)}")
     if out is not None:
@@ -80,4 +81,4 @@ def _command(name: str, clients: data_flags.DataFlags, options: dict[str, Any], 
     """A command line on the same clients, with the options of local training that differ from their defaults."""
     from unalike.experiments.command_line import command_line
 
-    return command_line(name, clients.kept | options | o.changed_work(work))
+    return command_line(name, clients.kept | options | written(work, changed=True))

@@ -12,12 +12,13 @@ import typer
 
 from unalike._utils.errors import UnalikeError
 from unalike.cli import data_flags
-from unalike.cli import options as o
+from unalike.cli import flags as f
+from unalike.cli.config_file import Config, resolved_config
 
 NAME = "run"
 
 
-@o.uses_flags(samples=data_flags.samples, training=o.training)
+@f.uses_flags(samples=data_flags.samples, seed=f.seed, training=f.training)
 def command(
     context: typer.Context,
     method: Annotated[
@@ -25,13 +26,13 @@ def command(
     ] = "fedavg",
     *,
     samples: data_flags.DataFlags,
-    seed: o.Seed = 0,
+    seed: int,
     training: dict[str, Any],
-    out: o.Out = None,
-    track: o.Track = [],  # noqa: B006  (Typer copies it)
-    dry_run: o.DryRun = False,
-    profile: o.Profile = False,
-    config: o.Config = None,
+    out: f.Out = None,
+    track: f.Track = [],  # noqa: B006  (Typer copies it)
+    dry_run: f.DryRun = False,
+    profile: f.Profile = False,
+    config: Config = None,
 ) -> None:
     """Train one method and print the result.
 
@@ -45,7 +46,6 @@ def command(
     more --rounds it continues a finished one.
     """
     from unalike._utils.progress import progress_bar
-    from unalike.cli.config.resolved import resolved_config
     from unalike.cli.terminal_tables import estimate_table, profile_table, run_table
     from unalike.experiments.cost_estimate import ROUNDS, calibrate
     from unalike.experiments.experiment_facts import save_run_facts

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import Literal, TypeVar, overload
+from typing import TypeVar, overload
 
 import numpy as np
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
+from pydantic import model_validator
 
 from unalike._utils.validated import validated
+from unalike.core.options import WorkOptions
 from unalike.core.solvers import SGD, Adam, AdamW, Solver
 
 T = TypeVar("T")
@@ -47,21 +48,21 @@ class Batches(LazySequence[np.ndarray]):
 
 
 @validated
-class Work:
+class Work(WorkOptions):
     """A client's local work in a round.
 
     Attributes:
-        epochs: passes over the client's samples.
-        steps: optimizer steps; None: as many as `epochs` need.
+        epochs: epochs of local training per round: passes over the client's samples.
+        steps: local optimizer steps per round; None: as many as `epochs` need.
         batch_size: samples per step, None for all of them; a smaller last batch is used, too.
-        lr: the local learning rate.
-        momentum: momentum of SGD.
-        nesterov: whether the momentum is Nesterov's.
-        weight_decay: factor of the parameters in their gradients (AdamW: decoupled).
-        optimizer: "sgd", "adam" or "adamw", with a fresh state in every round.
-        schedule: factor of the learning rate per round: round r (from 0) uses lr * schedule**r.
-        clip: largest norm of a step's gradient, after corrections; None: no limit.
-        keep_optimizer_state: keep the optimizer's state from round to round.
+        lr: local learning rate.
+        momentum: momentum of the local optimizer, which has to be SGD.
+        nesterov: Nesterov momentum, instead of the usual one.
+        weight_decay: weight decay of the local optimizer: factor of the parameters in their gradients (AdamW: decoupled).
+        optimizer: local optimizer: "sgd", "adam" or "adamw", with a fresh state in every round.
+        schedule: factor by which the learning rate changes per round: round r (from 0) uses lr * schedule**r.
+        clip: largest gradient norm of a step, after corrections; None: no limit.
+        keep_optimizer_state: keep the state of the local optimizer between rounds.
 
     Raises:
         UnalikeError: a value is out of range, or two do not go together.
@@ -69,18 +70,6 @@ class Work:
     >>> Work(epochs=2, batch_size=10).steps_for(25)
     6
     """
-
-    epochs: PositiveInt = 1
-    steps: PositiveInt | None = None
-    batch_size: PositiveInt | None = 32
-    lr: PositiveFloat = 0.01
-    momentum: float = Field(default=0.0, ge=0, lt=1)
-    nesterov: bool = False
-    weight_decay: NonNegativeFloat = 0.0
-    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
-    schedule: PositiveFloat = 1.0
-    clip: PositiveFloat | None = None
-    keep_optimizer_state: bool = False
 
     @model_validator(mode="after")
     def _consistent(self) -> Work:

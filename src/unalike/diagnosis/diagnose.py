@@ -24,7 +24,6 @@ from unalike.diagnosis.samples import MOST_COMPARED, MOST_SAMPLES, ClientSamples
 from unalike.diagnosis.sizes import quantity_skew
 from unalike.diagnosis.training import DIVISIONS, TrainingRequest, training_skew
 from unalike.runtime.inputs.given_model import ModelLike
-from unalike.runtime.inputs.run_options import MODEL
 
 
 def diagnose(
@@ -36,7 +35,7 @@ def diagnose(
     split: float | None = None,
     features: Features | None = None,
     rounds: int = 0,
-    model: ModelLike = MODEL,
+    model: ModelLike = "mlp",
     work: Work | None = None,
     seed: int = 0,
     progress: ProgressCallback | bool | None = None,

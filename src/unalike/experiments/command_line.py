@@ -5,8 +5,12 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
+from unalike.core.options import TuningOptions, options_of
+
 FIRST = ("data", "partition", "clients", "method", "baseline", "model", "rounds", "seeds", "seed")
 """Flags that come first, in this order; the others keep the order of the configuration."""
+ON = [name for name, option in options_of(TuningOptions).items() if option.default is True]
+"""Options that are on unless a flag turns them off."""
 
 
 def command_line(command: str, config: dict[str, Any]) -> str:
@@ -27,8 +31,8 @@ def command_line(command: str, config: dict[str, Any]) -> str:
 
 
 def flag(key: str, value: Any) -> list[str]:
-    """The words of one flag. True is a flag without a value; None and False are omitted."""
-    name = "--" + key.replace("_", "-")
-    if value is None or value is False:
+    """The words of one flag. None is no flag; True is a flag without a value, and False one with `no` if True is the default."""
+    name = key.replace("_", "-")
+    if value is None or (value is False and key not in ON):
         return []
-    return [name] if value is True else [name, str(value)]
+    return [f"--{name}"] if value is True else [f"--no-{name}"] if value is False else [f"--{name}", str(value)]

@@ -20,10 +20,10 @@ from unalike.experiments.cost_estimate import Estimate
 from unalike.experiments.experiment import Cell, Experiment
 from unalike.experiments.experiment_facts import facts_of, method_text
 from unalike.experiments.facts import ComparisonFacts
-from unalike.experiments.seed_plan import MAX_SEEDS, MIN_SEEDS, SEEDS, SeedPlan
+from unalike.experiments.seed_plan import SeedPlan
 from unalike.metrics.metrics import Custom
 from unalike.runtime.inputs.given_model import ModelLike
-from unalike.runtime.inputs.run_options import MODEL, ROUNDS, RunOptions, check_inputs
+from unalike.runtime.inputs.run_options import RunOptions, check_inputs
 from unalike.runtime.records.recording import Hook
 from unalike.runtime.run_config import Pair, RunConfig, prepare_run
 from unalike.tracking.tracker import Track
@@ -41,13 +41,13 @@ def compare(
     partition: str | None = None,
     split: float | None = None,
     val: float = 0.0,
-    model: ModelLike = MODEL,
+    model: ModelLike = "mlp",
     start: str | Path | None = None,
     start_partial: bool = False,
-    rounds: int = ROUNDS,
-    seeds: int | str | Sequence[int] = SEEDS,
-    min_seeds: int = MIN_SEEDS,
-    max_seeds: int = MAX_SEEDS,
+    rounds: int = 50,
+    seeds: int | str | Sequence[int] = 3,
+    min_seeds: int = 3,
+    max_seeds: int = 10,
     smallest_effect: float | None = None,
     work: Work | Mapping[str, Work] | None = None,
     baseline: str | None = None,
@@ -168,7 +168,7 @@ def prepare_experiment(
     request: ClientsRequest,
     plan: SeedPlan,
     *,
-    model: ModelLike = MODEL,
+    model: ModelLike = "mlp",
     baseline: str | None = None,
     smallest_effect: float | None = None,
     work: Work | Mapping[str, Work] | None = None,
@@ -268,9 +268,7 @@ def _work_of_each(work: object, by_label: Mapping[str, object]) -> dict[str, Wor
         raise unknown("method with local training of its own", min(strange), by_label)
     for one in given.values():
         if not isinstance(one, Work | None):
-            raise UnalikeError(
-                f"work={one!r}: expected ua.Work(epochs=1, batch_size=32, lr=0.01, ...), or one by method"
-            )
+            raise UnalikeError(f"work={one!r}: expected ua.Work(epochs=2, lr=0.1, ...), or one by method")
     return {label: given.get(label) for label in by_label}
 
 

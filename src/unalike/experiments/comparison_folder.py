@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from unalike.core.options import TrainingOptions, written
 from unalike.experiments.comparison import Comparison
+from unalike.runtime.records.run_directory import plain
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,7 +36,8 @@ class ComparisonFolder:
 
     @cached_property
     def config(self) -> Settings:
-        return tomllib.loads(self.comparison.facts.config)
+        """Its settings as flags. An older folder lacks options that had their default."""
+        return plain(written(TrainingOptions())) | tomllib.loads(self.comparison.facts.config)
 
     @cached_property
     def data(self) -> Settings:

@@ -15,6 +15,7 @@ from unalike._utils.progress import ProgressCallback
 from unalike._utils.spec import slug
 from unalike._utils.system.machine import peak_memory_mb
 from unalike._utils.tensor_files import write_bytes
+from unalike.core.options import SimulationOptions, written
 from unalike.engine.multiprocess.worker_pool import launched_by_torchrun
 from unalike.experiments.comparison import Comparison, client_rounds, labelled, last_rounds
 from unalike.experiments.cost_estimate import ROUNDS, Estimate, calibrate
@@ -242,7 +243,8 @@ def _planned(cell: Cell, folder: Path) -> PlannedCell:
 def _warn_of_replacement(folder: Path, facts: ComparisonFacts) -> None:
     """Warn if the folder's report and tables belong to a comparison with other settings; its cells stay."""
     found, wanted = RunDirectory(folder).config or {}, tomllib.loads(facts.config)
-    names = [name for name in {**found, **wanted} if found.get(name) != wanted.get(name)]
+    usual = written(SimulationOptions())  # an older folder lacks options that had their default
+    names = [name for name in {**found, **wanted} if (usual | found).get(name) != (usual | wanted).get(name)]
     if names:
         warnings.warn(
             f"{folder} holds a comparison with other settings ({', '.join(names)}): its report and tables will be replaced, its "

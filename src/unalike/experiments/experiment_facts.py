@@ -12,6 +12,7 @@ import numpy as np
 import tomli_w
 
 from unalike._utils.tensor_files import write_bytes
+from unalike.core.options import SeedOptions, options_of, written
 from unalike.core.work import Work
 from unalike.data.heterogeneity import summary
 from unalike.data.population import Population
@@ -24,19 +25,6 @@ from unalike.methods.plan import Stage
 from unalike.runtime.records.run_directory import plain
 from unalike.runtime.run_config import RunConfig
 from unalike.runtime.run_recorder import Run
-
-OPTIONS = (
-    "participation",
-    "executor",
-    "evaluate_every",
-    "device",
-    "buffers",
-    "transform",
-    "precision",
-    "stop",
-    "budget",
-)
-"""Run options that are flags of the command line under the same name."""
 
 
 def facts_of(
@@ -115,25 +103,16 @@ def _config(
     source: Mapping[str, Any],
 ) -> dict[str, Any]:
     """The configuration with the flags of the command line as keys; `unalike compare --config` reads it."""
-    options, work = asdict(run_config.options), asdict(run_config.work)
-    protocols = run_config.options.protocols
-    started = (
-        {} if run_config.start is None else {"start": run_config.start.path, "start_partial": run_config.start.partial}
-    )
+    start = run_config.start
     return {
         **source,
         "method": [method_text(method) for method in methods.values()],
         "baseline": None if baseline == next(iter(methods)) else method_text(methods[baseline]),
         "model": run_config.model_name,
-        **started,
-        "rounds": options["rounds"],
+        **({} if start is None else {"start": start.path, "start_partial": start.partial}),
         **asked,
-        **{name: options[name] for name in OPTIONS},
-        "metric": [options["metric"]] if isinstance(options["metric"], str) else list(options["metric"]) or None,
-        "protocol": None if protocols == ("clients",) else list(protocols),
-        "select": None if options["select"] == "last" else options["select"],
-        **work,
-        "batch_size": "full" if run_config.work.batch_size is None else str(run_config.work.batch_size),
+        **{name: value for name, value in written(run_config.options).items() if name not in options_of(SeedOptions)},
+        **written(run_config.work),
     }
 
 

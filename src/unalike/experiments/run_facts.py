@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from unalike.core.options import TrainingOptions, WorkOptions, written_config
 from unalike.experiments.facts import FILE, ComparisonFacts, read_facts
 from unalike.runtime.records.history import History
 from unalike.runtime.records.run_directory import MAY_DIFFER, RunDirectory, plain
@@ -90,18 +91,15 @@ def _run_end(directory: RunDirectory, history: History) -> list[dict[str, Any]]:
 
 def _flags(config: dict[str, Any]) -> dict[str, Any]:
     """The configuration of a run with the keys of a comparison's configuration, so that the two can be compared."""
-    data, work = config["data"], config["work"]
-    left_out_or_changed = ("unalike", "seed", "protocol", "select", "metrics", "work", "model", "data")
+    data, asked = config["data"], ("unalike", "seed", "metrics", "work", "model", "data")
     return {
         **{k: data[k] for k in ("val", "test", "proxy") if k in data},
-        **{k: v for k, v in config.items() if k not in left_out_or_changed},
+        **{k: v for k, v in config.items() if k not in asked},
+        **written_config(config, TrainingOptions),
         "method": [config["method"]],
         "model": config["model"]["name"],
         "seeds": str(config["seed"]),
-        "protocol": None if config["protocol"] == ["clients"] else config["protocol"],
-        "select": None if config["select"] == "last" else config["select"],
-        **work,
-        "batch_size": str(work.get("batch_size", "full")),
+        **written_config(config["work"], WorkOptions),
     }
 
 

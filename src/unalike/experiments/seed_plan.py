@@ -10,7 +10,6 @@ from typing import Any
 from unalike._utils.errors import UnalikeError
 
 AUTO = "auto"
-SEEDS, MIN_SEEDS, MAX_SEEDS = 3, 3, 10
 
 
 @dataclass(frozen=True)
@@ -25,9 +24,7 @@ class SeedPlan:
     looks: tuple[int, int] | None = None
 
     @classmethod
-    def of(
-        cls, seeds: int | str | Sequence[int] = SEEDS, min_seeds: int = MIN_SEEDS, max_seeds: int = MAX_SEEDS
-    ) -> SeedPlan:
+    def of(cls, seeds: int | str | Sequence[int] = 3, min_seeds: int = 3, max_seeds: int = 10) -> SeedPlan:
         """The plan for `seeds`: their number, a list of them, or "auto".
 
         Raises:

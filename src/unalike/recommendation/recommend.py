@@ -25,7 +25,6 @@ from unalike.recommendation.stored_runs import OBJECTIVES, StoredRuns
 from unalike.recommendation.task_features import TITLES, Conditions, features
 from unalike.recommendation.task_runs import BASELINE, METHODS
 from unalike.runtime.inputs.given_model import ModelLike
-from unalike.runtime.inputs.run_options import MODEL
 
 LOSS = 0.005
 """A method counts as worse than FedAvg in a task where it loses more than this, half a point."""
@@ -42,7 +41,7 @@ def recommend(
     data_dir: str | Path | None = None,
     partition: str | None = None,
     split: float | None = None,
-    model: ModelLike = MODEL,
+    model: ModelLike = "mlp",
     participation: float = 1.0,
     work: Work | None = None,
     candidates: str = "any",

@@ -13,6 +13,7 @@ from typing import Any
 from unalike._utils.errors import UnalikeError
 from unalike._utils.keywords import check_keywords, fields_of
 from unalike._utils.progress import ProgressCallback, progress_reporting
+from unalike.core.options import SimulationOptions, options_of
 from unalike.core.work import Work
 from unalike.data.dataset import Dataset
 from unalike.data.partitioning.given_clients import Clients, ClientsRequest
@@ -23,7 +24,7 @@ from unalike.methods.return_checks import untouched
 from unalike.metrics.metrics import Custom, in_front
 from unalike.runtime.backend import Backend, LocalBackend, StageBackend
 from unalike.runtime.inputs.given_model import ModelLike
-from unalike.runtime.inputs.run_options import MODEL, ROUNDS, check_inputs
+from unalike.runtime.inputs.run_options import check_inputs
 from unalike.runtime.model_group import Diverged
 from unalike.runtime.records.history import DIVERGED, History, Row
 from unalike.runtime.records.recording import Hook
@@ -51,8 +52,8 @@ def run(
     partition: str | None = None,
     split: float | None = None,
     val: float = 0.0,
-    model: ModelLike = MODEL,
-    rounds: int = ROUNDS,
+    model: ModelLike = "mlp",
+    rounds: int = 50,
     start: str | Path | None = None,
     start_partial: bool = False,
     work: Work | None = None,
@@ -141,28 +142,14 @@ def run(
         >>> run = ua.run("fedprox(mu=0.1)", data="digits")  # doctest: +SKIP
         >>> run.history.rounds  # doctest: +SKIP
     """
+    options = {name: value for name, value in locals().items() if name in options_of(SimulationOptions)}
+    options["stop"] = stop if isinstance(stop, str) else None
     if not (stop is None or isinstance(stop, str) or callable(stop)):
         raise UnalikeError(
             f"stop={stop!r}: expected a rule such as 'accuracy >= 0.9', or a function of a row of the history"
         )
     trackers = Trackers.of(track)
     check_keywords("ua.run", unknown, [n for n in signature(run).parameters if n != "unknown"], fields_of(Work))
-    options: dict[str, Any] = {
-        "rounds": rounds,
-        "seed": seed,
-        "participation": participation,
-        "executor": executor,
-        "evaluate_every": evaluate_every,
-        "protocol": protocol if isinstance(protocol, str) else tuple(protocol),
-        "metric": metric if isinstance(metric, str) else tuple(metric),
-        "device": device,
-        "buffers": buffers,
-        "transform": transform,
-        "precision": precision,
-        "stop": stop if isinstance(stop, str) else None,
-        "budget": budget,
-        "select": select,
-    }
     network: dict[str, Any] = {"model": model, "start": start, "start_partial": start_partial}
     request = ClientsRequest(clients, data, data_dir, partition, split, val, test)
     asked = check_inputs([spec], work=work, has_test=request.has_test, record=record, **network, **options)

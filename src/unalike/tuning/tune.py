@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, replace
+from functools import cached_property
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -11,15 +12,15 @@ from typing import Any
 from unalike._utils.errors import UnalikeError
 from unalike._utils.keywords import check_keywords, fields_of
 from unalike._utils.progress import ProgressCallback, progress_reporting
+from unalike.core.options import RoundOptions, TuningOptions
 from unalike.core.work import Work
 from unalike.data.dataset import Dataset
 from unalike.data.partitioning.given_clients import Clients, ClientsRequest
 from unalike.data.population import Population
 from unalike.experiments.compare import labelled_methods
-from unalike.experiments.seed_plan import SEEDS
 from unalike.methods.plan import plan as plan_of
 from unalike.runtime.inputs.given_model import ModelLike
-from unalike.runtime.inputs.run_options import MODEL, ROUNDS, RunOptions
+from unalike.runtime.inputs.run_options import RunOptions
 from unalike.tuning.content import chosen_values
 from unalike.tuning.fresh_comparison import FreshComparison
 from unalike.tuning.objective import Objective
@@ -30,8 +31,8 @@ from unalike.tuning.trials import TrialBudget, run_trials
 from unalike.tuning.tunable import Tunable
 from unalike.tuning.tuning import Tuning
 
-TRIALS, VAL = 20, 0.2
-"""The defaults: trials of each method, and the share of the training samples that trials are scored on."""
+VAL = 0.2
+"""The share of the training samples that trials are scored on unless another one is given."""
 
 
 def tune(
@@ -43,15 +44,15 @@ def tune(
     partition: str | None = None,
     split: float | None = None,
     val: float | None = None,
-    trials: int = TRIALS,
-    rounds: int = ROUNDS,
+    trials: int = 20,
+    rounds: int = 50,
     budget_seconds: float | None = None,
     objective: str | None = None,
     seed: int = 0,
-    seeds: int = SEEDS,
+    seeds: int = 3,
     prune: bool = True,
     jobs: int = 1,
-    model: ModelLike = MODEL,
+    model: ModelLike = "mlp",
     work: Work | None = None,
     baseline: str | None = None,
     smallest_effect: float | None = None,
@@ -110,16 +111,16 @@ def tune(
     share = VAL if val is None and data is not None else val or 0.0
     request = ClientsRequest(clients, data, data_dir, partition, split, share, options.pop("test", None))
     asked = TuneRequest(
-        labelled_methods(methods),
-        request,
-        trials,
-        rounds,
-        budget_seconds,
-        Objective.parse(objective),
-        seed,
-        seeds,
-        prune,
-        jobs,
+        methods=labelled_methods(methods),
+        clients=request,
+        trials=trials,
+        rounds=rounds,
+        budget_seconds=budget_seconds,
+        objective=objective,
+        seed=seed,
+        seeds=seeds,
+        prune=prune,
+        jobs=jobs,
     )
     settings = {"model": model, "work": work, "baseline": baseline, "smallest_effect": smallest_effect, **options}
     with progress_reporting(progress, asked.most_rounds, "tuning") as callback:
@@ -127,28 +128,27 @@ def tune(
 
 
 @dataclass(frozen=True)
-class TuneRequest:
+class TuneRequest(TuningOptions, RoundOptions):
     """The arguments of `tune` that are not those of a comparison; checked when it is made."""
 
+    _: KW_ONLY
     methods: Mapping[str, object]
     clients: ClientsRequest
-    trials: int = TRIALS
-    rounds: int = ROUNDS
-    budget_seconds: float | None = None
-    objective: Objective = field(default_factory=Objective)
-    seed: int = 0
-    seeds: int = SEEDS
-    prune: bool = True
-    jobs: int = 1
 
     def __post_init__(self) -> None:
         require_optuna()
+        _ = self.goal
         for name, least in (("trials", 1), ("rounds", 1), ("seeds", 1), ("jobs", 1), ("seed", 0)):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
                 raise UnalikeError(f"found {name}={value!r}, expected a whole number, {least} or more")
         if self.budget_seconds is not None and not self.budget_seconds > 0:
             raise UnalikeError(f"found budget_seconds={self.budget_seconds!r}, expected a number of seconds above 0")
+
+    @cached_property
+    def goal(self) -> Objective:
+        """The objective, read."""
+        return Objective.parse(self.objective)
 
     @property
     def fresh_seeds(self) -> list[int]:
@@ -173,11 +173,11 @@ def run_tuning(
 ) -> Tuning:
     """Tune as `tune` does. `source`: the command-line flags of the data; `command`: the command that repeats the tuning."""
     folder = None if out is None else Path(out)
-    settings |= {"metric": asked.objective.metrics(_listed(settings.get("metric", ()))), "source": source}
+    settings |= {"metric": asked.goal.metrics(_listed(settings.get("metric", ()))), "source": source}
     given = {label: Tunable(plan_of(method), work or Work()) for label, method in asked.methods.items()}
     before = _comparison(asked, given, command, settings)
     runner = TrialRunner(
-        given, _clients(asked, settings), asked.objective, asked.seed, _training(asked, settings), asked.prune
+        given, _clients(asked, settings), asked.goal, asked.seed, _training(asked, settings), asked.prune
     )
     # before the trials: an error of the comparison then costs little
     as_given = before.run(folder and folder / "before", _named(progress, "before"), asked.jobs)
@@ -193,7 +193,7 @@ def run_tuning(
         name=as_given.name,
         methods=given,
         trials=trials,
-        objective=asked.objective,
+        objective=asked.goal,
         budget=budget,
         rounds=asked.rounds,
         seed=asked.seed,

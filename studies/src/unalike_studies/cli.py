@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from unalike.cli import options as o
+from unalike.cli import flags as f
 
 if TYPE_CHECKING:
     from unalike_studies.cells import StudyCell
@@ -58,10 +58,12 @@ def list_studies() -> None:
 
 
 @app.command()
+@f.uses_flags(data_dir=f.data_dir, device=f.device)
 def run(
     names: Names,
     scale: ScaleName = "smoke",
-    data_dir: o.DataDir = None,
+    *,
+    data_dir: Path | None,
     out: Results = None,
     jobs: Annotated[int, typer.Option(help="Cells that run at a time, each in a process of its own.")] = 1,
     method: Annotated[
@@ -75,9 +77,9 @@ def run(
     seeds: Annotated[
         str | None, typer.Option(help="Run these seeds only: 3 for the first three, or 0,1,4.", show_default=False)
     ] = None,
-    device: o.Device = "cpu",
+    device: str,
     again: Annotated[bool, typer.Option("--again", help="First delete the stored results of these cells.")] = False,
-    dry_run: o.DryRun = False,
+    dry_run: f.DryRun = False,
 ) -> None:
     """Run the cells of studies that have no stored result, and store each as it ends.
 

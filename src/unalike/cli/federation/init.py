@@ -10,7 +10,18 @@ import typer
 
 from unalike._utils.errors import UnalikeError
 from unalike.cli import data_flags
-from unalike.cli import options as o
+from unalike.cli import flags as f
+from unalike.cli.config_file import Config
+from unalike.core.options import (
+    FederationOptions,
+    ModelOptions,
+    RecordOptions,
+    RoundOptions,
+    SeedOptions,
+    SharedRunOptions,
+    StartOptions,
+    ValidationOptions,
+)
 
 NAME = "init"
 
@@ -18,47 +29,32 @@ Names = Annotated[str, typer.Option(help="Number of sites, or their names: 5, or
 Shape = Annotated[str | None, typer.Option(help="Shape of a sample, such as 1,28,28, instead of --like.")]
 Classes = Annotated[str | None, typer.Option(help="Number of classes, or their names: 10, or no,yes.")]
 Samples = Annotated[int, typer.Option(help="Largest number of training samples that a site may claim.")]
-Cohort = Annotated[float, typer.Option(help="Sites asked in a round: a share such as 0.5, or a number such as 3.")]
-Quorum = Annotated[
-    float, typer.Option(help="Valid updates that complete a round, of the sites asked: a share or a number.")
-]
-Deadline = Annotated[float, typer.Option(help="Seconds after which a round ends if the quorum is reached.")]
-Patience = Annotated[int, typer.Option(help="Attempts at a round without quorum before the run pauses.")]
-MessageBytes = Annotated[
-    int, typer.Option(help="Largest size of a message in bytes; well above the size of the model.")
-]
-Guard = Annotated[
-    float | None, typer.Option(help="Refuse updates with a norm more than this factor above the usual one.")
-]
 
 
-@o.uses_flags(work=o.work)
+@f.uses_flags(
+    ModelOptions,
+    RoundOptions,
+    SeedOptions,
+    ValidationOptions,
+    SharedRunOptions,
+    FederationOptions,
+    RecordOptions,
+    work=f.work,
+)
 def terms(
     method: Annotated[
         str, typer.Option(help="Method, or a sum of methods and parts (see `unalike list methods`).")
     ] = "fedavg",
-    model: o.Model = "mlp",
-    seed: o.Seed = 0,
-    protocol: o.Protocol = ["clients"],  # noqa: B006  (Typer copies it)
-    metric: o.MetricName = [],  # noqa: B006
-    val: o.Val = 0.0,
-    select: o.Select = "last",
-    participation: Cohort = 1.0,
-    quorum: Quorum = 1.0,
-    deadline: Deadline = 600.0,
-    evaluate_every: o.EvaluateEvery = 1,
-    buffers: o.Buffers = "average",
-    transform: o.Transform = None,
-    record: o.Record = None,
     *,
     work: Any,
+    **options: Any,
 ) -> dict[str, Any]:
     """The terms of a federation that flags set, by name."""
-    agreed = locals() | {"protocol": tuple(protocol), "metric": tuple(metric)}
-    return agreed | {name: share_or_number(name, agreed[name]) for name in ("participation", "quorum")}
+    counts = {name: share_or_number(name, options[name]) for name in ("participation", "quorum")}
+    return options | counts | {"method": method, "work": work}
 
 
-@o.uses_flags(table=data_flags.table, terms=terms)
+@f.uses_flags(table=data_flags.table, start=f.values_of(StartOptions), terms=terms)
 def command(
     folder: Annotated[Path, typer.Argument(help="New folder for the federation.")],
     sites: Names = "3",
@@ -92,14 +88,9 @@ def command(
     proxy: Annotated[
         str | None, typer.Option(help="File with samples of the server, for methods that train on the server.")
     ] = None,
-    start: o.Start = None,
-    start_partial: o.StartPartial = False,
-    rounds: o.Rounds = 50,
+    start: dict[str, Any],
     terms: dict[str, Any],
-    patience: Patience = 3,
-    message_bytes: MessageBytes = 2**30,
-    guard: Guard = None,
-    config: o.Config = None,
+    config: Config = None,
 ) -> None:
     """Make a federation's folder, and one bundle for each site.
 
@@ -144,13 +135,8 @@ def command(
         listen=listen,
         name=name or folder.resolve().name,
         data=schema,
-        rounds=rounds,
-        patience=patience,
-        message_bytes=message_bytes,
-        guard=guard,
         own=own,
-        start=start,
-        start_partial=start_partial,
+        **start,
         **terms,
     )
     if made.federation.data.encoding is not None:

@@ -9,17 +9,17 @@ import typer
 
 from unalike._utils.errors import UnalikeError
 from unalike.cli import data_flags
-from unalike.cli.options import DataDir, uses_flags
+from unalike.cli.flags import data_dir, uses_flags
 
 NAME = "summarize"
 
 
-@uses_flags(table=data_flags.table)
+@uses_flags(data_dir=data_dir, table=data_flags.table)
 def command(
     data: Annotated[str, typer.Argument(help="The site's table, such as north.csv.")],
     *,
     table: dict[str, Any],
-    data_dir: DataDir = None,
+    data_dir: Path | None,
     least: Annotated[int, typer.Option(help="Fewest rows that a name or a number in the summary is about.", min=1)] = 5,
     out: Annotated[Path, typer.Option(help="File for the summary.")] = Path("summary.json"),
 ) -> None:

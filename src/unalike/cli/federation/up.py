@@ -10,13 +10,20 @@ import typer
 
 from unalike._utils.errors import UnalikeError
 from unalike.cli import data_flags
-from unalike.cli import options as o
+from unalike.cli import flags as f
+from unalike.cli.config_file import Config
 from unalike.cli.federation import init
+from unalike.core.options import PartitionOptions, ServerSampleOptions
 
 NAME = "up"
 
 
-@o.uses_flags(source=data_flags.source, terms=init.terms)
+@f.uses_flags(
+    source=data_flags.source,
+    held_out=f.values_of(ServerSampleOptions),
+    partition=f.value_of(PartitionOptions, "partition"),
+    terms=init.terms,
+)
 def command(
     folder: Annotated[
         Path | None, typer.Argument(help="Folder that `unalike federation init` made.", show_default=False)
@@ -30,12 +37,10 @@ def command(
     out: Annotated[Path | None, typer.Option(help="Folder of a --local federation.")] = None,
     *,
     source: data_flags.DataFlags,
-    proxy: data_flags.Proxy = None,
-    test: data_flags.Test = None,
-    partition: data_flags.Partition = None,
-    rounds: o.Rounds = 3,
+    held_out: dict[str, Any],
+    partition: str | None,
     terms: dict[str, Any],
-    config: o.Config = None,
+    config: Config = None,
 ) -> None:
     """Start a federation: wait for the sites, then train.
 
@@ -68,9 +73,9 @@ def command(
     from unalike.data.partitioning.partition import usual_partition
     from unalike.federation.operations.local_federation import locally
 
-    loaded = replace(source, proxy=proxy, test=test).load(terms["protocol"])
+    loaded = replace(source, **held_out).load(terms["protocol"])
     spec = partition or usual_partition(loaded.dataset, "dirichlet(alpha=0.5, min_size=2)")
     population = divide(loaded.dataset, spec, local, seed=terms["seed"])
     assert out is not None
     own = {"test": loaded.test, "proxy": loaded.proxy}
-    locally(out, population, terms | {"rounds": rounds}, print_line, own, wait=wait)
+    locally(out, population, terms, print_line, own, wait=wait)

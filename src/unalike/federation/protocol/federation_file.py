@@ -6,17 +6,26 @@ import json
 import math
 import tomllib
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import KW_ONLY, asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pydantic
 import tomli_w
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveInt
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.tensor_files import write_bytes
 from unalike._utils.validated import validated
+from unalike.core.options import (
+    FederationOptions,
+    Help,
+    RecordOptions,
+    SeedOptions,
+    SharedRunOptions,
+    ValidationOptions,
+    options_of,
+)
 from unalike.core.work import Work
 from unalike.data.table_encoding import Encoding
 from unalike.federation.protocol.envelope import NAME, digest
@@ -25,8 +34,8 @@ from unalike.runtime.records.recording import Recording
 from unalike.runtime.records.run_directory import plain
 
 Share = Annotated[float, Field(strict=True, gt=0, le=1)]
-Fraction = Annotated[float, Field(strict=True, ge=0, lt=1)]
 Count = Annotated[int, Field(strict=True, ge=1)]
+AGREED = Help("Agreed with the sites.", agreed=True)
 
 
 def _check_name(text: str) -> str:
@@ -91,7 +100,7 @@ class Schema:
 
 
 @validated
-class Federation:
+class Federation(RecordOptions, FederationOptions, SharedRunOptions, ValidationOptions, SeedOptions):
     """The content of a federation file.
 
     `participation` is a share (0.5) or number (3) of the sites with data that are asked in a round, `quorum` a share or number
@@ -105,32 +114,19 @@ class Federation:
     coordinator, "server" and "updates" as in `ua.run`, but no site's parameters.
     """
 
-    name: Name
-    method: str
-    model: str
+    _: KW_ONLY
+    name: Annotated[Name, AGREED]
+    method: Annotated[str, AGREED]
+    model: Annotated[str, AGREED]
     rounds: NonNegativeInt
-    coordinator: Key
-    data: Schema
-    sites: tuple[EnrolledSite, ...] = Field(min_length=1)
-    work: Work = Work()
-    seed: NonNegativeInt = 0
-    protocol: tuple[str, ...] = ("clients",)
-    metric: tuple[str, ...] = ()
-    val: Fraction = 0.0
-    buffers: Literal["average", "local", "first"] = "average"
-    transform: str | None = None
-    evaluate_every: PositiveInt = 1
-    participation: Share | Count = 1.0
-    quorum: Share | Count = 1.0
-    deadline: PositiveFloat = 600.0
-    repeat: PositiveFloat = 30.0
-    patience: PositiveInt = 3
-    message_bytes: PositiveInt = 2**30
-    guard: PositiveFloat | None = None
-    stop: str | None = None
-    budget: str | None = None
-    select: Literal["last", "best"] = "last"
-    record: str | None = None
+    coordinator: Annotated[Key, AGREED]
+    data: Annotated[Schema, AGREED]
+    sites: Annotated[tuple[EnrolledSite, ...], Field(min_length=1)]
+    work: Annotated[Work, AGREED] = Work()
+    protocol: Annotated[tuple[str, ...], AGREED]
+    metric: tuple[str, ...]
+    participation: Share | Count
+    quorum: Share | Count
 
     @pydantic.model_validator(mode="after")
     def _consistent(self) -> Federation:
@@ -193,19 +189,7 @@ class Federation:
 
         Rounds, quorum and deadline are not part of it, and revoking a site does not change it.
         """
-        agreed = (
-            "name",
-            "method",
-            "model",
-            "work",
-            "seed",
-            "protocol",
-            "buffers",
-            "transform",
-            "coordinator",
-            "data",
-            "val",
-        )
+        agreed = [name for name, option in options_of(Federation).items() if option.help.agreed]
         values = asdict(self)
         if self.data.encoding is None:
             del values["data"]["encoding"]  # same digest as before this field existed

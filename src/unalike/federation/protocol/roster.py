@@ -13,6 +13,7 @@ import torch
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.tensor_files import write_bytes
+from unalike.core.options import RecordOptions, SeedOptions, SharedRunOptions, options_of
 from unalike.core.tasks import find_task
 from unalike.data.client_data import ClientData
 from unalike.data.population import Population
@@ -93,6 +94,10 @@ def site_population(federation: Federation, number: int, data: ClientData) -> Po
     return replace(own, train=only(own.train), test=only(own.test), val=only(own.val), names=names)
 
 
+COORDINATED = ("protocol", "stop", "budget", "select", "record")
+"""Options that only the coordinator applies."""
+
+
 def run_config_of(
     federation: Federation,
     population: Population,
@@ -104,12 +109,12 @@ def run_config_of(
     coordinated: bool = False,
     device: str = "cpu",
 ) -> RunConfig:
-    """The federation as a run config. `coordinated` adds what only the coordinator applies: protocol, stop, budget, select, record.
+    """The federation as a run config. `coordinated` adds the options that only the coordinator applies (`COORDINATED`).
 
     Raises `UnalikeError` for terms that cannot be run.
     """
     share, eligible = federation.participation, max(1, int(np.count_nonzero(population.sizes)))
-    applied = ("protocol", "stop", "budget", "select", "record") if coordinated else ()
+    shared = options_of(SeedOptions, SharedRunOptions, RecordOptions).keys() - (() if coordinated else COORDINATED)
     return prepare_run(
         federation.method,
         population,
@@ -120,13 +125,8 @@ def run_config_of(
         test=test,
         proxy=proxy,
         rounds=federation.rounds,
-        seed=federation.seed,
         participation=share if isinstance(share, float) else federation.asked(eligible) / eligible,
         executor="loop",
         device=device,
-        evaluate_every=federation.evaluate_every,
-        buffers=federation.buffers,
-        transform=federation.transform,
-        metric=federation.metric,
-        **{name: getattr(federation, name) for name in applied},
+        **{name: getattr(federation, name) for name in shared},
     )

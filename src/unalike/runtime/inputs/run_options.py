@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
-from pydantic import ConfigDict, Field, NonNegativeInt, PositiveInt, ValidationError
+from pydantic import ConfigDict, ValidationError
 from pydantic.dataclasses import dataclass as validated
 
 from unalike._utils.errors import UnalikeError, unknown
 from unalike._utils.spec import parse_one
 from unalike._utils.validated import explain_errors
-from unalike.core.model import Precision
+from unalike.core.options import SimulationOptions
 from unalike.core.work import Work
 from unalike.data.transforms import TransformChain
 from unalike.data.transforms import transform as chain_of
@@ -30,32 +30,10 @@ from unalike.runtime.inputs.given_model import ModelLike
 from unalike.runtime.records.recording import Hook, Recording
 from unalike.runtime.stopping import Budget
 
-MODEL, ROUNDS = "mlp", 50
-"""The defaults of runs and comparisons."""
-
 
 @validated(frozen=True, config=ConfigDict(extra="forbid"))
-class RunOptions:
-    """Options of a run. `protocol` may list several; the first fills the plain columns of the history.
-
-    `stop` and `budget` end it early (`runtime.stopping`); `select` chooses the round that the final model comes from: the last, or
-    the best by the validation samples.
-    """
-
-    rounds: NonNegativeInt = ROUNDS
-    seed: NonNegativeInt = Field(default=0, lt=2**63)
-    participation: float = Field(default=1.0, gt=0, le=1)
-    executor: str = "auto"
-    evaluate_every: PositiveInt = 1
-    protocol: str | tuple[str, ...] = "clients"
-    metric: str | tuple[str, ...] = ()
-    device: str = "cpu"
-    buffers: Literal["average", "local", "first"] = "average"
-    transform: str | None = None
-    precision: Precision = "float32"
-    stop: str | None = None
-    budget: str | None = None
-    select: Literal["last", "best"] = "last"
+class RunOptions(SimulationOptions):
+    """Options of a run, checked. `protocol` may list several; the first fills the plain columns of the history."""
 
     @cached_property
     def chain(self) -> TransformChain | None:
@@ -76,7 +54,7 @@ class RunOptions:
 def check_inputs(
     specs: Iterable[object],
     *,
-    model: ModelLike = MODEL,
+    model: ModelLike = "mlp",
     start: str | Path | None = None,
     start_partial: bool = False,
     work: Work | None = None,
@@ -107,7 +85,7 @@ def check_inputs(
     except ValidationError as error:
         raise UnalikeError(explain_errors(error)) from None
     if not isinstance(work, Work | None):
-        raise UnalikeError(f"work={work!r}: expected ua.Work(epochs=1, batch_size=32, lr=0.01, ...)")
+        raise UnalikeError(f"work={work!r}: expected ua.Work(epochs=2, lr=0.1, ...)")
     for spec in specs:
         plan_of(spec)
     if isinstance(model, str):

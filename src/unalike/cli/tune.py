@@ -9,14 +9,20 @@ from typing import Annotated, Any
 import typer
 
 from unalike.cli import data_flags
-from unalike.cli import options as o
+from unalike.cli import flags as f
+from unalike.core.options import JudgmentOptions, TuningOptions
 
 NAME = "tune"
 
 METHODS = ["fedavg", "fedprox", "scaffold", "fedadam"]
 
 
-@o.uses_flags(samples=data_flags.samples, training=o.training)
+@f.uses_flags(
+    samples=data_flags.samples,
+    tuning=f.values_of(TuningOptions),
+    judgment=f.values_of(JudgmentOptions),
+    training=f.training,
+)
 def command(
     context: typer.Context,
     method: Annotated[
@@ -27,33 +33,10 @@ def command(
     ] = METHODS,
     *,
     samples: data_flags.DataFlags,
-    trials: Annotated[
-        int, typer.Option(help="Trials of each method; the first one has the values as given.", min=1)
-    ] = 20,
-    budget_seconds: Annotated[
-        float | None, typer.Option(help="A method gets no more trials once its trials took so long.")
-    ] = None,
-    objective: Annotated[
-        str | None,
-        typer.Option(
-            help="Score that is tuned and decides: a metric such as macro_f1, worst_decile, personal_accuracy, "
-            "worst_decile_macro_f1; the usual metric unless given.",
-            show_default=False,
-        ),
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the trials.", min=0)] = 0,
-    seeds: Annotated[int, typer.Option(help="Seeds of the comparison; they follow on --seed.", min=1)] = 3,
-    no_pruning: Annotated[bool, typer.Option("--no-pruning", help="Let every trial make all its rounds.")] = False,
-    jobs: Annotated[int, typer.Option(help="Trials at a time, in processes of their own.", min=1)] = 1,
-    smallest_effect: Annotated[
-        float | None, typer.Option(help="Smallest difference that matters, as for compare.", show_default=False)
-    ] = None,
-    baseline: Annotated[
-        str | None,
-        typer.Option(help="Method that the others are compared with; the first unless given.", show_default=False),
-    ] = None,
+    tuning: dict[str, Any],
+    judgment: dict[str, Any],
     training: dict[str, Any],
-    out: o.Out = Path("tuned"),
+    out: f.Out = Path("tuned"),
 ) -> None:
     """Tune methods under the same budget, then compare them before and after.
 
@@ -73,7 +56,6 @@ def command(
     from unalike.cli.terminal_tables import number, tables
     from unalike.experiments.command_line import command_line
     from unalike.experiments.compare import labelled_methods
-    from unalike.tuning.objective import Objective
     from unalike.tuning.tune import VAL, TuneRequest, run_tuning
 
     if samples.plan is None and not samples.val:
@@ -81,16 +63,10 @@ def command(
     data_flags.check(samples, method, training)
     loaded = samples.load(training["protocol"])
     asked = TuneRequest(
-        labelled_methods(method),
-        samples.request(loaded),
-        trials,
-        training.pop("rounds"),
-        budget_seconds,
-        Objective.parse(objective),
-        seed,
-        seeds,
-        not no_pruning,
-        jobs,
+        methods=labelled_methods(method),
+        clients=samples.request(loaded),
+        rounds=training.pop("rounds"),
+        **tuning,
     )
     with progress_bar(asked.most_rounds, "tuning", lines=True) as progress:
         found = run_tuning(
@@ -100,8 +76,7 @@ def command(
             source=samples.kept,
             command=command_line(NAME, {"data": samples.data} | given_flags(context)),
             proxy=loaded.proxy,
-            baseline=baseline,
-            smallest_effect=smallest_effect,
+            **judgment,
             **training,
         )
     heads = ("method", "chosen values", "as given", "tuned", "gain", "rank as given", "rank tuned")

@@ -38,7 +38,7 @@ def methods(
     unalike list methods
     unalike list methods scaffold
     """
-    from unalike.cli.lists import method_guide
+    from unalike.cli import method_guide
     from unalike.methods.part import registry
 
     if name is not None:
@@ -55,7 +55,7 @@ def methods(
 
 
 def _describe(name: str) -> None:
-    from unalike.cli.lists import method_guide
+    from unalike.cli import method_guide
     from unalike.cli.terminal_tables import console
     from unalike.methods.part import registry
 

@@ -1,0 +1,143 @@
+"""Flags: the options of `core/options.py` as parameters of commands."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection
+from functools import wraps
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from unalike.core.options import (
+    ModelOptions,
+    Option,
+    RecordOptions,
+    RoundOptions,
+    SeedOptions,
+    SourceOptions,
+    StartOptions,
+    TrainingOptions,
+    WorkOptions,
+    options_of,
+    read_values,
+)
+
+Command = Callable[..., Any]
+
+
+Client = Annotated[
+    str | None,
+    typer.Option(
+        help="Client whose model is used, by name or number; the shared model unless given.", show_default=False
+    ),
+]
+Workers = Annotated[
+    int | None, typer.Option(help="Number of worker processes, one core each; the same as 'distributed(workers=...)'.")
+]
+Track = Annotated[
+    list[str],
+    typer.Option(
+        help="Tracker that follows the run: tensorboard, \"mlflow(uri='sqlite:///mlflow.db')\", \"wandb(mode='offline')\"; repeat "
+        "for several.",
+        show_default=False,
+    ),
+]
+DryRun = Annotated[
+    bool,
+    typer.Option(
+        "--dry-run",
+        help="Show the config with all defaults, estimate the cost (seconds, bytes, memory) from three rounds, and train nothing "
+        "else.",
+    ),
+]
+Profile = Annotated[bool, typer.Option("--profile", help="Profile a few rounds, and write a trace (trace.json).")]
+Out = Annotated[Path | None, typer.Option(help="Folder for the results; the same command resumes an interrupted run.")]
+
+
+def uses_flags(
+    *declared: type, only: Collection[str] = (), **groups: Callable[..., Any]
+) -> Callable[[Command], Command]:
+    """Decorator: give a command the flags of options, and of groups of flags that it shares with other commands.
+
+    Args:
+        declared: The classes that declare the options. Their values become keywords of the command.
+        only: The names of the options that are taken; empty: all of them.
+        groups: Argument of the command -> a function with such flags, whose result becomes the argument.
+    """
+    options = [o for o in options_of(*declared).values() if not only or o.name in only]
+
+    def decorated(command: Command) -> Command:
+        own = inspect.signature(command, eval_str=True).parameters
+        shared = {name: inspect.signature(group, eval_str=True).parameters for name, group in groups.items()}
+        flags = [parameter(option) for option in options]
+        for name, p in own.items():
+            if p.kind is not inspect.Parameter.VAR_KEYWORD:
+                flags += shared[name].values() if name in shared else [p]
+
+        @wraps(command)
+        def run(**values: Any) -> Any:
+            made = {name: groups[name](**{flag: values.pop(flag) for flag in names}) for name, names in shared.items()}
+            return command(**read_values(values, *declared), **made)
+
+        run.__signature__ = inspect.Signature([f.replace(kind=f.KEYWORD_ONLY) for f in flags])  # type: ignore[attr-defined]
+        run.__annotations__ = {f.name: f.annotation for f in flags}
+        return run
+
+    return decorated
+
+
+def parameter(option: Option) -> inspect.Parameter:
+    """An option as a parameter that Typer reads."""
+    kind: Any = option.flag_type
+    if option.repeated:
+        kind = list[kind]
+    elif option.optional and not option.help.none:
+        kind = kind | None
+    default = option.written(option.default)
+    shown = default is not None
+    names = ["--" + option.name.replace("_", "-")] if default is False else []  # True: --name and --no-name
+    flag = typer.Option(*names, help=option.help.text, show_default=shown)
+    default = [] if option.repeated and default is None else default
+    return inspect.Parameter(
+        option.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, flag]
+    )
+
+
+def values_of(*declared: type, only: Collection[str] = ()) -> Callable[..., dict[str, Any]]:
+    """The group of the flags of options, whose result are the options by name."""
+    return uses_flags(*declared, only=only)(lambda **values: values)
+
+
+def value_of(declared: type, name: str) -> Callable[..., Any]:
+    """The flag of one option, whose result is its value."""
+    return uses_flags(declared, only=(name,))(lambda **values: values[name])
+
+
+data_dir, seed, model, rounds, device = (
+    value_of(kind, name)
+    for kind, name in (
+        (SourceOptions, "data_dir"),
+        (SeedOptions, "seed"),
+        (ModelOptions, "model"),
+        (RoundOptions, "rounds"),
+        (TrainingOptions, "device"),
+    )
+)
+
+
+@uses_flags(WorkOptions)
+def work(**values: Any) -> Any:
+    """The `Work` that the flags describe."""
+    from unalike.core.work import Work
+
+    return Work(**values)
+
+
+@uses_flags(ModelOptions, StartOptions, TrainingOptions, RecordOptions, work=work)
+def training(*, workers: Workers = None, work: Any, **options: Any) -> dict[str, Any]:
+    """The arguments of `ua.run` and `ua.compare` besides methods, data and seeds, by name."""
+    if workers is not None and not options["executor"].startswith("distributed"):
+        options["executor"] = f"distributed(workers={workers}, inner={options['executor']!r})"
+    return options | {"work": work}

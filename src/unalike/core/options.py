@@ -1,0 +1,425 @@
+"""Every option that a user sets and that more than one place knows: name, type, default and help, each declared once.
+
+An option is a field of one of the dataclasses below. Made from the fields are the flags of all commands (`cli/flags.py`), config
+files and their schema, the classes that check values (`Work`, `RunOptions`, `Federation`), what a site of a federation agrees to,
+and the commands that reports print. The signatures of `ua.run`, `ua.compare`, `ua.tune`, `ua.diagnose` and `ua.recommend` repeat
+names and defaults, and `tests/cli/test_options.py` holds them to this page.
+
+A class says what its options are about; a command lists the classes whose options it takes. Options of one command alone are
+parameters of that command.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, dataclass, fields
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+
+from annotated_types import Ge, Gt, Le, Lt
+
+AtLeastOne = Annotated[int, Ge(1)]
+Whole = Annotated[int, Ge(0)]
+Positive = Annotated[float, Gt(0)]
+NotNegative = Annotated[float, Ge(0)]
+
+
+@dataclass(frozen=True)
+class Help:
+    """The meaning of an option.
+
+    Attributes:
+        text: Sentences for the command line and config files. The first words, up to a comma, stand in docstrings, too.
+        none: The word that stands for None on the command line; empty if leaving the option out does.
+        agreed: Whether a site of a federation agrees to it, because it decides what the site computes or sends.
+    """
+
+    text: str
+    none: str = ""
+    agreed: bool = False
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option: its name, the annotation of its field without the help, its default, and its help."""
+
+    name: str
+    kind: Any
+    default: Any
+    help: Help
+
+    @property
+    def repeated(self) -> bool:
+        """Whether it takes several values."""
+        return any(get_origin(plain_type(kind)) is tuple for kind in _members(self.kind))
+
+    @property
+    def optional(self) -> bool:
+        """Whether None is one of its values."""
+        return type(None) in _members(self.kind)
+
+    @property
+    def flag_type(self) -> type:
+        """The type of one value on the command line."""
+        kinds = [plain_type(kind) for kind in _members(self.kind)]
+        return str if self.help.none else next((t for t in (bool, float, int, Path) if t in kinds), str)
+
+    def written(self, value: Any) -> Any:
+        """A value as it is given on the command line and in config files; None where the option is left out."""
+        if self.repeated:
+            return [value] if isinstance(value, str) else list(value) or None
+        if value is None or isinstance(value, Path):
+            return str(value) if isinstance(value, Path) else self.help.none or None
+        return str(value) if self.help.none else value
+
+    def read(self, value: Any) -> Any:
+        """The value that was given on the command line."""
+        if self.repeated:
+            return tuple(value)
+        return None if self.help.none and value == self.help.none else value
+
+
+def plain_type(kind: Any) -> Any:
+    """A type without its annotations."""
+    return get_args(kind)[0] if get_origin(kind) is Annotated else kind
+
+
+def _members(kind: Any) -> tuple[Any, ...]:
+    """The types of a union, or the type itself."""
+    inner = plain_type(kind)
+    is_union = get_origin(inner) not in (None, tuple, Literal)
+    return get_args(inner) if is_union else (inner,)
+
+
+@cache
+def options_of(*kinds: type) -> dict[str, Option]:
+    """The options that the fields of these dataclasses declare, by name."""
+    found = {}
+    for kind in kinds:
+        hints = get_type_hints(kind, include_extras=True)
+        for field in fields(kind):
+            told = [m for m in getattr(hints[field.name], "__metadata__", ()) if isinstance(m, Help)]
+            if told:
+                found[field.name] = Option(field.name, hints[field.name], default_of(field), told[0])
+    return found
+
+
+def default_of(field: Field[Any]) -> Any:
+    """The default of a field; `MISSING` if it has none."""
+    return field.default if field.default_factory is MISSING else field.default_factory()
+
+
+def written(settings: Any, *, changed: bool = False) -> dict[str, Any]:
+    """The options of a dataclass as they are given on the command line, by name.
+
+    Args:
+        settings: An instance of a dataclass that declares options.
+        changed: Whether those that have their default are left out.
+
+    Returns:
+        The values; None for an option that no flag has to be given for.
+    """
+    values = {name: (option, getattr(settings, name)) for name, option in options_of(settings.__class__).items()}
+    return {
+        name: option.written(value)
+        for name, (option, value) in values.items()
+        if not (changed and option.written(value) == option.written(option.default))
+    }
+
+
+def written_config(config: Mapping[str, Any], *kinds: type) -> dict[str, Any]:
+    """The options in the TOML file of a run, as they are given on the command line, by name.
+
+    TOML has no None: an option that is missing in the file was None, or it is newer than the file and had its default.
+    """
+    declared = options_of(*kinds).items()
+    return {name: o.written(config.get(name, None if o.optional else o.default)) for name, o in declared}
+
+
+def read_values(values: Mapping[str, Any], *kinds: type) -> dict[str, Any]:
+    """The values of options that were given on the command line."""
+    declared = options_of(*kinds)
+    return {name: declared[name].read(value) if name in declared else value for name, value in values.items()}
+
+
+@dataclass(frozen=True)
+class SourceOptions:
+    """The data set."""
+
+    data: Annotated[
+        str, Help("Data set by name (see `unalike list data`), or a file such as visits.csv or my.npz.")
+    ] = "digits"
+    data_dir: Annotated[Path | None, Help("Folder of data files; also $UNALIKE_DATA.")] = None
+
+
+@dataclass(frozen=True)
+class TableOptions:
+    """The columns of a table."""
+
+    target: Annotated[str | None, Help("Column of a table to predict.")] = None
+    group: Annotated[
+        tuple[str, ...],
+        Help(
+            "Column that names the owner of each row (e.g. hospital); not used as a feature; repeat for several. The first one "
+            "divides the data among clients unless --partition is given."
+        ),
+    ] = ()
+    drop: Annotated[tuple[str, ...], Help("Column of a table to leave out; repeat for several.")] = ()
+    regression: Annotated[bool, Help("Read whole numbers in the target column as numbers, not as classes.")] = False
+
+
+@dataclass(frozen=True)
+class PartitionOptions:
+    """The division of the data among clients."""
+
+    partition: Annotated[
+        str | None,
+        Help(
+            "Partition of the data (see `unalike list partitions`). Unless given: by the groups of the data, or where it has none, "
+            "'dirichlet(alpha=0.1)'."
+        ),
+    ] = None
+    plan: Annotated[Path | None, Help("Saved partition plan (plan.json), instead of --partition.")] = None
+    clients: Annotated[int | None, Help("Number of clients, 10 unless given, or as many as the data set defines.")] = (
+        None
+    )
+    split: Annotated[
+        float | None,
+        Help(
+            "Share of each client's samples that train, 0.75 unless given; with 1 and --protocol server, clients train on the "
+            "whole training set, and the published test set scores the model."
+        ),
+    ] = None
+
+
+@dataclass(frozen=True)
+class ValidationOptions:
+    """The validation samples."""
+
+    val: Annotated[
+        float,
+        Ge(0),
+        Lt(1),
+        Help(
+            "Share of each client's training samples used for validation, such as 0.1 (--stop, --select).", agreed=True
+        ),
+    ] = 0.0
+
+
+@dataclass(frozen=True)
+class ServerSampleOptions:
+    """The samples of the server."""
+
+    test: Annotated[
+        float | None,
+        Help(
+            "Share of the test samples for the server (--protocol server); the whole published test set unless given."
+        ),
+    ] = None
+    proxy: Annotated[
+        float | None, Help("Share of the test samples for methods that train on the server, such as 0.02.")
+    ] = None
+    proxy_imbalance: Annotated[
+        float, Help("Long tail of these samples: how many times as many the first class has as the last one.")
+    ] = 1.0
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """The model."""
+
+    model: Annotated[str, Help("Model to train, such as 'mlp(hidden=(64, 32))' (see `unalike list models`).")] = "mlp"
+
+
+@dataclass(frozen=True)
+class StartOptions:
+    """The initial weights."""
+
+    start: Annotated[
+        Path | None,
+        Help("Initial weights: a file (.safetensors, or a state dict saved by torch) or the folder of a finished run."),
+    ] = None
+    start_partial: Annotated[
+        bool, Help("Take the tensors of --start that fit by name and shape, and leave the others as initialized.")
+    ] = False
+
+
+@dataclass(frozen=True)
+class WorkOptions:
+    """The local training of a client (`ua.Work`)."""
+
+    epochs: Annotated[AtLeastOne, Help("Epochs of local training per round.")] = 1
+    steps: Annotated[AtLeastOne | None, Help("Local optimizer steps per round, instead of epochs.")] = None
+    batch_size: Annotated[AtLeastOne | None, Help("Samples per step, or 'full'.", none="full")] = 32
+    lr: Annotated[Positive, Help("Local learning rate.")] = 0.1
+    momentum: Annotated[float, Ge(0), Lt(1), Help("Momentum of the local optimizer.")] = 0.0
+    nesterov: Annotated[bool, Help("Nesterov momentum.")] = False
+    weight_decay: Annotated[NotNegative, Help("Weight decay of the local optimizer.")] = 0.0
+    optimizer: Annotated[Literal["sgd", "adam", "adamw"], Help("Local optimizer: sgd, adam or adamw.")] = "sgd"
+    schedule: Annotated[Positive, Help("Factor by which the learning rate changes per round.")] = 1.0
+    clip: Annotated[Positive | None, Help("Largest gradient norm of a step; larger gradients are scaled down.")] = None
+    keep_optimizer_state: Annotated[bool, Help("Keep the state of the local optimizer between rounds.")] = False
+
+
+@dataclass(frozen=True)
+class SharedRunOptions:
+    """The options that a run on this machine and a federation have in common."""
+
+    evaluate_every: Annotated[AtLeastOne, Help("Number of rounds between evaluations.")] = 1
+    protocol: Annotated[
+        str | tuple[str, ...],
+        Help("Evaluation protocol: clients, server, personal or local; repeat for several.", agreed=True),
+    ] = ("clients",)
+    metric: Annotated[
+        str | tuple[str, ...],
+        Help(
+            "Metric to decide by, such as roc_auc or 'sensitivity_at(specificity=0.95)' (see `unalike list metrics`); repeat for "
+            "further ones. Accuracy or RMSE unless given."
+        ),
+    ] = ()
+    buffers: Annotated[
+        Literal["average", "local", "first"],
+        Help("Running statistics of batch norm: average, local or first.", agreed=True),
+    ] = "average"
+    transform: Annotated[
+        str | None,
+        Help(
+            "Transform of training batches, such as 'normalize(mean=0.5, std=0.25) + crop(padding=4) + flip'.",
+            agreed=True,
+        ),
+    ] = None
+    stop: Annotated[
+        str | None,
+        Help("Rule that ends a run early: 'min_accuracy >= 0.8', 'patience(rounds=10)'; combine with and, or."),
+    ] = None
+    budget: Annotated[str | None, Help("Budget of a run: '30 rounds', '10 min' of training, '500 MB'.")] = None
+    select: Annotated[
+        Literal["last", "best"], Help("Round whose models count: last, or best on the validation samples.")
+    ] = "last"
+
+
+@dataclass(frozen=True)
+class RoundOptions:
+    """The rounds."""
+
+    rounds: Annotated[Whole, Help("Number of rounds.")] = 50
+
+
+@dataclass(frozen=True)
+class SeedOptions:
+    """The seed of a run."""
+
+    seed: Annotated[Whole, Lt(2**63), Help("Seed of all random numbers.", agreed=True)] = 0
+
+
+@dataclass(frozen=True)
+class TrainingOptions(SharedRunOptions, RoundOptions):
+    """The training on this machine."""
+
+    participation: Annotated[float, Gt(0), Le(1), Help("Share of the clients that take part in a round.")] = 1.0
+    executor: Annotated[
+        str,
+        Help(
+            "Executor: auto, loop, batched, 'batched(chunk=20)', 'distributed(workers=2)', or for several GPUs "
+            "'distributed(workers=2, nccl=True)'."
+        ),
+    ] = "auto"
+    device: Annotated[str, Help("Device to train on: cpu, cuda:1, ...; cuda with --workers: one GPU per process.")] = (
+        "cpu"
+    )
+    precision: Annotated[
+        Literal["float32", "bf16"],
+        Help("Precision of training: float32, or bf16, which is faster on some processors and less exact."),
+    ] = "float32"
+
+
+@dataclass(frozen=True)
+class SimulationOptions(TrainingOptions, SeedOptions):
+    """A run on this machine."""
+
+
+@dataclass(frozen=True)
+class RecordOptions:
+    """The records of a run beside its history."""
+
+    record: Annotated[
+        str | None,
+        Help(
+            "Numbers of each round to keep in records.parquet: server, updates, \"clients(layers='head')\", or several with +."
+        ),
+    ] = None
+
+
+@dataclass(frozen=True)
+class JudgmentOptions:
+    """The judgment of a comparison."""
+
+    smallest_effect: Annotated[
+        float | None,
+        Help("Smallest difference that matters, such as 0.005: half a point (default), or 1 % of an RMSE."),
+    ] = None
+    baseline: Annotated[str | None, Help("Method that the others are compared with; the first unless given.")] = None
+
+
+@dataclass(frozen=True)
+class SeedsOptions:
+    """The seeds of a comparison."""
+
+    seeds: Annotated[
+        str, Help("Number of seeds, a list of them (0,1,4), or auto: add seeds until the decision stands.")
+    ] = "3"
+    min_seeds: Annotated[int, Help("Fewest seeds, with --seeds auto.")] = 3
+    max_seeds: Annotated[int, Help("Most seeds, with --seeds auto.")] = 10
+
+
+@dataclass(frozen=True)
+class TuningOptions:
+    """A tuning."""
+
+    trials: Annotated[int, Help("Number of trials of each method; the first one has the values as given.")] = 20
+    budget_seconds: Annotated[float | None, Help("Time limit per method, in seconds.")] = None
+    objective: Annotated[
+        str | None,
+        Help(
+            "Score that is tuned and decides: a metric such as macro_f1, worst_decile, personal_accuracy, worst_decile_macro_f1; "
+            "the usual metric unless given."
+        ),
+    ] = None
+    seed: Annotated[int, Help("Seed of the trials.")] = 0
+    seeds: Annotated[int, Help("Number of seeds to compare, from --seed + 1 on.")] = 3
+    prune: Annotated[bool, Help("Stop trials early that are unlikely to win.")] = True
+    jobs: Annotated[int, Help("Number of trials at a time, in processes of their own.")] = 1
+
+
+@dataclass(frozen=True)
+class RecommendationOptions:
+    """A recommendation."""
+
+    candidates: Annotated[
+        str, Help("Methods to recommend: shared for those with one model for all clients, any for all.")
+    ] = "any"
+    objective: Annotated[
+        str, Help("Score to recommend by: accuracy, or worst_decile, that of the worst tenth of the clients.")
+    ] = "accuracy"
+
+
+@dataclass(frozen=True)
+class FederationOptions:
+    """The rounds of a federation over a network."""
+
+    participation: Annotated[
+        float | int, Help("Sites asked in a round: a share such as 0.5, or a number such as 3.")
+    ] = 1.0
+    quorum: Annotated[
+        float | int, Help("Valid updates that complete a round, of the sites asked: a share or a number.")
+    ] = 1.0
+    deadline: Annotated[Positive, Help("Seconds after which a round ends if the quorum is reached.")] = 600.0
+    repeat: Annotated[Positive, Help("Seconds after which an unanswered request is repeated.")] = 30.0
+    patience: Annotated[AtLeastOne, Help("Attempts at a round without quorum before the run pauses.")] = 3
+    message_bytes: Annotated[
+        AtLeastOne, Help("Largest size of a message in bytes; well above the size of the model.")
+    ] = 2**30
+    guard: Annotated[Positive | None, Help("Refuse updates with a norm more than this factor above the usual one.")] = (
+        None
+    )
