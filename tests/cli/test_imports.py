@@ -16,7 +16,6 @@ ROOT = Path(__file__).parents[2]
 OTHERWISE = {
     "pillow": "PIL",
     "scikit-learn": "sklearn",
-    "pot": "ot",
     "mlflow-skinny": "mlflow",
     "tomli-w": "tomli_w",
     "dp-accounting": "dp_accounting",

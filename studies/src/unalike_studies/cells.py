@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from unalike._utils.errors import UnalikeError, require_extra, unknown
+from unalike._utils.errors import UnalikeError, unknown
 from unalike.core.work import Work
 from unalike.data.array_checks import Pair
 from unalike.data.dataset import Dataset
@@ -88,8 +88,6 @@ class StudyCell:
     def prepare(self, data_dir: str | Path | None = None) -> RunConfig:
         """Load the data, divide it and check the run. Raises `UnalikeError`."""
         options = self.options
-        if "transport" in options:
-            require_extra("studies", "ot", what="the optimal transport between clients")
         recording = Recording.of(options.get("record"))
         if recording is not None and recording.layers is not None:
             raise UnalikeError(

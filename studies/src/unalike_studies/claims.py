@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import fmean
+from typing import Any
 
 from unalike_studies.recorded_numbers import by_round
 from unalike_studies.results import Results
@@ -16,6 +17,7 @@ Quantity = Callable[[Results], dict[int, float]]
 
 NOT_AT_HAND = "not at hand"
 """Stands for a published number that could not be read in a copy of the paper."""
+UNIT = "points of accuracy"
 OURS = "a question of ours, no statement of a paper"
 """The source of a claim of our own."""
 EQUATIONS = "follows from the equations, no statement of a paper"
@@ -43,7 +45,7 @@ class Claim:
     quantity: Quantity
     expects: Expectation
     published: str = NOT_AT_HAND
-    unit: str = "points of accuracy"
+    unit: str = UNIT
     scale: float = 100
     remark: str = ""
     source: str = ""
@@ -57,6 +59,20 @@ class Claim:
     def finding(self, results: Results) -> Finding:
         """The finding from stored results."""
         return judge([self.scale * value for value in self.quantity(results).values()], self.expects, self.bounds)
+
+
+def question(
+    text: str, quantity: Quantity, expects: Expectation, unit: str = UNIT, scale: float = 100, **more: Any
+) -> Claim:
+    """A question of ours: no paper states it, and nothing is published."""
+    return Claim(text, quantity, expects, "-", unit, scale, source=OURS, **more)
+
+
+def identity(
+    text: str, quantity: Quantity, expects: Expectation, unit: str = UNIT, scale: float = 100, **more: Any
+) -> Claim:
+    """A claim that two methods are the same by their equations."""
+    return Claim(text, quantity, expects, "-", unit, scale, source=EQUATIONS, **more)
 
 
 def score(method: str, setting: str, column: str = "accuracy", last: int = 10) -> Quantity:

@@ -37,7 +37,7 @@ class CellResult:
         curves: round by round the values of one column for every client, where the cell asks for them.
         label_counts: client by client the training samples of each class, for at most 1,000 numbers.
         recorded: the recorded numbers of the evaluated rounds, where the cell has `record`; see `recorded_numbers.py`.
-        transport: the cost of optimal transport between every two clients, where the cell asks for it; see `optimal_transport.py`.
+        transport: the cost of optimal transport between every two clients, where the cell asks for it.
         parameters: the number of final parameters of the shared model in each bin of the cell's `histogram`.
     """
 

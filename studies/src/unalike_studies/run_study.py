@@ -11,33 +11,23 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import torch
+from typing import NamedTuple
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.system.process_pool import in_processes
 from unalike._utils.tensor_files import write_bytes
-from unalike.experiments.comparison import last_rounds
 from unalike.experiments.cost_estimate import calibrate
-from unalike.experiments.facts import versions
 from unalike.runtime.model_group import Diverged
-from unalike.runtime.records.history import DIVERGED, Row
 from unalike.runtime.round_loop import execute
-from unalike.runtime.run_config import RunConfig
-from unalike.runtime.run_recorder import Run
-from unalike_studies.cells import CLASS_ACCURACY, StudyCell
-from unalike_studies.optimal_transport import transport_costs
-from unalike_studies.recorded_numbers import keep
+from unalike_studies.cells import StudyCell
 from unalike_studies.result_files import ESTIMATES, digests, estimates, find, gather, save
+from unalike_studies.result_of_run import diverged, result_of
 from unalike_studies.results import CellResult
 
 PARTIAL = ".partial"
 """Folder of the checkpoints of cells that have not ended."""
 IN_ONE_PROCESS = "distributed(workers=1)"
 """The executor of a cell that runs beside others: the automatic choice, but no further processes."""
-MOST_COUNTS = 1000
-"""Above this many numbers, label counts are not stored."""
 
 Place = tuple[Path, StudyCell]
 """A folder of results, and a cell whose result belongs there."""
@@ -154,9 +144,9 @@ def run_cell(cell: StudyCell, folder: Path, data_dir: str | Path | None = None) 
     try:
         run = execute(run_config, out=checkpoints)
     except Diverged as error:
-        result = _result(cell, run_config, before + time.perf_counter() - started, DIVERGED, notes=[str(error)])
+        result = diverged(cell, run_config, before + time.perf_counter() - started, str(error))
     else:
-        result = _of_run(cell, run, before + time.perf_counter() - started)
+        result = result_of(cell, run, before + time.perf_counter() - started)
     save(result, folder)
     shutil.rmtree(checkpoints)
     return result
@@ -187,76 +177,3 @@ def estimate(cells: Iterable[StudyCell], folder: Path, data_dir: str | Path | No
             found[cell.kind] = setup + cost.seconds
             write_bytes(folder / ESTIMATES, (json.dumps(found, indent=1) + "\n").encode())
     return found
-
-
-def _of_run(cell: StudyCell, run: Run, seconds: float) -> CellResult:
-    population = run.run_config.population
-    finals = last_rounds(run.history, population.names).dropna(axis=1, how="all")
-    rows = [row for row in run.history.rows if "loss" in row]  # the evaluated ones
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    return _result(
-        cell,
-        run.run_config,
-        seconds,
-        run.ended,
-        notes=list(run.notes),
-        rounds={name: [row.get(name) for row in rows] for name in columns},
-        clients={str(name): finals[name].tolist() for name in finals if not str(name).startswith(CLASS_ACCURACY)},
-        curves=_curves(run, cell.options.get("client_curves")),
-        label_counts=_label_counts(run.run_config),
-        transport=_transport(run.run_config, cell.options.get("transport")),
-        parameters=_parameters(run, cell.options.get("histogram")),
-        recorded=keep(run.records, [int(row["round"]) for row in rows]) if cell.options.get("record") else {},
-    )
-
-
-def _result(cell: StudyCell, run_config: RunConfig, seconds: float, ended: str, **found: object) -> CellResult:
-    machine = {"threads": torch.get_num_threads(), "device": run_config.options.device}
-    return CellResult(
-        cell.method,
-        cell.setting,
-        cell.seed,
-        cell.digest,
-        repr(run_config.plan),
-        dict(cell.options),
-        seconds,
-        ended,
-        versions(),
-        machine,
-        **found,  # type: ignore[arg-type]
-    )
-
-
-def _parameters(run: Run, wanted: Mapping[str, Any] | None) -> list[int]:
-    """The numbers of final parameters in `bins` bins from -limit to limit; those beyond count in the outermost ones."""
-    if wanted is None:
-        return []
-    limit = float(wanted["limit"])
-    values = torch.cat([value.detach().flatten() for value in run.params.values()]).clamp(-limit, limit)
-    return [int(count) for count in values.histc(int(wanted["bins"]), -limit, limit)]
-
-
-def _curves(run: Run, column: str | None) -> list[list[float | None]]:
-    """For each evaluated round the column's value of every client."""
-    if column is None:
-        return []
-    by_round: dict[int, list[float | None]] = {}
-    row: Row
-    for row in run.history.clients.to_dict("records"):  # type: ignore[assignment]
-        by_round.setdefault(int(row["round"]), []).append(row.get(column))
-    return list(by_round.values())
-
-
-def _transport(run_config: RunConfig, wanted: Mapping[str, Any] | None) -> list[list[float]]:
-    """The cost of optimal transport between every two clients."""
-    if wanted is None:
-        return []
-    return transport_costs(run_config.population, int(wanted["samples"]), run_config.options.seed)
-
-
-def _label_counts(run_config: RunConfig) -> list[list[int]]:
-    population = run_config.population
-    if population.classes is None or len(population) * len(population.classes) > MOST_COUNTS:
-        return []
-    counts: list[list[int]] = population.label_counts().tolist()
-    return counts

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import product
 
 from unalike_studies.cells import Options
-from unalike_studies.claims import OURS, Claim, difference, gain, peak, score
+from unalike_studies.claims import Claim, difference, gain, peak, question, score
 from unalike_studies.layouts.method_sweep import MethodSweep
 from unalike_studies.papers.fedlws_settings import (
     ALPHAS,
@@ -169,12 +169,10 @@ CENTRAL = Study(
             difference(peak(LWS, CIFAR), peak("FedAvg", CIFAR)),
             Above(),
         ),
-        Claim(
+        question(
             "Momentum that persists over rounds makes FedAvg better",
             difference(score("FedAvg", MOMENTUM, last=LAST), score("FedAvg", CIFAR, last=LAST)),
             Above(),
-            "-",
-            source=OURS,
         ),
     ),
     (TABLE, CURVES),
@@ -210,21 +208,15 @@ BETA = Study(
             "FedAvg",
             CIFAR,
         ),
-        Claim(
-            "The clamp changes nothing at beta 0.03",
-            gain(CODE_LWS, "LWS, beta 0.03", CIFAR, last=LAST),
-            Same(0.5),
-            "-",
-            source=OURS,
+        question(
+            "The clamp changes nothing at beta 0.03", gain(CODE_LWS, "LWS, beta 0.03", CIFAR, last=LAST), Same(0.5)
         ),
         *(better(f"LWS makes FedAvg better, {where}", LWS, "FedAvg", where) for where in (NO_DECAY, NORM, MOMENTUM)),
         *(better(f"{name} makes FedAvg better, {NORM}", name, "FedAvg", NORM) for name in (CODE_LWS, *BUFFERS)),
-        Claim(
+        question(
             "LWS gains more where clients have no weight decay of their own",
             difference(gain(LWS, "FedAvg", CIFAR, last=LAST), gain(LWS, "FedAvg", NO_DECAY, last=LAST)),
             Below(),
-            "-",
-            source=OURS,
         ),
     ),
     (

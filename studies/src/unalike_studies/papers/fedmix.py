@@ -7,7 +7,16 @@ from functools import partial
 from typing import Any
 
 from unalike_studies.cells import Options
-from unalike_studies.claims import EQUATIONS, OURS, Claim, Quantity, after_round, difference, gain, score
+from unalike_studies.claims import (
+    Claim,
+    Quantity,
+    after_round,
+    difference,
+    gain,
+    identity,
+    question,
+    score,
+)
 from unalike_studies.layouts.figures import ClientCurves, Curves, LabelCounts
 from unalike_studies.layouts.tables import MethodTable
 from unalike_studies.study import Scale, Study
@@ -156,15 +165,13 @@ PAIRS = (("FedNova", "FedAvg"), ("FedMix", "FedProx"))
 
 IDENTITY_CLAIMS = (
     *(
-        Claim(
+        identity(
             f"With equal steps {method} is {same} {when}, {setting}",
             difference(*(quantity(name, setting) for name in (method, same))),
             Same(1e-4),
-            "-",
             "loss",
             scale=1,
             remark=remark,
-            source=EQUATIONS,
         )
         for when, quantity, remark in (
             ("after two rounds", partial(after_round, 2, column="loss"), ""),
@@ -178,12 +185,10 @@ IDENTITY_CLAIMS = (
         for setting in MIXES
     ),
     *(
-        Claim(
+        question(
             f"With local steps that differ tenfold {method} is better than {same}, {setting}",
             gain(method, same, setting, last=1),
             Above(),
-            "-",
-            source=OURS,
         )
         for method, same in PAIRS
         for setting in TENFOLD
@@ -209,7 +214,7 @@ def _server(common: dict[str, object], mix: str, worst: float, rounds: int, **mo
 def _quorum(text: str, method: str, quorum: str, column: str, expects: Expectation, unit: str, scale: float) -> Claim:
     """A question of ours about a quorum less all clients."""
     quantity = difference(score(method, quorum, column, 1), score(method, "all 10", column, 1))
-    return Claim(text, quantity, expects, "-", unit, scale, source=OURS)
+    return question(text, quantity, expects, unit, scale)
 
 
 SERVER_CLAIMS = tuple(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from unalike_studies.claims import EQUATIONS, OURS, Claim, gain
+from unalike_studies.claims import Claim, gain, identity, question
 from unalike_studies.layouts.figures import Curves
 from unalike_studies.layouts.tables import MethodTable
 from unalike_studies.papers.fedmix import METHODS, PAPER
@@ -32,7 +32,7 @@ QUADRATIC_METHODS = METHODS | {"pooled": "centralised"}
 def _by_rmse(text: str, method: str, other: str, expects: Expectation) -> Claim:
     """A question of ours about the root of the objective of a method less that of another one."""
     quantity = gain(method, other, UNEQUAL, "rmse", last=1)
-    return Claim(text, quantity, expects, "-", "rmse", scale=1, source=OURS)
+    return question(text, quantity, expects, "rmse", scale=1)
 
 
 QUADRATIC_CLAIMS = (
@@ -60,37 +60,31 @@ MOMENTA = {"no momentum": {}, "momentum 0.9": {"work": {"momentum": 0.9, "lr": 0
 
 BY_STEPS_CLAIMS = (
     *(
-        Claim(
+        identity(
             f"Without momentum {method} by steps is {method} by the series",
             gain(f"{method}, steps", f"{method}, series", "no momentum", "rmse", last=1),
             Same(1e-4),
-            "-",
             "rmse",
             scale=1,
-            source=EQUATIONS,
         )
         for method in ("FedNova", "FedMix")
     ),
     *(
-        Claim(
+        question(
             f"With momentum {method} by steps settles farther from the optimum than by the series",
             gain(f"{method}, steps", f"{method}, series", "momentum 0.9", "rmse", last=1),
             Above(),
-            "-",
             "rmse",
             scale=1,
-            source=OURS,
         )
         for method in ("FedNova", "FedMix")
     ),
-    Claim(
+    question(
         "With momentum FedNova by steps settles nearer to the optimum than FedAvg",
         gain("FedNova, steps", "FedAvg", "momentum 0.9", "rmse", last=1),
         Below(),
-        "-",
         "rmse",
         scale=1,
-        source=OURS,
     ),
 )
 

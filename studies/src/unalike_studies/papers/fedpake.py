@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from unalike_studies.cells import Options
-from unalike_studies.claims import EQUATIONS, OURS, Claim, difference
+from unalike_studies.claims import EQUATIONS, OURS, Claim, difference, question
 from unalike_studies.papers.parameter_skew import (
     AT_HAND,
     BUBBLES,
@@ -96,12 +96,10 @@ FEDSA_TABLE1 = Study(
         *(same("Ditto", "FedAvg", where, 1e-3, "-", EQUATIONS) for where in SETTINGS),
         *(same(NORMALIZED, MEAN, where, 0.5, "-", OURS) for where in SETTINGS),
         *(
-            Claim(
+            question(
                 f"The personal models of {method} are better than its shared model, {where}",
                 personal_gain(method, where),
                 Above(),
-                "-",
-                source=OURS,
             )
             for where in SETTINGS
             for method in ("Ditto", "FedALA")
@@ -288,22 +286,18 @@ PROTOCOL = Study(
             for changed, column in ((LOCAL, "accuracy"), (TRAINED, "local_accuracy"), (GROUP, "accuracy"))
         ),
         *(
-            Claim(
+            question(
                 f"Clients' models after local training are better than FedAvg's shared model, {where}",
                 difference(of("FedAvg", f"{where}, {TRAINED}", "local_accuracy"), of("FedAvg", f"{where}, {TRAINED}")),
                 Above(),
-                "-",
-                source=OURS,
             )
             for where in SETTINGS
         ),
         *(
-            Claim(
+            question(
                 f"Statistics of BatchNorm that stay at clients raise FedAvg's accuracy, {where}",
                 difference(of("FedAvg", f"{where}, {LOCAL}"), of("FedAvg", where)),
                 Above(),
-                "-",
-                source=OURS,
             )
             for where in SETTINGS
         ),

@@ -6,7 +6,7 @@ from itertools import product
 from typing import Any
 
 from unalike_studies.cells import Options
-from unalike_studies.claims import OURS, Claim, Quantity, best, difference, gain
+from unalike_studies.claims import Claim, Quantity, best, difference, gain, question
 from unalike_studies.layouts.client_map import ClientMap
 from unalike_studies.layouts.explained_gains import recorded
 from unalike_studies.layouts.figures import Curves, LabelCounts
@@ -197,12 +197,10 @@ SWEEP_CLAIMS = (
         remark="chosen by the test accuracy, one parameter at a time",
     ),
     *(
-        Claim(
+        question(
             f"{_label(PAKE, parameter, value)}: as good as with {default}",
             gain(_label(PAKE, parameter, value), PAKE, DIR, last=LAST),
             Same(0.5),
-            "-",
-            source=OURS,
         )
         for parameter, (_, values, default) in PARAMETERS.items()
         for value in values
@@ -261,28 +259,24 @@ MATCHING = Study(
         reduced="a fifth of the training images",
     ),
     tuple(
-        Claim(
+        question(
             f"Matching neurons leaves the skewness as it is, {where}",
             difference(recorded("FedAvg", where, "matched_skewness"), recorded("FedAvg", where, "skewness")),
             Same(0.02),
-            "-",
             "skewness",
             scale=1,
-            source=OURS,
         )
         for where in LONG
     )
     + tuple(
-        Claim(
+        question(
             f"Matching neurons makes clients more alike, {where}",
             difference(
                 recorded("FedAvg", where, "matched_squared_deviation"), recorded("FedAvg", where, "squared_deviation")
             ),
             Below(),
-            "-",
             "squared deviation",
             scale=1,
-            source=OURS,
         )
         for where in LONG
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from unalike_studies.claims import OURS, Claim, Quantity, recorded_mean
+from unalike_studies.claims import Claim, Quantity, question, recorded_mean
 from unalike_studies.layouts.explained_gains import recorded
 from unalike_studies.layouts.layout import Layout
 from unalike_studies.layouts.recorded import GroupSizes, RecordedCurves, RecordedMap, RecordedTable
@@ -54,12 +54,12 @@ def _excess(method: str, setting: str) -> Quantity:
 
 def _sum(text: str, quantity: Quantity, expects: Expectation, unit: str = "mean sum over tensors") -> Claim:
     """A question of ours about the sum of weights."""
-    return Claim(text, quantity, expects, "-", unit, scale=1, source=OURS)
+    return question(text, quantity, expects, unit, scale=1)
 
 
 def _share(text: str, quantity: Quantity, expects: Expectation, unit: str) -> Claim:
     """A question of ours about a share."""
-    return Claim(text, quantity, expects, "-", unit, source=OURS, bounds=(0, 100))
+    return question(text, quantity, expects, unit, bounds=(0, 100))
 
 
 def _claims(setting: str) -> tuple[Claim, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from unalike_studies.cells import CLASS_ACCURACY, Options
-from unalike_studies.claims import NOT_AT_HAND, OURS, Claim, Quantity, difference, gain, mean, score
+from unalike_studies.claims import NOT_AT_HAND, Claim, Quantity, difference, gain, mean, question, score
 from unalike_studies.layouts.figures import ClassScores, Sweep
 from unalike_studies.layouts.layout import Layout
 from unalike_studies.layouts.tables import MethodTable
@@ -278,7 +278,7 @@ CHARACTER_CLAIMS = tuple(
         ),
     )
 ) + tuple(
-    Claim(text, gain(method, other, NAME, last=1), expects, "-", source=OURS)
+    question(text, gain(method, other, NAME, last=1), expects)
     for text, method, other, expects in (
         ("The conditional CNN is as good as the cluster oracle after 30 epochs", CONDITIONAL_CNN, "cluster", Same(1.0)),
         (
@@ -297,19 +297,15 @@ CHARACTER_CLAIMS = tuple(
     )
 )
 CONFUSED_CLAIMS = (
-    Claim(
+    question(
         f"The conditional CNN is better than the global model on the {len(CONFUSED)} characters that look alike, on average",
         mean(*(_class_gain(character) for character in CONFUSED)),
         Above(),
-        "-",
-        source=OURS,
     ),
-    Claim(
+    question(
         "The conditional CNN recognizes more of the small o than the global model",
         _class_gain("o"),
         Above(),
-        "-",
-        source=OURS,
         remark="chosen after the results: the character with the largest gain",
     ),
 )

@@ -7,7 +7,7 @@ from itertools import product
 from typing import Any
 
 from unalike_studies.cells import Options
-from unalike_studies.claims import OURS, Claim, gain, score
+from unalike_studies.claims import OURS, Claim, gain, question, score
 from unalike_studies.layouts.figures import Curves
 from unalike_studies.layouts.layout import Layout
 from unalike_studies.layouts.tables import MethodTable
@@ -142,7 +142,7 @@ def _questions(task: str, margin: float, column: str, unit: str, scale: float) -
 
     def claim(text: str, method: str, other: str, setting: str, expects: Expectation) -> Claim:
         quantity = gain(method, other, setting, column, last=1)
-        return Claim(f"{text}, {setting}", quantity, expects, "-", unit, scale, source=OURS)
+        return question(f"{text}, {setting}", quantity, expects, unit, scale)
 
     better = Below() if column == "rmse" else Above()
     return (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import product
 
-from unalike_studies.claims import OURS, Claim, Quantity, best, difference, score
+from unalike_studies.claims import Claim, Quantity, best, difference, question, score
 from unalike_studies.layouts.figures import Curves
 from unalike_studies.layouts.tables import MethodTable
 from unalike_studies.study import Scale, Study
@@ -138,21 +138,17 @@ FCUBE_SETTINGS = {"FCUBE": {}, "iid": {"partition": "iid", "clients": 4}}
 
 FCUBE_CLAIMS = (
     *(
-        Claim(
+        question(
             f"{method} is as good as FedAvg under synthetic feature skew",
             difference(_last(method, "FCUBE"), _last("FedAvg", "FCUBE")),
             Same(1.0),
-            "-",
-            source=OURS,
         )
         for method in ("FedProx, mu 0.01", "SCAFFOLD", "FedNova")
     ),
-    Claim(
+    question(
         "Synthetic feature skew costs FedAvg no accuracy",
         difference(_last("FedAvg", "FCUBE"), _last("FedAvg", "iid")),
         Same(1.0),
-        "-",
-        source=OURS,
     ),
 )
 

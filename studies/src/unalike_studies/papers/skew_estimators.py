@@ -6,7 +6,7 @@ from itertools import product
 from typing import Any
 
 from unalike_studies.cells import Options
-from unalike_studies.claims import OURS, Claim, gain
+from unalike_studies.claims import Claim, gain, question
 from unalike_studies.layouts.explained_gains import ExplainedGains, explained_by
 from unalike_studies.layouts.figures import Curves
 from unalike_studies.layouts.recorded import RecordedCurves
@@ -80,22 +80,16 @@ def _toys(settings: dict[str, Options], **more: object) -> dict[str, Options]:
 def _gains(settings: list[str]) -> tuple[Claim, ...]:
     """A robust centre against the mean, and the rules against the mean, in each setting."""
     return tuple(
-        Claim(
+        question(
             f"The {estimator} is a better centre than the mean, {setting}",
             gain(estimator, UNIFORM, setting, last=LAST),
             Above(),
-            "-",
-            source=OURS,
         )
         for setting in settings
         for estimator in (MEDIAN, TRIMMED, GEOMETRIC, *SHIFTS)
     ) + tuple(
-        Claim(
-            f"{rule} is a better centre than the mean, {setting}",
-            gain(rule, UNIFORM, setting, last=LAST),
-            Above(),
-            "-",
-            source=OURS,
+        question(
+            f"{rule} is a better centre than the mean, {setting}", gain(rule, UNIFORM, setting, last=LAST), Above()
         )
         for setting in settings
         for rule in (SA, PAKE)
@@ -105,12 +99,10 @@ def _gains(settings: list[str]) -> tuple[Claim, ...]:
 def _not_the_step(settings: list[str]) -> tuple[Claim, ...]:
     """The mean towards the tail against larger steps of the server."""
     return tuple(
-        Claim(
+        question(
             f"The mean towards the tail is better than the {step}, {setting}",
             gain("mean towards the tail", step, setting, last=LAST),
             Above(),
-            "-",
-            source=OURS,
         )
         for setting in settings
         for step in STEPS
@@ -119,27 +111,19 @@ def _not_the_step(settings: list[str]) -> tuple[Claim, ...]:
 
 def _is_mean(settings: list[str]) -> tuple[Claim, ...]:
     return tuple(
-        Claim(
-            f"{NORMALIZED} is the mean, {setting}",
-            gain(NORMALIZED, UNIFORM, setting, last=LAST),
-            Same(0.5),
-            "-",
-            source=OURS,
-        )
+        question(f"{NORMALIZED} is the mean, {setting}", gain(NORMALIZED, UNIFORM, setting, last=LAST), Same(0.5))
         for setting in settings
     )
 
 
 def _explained(settings: list[str]) -> tuple[Claim, ...]:
     return tuple(
-        Claim(
+        question(
             f"The gain of the {estimator} over the mean grows with the {quantity} of parameters over clients",
             explained_by(quantity, estimator, UNIFORM, settings, UNIFORM, LAST),
             Above(),
-            "-",
             "rank correlation over settings",
             scale=1,
-            source=OURS,
             bounds=(-1, 1),
         )
         for estimator in (MEDIAN, TRIMMED, GEOMETRIC, *SHIFTS, *STEPS)

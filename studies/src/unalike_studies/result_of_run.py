@@ -1,0 +1,130 @@
+"""The result of a run: what is stored of its history, its clients, its parameters and its recorded numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import torch
+
+from unalike.data.population import Population
+from unalike.experiments.comparison import last_rounds
+from unalike.experiments.facts import versions
+from unalike.runtime.records.history import DIVERGED, Row
+from unalike.runtime.run_config import RunConfig
+from unalike.runtime.run_recorder import Run
+from unalike_studies.cells import CLASS_ACCURACY, StudyCell
+from unalike_studies.recorded_numbers import keep
+from unalike_studies.results import CellResult
+
+MOST_COUNTS = 1000
+"""Above this many numbers, label counts are not stored."""
+
+
+def result_of(cell: StudyCell, run: Run, seconds: float) -> CellResult:
+    """The result of a run that has ended."""
+    population = run.run_config.population
+    finals = last_rounds(run.history, population.names).dropna(axis=1, how="all")
+    rows = [row for row in run.history.rows if "loss" in row]  # the evaluated ones
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    return _result(
+        cell,
+        run.run_config,
+        seconds,
+        run.ended,
+        notes=list(run.notes),
+        rounds={name: [row.get(name) for row in rows] for name in columns},
+        clients={str(name): finals[name].tolist() for name in finals if not str(name).startswith(CLASS_ACCURACY)},
+        curves=_curves(run, cell.options.get("client_curves")),
+        label_counts=_label_counts(run.run_config),
+        transport=_transport(run.run_config, cell.options.get("transport")),
+        parameters=_parameters(run, cell.options.get("histogram")),
+        recorded=keep(run.records, [int(row["round"]) for row in rows]) if cell.options.get("record") else {},
+    )
+
+
+def diverged(cell: StudyCell, run_config: RunConfig, seconds: float, why: str) -> CellResult:
+    """The result of a run that diverged: it has no history."""
+    return _result(cell, run_config, seconds, DIVERGED, notes=[why])
+
+
+def _result(cell: StudyCell, run_config: RunConfig, seconds: float, ended: str, **found: object) -> CellResult:
+    machine = {"threads": torch.get_num_threads(), "device": run_config.options.device}
+    return CellResult(
+        cell.method,
+        cell.setting,
+        cell.seed,
+        cell.digest,
+        repr(run_config.plan),
+        dict(cell.options),
+        seconds,
+        ended,
+        versions(),
+        machine,
+        **found,  # type: ignore[arg-type]
+    )
+
+
+def _parameters(run: Run, wanted: Mapping[str, Any] | None) -> list[int]:
+    """The numbers of final parameters in `bins` bins from -limit to limit; those beyond count in the outermost ones."""
+    if wanted is None:
+        return []
+    limit = float(wanted["limit"])
+    values = torch.cat([value.detach().flatten() for value in run.params.values()]).clamp(-limit, limit)
+    return [int(count) for count in values.histc(int(wanted["bins"]), -limit, limit)]
+
+
+def _curves(run: Run, column: str | None) -> list[list[float | None]]:
+    """For each evaluated round the column's value of every client."""
+    if column is None:
+        return []
+    by_round: dict[int, list[float | None]] = {}
+    row: Row
+    for row in run.history.clients.to_dict("records"):  # type: ignore[assignment]
+        by_round.setdefault(int(row["round"]), []).append(row.get(column))
+    return list(by_round.values())
+
+
+def _transport(run_config: RunConfig, wanted: Mapping[str, Any] | None) -> list[list[float]]:
+    """The cost of optimal transport between every two clients."""
+    if wanted is None:
+        return []
+    return transport_costs(run_config.population, int(wanted["samples"]), run_config.options.seed)
+
+
+def _label_counts(run_config: RunConfig) -> list[list[int]]:
+    population = run_config.population
+    if population.classes is None or len(population) * len(population.classes) > MOST_COUNTS:
+        return []
+    counts: list[list[int]] = population.label_counts().tolist()
+    return counts
+
+
+def transport_costs(population: Population, samples: int, seed: int) -> list[list[float]]:
+    """The mean cost of moving client i's training samples onto client j's, [K][K], by POT.
+
+    A sample is an input with its label: moving (x, y) to (x', y') costs |x - x'|^2 / D, the inputs scaled to standard deviation 1
+    over all clients, and 1 more where the labels differ. At most `samples` of a client count, drawn under the seed.
+    """
+    import ot
+
+    costs = np.zeros((len(population), len(population)))
+    drawn = list(_drawn(population, samples, seed))
+    scale = float(torch.cat([x for x, _ in drawn]).std(0).square().mean())
+    for i, j in combinations(range(len(drawn)), 2):
+        (x, y), (others, labels) = drawn[i], drawn[j]
+        inputs = torch.cdist(x, others).square() / (x.shape[1] * scale)
+        cost = inputs + (y[:, None] != labels[None, :])
+        costs[i, j] = costs[j, i] = ot.emd2([], [], cost.numpy())
+    return costs.tolist()
+
+
+def _drawn(population: Population, samples: int, seed: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """At most `samples` training samples of each client, as rows, and their labels."""
+    rng = np.random.default_rng(seed)
+    for client in range(len(population)):
+        rows = population.train[client]
+        chosen = torch.as_tensor(rng.permutation(rows)[:samples])
+        yield population.x[chosen].double().flatten(1), population.y[chosen]
