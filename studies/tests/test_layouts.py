@@ -2,7 +2,9 @@
 
 import pytest
 
+from unalike.reporting.charts import matplotlib_figures, plotly_figures
 from unalike_studies.layouts.figures import ClassScores, ClientCurves, Curves, LabelCounts, Sweep
+from unalike_studies.layouts.looks import write
 from unalike_studies.layouts.method_sweep import MethodSweep
 from unalike_studies.layouts.tables import MethodTable
 from unalike_studies.results import CellResult, Results
@@ -24,24 +26,24 @@ RESULTS = Results(
 
 
 def test_curves_are_means_over_seeds_with_a_band_of_one_deviation():
-    few, many = Curves("accuracy, %").picture(RESULTS).panels
-    a, b = few.lines
+    few, many = Curves("accuracy, %").figure(RESULTS).plots
+    a, b = few.marks
     assert (a.label, list(a.x), a.y) == ("a", [0, 1], pytest.approx([20.0, 60.0]))
     assert a.high[1] - a.y[1] == pytest.approx(14.142, abs=1e-3)  # the deviation of 50 and 70
-    assert b.y == pytest.approx([10.0, 40.0]) and [line.label for line in many.lines] == ["a"]
+    assert b.y == pytest.approx([10.0, 40.0]) and [line.label for line in many.marks] == ["a"]
 
 
 def test_curves_by_logarithm_of_rounds_in_both_figures():
-    picture = Curves("accuracy, %", log_rounds=True).picture(RESULTS)
-    assert {axes.get_xscale() for axes in picture.figure().axes} == {"log"}
-    assert {axis.type for axis in picture.page().select_xaxes()} == {"log"}
-    lines = [line for panel in picture.panels for line in panel.lines]
+    figure = Curves("accuracy, %", log_rounds=True).figure(RESULTS)
+    assert {axes.get_xscale() for axes in matplotlib_figures.draw(figure).axes} == {"log"}
+    assert {axis.type for axis in plotly_figures.draw(figure).select_xaxes()} == {"log"}
+    lines = [line for plot in figure.plots for line in plot.marks]
     assert [list(line.x) for line in lines] == [[1], [1], [1]]  # round 0 has no logarithm
 
 
 def test_client_curves_leave_out_rounds_without_a_value():
-    few, _ = ClientCurves("accuracy, %", "a").picture(RESULTS).panels
-    assert [(line.label, list(line.x), line.y) for line in few.lines] == [
+    few, _ = ClientCurves("accuracy, %", "a").figure(RESULTS).plots
+    assert [(line.label, list(line.x), line.y) for line in few.marks] == [
         ("client 0", [0, 1], pytest.approx([0.0, 40.0])),
         ("client 1", [0], pytest.approx([20.0])),
     ]
@@ -49,7 +51,7 @@ def test_client_curves_leave_out_rounds_without_a_value():
 
 def test_sweep_has_the_parameter_as_x_axis():
     sweep = Sweep("accuracy, %", "clusters", {"few": 3.0, "many": 8.0}, last=1)
-    a, b = sweep.picture(RESULTS).panels[0].lines
+    a, b = sweep.figure(RESULTS).plots[0].marks
     assert (list(a.x), a.y, list(b.x)) == ([3.0, 8.0], pytest.approx([60.0, 90.0]), [3.0])
     assert sweep.table(RESULTS) == [["clusters", "a", "b"], ["3", "60", "40"], ["8", "90", "-"]]
 
@@ -58,8 +60,8 @@ def test_class_scores_are_one_point_for_each_class_that_is_shown():
     found = cell("a", "few", 0, [0.1, 0.5])
     found.rounds.update({"accuracy_of_0": [None, 0.25], "accuracy_of_O": [None, 0.75], "accuracy_of_1": [None, 1.0]})
     layout = ClassScores("accuracy, %", "few", ("0", "O"))
-    [panel] = layout.picture(Results((found,))).panels
-    assert panel.ticks == ("0", "O") and panel.lines[0].y == pytest.approx([25.0, 75.0])
+    [plot] = layout.figure(Results((found,))).plots
+    assert list(plot.x.ticks.values()) == ["0", "O"] and plot.marks[0].y == pytest.approx([25.0, 75.0])
     assert layout.table(Results((found,))) == [["class", "a"], ["0", "25.0"], ["O", "75.0"]]
 
 
@@ -68,12 +70,12 @@ def test_label_counts_say_how_skewed_each_client_is():
 
 
 @pytest.mark.parametrize("layout", [Curves("accuracy, %"), ClientCurves("accuracy, %", "a"), LabelCounts("labels")])
-def test_picture_is_written_as_svg_pdf_and_html(layout, tmp_path):
-    svg, pdf, html = layout.picture(RESULTS).save(tmp_path)
+def test_figure_is_written_as_svg_pdf_and_html(layout, tmp_path):
+    svg, pdf, html = write(layout.figure(RESULTS), layout.name, tmp_path)
     assert svg.read_text().lstrip().startswith("<?xml") and pdf.read_bytes().startswith(b"%PDF")
     assert "plotly" in html.read_text()
     before = svg.read_bytes()
-    layout.picture(RESULTS).save(tmp_path)
+    write(layout.figure(RESULTS), layout.name, tmp_path)
     assert svg.read_bytes() == before
 
 
@@ -93,7 +95,7 @@ def test_method_sweep_shows_gains_over_the_baseline_under_the_same_seeds():
         ["few", "0.1", "+15.00 ± 7.07 (2)"],  # 10 and 20
         ["few", "10", "-10.00"],
     ]
-    own, base = sweep.picture(results).panels[0].lines
+    own, base = sweep.figure(results).plots[0].marks
     assert (own.x, own.y) == (pytest.approx([-1, 1]), pytest.approx([75, 40]))
     assert (base.x, base.y) == (pytest.approx([-1, 1]), pytest.approx([60, 60]))
 

@@ -8,6 +8,7 @@ import pytest
 from unalike import UnalikeError
 from unalike.runtime.records.recording import COLUMNS
 from unalike_studies import recorded_numbers
+from unalike_studies.layouts.looks import write
 from unalike_studies.layouts.recorded import RecordedCurves, RecordedMap
 from unalike_studies.recorded_numbers import MEAN, by_round, keep
 from unalike_studies.result_files import read
@@ -125,16 +126,18 @@ def results():
 
 def test_recorded_curves_have_a_line_for_each_layer_with_a_band_over_seeds():
     layout = RecordedCurves("gamma", "gamma")
-    [panel] = layout.picture(results()).panels
-    assert panel.title == "x" and [line.label for line in panel.lines] == ["a", "b"]
-    assert panel.lines[0].y == [2.0, 4.0] and panel.lines[0].high[0] == pytest.approx(2 + math.sqrt(2))
+    [plot] = layout.figure(results()).plots
+    assert plot.title == "x" and [line.label for line in plot.marks] == ["a", "b"]
+    assert plot.marks[0].y == [2.0, 4.0] and plot.marks[0].high[0] == pytest.approx(2 + math.sqrt(2))
     assert layout.table(results())[1] == ["x", "s", "2", "a", "2", "4", "3"]
 
 
 def test_recorded_map_has_layers_as_rows_and_rounds_as_columns(tmp_path):
-    picture = RecordedMap("gamma", "gamma").picture(results())
-    [panel] = picture.panels
-    assert panel.grid.values == ((2.0, 4.0), (2.0, 4.0))
-    assert (panel.grid.rows, panel.grid.columns, panel.grid.bar) == (("a", "b"), ("1", "2"), "gamma")
-    svg, _, html = picture.save(tmp_path)
+    layout = RecordedMap("gamma", "gamma")
+    figure = layout.figure(results())
+    [plot] = figure.plots
+    [squares] = plot.marks
+    assert squares.values.tolist() == [[2.0, 4.0], [2.0, 4.0]] and squares.bar == "gamma"
+    assert (list(plot.y.ticks.values()), list(plot.x.ticks.values())) == (["a", "b"], ["1", "2"])
+    svg, _, html = write(figure, layout.name, tmp_path)
     assert svg.name == "gamma.svg" and "gamma" in svg.read_text() and "plotly" in html.read_text()

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import unalike as ua
+from unalike.reporting.charts.figure import Points
 from unalike_studies.claims import recorded_mean
 from unalike_studies.layouts.histogram import ParameterHistogram
 from unalike_studies.layouts.scatter import DataAgainstUpdates, RecordedScatter, TransportAgainstUpdates, pearson
@@ -39,8 +40,9 @@ def test_recorded_scatter_has_a_point_for_each_round():
     results = Results((cell(recorded=recorded), cell(1)))
     assert scatter.correlation("a", "s")(results) == {0: pytest.approx(-1)}
     assert scatter.table(results)[1:] == [["a", "s", "0", "3", "-1.00"]]
-    [panel] = scatter.picture(results).panels
-    assert panel.points and panel.lines[0].x == (1.0, 2.0, 3.0)
+    [plot] = scatter.figure(results).plots
+    [points] = plot.marks
+    assert isinstance(points, Points) and points.x == [1.0, 2.0, 3.0]
 
 
 def test_data_against_updates_has_a_point_for_every_two_clients():
@@ -65,8 +67,8 @@ def test_parameter_histogram_is_the_mean_share_over_seeds():
     results = Results(
         (cell(parameters=[1, 1, 1, 1], options=options), cell(1, parameters=[0, 4, 4, 0], options=options))
     )
-    [panel] = ParameterHistogram("share").picture(results).panels
-    [line] = panel.lines
+    [plot] = ParameterHistogram("share").figure(results).plots
+    [line] = plot.marks
     assert (line.x, line.y) == ([-1.5, -0.5, 0.5, 1.5], [0.125, 0.375, 0.375, 0.125])
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from unalike.reporting.charts.figure import Points
 from unalike_studies.layouts.client_map import ClientMap
 from unalike_studies.layouts.client_spread import ClientSpread
 from unalike_studies.layouts.costs import Costs
@@ -61,8 +62,8 @@ def test_explained_gains_correlate_the_gain_with_the_recorded_number():
         ["s2", "0.9", "+5.00"],
         ["correlation with skewness", "", "+1.00"],
     ]
-    [panel] = layout.picture(results).panels
-    assert list(panel.lines[0].x) == [0.4, 0.5, 0.9]
+    [plot] = layout.figure(results).plots
+    assert list(plot.marks[0].x) == [0.4, 0.5, 0.9]
     assert explained_by("skewness", "median", "mean", ("s0", "s1", "s2"), "mean", last=1)(results) == {0: 1.0}
     assert recorded("mean", "s2", "skewness")(results) == {0: 0.9}
 
@@ -82,8 +83,8 @@ def test_client_map_distances_are_those_of_norms_and_cosines():
     results = Results((cell(recorded=numbers(*series), label_counts=[[5, 1], [1, 5], [5, 0]]),))
     layout = ClientMap("t", "a")
     assert layout.table(results)[1:] == [["s", "1", "0.000", "1.414"]]
-    [panel] = layout.picture(results).panels
-    assert panel.points and [len(line.x) for line in panel.lines] == [2, 1]
+    [plot] = layout.figure(results).plots
+    assert [(type(mark), len(mark.x)) for mark in plot.marks] == [(Points, 2), (Points, 1)]
 
 
 def entries(server):
@@ -99,15 +100,15 @@ def test_parameter_values_show_clients_and_the_estimate_of_each_method():
     results = Results((cell("mean", recorded=entries([2.0, 0.0])), cell("other", recorded=entries([0.5, 0.0]))))
     layout = ParameterValues("t", entries=2)
     assert [row[1:] for row in layout.table(results)[1:]] == [["mean", "0.000"], ["other", "1.500"]]
-    [panel] = layout.picture(results).panels
-    assert [line.label for line in panel.lines] == ["clients", "mean", "other"]
-    assert list(panel.lines[0].y) == [-1.0, 1.0] and list(panel.lines[2].y) == [-1.5]  # the second one has no deviation
+    [plot] = layout.figure(results).plots
+    assert [mark.label for mark in plot.marks] == ["clients", "mean", "other"]
+    assert list(plot.marks[0].y) == [-1.0, 1.0] and list(plot.marks[2].y) == [-1.5]  # the second one has no deviation
 
 
 def test_kernel_draws_the_distance_of_new_values_from_the_mean_up_to_the_limit():
     results = Results((cell("mean", recorded=entries([2.0, 0.0])), cell("other", recorded=entries([0.5, 0.0]))))
     layout = Kernel("t", "s", side=1)
-    assert [panel.grid.values for panel in layout.picture(results).panels] == [((0.0,),), ((-0.5,),)]
+    assert [plot.marks[0].values.tolist() for plot in layout.figure(results).plots] == [[[0.0]], [[-0.5]]]
     assert layout.table(results)[1:] == [["mean", "0.000"], ["other", "1.500"]]
 
 

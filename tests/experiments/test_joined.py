@@ -231,10 +231,10 @@ def test_joined_page_uses_the_same_colors_for_every_block(kept):
         *figures
     }
     colors = {
-        (trace["meta"], trace["line"]["color"])
+        (trace["name"], trace["line"]["color"])
         for name, figure in figures.items()
         for trace in figure["data"]
-        if "meta" in trace and "line" in trace
+        if trace.get("name") and "line" in trace
     }
     assert len(colors) == len(METHODS)
 

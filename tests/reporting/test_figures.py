@@ -4,13 +4,14 @@ import warnings
 
 import pandas as pd
 import pytest
-from matplotlib import rc_context
 from matplotlib.colors import to_hex
 
 from unalike._utils.errors import UnalikeError
 from unalike.metrics.named_metrics import KNOWN
 from unalike.metrics.ranks import ranks
-from unalike.reporting.charts import paper_figures, plotly_charts
+from unalike.reporting import paper_figures
+from unalike.reporting.charts import matplotlib_figures, plotly_figures, report_charts
+from unalike.reporting.charts.figure import Figure, Line, Points
 from unalike.reporting.charts.palette import looks
 from unalike.reporting.tradeoff import PAIRS, on_front, tradeoff
 
@@ -37,7 +38,7 @@ def test_save_repeated_writes_the_same_svg_and_pdf_files(joined, tmp_path):
 
 def test_paper_figures_use_the_colors_of_the_page(simulate):
     content = simulate(methods=4, rounds=6)
-    drawn = dict(paper_figures.figures(content))["curves"].axes[0].get_lines()
+    drawn = matplotlib_figures.draw(dict(paper_figures.figures(content))["curves"]).axes[0].get_lines()
     style = looks(content.labels)
     assert {line.get_label(): to_hex(line.get_color()).upper() for line in drawn} == {
         name: look.color for name, look in style.items()
@@ -46,7 +47,10 @@ def test_paper_figures_use_the_colors_of_the_page(simulate):
 
 @pytest.mark.parametrize("shape", [{"methods": 7}, {"methods": 3, "regression": True, "seeds": 1}, {"methods": 1}])
 def test_figures_of_any_content_shape_are_drawn(simulate, shape):
-    assert len(dict(paper_figures.figures(simulate(rounds=4, **shape)))) >= 2
+    figures = dict(paper_figures.figures(simulate(rounds=4, **shape)))
+    assert len(figures) >= 2
+    for figure in figures.values():
+        assert matplotlib_figures.draw(figure).axes and plotly_figures.draw(figure).data
 
 
 def test_pareto_dominated_method_has_hollow_marker(simulate):
@@ -55,10 +59,14 @@ def test_pareto_dominated_method_has_hollow_marker(simulate):
     table = tradeoff(content.summary, KNOWN["accuracy"])
     for x, y in PAIRS:
         front = on_front(table, x, y, KNOWN["accuracy"])
-        figure = plotly_charts.pareto(table, x, y, KNOWN["accuracy"], ("a", "b"), looks(content.labels), {})
-        hollow = {trace.meta for trace in figure.data if trace.marker.color == "rgba(0,0,0,0)"}
+        titles = dict.fromkeys(("score", "worst", "mb", "seconds"), "")
+        drawn = report_charts.pareto(table, x, y, KNOWN["accuracy"], titles, looks(content.labels))
+        hollow = {mark.label for mark in drawn.marks if isinstance(mark, Points) and mark.hollow == [True]}
         assert hollow == set(table.loc[~front, "method"])
-        assert len(figure.data[0].x) == front.sum() > 0
+        [line] = [mark for mark in drawn.marks if isinstance(mark, Line)]
+        assert len(line.x) == front.sum() > 0
+        traces = plotly_figures.draw(Figure([drawn])).data
+        assert {t.name for t in traces if t.name and t.marker.color == (plotly_figures.CLEAR,)} == hollow
     assert "scaffold" in set(table.loc[~on_front(table, "mb", "score", KNOWN["accuracy"]), "method"])
 
 
@@ -96,8 +104,8 @@ def test_save_into_a_file_is_refused(joined, tmp_path):
 def test_forest_name_with_dollar_signs_is_drawn_as_text(tmp_path):
     name = "$\\frac$"
     table = pd.DataFrame({"method": [name], "difference": [0.1], "ci_low": [0.0], "ci_high": [0.2]})
-    with rc_context(paper_figures.STYLE):
-        paper_figures.forest(table, "fedavg", KNOWN["accuracy"], looks([name])).savefig(tmp_path / "a.svg")
+    figure = report_charts.forest(table, "fedavg", KNOWN["accuracy"], looks([name]))
+    matplotlib_figures.write(figure, tmp_path / "a")
     assert name in (tmp_path / "a.svg").read_text()
 
 
@@ -114,7 +122,7 @@ def test_distribution_diverged_method_has_an_empty_row(simulate):
     diverged = [table["method"] == content.labels[1] for table in (content.rounds, content.clients)]
     for table, rows in zip((content.rounds, content.clients), diverged):
         table.loc[rows, "rmse"] = float("inf")
-    drawn = dict(paper_figures.figures(content))["clients"].axes[0]
+    drawn = matplotlib_figures.draw(dict(paper_figures.figures(content))["clients"]).axes[0]
     assert [label.get_text() for label in drawn.get_yticklabels()] == content.labels
     assert len(drawn.get_lines()) == 4  # one box with its median and two whiskers
 
@@ -129,5 +137,6 @@ def test_save_names_with_equal_slugs_keep_separate_files(joined, tmp_path):
 def test_legend_of_many_methods_does_not_shrink_the_axes(simulate):
     drawn = dict(paper_figures.figures(simulate(methods=40, rounds=4)))
     for name in ("curves", "pareto"):
-        drawn[name].draw_without_rendering()
-        assert drawn[name].axes[0].get_window_extent().height > 1.5 * drawn[name].dpi
+        figure = matplotlib_figures.draw(drawn[name])
+        figure.draw_without_rendering()
+        assert figure.axes[0].get_window_extent().height > 1.5 * figure.dpi

@@ -57,7 +57,7 @@ def test_comparison_plots_decision_curves_and_clients(comparison):
     row = comparison.summary.set_index("method").loc["fedadam"]
     np.testing.assert_allclose(mark.x, [100 * row["difference"]], atol=1e-4)
     lines = [trace for trace in comparison.plot("curves").data if trace.mode == "lines+markers" or trace.name]
-    assert {"fedavg", "fedadam"} <= {str(trace.meta or trace.name) for trace in lines}
+    assert {"fedavg", "fedadam"} <= {str(trace.name) for trace in lines}
     assert len(comparison.plot("clients").data) == 2
     with pytest.raises(ua.UnalikeError, match="did you mean 'curves'"):
         comparison.plot("curve")

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from unalike.metrics.ranks import Ranks
-from unalike.reporting.charts import paper_figures, rank_diagram
+from unalike.reporting.charts import matplotlib_figures, plotly_figures, rank_diagram
 from unalike.reporting.charts.palette import looks
 
 FOUR = Ranks(pd.Series({"d": 4.0, "a": 1.0, "c": 3.0, "b": 2.0}), 1.0, 10, math.nan)
@@ -51,8 +51,9 @@ def test_diagram_critical_difference_longer_than_axis_fits():
     found = Ranks(pd.Series({"a": 1.0, "b": 2.0}), 2.5, 2, math.nan)
     assert rank_diagram.diagram(found).end == 3.5
     for figure in (rank_diagram.wide(found, looks(["a", "b"])), rank_diagram.narrow(found, looks(["a", "b"]))):
-        low, high = figure.layout.xaxis.range
-        assert all(low < x < high for trace in figure.data for x in trace.x)
+        drawn = plotly_figures.draw(figure)
+        low, high = drawn.layout.xaxis.range
+        assert all(low < x < high for trace in drawn.data for x in trace.x)
 
 
 def test_description_lists_groups_without_difference():
@@ -66,7 +67,7 @@ def test_description_lists_groups_without_difference():
 def test_rank_figure_names_are_inside_the_figure(k):
     names = [f"method {i} with a rather long name + lws" for i in range(k)]
     found = Ranks(pd.Series({name: 1.0 + i for i, name in enumerate(names)}), 2.0, 10, math.nan)
-    figure = paper_figures.ranks(found, looks(names))
+    figure = matplotlib_figures.draw(rank_diagram.wide(found, looks(names)))
     figure.savefig(io.BytesIO(), format="svg")
     frame = figure.bbox
     texts = [text.get_window_extent() for text in figure.axes[0].texts]

@@ -14,8 +14,9 @@ from unalike.metrics.named_metrics import KNOWN
 from unalike.metrics.summary import summary
 from unalike.metrics.verdicts import Rules
 from unalike.reporting import render, write
-from unalike.reporting.charts import plotly_charts
+from unalike.reporting.charts import report_charts
 from unalike.reporting.charts.palette import looks
+from unalike.reporting.charts.plotly_figures import draw
 from unalike.reporting.decision import decide
 from unalike.reporting.export import ExportBlock, export
 
@@ -129,25 +130,25 @@ def test_render_any_content_shape_succeeds(simulate, shape):
 
 def test_curves_of_long_runs_are_thinned_and_keep_both_ends(simulate):
     content = simulate(methods=2, seeds=2, rounds=1000)
-    line = plotly_charts.over_seeds(content.rounds[content.rounds["method"] == "fedavg"], "accuracy")
+    line = report_charts.over_seeds(content.rounds[content.rounds["method"] == "fedavg"], "accuracy")
     assert len(line) == 150 and line["round"].iloc[0] == 0 and line["round"].iloc[-1] == 1000
 
 
 def test_method_has_the_same_look_in_every_chart(content):
     styles = looks(content.labels)
     figures = [
-        plotly_charts.curves(content.rounds, "accuracy", "accuracy", styles),
-        plotly_charts.distribution(content.clients, "accuracy", "accuracy", styles),
-        plotly_charts.cost(content.rounds, "mb", "MB", "accuracy", "accuracy", styles, 100),
+        report_charts.curves(content.rounds, "accuracy", "accuracy", styles),
+        report_charts.distribution(content.clients, "accuracy", "accuracy", styles),
+        report_charts.cost(content.rounds, "mb", "MB", "accuracy", "accuracy", styles, 100),
     ]
     for figure in figures:
-        colors = {trace.meta: trace.line.color for trace in figure.data if trace.meta}
+        colors = {trace.name: trace.line.color for trace in draw(figure).data if trace.name}
         assert colors == {name: styles[name].color for name in colors} and len(colors) == 6
 
 
 def test_labels_of_many_clients_are_a_heat_map(simulate):
-    assert plotly_charts.labels(simulate(clients=40).label_counts).data[0].type == "scatter"
-    assert plotly_charts.labels(simulate(clients=41).label_counts).data[0].type == "heatmap"
+    assert draw(report_charts.labels(simulate(clients=40).label_counts)).data[0].type == "scatter"
+    assert draw(report_charts.labels(simulate(clients=41).label_counts)).data[0].type == "heatmap"
 
 
 def test_page_regression_writes_rmse_in_capitals(simulate):
@@ -160,7 +161,8 @@ def test_page_regression_writes_rmse_in_capitals(simulate):
 def test_forest_rmse_marks_left_as_better(simulate):
     table = simulate(methods=2, regression=True).rounds
     frame = table.head(1).assign(method="fedavg", difference=-0.1, ci_low=-0.2, ci_high=0.0)
-    assert plotly_charts.forest(frame, KNOWN["rmse"], looks(["fedavg"])).layout.xaxis.title.text.startswith("← better")
+    figure = report_charts.forest(frame, "fedavg", KNOWN["rmse"], looks(["fedavg"]))
+    assert figure.plots[0].x.title.startswith("← better")
 
 
 def test_write_replaces_the_file_atomically(content, tmp_path):
@@ -212,7 +214,7 @@ def test_page_keeps_the_order_of_methods(simulate):
     content = simulate(methods=4, rounds=5)
     turned = dataclasses.replace(content, rounds=content.rounds[::-1], clients=content.clients[::-1])
     page = Document(render(turned))
-    order = [t["meta"] for t in page.figures["data-curves-0"]["data"] if t.get("meta")]
+    order = [t["name"] for t in page.figures["data-curves-0"]["data"] if t.get("name")]
     assert order == content.labels
 
 
@@ -220,10 +222,10 @@ def test_curves_end_where_the_first_seed_ends(simulate):
     """Seed 1 stopped after round 4: neither the curve nor the cost continues with seed 0 alone."""
     content = simulate(methods=2, seeds=2, rounds=8)
     rounds = content.rounds[(content.rounds["seed"] == 0) | (content.rounds["round"] <= 4)]
-    line = plotly_charts.over_seeds(rounds[rounds["method"] == "fedavg"], "accuracy")
+    line = report_charts.over_seeds(rounds[rounds["method"] == "fedavg"], "accuracy")
     assert line["round"].tolist() == [0, 1, 2, 3, 4]
-    figure = plotly_charts.cost(rounds, "mb", "MB", "accuracy", "accuracy", looks(content.labels), 100)
-    assert {len(trace.x) for trace in figure.data} == {5}
+    figure = report_charts.cost(rounds, "mb", "MB", "accuracy", "accuracy", looks(content.labels), 100)
+    assert {len(mark.x) for mark in figure.plots[0].marks} == {5}
 
 
 def test_page_shows_the_data_of_its_seed(simulate):

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from unalike.reporting import panels, render
+from unalike.reporting.charts import plotly_figures
 from unalike.reporting.charts.palette import looks
 
 
@@ -29,7 +30,7 @@ def detailed(simulate):
 
 
 def views(panel):
-    return {view.label: view.figure for view in panel.views}
+    return {view.label: plotly_figures.draw(view.figure) for view in panel.views}
 
 
 def test_curves_have_training_loss_and_spread_over_clients(detailed):
@@ -44,7 +45,7 @@ def test_client_curves_have_a_line_for_each_client_and_their_mean(detailed):
     found = views(panels.client_curves(detailed, looks(detailed.labels)))
     assert list(found) == detailed.labels
     *clients, mean = found["fedavg"].data
-    assert [line.meta for line in clients] == ["clinic 1", "clinic 2", "clinic 3"]
+    assert [line.name for line in clients] == ["clinic 1", "clinic 2", "clinic 3"]
     assert list(clients[2].y) == pytest.approx([20, 30, 40, 50, 60]) and list(mean.y) == pytest.approx(
         [10, 20, 30, 40, 50]
     )

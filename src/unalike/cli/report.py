@@ -68,7 +68,7 @@ def command(
         )
     joined = join([(str(folder), Comparison.load(folder).judged_by(smallest_effect)) for folder in folders])
     if figures is not None:
-        from unalike.reporting.charts.paper_figures import save
+        from unalike.reporting.paper_figures import save
 
         contents = [(block.name, block.comparison.content()) for block in joined.blocks]
         typer.echo(f"figures: {save(contents, joined.ranks, figures).resolve()}", err=True)

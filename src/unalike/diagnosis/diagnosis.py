@@ -104,7 +104,7 @@ class Diagnosis(DiagnosisContent):
             UnalikeError: The kind is unknown, or this diagnosis has nothing to draw for it.
         """
         from unalike.diagnosis.page import panels
-        from unalike.reporting.figures import outside_report
+        from unalike.reporting.charts.plotly_figures import draw
 
         drawn = panels(self)
         if kind not in drawn:
@@ -113,7 +113,7 @@ class Diagnosis(DiagnosisContent):
         if panel is None:
             remedy = "diagnose with rounds=5" if kind in ("cosines", "layers") else "see diagnosis.summary"
             raise UnalikeError(f"there is nothing to draw for {kind!r} in this diagnosis; {remedy}")
-        return outside_report(panel.views[0].figure)
+        return draw(panel.views[0].figure)
 
     def save(self, folder: str | Path) -> Path:
         """Write the page `diagnosis.html`, which needs no network, and the numbers as `diagnosis.json`.

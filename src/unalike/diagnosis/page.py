@@ -12,7 +12,7 @@ from unalike.diagnosis.clusters import NO_GROUPS
 from unalike.diagnosis.content import DiagnosisContent
 from unalike.diagnosis.measure import Measure
 from unalike.metrics.named_metrics import MISSING
-from unalike.reporting.charts.plotly_charts import labels
+from unalike.reporting.charts.report_charts import labels
 from unalike.reporting.html import fill
 from unalike.reporting.panels import Panel, View
 from unalike.reporting.tables import Cell, Table
@@ -82,8 +82,7 @@ def _label_panel(diagnosis: DiagnosisContent) -> Panel:
     clients, classes = diagnosis.counts.shape
     what = "range of the labels" if diagnosis.regression else "class"
     alt = f"Training samples of {clients} clients in {classes} classes."
-    figure = labels(diagnosis.counts)
-    figure.update_xaxes(title_text=what)
+    figure = labels(diagnosis.counts, what)
     return Panel(
         "labels", f"Training samples by client and {what}; larger marks mean more.", [View("Labels", figure, alt)], []
     )
@@ -105,9 +104,8 @@ def _concept_panel(diagnosis: DiagnosisContent) -> Panel | None:
         return None
     both = np.nan_to_num(found.gaps)
     order = np.argsort((both + both.T).mean(0), kind="stable").tolist()
-    figure = charts.heat_map(found.gaps, found.names, order, "errors added", least=0.2)
-    figure.update_xaxes(title_text="tested on the samples of")
-    figure.update_yaxes(title_text="model of")
+    axes = ("tested on the samples of", "model of")
+    figure = charts.heat_map(found.gaps, found.names, order, "errors added", least=0.2, axes=axes)
     caption = (
         "Errors that the model of one client (rows) adds on the samples of another one (columns), compared with that one's own "
         "model and beyond chance. Orange: equal inputs seem to have other labels. Empty: too few samples of common classes lie "

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import plotly.graph_objects as go
-
 from unalike.recommendation.content import COLUMNS, Advice, RecommendationContent, points, row_texts
 from unalike.recommendation.judgement import MeanInterval
 from unalike.recommendation.regret import FORECAST
-from unalike.reporting.charts.palette import COLORS
-from unalike.reporting.charts.plotly_canvas import named_rows, numbers
+from unalike.reporting.charts.figure import Axis, Figure, Points, Rule, rows_plot
+from unalike.reporting.charts.palette import BLUE, plain
 from unalike.reporting.html import fill
 from unalike.reporting.panels import Panel, View
 from unalike.reporting.tables import Cell, Table
 from unalike.reporting.wording import capital, share
 
-BLUE, GREY = COLORS[0], COLORS[6]
 HELD_OUT_TITLES = {"data": "Held-out data sets", "kind": "Held-out kinds of heterogeneity"}
 ROW_HEIGHT = 50
 
@@ -38,8 +35,8 @@ def render(found: RecommendationContent) -> str:
 
 
 def _gains(advice: Sequence[Advice]) -> Panel:
-    figure = _dots([one.method for one in advice], [MeanInterval(one.gain, one.low, one.high) for one in advice])
-    figure.update_xaxes(title_text="gain over FedAvg (points)")
+    gains = [MeanInterval(one.gain, one.low, one.high) for one in advice]
+    figure = _dots([one.method for one in advice], gains, Axis("gain over FedAvg (points)", form=".1f"))
     caption = (
         "Markers: the expected gain over FedAvg. Bars: eight of ten stored tasks lie between their ends, by weight. Left of the "
         "dotted line: worse than FedAvg."
@@ -52,8 +49,8 @@ def _regret(found: RecommendationContent) -> Panel:
     views = []
     for by, label in HELD_OUT_TITLES.items():
         regret = found.judgement.regret[by]
-        figure = _dots(list(regret), list(regret.values()))
-        figure.update_xaxes(title_text="regret (points)", rangemode="tozero")
+        axis = Axis("regret (points)", from_zero=True, form=".1f")
+        figure = _dots(list(regret), list(regret.values()), axis)
         alt = "; ".join(f"{policy} {points(estimate.mean)}" for policy, estimate in regret.items())
         views.append(View(label, figure, f"{label}, mean regret in points: {alt}."))
     caption = (
@@ -64,29 +61,12 @@ def _regret(found: RecommendationContent) -> Panel:
     return Panel("regret", caption, views, [])
 
 
-def _dots(names: Sequence[str], estimates: Sequence[MeanInterval]) -> go.Figure:
+def _dots(names: Sequence[str], estimates: Sequence[MeanInterval], axis: Axis) -> Figure:
     """One row per name: an estimate in points with its interval, the first one on top."""
-    figure = named_rows(list(names), ROW_HEIGHT)
-    values = [100 * one.mean for one in estimates]
-    figure.add_scatter(
-        x=numbers(values),
-        y=list(range(len(names)))[::-1],
-        mode="markers",
-        marker={"color": BLUE, "size": 10},
-        error_x={
-            "type": "data",
-            "symmetric": False,
-            "array": numbers(100 * one.high - value for one, value in zip(estimates, values)),
-            "arrayminus": numbers(value - 100 * one.low for one, value in zip(estimates, values)),
-            "color": BLUE,
-            "thickness": 2,
-            "width": 5,
-        },
-        customdata=[numbers([100 * one.low, 100 * one.high]) for one in estimates],
-        hovertemplate="%{x:.1f} (%{customdata[0]:.1f} to %{customdata[1]:.1f})<extra></extra>",
-    )
-    figure.add_vline(x=0, line={"color": GREY, "dash": "dot", "width": 1.5})
-    return figure
+    values, low, high = ([100 * getattr(one, end) for one in estimates] for end in ("mean", "low", "high"))
+    places = list(range(len(names)))
+    dots = Points(look=plain(BLUE), x=values, y=places, low=low, high=high, texts=list(names), size=10)
+    return rows_plot(list(names), [dots, Rule(0)], axis, ROW_HEIGHT)
 
 
 def _advice(advice: Sequence[Advice]) -> Table:

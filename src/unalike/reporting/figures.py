@@ -11,8 +11,9 @@ from unalike._utils.errors import UnalikeError, unknown
 from unalike._utils.registry import figures
 from unalike.data.heterogeneity import label_counts
 from unalike.reporting import panels
-from unalike.reporting.charts import plotly_charts
+from unalike.reporting.charts import report_charts
 from unalike.reporting.charts.palette import looks
+from unalike.reporting.charts.plotly_figures import draw
 from unalike.reporting.content import MODELS
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def history_figure(history: History, metric: str | None, label: str) -> go.Figur
     if column not in known:
         raise unknown("metric of this run", column, known)
     shown = rounds.assign(method=label, seed=0).dropna(subset=[column])
-    return outside_report(plotly_charts.curves(shown, column, column.replace("_", " "), looks([label])))
+    return draw(report_charts.curves(shown, column, column.replace("_", " "), looks([label])))
 
 
 @figures.register("clients")
@@ -41,7 +42,7 @@ def clients_figure(population: Population) -> go.Figure:
         raise UnalikeError("the labels are numbers and not classes, so there is nothing to draw; see population.sizes")
     counts = label_counts(population.y, population.classes, population.train)
     table = pd.DataFrame(counts, index=list(population.names), columns=population.classes)
-    return outside_report(plotly_charts.labels(table))
+    return draw(report_charts.labels(table))
 
 
 def comparison_figure(content: ReportContent, summary: pd.DataFrame, kind: str, protocol: str | None) -> go.Figure:
@@ -64,15 +65,4 @@ def comparison_figure(content: ReportContent, summary: pd.DataFrame, kind: str, 
         raise UnalikeError(
             f"there is nothing to draw for {kind!r}: the comparison holds no such scores; see table.summary"
         )
-    figure = views[0].figure
-    if kind == "curves":
-        figure.for_each_trace(lambda trace: trace.update(name=trace.meta, showlegend=trace.meta is not None))
-        figure.update_layout(showlegend=True, legend={"orientation": "h", "y": 1.02, "yanchor": "bottom"})
-    return outside_report(figure)
-
-
-def outside_report(figure: go.Figure) -> go.Figure:
-    """The figure outside of the report, whose script makes room for the labels of the axes and gives the colors."""
-    figure.update_xaxes(automargin=True)
-    figure.update_yaxes(automargin=True)
-    return figure
+    return draw(views[0].figure)

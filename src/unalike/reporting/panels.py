@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pandas as pd
-import plotly.graph_objects as go
 from markupsafe import Markup
 
 from unalike.metrics.columns import TEST, VALIDATION
 from unalike.reporting import wording
-from unalike.reporting.charts import plotly_charts
+from unalike.reporting.charts import report_charts
+from unalike.reporting.charts.figure import Figure
 from unalike.reporting.charts.palette import Look
+from unalike.reporting.charts.plotly_figures import page_json
 from unalike.reporting.content import MODELS, ReportContent
 from unalike.reporting.tradeoff import PAIRS, on_front, tradeoff
 
@@ -27,21 +28,9 @@ class View:
     """One chart of a panel. `alt` describes it for readers who cannot see it; `narrow` replaces `figure` on narrow screens."""
 
     label: str
-    figure: go.Figure
+    figure: Figure
     alt: str
-    narrow: go.Figure | None = None
-
-    @property
-    def height(self) -> int:
-        return int(self.figure.layout.height)
-
-    @property
-    def json(self) -> Markup:
-        return _json(self.figure)
-
-    @property
-    def narrow_json(self) -> Markup | None:
-        return self.narrow and _json(self.narrow)
+    narrow: Figure | None = None
 
 
 @dataclass(frozen=True)
@@ -53,6 +42,10 @@ class Panel:
     views: list[View]
     legend: list[tuple[str, Look]]
 
+    def json(self, figure: Figure) -> Markup:
+        """A figure of the panel for its script element; labels that the panel lists are not listed inside of it."""
+        return page_json(replace(figure, legend=figure.legend and not self.legend))
+
 
 def differences(content: ReportContent, summary: pd.DataFrame, looks: Looks) -> Panel | None:
     """Forest plots of the differences under each protocol."""
@@ -62,7 +55,7 @@ def differences(content: ReportContent, summary: pd.DataFrame, looks: Looks) -> 
         compared = summary[(summary["protocol"] == protocol) & summary["difference"].notna()]
         if len(compared):
             alt = f"{label}: differences in {content.metric.word} to {base} for {wording.listing(compared['method'])}."
-            views.append(View(label, plotly_charts.forest(compared, content.metric, looks), alt))
+            views.append(View(label, report_charts.forest(compared, base, content.metric, looks), alt))
     confidence = wording.confidence(content.rules.level)
     bars = f"bars: {confidence} intervals over paired seeds" if len(content.seeds) > 1 else "one seed, so no intervals"
     caption = f"Difference in {content.metric.word} to {base} (dotted line). Markers: mean over seeds; {bars}."
@@ -80,15 +73,15 @@ def curves(content: ReportContent, looks: Looks) -> Panel | None:
                 scale, unit = (100, " (%)") if column.metric.percent else (1, "")
                 where = " on validation samples" if split == VALIDATION else ""
                 title, axis = column.metric.title + where, column.metric.word + where + unit
-                figure = plotly_charts.curves(content.rounds, column.name, axis, shown, scale)
+                figure = report_charts.curves(content.rounds, column.name, axis, shown, scale)
                 label = f"{title}, {MODELS[protocol]}"
                 views.append(View(label, figure, f"{label} by round for {wording.listing(shown)}."))
     if shown := _scored(content.rounds, "train_loss", looks):
-        figure = plotly_charts.curves(content.rounds, "train_loss", "training loss", shown)
+        figure = report_charts.curves(content.rounds, "train_loss", "training loss", shown)
         alt = f"Mean loss of local training by round for {wording.listing(shown)}."
         views.append(View("Training loss", figure, alt))
     views += _spreads(content, looks)
-    banded = len(content.seeds) > 1 and len(looks) <= plotly_charts.MOST_BANDS
+    banded = len(content.seeds) > 1 and len(looks) <= report_charts.MOST_BANDS
     band = "Bands: one standard deviation over seeds. " if banded else ""
     caption = f"Mean over seeds after each evaluated round; round 0 is the untrained model. {band}{_HANDLING}"
     return _panel("curves", caption, views, list(looks.items()))
@@ -104,7 +97,7 @@ def _spreads(content: ReportContent, looks: Looks) -> list[View]:
         spread = table.groupby(["method", "seed", "round"], sort=False)[column].std().reset_index()
         if shown := _scored(spread, column, looks):
             title = f"standard deviation of {content.metric.word} over clients{_unit(content)}"
-            figure = plotly_charts.curves(spread, column, title, shown, _percent(content))
+            figure = report_charts.curves(spread, column, title, shown, _percent(content))
             label = f"Spread over clients, {MODELS[protocol]}"
             views.append(View(label, figure, f"{label} by round for {wording.listing(shown)}."))
     return views
@@ -118,11 +111,11 @@ def client_curves(content: ReportContent, looks: Looks) -> Panel | None:
     first = table[table["seed"] == content.seed]
     for protocol, score in content.scores.items():
         column = score.name
-        for name, look in list(_scored(first, column, looks).items())[: plotly_charts.MOST_BANDS]:
+        for name, look in list(_scored(first, column, looks).items())[: report_charts.MOST_BANDS]:
             own = first[first["method"] == name]
             title = f"{metric.word}{_unit(content)} of one client"
-            figure = plotly_charts.client_lines(own, column, title, look, _percent(content))
-            label = wording.short(name) + plotly_charts.MODEL_SUFFIX.get(protocol, "")
+            figure = report_charts.client_lines(own, column, title, look, _percent(content))
+            label = wording.short(name) + report_charts.MODEL_SUFFIX.get(protocol, "")
             views.append(
                 View(label, figure, f"{metric.word} of each client by round under {name}, {MODELS[protocol]}.")
             )
@@ -138,7 +131,7 @@ def class_scores(content: ReportContent, looks: Looks) -> Panel | None:
         shares[name] = right.dropna()
     if not shares:
         return None
-    figure = plotly_charts.class_scores(shares, looks)
+    figure = report_charts.class_scores(shares, looks)
     alt = f"Accuracy on each class under {wording.listing(shares)}."
     caption = f"Share of right predictions among the test samples of a class, after the last round, {_over(content)}."
     return _panel("classes", caption, [View("Classes", figure, alt)], [(name, looks[name]) for name in shares])
@@ -147,8 +140,8 @@ def class_scores(content: ReportContent, looks: Looks) -> Panel | None:
 def confusions(content: ReportContent, looks: Looks) -> Panel | None:
     """The classes that each method takes for one another."""
     views = [
-        View(wording.short(name), plotly_charts.confusion(counts), f"Classes by predicted classes under {name}.")
-        for name, counts in list(_confusions(content, looks).items())[: plotly_charts.MOST_BANDS]
+        View(wording.short(name), report_charts.confusion(counts), f"Classes by predicted classes under {name}.")
+        for name, counts in list(_confusions(content, looks).items())[: report_charts.MOST_BANDS]
     ]
     caption = (
         f"Test samples by class (rows) and predicted class (columns), after the last round, {_over(content)}, of the shared model, "
@@ -178,7 +171,7 @@ def distributions(content: ReportContent, looks: Looks) -> Panel | None:
         shown = _scored(content.clients, column.name, looks)
         if shown:
             title = f"{metric.word}{_unit(content)} of one client"
-            figure = plotly_charts.distribution(content.clients, column.name, title, shown, _percent(content))
+            figure = report_charts.distribution(content.clients, column.name, title, shown, _percent(content))
             label = wording.capital(MODELS[protocol])
             views.append(
                 View(label, figure, f"{label}: {metric.word} of single clients under {wording.listing(shown)}.")
@@ -197,7 +190,7 @@ def labels(content: ReportContent) -> Panel | None:
     clients, classes = content.label_counts.shape
     most = content.label_counts.to_numpy().max()
     alt = f"Training samples of {clients} clients in {classes} classes, at most {most} in one cell."
-    figure = plotly_charts.labels(content.label_counts)
+    figure = report_charts.labels(content.label_counts)
     caption = f"Training samples by client and class, seed {content.seed}. Larger or darker marks mean more samples."
     return _panel("labels", caption, [View("Labels", figure, alt)], [])
 
@@ -214,7 +207,7 @@ def cost(content: ReportContent, looks: Looks) -> Panel | None:
     views = [
         View(
             label,
-            plotly_charts.cost(content.rounds, spent, title, column, goal, shown, scale),
+            report_charts.cost(content.rounds, spent, title, column, goal, shown, scale),
             f"{goal} by {title}: {wording.listing(shown)}.",
         )
         for label, spent, title in axes
@@ -229,8 +222,7 @@ def cost(content: ReportContent, looks: Looks) -> Panel | None:
 
 def pareto(content: ReportContent, summary: pd.DataFrame, looks: Looks) -> Panel | None:
     """Score, score of the worst tenth of clients, traffic and time: one chart for each pair and protocol."""
-    metric, scale = content.metric, _percent(content)
-    scales = {"score": scale, "worst": scale}
+    metric = content.metric
     titles = {
         "score": metric.word + _unit(content),
         "worst": f"{metric.word} of the worst tenth of clients{_unit(content)}",
@@ -243,7 +235,7 @@ def pareto(content: ReportContent, summary: pd.DataFrame, looks: Looks) -> Panel
         table = tradeoff(summary[summary["protocol"] == protocol], metric)
         for x, y in PAIRS if len(table) > 1 else ():
             label = f"{wording.capital(names[y])} against {names[x]}, {MODELS[protocol]}"
-            figure = plotly_charts.pareto(table, x, y, metric, (titles[x], titles[y]), looks, scales)
+            figure = Figure([report_charts.pareto(table, x, y, metric, titles, looks)])
             front = wording.listing(table.loc[on_front(table, x, y, metric), "method"])
             views.append(View(label, figure, f"{label}. On the Pareto front: {front}."))
     towards = "higher" if metric.sign > 0 else "lower"
@@ -253,11 +245,6 @@ def pareto(content: ReportContent, summary: pd.DataFrame, looks: Looks) -> Panel
         "The means over seeds are noisy: a method close to the front may be on it."
     )
     return _panel("pareto", caption, views, list(looks.items()))
-
-
-def _json(figure: go.Figure) -> Markup:
-    """The figure as JSON for a script element; `<` is escaped so that no text can end the element."""
-    return Markup(figure.to_json(engine="json").replace("<", "\\u003c"))
 
 
 def _panel(key: str, caption: str, views: list[View], legend: list[tuple[str, Look]]) -> Panel | None:

@@ -41,5 +41,5 @@ def on_front(table: pd.DataFrame, x: str, y: str, metric: Metric) -> pd.Series:
 
 
 def stairs(x: str, metric: Metric) -> str:
-    """The shape of the line through the front (Plotly's word): on one side of it, some method is better in both columns."""
-    return "vh" if x in GOODS and metric.sign > 0 else "hv"
+    """The axis along which the line through the front goes first: on one side of it, some method is better in both columns."""
+    return "y" if x in GOODS and metric.sign > 0 else "x"

@@ -12,7 +12,7 @@ from unalike.reporting import panels as report_panels
 from unalike.reporting import wording
 from unalike.reporting.charts.palette import Look
 from unalike.reporting.charts.palette import looks as looks_of
-from unalike.reporting.figures import outside_report
+from unalike.reporting.charts.plotly_figures import draw
 from unalike.reporting.html import fill
 from unalike.reporting.panels import Panel, View
 from unalike.reporting.tables import Cell, Table
@@ -68,7 +68,7 @@ def figure(tuning: TuningContent, kind: str) -> go.Figure:
         raise unknown("figure of a tuning", kind, KINDS)
     panel = panels(tuning)[kind]
     assert panel is not None
-    return outside_report(panel.views[0].figure)
+    return draw(panel.views[0].figure)
 
 
 def _ranking_panel(tuning: TuningContent, score: str, looks: dict[str, Look]) -> Panel:

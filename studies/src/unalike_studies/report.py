@@ -8,6 +8,7 @@ from pathlib import Path
 from unalike._utils.errors import UnalikeError
 from unalike._utils.tensor_files import write_bytes
 from unalike_studies.layouts.layout import Drawn
+from unalike_studies.layouts.looks import write
 from unalike_studies.layouts.tables import markdown
 from unalike_studies.ledger import Entry, claims_table, spent
 from unalike_studies.result_files import estimates, read
@@ -31,8 +32,8 @@ def write_report(study: Study, scale: str, folder: Path) -> tuple[str, list[Path
         )
     text = render(study, scale, results, estimates(folder))
     write_bytes(folder / "report.md", text.encode())
-    pictures = [layout.picture(results) for layout in study.layouts if isinstance(layout, Drawn)]
-    return text, [file for picture in pictures for file in picture.save(folder / "figures")]
+    figures = {layout.name: layout.figure(results) for layout in study.layouts if isinstance(layout, Drawn)}
+    return text, [file for name, figure in figures.items() for file in write(figure, name, folder / "figures")]
 
 
 def render(study: Study, scale: str, results: Results, estimated: dict[str, float]) -> str:

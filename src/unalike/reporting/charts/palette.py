@@ -12,6 +12,7 @@ from markupsafe import Markup
 # Okabe and Ito's color-blind safe set without black and yellow, which are invisible on
 # one of the two backgrounds, and with a blue that is visible on both.
 COLORS = ("#1A80BB", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C8C8C")
+BLUE, ORANGE, GREY = COLORS[0], COLORS[1], COLORS[6]
 # Five dashes and seven colors: no pair repeats within 35 methods.
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 MARKERS = ("circle", "square", "diamond", "triangle-up", "cross", "x", "star", "hexagon")
@@ -49,6 +50,15 @@ class Look:
             '<line x1="1" x2="29" y1="5" y2="5" stroke="{}" stroke-width="2.5" stroke-dasharray="{}"/>'
             '<path d="{}" fill="{}"/></svg>'
         ).format(self.color, _STROKES[self.dash], _SHAPES[self.marker], self.color)
+
+
+def plain(color: str, marker: str = "circle") -> Look:
+    """The look of what is no method: a color and a marker."""
+    return Look("", color, "solid", marker)
+
+
+BLUE_CIRCLE = plain(BLUE)
+"""The look of what has none of its own."""
 
 
 def looks(labels: list[str], places: Mapping[str, int] = MappingProxyType({})) -> dict[str, Look]:

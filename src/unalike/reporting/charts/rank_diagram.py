@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-
-import plotly.graph_objects as go
 
 from unalike.metrics.ranks import Ranks
 from unalike.reporting import wording
-from unalike.reporting.charts.palette import Look
-from unalike.reporting.charts.plotly_canvas import canvas, named_rows, numbers, text
+from unalike.reporting.charts.figure import AnyMark, Axis, Figure, Line, Note, Plot, Points, rows_plot
+from unalike.reporting.charts.palette import Look, plain
 
 INK = "#808080"
 """Color of axis, bars and ticks: a grey that is visible on light and dark backgrounds."""
@@ -106,97 +104,57 @@ def description(found: Ranks) -> str:
     )
 
 
-def wide(found: Ranks, looks: dict[str, Look]) -> go.Figure:
+def wide(found: Ranks, looks: Mapping[str, Look]) -> Figure:
     """The usual diagram: names on both sides, bars below the axis, the critical difference above it."""
-    drawn = diagram(found)
-    longest = max(len(_named(h)) for h in drawn.methods)
-    top, margin = 1.5, 20 + 7 * longest
-    figure = canvas(int(30 * (top - drawn.bottom) + 24), margin={"l": margin, "r": margin, "t": 8, "b": 8})
-    _segment(figure, [1, len(drawn.methods)], [0, 0], 1.5)
+    drawn, marks = diagram(found), list[AnyMark]()
+    marks.append(_segment([1, len(drawn.methods)], [0, 0], 1.5))
     for place in drawn.places:
-        _segment(figure, [place, place], [0, 0.14], 1.5)
-        _write(figure, place, 0.2, str(place), yanchor="bottom")
-    _critical(figure, drawn.critical, 1.0)
-    for bar in drawn.bars:
-        _segment(figure, [bar.low - 0.04, bar.high + 0.04], [-STEP * (bar.level + 1)] * 2, 5)
+        marks += [_segment([place, place], [0, 0.14], 1.5), Note(place, 0.2, str(place), "above")]
+    marks += _critical(drawn.critical, 1.0)
+    marks += [_segment([bar.low - 0.04, bar.high + 0.04], [-STEP * (bar.level + 1)] * 2, 5) for bar in drawn.bars]
     for method in drawn.methods:
         x, y = drawn.line(method)
-        figure.add_scatter(**_method_line(method, looks[method.name], x, y))
-        _write(
-            figure,
-            x[-1],
-            y[-1],
-            _named(method),
-            xanchor="right" if method.left else "left",
-            xshift=-8 if method.left else 8,
-        )
-    figure.update_xaxes(range=[0.88, drawn.end + 0.12], **_BARE)  # a point on the edge would not be drawn
-    figure.update_yaxes(range=[drawn.bottom - 0.5, top], **_BARE)
-    return figure
+        marks += _method(method, looks[method.name], x, y)
+        marks.append(Note(x[-1], y[-1], _named(method), "left" if method.left else "right"))
+    top, longest = 1.5, max(len(_named(method)) for method in drawn.methods)
+    ends = (drawn.bottom - 0.5, top)
+    x_axis = Axis(limits=(0.88, drawn.end + 0.12), visible=False)  # a point on the edge would not be drawn
+    plot = Plot(marks, x_axis, Axis(limits=ends, visible=False))
+    return Figure([plot], int(30 * (top - drawn.bottom) + 24), legend=False, room=longest)
 
 
-def narrow(found: Ranks, looks: dict[str, Look]) -> go.Figure:
+def narrow(found: Ranks, looks: Mapping[str, Look]) -> Figure:
     """For narrow screens: a list from best to worst with the ranks, and vertical bars beside it."""
     drawn = diagram(found)
     ordered = sorted(drawn.methods, key=lambda method: method.rank)
-    names, top = [method.name for method in ordered], len(ordered) - 1
-    figure = named_rows(names, 46)
-    figure.update_layout(height=figure.layout.height + 40)
+    names, marks = [method.name for method in ordered], list[AnyMark]()
     for i, method in enumerate(ordered):
-        figure.add_scatter(**_method_line(method, looks[method.name], [1, method.rank], [top - i, top - i]))
+        marks += _method(method, looks[method.name], [1, method.rank], [i, i])
     for bar in drawn.bars:
         x = drawn.end * (1.06 + 0.05 * bar.level)
-        ends = [top - names.index(bar.names[0]) + 0.15, top - names.index(bar.names[-1]) - 0.15]
-        _segment(figure, [x, x], ends, 5)
-    _critical(figure, drawn.critical, -0.95)
-    figure.update_xaxes(
-        range=[0.85, drawn.end * (1.05 + 0.05 * drawn.levels)],
-        title_text="← better · mean rank · worse →",
-        tickvals=drawn.places[:: 1 + len(names) // 10],
-        zeroline=False,
-    )
-    figure.update_yaxes(range=[-1.3, len(names) - 0.35])
-    return figure
-
-
-_BARE = {"visible": False, "fixedrange": True}
+        marks.append(_segment([x, x], [names.index(bar.names[0]) - 0.15, names.index(bar.names[-1]) + 0.15], 5))
+    ticks = {float(place): str(place) for place in drawn.places}
+    limits = (0.85, drawn.end * (1.05 + 0.05 * drawn.levels))
+    marks += _critical(drawn.critical, len(names))
+    return rows_plot([*names, ""], marks, Axis("← better · mean rank · worse →", ticks, limits), 46)
 
 
 def _named(method: PlacedMethod) -> str:
     return f"{wording.short(method.name, LONGEST)}  {method.rank:.2f}"
 
 
-def _method_line(method: PlacedMethod, look: Look, x: list[float], y: list[float]) -> dict[str, object]:
-    return {
-        "x": numbers(x),
-        "y": numbers(y),
-        "mode": "lines+markers",
-        "line": {"color": look.color, "dash": look.dash, "width": 2},
-        "marker": {
-            "color": look.color,
-            "symbol": look.marker,
-            "size": [0] * (len(x) - 1) + [10],
-            "opacity": 1,
-            "line": {"width": 0},
-        },
-        "meta": text(method.name),
-        "hovertemplate": f"%{{meta}}<br>mean rank {method.rank:.2f}<extra></extra>",
-        "cliponaxis": False,
-    }
+def _method(method: PlacedMethod, look: Look, x: list[float], y: list[float]) -> list[AnyMark]:
+    """The line of a method, with its marker at the end."""
+    line = Line(look=look, x=x, y=y, markers=False, width=2)
+    end = Points(look=look, label=method.name, x=x[-1:], y=y[-1:], size=10, texts=[f"mean rank {method.rank:.2f}"])
+    return [line, end]
 
 
-def _critical(figure: go.Figure, critical: float, y: float) -> None:
+def _critical(critical: float, y: float) -> list[AnyMark]:
     """A scale bar of the critical difference, starting at rank 1."""
-    _segment(figure, [1, 1 + critical], [y, y], 2)
-    for x in (1, 1 + critical):
-        _segment(figure, [x, x], [y - 0.12, y + 0.12], 2)
-    _write(figure, 1 + critical / 2, y, f"CD = {critical:.2f}", yanchor="bottom", yshift=1)
+    ends = [_segment([x, x], [y - 0.12, y + 0.12], 2) for x in (1, 1 + critical)]
+    return [_segment([1, 1 + critical], [y, y], 2), *ends, Note(1 + critical / 2, y, f"CD = {critical:.2f}", "above")]
 
 
-def _segment(figure: go.Figure, x: list[float], y: list[float], width: float) -> None:
-    line = {"color": INK, "width": width}
-    figure.add_scatter(x=numbers(x), y=numbers(y), mode="lines", line=line, hoverinfo="skip")
-
-
-def _write(figure: go.Figure, x: float, y: float, raw: str, **place: object) -> None:
-    figure.add_annotation(x=x, y=y, text=text(raw), showarrow=False, borderpad=0, **place)
+def _segment(x: list[float], y: list[float], width: float) -> Line:
+    return Line(look=plain(INK), x=x, y=y, markers=False, width=width)

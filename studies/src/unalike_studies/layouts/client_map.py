@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from sklearn.manifold import TSNE
 
-from unalike_studies.layouts.panels import Line, Panel, Picture
+from unalike.reporting.charts.figure import Axis, Figure, Plot, Points
+from unalike_studies.layouts.looks import HEIGHT
 from unalike_studies.results import CellResult, Results
 
 MOST_NEIGHBOURS = 5
@@ -37,18 +38,17 @@ class ClientMap:
                 rows.append([setting, str(number), *means])
         return rows
 
-    def picture(self, results: Results) -> Picture:
+    def figure(self, results: Results) -> Figure:
         """The figure."""
-        panels = []
+        plots = []
         for setting, cell in self._cells(results).items():
             kinds = _kinds(cell)
             for number, apart in self._distances(cell).items():
                 places = _embedded(apart)
-                lines = tuple(
-                    Line(f"class {kind}", *places[kinds == kind].T.tolist()) for kind in sorted(set(kinds.tolist()))
-                )
-                panels.append(Panel(f"{setting}, round {number}", "", self.title, lines, points=True))
-        return Picture(self.name, tuple(panels))
+                of_kinds = {kind: places[kinds == kind].T.tolist() for kind in sorted(set(kinds.tolist()))}
+                marks = [Points(label=f"class {kind}", x=x, y=y, size=7) for kind, (x, y) in of_kinds.items()]
+                plots.append(Plot(marks, Axis(), Axis(self.title), f"{setting}, round {number}"))
+        return Figure(plots, HEIGHT)
 
     def _cells(self, results: Results) -> dict[str, CellResult]:
         """Setting -> the cell of the method under the first seed."""

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 from scipy.stats import spearmanr
 
+from unalike.reporting.charts.figure import Axis, Figure, Plot, Points
 from unalike_studies.claims import Quantity, gain
-from unalike_studies.layouts.panels import Line, Panel, Picture
+from unalike_studies.layouts.looks import HEIGHT
 from unalike_studies.layouts.tables import MISSING
 from unalike_studies.recorded_numbers import by_round
 from unalike_studies.results import Results
@@ -86,17 +87,16 @@ class ExplainedGains:
             )
         return rows
 
-    def picture(self, results: Results) -> Picture:
+    def figure(self, results: Results) -> Figure:
         """The figure."""
-        panels, title = [], self.title
+        plots, title = [], self.title
         if math.isfinite(self.least):
             title += f"; below {self.least:g} not drawn"
         for quantity in self.quantities:
-            lines = [Line(method, *self._points(results, quantity, method)) for method in self._others(results)]
-            panels.append(
-                Panel("", quantity.replace("_", " "), title, tuple(line for line in lines if line.x), points=True)
-            )
-        return Picture(self.name, tuple(panels))
+            of_methods = {method: self._points(results, quantity, method) for method in self._others(results)}
+            marks = [Points(label=method, x=x, y=y, size=7) for method, (x, y) in of_methods.items() if x]
+            plots.append(Plot(marks, Axis(quantity.replace("_", " ")), Axis(title)))
+        return Figure(plots, HEIGHT)
 
     def _others(self, results: Results) -> list[str]:
         return [method for method in results.methods if method != self.baseline]

@@ -6,8 +6,11 @@ import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
+
+from unalike.reporting.charts.figure import Axis, Figure, HeatMap, Line, Plot, Points, named
 from unalike_studies.cells import CLASS_ACCURACY
-from unalike_studies.layouts.panels import Grid, Line, Panel, Picture
+from unalike_studies.layouts.looks import HEIGHT, over_seeds
 from unalike_studies.layouts.tables import MISSING
 from unalike_studies.results import LOWER_IS_BETTER, CellResult, Results
 
@@ -41,14 +44,16 @@ class Curves:
                     rows.append([method, setting, seeds, f"{line.x[-1]:g}", f"{line.x[best]:g}", f"{line.y[best]:.2f}"])
         return rows
 
-    def picture(self, results: Results) -> Picture:
+    def figure(self, results: Results) -> Figure:
         """The figure."""
-        panels = []
+        plots = []
         for setting in results.settings:
             found = (self._line(method, setting, results) for method in results.methods)
-            lines = tuple(line for line in found if line is not None)
-            panels.append(Panel(setting, "round", self.title, lines, log_x=self.log_rounds))
-        return Picture(self.name, tuple(panels))
+            lines = [line for line in found if line is not None]
+            plots.append(
+                Plot(lines, Axis("round", word="round ", form="", log=self.log_rounds), Axis(self.title), setting)
+            )
+        return Figure(plots, HEIGHT)
 
     def _line(self, method: str, setting: str, results: Results) -> Line | None:
         by_round: dict[float, list[float]] = {}
@@ -60,7 +65,7 @@ class Curves:
                     by_round.setdefault(number, []).append(self.scale * (value - other))
         if not by_round:
             return None
-        return Line.over_seeds(method, by_round)
+        return over_seeds(method, by_round)
 
 
 @dataclass(frozen=True)
@@ -75,27 +80,29 @@ class ClientCurves:
     def table(self, results: Results) -> list[list[str]]:
         """The last value of each client."""
         rows = [["setting", "client", "last round"]]
-        for panel in self.picture(results).panels:
-            rows += [[panel.title, line.label, f"{line.y[-1]:.2f}" if line.y else MISSING] for line in panel.lines]
+        for setting in results.settings:
+            for line in self._lines(results.of(self.method, setting)):
+                rows.append([setting, line.label, f"{line.y[-1]:.2f}" if line.y else MISSING])
         return rows
 
-    def picture(self, results: Results) -> Picture:
+    def figure(self, results: Results) -> Figure:
         """The figure."""
-        panels = []
-        for setting in results.settings:
-            cells = results.of(self.method, setting)
-            lines = self._lines(cells[min(cells)]) if cells else ()
-            panels.append(Panel(setting, "round", self.title, lines))
-        return Picture(self.name, tuple(panels))
+        x, y = Axis("round", word="round ", form=""), Axis(self.title)
+        plots = [Plot(self._lines(results.of(self.method, setting)), x, y, setting) for setting in results.settings]
+        return Figure(plots, HEIGHT)
 
-    def _lines(self, cell: CellResult) -> tuple[Line, ...]:
+    def _lines(self, cells: Mapping[int, CellResult]) -> list[Line]:
+        """One line per client of the cell under the first seed."""
+        if not cells:
+            return []
+        cell = cells[min(cells)]
         rounds = [number for number, _ in zip(cell.rounds["round"], cell.curves)]
         lines = []
         for client in range(max(map(len, cell.curves), default=0)):
             points = [(n, row[client]) for n, row in zip(rounds, cell.curves) if client < len(row)]
             known = [(n, self.scale * value) for n, value in points if value is not None]
-            lines.append(Line(f"client {client}", [n for n, _ in known], [value for _, value in known]))
-        return tuple(lines)
+            lines.append(Line(label=f"client {client}", x=[n for n, _ in known], y=[value for _, value in known]))
+        return lines
 
 
 @dataclass(frozen=True)
@@ -120,11 +127,12 @@ class Sweep:
             rows.append([f"{value:g}", *(MISSING if score is None else f"{score:.4g}" for score in scores)])
         return rows
 
-    def picture(self, results: Results) -> Picture:
+    def figure(self, results: Results) -> Figure:
         """The figure."""
-        return Picture(self.name, (Panel("", self.parameter, self.title, self._lines(results), log=self.log),))
+        x = Axis(self.parameter, word=f"{self.parameter} ")
+        return Figure([Plot(self._lines(results), x, Axis(self.title, log=self.log))], HEIGHT)
 
-    def _lines(self, results: Results) -> tuple[Line, ...]:
+    def _lines(self, results: Results) -> list[Line]:
         lines = []
         for method in results.methods:
             found = {}
@@ -133,8 +141,8 @@ class Sweep:
                 if values and setting in self.at:
                     found[self.at[setting]] = values
             if found:
-                lines.append(Line.over_seeds(method, dict(sorted(found.items()))))
-        return tuple(lines)
+                lines.append(over_seeds(method, dict(sorted(found.items()))))
+        return lines
 
 
 @dataclass(frozen=True)
@@ -158,14 +166,15 @@ class ClassScores:
             rows.append([label, *(f"{found[label]:.1f}" if label in found else MISSING for found in lines.values())])
         return rows
 
-    def picture(self, results: Results) -> Picture:
+    def figure(self, results: Results) -> Figure:
         """The figure."""
         lines = self._scores(results)
         classes = list(dict.fromkeys(name for found in lines.values() for name in found))
-        drawn = [
-            Line(method, range(len(classes)), [found.get(c, 0.0) for c in classes]) for method, found in lines.items()
+        marks = [
+            Points(label=method, x=range(len(classes)), y=[found.get(c, 0.0) for c in classes], texts=classes)
+            for method, found in lines.items()
         ]
-        return Picture(self.name, (Panel("", "class", self.title, tuple(drawn), ticks=tuple(classes)),))
+        return Figure([Plot(marks, Axis("class", named(classes)), Axis(self.title))], HEIGHT)
 
     def _scores(self, results: Results) -> dict[str, dict[str, float]]:
         """Method -> class -> accuracy in per cent."""
@@ -199,12 +208,16 @@ class LabelCounts:
                 )
         return rows
 
-    def picture(self, results: Results) -> Picture:
+    def figure(self, results: Results) -> Figure:
         """The figure. Darker is more, by the square root of the count."""
-        found = self._counts(results)
-        bar = "training samples"
-        grids = {setting: Grid(tuple(map(tuple, own)), bar=bar, shades="counts") for setting, own in found.items()}
-        return Picture(self.name, tuple(Panel(s, "class", "client", grid=grid) for s, grid in grids.items()))
+        x, y, bar = Axis("class"), Axis("client", reverse=True), "training samples"
+        return Figure(
+            [
+                Plot([HeatMap(np.array(counts), bar, root=True, form="")], x, y, setting)
+                for setting, counts in self._counts(results).items()
+            ],
+            HEIGHT,
+        )
 
     def _counts(self, results: Results) -> dict[str, list[list[int]]]:
         found: dict[str, list[list[int]]] = {}

@@ -6,7 +6,8 @@ import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from unalike_studies.layouts.panels import Line, Panel, Picture
+from unalike.reporting.charts.figure import Axis, Figure, Line, Plot
+from unalike_studies.layouts.looks import HEIGHT
 from unalike_studies.results import CellResult, Results
 
 
@@ -32,16 +33,15 @@ class ParameterHistogram:
                     rows.append([method, setting, str(len(cells)), f"{limit:g}", f"{near:.3f}"])
         return rows
 
-    def picture(self, results: Results) -> Picture:
+    def figure(self, results: Results) -> Figure:
         """The figure."""
-        panels = []
+        plots = []
         for setting in results.settings:
             found = {method: results.of(method, setting).values() for method in results.methods}
-            lines = [
-                Line(method, *_shares(cells)) for method, cells in found.items() if any(c.parameters for c in cells)
-            ]
-            panels.append(Panel(setting, "parameter", self.title, tuple(lines), log=True))
-        return Picture(self.name, tuple(panels))
+            shares = {m: _shares(cells) for m, cells in found.items() if any(cell.parameters for cell in cells)}
+            lines = [Line(label=method, x=middles, y=share) for method, (middles, share) in shares.items()]
+            plots.append(Plot(lines, Axis("parameter"), Axis(self.title, log=True), setting))
+        return Figure(plots, HEIGHT)
 
 
 def _shares(cells: Iterable[CellResult]) -> tuple[list[float], list[float]]:

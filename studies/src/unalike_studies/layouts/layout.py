@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from unalike_studies.results import Results
 
 if TYPE_CHECKING:
-    from unalike_studies.layouts.panels import Picture
+    from unalike.reporting.charts.figure import Figure
 
 
 class Layout(Protocol):
@@ -25,5 +25,9 @@ class Layout(Protocol):
 class Drawn(Protocol):
     """A layout that is also drawn."""
 
-    def picture(self, results: Results) -> Picture:
+    @property
+    def name(self) -> str:
+        """The name of the figure's files."""
+
+    def figure(self, results: Results) -> Figure:
         """The figure."""

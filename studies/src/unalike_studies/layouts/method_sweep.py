@@ -7,7 +7,8 @@ import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from unalike_studies.layouts.panels import Line, Panel, Picture
+from unalike.reporting.charts.figure import Axis, Figure, Line, Plot
+from unalike_studies.layouts.looks import HEIGHT, over_seeds
 from unalike_studies.layouts.tables import MISSING
 from unalike_studies.results import Results
 
@@ -39,11 +40,12 @@ class MethodSweep:
                     rows.append([setting, f"{value:g}", *gains])
         return rows
 
-    def picture(self, results: Results) -> Picture:
+    def figure(self, results: Results) -> Figure:
         """The figure."""
         x = f"log10 of {self.parameter}" if self.log else self.parameter
-        panels = [Panel(setting, x, self.title, self._lines(results, setting)) for setting in results.settings]
-        return Picture(self.name, tuple(panels))
+        y = Axis(self.title)
+        plots = [Plot(self._lines(results, setting), Axis(x), y, setting) for setting in results.settings]
+        return Figure(plots, HEIGHT)
 
     def _place(self, value: float) -> float:
         return math.log10(value) if self.log else value
@@ -62,7 +64,7 @@ class MethodSweep:
                 return f"{statistics.fmean(gains):+.2f}{spread}"
         return MISSING
 
-    def _lines(self, results: Results, setting: str) -> tuple[Line, ...]:
+    def _lines(self, results: Results, setting: str) -> list[Line]:
         lines = []
         for family, at in self.families.items():
             found = {
@@ -71,11 +73,11 @@ class MethodSweep:
             }
             found = {x: found[x] for x in sorted(found) if found[x]}
             if found:
-                lines.append(Line.over_seeds(family, found))
+                lines.append(over_seeds(family, found))
         level, places = (
             list(self._scores(results, self.baseline, setting).values()),
             [x for line in lines for x in line.x],
         )
         if level and places:
-            lines.append(Line.over_seeds(self.baseline, {min(places): level, max(places): level}))
-        return tuple(lines)
+            lines.append(over_seeds(self.baseline, {min(places): level, max(places): level}))
+        return lines

@@ -7,7 +7,10 @@ import re
 import statistics
 from dataclasses import dataclass
 
-from unalike_studies.layouts.panels import Grid, Line, Panel, Picture
+import numpy as np
+
+from unalike.reporting.charts.figure import Axis, Figure, HeatMap, Plot, Points, named
+from unalike_studies.layouts.looks import FAINT, HEIGHT
 from unalike_studies.layouts.tables import MISSING
 from unalike_studies.results import CellResult, Results
 
@@ -41,25 +44,25 @@ class ParameterValues:
                 rows.append([setting, method, _distance(values)])
         return rows
 
-    def picture(self, results: Results) -> Picture:
+    def figure(self, results: Results) -> Figure:
         """The figure."""
-        panels, names = [], tuple(str(i) for i in range(self.entries))
+        plots, x = [], Axis("parameter", named(range(self.entries)))
         for setting in results.settings:
             methods = {method: _standardized(values) for method, values in _methods(results, setting).items()}
             first = next(iter(methods.values()), {})
             clients = [(i, v) for i in range(self.entries) for k, v in first.get(i, {}).items() if k != SERVER]
             places = [WIDTH * ((j + 1) / (len(methods) + 1) - 0.5) for j in range(len(methods))]
-            lines = (
-                Line(CLIENTS, [i for i, _ in clients], [v for _, v in clients], faint=True),
-                *(self._line(*own, place) for own, place in zip(methods.items(), places)),
-            )
-            panels.append(Panel(setting, "parameter", self.title, lines, ticks=names, limits=(-self.limit, self.limit)))
-        return Picture(self.name, tuple(panels))
+            marks = [
+                Points(look=FAINT, label=CLIENTS, x=[i for i, _ in clients], y=[v for _, v in clients], size=7),
+                *(self._points(*values, place) for values, place in zip(methods.items(), places)),
+            ]
+            plots.append(Plot(marks, x, Axis(self.title, limits=(-self.limit, self.limit)), setting))
+        return Figure(plots, HEIGHT)
 
-    def _line(self, method: str, values: Values, place: float) -> Line:
+    def _points(self, method: str, values: Values, place: float) -> Points:
         """The new values of a method, beside the clients' points by `place`."""
         found = [(i + place, values[i][SERVER]) for i in range(self.entries) if SERVER in values.get(i, {})]
-        return Line(method, [x for x, _ in found], [value for _, value in found])
+        return Points(label=method, x=[x for x, _ in found], y=[value for _, value in found], size=7)
 
 
 @dataclass(frozen=True)
@@ -80,16 +83,15 @@ class Kernel:
         rows = [["method", "mean distance from the clients' mean, in standard deviations"]]
         return rows + [[method, _distance(values)] for method, values in _methods(results, self.setting).items()]
 
-    def picture(self, results: Results) -> Picture:
+    def figure(self, results: Results) -> Figure:
         """The figure."""
-        panels, bar = [], f"{self.title}, cut at {self.limit:g}"
+        plots, bar = [], f"{self.title}, cut at {self.limit:g}"
         for method, values in _methods(results, self.setting).items():
             found = _standardized(values)
             flat = [found.get(i, {}).get(SERVER, math.nan) for i in range(self.side**2)]
-            cut = [min(max(value, -self.limit), self.limit) if math.isfinite(value) else value for value in flat]
-            rows = tuple(tuple(cut[i * self.side : (i + 1) * self.side]) for i in range(self.side))
-            panels.append(Panel(method, "", "", grid=Grid(rows, bar=bar, shades="differences")))
-        return Picture(self.name, tuple(panels))
+            cut = np.clip(flat, -self.limit, self.limit).reshape(self.side, self.side)
+            plots.append(Plot([HeatMap(cut, bar, diverging=True)], y=Axis(reverse=True), title=method))
+        return Figure(plots, HEIGHT)
 
 
 def _methods(results: Results, setting: str) -> dict[str, Values]:

@@ -8,8 +8,11 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
+from unalike.reporting.charts.figure import Axis, Figure, HeatMap, Plot, named
 from unalike_studies.claims import Quantity
-from unalike_studies.layouts.panels import Grid, Line, Panel, Picture
+from unalike_studies.layouts.looks import HEIGHT, over_seeds
 from unalike_studies.layouts.tables import MISSING
 from unalike_studies.recorded_numbers import by_round
 from unalike_studies.results import Results
@@ -32,7 +35,11 @@ class RecordedCurves:
     title: str
     quantity: str
     by: str = "layer"
-    name: str = ""
+
+    @property
+    def name(self) -> str:
+        """The name of the figure's files."""
+        return self.quantity
 
     def table(self, results: Results) -> list[list[str]]:
         """The number in the first and the last round that is kept, and its mean over rounds."""
@@ -45,13 +52,14 @@ class RecordedCurves:
                 rows.append([method, setting, seeds, entry, *shown])
         return rows
 
-    def picture(self, results: Results) -> Picture:
+    def figure(self, results: Results) -> Figure:
         """The figure."""
-        panels = []
+        plots = []
         for method, setting in _recorded(results, self.quantity):
-            lines = [Line.over_seeds(entry, found) for entry, found in self.entries(results, method, setting).items()]
-            panels.append(Panel(_title(results, method, setting), "round", self.title, tuple(lines)))
-        return Picture(self.name or self.quantity, tuple(panels))
+            lines = [over_seeds(entry, found) for entry, found in self.entries(results, method, setting).items()]
+            x = Axis("round", word="round ", form="")
+            plots.append(Plot(lines, x, Axis(self.title), _title(results, method, setting)))
+        return Figure(plots, HEIGHT)
 
     def entries(self, results: Results, method: str, setting: str) -> Entries:
         """The values of the seeds by entry and round."""
@@ -136,19 +144,20 @@ class GroupSizes:
 class RecordedMap(RecordedCurves):
     """As `RecordedCurves`, but a heat map with rounds as columns and layers as rows; for many layers."""
 
-    def picture(self, results: Results) -> Picture:
+    def figure(self, results: Results) -> Figure:
         """The figure."""
-        panels = []
+        plots = []
         for method, setting in _recorded(results, self.quantity):
             entries = self.entries(results, method, setting)
             rounds = sorted({number for found in entries.values() for number in found})
-            means = tuple(
-                tuple(statistics.fmean(found[n]) if n in found else math.nan for n in rounds)
-                for found in entries.values()
-            )
-            grid = Grid(means, tuple(entries), tuple(map(str, rounds)), bar=self.title)
-            panels.append(Panel(_title(results, method, setting), "round", self.by, grid=grid))
-        return Picture(self.name or self.quantity, tuple(panels))
+            means = [
+                [statistics.fmean(found[n]) if n in found else math.nan for n in rounds] for found in entries.values()
+            ]
+            texts = [[f"{entry}, round {number}" for number in rounds] for entry in entries]
+            x, y = Axis("round", named(rounds)), Axis(self.by, named(entries), reverse=True)
+            squares = HeatMap(np.array(means), self.title, texts=texts, form=".4g")
+            plots.append(Plot([squares], x, y, _title(results, method, setting)))
+        return Figure(plots, HEIGHT)
 
 
 def _recorded(results: Results, quantity: str) -> list[tuple[str, str]]:

@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations
 
+from unalike.reporting.charts.figure import Axis, Figure, Plot
+from unalike.reporting.charts.figure import Points as PointMarks
 from unalike_studies.claims import Quantity
-from unalike_studies.layouts.panels import Line, Panel, Picture
+from unalike_studies.layouts.looks import HEIGHT
 from unalike_studies.recorded_numbers import by_round
 from unalike_studies.results import CellResult, Results
 
@@ -62,17 +64,20 @@ class Scatter:
             rows.append([method, setting, str(cell.seed), str(len(points)), f"{r:.2f}" if math.isfinite(r) else "-"])
         return rows
 
-    def picture(self, results: Results) -> Picture:
+    def figure(self, results: Results) -> Figure:
         """The figure."""
-        panels = []
+        plots = []
         for setting in results.settings:
             found: dict[str, Points] = {}
             for method, where, cell in self._cells(results):
                 if where == setting:
                     found.setdefault(method, []).extend(self.points(cell))
-            lines = (Line(method, *zip(*points)) for method, points in found.items())
-            panels.append(Panel(setting, self.x, self.title, tuple(lines), points=True))
-        return Picture(self.name, tuple(panels))
+            marks = [
+                PointMarks(label=method, x=[x for x, _ in points], y=[y for _, y in points], size=7)
+                for method, points in found.items()
+            ]
+            plots.append(Plot(marks, Axis(self.x), Axis(self.title), setting))
+        return Figure(plots, HEIGHT)
 
     def _cells(self, results: Results) -> Iterator[tuple[str, str, CellResult]]:
         for setting in results.settings:

@@ -95,8 +95,8 @@ SKEW = Study(
     (
         LabelCounts("Samples by client and class"),
         RecordedCurves("skewness over clients", "skewness"),
-        RecordedCurves("coefficient of variation over clients", "cv", name="cv"),
-        RecordedCurves("squared deviation over clients", "squared_deviation", name="deviation"),
+        RecordedCurves("coefficient of variation over clients", "cv"),
+        RecordedCurves("squared deviation over clients", "squared_deviation"),
         ClientMap("t-SNE of the clients' updates", "FedAvg"),
         Curves("accuracy, %"),
         Curves("loss", "loss", scale=1, name="loss"),

@@ -160,7 +160,7 @@ def _study(name: str, title: str, settings: dict[str, Options], common: Options,
             MethodTable("Mean accuracy of the last 5 evaluated rounds on the server's test samples, %", last=LAST),
             ExplainedGains("gain over the mean, points", UNIFORM, QUANTITIES, UNIFORM, last=LAST, least=-25),
             RecordedCurves("skewness over clients", "skewness"),
-            RecordedCurves("coefficient of variation over clients", "cv", name="cv"),
+            RecordedCurves("coefficient of variation over clients", "cv"),
             Curves("accuracy, %"),
         ),
         "A study of our own, on Fashion-MNIST with 20 clients: the papers do not separate the estimator from its model, "

@@ -1,0 +1,272 @@
+"""Figures as data: marks on axes. `plotly_figures.py` draws them for pages, `matplotlib_figures.py` for papers.
+
+A mark has a look and, if readers shall tell it from others, a label; marks with the same label are one entry of the legend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from unalike.reporting.charts.palette import BLUE_CIRCLE, Look
+
+Numbers = Sequence[float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mark:
+    """Something that is drawn on axes.
+
+    Attributes:
+        look: color, dash and marker.
+        label: its name in the legend and under the pointer; a mark without label and texts does not answer to the pointer.
+        texts: what each point is, for the pointer.
+    """
+
+    look: Look = BLUE_CIRCLE
+    label: str = ""
+    texts: Sequence[str] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line(Mark):
+    """Points that are joined, with a band from `low` to `high` around them if these are not empty.
+
+    `step`: from one point to the next the line goes along "x" first, or along "y" first; straight unless given.
+    """
+
+    x: Numbers
+    y: Numbers
+    low: Numbers = ()
+    high: Numbers = ()
+    markers: bool = True
+    width: float = 2.25
+    step: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Points(Mark):
+    """Points that are not joined. Intervals from `low` to `high` lie along the axis `along` if these are not empty.
+
+    `hollow` says of each point whether only its outline is drawn; `captions` are written above and below the points in turn.
+    """
+
+    x: Numbers
+    y: Numbers
+    low: Numbers = ()
+    high: Numbers = ()
+    along: str = "x"
+    hollow: Sequence[bool] = ()
+    captions: Sequence[str] = ()
+    size: float = 9
+
+
+@dataclass(frozen=True, kw_only=True)
+class Box(Mark):
+    """The distribution of values in a row: a box over its middle half, a line at the median, and a dot for each value.
+
+    Without `dots` only outliers have one.
+    """
+
+    row: float
+    values: Numbers
+    dots: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bars(Mark):
+    """A horizontal bar from 0 to each value, with its interval."""
+
+    y: Numbers
+    values: Numbers
+    low: Numbers
+    high: Numbers
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bubbles(Mark):
+    """Counts as circles: the area is the count, `widest` is the diameter of the largest circle in pixels."""
+
+    x: Numbers
+    y: Numbers
+    counts: Sequence[int]
+    widest: float
+
+
+@dataclass(frozen=True)
+class HeatMap:
+    """Numbers [rows, columns] as colors; NaN has none.
+
+    Attributes:
+        values: the numbers.
+        bar: the label of the color bar.
+        limits: the numbers at the ends of the color bar; those that the values need unless given.
+        texts: what each number is, for the pointer, [rows, columns].
+        form: format of a number under the pointer.
+        diverging: colors go from blue over none to orange instead of from none to blue.
+        root: colors go by the square root, so that small counts can be told from 0.
+    """
+
+    values: np.ndarray
+    bar: str
+    limits: tuple[float, float] | None = None
+    texts: Sequence[Sequence[str]] = ()
+    form: str = ".3g"
+    diverging: bool = False
+    root: bool = False
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The numbers at the ends of the color bar: as far to both sides of 0 if colors diverge, from 0 by square roots."""
+        low, high = self.limits or (float(np.nanmin(self.values)), float(np.nanmax(self.values)))
+        if self.diverging:
+            return -max(-low, high), max(-low, high)
+        return (0.0 if self.root else low), high
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A dotted vertical line over the whole height."""
+
+    x: float
+
+
+@dataclass(frozen=True)
+class Note:
+    """Text beside a point: at its "left", its "right", or "above" it."""
+
+    x: float
+    y: float
+    text: str
+    side: str
+
+
+AnyMark = Mark | HeatMap | Rule | Note
+
+
+@dataclass(frozen=True)
+class Axis:
+    """An axis.
+
+    Attributes:
+        title: what it shows, with the unit.
+        ticks: place -> its name; numbers unless given.
+        limits: its ends.
+        log: whether it is logarithmic.
+        from_zero: whether it begins at 0.
+        reverse: whether numbers increase to the left, or downwards.
+        visible: whether line, ticks and title are drawn.
+        word: what the pointer says before a number (`round `).
+        form: format of a number under the pointer.
+    """
+
+    title: str = ""
+    ticks: Mapping[float, str] | None = None
+    limits: tuple[float, float] | None = None
+    log: bool = False
+    from_zero: bool = False
+    reverse: bool = False
+    visible: bool = True
+    word: str = ""
+    form: str = ".4g"
+
+
+@dataclass(frozen=True)
+class Plot:
+    """Marks on one pair of axes. With `rows`, y = 0, 1, ... are rows with these names, from top to bottom."""
+
+    marks: Sequence[AnyMark]
+    x: Axis = Axis()
+    y: Axis = Axis()
+    title: str = ""
+    rows: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Figure:
+    """Plots side by side.
+
+    Attributes:
+        plots: the plots, at most `IN_A_ROW` beside each other.
+        height: height of a plot on a page in pixels; on paper, `PIXELS` of them are an inch.
+        legend: whether labels are listed if there are several; not if rows name the marks.
+        room: letters of the longest note that stands beside the axes.
+    """
+
+    plots: Sequence[Plot]
+    height: int = 430
+    legend: bool = True
+    room: int = 0
+
+    @property
+    def columns(self) -> int:
+        """The number of plots beside each other."""
+        return min(IN_A_ROW, len(self.plots))
+
+    @property
+    def lines(self) -> int:
+        """The number of lines of plots."""
+        return -(-len(self.plots) // self.columns)
+
+    @property
+    def listed(self) -> dict[str, Mark]:
+        """Label -> its first mark, if the labels are listed: with one plot, a single label needs no list."""
+        return self.labelled if self.legend and len(self.labelled) + len(self.plots) > 2 else {}
+
+    def says_y(self, place: int) -> bool:
+        """Whether the plot at this place has the title of its y axis: all have, or the first of a line if all are the same."""
+        return place % self.columns == 0 or len({plot.y.title for plot in self.plots}) > 1
+
+    @property
+    def labelled(self) -> dict[str, Mark]:
+        """Label -> its first mark, for the legend."""
+        marks = [mark for plot in self.plots for mark in plot.marks if isinstance(mark, Mark) and mark.label]
+        first: dict[str, Mark] = {}
+        for mark in marks:
+            first.setdefault(mark.label, mark)
+        return first
+
+
+IN_A_ROW = 3
+PIXELS = 126
+"""Pixels of a page that are an inch on paper."""
+
+
+def plot(marks: Iterable[AnyMark], x: Axis, y: Axis, height: int = 430, legend: bool = True, title: str = "") -> Figure:
+    """A figure of one plot."""
+    return Figure((Plot(tuple(marks), x, y, title),), height, legend)
+
+
+def rows_plot(names: Sequence[str], marks: Iterable[AnyMark], x: Axis, row_height: int) -> Figure:
+    """A figure with one row per name, top to bottom at y = 0, 1, ...; `row_height` is in pixels."""
+    return Figure((Plot(tuple(marks), x, rows=tuple(names)),), 56 + row_height * len(names), legend=False)
+
+
+def named(names: Iterable[object]) -> dict[float, str]:
+    """Ticks with these names at 0, 1, ..."""
+    return {float(i): str(name) for i, name in enumerate(names)}
+
+
+def with_looks(figure: Figure, looks: Mapping[str, Look]) -> Figure:
+    """The figure with the look of each label; other marks keep theirs."""
+
+    def styled(mark: AnyMark) -> AnyMark:
+        return replace(mark, look=looks[mark.label]) if isinstance(mark, Mark) and mark.label in looks else mark
+
+    return _with_marks(figure, styled)
+
+
+def with_shared_colors(figure: Figure) -> Figure:
+    """The figure with the same ends of the color bar in all heat maps."""
+    ends = [mark.ends for plot in figure.plots for mark in plot.marks if isinstance(mark, HeatMap)]
+    if len(ends) < 2:
+        return figure
+    limits = min(low for low, _ in ends), max(high for _, high in ends)
+    return _with_marks(figure, lambda mark: replace(mark, limits=limits) if isinstance(mark, HeatMap) else mark)
+
+
+def _with_marks(figure: Figure, change: Callable[[AnyMark], AnyMark]) -> Figure:
+    plots = [replace(plot, marks=[change(mark) for mark in plot.marks]) for plot in figure.plots]
+    return replace(figure, plots=plots)

@@ -1,0 +1,87 @@
+"""The report's charts for papers and slides, as SVG and PDF."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from unalike._utils.errors import UnalikeError
+from unalike._utils.spec import slug
+from unalike.metrics.ranks import Ranks
+from unalike.reporting.charts import rank_diagram, report_charts
+from unalike.reporting.charts.figure import Figure
+from unalike.reporting.charts.matplotlib_figures import write
+from unalike.reporting.charts.palette import Look, looks
+from unalike.reporting.content import MODELS, ReportContent
+from unalike.reporting.tradeoff import PAIRS, tradeoff
+
+Looks = Mapping[str, Look]
+
+
+def save(contents: Sequence[tuple[str, ReportContent]], ranks: Ranks | None, folder: Path) -> Path:
+    """Write every figure of every comparison, and the ranks over them, as SVG and PDF.
+
+    Args:
+        contents: (name, content) of each comparison.
+        ranks: ranks over the comparisons; None if there are none.
+        folder: the folder to write to; it is made if it does not exist.
+
+    Returns:
+        The folder.
+
+    Raises:
+        UnalikeError: if the figures cannot be written.
+    """
+    shared = looks(list(dict.fromkeys(label for _, content in contents for label in content.labels)))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        prefixes = _file_prefixes([name for name, _ in contents])
+        for (_, content), prefix in zip(contents, prefixes):
+            for name, figure in figures(content, shared):
+                write(figure, folder / f"{prefix}{name}")
+        if ranks is not None:
+            write(rank_diagram.wide(ranks, shared), folder / "ranks")
+    except OSError as error:
+        raise UnalikeError(f"cannot write figures into {folder}: {error.strerror}; give a folder with room") from None
+    return folder
+
+
+def figures(content: ReportContent, shared: Looks | None = None) -> Iterator[tuple[str, Figure]]:
+    """Yield (name, figure) for each chart that has data, protocol by protocol."""
+    all_looks = shared or looks(content.labels)
+    style = {label: all_looks[label] for label in content.labels}
+    metric, scale = content.metric, 100 if content.metric.percent else 1
+    for protocol, score in content.scores.items():
+        judged = content.summary[content.summary["protocol"] == protocol]
+        if judged.empty:
+            continue
+        suffix, column = "" if score.plain else f"-{protocol}", score.name
+        unit = f"{metric.word}{' (%)' if metric.percent else ''}"
+        if judged["difference"].notna().any():
+            compared = judged[judged["difference"].notna()]
+            yield f"differences{suffix}", report_charts.forest(compared, content.baseline, metric, style)
+        title = f"{unit}, {MODELS[protocol]}"
+        yield f"curves{suffix}", report_charts.curves(content.rounds, column, title, style, scale)
+        if column in content.clients and content.clients[column].notna().any():
+            title = f"{unit} of one client"
+            yield f"clients{suffix}", report_charts.distribution(content.clients, column, title, style, scale)
+        traded = tradeoff(judged, metric)
+        if len(traded) > 1:
+            titles = {
+                "score": unit,
+                "worst": f"worst tenth, {unit}",
+                "mb": "MB to and from all clients",
+                "seconds": "seconds",
+            }
+            plots = [report_charts.pareto(traded, x, y, metric, titles, style) for x, y in PAIRS[:3]]
+            yield f"pareto{suffix}", Figure(plots, 400)
+
+
+def _file_prefixes(names: list[str]) -> list[str]:
+    """The start of each comparison's file names. Numbers are added if two names are the same in a file name."""
+    if len(names) == 1:
+        return [""]
+    slugs = [slug(name) for name in names]
+    if len(set(slugs)) == len(slugs):
+        return [f"{start}-" for start in slugs]
+    return [f"{i}-{start}-" for i, start in enumerate(slugs, 1)]

@@ -1,0 +1,45 @@
+"""The looks of methods in the figures of studies, lines over seeds, and the files of a figure."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from unalike._utils.tensor_files import writing
+from unalike.reporting.charts import matplotlib_figures, plotly_figures
+from unalike.reporting.charts.figure import Figure, Line, with_looks
+from unalike.reporting.charts.palette import Look, looks
+
+HEIGHT = 330
+"""Height of a plot, in pixels of a page."""
+FAINT = Look("faint", "#C4C4C4", "solid", "circle")
+"""The look of what stands in the background."""
+PLACES = {
+    **{"FedAvg": 0, "FedProx": 1, "FedNova": 2, "FedMix": 3, "SCAFFOLD": 4, "FedAvg + LWS": 5, "FedPake as printed": 6},
+    **{"FedSA as printed": 9, "FedSA = FedPake, normalized": 10, "weighted mean": 7, "mean": 12},
+}
+"""Label -> place among the looks of the palette, for methods that many figures share."""
+
+
+def over_seeds(label: str, values: Mapping[int, Sequence[float]] | Mapping[float, Sequence[float]]) -> Line:
+    """The mean of the values at each x, with a band of one standard deviation to both sides."""
+    means = [statistics.fmean(of_seeds) for of_seeds in values.values()]
+    spread = [statistics.stdev(of_seeds) if len(of_seeds) > 1 else 0.0 for of_seeds in values.values()]
+    low, high = ([m + sign * s for m, s in zip(means, spread)] for sign in (-1, 1))
+    return Line(label=label, x=list(values), y=means, low=low, high=high)
+
+
+def styled(figure: Figure) -> Figure:
+    """The figure with a look for each label; faint marks take no place among the looks of the others."""
+    return with_looks(figure, looks([label for label, mark in figure.labelled.items() if mark.look != FAINT], PLACES))
+
+
+def write(figure: Figure, name: str, folder: Path) -> list[Path]:
+    """Write a figure as SVG, PDF and HTML. Returns the files."""
+    page = folder / f"{name}.html"
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        files = matplotlib_figures.write(styled(figure), folder / name)
+        plotly_figures.draw(styled(figure)).write_html(page, include_plotlyjs=True)
+    return [*files, page]
