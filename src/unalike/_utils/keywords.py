@@ -59,11 +59,11 @@ def fields_of(kind: type[Any]) -> list[str]:
 
 def hint(name: str, known: Iterable[str]) -> str:
     """The suggestion for a keyword that is not among the known ones; empty if none of them is close."""
-    found = meant(name, known)
-    return f"did you mean {found!r}?" if found else ""
+    suggestion = meant(name, known)
+    return f"did you mean {suggestion!r}?" if suggestion else ""
 
 
 def meant(name: str, known: Iterable[str]) -> str:
     """The known keyword that was meant; empty if none is close."""
-    wanted = FOREIGN.get(name, name)
-    return next(iter(difflib.get_close_matches(wanted, known, n=1, cutoff=0.6)), "")
+    keyword = FOREIGN.get(name, name)
+    return next(iter(difflib.get_close_matches(keyword, known, n=1, cutoff=0.6)), "")

@@ -56,35 +56,35 @@ def rounds_of(files: Iterable[Path]) -> dict[Path, int]:
 def write_tensors(path: Path, tensors: Tree, facts: dict[str, Any] | None = None) -> None:
     """Write a tree, with JSON facts beside it, atomically; equal contents give equal bytes."""
     plain: Tree = {}
-    seen: set[int] = set()
+    places: set[int] = set()
     for name, tensor in tensors.items():
         t = tensor.detach().cpu().contiguous()
         place = t.untyped_storage().data_ptr()
-        plain[name] = t.clone() if place in seen else t  # the format refuses tensors that share memory
-        seen.add(place)
+        plain[name] = t.clone() if place in places else t  # the format refuses tensors that share memory
+        places.add(place)
     # the format sorts tensors by dtype and name, so their order is kept; one entry, since it shuffles several
-    kept = {"facts": facts or {}, "order": list(tensors)}
-    write_bytes(path, save(plain, {"unalike": json.dumps(kept | {"digest": _digest(plain, kept)})}))
+    about = {"facts": facts or {}, "order": list(tensors)}
+    write_bytes(path, save(plain, {"unalike": json.dumps(about | {"digest": _digest(plain, about)})}))
 
 
 def read_tensors(path: Path) -> tuple[Tree, dict[str, Any]]:
     """Read what `write_tensors` wrote. Raises `UnalikeError` for a missing, truncated, changed or foreign file."""
     try:
         with safe_open(path, framework="pt") as file:
-            kept = json.loads(file.metadata()["unalike"])
-            digest = kept.pop("digest")
+            about = json.loads(file.metadata()["unalike"])
+            digest = about.pop("digest")
             # clones lie where torch aligns them; where the file has them, products may round in another way
-            tensors = {name: file.get_tensor(name).clone() for name in kept["order"]}
+            tensors = {name: file.get_tensor(name).clone() for name in about["order"]}
     except (OSError, SafetensorError, TypeError, KeyError, ValueError, AttributeError) as error:
         raise UnalikeError(f"cannot read {path}: {error}; it is no checkpoint of unalike, or it is damaged") from error
-    if _digest(tensors, kept) != digest:
+    if _digest(tensors, about) != digest:
         raise UnalikeError(f"cannot read {path}: its contents are not those that were written; it is damaged")
-    return tensors, kept["facts"]
+    return tensors, about["facts"]
 
 
-def _digest(tensors: Tree, kept: dict[str, Any]) -> str:
+def _digest(tensors: Tree, about: dict[str, Any]) -> str:
     """A checksum of the contents. It finds damage; it does not protect from an attacker."""
-    total = hashlib.blake2b(json.dumps(kept).encode(), digest_size=16)
+    total = hashlib.blake2b(json.dumps(about).encode(), digest_size=16)
     for name, t in tensors.items():
         total.update(f"{name} {t.dtype} {tuple(t.shape)} ".encode())
         total.update(t.reshape(-1).view(torch.uint8).numpy().data if t.numel() else b"")

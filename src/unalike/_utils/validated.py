@@ -17,19 +17,19 @@ C = TypeVar("C", bound=type)
 def validated(cls: C) -> C:
     """Class decorator: a frozen pydantic dataclass that raises `InvalidValue` instead of pydantic's own error."""
     config = pydantic.ConfigDict(extra="forbid", arbitrary_types_allowed=True)
-    made: Any = pydantic.dataclasses.dataclass(frozen=True, config=config)(cls)
-    original, known = made.__init__, fields_of(made)
+    checked_class: Any = pydantic.dataclasses.dataclass(frozen=True, config=config)(cls)
+    original, known = checked_class.__init__, fields_of(checked_class)
 
     @wraps(original)
     def checked(self: Any, *args: Any, **kwargs: Any) -> None:
-        check_keywords(f"{'ua.' if made.__name__ == 'Work' else ''}{made.__name__}", kwargs, known)
+        check_keywords(f"{'ua.' if checked_class.__name__ == 'Work' else ''}{checked_class.__name__}", kwargs, known)
         try:
             original(self, *args, **kwargs)
         except pydantic.ValidationError as error:
             raise InvalidValue(explain_errors(error)) from None
 
-    made.__init__ = checked
-    return made
+    checked_class.__init__ = checked
+    return checked_class
 
 
 def explain_errors(error: pydantic.ValidationError) -> str:

@@ -65,5 +65,5 @@ class ClientData:
 
     def splits(self) -> dict[str, Pair]:
         """Map "train", "test" and "val" to the samples that the client has of each; those it lacks are left out."""
-        found = {split: getattr(self, split) for split in SPLITS}
-        return {split: pair for split, pair in found.items() if pair is not None}
+        pairs = {split: getattr(self, split) for split in SPLITS}
+        return {split: pair for split, pair in pairs.items() if pair is not None}

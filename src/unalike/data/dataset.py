@@ -123,10 +123,10 @@ class Dataset:
 
     def _check_alike(self, train: Pair, test: Pair) -> None:
         for what, a, b in zip(("inputs", "labels"), train, test):
-            found, expected = [(list(t.shape[1:]), str(t.dtype).removeprefix("torch.")) for t in (b, a)]
-            if found != expected:
+            other, expected = [(list(t.shape[1:]), str(t.dtype).removeprefix("torch.")) for t in (b, a)]
+            if other != expected:
                 raise UnalikeError(
-                    f"{self.name}: test {what} have shape {found[0]} and dtype {found[1]}, "
+                    f"{self.name}: test {what} have shape {other[0]} and dtype {other[1]}, "
                     f"expected those of the training set, {expected[0]} and {expected[1]}"
                 )
 
@@ -171,9 +171,9 @@ class Dataset:
                 return self._numbered(places, own, names or own, owner)
             with suppress(KeyError, ValueError):
                 return array_checks.labels(torch.tensor([VALUES[task](name) for name in own])[places], self.name)
-        found = ", ".join(own[:5] if own is not None else [f"{value:g}" for value in y[:5].tolist()])
+        labels = ", ".join(own[:5] if own is not None else [f"{value:g}" for value in y[:5].tolist()])
         raise UnalikeError(
-            f"{self.name}: the labels are {KINDS[self.task.name]} ({found}); {owner} has {KINDS[task]}: "
+            f"{self.name}: the labels are {KINDS[self.task.name]} ({labels}); {owner} has {KINDS[task]}: "
             "write the labels as it has them"
         )
 

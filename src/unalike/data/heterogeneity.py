@@ -76,11 +76,11 @@ def gini(sizes: np.ndarray) -> float:
 
 def summary(sizes: np.ndarray, counts: np.ndarray) -> dict[str, float]:
     """Return all measures by name; for regression (`counts` [K, 0]) those of the sizes only."""
-    held = sizes[sizes > 0]
+    sizes_of_owners = sizes[sizes > 0]
     table = {
         "smallest": float(sizes.min()),
         "largest": float(sizes.max()),
-        "largest / smallest": float(held.max() / held.min()) if len(held) else 1.0,
+        "largest / smallest": float(sizes_of_owners.max() / sizes_of_owners.min()) if len(sizes_of_owners) else 1.0,
         "Gini of sizes": gini(sizes),
     }
     if not counts.sum():

@@ -150,11 +150,11 @@ class PartitionPlan:
         return table
 
     def _labels(self, k: int, classes: Sequence[str] | None) -> tuple[str, str]:
-        held = self.counts[k]
-        if not held.sum():
+        counts = self.counts[k]
+        if not counts.sum():
             return "-", "-"
-        top = held.argmax() if classes is None else classes[held.argmax()]
-        return str((held > 0).sum()), f"{top} ({held.max() / held.sum():.0%})"
+        top = counts.argmax() if classes is None else classes[counts.argmax()]
+        return str((counts > 0).sum()), f"{top} ({counts.max() / counts.sum():.0%})"
 
 
 def _file(path: Path | str) -> Path:

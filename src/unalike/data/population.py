@@ -106,8 +106,8 @@ class Population(Sequence[ClientData]):
             raise UnalikeError(f"{wrong}: the length does not fit {len(self.x)} samples and {len(self.train)} clients")
         for part in (self.train, self.test, self.val):
             if len(part.values) and not 0 <= part.values.min() <= part.values.max() < len(self.x):
-                found = f"{part.values.min()}..{part.values.max()}"
-                raise UnalikeError(f"indices lie in {found}, expected 0..{len(self.x) - 1} for {len(self.x)} samples")
+                span = f"{part.values.min()}..{part.values.max()}"
+                raise UnalikeError(f"indices lie in {span}, expected 0..{len(self.x) - 1} for {len(self.x)} samples")
 
     @classmethod
     def of(

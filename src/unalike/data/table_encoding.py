@@ -229,9 +229,9 @@ def _counts_rows(column: pd.Series) -> bool:
 
 def _check_texts(column: pd.Series, where: str) -> None:
     """Raise `UnalikeError` for many different numbers with a few texts among them, such as "<0.5"."""
-    found = set(texts_of(column[column.notna()]))
-    others = sorted(text for text in found if not _is_number(text))
-    if others and len(found) - len(others) >= max(SURELY_NUMBERS, 4 * len(others)):
+    texts = set(texts_of(column[column.notna()]))
+    others = sorted(text for text in texts if not _is_number(text))
+    if others and len(texts) - len(others) >= max(SURELY_NUMBERS, 4 * len(others)):
         raise UnalikeError(
             f"{where}: column {column.name!r} holds numbers and, between them, texts such as {', '.join(map(repr, others[:3]))}; "
             f"expected numbers or categories: leave these fields empty, which makes them missing values, or {left_out(column.name)}"

@@ -108,12 +108,12 @@ class Normalize:
         return (x - mean) / std
 
     def _channels(self, values: float | tuple[float, ...], x: Tensor) -> Tensor:
-        found = x.new_tensor(values).reshape(-1, 1, 1)
-        if len(found) not in (1, x.shape[-3]):
+        per_channel = x.new_tensor(values).reshape(-1, 1, 1)
+        if len(per_channel) not in (1, x.shape[-3]):
             raise UnalikeError(
-                f"normalize: found {len(found)} numbers, expected 1 or one for each of {x.shape[-3]} channels"
+                f"normalize: found {len(per_channel)} numbers, expected 1 or one for each of {x.shape[-3]} channels"
             )
-        return found
+        return per_channel
 
 
 @registry.register("crop")

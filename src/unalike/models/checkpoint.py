@@ -49,14 +49,14 @@ def start_from(model: Model, path: str | Path, partial: bool = False) -> tuple[M
     Raises:
         UnalikeError: The file cannot be read, does not fit the model (unless `partial`), or has no tensor that fits.
     """
-    found, own = read_state_dict(path), model.state_dict(model.params | model.buffers)
-    other = [n for n, t in found.items() if n in own and not _fits(t, own[n])]
+    stored, own = read_state_dict(path), model.state_dict(model.params | model.buffers)
+    other = [n for n, t in stored.items() if n in own and not _fits(t, own[n])]
     layers = {_layer(n) for n in other}  # the bias of another layer would mean nothing beside this one's weight
-    fitting = {n: t.to(own[n].dtype) for n, t in found.items() if n in own and _layer(n) not in layers}
-    lacking = [n for n in own if n not in found]
-    unknown = [n for n in found if n not in own]
+    fitting = {n: t.to(own[n].dtype) for n, t in stored.items() if n in own and _layer(n) not in layers}
+    lacking = [n for n in own if n not in stored]
+    unknown = [n for n in stored if n not in own]
     if not partial and (lacking or unknown or other):
-        shapes = [f"{n} {list(found[n].shape)} instead of {list(own[n].shape)}" for n in other]
+        shapes = [f"{n} {list(stored[n].shape)} instead of {list(own[n].shape)}" for n in other]
         parts = {"it lacks": lacking, "the model has no": unknown, "other shapes or types:": shapes}
         why = ", ".join(f"{what} {_listed(names)}" for what, names in parts.items() if names)
         raise UnalikeError(
@@ -65,13 +65,13 @@ def start_from(model: Model, path: str | Path, partial: bool = False) -> tuple[M
         )
     if not fitting:
         raise UnalikeError(
-            f"{path} has no tensor that fits the model by name and shape: it has {_listed(list(found))}; expected "
+            f"{path} has no tensor that fits the model by name and shape: it has {_listed(list(stored))}; expected "
             f"{_listed(list(own))}"
         )
     broken = next((n for n, t in fitting.items() if not t.isfinite().all()), None)
     if broken is not None:
         raise UnalikeError(f"{path}: {broken} has numbers that are not finite; expected a checkpoint of a sound model")
-    return model.starting_from(fitting), Start(str(path), partial, _summary(own, found, fitting))
+    return model.starting_from(fitting), Start(str(path), partial, _summary(own, stored, fitting))
 
 
 def read_state_dict(path: str | Path) -> Tree:
@@ -84,17 +84,17 @@ def read_state_dict(path: str | Path) -> Tree:
         )
     is_torch = file.suffix != ".safetensors"
     try:
-        found = torch.load(file, map_location="cpu", weights_only=True) if is_torch else load_file(file)
+        stored = torch.load(file, map_location="cpu", weights_only=True) if is_torch else load_file(file)
     except (OSError, EOFError, RuntimeError, ValueError, KeyError, SafetensorError, pickle.UnpicklingError) as error:
         why = str(error).split("\n")[0][:120]
         raise UnalikeError(
             f"cannot read {file} ({why}); expected .safetensors, or what torch.save(module.state_dict(), FILE) wrote: tensors "
             "alone, since nothing else is read"
         ) from None
-    if not isinstance(found, dict) or not found or not all(isinstance(t, Tensor) for t in found.values()):
-        kinds = f"a dict with {_listed(list(map(str, found)))}" if isinstance(found, dict) else type(found).__name__
+    if not isinstance(stored, dict) or not stored or not all(isinstance(t, Tensor) for t in stored.values()):
+        kinds = f"a dict with {_listed(list(map(str, stored)))}" if isinstance(stored, dict) else type(stored).__name__
         raise UnalikeError(f"{file} holds {kinds}; expected tensors by name: torch.save(module.state_dict(), FILE)")
-    return found
+    return stored
 
 
 def _fits(found: Tensor, own: Tensor) -> bool:

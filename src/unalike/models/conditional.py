@@ -34,13 +34,13 @@ def statistic(model: nn.Module, context: Context, length: int, remedy: str | Non
             f"{kind} needs a statistic of each client's data and found none (context has {sorted(context)}); "
             "add a conditioner to the method, as in \"fedavg + conditional(statistic='covariance')\""
         )
-    found = context[ENTRY][NAME]
-    if tuple(found.shape) != (length,):
+    value = context[ENTRY][NAME]
+    if tuple(value.shape) != (length,):
         raise UnalikeError(
-            f"{kind}: the client's statistic has shape {tuple(found.shape)}, expected ({length},); "
-            + (remedy or f"build the model with statistic={found.numel()}, or choose the statistic it was built for")
+            f"{kind}: the client's statistic has shape {tuple(value.shape)}, expected ({length},); "
+            + (remedy or f"build the model with statistic={value.numel()}, or choose the statistic it was built for")
         )
-    return found
+    return value
 
 
 def fitted(name_or_spec: str, context: Context) -> str:
@@ -50,12 +50,12 @@ def fitted(name_or_spec: str, context: Context) -> str:
     'conditional_mlp(hidden=8, statistic=11)'
     """
     call = read(name_or_spec)
-    found = context.get(ENTRY, {}).get(NAME)
-    if found is None or "statistic" in call.parameters:
+    value = context.get(ENTRY, {}).get(NAME)
+    if value is None or "statistic" in call.parameters:
         return name_or_spec
     if "statistic" not in inspect.signature(registry[call.name]).parameters:
         return name_or_spec
-    return str(Call(call.name, call.parameters | {"statistic": found.numel()}))
+    return str(Call(call.name, call.parameters | {"statistic": value.numel()}))
 
 
 class _Interaction(nn.Module):

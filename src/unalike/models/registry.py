@@ -48,8 +48,8 @@ def model(
     Raises:
         UnalikeError: A name or option is unknown, or the model cannot take inputs of this shape.
     """
-    asked = {"name_or_spec": name_or_spec, "input_shape": input_shape, "classes": classes, "seed": seed}
-    check_kinds(model, asked)
+    arguments = {"name_or_spec": name_or_spec, "input_shape": input_shape, "classes": classes, "seed": seed}
+    check_kinds(model, arguments)
     call = read(name_or_spec)
     shape = tuple(int(n) for n in input_shape)
     if not shape or min(shape) < 1 or (classes is not None and classes < 1):

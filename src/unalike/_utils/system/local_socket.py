@@ -83,13 +83,13 @@ def _receive(client: socket.socket, limit: int) -> bytes:
 
 
 def _exactly(client: socket.socket, count: int) -> bytes:
-    found = bytearray()
-    while len(found) < count:
-        piece = client.recv(min(PIECE, count - len(found)))
+    data = bytearray()
+    while len(data) < count:
+        piece = client.recv(min(PIECE, count - len(data)))
         if not piece:
             raise ConnectionError("the other side closed the connection")
-        found += piece
-    return bytes(found)
+        data += piece
+    return bytes(data)
 
 
 @contextmanager

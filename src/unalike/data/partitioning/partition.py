@@ -116,11 +116,11 @@ def divided_already(
     what: str, remedy: str, partition: str | None, val: float, clients: int | None = None, split: float | None = None
 ) -> None:
     """Raise `UnalikeError` if options of a new partition are given although `what` is divided already."""
-    asked = {"partition": partition, "clients": clients, "split": split, "val": val or None}
-    given = [f"{name}={value!r}" for name, value in asked.items() if value is not None]
-    if given:
+    arguments = {"partition": partition, "clients": clients, "split": split, "val": val or None}
+    words = [f"{name}={value!r}" for name, value in arguments.items() if value is not None]
+    if words:
         raise UnalikeError(
-            f"found {', '.join(given)} beside {what}: it would change nothing; leave it out, or {remedy}"
+            f"found {', '.join(words)} beside {what}: it would change nothing; leave it out, or {remedy}"
         )
 
 

@@ -87,26 +87,26 @@ def read_indices(path: Path | str, samples: int) -> list[ClientIndices]:
     Raises:
         UnalikeError: There are no index files at the path, a number is outside 0..samples-1, or a client has one twice.
     """
-    found = Path(path)
-    if not found.exists():
-        raise UnalikeError(f"found no index files at {found}; expected a folder of them or a JSON file")
-    clients = _read_folder(found) if found.is_dir() else _read_json(found)
+    source = Path(path)
+    if not source.exists():
+        raise UnalikeError(f"found no index files at {source}; expected a folder of them or a JSON file")
+    clients = _read_folder(source) if source.is_dir() else _read_json(source)
     if not clients:
         raise UnalikeError(
-            f"{found} holds no client; expected a folder per client with train.txt, or files such as a.txt"
+            f"{source} holds no client; expected a folder per client with train.txt, or files such as a.txt"
         )
     for client in clients:
-        _check(client, samples, found)
+        _check(client, samples, source)
     return clients
 
 
 def _read_folder(root: Path) -> list[ClientIndices]:
     folders = [p for p in root.iterdir() if (p / "train.txt").is_file() or (p / "test.txt").is_file()]
     if folders:
-        found = [ClientIndices(unquote(p.name), *(_numbers(p / f"{split}.txt") for split in SPLITS)) for p in folders]
+        clients = [ClientIndices(unquote(p.name), *(_numbers(p / f"{split}.txt") for split in SPLITS)) for p in folders]
     else:
-        found = [ClientIndices(unquote(p.stem), _numbers(p), _NONE) for p in root.iterdir() if p.suffix == ".txt"]
-    return sorted(found, key=lambda client: (_counted(client.name), client.name))
+        clients = [ClientIndices(unquote(p.stem), _numbers(p), _NONE) for p in root.iterdir() if p.suffix == ".txt"]
+    return sorted(clients, key=lambda client: (_counted(client.name), client.name))
 
 
 def _counted(name: str) -> list[tuple[bool, int | str]]:

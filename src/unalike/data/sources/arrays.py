@@ -37,8 +37,8 @@ def read_npz(path: Path) -> Dataset:
         )
     with reading(path, "an archive of plain arrays"), archive:
         arrays = {name: archive[name] for name in archive.files if name in NAMES or name.startswith(GROUP)}
-        found = ", ".join(archive.files)
-    return _dataset(path, arrays, found)
+        names = ", ".join(archive.files)
+    return _dataset(path, arrays, names)
 
 
 @layouts.register("*y.npy")

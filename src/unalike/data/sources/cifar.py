@@ -81,10 +81,10 @@ class ArraysOnly(pickle.Unpickler):
 def _table(path: Path, key: bytes) -> dict[bytes, Any]:
     """Read the dictionary in one Python batch. Raises `UnalikeError` if it lacks `key`."""
     with reading(path, "a CIFAR batch", pickle.UnpicklingError, TypeError, AttributeError, OverflowError):
-        found = ArraysOnly(path).load()
-    if not isinstance(found, dict) or key not in found:
-        raise UnalikeError(f"{path} holds {type(found).__name__}, expected a table with {key.decode()}: fetch it again")
-    return found
+        table = ArraysOnly(path).load()
+    if not isinstance(table, dict) or key not in table:
+        raise UnalikeError(f"{path} holds {type(table).__name__}, expected a table with {key.decode()}: fetch it again")
+    return table
 
 
 def _python_batch(file: Path) -> Batch:
@@ -93,8 +93,8 @@ def _python_batch(file: Path) -> Batch:
     coarse = _labels(file, table[b"coarse_labels"]) if b"coarse_labels" in table else None
     x = table.get(b"data")
     if not isinstance(x, np.ndarray) or x.dtype != np.uint8 or x.shape != (len(fine), PIXELS):
-        found = f"{x.dtype} {list(x.shape)}" if isinstance(x, np.ndarray) else type(x).__name__
-        raise UnalikeError(f"{file}: data is {found}, expected uint8 [{len(fine)}, {PIXELS}] for its labels")
+        kind = f"{x.dtype} {list(x.shape)}" if isinstance(x, np.ndarray) else type(x).__name__
+        raise UnalikeError(f"{file}: data is {kind}, expected uint8 [{len(fine)}, {PIXELS}] for its labels")
     return x, fine, coarse
 
 

@@ -41,16 +41,16 @@ def hub(
     parts = [split for split in (train, test) if split is not None]
     columns = (x,) if isinstance(x, str) else x
     tables = _fetch(path, config, parts, (*columns, y))
-    found = [[_joined(row) for row in zip(*(tables[part][column] for column in columns))] for part in parts]
-    flat = list(chain.from_iterable(found))
+    rows_of_parts = [[_joined(row) for row in zip(*(tables[part][column] for column in columns))] for part in parts]
+    flat = list(chain.from_iterable(rows_of_parts))
     samples: Any
     if isinstance(flat[0], str):
-        samples, encoding = tokens(flat, len(found[0]), length, vocabulary, encoding)
+        samples, encoding = tokens(flat, len(rows_of_parts[0]), length, vocabulary, encoding)
     else:
         samples, encoding = _stacked(flat, path), None
     labels = np.concatenate([np.asarray(list(tables[part][y])) for part in parts])
     classes = getattr(tables[train].features[y], "names", None)
-    return Dataset.divided(path.split("/")[-1], samples, labels, len(found[0]), classes, encoding=encoding)
+    return Dataset.divided(path.split("/")[-1], samples, labels, len(rows_of_parts[0]), classes, encoding=encoding)
 
 
 def available() -> bool:

@@ -96,8 +96,8 @@ def decode(files: Sequence[Path], size: Size) -> np.ndarray:
     """Decode images to float32 [N, C, H, W] in 0..1, all of one size."""
     from PIL import Image, ImageOps
 
-    asked = (size, size) if isinstance(size, int | np.integer) else size
-    if asked is not None and min(asked) < 1:
+    shape = (size, size) if isinstance(size, int | np.integer) else size
+    if shape is not None and min(shape) < 1:
         raise UnalikeError(
             f"found size={size!r}, expected 1 or more pixels, such as 64 or (48, 64) for height and width"
         )
@@ -114,13 +114,13 @@ def decode(files: Sequence[Path], size: Size) -> np.ndarray:
                     f"{file} holds pixels of mode {image.mode!r} (32 bits each), expected 8 bits, or 16 of grey in a PNG or TIFF "
                     "file: convert it, so that its largest number is white"
                 )
-    if asked is None and len(headers) > 1:
-        found = ", ".join(f"{h}x{w} ({count})" for (h, w), count in headers.most_common(5))
+    if shape is None and len(headers) > 1:
+        sizes = ", ".join(f"{h}x{w} ({count})" for (h, w), count in headers.most_common(5))
         raise UnalikeError(
-            f"{files[0].parent.parent} holds images of {len(headers)} sizes (height x width, how many): {found}; "
+            f"{files[0].parent.parent} holds images of {len(headers)} sizes (height x width, how many): {sizes}; "
             f"expected one size: resize them with size={headers.most_common(1)[0][0]}"
         )
-    height, width = next(iter(headers)) if asked is None else asked
+    height, width = next(iter(headers)) if shape is None else shape
     x = np.empty((len(files), 1 if grey else 3, height, width), np.float32)
     for row, file in zip(x, files):
         with reading(file, "an image", Image.DecompressionBombError), Image.open(file) as image:
@@ -154,15 +154,15 @@ def _by_folder(path: Path) -> list[Image]:
 
 
 def _folders(path: Path) -> list[Path]:
-    found = sorted(folder for folder in path.iterdir() if folder.is_dir() and not folder.name.startswith("."))
-    if not found:
+    folders = sorted(folder for folder in path.iterdir() if folder.is_dir() and not folder.name.startswith("."))
+    if not folders:
         raise UnalikeError(f"{path} holds no sub-folders, expected one per class with its images in it")
-    return found
+    return folders
 
 
 def _images(folder: Path) -> list[Path]:
-    found = sorted(file for file in folder.glob("*") if file.suffix.lower() in ENDINGS)
-    if not found:
+    files = sorted(file for file in folder.glob("*") if file.suffix.lower() in ENDINGS)
+    if not files:
         below, hint = sorted(sub.name for sub in folder.glob("*/")), ""
         if below:
             hint = (
@@ -171,7 +171,7 @@ def _images(folder: Path) -> list[Path]:
         raise UnalikeError(
             f"the class {folder} has no images, expected at least one {' or '.join(sorted(ENDINGS))}{hint}"
         )
-    return found
+    return files
 
 
 def _text(file: Path) -> str:

@@ -55,19 +55,19 @@ def load(
             folder that was searched and the file to put there.
     """
     folder = data_folder(data_dir)
-    found = _named(str(name_or_path), folder)
-    if isinstance(found, Path):
-        return read(found, encoding, **options)
-    return _build(Call(found.name, found.parameters | options), folder, encoding)
+    source = _named(str(name_or_path), folder)
+    if isinstance(source, Path):
+        return read(source, encoding, **options)
+    return _build(Call(source.name, source.parameters | options), folder, encoding)
 
 
 def table_at(name_or_path: str, data_dir: str | Path | None = None) -> Path | None:
     """Return the table file that `load` would read; None for other data. Raises `UnalikeError` if there is nothing."""
-    found = _named(name_or_path, data_folder(data_dir))
-    if isinstance(found, Path):
-        return found if ending(found.name) in table_files.OPEN else None
-    if found.name == "file" and "path" in found.parameters:
-        return table_at(str(found.parameters["path"]), data_dir)
+    source = _named(name_or_path, data_folder(data_dir))
+    if isinstance(source, Path):
+        return source if ending(source.name) in table_files.OPEN else None
+    if source.name == "file" and "path" in source.parameters:
+        return table_at(str(source.parameters["path"]), data_dir)
     return None
 
 
@@ -103,8 +103,8 @@ def _named(text: str, folder: Path | None) -> Call | Path:
 
 
 def _build(call: Call, folder: Path | None, encoding: Encoding | None) -> Dataset:
-    offered, wanted = {"data_dir": folder, "encoding": encoding}, inspect.signature(registry[call.name]).parameters
-    return registry.build(call, **{name: value for name, value in offered.items() if name in wanted})
+    offered, parameters = {"data_dir": folder, "encoding": encoding}, inspect.signature(registry[call.name]).parameters
+    return registry.build(call, **{name: value for name, value in offered.items() if name in parameters})
 
 
 def _candidates(text: str, folder: Path | None) -> list[Path]:

@@ -164,10 +164,10 @@ def _news(
 
 
 def _part(folder: Path, stem: str) -> Path:
-    found = first_file(folder, f"{stem}.csv", f"{stem}.csv.gz")
-    if found is None:
+    file = first_file(folder, f"{stem}.csv", f"{stem}.csv.gz")
+    if file is None:
         raise UnalikeError(f"{folder} holds no {stem}.csv or {stem}.csv.gz, expected {NEWS_FILES}")
-    return found
+    return file
 
 
 def _rows(file: Path) -> tuple[np.ndarray, Sequence[str]]:

@@ -36,8 +36,8 @@ FOLDER = "UNALIKE_DATA"
 
 def data_folder(named: str | Path | None) -> Path | None:
     """Return the folder of data files: `named` if given, else $UNALIKE_DATA, else None."""
-    found = named if named is not None else os.environ.get(FOLDER)
-    return Path(found).expanduser() if found else None
+    folder = named if named is not None else os.environ.get(FOLDER)
+    return Path(folder).expanduser() if folder else None
 
 
 def ending(name: str) -> str | None:
@@ -76,8 +76,8 @@ def read(path: Path, encoding: Encoding | None = None, **options: Any) -> Datase
 
 def _called(reader: Reader, path: Path, encoding: Encoding | None, options: dict[str, Any]) -> Dataset:
     """Call a reader with its options; the messages about them name the file."""
-    taken = inspect.signature(reader).parameters
-    written = [name for name, p in taken.items() if p.kind is p.KEYWORD_ONLY and name != "encoding"]
+    parameters = inspect.signature(reader).parameters
+    written = [name for name, p in parameters.items() if p.kind is p.KEYWORD_ONLY and name != "encoding"]
     for name, value in options.items():
         if not written:
             raise UnalikeError(
@@ -85,7 +85,7 @@ def _called(reader: Reader, path: Path, encoding: Encoding | None, options: dict
             )
         if name not in written:
             raise UnalikeError(f"{path.name}: {unknown('option', name, written)}")
-    agreed = {"encoding": encoding} if encoding and "encoding" in taken else {}
+    agreed = {"encoding": encoding} if encoding and "encoding" in parameters else {}
     try:
         check_kinds(reader, options)
         return reader(path, **options, **agreed)

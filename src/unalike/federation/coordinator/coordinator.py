@@ -109,14 +109,14 @@ class Coordinator:
     def _roster(self) -> Roster:
         """The roster of the run in the folder, or of a new one; its name is written down before any site hears of it."""
         file = self.directory.path / "roster.json"
-        found = Roster.load(file)
-        if found is None:
-            found = Roster(new_run(), {})
-            found.save(file)
-        if not found.sites:
-            found = self._admitted(found.run)
-            found.save(file)
-        return found
+        roster = Roster.load(file)
+        if roster is None:
+            roster = Roster(new_run(), {})
+            roster.save(file)
+        if not roster.sites:
+            roster = self._admitted(roster.run)
+            roster.save(file)
+        return roster
 
     def _admitted(self, run: str) -> Roster:
         """Ask all enrolled sites; those that answer before the deadline are admitted."""
@@ -124,7 +124,7 @@ class Coordinator:
         mailbox = Mailbox(federation, self.key, self.transport, run, self.control, self._event)
         request: Request = ("admit", AdmitRequest(federation.terms).facts, {})
         names = {site.name for site in federation.sites if not site.revoked}
-        asked = Exchange(
+        exchange = Exchange(
             mailbox=mailbox,
             place=(0, 0),
             requests=dict.fromkeys(sorted(names), lambda: request),
@@ -132,10 +132,10 @@ class Coordinator:
             counts=set(names),
             quorum=federation.enough(len(names)),
         ).run()
-        for site in sorted(asked.values):
-            self.directory.event("admitted", client=site, **asdict(asked.values[site]))
+        for site in sorted(exchange.values):
+            self.directory.event("admitted", client=site, **asdict(exchange.values[site]))
         return Roster(
-            run, {site.name: asked.values[site.name] for site in federation.sites if site.name in asked.values}
+            run, {site.name: exchange.values[site.name] for site in federation.sites if site.name in exchange.values}
         )
 
     def _read(self, site: str, facts: Facts, tensors: Tree) -> SampleCounts:
@@ -167,7 +167,7 @@ class _Sites:
         ]
 
     def stage(self, stage: Stage, index: int, folder: Path | None) -> RemoteStage:
-        made = RemoteStage(
+        remote_stage = RemoteStage(
             stage=stage,
             run_config=self.run_config,
             mailbox=self.mailbox,
@@ -176,8 +176,8 @@ class _Sites:
             offset=self._rounds_done,
             arrived=self.arrived,
         )
-        self._steps.append(made)
-        return made
+        self._steps.append(remote_stage)
+        return remote_stage
 
     def evaluate(self, clients: RemoteStage, result: RoundResult | None, *, train_next: bool) -> tuple[Row, list[Row]]:
         return self.evaluator(clients, result, train_next=train_next)
@@ -195,8 +195,8 @@ class _Sites:
         model = step.model or run_config.model
         state, sizes = step.state, run_config.population.sizes
         values = model.params | model.buffers if state is None else state.params | state.buffers
-        asked = QueryRequest(**asdict(self._step(index, step)), query=repr(step.query))
-        request: Request = ("ask", asked.facts, tree.pack({"model": values} if step.query.needs_model else {}))
+        query_request = QueryRequest(**asdict(self._step(index, step)), query=repr(step.query))
+        request: Request = ("ask", query_request.facts, tree.pack({"model": values} if step.query.needs_model else {}))
         like = unasked(step, model)
         sites = {s.name: k for k, s in enumerate(mailbox.federation.sites) if sizes[k] and not s.revoked}
 
@@ -215,8 +215,8 @@ class _Sites:
             counts=set(sites),
             quorum=mailbox.federation.enough(len(sites)),
         )
-        found = exchange.run().values
-        clients = {sites[name]: found[name] for name in sites if name in found}
+        answers = exchange.run().values
+        clients = {sites[name]: answers[name] for name in sites if name in answers}
         return Answers(tuple(clients), tree.stack(list(clients.values())))
 
     def _step(self, index: int, step: Stage | QueryStep) -> StepRequest:

@@ -112,16 +112,16 @@ class FederationFolder:
         write_bytes(root / "ca.pem", certificates.pem(authority))
         write_bytes(root / "server.pem", certificates.pem(certificate))
         network.save(root / "network.json")
-        made = cls(root)
+        folder = cls(root)
         for name, samples in own.items():
             if samples is not None:
-                write_tensors(made._samples(name), {"x": samples[0], "y": samples[1]})
+                write_tensors(folder._samples(name), {"x": samples[0], "y": samples[1]})
         if start is not None:
             write_tensors(root / START, model.state_dict(model.params | model.buffers))
         for name, key in keys.items():
-            made._write_bundle(name, key, federation)
+            folder._write_bundle(name, key, federation)
         federation.save(root / "federation.toml")  # last: the folder is complete with it
-        return made
+        return folder
 
     def renew(self, hosts: Sequence[str] = ()) -> None:
         """Make a new key and certificate for the server, for the names of the old one and further `hosts`."""
@@ -149,10 +149,10 @@ class FederationFolder:
         self._changed(name, revoked=True).save(self.path / "federation.toml")
 
     def _changed(self, name: str, **values: Any) -> Federation:
-        found = self.federation
-        if found.site(name) is None:
-            raise unknown("site", name, [site.name for site in found.sites])
-        return replace(found, sites=tuple(replace(s, **values) if s.name == name else s for s in found.sites))
+        federation = self.federation
+        if federation.site(name) is None:
+            raise unknown("site", name, [site.name for site in federation.sites])
+        return replace(federation, sites=tuple(replace(s, **values) if s.name == name else s for s in federation.sites))
 
     def _write_bundle(self, name: str, key: PrivateKey, federation: Federation) -> None:
         """Make a key for the site's connection and write its bundle."""
@@ -203,8 +203,8 @@ class FederationFolder:
         file = self._samples(name)
         if not file.exists():
             return None
-        found, _ = read_tensors(file)
-        return found["x"], found["y"]
+        tensors, _ = read_tensors(file)
+        return tensors["x"], tensors["y"]
 
     @property
     def start(self) -> Path | None:

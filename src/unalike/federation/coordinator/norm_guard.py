@@ -33,9 +33,9 @@ class NormGuard:
 
     def faults(self, client_updates: Mapping[str, Norms]) -> dict[str, str]:
         """Site -> why it is refused."""
-        found: dict[str, str] = {}
+        faults: dict[str, str] = {}
         if self.multiple is None:
-            return found
+            return faults
         for what in sorted({what for norms in client_updates.values() for what in norms}):
             now = [norms[what] for norms in client_updates.values() if what in norms]
             usual = median(now + self.seen.get(what, []))
@@ -43,12 +43,12 @@ class NormGuard:
                 if not usual > 0 or what not in norms:
                     continue
                 if what == "update" and not norms[what]:
-                    found.setdefault(site, "its update is zero where others move: it trained nothing")
+                    faults.setdefault(site, "its update is zero where others move: it trained nothing")
                 multiple = self.multiple * (1.0 if what == "update" else LOOSE)
                 if norms[what] > multiple * usual:
                     limit = f"{multiple:g} times the median {usual:.4g}"
-                    found.setdefault(site, f"the norm of its {what} is {norms[what]:.4g}; expected at most {limit}")
-        return found
+                    faults.setdefault(site, f"the norm of its {what} is {norms[what]:.4g}; expected at most {limit}")
+        return faults
 
     def accept(self, client_updates: Mapping[str, Norms]) -> None:
         """Keep the norms of updates that counted."""

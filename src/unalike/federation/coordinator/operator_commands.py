@@ -25,10 +25,10 @@ def listening(path: Path, commands: Mapping[str, Callable[[], Answer]]) -> Itera
 
     def handle(message: bytes) -> bytes:
         try:
-            wanted = str(json.loads(message)["do"])
-            if wanted not in commands:
-                raise UnalikeError(f"unknown command {wanted!r}; expected {', '.join(commands)}")
-            return json.dumps(commands[wanted]()).encode()
+            name = str(json.loads(message)["do"])
+            if name not in commands:
+                raise UnalikeError(f"unknown command {name!r}; expected {', '.join(commands)}")
+            return json.dumps(commands[name]()).encode()
         except UnalikeError as error:
             return json.dumps({"error": str(error)}).encode()
         except (ValueError, KeyError, TypeError):
@@ -47,10 +47,10 @@ class NoAnswer(UnalikeError):
     """A process listens at the socket but has not answered in time."""
 
 
-def command(path: Path, wanted: str) -> Answer:
+def command(path: Path, name: str) -> Answer:
     """Send a command. Raises `UnalikeError` if nothing listens or the command is refused, `NoAnswer` after a timeout."""
     try:
-        found = json.loads(local_socket.ask(path, json.dumps({"do": wanted}).encode(), MAX_BYTES, SECONDS))
+        answer = json.loads(local_socket.ask(path, json.dumps({"do": name}).encode(), MAX_BYTES, SECONDS))
     except TimeoutError:
         raise NoAnswer(
             f"the federation in {path.parent} is up but has not answered for {SECONDS:.0f} s, and may still do it; "
@@ -60,6 +60,6 @@ def command(path: Path, wanted: str) -> Answer:
         raise UnalikeError(
             f"nothing is up in {path.parent}; start it with `unalike federation up {path.parent}`"
         ) from None
-    if "error" in found:
-        raise UnalikeError(found["error"])
-    return dict(found)
+    if "error" in answer:
+        raise UnalikeError(answer["error"])
+    return dict(answer)

@@ -163,7 +163,7 @@ class RoundRequests:
         """The request to a client."""
         plan, group = self.plan, self.plan.group(client)
         broadcast = group.broadcast.to(client)
-        asked = TrainRequest(
+        train_request = TrainRequest(
             **asdict(plan.step),
             method=repr(plan.stage.method),
             group=group.number,
@@ -177,7 +177,7 @@ class RoundRequests:
             fixed=group.digest,
         )
         has = self.holds.get(client) == group.digest
-        return "train", asked.facts, self._sent(broadcast) | ({} if has else group.fixed)
+        return "train", train_request.facts, self._sent(broadcast) | ({} if has else group.fixed)
 
     def read(self, client: int, facts: Facts, tensors: Tree) -> SiteReply:
         """A client's reply. Raises `UnalikeError` for one that its request did not ask for."""

@@ -78,9 +78,9 @@ class OperatorCommands:
             {"name": s.name, "connected": s.name in connected, "samples": s.samples, "revoked": s.revoked}
             for s in self.federation.sites
         ]
-        held = self.control.state == "running" and not self._sites_ready
+        waiting = self.control.state == "running" and not self._sites_ready
         return {
-            "state": "waiting" if held or not self._begin.is_set() else self.control.state,
+            "state": "waiting" if waiting or not self._begin.is_set() else self.control.state,
             "why": self.control.why,
             "round": self.round,
             "rounds": self.federation.rounds,

@@ -110,8 +110,8 @@ def write_diagnosis(folder: FederationFolder, run: Run, log: Log) -> None:
     """Write the page of a finished diagnosis, and log its findings."""
     from unalike.diagnosis.from_counts.run_diagnosis import run_diagnosis
 
-    found = run_diagnosis(run, f"federation {folder.federation.name}")
-    page = found.save(folder.path)
-    for line in (*found.findings, *(f"note: {note}" for note in found.notes)):
+    diagnosis = run_diagnosis(run, f"federation {folder.federation.name}")
+    page = diagnosis.save(folder.path)
+    for line in (*diagnosis.findings, *(f"note: {note}" for note in diagnosis.notes)):
         log(line)
     log(f"diagnosis: {page}")

@@ -31,13 +31,13 @@ class UpdateStore:
 
     def stacked(self, clients: Sequence[int]) -> ClientUpdate:
         """Updates along a leading [k], for methods that look at all of them at once."""
-        found: Tree = {}
+        stack: Tree = {}
         for i, client in enumerate(clients):
             one = self._tree(client)
-            found = found or tree.map(lambda t: t.new_empty((len(clients), *t.shape)), one)
+            stack = stack or tree.map(lambda t: t.new_empty((len(clients), *t.shape)), one)
             for name, t in one.items():
-                found[name][i] = t
-        return nested(found)
+                stack[name][i] = t
+        return nested(stack)
 
     def clear(self) -> None:
         """Forget all of them."""

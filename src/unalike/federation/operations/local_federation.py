@@ -64,8 +64,11 @@ def _folder(
     terms = terms | {"data": Schema(population.input_shape, classes, task, tokens, population.encoding)}
     if (out / "federation.toml").exists():
         folder = FederationFolder(out)
-        found = folder.federation
-        if replace(found, **terms) != found or {site.name: site.samples for site in found.sites} != sizes:
+        federation = folder.federation
+        if (
+            replace(federation, **terms) != federation
+            or {site.name: site.samples for site in federation.sites} != sizes
+        ):
             raise _another_federation(out)
     else:
         folder = FederationFolder.create(

@@ -59,14 +59,14 @@ class Bundle:
         """Read a bundle under strict limits. Raises `UnalikeError` for anything that is not a valid bundle."""
         try:
             with zipfile.ZipFile(path) as archive:
-                found = {info.filename: info for info in archive.infolist()}
+                infos = {info.filename: info for info in archive.infolist()}
                 if sorted(i.filename for i in archive.infolist()) != sorted(FILES):
                     raise UnalikeError(f"{path} is not a site's bundle; expected exactly {', '.join(FILES)} in it")
-                if max(info.file_size for info in found.values()) > MAX_FILE_BYTES:
+                if max(info.file_size for info in infos.values()) > MAX_FILE_BYTES:
                     raise UnalikeError(
                         f"{path} holds a file of more than {MAX_FILE_BYTES} bytes; it is not a site's bundle"
                     )
-                contents = {name: _content(archive, found[name]) for name in FILES}
+                contents = {name: _content(archive, infos[name]) for name in FILES}
             about = json.loads(contents["site.json"])
             site, address = str(about["site"]), str(about["address"])
             federation = Federation.of(tomllib.loads(contents["federation.toml"].decode()))

@@ -41,15 +41,15 @@ class Head:
 
     def __post_init__(self) -> None:
         for what in ("run", "site", "kind"):
-            found = getattr(self, what)
-            if not isinstance(found, str) or not NAME.fullmatch(found):
+            value = getattr(self, what)
+            if not isinstance(value, str) or not NAME.fullmatch(value):
                 raise Malformed(
-                    f"{what} {str(found)[:80]!a}; expected a name of 1 to 64 letters, digits, '.', '_', '-'"
+                    f"{what} {str(value)[:80]!a}; expected a name of 1 to 64 letters, digits, '.', '_', '-'"
                 )
         for what in ("stage", "round"):
-            found = getattr(self, what)
-            if type(found) is not int or not 0 <= found < 2**31:
-                raise Malformed(f"{what} {str(found)[:40]!a}; expected a number from 0 to 2**31")
+            value = getattr(self, what)
+            if type(value) is not int or not 0 <= value < 2**31:
+                raise Malformed(f"{what} {str(value)[:40]!a}; expected a number from 0 to 2**31")
         if not isinstance(self.answers, str) or not HEX.fullmatch(self.answers):
             raise Malformed("`answers` is not a digest")
 
@@ -94,14 +94,14 @@ def unseal(message: bytes, key: PublicKey, limits: Limits = Limits()) -> Envelop
         key.verify(message[end : end + SIGNATURE], message[:end])
     except InvalidSignature:
         raise Malformed("the signature is not by the key that was enrolled") from None
-    found, body = read_json(message[start:end]), memoryview(message)[end + SIGNATURE :]
-    if (found.pop("bytes", None), found.pop("body", None)) != (len(body), digest(body)):
+    fields, body = read_json(message[start:end]), memoryview(message)[end + SIGNATURE :]
+    if (fields.pop("bytes", None), fields.pop("body", None)) != (len(body), digest(body)):
         raise Malformed("the body is not the one that was signed")
     try:
-        head = Head(**found)
+        head = Head(**fields)
     except TypeError:
         raise Malformed(
-            f"a head with the fields {', '.join(found)[:200]!a}; expected {', '.join(Head.__annotations__)}"
+            f"a head with the fields {', '.join(fields)[:200]!a}; expected {', '.join(Head.__annotations__)}"
         ) from None
     return Envelope(head, body, identity(message))
 

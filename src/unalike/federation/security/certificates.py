@@ -66,17 +66,17 @@ def server(
 
 def hosts_of(certificate: x509.Certificate) -> list[str]:
     """The names and addresses that a server's certificate is for."""
-    found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    return [str(name.value) for name in found]
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    return [str(name.value) for name in names]
 
 
 def read(key: bytes, certificate: bytes) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
     """A private key and a certificate from PEM. Raises `UnalikeError`."""
     try:
-        found = serialization.load_pem_private_key(key, None)
-        if not isinstance(found, ec.EllipticCurvePrivateKey):
+        private = serialization.load_pem_private_key(key, None)
+        if not isinstance(private, ec.EllipticCurvePrivateKey):
             raise ValueError("not of an elliptic curve")
-        return found, x509.load_pem_x509_certificate(certificate)
+        return private, x509.load_pem_x509_certificate(certificate)
     except (ValueError, TypeError) as error:
         raise UnalikeError(f"a key or certificate that cannot be read: {error}; restore the folder's files") from None
 

@@ -38,9 +38,9 @@ def private_key(text: str) -> PrivateKey:
 
 def _raw(text: str) -> bytes:
     try:
-        found = bytes.fromhex(text)
+        raw = bytes.fromhex(text)
     except ValueError:
-        found = b""
-    if len(found) != 32:
+        raw = b""
+    if len(raw) != 32:
         raise UnalikeError("a key that cannot be read; expected 64 hexadecimal digits") from None
-    return found
+    return raw

@@ -21,12 +21,12 @@ from unalike.federation.protocol.federation_file import Federation, Schema
 
 def site_data(federation: Federation, data: str, data_dir: Path | None, site: str) -> ClientData:
     """A site's samples. Without a test set every fifth sample of a class is for testing; `val` takes validation samples."""
-    found = _read(federation.data, data, data_dir)
-    (x, y), test = found.train, found.test
+    dataset = _read(federation.data, data, data_dir)
+    (x, y), test = dataset.train, dataset.test
     if test is None:
         tests = torch.from_numpy(every_fifth(y.numpy()))
         x, y, test = x[~tests], y[~tests], (x[tests], y[tests])
-    y, test = _labelled(y, found, federation.data), (test[0], _labelled(test[1], found, federation.data))
+    y, test = _labelled(y, dataset, federation.data), (test[0], _labelled(test[1], dataset, federation.data))
     if not federation.val:
         return ClientData(train=(x, y), test=test, name=site)
     chosen = share_apart(np.arange(len(y)), federation.val, federation.seed, federation.number(site))
@@ -36,16 +36,16 @@ def site_data(federation: Federation, data: str, data_dir: Path | None, site: st
 
 def own_samples(schema: Schema, data: str, data_dir: Path | None = None) -> Pair:
     """All samples of a data set or file as (x, y)."""
-    found = _read(schema, data, data_dir)
-    x, y = found.merged()
-    return x, _labelled(y, found, schema)
+    dataset = _read(schema, data, data_dir)
+    x, y = dataset.merged()
+    return x, _labelled(y, dataset, schema)
 
 
 def _read(schema: Schema, data: str, data_dir: Path | None) -> Dataset:
     """Load a data set or file; tables use the federation's encoding. Raises `UnalikeError` for texts without an encoding."""
-    found = load(data, data_dir, encoding=schema.encoding)
-    if schema.encoding is None and found.encoding is not None:
-        if found.encoding.words is not None:
+    dataset = load(data, data_dir, encoding=schema.encoding)
+    if schema.encoding is None and dataset.encoding is not None:
+        if dataset.encoding.words is not None:
             raise UnalikeError(
                 f"{data}: the federation agreed on no vocabulary, and this table's own would number words in its own way; "
                 "make the federation with `--like` a table of texts, or hand out tokens of one vocabulary (.npz)"
@@ -55,9 +55,9 @@ def _read(schema: Schema, data: str, data_dir: Path | None) -> Dataset:
             "categories; make the federation with `--like` a table, or agree on numbers (.npz)",
             stacklevel=3,
         )
-    return found
+    return dataset
 
 
-def _labelled(y: Tensor, found: Dataset, schema: Schema) -> Tensor:
+def _labelled(y: Tensor, dataset: Dataset, schema: Schema) -> Tensor:
     """Labels in the federation's classes. Raises `UnalikeError` for an unknown class and for labels of another type."""
-    return found.labelled(y, schema.task, schema.names, "the federation")
+    return dataset.labelled(y, schema.task, schema.names, "the federation")

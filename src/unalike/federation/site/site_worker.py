@@ -135,17 +135,17 @@ class SiteWorker:
     def _opened(self, request: Envelope, kind: type[S]) -> tuple[S, Tree]:
         """The request's facts, checked against the terms and the samples at admission; and its tensors."""
         facts, tensors = request.open(self.limits)
-        asked, samples = kind.read(facts), self.folder.admitted_samples(request.head.run)
-        self._check_terms(asked)
+        step, samples = kind.read(facts), self.folder.admitted_samples(request.head.run)
+        self._check_terms(step)
         if samples is not None and samples != self.samples:
             raise UnalikeError(
                 f"the samples of {self.name!r} are not those that it was admitted to this run with; join with the data that the "
                 "run began with, or ask the coordinator for a new run"
             )
-        return asked, tensors
+        return step, tensors
 
-    def _check_terms(self, asked: AdmitRequest) -> None:
-        if asked.terms != self.federation.terms:
+    def _check_terms(self, admit_request: AdmitRequest) -> None:
+        if admit_request.terms != self.federation.terms:
             raise UnalikeError(
                 "the coordinator runs other terms than this site agreed to (method, model, work, seed, data, protocol, sites); "
                 "compare the federation files"
@@ -165,22 +165,22 @@ class SiteWorker:
         return {split: len(self._rows(split)) for split in PARTS}, {}
 
     def _train(self, request: Envelope) -> Answer:
-        asked, tensors = self._opened(request, TrainRequest)
+        step, tensors = self._opened(request, TrainRequest)
         me, update = self.number, None
-        tensors = self._with_fixed(request, asked, tensors)
-        group, broadcast = self._broadcast(request, asked, tree.unpack(self._on_device(tensors)))
+        tensors = self._with_fixed(request, step, tensors)
+        group, broadcast = self._broadcast(request, step, tree.unpack(self._on_device(tensors)))
         group.state = ServerState(broadcast.round, broadcast.params, broadcast.buffers, {})
-        group.accepted = _accepted_rounds(me, asked.accepted)
+        group.accepted = _accepted_rounds(me, step.accepted)
         group.client_states.keep_from(broadcast.round)
         group.client_states.prune(group.accepted)
-        models = {name: _predict_of(name)(group, me, broadcast) for name in asked.evaluate}
+        models = {name: _predict_of(name)(group, me, broadcast) for name in step.evaluate}
         sums = {name: self._metric_sums(predict) for name, predict in models.items()}
         if models:
             self._keep_model(request, group, models.get("personal") or models["clients"])
-        if asked.train:
-            update = group.executor.run(broadcast, [me], group.accepted, asked.population).one(me)
+        if step.train:
+            update = group.executor.run(broadcast, [me], group.accepted, step.population).one(me)
             group.client_states.save({me: broadcast.round})
-        if update is not None and asked.local:
+        if update is not None and step.local:
             group.accepted = {me: broadcast.round}
             sums["local"] = self._metric_sums(group.local_model(me, group.state, update))
         return {"tallies": sums}, {} if update is None else flat(update)
@@ -201,20 +201,20 @@ class SiteWorker:
         self.folder.write_model(run, self.run_config, self.name, values, encoding)
 
     def _ask(self, request: Envelope) -> Answer:
-        asked, tensors = self._opened(request, QueryRequest)
-        return {}, self._query_answers(asked, tree.unpack(tensors), ["model"])[0]
+        step, tensors = self._opened(request, QueryRequest)
+        return {}, self._query_answers(step, tree.unpack(tensors), ["model"])[0]
 
     def _choose(self, request: Envelope) -> Answer:
         """The number of the model with the smallest answer; the answers themselves stay here."""
-        asked, tensors = self._opened(request, ChooseRequest)
-        answers = self._query_answers(asked, tree.unpack(tensors), [str(i) for i in range(asked.groups)])
+        step, tensors = self._opened(request, ChooseRequest)
+        answers = self._query_answers(step, tree.unpack(tensors), [str(i) for i in range(step.groups)])
         numbers = [float(number) for answer in answers for number in answer.values()]
         return {"choice": min(range(len(numbers)), key=numbers.__getitem__)}, {}
 
-    def _query_answers(self, asked: QueryRequest, models: dict[str, Tree], names: list[str]) -> list[Tree]:
+    def _query_answers(self, step: QueryRequest, models: dict[str, Tree], names: list[str]) -> list[Tree]:
         """The answers to a query about each of the named models."""
-        query = queries.build(parse_one(self._check_agreed(asked.query)))
-        model = model_of_step(self.run_config, asked)
+        query = queries.build(parse_one(self._check_agreed(step.query)))
+        model = model_of_step(self.run_config, step)
         settings, chain = replace(self.run_config.settings, model=model), self.run_config.options.chain
         answers, secret = [], self.folder.secret(self.samples)
         for name in names:
@@ -223,24 +223,22 @@ class SiteWorker:
             answers.append(ask_client(query, settings, state, self.population, self.number, chain, secret))
         return answers
 
-    def _broadcast(
-        self, request: Envelope, asked: TrainRequest, found: dict[str, Tree]
-    ) -> tuple[ModelGroup, Broadcast]:
+    def _broadcast(self, request: Envelope, step: TrainRequest, trees: dict[str, Tree]) -> tuple[ModelGroup, Broadcast]:
         """This site's model group, and the broadcast to it."""
-        group = self._group(request, asked, Method.parse(self._check_agreed(asked.method)), found)
+        group = self._group(request, step, Method.parse(self._check_agreed(step.method)), trees)
         model = group.settings.model
-        params = _received(model.params, found.get("params", {}) | found.get("fixed.params", {}))
-        buffers = _received(model.buffers, found.get("buffers", {}) | found.get("fixed.buffers", {}))
-        messages = {n.removeprefix("messages."): t for n, t in found.items() if n.startswith("messages.")}
-        return group, Broadcast(asked.round, params, buffers, messages, asked.lr)
+        params = _received(model.params, trees.get("params", {}) | trees.get("fixed.params", {}))
+        buffers = _received(model.buffers, trees.get("buffers", {}) | trees.get("fixed.buffers", {}))
+        messages = {n.removeprefix("messages."): t for n, t in trees.items() if n.startswith("messages.")}
+        return group, Broadcast(step.round, params, buffers, messages, step.lr)
 
-    def _group(self, request: Envelope, asked: TrainRequest, method: Method, found: dict[str, Tree]) -> ModelGroup:
+    def _group(self, request: Envelope, asked: TrainRequest, method: Method, trees: dict[str, Tree]) -> ModelGroup:
         run, step, number = key = request.head.run, request.head.stage, asked.group
         if key not in self._groups:
             self._groups = {k: g for k, g in self._groups.items() if k[:2] == key[:2]}  # drop those of earlier steps
-            shared = Batch(found["shared"]["x"], found["shared"]["y"]) if "shared" in found else None
+            shared = Batch(trees["shared"]["x"], trees["shared"]["y"]) if "shared" in trees else None
             derived = asked.derived
-            model = _initial_model(model_of_step(self.run_config, asked), found) if derived else self.run_config.model
+            model = _initial_model(model_of_step(self.run_config, asked), trees) if derived else self.run_config.model
             stage = Stage("site", method, 1, {"own": (self.number,)}, model=model, shared=shared)
             work = method.local_work(self.run_config.work)
             settings = replace(self.run_config.settings, model=model, work=work, proxy=None)
@@ -271,13 +269,13 @@ class SiteWorker:
     def _on_device(self, tensors: Tree) -> Tree:
         return tree.map(lambda t: t.to(self.population.x.device), tensors)
 
-    def _with_fixed(self, request: Envelope, asked: TrainRequest, tensors: Tree) -> Tree:
+    def _with_fixed(self, request: Envelope, step: TrainRequest, tensors: Tree) -> Tree:
         """The tensors with those that are sent once for the whole step, which are on disk if this request does not bring them."""
-        if not asked.fixed:
+        if not step.fixed:
             return tensors
         received = {n: t for n, t in tensors.items() if n.startswith(FIXED_PREFIXES)}
         fixed = self.folder.fixed_tensors(request.head.run, request.head.stage, received)
-        if checksum(fixed) != asked.fixed:
+        if checksum(fixed) != step.fixed:
             raise Malformed(
                 "the fixed tensors of this step do not have the digest in the request; expected them to be sent again"
             )
@@ -288,16 +286,16 @@ def _accepted_rounds(client: int, accepted: int | None) -> dict[int, int]:
     return {} if accepted is None else {client: accepted}
 
 
-def _received(own: Tree, given: Tree) -> Tree:
+def _received(values: Tree, received: Tree) -> Tree:
     """The site's own values, replaced by the received ones; names, shapes and types must match. Raises `UnalikeError`."""
-    check_tree(given, {n: own.get(n, t.new_empty(0, 0)) for n, t in given.items()})
-    return own | given
+    check_tree(received, {n: values.get(n, t.new_empty(0, 0)) for n, t in received.items()})
+    return values | received
 
 
-def _initial_model(model: Model, found: dict[str, Tree]) -> Model:
+def _initial_model(model: Model, trees: dict[str, Tree]) -> Model:
     """A model that the plan made, with the values at the start of the step: client states start from those not averaged."""
-    params = _received(model.params, found.get("fixed.params", {}))
-    buffers = _received(model.buffers, found.get("buffers", {}) | found.get("fixed.buffers", {}))
+    params = _received(model.params, trees.get("fixed.params", {}))
+    buffers = _received(model.buffers, trees.get("buffers", {}) | trees.get("fixed.buffers", {}))
     return Model(model.module(params, buffers))
 
 
