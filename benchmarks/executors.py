@@ -24,11 +24,10 @@ from torch import nn
 import unalike as ua
 from unalike.engine.threads import keep_freed_memory
 from unalike.methods.plan import steps_of
-from unalike.runtime.backend import LocalBackend
+from unalike.runtime.local_backend import LocalBackend
+from unalike.runtime.processes.launch import backend_here
 from unalike.runtime.round_loop import run_round
 from unalike.runtime.run_config import prepare_run
-from unalike.runtime.stage_runner import StageRunner
-from unalike.runtime.worker_loop import worker_pool_for
 
 
 @dataclass(frozen=True)
@@ -115,12 +114,14 @@ def ours(
     run_config = run_config.here()
     assert run_config.population.x.device.type == torch.device(device).type
     stage = next(steps_of(run_config.plan, run_config.plan_inputs))
-    if not executor.startswith("distributed"):
-        return partial(run_round, StageRunner(run_config, stage))
-    worker_pool = stack.enter_context(worker_pool_for(run_config))
-    runner = LocalBackend(run_config, worker_pool).stage(stage, 0, None)
-    runner.start()
-    return partial(run_round, runner)
+    backend = (
+        stack.enter_context(backend_here(run_config))
+        if executor.startswith("distributed")
+        else LocalBackend(run_config)
+    )
+    clients_of_stage = backend.stage(stage, 0, None)
+    clients_of_stage.start()
+    return partial(run_round, clients_of_stage)
 
 
 def measured(load: Workload, device: str) -> dict[str, list[float]]:

@@ -25,9 +25,9 @@ from unalike.engine.batched import Batched
 from unalike.engine.compiled.compiled_training import kernels
 from unalike.engine.threads import keep_freed_memory
 from unalike.methods.plan import steps_of
+from unalike.runtime.local_backend import LocalStage
 from unalike.runtime.round_loop import run_round
 from unalike.runtime.run_config import prepare_run
-from unalike.runtime.stage_runner import StageRunner
 
 
 def steps(name: str) -> Callable[[], None]:
@@ -48,17 +48,19 @@ def steps(name: str) -> Callable[[], None]:
     return round_
 
 
-def stage_runner(name: str, executor: str) -> StageRunner:
+def first_stage(name: str, executor: str) -> LocalStage:
     """FedAvg on the workload with an executor."""
     clients = [ua.ClientData(train=(torch.from_numpy(x), torch.from_numpy(y))) for x, y in zip(*arrays(name))]
     work = ua.Work(batch_size=WORKLOADS[name].batch, lr=LR, momentum=MOMENTUM)
     run_config = prepare_run("fedavg", clients, model=network(name), rounds=1, work=work, executor=executor)
-    return StageRunner(run_config, next(steps_of(run_config.plan, run_config.plan_inputs)))
+    stage = LocalStage(run_config, next(steps_of(run_config.plan, run_config.plan_inputs)))
+    stage.start()
+    return stage
 
 
 def compiled(name: str, spent: list[float]) -> Callable[[], object] | None:
     """A round in compiled loops, or None if they cannot train the model; adds the seconds of each call to `spent`."""
-    runner = stage_runner(name, "batched")
+    runner = first_stage(name, "batched")
     [group] = runner.state.groups.values()
     loops = kernels()
     if loops is None or not isinstance(group.executor, Batched) or not group.executor.uses_compiled_loops:
@@ -79,7 +81,7 @@ def compiled(name: str, spent: list[float]) -> Callable[[], object] | None:
 def main(name: str, rounds: int) -> None:
     torch.set_num_threads(1)
     keep_freed_memory()  # as every run does
-    calls = {"steps": steps(name), "ours": partial(run_round, stage_runner(name, "loop"))}
+    calls = {"steps": steps(name), "ours": partial(run_round, first_stage(name, "loop"))}
     spent: list[float] = []
     if (inside := compiled(name, spent)) is not None:
         calls["compiled"] = inside

@@ -23,9 +23,9 @@ from unalike.core.tasks import task_for
 from unalike.data import Population
 from unalike.data.ragged import NumberedNames, Ragged
 from unalike.methods.plan import steps_of
+from unalike.runtime.local_backend import LocalStage
 from unalike.runtime.round_loop import run_round
 from unalike.runtime.run_config import prepare_run
-from unalike.runtime.stage_runner import StageRunner
 
 SAMPLES, EACH, FEATURES, CLASSES = 8000, 8, 32, 10
 ROUNDS = 40
@@ -53,7 +53,8 @@ def measured(method: str, clients: int, cohort: int) -> dict[str, float]:
         executor="batched",
         participation=cohort / clients,
     )
-    runner = StageRunner(run_config, next(steps_of(run_config.plan, run_config.plan_inputs)))
+    runner = LocalStage(run_config, next(steps_of(run_config.plan, run_config.plan_inputs)))
+    runner.start()
     setup, seconds = time.perf_counter() - started, []
     for _ in range(ROUNDS):
         done = run_round(runner)

@@ -19,8 +19,8 @@ from unalike.core.nests import map_tensors
 from unalike.core.views import Cohort, ServerState
 from unalike.engine.threads import threads_for
 from unalike.methods.plan import steps_of
+from unalike.runtime.local_backend import LocalStage
 from unalike.runtime.run_config import prepare_run
-from unalike.runtime.stage_runner import StageRunner
 from unalike.training.aggregation import StreamingSum
 from unalike.training.server_update import advance, advance_from_sums, initial_server_state, make_broadcast, sum_weights
 
@@ -56,8 +56,8 @@ def folded(method: str) -> Callable[[], object]:
     return call
 
 
-def trained(method: str) -> tuple[StageRunner, ServerState, Cohort]:
-    """A stage runner, its initial server state, and the client updates of a round."""
+def trained(method: str) -> tuple[LocalStage, ServerState, Cohort]:
+    """A stage, its initial server state, and the client updates of a round."""
     run_config = prepare_run(
         method,
         clients(CLIENTS, (3, 8, 8)),
@@ -67,7 +67,8 @@ def trained(method: str) -> tuple[StageRunner, ServerState, Cohort]:
         executor="loop",
     )
     stage = next(steps_of(run_config.plan, run_config.plan_inputs))
-    runner = StageRunner(run_config, stage)
+    runner = LocalStage(run_config, stage)
+    runner.start()
     [group] = runner.state.groups.values()
     state, ids = initial_server_state(stage.method, runner.state.settings), list(range(CLIENTS))
     broadcast = make_broadcast(stage.method, runner.state.settings, state, CLIENTS, ids)

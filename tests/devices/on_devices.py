@@ -21,7 +21,7 @@ from unalike.engine.multiprocess import worker_pool
 from unalike.engine.multiprocess.channel import Channel
 from unalike.methods.part import registry
 from unalike.methods.plan import plan
-from unalike.runtime import worker_loop
+from unalike.runtime.processes import worker_process
 
 plan("fedavg")  # fills the registry
 NAMES = sorted(set(registry) - {"cluster_oracle"})
@@ -133,7 +133,7 @@ def test_auto_executor_on_device_is_chosen(long, monkeypatch):
     monkeypatch.setattr(auto, "WORTH", 2.0)  # four clients are enough to be stacked
     with pretended():
         found = train("moon", f"{KIND}:0", "auto")
-    why = found._runner.why
+    why = found._runner.executor
     assert ("measured" in why) == (long == 0)
     assert "batched(chunk=" in why if long == 0 else why.startswith("batched")  # what is faster here, a clock decides
     same(found, train("moon", "cpu", "batched"))
@@ -167,14 +167,14 @@ def test_worker_processes_have_own_devices(method, nccl, tmp_path):
 
 
 def train_in_a_team(method, nccl, folder):
-    second, follow = Path(folder) / "second", worker_loop._follow
+    second, follow = Path(folder) / "second", worker_process.follow
 
     def noted(worker_pool, make):
         worker = make()
         second.write_text(str(worker.run_config.population.x.device))
         follow(worker_pool, lambda: worker)
 
-    worker_loop._follow, nccl_module.BACKENDS[KIND] = noted, Wires
+    worker_process.follow, nccl_module.BACKENDS[KIND] = noted, Wires
     with pretended():
         found = train(method, KIND, f"distributed(workers=2, inner='batched', nccl={nccl})")
     assert second.read_text() == f"{KIND}:1"

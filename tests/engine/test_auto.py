@@ -16,10 +16,10 @@ from unalike.engine.batched import Batched, cuts
 from unalike.engine.compiled import compiled_training
 from unalike.methods.plan import steps_of
 from unalike.methods.roles import Objective
-from unalike.runtime import worker_loop
+from unalike.runtime.local_backend import LocalStage
+from unalike.runtime.processes import launch
 from unalike.runtime.round_loop import run_round
 from unalike.runtime.run_config import prepare_run
-from unalike.runtime.stage_runner import StageRunner
 
 
 def clients(count=12, samples=20):
@@ -39,17 +39,19 @@ def measures(monkeypatch):
 def runner_of(people, model="mlp(hidden=(8,))", rounds=5, executor="auto", method="fedavg", **more):
     work = ua.Work(batch_size=5)
     run_config = prepare_run(method, people, model=model, rounds=rounds, work=work, executor=executor, **more)
-    return StageRunner(run_config, next(steps_of(run_config.plan, run_config.plan_inputs)))
+    stage = LocalStage(run_config, next(steps_of(run_config.plan, run_config.plan_inputs)))
+    stage.start()
+    return stage
 
 
 def test_auto_short_run_is_decided_by_rule(monkeypatch):
     loops = "batched: compiled loops train the model"
-    assert runner_of(clients()).why == runner_of(clients(1)).why == loops
+    assert runner_of(clients()).executor == runner_of(clients(1)).executor == loops
     monkeypatch.setattr(compiled_training, "kernels", lambda: None)
-    assert runner_of(clients()).why == "batched: the model is small and dense"
-    assert runner_of(clients(1)).why.startswith("loop: one client")
-    assert runner_of(clients(3)).why.startswith("loop: stacking would do the work of 3.0 clients")
-    assert runner_of(clients(), executor="loop").why == "loop: asked for"
+    assert runner_of(clients()).executor == "batched: the model is small and dense"
+    assert runner_of(clients(1)).executor.startswith("loop: one client")
+    assert runner_of(clients(3)).executor.startswith("loop: stacking would do the work of 3.0 clients")
+    assert runner_of(clients(), executor="loop").executor == "loop: asked for"
 
 
 def test_auto_convolutions_are_compiled_unless_threads_would_idle(monkeypatch):
@@ -57,13 +59,14 @@ def test_auto_convolutions_are_compiled_unless_threads_would_idle(monkeypatch):
     images = [ua.ClientData(train=(torch.randn(5, 1, 8, 8, generator=g), torch.arange(5) % 3)) for _ in range(3)]
     loops = "batched: compiled loops train the model"
     monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
-    assert runner_of(images, model="cnn(channels=4)").why == loops
+    assert runner_of(images, model="cnn(channels=4)").executor == loops
     assert (
-        runner_of(images, model="cnn(channels=4, norm='batch')").why == "loop: stacked convolutions are slower on a CPU"
+        runner_of(images, model="cnn(channels=4, norm='batch')").executor
+        == "loop: stacked convolutions are slower on a CPU"
     )
     monkeypatch.setattr(auto, "SHARED", 0.0)
-    assert runner_of(images, model="cnn(channels=4)").why.startswith("loop: threads share a step")
-    assert runner_of(clients(3)).why == runner_of(images * 2, model="cnn(channels=4)").why == loops
+    assert runner_of(images, model="cnn(channels=4)").executor.startswith("loop: threads share a step")
+    assert runner_of(clients(3)).executor == runner_of(images * 2, model="cnn(channels=4)").executor == loops
 
 
 @pytest.mark.parametrize(("width", "executor"), [(8, "batched"), (256, "loop")])
@@ -71,7 +74,7 @@ def test_auto_transformer_is_stacked_only_if_small(width, executor):
     layer = torch.nn.TransformerEncoderLayer(width, 2, 2 * width, dropout=0.0, batch_first=True)
     model = torch.nn.Sequential(torch.nn.Linear(8, 12 * width), torch.nn.Unflatten(1, (12, width)), layer)
     model = torch.nn.Sequential(model, torch.nn.Flatten(), torch.nn.Linear(12 * width, 3))
-    why = runner_of(clients(24), model=model).why
+    why = runner_of(clients(24), model=model).executor
     assert why.startswith(executor), why
     assert ("a step is work enough" in why) == (executor == "loop")
 
@@ -86,13 +89,13 @@ def test_auto_recurrent_model_takes_loop(kind):
         def forward(self, x):
             return self.head(self.layer(x.unflatten(1, (4, 2)))[0][:, -1])
 
-    why = runner_of(clients(24), model=Reader()).why
+    why = runner_of(clients(24), model=Reader()).executor
     assert why == "loop: torch computes stacked recurrent layers one after the other"
 
 
 def test_auto_clients_without_samples_do_not_matter(monkeypatch):
     monkeypatch.setattr(compiled_training, "kernels", lambda: None)
-    assert runner_of(clients(70, samples=0) + clients()).why == "batched: the model is small and dense"
+    assert runner_of(clients(70, samples=0) + clients()).executor == "batched: the model is small and dense"
 
 
 class Activated(torch.nn.BatchNorm1d):
@@ -106,7 +109,7 @@ def test_batched_batch_norm_with_own_forward_is_refused():
     model = torch.nn.Sequential(torch.nn.Linear(8, 8), Activated(8), torch.nn.Linear(8, 3))
     chosen = runner_of(clients(), model=model)
     assert (
-        chosen.why
+        chosen.executor
         == "loop: the model cannot be stacked: padding would count in a batch norm with a forward of its own (Activated)"
     )
     run_round(chosen)
@@ -203,7 +206,7 @@ def test_padding_check_model_using_batch_statistics_is_refused(model, where, dro
     model = torch.nn.Sequential(model, torch.nn.Flatten(), torch.nn.Dropout(dropout), torch.nn.LazyLinear(3))
     model(torch.randn(4, 8))
     chosen = runner_of(clients(), model=model)
-    assert re.match(f"loop: the model cannot be stacked: padding would count in .*{where}", chosen.why)
+    assert re.match(f"loop: the model cannot be stacked: padding would count in .*{where}", chosen.executor)
     with pytest.raises(ua.UnalikeError, match="padding would count"):
         run_round(runner_of(clients(), model=model, executor="batched"))
 
@@ -228,10 +231,10 @@ def test_padding_check_plain_mean_in_own_part_is_refused(dropout, method):
         torch.nn.Linear(8, 6), torch.nn.GELU(), torch.nn.Dropout(dropout), torch.nn.Linear(6, 3)
     )
     wrong, right = (ua.Method.parse(method) + Confident(plain_mean) for plain_mean in (True, False))
-    assert "padding would count in confident: a mean" in runner_of(clients(), model=model, method=wrong).why
+    assert "padding would count in confident: a mean" in runner_of(clients(), model=model, method=wrong).executor
     with pytest.raises(ua.UnalikeError, match=r"padding would count in confident.*batch.mean\(per_sample\)"):
         run_round(runner_of(clients(), model=model, method=wrong, executor="batched"))
-    assert runner_of(clients(), model=model, method=right).why.startswith("batched")
+    assert runner_of(clients(), model=model, method=right).executor.startswith("batched")
 
 
 def test_padding_check_embedding_scaled_by_frequency_is_refused():
@@ -249,17 +252,19 @@ def test_padding_check_norms_and_dropout_are_accepted():
 
 def test_auto_long_run_is_measured_once(monkeypatch):
     monkeypatch.setattr(compiled_training, "kernels", lambda: None)
-    sim, trials = runner_of(clients(), rounds=10**7), []
-    seen = auto._trial
+    trials, seen = [], auto._trial
     monkeypatch.setattr(auto, "_trial", lambda *a: trials.append(a) or seen(*a))
-    assert "measured" in sim.why and "ms a client" in sim.why and sim.why == sim.why
+    sim = runner_of(clients(), rounds=10**7)
+    sim.start()
+    assert "measured" in sim.executor and "ms a client" in sim.executor and sim.executor == sim.executor
     assert 2 <= len(trials) <= 4
     assert type(sim.state.groups["all"].executor).__name__.lower() == sim.choice.executor.split("(")[0]
 
 
 def test_auto_measuring_leaves_no_trace(measures):
     sim, plain = runner_of(clients()), runner_of(clients(), executor="loop")
-    sim.choice, before = replace(sim.choice, executor="loop"), torch.get_rng_state()
+    sim.build_executors(replace(sim.choice, executor="loop"))
+    before = torch.get_rng_state()
     for s in (sim, plain):
         run_round(s), run_round(s)
     assert same(sim.state.states["all"].params, plain.state.states["all"].params) and torch.equal(
@@ -282,9 +287,9 @@ def test_auto_resumed_run_keeps_its_executor(tmp_path, monkeypatch, measures):
 def test_worker_pool_is_not_started_for_compiled_loops(monkeypatch):
     """Compiled loops use all cores in one process; torch does not."""
     run_config = prepare_run("fedavg", clients(), model="mlp(hidden=(8,))", rounds=10**7, work=ua.Work(batch_size=5))
-    assert not worker_loop._is_worth_a_pool(run_config)
+    assert not launch._is_worth_a_pool(run_config)
     monkeypatch.setattr(compiled_training, "kernels", lambda: None)
-    assert worker_loop._is_worth_a_pool(run_config)
+    assert launch._is_worth_a_pool(run_config)
 
 
 @pytest.mark.parametrize("chunk", [0, -1, 2.5])

@@ -32,7 +32,7 @@ from unalike.methods.parts.moreau_envelope import MoreauEnvelope
 from unalike.methods.parts.objectives import Proximal
 from unalike.methods.plan import steps_of
 from unalike.methods.roles import Personalizer, Phase
-from unalike.runtime import stage_runner
+from unalike.runtime import local_backend
 from unalike.runtime.round_loop import run_round
 from unalike.runtime.run_config import prepare_run
 from unalike.training.aggregation import StreamingSum
@@ -363,8 +363,10 @@ def test_compiled_loops_summed_updates_equal_sum_of_updates(method, sick, monkey
 
     monkeypatch.setattr(StreamingSum, "add", add)
     stage = next(steps_of(run_config.plan, run_config.plan_inputs))
-    runs = [stage_runner.StageRunner(run_config, stage) for _ in range(2)]
+    runs = [local_backend.LocalStage(run_config, stage) for _ in range(2)]
     runs[0].single = True
+    for run in runs:
+        run.start()
     for _ in range(2):
         for run in runs:
             assert [*run_round(run).refused] == ([3] if sick else [])
@@ -415,7 +417,8 @@ def test_compiled_loops_threads_change_no_bit(method, monkeypatch, three_threads
 def test_compiled_loops_error_in_thread_is_raised(three_threads):
     people = [ua.ClientData(train=(torch.randn(6, 4), torch.arange(6) % 3)) for _ in range(6)]
     run_config = prepare_run("fedavg", people, model="mlp(hidden=(8,))", rounds=1, executor="batched")
-    simulation = stage_runner.StageRunner(run_config, next(steps_of(run_config.plan, run_config.plan_inputs)))
+    simulation = local_backend.LocalStage(run_config, next(steps_of(run_config.plan, run_config.plan_inputs)))
+    simulation.start()
     run_config.population.y[-1] = 7
     with threads_for(run_config.model), pytest.raises(IndexError, match="label"):
         run_round(simulation)

@@ -23,11 +23,12 @@ from unalike.engine.base import client_costs
 from unalike.engine.multiprocess.distributed import assign_clients
 from unalike.engine.multiprocess.worker_pool import WorkerPool, start_pool
 from unalike.methods.plan import plan, steps_of
-from unalike.runtime.backend import LocalBackend
+from unalike.runtime.local_backend import LocalStage
+from unalike.runtime.processes.launch import require_folder
+from unalike.runtime.processes.process_backend import ProcessBackend
+from unalike.runtime.processes.worker_process import serve
 from unalike.runtime.round_loop import run_round
 from unalike.runtime.run_config import prepare_run
-from unalike.runtime.stage_runner import StageRunner
-from unalike.runtime.worker_loop import require_folder, serve
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::UserWarning"),
@@ -88,9 +89,12 @@ def test_two_processes_every_method_equals_loop(norm):
     try:
         for name, run_config in run_configs.items():
             stage = next(steps_of(run_config.plan, run_config.plan_inputs))
-            shared = LocalBackend(run_config, worker_pool).stage(stage, 0, worker_pool.folder / name.replace("/", "-"))
+            shared = ProcessBackend(run_config, worker_pool).stage(
+                stage, 0, worker_pool.folder / name.replace("/", "-")
+            )
             shared.start()
-            alone = StageRunner(run_config, stage)
+            alone = LocalStage(run_config, stage)
+            alone.start()
             mine, theirs = rounds(shared), rounds(alone)
             # averages over few steps of a generator amplify a last bit; everything else is at rounding
             states_agree(shared, alone, 1e-4 if "generator" in name or "gen" in name or norm else 2e-6)
@@ -163,7 +167,7 @@ SCORED = {
 def test_evaluation_split_over_processes_equals_one_process(spec, workers, monkeypatch):
     """Shared models on a part of the samples each, clients' own models where their memories are: the metrics of one process."""
     told, tell = set(), WorkerPool.tell
-    monkeypatch.setattr("unalike.runtime.evaluation.PAYS", 1)
+    monkeypatch.setattr("unalike.runtime.processes.process_backend.PAYS", 1)
     monkeypatch.setattr(
         WorkerPool,
         "tell",

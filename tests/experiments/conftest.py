@@ -52,9 +52,9 @@ def trained(monkeypatch):
     seen: list[tuple[str, int]] = []
     original = round_loop.run_round
 
-    def spied(clients):
+    def spied(clients, updates=None):
         seen.append((repr(clients.state.method), clients.state.done))
-        return original(clients)
+        return original(clients, updates)
 
     monkeypatch.setattr(round_loop, "run_round", spied)
     return seen

@@ -9,7 +9,7 @@ import pytest
 
 import unalike as ua
 from unalike.data.partitioning import given_clients
-from unalike.runtime import worker_loop
+from unalike.runtime.processes import worker_process
 
 REFUSED = """
 import warnings
@@ -176,11 +176,11 @@ def test_refusal_of_a_run_with_worker_processes_is_one_message():
 def test_refusal_in_a_worker_process_arrives_as_its_message(people, monkeypatch, capfd):
     """A worker process that cannot begin says why, and does not tear the connections of the others."""
 
-    class Refusing(worker_loop.Worker):
+    class Refusing(worker_process.Worker):
         def __init__(self, *arguments):
             raise ua.UnalikeError("found no room for the samples; give fewer")
 
-    monkeypatch.setattr(worker_loop, "Worker", Refusing)
+    monkeypatch.setattr(worker_process, "Worker", Refusing)
     with pytest.raises(ua.UnalikeError, match=r"process [12] of 3: found no room for the samples; give fewer"):
         ua.run("fedavg", people, model="linear", rounds=2, executor="distributed(workers=3)", progress=False)
     told = capfd.readouterr().err

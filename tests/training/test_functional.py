@@ -14,9 +14,9 @@ from torch import nn
 import unalike as ua
 import unalike.training.functional
 from unalike.methods.plan import steps_of
+from unalike.runtime.local_backend import LocalStage
 from unalike.runtime.round_loop import run_round
 from unalike.runtime.run_config import prepare_run
-from unalike.runtime.stage_runner import StageRunner
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 WORK = ua.Work(batch_size=4, lr=0.1)
@@ -71,7 +71,8 @@ def test_local_update_and_aggregate_for_three_rounds_equal_engine_run(people, sp
     norm, module = kind == "norm", network(kind == "norm")
     next(module.parameters()).requires_grad_(kind != "frozen")
     run_config = prepare_run(spec, people, model=module, rounds=3, work=WORK, executor="loop")
-    sim = StageRunner(run_config, next(steps_of(run_config.plan, run_config.plan_inputs)))
+    sim = LocalStage(run_config, next(steps_of(run_config.plan, run_config.plan_inputs)))
+    sim.start()
     site = next(iter(sim.state.groups.values())).executor.client_pool
     params, state, client_states = module.state_dict(), None, [None] * 3
     for number in range(3):

@@ -49,10 +49,10 @@ def command(
     from unalike.cli.terminal_tables import estimate_table, profile_table, run_table
     from unalike.experiments.cost_estimate import ROUNDS, calibrate
     from unalike.experiments.experiment_facts import save_run_facts
+    from unalike.runtime.processes.launch import follow_leader
     from unalike.runtime.records.profiling import Profile
     from unalike.runtime.round_loop import execute
     from unalike.runtime.run_config import prepare_run
-    from unalike.runtime.worker_loop import follow_leader
     from unalike.tracking.tracking import Trackers
 
     if dry_run and profile:

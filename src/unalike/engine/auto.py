@@ -64,6 +64,9 @@ class Choice:
     executor: str
     why: str
 
+    def __str__(self) -> str:
+        return f"{self.executor}: {self.why}"
+
 
 def decide(text: str, client_pool: ClientPool, participants: int, rounds: int) -> Choice:
     """Replace "auto" by the executor to use; any other text stands for itself.

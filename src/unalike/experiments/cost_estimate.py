@@ -15,11 +15,11 @@ from unalike._utils.system.machine import peak_memory_mb
 from unalike._utils.tensor_files import write_bytes
 from unalike.core import tree
 from unalike.methods.plan import Stage
+from unalike.runtime.processes.launch import follow_leader
 from unalike.runtime.records.history import Row
 from unalike.runtime.round_loop import execute
 from unalike.runtime.run_config import RunConfig
 from unalike.runtime.stopping import Budget
-from unalike.runtime.worker_loop import follow_leader
 from unalike.training.client_update import initial_client_state
 
 if TYPE_CHECKING:

@@ -22,12 +22,12 @@ from unalike.experiments.cost_estimate import ROUNDS, Estimate, calibrate
 from unalike.experiments.facts import FILE, ComparisonFacts
 from unalike.experiments.standings import PlannedCell, save_cells
 from unalike.runtime.model_group import Diverged
+from unalike.runtime.processes.launch import follow_leader
 from unalike.runtime.records.history import DIVERGED
 from unalike.runtime.records.run_directory import RunDirectory, digest
 from unalike.runtime.round_loop import execute
 from unalike.runtime.run_config import RunConfig
 from unalike.runtime.run_recorder import Run
-from unalike.runtime.worker_loop import follow_leader
 from unalike.tracking.tracking import NO_TRACKERS, Trackers
 
 if TYPE_CHECKING:

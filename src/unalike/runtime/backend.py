@@ -1,54 +1,80 @@
-"""The protocols between the round loop and the places where clients train, and the backend for this machine."""
+"""The protocols between the round loop and the places where clients train: this process, several processes, a network."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol
 
 from unalike.core.types import Tree
-from unalike.engine.multiprocess.worker_pool import WorkerPool
 from unalike.methods.plan import Answers, QueryStep, Stage, StageResults
-from unalike.runtime.evaluation import Evaluator
+from unalike.runtime.evaluation import Row
 from unalike.runtime.model_group import GroupUpdates
-from unalike.runtime.query_runner import ask_clients
 from unalike.runtime.run_config import RunConfig
-from unalike.runtime.stage_runner import StageRunner
-from unalike.runtime.stage_state import Facts, RoundResult, StageState
-
-Row = dict[str, Any]
+from unalike.runtime.stage_state import Facts, StageState
 
 
-S = TypeVar("S", bound="StageBackend")
+def nothing() -> None:
+    """Do nothing when a round is complete."""
+
+
+@dataclass(frozen=True)
+class RoundUpdates:
+    """The updates of a round's cohort, and what it cost to get them.
+
+    Args:
+        groups: group -> its usable updates; groups without a client in the cohort are left out.
+        seconds: time that broadcast and training took.
+        bytes_down: bytes sent to clients.
+        bytes_up: bytes sent by clients.
+        faults: client -> what went wrong with it before it had an update to look at.
+        local: client -> evaluation of its model after local training, where clients evaluate that themselves.
+        complete: called when the updates have been aggregated: frees what held them.
+    """
+
+    groups: Mapping[str, GroupUpdates]
+    seconds: float
+    bytes_down: int
+    bytes_up: int
+    faults: Mapping[int, str] = field(default_factory=dict)
+    local: Mapping[int, dict[str, Any]] = field(default_factory=dict)
+    complete: Callable[[], None] = nothing
+
+
+class Replies(NamedTuple):
+    """The result of an exchange with the clients.
+
+    Args:
+        metrics: the metrics of the current models, and one row per client; None where they were not evaluated.
+        updates: the updates of the clients that trained; None where none did.
+    """
+
+    metrics: tuple[Row, list[Row]] | None = None
+    updates: RoundUpdates | None = None
 
 
 class StageBackend(Protocol):
-    """The clients of one stage. The round loop calls `begin_round`, `train` once a group, and `end_round`."""
+    """The clients of one stage."""
 
     state: StageState
+    trains_ahead: bool
+    """Whether clients train a round in the exchange that evaluates the round before, as a network wants it: each exchange costs a
+    round trip. A round is then in a checkpoint before it is evaluated, because the clients go on from it."""
 
     @property
-    def holds_results(self) -> bool:
-        """Whether a round must be in a checkpoint before it is evaluated, because evaluation shows it to other machines."""
-
-    @property
-    def why(self) -> str:
-        """The executor and the reason for the choice."""
+    def executor(self) -> str:
+        """The executor and the reason for its choice, once `start` was called."""
 
     def start(self) -> None:
-        """Called once, after the stage was restored from a checkpoint and before its first round."""
+        """Choose the executor. Called once, after the stage was restored from a checkpoint and before its first round."""
 
-    def begin_round(self, cohort: list[int], result: RoundResult) -> dict[str, list[int]]:
-        """Group -> the clients that `train` returns updates of: the cohort, or the part of it that answered in time."""
+    def exchange(self, *, train: Sequence[int] = (), evaluate: bool = False) -> Replies:
+        """Send the current models to the clients: first they `evaluate` them, then the clients `train` train them.
 
-    def train(self, name: str, ids: Sequence[int], result: RoundResult) -> GroupUpdates:
-        """Broadcast the group's model to the clients `ids`, train it there, check their updates. Raises `Diverged`."""
-
-    def end_round(self, result: RoundResult) -> None:
-        """Complete what is known of the round: faults and traffic."""
-
-    def personal(self, client: int) -> Tree:
-        """The model that a client evaluates with, in state-dict order. Raises `UnalikeError` where it is on another machine."""
+        Updates are checked. The models are those that the round `state.pending` ended with; before training it is None. Raises
+        `Diverged` where no update of a group can be used.
+        """
 
     def state_dict(self) -> tuple[Tree, list[Facts]]:
         """Tensors and facts from which `load_state_dict` restores the stage."""
@@ -56,62 +82,22 @@ class StageBackend(Protocol):
     def load_state_dict(self, tensors: Tree, facts: list[Facts]) -> None:
         """Go back to where `state_dict` was called."""
 
-    def collect_client_states(self) -> None:
-        """Called once, at the end of the run: bring the clients' states to this process, where other processes have them."""
 
+class Backend(Protocol):
+    """Where the steps of a plan are carried out."""
 
-class Backend(Protocol[S]):
-    """Runs the steps of a plan: on this machine (`LocalBackend`), or at the sites of a federation."""
+    run_config: RunConfig
+    """The run, with the samples and the model on the device that trains."""
 
     @property
     def notes(self) -> Sequence[str]:
         """Warnings to record with the run."""
 
-    def stage(self, stage: Stage, index: int, folder: Path | None) -> S:
+    def stage(self, stage: Stage, index: int, folder: Path | None) -> StageBackend:
         """The clients of a stage, the `index`-th step of the plan; `folder` keeps the clients' states."""
-
-    def evaluate(self, clients: S, result: RoundResult | None, *, train_next: bool) -> tuple[Row, list[Row]]:
-        """The metrics after a round (None: before training), and one row per client.
-
-        With `train_next` a backend may ask clients to train the next round in the same message; `begin_round` then finds it done.
-        """
 
     def query(self, step: QueryStep, index: int) -> Answers:
         """The clients' answers to a query between stages."""
 
     def end_step(self, outcome: Answers | StageResults) -> None:
         """Called after each step of the plan but the one that a run ends in."""
-
-
-class LocalBackend:
-    """Runs a plan here. With a worker pool, the other processes are told what they need to follow (`worker_loop`)."""
-
-    notes = ()
-
-    def __init__(self, run_config: RunConfig, worker_pool: WorkerPool | None = None):
-        self.run_config, self.worker_pool, self.evaluator = run_config, worker_pool, Evaluator(run_config)
-
-    def stage(self, stage: Stage, index: int, folder: Path | None) -> StageRunner:
-        pool = self.worker_pool
-        if pool is None:
-            return StageRunner(self.run_config, stage, index, folder)
-        folder = folder or pool.folder
-        runner = StageRunner(self.run_config, stage, index, folder, pool)
-        pool.tell({"do": "stage", "folder": None if folder is None else str(folder)})
-        return runner
-
-    def evaluate(self, clients: StageRunner, result: RoundResult | None, *, train_next: bool) -> tuple[Row, list[Row]]:
-        return self.evaluator(clients, result)
-
-    def query(self, step: QueryStep, index: int) -> Answers:
-        run_config = self.run_config
-        return ask_clients(step, run_config.settings, run_config.population, run_config.options.chain)
-
-    def end_step(self, outcome: Answers | StageResults) -> None:
-        if self.worker_pool is None:
-            return
-        if isinstance(outcome, StageResults):
-            states = {name: state._asdict() for name, state in outcome.items()}
-            self.worker_pool.tell({"do": "next", "states": states, "rounds": outcome.rounds})
-        else:
-            self.worker_pool.tell({"do": "next", "answers": [list(outcome.clients), outcome.tree]})

@@ -11,7 +11,7 @@ Where clients have validation samples, each protocol but `server` is measured on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
@@ -23,22 +23,20 @@ from unalike._utils.errors import UnalikeError
 from unalike._utils.profiler_regions import profiled
 from unalike.data.population import Population
 from unalike.data.ragged import Ragged
-from unalike.engine.multiprocess.worker_pool import Message, WorkerPool
 from unalike.methods.return_checks import untouched
 from unalike.metrics.columns import TEST, VALIDATION
 from unalike.metrics.metrics import Metrics, in_front, measure, metric_names, per_client
 from unalike.metrics.scoring import Predict, Scores, SharedModel, score
 from unalike.runtime.run_config import RunConfig
-from unalike.runtime.stage_runner import StageRunner
 from unalike.runtime.stage_state import RoundResult, StageState
-from unalike.runtime.worker_handlers import own_models
 
 Row = dict[str, Any]
 Models = Iterable[tuple[Sequence[int], Predict]]
 """(clients, their model) pairs."""
 Splits = dict[str, str]
 """Split of a column (`TEST`, `VALIDATION`) -> the samples that are scored."""
-Found = dict[str, list[Scores]]
+SplitScores = dict[str, list[Scores]]
+"""Split of a column -> scores of several models on these samples."""
 Rows = tuple[np.ndarray, np.ndarray]
 """(sample indices [n], client ids [n])"""
 
@@ -86,11 +84,21 @@ class ServerSplit:
         return np.arange(len(self.y)), np.zeros(len(self.y), np.int64)
 
 
-SHARED, OWN = "score", "score own"
-SCORING = (SHARED, OWN)
-"""Questions to worker processes: score your part of the samples with a shared model, or your clients' own models."""
-PAYS = 1000
-"""Number of samples above which each process of a run scores a part of them."""
+class ClientModels(Protocol):
+    """The models of a stage's clients on this machine."""
+
+    @property
+    def state(self) -> StageState: ...
+    def shared_model(self, client: int) -> Predict:
+        """The shared model as the client uses it."""
+
+    def personal_models(self, clients: Sequence[int]) -> Iterator[tuple[int, Predict]]:
+        """Each client's model: a personal or fine-tuned one, or the shared one where the method has neither."""
+
+    def local_model(self, result: RoundResult, client: int) -> Predict:
+        """The client's model after its local training in the round of `result`."""
+
+
 MANY = 10_000
 """With more clients than this, only the clients of a round have a row in the history and a personal model evaluated."""
 
@@ -114,10 +122,10 @@ class Evaluator:
         extra = ("personal",) if stage.is_personal else ()
         return tuple(dict.fromkeys((*self.protocols, *extra)))
 
-    def __call__(self, runner: StageRunner, result: RoundResult | None) -> tuple[Row, list[Row]]:
+    def __call__(self, models: ClientModels, result: RoundResult | None) -> tuple[Row, list[Row]]:
         """The metrics of a round (None: before training), and one row per client."""
         with profiled("evaluation"):
-            return self.tables(runner.state, result, lambda protocol: self.measured(protocol, runner, result))
+            return self.tables(models.state, result, lambda protocol: self.measured(protocol, models, result))
 
     def tables(
         self, stage: StageState, result: RoundResult | None, measured: Callable[[str], MeasuredSplits]
@@ -148,93 +156,59 @@ class Evaluator:
         columns = self.columns.by_metric(protocol, split)
         return {columns[name].name: value for name, value in metrics.items()}
 
-    def measured(self, protocol: str, runner: StageRunner, result: RoundResult | None) -> MeasuredSplits:
+    def measured(self, protocol: str, models: ClientModels, result: RoundResult | None) -> MeasuredSplits:
         """The metrics of the round's models under a protocol."""
-        test = "server" if protocol == "server" and "server" in self.splits else "test"
-        splits = {TEST: test, VALIDATION: "val"} if "val" in self.splits else {TEST: test}
-        worker_pool, clients_shown = runner.worker_pool, shown(runner.state, result)
+        splits, clients_shown = self.splits_of(protocol), shown(models.state, result)
         if protocol == "personal" and not clients_shown:  # before training, with more than MANY clients
             return dict.fromkeys(splits)
-        if protocol == "personal" and runner.state.is_personal and worker_pool is not None and not worker_pool.closed:
-            return self._measures(splits, self._own(splits, runner, clients_shown, worker_pool), clients_shown)
-        return self.scored(splits, MODELS[protocol](runner, result), clients_shown, worker_pool)
+        return self.scored(splits, MODELS[protocol](models, result), clients_shown)
 
-    def confusion(self, runner: StageRunner) -> np.ndarray | None:
+    def splits_of(self, protocol: str) -> Splits:
+        """The samples that a protocol is measured on."""
+        test = "server" if protocol == "server" and "server" in self.splits else "test"
+        return {TEST: test, VALIDATION: "val"} if "val" in self.splits else {TEST: test}
+
+    def confusion(self, models: ClientModels) -> np.ndarray | None:
         """Test samples by class (row) and predicted class (column) of the last models: the shared one, else the clients' own.
 
         None for regression, and where there is no test sample or no model.
         """
-        classes, state = self.population.classes, runner.state
+        classes, state = self.population.classes, models.state
         split = "test" if len(self.population.test.values) else "server"
-        models = MODELS["clients" if state.has_shared_model else "personal"](runner, None)
-        if classes is None or models is None or split not in self.splits:
+        predicting = MODELS["clients" if state.has_shared_model else "personal"](models, None)
+        if classes is None or predicting is None or split not in self.splits:
             return None
-        found = self._found({TEST: split}, models)[TEST]
-        if not found:
+        parts = self.scores({TEST: split}, predicting)[TEST]
+        if not parts:
             return None
-        scores, size = Scores.join(found), len(classes)
+        scores, size = Scores.join(parts), len(classes)
         pairs = scores.y.astype(np.int64) * size + scores.predicted.astype(np.int64)
         return np.bincount(pairs, minlength=size**2).reshape(size, size)
 
     def scored(
-        self,
-        splits: Splits,
-        models: Models | None,
-        clients_shown: Sequence[int] | None = None,
-        worker_pool: WorkerPool | None = None,
+        self, splits: Splits, models: Models | None, clients_shown: Sequence[int] | None = None
     ) -> MeasuredSplits:
         """The metrics of models on these splits, and per client for `clients_shown` (None: all clients)."""
         if models is None:
             return dict.fromkeys(splits)
-        shown = range(len(self.population)) if clients_shown is None else clients_shown
-        return self._measures(splits, self._found(splits, models, worker_pool), shown)
+        clients = range(len(self.population)) if clients_shown is None else clients_shown
+        return self.measures(splits, self.scores(splits, models), clients)
 
-    def _measures(self, splits: Splits, found: Found, shown: Sequence[int]) -> MeasuredSplits:
-        return {split: self._metrics(name, Scores.join(found[split]), shown) for split, name in splits.items()}
+    def measures(self, splits: Splits, scores: SplitScores, clients_shown: Sequence[int]) -> MeasuredSplits:
+        """The metrics of scores on these splits, and per client for `clients_shown`."""
+        return {split: self._metrics(name, Scores.join(scores[split]), clients_shown) for split, name in splits.items()}
 
-    def _found(self, splits: Splits, models: Models, worker_pool: WorkerPool | None = None) -> Found:
-        found: Found = {split: [] for split in splits}
-        for clients, predict in models:  # make each model once, because fine-tuning it is expensive
+    def scores(self, splits: Splits, models: Models) -> SplitScores:
+        """The scores of each model on these splits. A model is made once, because fine-tuning it is expensive."""
+        scores: SplitScores = {split: [] for split in splits}
+        for clients, predict in models:
             for split, name in splits.items():
-                found[split].append(self._scores(name, clients, predict, worker_pool))
-        return found
+                scores[split].append(self.scores_of(predict, name, clients))
+        return scores
 
-    def _own(self, splits: Splits, runner: StageRunner, clients: Sequence[int], worker_pool: WorkerPool) -> Found:
-        """Clients' own models, each scored in the process that keeps the client's state."""
-        found: Found = {split: [] for split in splits}
-        for group, ids, broadcast in runner.parted(clients):
-            models, others = group.divided(ids, broadcast, {"do": OWN, "splits": splits})
-            parts = [self._found(splits, (([k], predict) for k, predict in models))]
-            parts += [_received(worker_pool.answer(rank)) for rank in others]
-            for split in splits:
-                found[split] += [scores for part in parts for scores in part[split]]
-        return found
-
-    def _scores(self, split: str, clients: Sequence[int], predict: Predict, worker_pool: WorkerPool | None) -> Scores:
-        """A model on clients' samples. With a worker pool each process scores a part of the samples of a shared model."""
-        rows = self.splits[split].of(clients)
-        few = len(clients) == 1 or len(rows[0]) < PAYS
-        if few or worker_pool is None or worker_pool.closed or not isinstance(predict, SharedModel):
-            return self.score(predict, split, rows)
-        others = range(1, worker_pool.size)
-        values = {"params": predict.params, "buffers": predict.buffers}
-        worker_pool.tell({"do": SHARED, "splits": {TEST: split}, "clients": torch.tensor(clients), **values}, others)
-        mine = self.score(predict, split, _part(rows, worker_pool))
-        return Scores.join([mine, *(scores for rank in others for scores in _received(worker_pool.answer(rank))[TEST])])
-
-    def answer(self, worker_pool: WorkerPool, runner: StageRunner, message: Message) -> Message:
-        """A worker process's scores: of its part of the samples, or of its clients' own models."""
-        splits = message["splits"]
-        if message["do"] == OWN:
-            models = own_models(worker_pool, runner, message)
-            found = self._found(splits, (([k], predict) for k, predict in models))
-        else:
-            x = self.population.x
-            params, buffers = ({n: t.to(x.device) for n, t in message[v].items()} for v in ("params", "buffers"))
-            predict, clients = SharedModel(runner.state.settings.model, params, buffers), message["clients"].tolist()
-            rows = {split: _part(self.splits[name].of(clients), worker_pool) for split, name in splits.items()}
-            found = {split: [self.score(predict, name, rows[split])] for split, name in splits.items()}
-        return {"scores": {split: Scores.join(scores).tensors for split, scores in found.items()}}
+    def scores_of(self, predict: Predict, split: str, clients: Sequence[int]) -> Scores:
+        """A model on clients' samples of a split."""
+        return self.score(predict, split, self.splits[split].of(clients))
 
     def _metrics(self, split: str, scores: Scores, clients_shown: Sequence[int]) -> ProtocolMetrics:
         task, custom = self.population.task, self.custom
@@ -273,19 +247,6 @@ class Evaluator:
         index = torch.from_numpy(indices)
         chosen = predict if self.prepare is None else self.prepare.before(predict)
         return score(self.population.task, chosen, samples.x[index], samples.y[index], owner, logits=bool(self.custom))
-
-
-def _received(message: Message) -> Found:
-    return {split: [Scores.of_tensors(tensors)] for split, tensors in message["scores"].items()}
-
-
-def _part(rows: Rows, worker_pool: WorkerPool) -> Rows:
-    """The samples that this process scores."""
-    numbers, owner = rows
-    at = slice(
-        len(owner) * worker_pool.rank // worker_pool.size, len(owner) * (worker_pool.rank + 1) // worker_pool.size
-    )
-    return numbers[at], owner[at]
 
 
 def shown(stage: StageState, done: RoundResult | None) -> Sequence[int]:
@@ -327,31 +288,31 @@ def server_models(stage: StageState) -> Models | None:
     return [(range(len(stage.population)), SharedModel(stage.settings.model, state.params, state.buffers))]
 
 
-def _clients(runner: StageRunner, result: RoundResult | None) -> Models | None:
-    stage = runner.state
+def _clients(models: ClientModels, result: RoundResult | None) -> Models | None:
+    stage = models.state
     if not stage.has_shared_model:
         return None
     model, members = stage.settings.model, stage.members
     if not stage.is_everybodys:
         clients_shown = sorted(k for ids in members.values() for k in ids)
-        return (([k], runner.shared_model(k)) for k in clients_shown)
+        return (([k], models.shared_model(k)) for k in clients_shown)
     return [(members[g], SharedModel(model, s.params, s.buffers)) for g, s in stage.states.items() if members[g]]
 
 
-def _personal(runner: StageRunner, result: RoundResult | None) -> Models | None:
-    if not runner.state.is_personal:
+def _personal(models: ClientModels, result: RoundResult | None) -> Models | None:
+    if not models.state.is_personal:
         return None
-    return (([k], predict) for k, predict in runner.personal_models(shown(runner.state, result)))
+    return (([k], predict) for k, predict in models.personal_models(shown(models.state, result)))
 
 
-def _local(runner: StageRunner, result: RoundResult | None) -> Models | None:
-    if result is None or not result.trained or runner.state.stage.pooled:
+def _local(models: ClientModels, result: RoundResult | None) -> Models | None:
+    if result is None or not result.trained or models.state.stage.pooled:
         return None
-    return (([k], runner.local_model(result, k)) for k in result.trained)
+    return (([k], models.local_model(result, k)) for k in result.trained)
 
 
-MODELS: dict[str, Callable[[StageRunner, RoundResult | None], Models | None]] = {
-    "server": lambda runner, result: server_models(runner.state),
+MODELS: dict[str, Callable[[ClientModels, RoundResult | None], Models | None]] = {
+    "server": lambda models, result: server_models(models.state),
     "clients": _clients,
     "personal": _personal,
     "local": _local,

@@ -30,11 +30,11 @@ from unalike.runtime.backend import StageBackend
 from unalike.runtime.evaluation import Evaluator
 from unalike.runtime.inputs.given_model import ModelLike, make_model
 from unalike.runtime.inputs.run_options import RunOptions
+from unalike.runtime.local_backend import LocalStage
 from unalike.runtime.records.history import History
 from unalike.runtime.records.recording import RoundRecords
 from unalike.runtime.records.run_directory import Config, RunDirectory
 from unalike.runtime.run_config import RunConfig
-from unalike.runtime.stage_runner import StageRunner
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -96,7 +96,7 @@ class Run:
     @property
     def executor(self) -> str:
         """The executor that ran, and why it was chosen."""
-        return self._runner.why
+        return self._runner.executor
 
     @property
     def selected(self) -> int | None:
@@ -137,9 +137,9 @@ class Run:
         [(_, predict)] = runner.personal_models([self.run_config.population.index(client)])
         return predict
 
-    def _with_models_of_clients(self) -> StageRunner:
+    def _with_models_of_clients(self) -> LocalStage:
         """The runner, if it has the clients' models here."""
-        if "federation" in self.config or not isinstance(self._runner, StageRunner):
+        if "federation" in self.config or not isinstance(self._runner, LocalStage):
             raise UnalikeError("a client's own model is on its site; ask there")
         if not self._has_samples and self._runner.state.method.tuning is not None:
             raise UnalikeError(self._needs_samples("makes a client's model of its samples"))
@@ -157,7 +157,7 @@ class Run:
         Raises `UnalikeError` for regression, and where the run does not hold the samples, as one that was read from a folder.
         """
         if not self._has_samples or not isinstance(
-            self._runner, StageRunner
+            self._runner, LocalStage
         ):  # the clients of a federation are elsewhere
             raise UnalikeError("the samples of this run are not here; call ua.run with its arguments and out=")
         counts = Evaluator(self.run_config).confusion(self._runner)
@@ -277,7 +277,7 @@ def _placeholders(directory: RunDirectory, data: Config, history: History) -> Po
 
 def _last_stage(
     run_config: RunConfig, directory: RunDirectory, tensors: Tree, stages: list[list[dict[str, Any]]]
-) -> StageRunner:
+) -> LocalStage:
     """The clients of the last stage in a checkpoint: the plan is followed with the results that the checkpoint holds."""
     steps = steps_of(run_config.plan, run_config.plan_inputs)
     step = next(steps, None)
@@ -287,7 +287,7 @@ def _last_stage(
         if isinstance(step, QueryStep):
             step = next_step(steps, Answers(tuple(groups[0]["clients"]), found))
             continue
-        clients = StageRunner(run_config, step, index, directory.memory)
+        clients = LocalStage(run_config, step, index, directory.memory)
         clients.load_state_dict(found, groups)
         _check_shapes(clients, directory.path)
         if index + 1 < len(stages):
@@ -295,7 +295,7 @@ def _last_stage(
     return clients
 
 
-def _check_shapes(clients: StageRunner, folder: Path) -> None:
+def _check_shapes(clients: LocalStage, folder: Path) -> None:
     """Raise `UnalikeError` if the model that was built or given is not that of the checkpoint."""
     model = clients.state.settings.model
     for state in clients.state.states.values():

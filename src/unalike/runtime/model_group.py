@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -15,17 +13,13 @@ from unalike.core.nests import select_rows
 from unalike.core.types import Broadcast, ClientUpdate, Context, PartTrees, Tree
 from unalike.core.views import Cohort, ServerState, StageSettings
 from unalike.data.population import Population
-from unalike.engine.auto import build
-from unalike.engine.base import AcceptedRounds, BatchTransform, ClientPool, Executor, client_costs
-from unalike.engine.multiprocess.distributed import Distributed, SharedClientStates
-from unalike.engine.multiprocess.worker_pool import Message, WorkerPool
+from unalike.engine.base import AcceptedRounds, BatchTransform, ClientPool, Executor
 from unalike.engine.pooled_facts import pooled_with_facts
 from unalike.methods.plan import Stage
 from unalike.metrics.scoring import Predict, SharedModel
 from unalike.training.aggregation import StreamingSum, SumWeights, UpdateBuffer, UpdateSums, decode_updates
 from unalike.training.client_states import ClientStates
 from unalike.training.client_task import BUFFERS
-from unalike.training.client_update import initial_client_state
 from unalike.training.server_update import advance, advance_from_sums, initial_server_state, make_broadcast, sum_weights
 from unalike.training.validation import refusals
 
@@ -69,47 +63,32 @@ class ModelGroup:
         stage: the stage of the plan.
         settings: those of the stage, for this group.
         source: the samples that the group's clients train on.
-        chosen: the name of the executor, asked for when it is first needed.
-        folder: keeps the clients' states; None: memory does.
+        client_states: what the method's parts keep of each client between rounds.
         transform: changes training batches.
         start: the server state that the group goes on from.
-        worker_pool: the processes that share the work.
     """
+
+    executor: Executor
+    """Trains the group's clients; set when it is known which one."""
 
     def __init__(
         self,
         stage: Stage,
         settings: StageSettings,
         source: Population,
-        chosen: Callable[[], str],
-        folder: Path | None,
+        client_states: ClientStates,
         transform: BatchTransform | None,
         start: ServerState | None = None,
-        worker_pool: WorkerPool | None = None,
     ):
         self.method = stage.method
         self.settings = settings
         self.source = source
         self.state = initial_server_state(self.method, settings, start)
         self.accepted: AcceptedRounds = {}
-        self.client_states = ClientStates(initial_client_state(self.method, settings), folder)
-        if worker_pool is not None and worker_pool.rank == 0:
-            address = {"stage": settings.stage, "group": settings.group}
-            self.client_states = SharedClientStates(
-                self.client_states, worker_pool, address, client_costs(self.method, settings.work, source.sizes)
-            )
-        self.client_pool = self._described = ClientPool(self.method, settings, source, self.client_states, transform)
+        self.client_states = client_states
+        self.client_pool = self._described = ClientPool(self.method, settings, source, client_states, transform)
         if stage.pooled and self.method.is_conditioned(settings.model):
             self.client_pool = pooled_with_facts(self._described)
-        self.worker_pool, self._chosen = worker_pool, chosen
-
-    @cached_property
-    def executor(self) -> Executor:
-        """Trains the group's clients; with a worker pool there is one in each process."""
-        inner = build(self._chosen(), self.client_pool)
-        if self.worker_pool is None or self.worker_pool.rank:
-            return inner
-        return Distributed(self.client_pool, inner, self.worker_pool, self.settings.group)
 
     def broadcast(self, ids: Sequence[int], population: int) -> Broadcast:
         """The broadcast of the next round, with the part messages addressed to the clients `ids`."""
@@ -154,11 +133,14 @@ class ModelGroup:
                 f"Training diverged: try a smaller learning rate{scaled}"
             )
 
-    def advance(self, updates: GroupUpdates) -> Cohort:
-        """Aggregate updates and make the server step; returns the clients with accepted updates. Raises `Diverged`."""
+    def advance(self, updates: GroupUpdates) -> tuple[Cohort, dict[int, str]]:
+        """Aggregate updates and make the server step. Raises `Diverged`.
+
+        Returns the clients with accepted updates, and client -> why its update was refused.
+        """
         if updates.cohort is not None:
             self.accept(updates.cohort, updates.read)
-            return updates.cohort if updates.keep else updates.cohort.numbers
+            return updates.cohort if updates.keep else updates.cohort.numbers, updates.refused
         assert updates.sums is not None and updates.weights is not None
         round = self.state.round
         done = advance_from_sums(
@@ -171,11 +153,12 @@ class ModelGroup:
                     'training, such as losses; a part that weighs by that must say needs = "updates" in its class'
                 )
             # without the refused clients the others have other weights
-            return self.advance(updates.again([k for k in updates.ids if k not in updates.refused]))
+            cohort, refused = self.advance(updates.again([k for k in updates.ids if k not in updates.refused]))
+            return cohort, updates.refused | refused
         self.state, cohort = done
         if not self.client_states.empty:  # else a million clients would be counted for nothing
             self.accepted.update(dict.fromkeys(cohort.ids, round))
-        return cohort
+        return cohort, updates.refused
 
     def accept(self, cohort: Cohort, read: Callable[[int], ClientUpdate] | None = None) -> None:
         """Advance the state by usable updates; a linear method adds them up one by one, in the order of the cohort.
@@ -229,7 +212,10 @@ class ModelGroup:
     def personal_models(
         self, ids: Sequence[int], broadcast: Broadcast | None, executor: Executor | None = None
     ) -> Iterator[tuple[int, Predict]]:
-        """Each client with its model; where the method fine-tunes, tuned from `broadcast`, which changes no state."""
+        """Each client with its model; where the method fine-tunes, tuned from `broadcast`, which changes no state.
+
+        The `executor` tunes them, by default that of the group.
+        """
         if broadcast is None:
             yield from ((k, self._own_model(k)) for k in ids)
             return
@@ -246,16 +232,6 @@ class ModelGroup:
         return model.state_dict(
             (self.state.params if part is None else part.personal(model, self.state.params, mine)) | own
         )
-
-    def divided(
-        self, ids: Sequence[int], broadcast: Broadcast | None, what: Message
-    ) -> tuple[Iterator[tuple[int, Predict]], list[int]]:
-        """The models of the clients that this process has, and the ranks of the worker processes that are asked to do `what`
-        with their clients."""
-        executor = self.executor
-        assert isinstance(executor, Distributed)
-        mine, others = executor.ask(broadcast, ids, self.accepted, what | {"state": self.state._asdict()})
-        return self.personal_models(mine, broadcast, executor.inner), others
 
     def _own_model(self, client: int) -> Predict:
         model, part = self.settings.model, self.method.personalizer

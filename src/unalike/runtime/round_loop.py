@@ -17,22 +17,21 @@ from unalike.core.options import SimulationOptions, options_of
 from unalike.core.work import Work
 from unalike.data.dataset import Dataset
 from unalike.data.partitioning.given_clients import Clients, ClientsRequest
-from unalike.engine.threads import threads_for
 from unalike.methods.notes import notes_about
 from unalike.methods.plan import Answers, PlanSteps, QueryStep, Stage, StageResults, next_step, steps_of
 from unalike.methods.return_checks import untouched
 from unalike.metrics.metrics import Custom, in_front
-from unalike.runtime.backend import Backend, LocalBackend, StageBackend
+from unalike.runtime.backend import Backend, Replies, RoundUpdates, StageBackend
 from unalike.runtime.inputs.given_model import ModelLike
 from unalike.runtime.inputs.run_options import check_inputs
 from unalike.runtime.model_group import Diverged
+from unalike.runtime.processes.launch import backend_here, follow_leader, require_folder
 from unalike.runtime.records.history import DIVERGED, History, Row
 from unalike.runtime.records.recording import Hook
 from unalike.runtime.records.run_directory import RunDirectory
 from unalike.runtime.run_config import Pair, RunConfig, prepare_run
 from unalike.runtime.run_recorder import Run, RunRecorder
 from unalike.runtime.stage_state import RoundResult, StageState
-from unalike.runtime.worker_loop import follow_leader, require_folder, worker_pool_for
 from unalike.tracking.tracker import Track
 from unalike.tracking.tracking import NO_TRACKERS, Trackers
 from unalike.training.wire import query_wire, stage_wire
@@ -177,7 +176,7 @@ def run(
 def execute(
     run_config: RunConfig,
     *,
-    backend: Backend[Any] | None = None,
+    backend: Backend | None = None,
     out: str | Path | None = None,
     resume: bool = True,
     stop: Ending | None = None,
@@ -186,79 +185,100 @@ def execute(
 ) -> Run:
     """Carry out a run: each stage of its plan, round after round. If `out` holds the beginning of the run, it is resumed.
 
-    A round is trained (`run_round`), evaluated and recorded; then the stop rules are asked. Under `torchrun` only the leading
-    process gets here (`worker_loop.follow_leader`).
+    A round is trained (`run_round`), evaluated and recorded (`_close_round`); then the stop rules are asked. Under `torchrun` only
+    the leading process gets here (`follow_leader`).
     """
-    with _opened(run_config, backend, out, resume, trackers) as (run_config, backend, recorder):
+    with _opened(run_config, backend, out, resume, trackers) as (backend, recorder):
+        run_config = backend.run_config
         for index, clients in _stages(run_config, backend, recorder):
             stage = clients.state
-            _begin_history(run_config, clients, index, recorder, backend, stop)
+            _resume_history(run_config, clients, index, recorder, stop)
+            updates = None if len(recorder.history) else _close_round(run_config, clients, index, recorder)
             while not recorder.ended and not stage.over:
-                number = recorder.history.last["round"] + 1
                 if stage.pending is None:
                     with recorder.listening():
-                        stage.pending = run_round(clients)
-                    recorder.record(number, stage.method, stage.pending, stage.states)
-                    if clients.holds_results:
+                        stage.pending = run_round(clients, updates)
+                    recorder.record(recorder.history.last["round"] + 1, stage.method, stage.pending, stage.states)
+                    if clients.trains_ahead and stage.stage.trained:
                         recorder.hold(index, clients)
-                result, stage.pending = stage.pending, None
-                for client, why in result.refused.items():
-                    recorder.event("refused", round=number, client=run_config.population.names[client], why=why)
-                metrics: Row = {}
-                rows: list[Row] = []
-                if _is_evaluated(run_config, stage, result, number, recorder):
-                    metrics, rows = backend.evaluate(clients, result, train_next=not stage.over)
-                recorder.add(index, clients, _row(number, result, metrics), [{"round": number} | r for r in rows])
+                updates = _close_round(run_config, clients, index, recorder)
                 progress(recorder.history.progress_row)
                 if why := _why_ended(run_config, recorder.history, stop):
-                    recorder.event("stopped", round=number, why=why)
+                    recorder.event("stopped", round=recorder.history.last["round"], why=why)
                     recorder.ended = why
-        run = recorder.finish(clients)
-        clients.collect_client_states()
-    return run
+        return recorder.finish(clients)
 
 
-def run_round(clients: StageBackend) -> RoundResult:
+def run_round(clients: StageBackend, updates: RoundUpdates | None = None) -> RoundResult:
     """One round: sample a cohort, broadcast, train, validate, aggregate, make the server step.
 
-    Raises `Diverged` where no update of a group can be used.
+    `updates` are those of the round's cohort if it trained in an earlier exchange (`StageBackend.trains_ahead`). Raises `Diverged`
+    where no update of a group can be used.
     """
-    stage, started = clients.state, time.perf_counter()
+    stage = clients.state
     result = RoundResult(before=stage.states)
     if stage.stage.trained:
-        cohort = stage.draw(stage.done)
-        by_group = clients.begin_round(cohort, result)
-        for name, group in stage.groups.items():
-            with notes_about(name), untouched(stage.method, group.state.params | group.state.buffers):
-                # `train` broadcasts, trains and validates; `advance` aggregates and makes the server step
-                if by_group[name]:
-                    result.add(name, group.advance(clients.train(name, by_group[name], result)))
-                else:
-                    group.wait()
-        clients.end_round(result)
-        result.seconds += time.perf_counter() - started
+        if updates is None:
+            updates = clients.exchange(train=stage.draw(stage.done)).updates
+        assert updates is not None
+        _aggregate(stage, updates, result)
     stage.count_round()
     return result
 
 
+def _aggregate(stage: StageState, updates: RoundUpdates, result: RoundResult) -> None:
+    """Aggregate the updates of each group and make its server step."""
+    started = time.perf_counter()
+    result.bytes_down, result.bytes_up = updates.bytes_down, updates.bytes_up
+    result.faults, result.local = dict(updates.faults), dict(updates.local)
+    for name, group in stage.groups.items():
+        with notes_about(name), untouched(stage.method, group.state.params | group.state.buffers):
+            if name in updates.groups:
+                cohort, refused = group.advance(updates.groups[name])
+                result.add(name, cohort, refused)
+            else:
+                group.wait()
+    updates.complete()
+    result.seconds = updates.seconds + time.perf_counter() - started
+
+
+def _close_round(
+    run_config: RunConfig, clients: StageBackend, index: int, recorder: RunRecorder
+) -> RoundUpdates | None:
+    """Evaluate the models that a round ended with (or the run begins with), if that is due, and record the row of the round.
+
+    Clients that train ahead train the next round in the same exchange; returns their updates.
+    """
+    stage, result = clients.state, clients.state.pending
+    number = recorder.history.last["round"] + 1 if len(recorder.history) else 0
+    for client, why in result.refused.items() if result else ():
+        recorder.event("refused", round=number, client=run_config.population.names[client], why=why)
+    replies = Replies()
+    if result is None or _is_evaluated(run_config, stage, result, number, recorder):
+        ahead = clients.trains_ahead and stage.stage.trained and not stage.last_done
+        replies = clients.exchange(train=stage.draw(stage.done) if ahead else (), evaluate=True)
+    stage.pending = None
+    row, rows = replies.metrics or ({}, [])
+    recorder.add(index, clients, _row(number, result, row), [{"round": number} | r for r in rows])
+    return replies.updates
+
+
 @contextmanager
 def _opened(
-    run_config: RunConfig, backend: Backend[Any] | None, out: str | Path | None, resume: bool, trackers: Trackers
-) -> Iterator[tuple[RunConfig, Backend[Any], RunRecorder]]:
-    """Everything that a run needs while it goes: worker processes, its folder, its recorder, threads.
+    run_config: RunConfig, backend: Backend | None, out: str | Path | None, resume: bool, trackers: Trackers
+) -> Iterator[tuple[Backend, RunRecorder]]:
+    """The backend and the recorder of a run, while it goes.
 
     However the run ends (an interruption, a divergence, a crash), its complete rounds are written to the folder.
     """
     directory = None if out is None else RunDirectory(out)
     with (
-        worker_pool_for(run_config) if backend is None else nullcontext() as worker_pool,
+        backend_here(run_config) if backend is None else nullcontext(backend) as chosen,
         nullcontext() if directory is None else directory.held(),
     ):
-        run_config = run_config.here(0 if worker_pool is None else worker_pool.place)
-        recorder = RunRecorder(directory, run_config, resume, trackers)
+        recorder = RunRecorder(directory, chosen.run_config, resume, trackers)
         try:
-            with threads_for(run_config.model, alone=worker_pool is None):
-                yield run_config, backend or LocalBackend(run_config, worker_pool), recorder
+            yield chosen, recorder
         except BaseException as error:
             if isinstance(error, Diverged):
                 recorder.event(DIVERGED, round=recorder.history.last["round"] + 1, why=str(error))
@@ -268,7 +288,7 @@ def _opened(
             raise
 
 
-def _stages(run_config: RunConfig, backend: Backend[Any], recorder: RunRecorder) -> Iterator[tuple[int, StageBackend]]:
+def _stages(run_config: RunConfig, backend: Backend, recorder: RunRecorder) -> Iterator[tuple[int, StageBackend]]:
     """The stages of the plan with their step numbers. Client queries between them are asked on the way."""
     steps = steps_of(run_config.plan, run_config.plan_inputs)
     step, index = next(steps, None), 0
@@ -299,9 +319,7 @@ def _note_rest(
         )
 
 
-def _answers(
-    run_config: RunConfig, step: QueryStep, index: int, recorder: RunRecorder, backend: Backend[Any]
-) -> Answers:
+def _answers(run_config: RunConfig, step: QueryStep, index: int, recorder: RunRecorder, backend: Backend) -> Answers:
     """The answers to a client query: those of the checkpoint, or asked for now."""
     found = recorder.answers(index, step.name)
     if found is None:
@@ -313,7 +331,7 @@ def _answers(
 
 
 def _begin_stage(
-    run_config: RunConfig, stage: Stage, index: int, recorder: RunRecorder, backend: Backend[Any]
+    run_config: RunConfig, stage: Stage, index: int, recorder: RunRecorder, backend: Backend
 ) -> StageBackend:
     """The clients of a stage, where the checkpoint has them."""
     with warnings.catch_warnings(record=True) as caught:
@@ -332,29 +350,18 @@ def _begin_stage(
         )
     recorder.restore(index, clients)
     clients.start()
-    recorder.event("stage", name=stage.name, executor=clients.why)
+    recorder.event("stage", name=stage.name, executor=clients.executor)
     return clients
 
 
-def _begin_history(
-    run_config: RunConfig,
-    clients: StageBackend,
-    index: int,
-    recorder: RunRecorder,
-    backend: Backend[Any],
-    stop: Ending | None,
+def _resume_history(
+    run_config: RunConfig, clients: StageBackend, index: int, recorder: RunRecorder, stop: Ending | None
 ) -> None:
-    """Before the first round of a stage: charge what is sent once, and evaluate the start of the run.
-
-    A run that a stop rule ended before is only read back.
-    """
+    """Before a stage goes on: charge what is sent once at its beginning; a run that a stop rule ended before is only read back."""
     stage = clients.state
     if stage.done == 0 and not recorder.restored(index):
         recorder.charge((i for i in stage_wire(stage.stage, stage.settings.model) if i.once), len(stage.eligible))
-    if not len(recorder.history):
-        metrics, rows = backend.evaluate(clients, None, train_next=not stage.over)
-        recorder.add(index, clients, _row(0, None, metrics), [{"round": 0} | r for r in rows])
-    elif len(recorder.history) > 1 and recorder.newest(index):
+    if len(recorder.history) > 1 and recorder.newest(index):
         recorder.ended = _why_ended(run_config, recorder.history, stop)
 
 
@@ -362,7 +369,7 @@ def _is_evaluated(
     run_config: RunConfig, stage: StageState, result: RoundResult, number: int, recorder: RunRecorder
 ) -> bool:
     """Whether a round is evaluated: every few rounds, and always at the end of a stage or run, as by its budget."""
-    if number % run_config.options.evaluate_every == 0 or stage.over:
+    if number % run_config.options.evaluate_every == 0 or stage.last_done:
         return True
     return (
         run_config.ending.why(History([*recorder.history.rows, _row(number, result, {})], columns=run_config.columns))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,6 @@ from unalike.core import tree
 from unalike.core.types import Context, Tree
 from unalike.core.views import Cohort, ServerState, StageSettings
 from unalike.data.population import Population
-from unalike.engine.multiprocess.worker_pool import WorkerPool
 from unalike.methods.plan import Stage
 from unalike.runtime.model_group import ModelGroup
 from unalike.runtime.query_runner import with_shared
@@ -25,6 +23,10 @@ from unalike.training.wire import stage_wire
 
 Facts = dict[str, Any]
 """Plain values of a checkpoint, beside its tensors."""
+MakeGroup = Callable[[StageSettings, Population, ServerState | None], ModelGroup]
+"""Makes a group from its settings, the samples that it trains on, and the server state that it goes on from (None: a new one)."""
+Choose = Callable[["StageState", int], str]
+"""Asks a client which group it chooses for a round."""
 
 
 @dataclass
@@ -55,9 +57,11 @@ class RoundResult:
     bytes_up: int = 0
     local: dict[int, dict[str, Any]] = field(default_factory=dict)
 
-    def add(self, group: str, cohort: Cohort) -> None:
-        """Add the clients of a group that had accepted updates."""
+    def add(self, group: str, cohort: Cohort, refused: Mapping[int, str]) -> None:
+        """Add the clients of a group that had accepted updates, and those whose updates were refused."""
         self.cohorts[group] = cohort
+        self.refused |= refused
+        self.faults |= {client: f"refused: {why}" for client, why in refused.items()}
         self.trained += cohort.ids
         sizes = np.concatenate([c.sizes.numpy(force=True) for c in self.cohorts.values()])
         losses = np.concatenate([c.stacked.loss.numpy(force=True) for c in self.cohorts.values()])
@@ -71,20 +75,12 @@ class StageState:
         run_config: the run; a stage may bring another model.
         stage: the stage of the plan.
         index: its number among the steps of the plan.
-        folder: keeps the clients' states of the run; None: memory does.
-        executor: the name of the executor that trains the groups, asked for when it is first needed.
-        worker_pool: the processes that share the work.
+        make_group: makes its groups.
+        choose: asks a client for its choice when it is first needed; None: all of them were asked at once.
     """
 
     def __init__(
-        self,
-        run_config: RunConfig,
-        stage: Stage,
-        index: int = 0,
-        *,
-        folder: Path | None = None,
-        executor: Callable[[], str] = lambda: "loop",
-        worker_pool: WorkerPool | None = None,
+        self, run_config: RunConfig, stage: Stage, index: int, make_group: MakeGroup, choose: Choose | None = None
     ):
         self.stage, self.method = stage, stage.method
         self.population = population = run_config.population
@@ -114,18 +110,10 @@ class StageState:
         }
         self.choices: dict[int, str] = {}
         """Client -> the group that it chose for this round, where clients choose."""
-        self.choose: Callable[[int], str] | None = None
-        """Asks a client for its choice; None: all of them were asked at once."""
+        self._choose = choose
         self.groups = {
-            name: ModelGroup(
-                stage,
-                replace(self.settings, group=i),
-                self._source(ids),
-                executor,
-                None if folder is None else folder / f"stage-{index}" / f"group-{i:04d}",
-                run_config.options.chain,
-                None if stage.start is None else stage.start[name],
-                worker_pool,
+            name: make_group(
+                replace(self.settings, group=i), self._source(ids), None if stage.start is None else stage.start[name]
             )
             for i, (name, ids) in enumerate(self.all_members.items())
         }
@@ -156,8 +144,8 @@ class StageState:
             return next(iter(self.all_members))
         if self.stage.chooses is None:
             return self._group_of.get(client)
-        if client not in self.choices and self.choose is not None:
-            self.choices[client] = self.choose(client)
+        if client not in self.choices and self._choose is not None:
+            self.choices[client] = self._choose(self, client)
         return self.choices.get(client)
 
     def by_group(self, clients: list[int]) -> dict[str, list[int]]:

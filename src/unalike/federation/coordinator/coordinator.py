@@ -13,8 +13,9 @@ from unalike._utils.tensor_files import sweep
 from unalike.core import tree
 from unalike.core.codec import Facts
 from unalike.core.types import Tree
+from unalike.engine.threads import threads_for
 from unalike.federation.coordinator.exchange import Exchange
-from unalike.federation.coordinator.federated_evaluation import FederatedEvaluator, pooled_first
+from unalike.federation.coordinator.federated_evaluation import pooled_first
 from unalike.federation.coordinator.mailbox import Mailbox, Request
 from unalike.federation.coordinator.remote_stage import RemoteStage
 from unalike.federation.coordinator.run_control import Control, Stopped
@@ -25,12 +26,10 @@ from unalike.federation.protocol.transport import Transport
 from unalike.federation.security.keys import PrivateKey, public_text
 from unalike.methods.plan import Answers, QueryStep, Stage, StageResults
 from unalike.metrics.metric_sums import unpooled
-from unalike.runtime.backend import Row
 from unalike.runtime.records.run_directory import RunDirectory
 from unalike.runtime.round_loop import Ending, execute
 from unalike.runtime.run_config import Pair, RunConfig
 from unalike.runtime.run_recorder import Run
-from unalike.runtime.stage_state import RoundResult
 from unalike.training.validation import RefusedUpdate, check_answer
 from unalike.training.wire import unasked
 
@@ -89,14 +88,15 @@ class Coordinator:
         run_config.record["federation"] = self.federation.name  # a cached property: the record of the run
         mailbox = Mailbox(self.federation, self.key, self.transport, roster.run, self.control, self._event)
         try:
-            return execute(
-                run_config,
-                backend=_Sites(run_config, mailbox, self.directory.path / "arrived"),
-                out=self.directory.path,
-                resume=True,
-                stop=stop,
-                progress=progress,
-            )
+            with threads_for(run_config.model):
+                return execute(
+                    run_config,
+                    backend=_Sites(run_config.here(), mailbox, self.directory.path / "arrived"),
+                    out=self.directory.path,
+                    resume=True,
+                    stop=stop,
+                    progress=progress,
+                )
         except Stopped:
             self.directory.event("interrupted", why="the operator stopped the coordinator")
             raise
@@ -153,7 +153,6 @@ class _Sites:
 
     def __init__(self, run_config: RunConfig, mailbox: Mailbox, arrived: Path):
         self.run_config, self.mailbox, self.arrived = run_config, mailbox, arrived
-        self.evaluator = FederatedEvaluator(run_config)
         self._steps: list[RemoteStage | None] = []
 
     @property
@@ -178,9 +177,6 @@ class _Sites:
         )
         self._steps.append(remote_stage)
         return remote_stage
-
-    def evaluate(self, clients: RemoteStage, result: RoundResult | None, *, train_next: bool) -> tuple[Row, list[Row]]:
-        return self.evaluator(clients, result, train_next=train_next)
 
     def end_step(self, outcome: Answers | StageResults) -> None:
         """Sites learn of the next step with its first request."""

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import reduce
 
 from unalike._utils.profiler_regions import profiled
-from unalike.federation.coordinator.remote_stage import RemoteStage
 from unalike.federation.coordinator.round_request import SplitSums
 from unalike.metrics.columns import TEST, VALIDATION
 from unalike.metrics.metric_sums import MetricSums, unpooled
 from unalike.metrics.metrics import metric_names
 from unalike.runtime.evaluation import Evaluator, MeasuredSplits, ProtocolMetrics, Row, server_models
 from unalike.runtime.run_config import RunConfig
-from unalike.runtime.stage_state import RoundResult, StageState
+from unalike.runtime.stage_state import StageState
+
+SiteSums = Mapping[str, Mapping[int, SplitSums] | None]
+"""Protocol -> client -> its evaluation; None where there is no such model."""
 
 
 class FederatedEvaluator:
@@ -23,16 +26,17 @@ class FederatedEvaluator:
         self.population = run_config.population
         self._here = Evaluator(run_config)  # lays out the tables
 
-    def __call__(self, remote: RemoteStage, result: RoundResult | None, *, train_next: bool) -> tuple[Row, list[Row]]:
-        """The metrics of a round (None: before training), and one row per client; with `train_next` sites train the next round."""
-        with profiled("evaluation"):
-            found = remote.evaluate_sites(self._here.names(remote.state), result, train_next=train_next)
-            return self._here.tables(remote.state, result, lambda name: self._measured(name, remote.state, found))
+    def names(self, stage: StageState) -> tuple[str, ...]:
+        """The protocols to record."""
+        return self._here.names(stage)
 
-    def _measured(
-        self, protocol: str, stage: StageState, found: dict[str, dict[int, SplitSums] | None]
-    ) -> MeasuredSplits:
-        sums = found["clients" if protocol == "server" else protocol]
+    def tables(self, stage: StageState, sums: SiteSums) -> tuple[Row, list[Row]]:
+        """The metrics after the round that is pending (None: before training), and one row per client."""
+        with profiled("evaluation"):
+            return self._here.tables(stage, stage.pending, lambda protocol: self._measured(protocol, stage, sums))
+
+    def _measured(self, protocol: str, stage: StageState, site_sums: SiteSums) -> MeasuredSplits:
+        sums = site_sums["clients" if protocol == "server" else protocol]
         splits = (TEST, VALIDATION) if "val" in self._here.splits else (TEST,)
         pooled = {split: self._pooled(sums, split) for split in splits}
         if protocol != "server":
@@ -40,7 +44,7 @@ class FederatedEvaluator:
         own = self._here.scored({TEST: "server"}, server_models(stage))
         return pooled | own if own[TEST] is not None else dict.fromkeys(pooled)  # one model for everybody, or none
 
-    def _pooled(self, found: dict[int, SplitSums] | None, part: str) -> ProtocolMetrics | None:
+    def _pooled(self, found: Mapping[int, SplitSums] | None, part: str) -> ProtocolMetrics | None:
         if found is None:
             return None
         task, custom = self.population.task, self._here.custom

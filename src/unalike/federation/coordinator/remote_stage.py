@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import NoReturn
 
 import numpy as np
 import torch
@@ -18,8 +17,10 @@ from unalike.core import tree
 from unalike.core.codec import Facts
 from unalike.core.nests import join_nests
 from unalike.core.types import Batch, ClientUpdate, Context, Tree
-from unalike.core.views import Cohort
+from unalike.core.views import Cohort, ServerState, StageSettings
+from unalike.data.population import Population
 from unalike.federation.coordinator.exchange import Exchange, Make
+from unalike.federation.coordinator.federated_evaluation import FederatedEvaluator
 from unalike.federation.coordinator.mailbox import Mailbox, Request
 from unalike.federation.coordinator.norm_guard import NormGuard, Norms, norms
 from unalike.federation.coordinator.round_request import RoundRequests, SiteReply, SplitSums, has_scores, round_plan
@@ -27,10 +28,12 @@ from unalike.federation.coordinator.update_store import UpdateStore
 from unalike.federation.protocol.messages import ChooseRequest, StepRequest
 from unalike.methods.plan import Stage
 from unalike.metrics.metric_sums import MetricSums
-from unalike.runtime.model_group import GroupUpdates
+from unalike.runtime.backend import Replies, RoundUpdates
+from unalike.runtime.model_group import GroupUpdates, ModelGroup
 from unalike.runtime.run_config import RunConfig
 from unalike.runtime.stage_state import RoundResult, StageState, wire_bytes
 from unalike.training.aggregation import decode_updates
+from unalike.training.client_states import ClientStates
 from unalike.training.validation import RefusedUpdate
 
 PENDING = ("seconds", "trained", "faults", "train_loss", "bytes_down", "bytes_up", "local")
@@ -53,9 +56,8 @@ def check_stage(stage: Stage, run_config: RunConfig) -> None:
 class RemoteStage:
     """Trains the clients of a stage at their sites (a `StageBackend`).
 
-    One exchange both evaluates the current models at the sites and trains the next round, where `evaluate_sites` is asked to
-    (`train_next`); `begin_round` then finds the updates there. Updates wait on disk until the round closes, and are added up in
-    the order of the sites: so the bits are those of a simulation, whichever site answers first.
+    Updates wait on disk until the round is complete, and are added up in the order of the sites: so the bits are those of a
+    simulation, whichever site answers first.
 
     Args:
         stage: the stage of the plan.
@@ -66,6 +68,8 @@ class RemoteStage:
         offset: rounds of earlier stages.
         arrived: folder of the updates of the current round.
     """
+
+    trains_ahead = True
 
     def __init__(
         self,
@@ -83,10 +87,9 @@ class RemoteStage:
         self.evaluates_local = "local" in run_config.options.protocols
         self.metrics = run_config.metrics
         self._keeps_updates = run_config.recording is not None and run_config.recording.needs_updates
-        self.state = StageState(run_config, stage, index)
+        self.state = StageState(run_config, stage, index, partial(_group, stage, run_config))
+        self.evaluator = FederatedEvaluator(run_config)
         self._bytes = wire_bytes(stage, self.state.settings, self._some_context())
-        self._exchange: Exchange[SiteReply] | None = None
-        self._exchange_seconds = 0.0
         self._norm_guard = NormGuard(self.federation.guard)
         self._update_store = UpdateStore(arrived)
         self.holds: dict[int, str] = {}
@@ -104,37 +107,50 @@ class RemoteStage:
 
     # a round --------------------------------------------------------------------------------------------------------
 
-    @property
-    def holds_results(self) -> bool:
-        """Evaluation sends the new models to the sites: a crash must not take them back."""
-        return self.state.stage.trained
+    def exchange(self, *, train: Sequence[int] = (), evaluate: bool = False) -> Replies:
+        """One message to each site: it evaluates the current models, and the clients `train` train them."""
+        started, asked = time.monotonic(), self._protocols() if evaluate else ()
+        exchange = self._ask(set(train), asked)
+        updates = self._updates(exchange, time.monotonic() - started) if train else None
+        if not evaluate:
+            return Replies(updates=updates)
+        sums: dict[str, dict[int, SplitSums] | None] = dict.fromkeys(("clients", "personal", "local"))
+        for name in asked:
+            sums[name] = {self.number[s]: r.tallies[name] for s, r in exchange.values.items() if name in r.tallies}
+        if self.state.pending is not None and self.state.pending.trained:
+            sums["local"] = _local_sums(self.state.pending)
+        return Replies(self.evaluator.tables(self.state, sums), updates)
 
-    def begin_round(self, cohort: list[int], result: RoundResult) -> dict[str, list[int]]:
-        """The clients of each group that sent a usable update."""
-        if self._exchange is None:
-            self._exchange = self._ask(set(cohort), evaluate=())
-        else:
-            result.seconds += self._exchange_seconds  # they trained while the last round was evaluated
-        exchange = self._exchange
-        found = {site: reply.norms for site, reply in exchange.values.items() if reply.norms}
-        self._norm_guard.accept(found)
-        if found:
-            self.mailbox.event(
-                "norms", round=self.mailbox.number, norms={site: of.get("update") for site, of in found.items()}
-            )
-        result.bytes_down = len(exchange.counts) * self._bytes["down"]
-        result.faults = {self.number[s]: why for s, why in exchange.faults.items() if s in exchange.counts}
-        result.local = {
-            self.number[site]: {part: sums.plain() for part, sums in reply.tallies["local"].items()}
-            for site, reply in exchange.values.items()
-            if "local" in reply.tallies
-        }
-        return self.state.by_group(sorted(self._trained()))
+    def _protocols(self) -> tuple[str, ...]:
+        """The protocols under which sites evaluate the current models."""
+        names = self.evaluator.names(self.state)
+        has = {"clients": self.state.has_shared_model, "personal": self.state.is_personal}
+        return tuple(p for p, there in has.items() if there and (p in names or (p == "clients" and "server" in names)))
 
-    def train(self, name: str, ids: Sequence[int], result: RoundResult) -> GroupUpdates:
-        """The updates of these clients, which are on disk; a linear method reads them one by one unless they are recorded."""
-        replies = self._trained()
-        result.bytes_up += sum(self._bytes["up"] + replies[k].sent for k in ids)
+    def _updates(self, exchange: Exchange[SiteReply], seconds: float) -> RoundUpdates:
+        """The usable updates of an exchange."""
+        replies = {self.number[site]: reply for site, reply in exchange.values.items()}
+        trained = sorted(k for k, reply in replies.items() if reply.client_update is not None)
+        return RoundUpdates(
+            groups={
+                name: self._group_updates(name, ids, replies)
+                for name, ids in self.state.by_group(trained).items()
+                if ids
+            },
+            seconds=seconds,
+            bytes_down=len(exchange.counts) * self._bytes["down"],
+            bytes_up=sum(self._bytes["up"] + replies[k].sent for k in trained),
+            faults={self.number[s]: why for s, why in exchange.faults.items() if s in exchange.counts},
+            local={
+                k: {part: sums.plain() for part, sums in reply.tallies["local"].items()}
+                for k, reply in replies.items()
+                if "local" in reply.tallies
+            },
+            complete=partial(self._complete, {s: reply.norms for s, reply in exchange.values.items() if reply.norms}),
+        )
+
+    def _group_updates(self, name: str, ids: Sequence[int], replies: Mapping[int, SiteReply]) -> GroupUpdates:
+        """The updates of a group, which are on disk; a linear method reads them one by one unless they are recorded."""
         numbers = join_nests([replies[k].client_update for k in ids], torch.stack)
         population = self.state.size_of(name)
         cohort = Cohort(tuple(ids), numbers, population, folded=True)
@@ -143,45 +159,20 @@ class RemoteStage:
         cohort = replace(cohort, stacked=self._update_store.stacked(ids), folded=False)
         return GroupUpdates(ids, population, {}, cohort=cohort, keep=self._keeps_updates)
 
-    def end_round(self, result: RoundResult) -> None:
-        """Forget the updates of the round."""
+    def _complete(self, norms: dict[str, Norms]) -> None:
+        """The round is complete: its norms count for those of later rounds, and its updates are deleted."""
+        self._norm_guard.accept(norms)
+        if norms:
+            self.mailbox.event(
+                "norms", round=self.mailbox.number, norms={site: of.get("update") for site, of in norms.items()}
+            )
         self._update_store.clear()
-        self._exchange = None
-        result.trained.sort()
-
-    def _trained(self) -> dict[int, SiteReply]:
-        """Client -> its reply, of those that sent a usable update."""
-        assert self._exchange is not None
-        return {self.number[s]: r for s, r in self._exchange.values.items() if r.client_update is not None}
-
-    # evaluation -----------------------------------------------------------------------------------------------------
-
-    def evaluate_sites(
-        self, protocols: Sequence[str], result: RoundResult | None, *, train_next: bool
-    ) -> dict[str, dict[int, SplitSums] | None]:
-        """Protocol -> client -> its evaluation of the current models; None where there is no such model.
-
-        With `train_next` the same messages ask for the training of the next round.
-        """
-        wanted = {*protocols} | ({"clients"} if "server" in protocols else set())
-        has = {"clients": self.state.has_shared_model, "personal": self.state.is_personal}
-        asked = tuple(p for p, there in has.items() if there and p in wanted)
-        drawn = set(self.state.draw(self.state.done)) if train_next and self.state.stage.trained else set()
-        exchange = self._ask(drawn, evaluate=asked)
-        self._exchange = exchange if drawn else None
-        found: dict[str, dict[int, SplitSums] | None] = {
-            p: {self.number[s]: r.tallies[p] for s, r in exchange.values.items() if p in r.tallies}
-            if p in asked
-            else None
-            for p in ("clients", "personal")
-        }
-        return found | {"local": None if result is None or not result.trained else _local_sums(result)}
 
     # the exchange ---------------------------------------------------------------------------------------------------
 
     def _ask(self, drawn: set[int], evaluate: tuple[str, ...]) -> Exchange[SiteReply]:
         """Ask the clients `drawn` to train, and all with test samples to `evaluate`."""
-        started, state, sites = time.monotonic(), self.state, self.federation.sites
+        state, sites = self.state, self.federation.sites
         self.mailbox.number = self._offset + state.done + (not state.last_done)
         everybody = {*drawn, *(k for k in self.active if evaluate and has_scores(state.population, k))}
         quorum = self.federation.enough(len(drawn)) if drawn else 0
@@ -209,7 +200,6 @@ class RemoteStage:
         exchange.run()
         answered = {k: plan.group(k).digest for k, name in names.items() if name in exchange.values}
         self.holds = answered | {k: digest for k, digest in self.holds.items() if k not in names}
-        self._exchange_seconds = time.monotonic() - started
         return exchange
 
     def _ask_choices(self, everybody: set[int], drawn: set[int], quorum: int) -> dict[int, str]:
@@ -284,17 +274,12 @@ class RemoteStage:
     # the rest of a stage backend ------------------------------------------------------------------------------------
 
     @property
-    def why(self) -> str:
+    def executor(self) -> str:
+        """The sites train."""
         return f"remote: {len(self.state.eligible)} sites with training samples"
 
     def start(self) -> None:
         """Sites learn of a stage with its first request."""
-
-    def collect_client_states(self) -> None:
-        """Clients' states stay on their sites."""
-
-    def personal(self, client: int) -> NoReturn:
-        raise UnalikeError("a client's own model is on its site; ask there")
 
     def state_dict(self) -> tuple[Tree, list[Facts]]:
         """Tensors and facts from which `load_state_dict` restores the stage."""
@@ -310,13 +295,19 @@ class RemoteStage:
     def load_state_dict(self, tensors: Tree, facts: list[Facts]) -> None:
         """Go back to where `state_dict` was called. Raises `UnalikeError` if the tensors are not those of this stage."""
         self.state.load_state_dict(tensors, facts)
-        self._exchange = None
         self._norm_guard.seen = facts[0].get("norms", {})
         self.holds = dict(facts[0].get("holds", []))
         ahead = facts[0].get("ahead")
         if ahead is not None:
             by_client = {what: {int(k): v for k, v in ahead[what].items()} for what in ("faults", "local")}
             self.state.pending = RoundResult(**(ahead | by_client))
+
+
+def _group(
+    stage: Stage, run_config: RunConfig, settings: StageSettings, source: Population, start: ServerState | None
+) -> ModelGroup:
+    """A group as the coordinator sees it: without client states, which are at the sites."""
+    return ModelGroup(stage, settings, source, ClientStates({}), run_config.options.chain, start)
 
 
 def _local_sums(result: RoundResult) -> dict[int, SplitSums]:

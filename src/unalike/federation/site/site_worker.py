@@ -19,6 +19,7 @@ from unalike.core.model import Model
 from unalike.core.types import Batch, Broadcast, Tree
 from unalike.core.views import ServerState
 from unalike.data.client_data import ClientData
+from unalike.engine.loop import Loop
 from unalike.engine.threads import threads_for
 from unalike.federation.protocol.envelope import Envelope, Head, seal, unseal
 from unalike.federation.protocol.federation_file import Federation
@@ -43,6 +44,8 @@ from unalike.metrics.metric_sums import MetricSums
 from unalike.metrics.scoring import Predict, SharedModel, score
 from unalike.runtime.model_group import ModelGroup
 from unalike.runtime.query_runner import ask_client, with_shared
+from unalike.training.client_states import ClientStates
+from unalike.training.client_update import initial_client_state
 from unalike.training.validation import check_tree, flat
 
 Answer = tuple[Facts, Tree]
@@ -244,7 +247,9 @@ class SiteWorker:
             settings = replace(self.run_config.settings, model=model, work=work, proxy=None)
             source = self.population if shared is None else with_shared(self.population, shared)
             folder = self.folder.stage(run, step) / f"group-{number:04d}"
-            group = ModelGroup(stage, settings, source, lambda: "loop", folder, self.run_config.options.chain)
+            client_states = ClientStates(initial_client_state(method, settings), folder)
+            group = ModelGroup(stage, settings, source, client_states, self.run_config.options.chain)
+            group.executor = Loop(group.client_pool)
             group.client_states.keep_from(asked.round)
             group.client_states.adopt(_accepted_rounds(self.number, asked.accepted))
             self._groups[key] = group

@@ -1,11 +1,11 @@
-"""Runs of several processes: the worker pool of a run, and the event loop of its worker processes."""
+"""Whether a run has several processes, and their start: as forks of this one, or as the processes of `torchrun`."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -17,11 +17,10 @@ from unalike._utils import spec
 from unalike._utils.errors import UnalikeError
 from unalike._utils.spec import Call
 from unalike._utils.system.machine import cores
-from unalike.engine.auto import Choice, work_seconds
+from unalike.engine.auto import work_seconds
 from unalike.engine.base import ClientPool
 from unalike.engine.batched import Batched
 from unalike.engine.multiprocess.worker_pool import (
-    Message,
     WorkerPool,
     all_on_this_machine,
     join_pool,
@@ -30,24 +29,31 @@ from unalike.engine.multiprocess.worker_pool import (
     start_pool,
 )
 from unalike.engine.threads import threads_for
-from unalike.methods.plan import Answers, Stage, StageResults, next_step, steps_of
-from unalike.runtime.evaluation import SCORING, Evaluator
+from unalike.methods.plan import Stage, steps_of
+from unalike.runtime.local_backend import LocalBackend
+from unalike.runtime.processes.process_backend import ProcessBackend
+from unalike.runtime.processes.worker_process import serve
 from unalike.runtime.run_config import RunConfig
-from unalike.runtime.stage_runner import StageRunner
-from unalike.runtime.worker_handlers import GROUP_HANDLERS, group_of, states_in
 from unalike.training.client_states import ClientStates
 from unalike.training.client_update import initial_client_state
 
+PATIENCE = 20.0
+"""Seconds of training in one process above which a run gets several."""
+
 
 @contextmanager
-def worker_pool_for(run_config: RunConfig) -> Iterator[WorkerPool | None]:
-    """The processes of a run, None where it has one; they leave when the run ends."""
+def backend_here(run_config: RunConfig) -> Iterator[LocalBackend]:
+    """The backend of a run on this machine: this process, or several, which leave when the run ends."""
     worker_pool = join_pool(run_config.device, _nccl(run_config)) or _started(run_config)
     if worker_pool is None:
-        yield None
+        with threads_for(run_config.model):
+            yield LocalBackend(run_config.here())
         return
     try:
-        yield worker_pool
+        backend = ProcessBackend(run_config.here(worker_pool.place), worker_pool)
+        with threads_for(run_config.model, alone=False):
+            yield backend
+        backend.collect_client_states()
     finally:
         worker_pool.close()
 
@@ -89,88 +95,6 @@ def require_folder(run_config: RunConfig, out: str | Path | None) -> None:
             raise UnalikeError(
                 f"clients of {stage.method!r} keep a state, and no folder is known that all machines see; give one by out="
             )
-
-
-def serve(run_config: RunConfig, worker_pool: WorkerPool) -> None:
-    """A worker process: follow the plan as the leading process carries it out, and do this process's share of it."""
-    with threads_for(run_config.model, alone=False):
-        _follow(worker_pool, lambda: Worker(run_config.here(worker_pool.place), worker_pool))
-
-
-class Worker:
-    """The place of a worker process in the run's plan."""
-
-    def __init__(self, run_config: RunConfig, worker_pool: WorkerPool):
-        self.run_config, self.worker_pool, self.evaluator = run_config, worker_pool, Evaluator(run_config)
-        self._steps = steps_of(run_config.plan, run_config.plan_inputs)
-        self._step, self._index = next(self._steps, None), 0
-        self._stages: dict[int, StageRunner] = {}  # also those that are over: a checkpoint holds their client states
-
-    def begin_stage(self, message: Message) -> None:
-        folder = None if message["folder"] is None else Path(message["folder"])
-        assert isinstance(self._step, Stage)
-        self._stages[self._index] = StageRunner(self.run_config, self._step, self._index, folder, self.worker_pool)
-
-    def take_executor(self, message: Message) -> None:
-        self._stages[self._index].choice = Choice(message["executor"], "as the leader says")
-
-    def end_step(self, message: Message) -> None:
-        self._step, self._index = next_step(self._steps, _outcome(message)), self._index + 1
-
-    def answer(self, message: Message) -> Message:
-        """The answer to a question about a stage: the one that the message names, or the newest."""
-        if not self._stages:
-            raise UnalikeError("no stage has begun")
-        runner = self._stages[message.get("stage", max(self._stages))]
-        if message["do"] in SCORING:
-            return self.evaluator.answer(self.worker_pool, runner, message)
-        return GROUP_HANDLERS[message["do"]](self.worker_pool, group_of(runner, message), message)
-
-
-ANNOUNCEMENTS: dict[str, Callable[[Worker, Message], None]] = {
-    "stage": Worker.begin_stage,
-    "executor": Worker.take_executor,
-    "next": Worker.end_step,
-}
-"""Messages that every worker process takes in; all others are questions to some of them."""
-
-
-def _follow(worker_pool: WorkerPool, make: Callable[[], Worker]) -> None:
-    """The worker process's event loop.
-
-    Whatever fails, the process stays until the run ends, and the error is the answer to the next question: a process that exits
-    while others connect makes them fail with an error of the transport.
-    """
-    worker, failed = None, ""
-    try:
-        worker = make()
-    except Exception as error:
-        failed = _explained(error)
-    while (message := worker_pool.hear())["do"] != "end":
-        is_asked = worker_pool.rank in message["asked"]
-        try:
-            if failed or worker is None:
-                answer: Message = {"error": failed}
-            elif message["do"] in ANNOUNCEMENTS:
-                ANNOUNCEMENTS[message["do"]](worker, message)
-            elif is_asked:
-                answer = worker.answer(message)
-        except Exception as error:
-            failed = _explained(error)
-            answer = {"error": failed}
-        if is_asked:
-            worker_pool.reply(answer)
-
-
-def _explained(error: Exception) -> str:
-    return str(error) if isinstance(error, UnalikeError) else f"{type(error).__name__}: {error}"
-
-
-def _outcome(message: Message) -> StageResults | Answers:
-    if "states" in message:
-        return StageResults(states_in(message["states"]), message["rounds"])
-    clients, tree = message["answers"]
-    return Answers(tuple(clients), tree)
 
 
 def _started(run_config: RunConfig) -> WorkerPool | None:
@@ -224,7 +148,3 @@ def _is_worth_a_pool(run_config: RunConfig) -> bool:
             and not Batched(client_pool).uses_compiled_loops
             and work_seconds(client_pool, count, run_config.options.rounds) > PATIENCE
         )
-
-
-PATIENCE = 20.0
-"""Seconds of training in one process above which a run gets several."""

@@ -1,0 +1,148 @@
+"""The leading process of a run in several processes: it tells the others what to do, does its own share, and combines both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+
+from unalike.core.views import StageSettings
+from unalike.data.population import Population
+from unalike.engine.base import Executor, client_costs
+from unalike.engine.multiprocess.distributed import Distributed, SharedClientStates
+from unalike.engine.multiprocess.worker_pool import Message, WorkerPool
+from unalike.methods.plan import Answers, Stage, StageResults
+from unalike.metrics.columns import TEST
+from unalike.metrics.scoring import Predict, Scores, SharedModel
+from unalike.runtime.evaluation import ClientModels, Evaluator, MeasuredSplits, Rows, Splits, SplitScores, shown
+from unalike.runtime.local_backend import LocalBackend, LocalStage
+from unalike.runtime.model_group import ModelGroup
+from unalike.runtime.run_config import RunConfig
+from unalike.runtime.stage_state import RoundResult
+from unalike.training.client_states import ClientStates
+
+SHARED, OWN = "score", "score own"
+"""Questions to worker processes: score your part of the samples with a shared model, or your clients' own models."""
+PAYS = 1000
+"""Number of samples above which each process of a run scores a part of them."""
+
+
+class ProcessBackend(LocalBackend):
+    """Runs a plan in the processes of a worker pool; this one leads. The others follow the plan (`worker_process.Worker`)."""
+
+    def __init__(self, run_config: RunConfig, worker_pool: WorkerPool):
+        super().__init__(run_config)
+        self.worker_pool = worker_pool
+        self._newest: ProcessStage | None = None
+
+    def stage(self, stage: Stage, index: int, folder: Path | None) -> ProcessStage:
+        folder = folder or self.worker_pool.folder
+        self._newest = ProcessStage(self.run_config, stage, index, folder, self.worker_pool)
+        self.worker_pool.tell({"do": "stage", "folder": None if folder is None else str(folder)})
+        return self._newest
+
+    def end_step(self, outcome: Answers | StageResults) -> None:
+        if isinstance(outcome, StageResults):
+            states = {name: state._asdict() for name, state in outcome.items()}
+            self.worker_pool.tell({"do": "next", "states": states, "rounds": outcome.rounds})
+        else:
+            self.worker_pool.tell({"do": "next", "answers": [list(outcome.clients), outcome.tree]})
+
+    def collect_client_states(self) -> None:
+        """Before the worker processes leave: bring the states of all clients of the last stage to where this process finds them."""
+        for group in () if self._newest is None else self._newest.state.groups.values():
+            if not group.client_states.empty:
+                group.client_states.save(group.accepted)
+                group.client_states.adopt(group.accepted)
+
+
+class ProcessStage(LocalStage):
+    """Trains the clients of a stage in several processes (a `StageBackend`)."""
+
+    def __init__(self, run_config: RunConfig, stage: Stage, index: int, folder: Path | None, worker_pool: WorkerPool):
+        self.worker_pool = worker_pool
+        super().__init__(run_config, stage, index, folder)
+
+    def start(self) -> None:
+        """Choose the executor in each process, and tell the others."""
+        super().start()
+        self.worker_pool.tell({"do": "executor", "executor": self.choice.executor})
+
+    @property
+    def executor(self) -> str:
+        """The number of processes, and the executor in each of them with the reason for its choice."""
+        return f"distributed: {self.worker_pool.size} processes, in each of them {self.choice}"
+
+    def own_models(self, clients: Sequence[int], splits: Splits) -> Iterator[SplitScores]:
+        """Scores of the clients' own models, each scored in the process that keeps the client's state."""
+        for group, ids, broadcast in self.by_group(clients):
+            executor = group.executor
+            assert isinstance(executor, Distributed)
+            question = {"do": OWN, "splits": splits, "state": group.state._asdict()}
+            mine, others = executor.ask(broadcast, ids, group.accepted, question)
+            yield self.evaluator.scores(splits, one_by_one(group.personal_models(mine, broadcast, executor.inner)))
+            yield from (received(self.worker_pool.answer(rank)) for rank in others)
+
+    def _evaluator(self) -> Evaluator:
+        return ProcessEvaluator(self.run_config, self.worker_pool)
+
+    def _client_states(
+        self, stage: Stage, settings: StageSettings, source: Population, folder: Path | None
+    ) -> ClientStates:
+        place = {"stage": settings.stage, "group": settings.group}
+        costs = client_costs(stage.method, settings.work, source.sizes)
+        return SharedClientStates(
+            super()._client_states(stage, settings, source, folder), self.worker_pool, place, costs
+        )
+
+    def _executor(self, group: ModelGroup) -> Executor:
+        return Distributed(group.client_pool, super()._executor(group), self.worker_pool, group.settings.group)
+
+    def _clients_of_a_process(self, count: int) -> int:
+        return -(-count // self.worker_pool.size)
+
+
+class ProcessEvaluator(Evaluator):
+    """Evaluates in all processes: each scores a part of the samples of a shared model, and its own clients' models."""
+
+    def __init__(self, run_config: RunConfig, worker_pool: WorkerPool):
+        super().__init__(run_config)
+        self.worker_pool = worker_pool
+
+    def measured(self, protocol: str, models: ClientModels, result: RoundResult | None) -> MeasuredSplits:
+        clients_shown = shown(models.state, result)
+        if protocol != "personal" or not models.state.is_personal or not clients_shown:
+            return super().measured(protocol, models, result)
+        assert isinstance(models, ProcessStage)
+        splits = self.splits_of(protocol)
+        parts = [*models.own_models(clients_shown, splits)]
+        scores = {split: [scores for part in parts for scores in part[split]] for split in splits}
+        return self.measures(splits, scores, clients_shown)
+
+    def scores_of(self, predict: Predict, split: str, clients: Sequence[int]) -> Scores:
+        rows, pool = self.splits[split].of(clients), self.worker_pool
+        if len(clients) == 1 or len(rows[0]) < PAYS or not isinstance(predict, SharedModel):
+            return self.score(predict, split, rows)
+        others = range(1, pool.size)
+        values = {"params": predict.params, "buffers": predict.buffers}
+        pool.tell({"do": SHARED, "splits": {TEST: split}, "clients": torch.tensor(clients), **values}, others)
+        mine = self.score(predict, split, part_of(rows, pool.rank, pool.size))
+        return Scores.join([mine, *(scores for rank in others for scores in received(pool.answer(rank))[TEST])])
+
+
+def one_by_one(models: Iterator[tuple[int, Predict]]) -> Iterator[tuple[list[int], Predict]]:
+    """Clients' own models as an evaluator takes them."""
+    return (([client], predict) for client, predict in models)
+
+
+def received(message: Message) -> SplitScores:
+    """The scores in a worker process's answer."""
+    return {split: [Scores.of_tensors(tensors)] for split, tensors in message["scores"].items()}
+
+
+def part_of(rows: Rows, rank: int, size: int) -> Rows:
+    """The samples that the process `rank` of `size` scores."""
+    indices, owner = rows
+    at = slice(len(owner) * rank // size, len(owner) * (rank + 1) // size)
+    return indices[at], owner[at]
