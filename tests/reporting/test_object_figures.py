@@ -80,12 +80,12 @@ def test_objects_show_themselves_with_the_method_as_typed(run, clients, comparis
 
 
 def test_html_escapes_what_it_shows():
-    assert "<b>" not in table(["<b>"], [["<b>"]]) + bubbles([[1]], ["<b>"], ["<b>"]) + sparkline([1, 2], "<b>")
+    assert "<b>" not in table(["<b>"], [["<b>"]]) + bubbles([[1]], ["<b>"], ["<b>"]) + sparkline([1, 2], "<b>", str)
 
 
 def test_sparkline_of_two_numbers_rises_over_its_whole_height():
-    assert 'points="4.0,44.0 236.0,4.0"' in sparkline([0.25, 0.75], "accuracy")
-    assert sparkline([0.5], "accuracy") == sparkline([float("nan"), 0.5], "accuracy") == ""
+    assert 'points="4.0,44.0 236.0,4.0"' in sparkline([0.25, 0.75], "accuracy", str)
+    assert sparkline([0.5], "accuracy", str) == sparkline([float("nan"), 0.5], "accuracy", str) == ""
 
 
 def test_progress_in_a_notebook_is_html_that_is_removed_at_the_end(monkeypatch):
@@ -97,10 +97,10 @@ def test_progress_in_a_notebook_is_html_that_is_removed_at_the_end(monkeypatch):
     monkeypatch.setitem(sys.modules, "IPython.display", display)
     assert notebook.in_notebook()
     with progress_reporting(None, 2, "training") as report:
-        report({"round": 1, "accuracy": 0.5}, "fedavg")
-        report({"round": 2, "accuracy": 0.75}, "fedavg")
+        report({"round": 1, "headline": "accuracy 50.0 %"}, "fedavg")
+        report({"round": 2, "headline": "accuracy 75.0 %"}, "fedavg")
     assert shown[0] == '<progress value="0" max="2"></progress> 0 of 2 rounds training'
-    assert shown[-2] == '<progress value="2" max="2"></progress> 2 of 2 rounds training fedavg accuracy 0.750'
+    assert shown[-2] == '<progress value="2" max="2"></progress> 2 of 2 rounds training fedavg accuracy 75.0 %'
     assert shown[-1] == ""
 
 

@@ -43,7 +43,7 @@ def test_open_run_gives_history_and_models_of_the_run(people, small, tmp_path, s
 
 def test_open_run_repr_names_the_method_as_typed(people, small, tmp_path):
     run = small("fedprox(mu=0.1) + lws", people, out=tmp_path / "run")
-    accuracy = f"accuracy {run.history.last['accuracy']:.3f}"
+    accuracy = f"accuracy {100 * run.history.last['accuracy']:.1f}\u00a0%"
     assert repr(ua.open_run(tmp_path / "run")) == f"<Run of fedprox(mu=0.1) + lws on 6 clients, 3 rounds, {accuracy}>"
 
 

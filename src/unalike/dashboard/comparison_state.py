@@ -9,7 +9,6 @@ from typing import Any
 from unalike._utils.system.locks import is_locked
 from unalike.dashboard.state import State, curve, number, stamp_of, stored_columns, table_rows
 from unalike.experiments.standings import FILE, PlannedCell, Standing, Standings, planned, standings
-from unalike.metrics.columns import Column
 from unalike.metrics.named_metrics import MISSING
 from unalike.runtime.records.run_directory import RunDirectory
 
@@ -46,7 +45,7 @@ class FollowedComparison:
             "rounds": rounds,
             "left": number(found.seconds_left),
             "standings": list(map(_standing, found.methods)),
-            "curves": self._curves(cells, next((row.column for row in found.methods if row.column is not None), None)),
+            "curves": self._curves(cells, found),
         }
 
     def _state(self, cells: Sequence[PlannedCell], found: Standings) -> str:
@@ -57,29 +56,27 @@ class FollowedComparison:
             return "running"
         return "running, or interrupted" if None in locks else "not finished, and no process continues it"
 
-    def _curves(self, cells: Sequence[PlannedCell], score: Column | None) -> list[dict[str, Any]]:
-        """For each method the mean of the score over its seeds, by round; `score`: None before a run has ended."""
+    def _curves(self, cells: Sequence[PlannedCell], found: Standings) -> list[dict[str, Any]]:
+        """For each method the mean of its score over its seeds, by round."""
+        scores = {row.method: row.column for row in found.methods if row.column is not None}
         values: dict[str, dict[int, list[float]]] = {}
         for cell in cells:
             folder = self.path / cell.folder
             rows = table_rows(folder / "rounds.parquet")
-            score = score or _first_score(folder, rows)
-            for row in rows:
-                value = None if score is None else number(row.get(score.name))
-                if value is not None:
+            if rows and cell.method not in scores:  # no run of it has ended
+                begun = stored_columns(folder, rows).shown(rows[-1])
+                scores |= {} if begun is None else {cell.method: begun}
+            for row in rows if cell.method in scores else ():
+                if (value := number(row.get(scores[cell.method].name))) is not None:
                     values.setdefault(cell.method, {}).setdefault(int(row["round"]), []).append(value)
         return [
-            curve(
-                f"{score.label} of {method}", score.metric, [(r, sum(v) / len(v)) for r, v in sorted(by_round.items())]
-            )
+            curve(f"{scores[method].label} of {method}", scores[method].metric, _means(by_round))
             for method, by_round in values.items()
-            if score is not None
         ]
 
 
-def _first_score(folder: Path, rows: Sequence[dict[str, Any]]) -> Column | None:
-    """The column that decides in the history of a cell that has begun."""
-    return stored_columns(folder, rows).shown(rows[-1]) if rows else None
+def _means(by_round: dict[int, list[float]]) -> list[tuple[int, float]]:
+    return [(r, sum(values) / len(values)) for r, values in sorted(by_round.items())]
 
 
 def _standing(row: Standing) -> dict[str, Any]:
