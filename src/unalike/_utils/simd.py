@@ -175,9 +175,10 @@ def prefetch(typing, array, place):
     """Load array[place] into the cache ahead of its use. Any place is allowed: prefetching never faults."""
 
     def make(context, builder, signature, arguments):
-        data = context.make_array(array)(context, builder, arguments[0]).data
-        at = builder.bitcast(builder.gep(data, [arguments[1]]), BYTE.as_pointer())
-        _call(builder, "prefetch.p0i8", ir.VoidType(), at, *(ir.Constant(WORD, n) for n in (0, 3, 1)))
+        numbers = context.make_array(array)(context, builder, arguments[0]).data
+        at = builder.bitcast(builder.gep(numbers, [arguments[1]]), BYTE.as_pointer())
+        read, all_caches, data = (ir.Constant(WORD, number) for number in (0, 3, 1))  # of write 1, no cache 0, code 0
+        _call(builder, "prefetch.p0i8", ir.VoidType(), at, read, all_caches, data)
         return context.get_dummy_value()
 
     return types.void(array, types.intp), make
