@@ -3,9 +3,9 @@
 import pytest
 
 from unalike.reporting.charts import matplotlib_figures, plotly_figures
-from unalike_studies.layouts.figures import ClassScores, ClientCurves, Curves, LabelCounts, Sweep
+from unalike_studies.layouts.figures import ClassScores, ClientCurves, Curves, LabelCounts
 from unalike_studies.layouts.looks import write
-from unalike_studies.layouts.method_sweep import MethodSweep
+from unalike_studies.layouts.sweeps import MethodSweep, Sweep
 from unalike_studies.layouts.tables import MethodTable
 from unalike_studies.results import CellResult, Results
 
@@ -95,9 +95,11 @@ def test_method_sweep_shows_gains_over_the_baseline_under_the_same_seeds():
         ["few", "0.1", "+15.00 ± 7.07 (2)"],  # 10 and 20
         ["few", "10", "-10.00"],
     ]
-    own, base = sweep.figure(results).plots[0].marks
-    assert (own.x, own.y) == (pytest.approx([-1, 1]), pytest.approx([75, 40]))
-    assert (base.x, base.y) == (pytest.approx([-1, 1]), pytest.approx([60, 60]))
+    [plot] = sweep.figure(results).plots
+    own, base = plot.marks
+    assert plot.x.log and plot.x.title == "beta"
+    assert (own.x, own.y) == (pytest.approx([0.1, 10]), pytest.approx([75, 40]))
+    assert (base.x, base.y) == (pytest.approx([0.1, 10]), pytest.approx([60, 60]))
 
 
 def test_method_table_leaves_out_methods_and_seeds_without_the_column():

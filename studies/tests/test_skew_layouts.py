@@ -3,14 +3,13 @@
 import pytest
 
 from unalike.reporting.charts.figure import Points
+from unalike_studies.claims import WHOLE_MODEL, recorded_mean
 from unalike_studies.layouts.client_map import ClientMap
-from unalike_studies.layouts.client_spread import ClientSpread
-from unalike_studies.layouts.costs import Costs
-from unalike_studies.layouts.explained_gains import ExplainedGains, explained_by, recorded
+from unalike_studies.layouts.explained_gains import ExplainedGains, explained_by
 from unalike_studies.layouts.figures import Curves
 from unalike_studies.layouts.parameter_values import Kernel, ParameterValues
 from unalike_studies.layouts.recorded import GroupSizes, RecordedTable
-from unalike_studies.layouts.tables import MethodTable
+from unalike_studies.layouts.tables import ClientSpread, Costs, MethodTable
 from unalike_studies.results import CellResult, Results
 
 
@@ -65,7 +64,7 @@ def test_explained_gains_correlate_the_gain_with_the_recorded_number():
     [plot] = layout.figure(results).plots
     assert list(plot.marks[0].x) == [0.4, 0.5, 0.9]
     assert explained_by("skewness", "median", "mean", ("s0", "s1", "s2"), "mean", last=1)(results) == {0: 1.0}
-    assert recorded("mean", "s2", "skewness")(results) == {0: 0.9}
+    assert recorded_mean("mean", "s2", "skewness", WHOLE_MODEL)(results) == {0: 0.9}
 
 
 def test_explained_gains_without_records_have_no_numbers():
@@ -145,9 +144,10 @@ def test_costs_count_the_last_stage_alone_and_no_convergence_without_learning():
 
 def test_layouts_show_another_column_where_a_setting_has_one():
     results = Results((cell(rounds={"local_accuracy": [0.0, 0.9]}),))
-    columns = {"s": "local_accuracy"}
-    assert MethodTable("t", last=1, columns=columns).table(results)[1] == ["a", "90.00"]
-    assert Curves("t", columns=columns).table(results)[1][-1] == "90.00"
+    shown = results.instead({"s": {"accuracy": "local_accuracy", "loss": "local_loss"}})
+    assert MethodTable("t", last=1).table(shown)[1] == ["a", "90.00"]
+    assert Curves("t").table(shown)[1][-1] == "90.00" and len(Curves("t", "loss").table(shown)) == 1
+    assert results.instead({"other": {"accuracy": "local_accuracy"}}) == results
 
 
 @pytest.mark.parametrize("layout", [ClientMap("t", "a"), ParameterValues("t"), Kernel("t", "s")])

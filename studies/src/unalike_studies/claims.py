@@ -17,6 +17,8 @@ Quantity = Callable[[Results], dict[int, float]]
 
 NOT_AT_HAND = "not at hand"
 """Stands for a published number that could not be read in a copy of the paper."""
+WHOLE_MODEL = ""
+"""The layer of recorded numbers of the whole model."""
 UNIT = "points of accuracy"
 OURS = "a question of ours, no statement of a paper"
 """The source of a claim of our own."""
@@ -90,13 +92,17 @@ def peak(method: str, setting: str, column: str = "accuracy") -> Quantity:
     return values
 
 
-def recorded_mean(method: str, setting: str, name: str) -> Quantity:
-    """The mean of a recorded number over the rounds that are kept, for cells with `record`."""
+def recorded_mean(method: str, setting: str, name: str, layer: str | None = None) -> Quantity:
+    """The mean of a recorded number over the rounds that are kept, for cells with `record`.
+
+    It is over layers, too, or that of one `layer`.
+    """
+    by, entry = ("quantity", name) if layer is None else ("layer", layer)
 
     def values(results: Results) -> dict[int, float]:
         cells = results.of(method, setting)
-        found = {seed: by_round(cell.recorded, name, by="quantity") for seed, cell in cells.items()}
-        return {seed: fmean(own[name].values()) for seed, own in found.items() if own.get(name)}
+        rounds = {seed: by_round(cell.recorded, name, by).get(entry, {}) for seed, cell in cells.items()}
+        return {seed: fmean(numbers.values()) for seed, numbers in rounds.items() if numbers}
 
     return values
 

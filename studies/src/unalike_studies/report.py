@@ -7,13 +7,12 @@ from pathlib import Path
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.tensor_files import write_bytes
-from unalike_studies.layouts.layout import Drawn
 from unalike_studies.layouts.looks import write
 from unalike_studies.layouts.tables import markdown
 from unalike_studies.ledger import Entry, claims_table, spent
 from unalike_studies.result_files import estimates, read
 from unalike_studies.results import Results
-from unalike_studies.study import Study
+from unalike_studies.study import Drawn, Study
 
 
 def write_report(study: Study, scale: str, folder: Path) -> tuple[str, list[Path]]:
@@ -32,7 +31,8 @@ def write_report(study: Study, scale: str, folder: Path) -> tuple[str, list[Path
         )
     text = render(study, scale, results, estimates(folder))
     write_bytes(folder / "report.md", text.encode())
-    figures = {layout.name: layout.figure(results) for layout in study.layouts if isinstance(layout, Drawn)}
+    shown = results.instead(study.instead)
+    figures = {layout.name: layout.figure(shown) for layout in study.layouts if isinstance(layout, Drawn)}
     return text, [file for name, figure in figures.items() for file in write(figure, name, folder / "figures")]
 
 
@@ -43,7 +43,7 @@ def render(study: Study, scale: str, results: Results, estimated: dict[str, floa
     lines += [study.notes, ""] if study.notes else []
     lines += [f"Reduced: {chosen.reduced}.", ""] if chosen.reduced else []
     for layout in study.layouts:
-        lines += [f"## {layout.title}", "", markdown(layout.table(results)), ""]
+        lines += [f"## {layout.title}", "", markdown(layout.table(results.instead(study.instead))), ""]
     thinned = {cell.recorded["thinned"] for cell in results.cells if cell.recorded.get("thinned")}
     lines += [f"Of recorded numbers the results keep {', or '.join(sorted(thinned))}.", ""] if thinned else []
     warned = Counter(note for cell in results.cells for note in cell.notes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -80,6 +81,15 @@ class CellResult:
         values = zip(self.rounds.get("round", []), self.rounds.get(name, []))
         return [value for number, value in values if number > 0 and value is not None]
 
+    def instead(self, columns: Mapping[str, str]) -> CellResult:
+        """The result with other columns in place of some: column -> the column in its place."""
+
+        def exchanged(table: Columns) -> Columns:
+            rest = {name: values for name, values in table.items() if name not in columns}
+            return rest | {name: table[other] for name, other in columns.items() if other in table}
+
+        return replace(self, rounds=exchanged(self.rounds), clients=exchanged(self.clients)) if columns else self
+
     def labelled(self, cell: StudyCell) -> CellResult:
         """The result under the labels of a cell, which may differ from those under which it was stored."""
         return replace(self, method=cell.method, setting=cell.setting)
@@ -102,6 +112,10 @@ class Results:
         """Seed -> mean of a column over the last evaluated rounds, without the seeds that lack the column."""
         scores = {seed: cell.score(column, last) for seed, cell in self.of(method, setting).items()}
         return {seed: score for seed, score in scores.items() if not math.isnan(score)}
+
+    def instead(self, columns: Mapping[str, Mapping[str, str]]) -> Results:
+        """The results with other columns in some settings: setting -> column -> the column in its place."""
+        return Results(tuple(cell.instead(columns.get(cell.setting, {})) for cell in self.cells))
 
     @property
     def methods(self) -> list[str]:

@@ -4,12 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from unalike._utils.errors import unknown
 from unalike_studies.cells import Options, StudyCell, merged
 from unalike_studies.claims import Claim
-from unalike_studies.layouts.layout import Layout
+from unalike_studies.results import Results
+
+if TYPE_CHECKING:
+    from unalike.reporting.charts.figure import Figure
+
+
+class Layout(Protocol):
+    """A table or figure of stored results. Every layout gives a table."""
+
+    @property
+    def title(self) -> str:
+        """The heading."""
+
+    def table(self, results: Results) -> list[list[str]]:
+        """The rows of a table as text, its heading first."""
+
+
+@runtime_checkable
+class Drawn(Protocol):
+    """A layout that is also drawn."""
+
+    @property
+    def name(self) -> str:
+        """The name of the figure's files."""
+
+    def figure(self, results: Results) -> Figure:
+        """The figure."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +94,7 @@ class Study:
         claims: statements of the paper that the cells can support or contradict.
         layouts: the tables and figures to make of the results.
         notes: facts that a reader of the results must know.
+        instead: setting -> column -> the column that layouts show in its place.
     """
 
     name: str
@@ -77,6 +104,7 @@ class Study:
     claims: tuple[Claim, ...]
     layouts: tuple[Layout, ...]
     notes: str = ""
+    instead: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def scale(self, name: str) -> Scale:
         """The scale of this name. Raises `UnalikeError` for another."""

@@ -10,28 +10,13 @@ from dataclasses import dataclass
 from scipy.stats import spearmanr
 
 from unalike.reporting.charts.figure import Axis, Figure, Plot, Points
-from unalike_studies.claims import Quantity, gain
+from unalike_studies.claims import WHOLE_MODEL, Quantity, gain, recorded_mean
 from unalike_studies.layouts.looks import HEIGHT
 from unalike_studies.layouts.tables import MISSING
-from unalike_studies.recorded_numbers import by_round
 from unalike_studies.results import Results
 
 LEAST = 3
 """Settings below which no correlation is given."""
-
-
-def recorded(method: str, setting: str, quantity: str, layer: str = "") -> Quantity:
-    """A recorded number of a method: seed -> mean over the recorded rounds."""
-
-    def values(results: Results) -> dict[int, float]:
-        found = {}
-        for seed, cell in results.of(method, setting).items():
-            rounds = by_round(cell.recorded, quantity).get(layer)
-            if rounds:
-                found[seed] = statistics.fmean(rounds.values())
-        return found
-
-    return values
 
 
 def explained_by(
@@ -46,7 +31,7 @@ def explained_by(
     """Spearman's correlation over settings of a recorded number and the gain of a method, by seed; NaN if one is constant."""
 
     def values(results: Results) -> dict[int, float]:
-        numbers = [recorded(recorded_of, setting, quantity)(results) for setting in settings]
+        numbers = [recorded_mean(recorded_of, setting, quantity, WHOLE_MODEL)(results) for setting in settings]
         gains = [gain(method, baseline, setting, column, last)(results) for setting in settings]
         seeds = set.intersection(*map(set, (*numbers, *gains))) if settings else set[int]()
         return {seed: _rank_correlation([n[seed] for n in numbers], [g[seed] for g in gains]) for seed in sorted(seeds)}
@@ -102,7 +87,7 @@ class ExplainedGains:
         return [method for method in results.methods if method != self.baseline]
 
     def _number(self, results: Results, setting: str, quantity: str) -> float | None:
-        return _mean(list(recorded(self.recorded_of, setting, quantity)(results).values()))
+        return _mean(list(recorded_mean(self.recorded_of, setting, quantity, WHOLE_MODEL)(results).values()))
 
     def _gain(self, results: Results, method: str, setting: str) -> float | None:
         found = gain(method, self.baseline, setting, self.column, self.last)(results)

@@ -1,10 +1,10 @@
-"""Figures of a study: curves by round, one line per client, a swept parameter, and how labels are distributed."""
+"""Figures of a study: curves by round, one line per client, scores of classes, label counts, and a histogram of parameters."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -19,8 +19,8 @@ from unalike_studies.results import LOWER_IS_BETTER, CellResult, Results
 class Curves:
     """One panel per setting, one line per method: the mean of a column over seeds by round, with a band of one deviation.
 
-    With `less`, the column less this one. `columns` has the settings that show another column. `log_rounds`: the x axis is
-    logarithmic and begins with round 1, for methods that train for very different numbers of rounds.
+    With `less`, the column less this one. `log_rounds`: the x axis is logarithmic and begins with round 1, for methods that train
+    for very different numbers of rounds.
     """
 
     title: str
@@ -28,7 +28,6 @@ class Curves:
     scale: float = 100
     name: str = "curves"
     less: str = ""
-    columns: Mapping[str, str] = field(default_factory=dict)
     log_rounds: bool = False
 
     def table(self, results: Results) -> list[list[str]]:
@@ -58,7 +57,7 @@ class Curves:
     def _line(self, method: str, setting: str, results: Results) -> Line | None:
         by_round: dict[float, list[float]] = {}
         for cell in results.of(method, setting).values():
-            values = cell.rounds.get(self.columns.get(setting, self.column), [])
+            values = cell.rounds.get(self.column, [])
             taken = cell.rounds.get(self.less, []) if self.less else [0.0] * len(values)
             for number, value, other in zip(cell.rounds.get("round", []), values, taken):
                 if value is not None and other is not None and (number > 0 or not self.log_rounds):
@@ -102,46 +101,6 @@ class ClientCurves:
             points = [(n, row[client]) for n, row in zip(rounds, cell.curves) if client < len(row)]
             known = [(n, self.scale * value) for n, value in points if value is not None]
             lines.append(Line(label=f"client {client}", x=[n for n, _ in known], y=[value for _, value in known]))
-        return lines
-
-
-@dataclass(frozen=True)
-class Sweep:
-    """The score of each method over a parameter that settings sweep: `at` gives the parameter's value in each setting."""
-
-    title: str
-    parameter: str
-    at: Mapping[str, float] = field(default_factory=dict)
-    column: str = "accuracy"
-    last: int = 10
-    scale: float = 100
-    log: bool = False
-    name: str = "sweep"
-
-    def table(self, results: Results) -> list[list[str]]:
-        """One row per value of the parameter, one column per method."""
-        lines = self._lines(results)
-        rows = [[self.parameter, *(line.label for line in lines)]]
-        for value in sorted(set(self.at.values())):
-            scores = [dict(zip(line.x, line.y)).get(value) for line in lines]
-            rows.append([f"{value:g}", *(MISSING if score is None else f"{score:.4g}" for score in scores)])
-        return rows
-
-    def figure(self, results: Results) -> Figure:
-        """The figure."""
-        x = Axis(self.parameter, word=f"{self.parameter} ")
-        return Figure([Plot(self._lines(results), x, Axis(self.title, log=self.log))], HEIGHT)
-
-    def _lines(self, results: Results) -> list[Line]:
-        lines = []
-        for method in results.methods:
-            found = {}
-            for setting in results.settings:
-                values = [self.scale * v for v in results.scores(method, setting, self.column, self.last).values()]
-                if values and setting in self.at:
-                    found[self.at[setting]] = values
-            if found:
-                lines.append(over_seeds(method, dict(sorted(found.items()))))
         return lines
 
 
@@ -225,3 +184,45 @@ class LabelCounts:
             if cell.label_counts:
                 found.setdefault(cell.setting, cell.label_counts)
         return found
+
+
+@dataclass(frozen=True)
+class ParameterHistogram:
+    """One panel per setting, one line per method: the share of the shared model's final parameters in each bin, mean over seeds.
+
+    Parameters beyond the limit count in the outermost bins.
+    """
+
+    title: str
+    name: str = "parameters"
+
+    def table(self, results: Results) -> list[list[str]]:
+        """The share of small parameters: those within a tenth of the limit."""
+        rows = [["method", "setting", "seeds", "limit", "share within a tenth of it"]]
+        for setting in results.settings:
+            for method in results.methods:
+                cells = [cell for cell in results.of(method, setting).values() if cell.parameters]
+                if cells:
+                    limit = float(cells[0].options["histogram"]["limit"])
+                    near = sum(y for x, y in zip(*_shares(cells)) if abs(x) < limit / 10)
+                    rows.append([method, setting, str(len(cells)), f"{limit:g}", f"{near:.3f}"])
+        return rows
+
+    def figure(self, results: Results) -> Figure:
+        """The figure."""
+        plots = []
+        for setting in results.settings:
+            found = {method: results.of(method, setting).values() for method in results.methods}
+            shares = {m: _shares(cells) for m, cells in found.items() if any(cell.parameters for cell in cells)}
+            lines = [Line(label=method, x=middles, y=share) for method, (middles, share) in shares.items()]
+            plots.append(Plot(lines, Axis("parameter"), Axis(self.title, log=True), setting))
+        return Figure(plots, HEIGHT)
+
+
+def _shares(cells: Iterable[CellResult]) -> tuple[list[float], list[float]]:
+    """The middles of the bins, and the mean share of the parameters in each."""
+    known = [cell for cell in cells if cell.parameters]
+    bins, limit = len(known[0].parameters), float(known[0].options["histogram"]["limit"])
+    middles = [limit * ((2 * i + 1) / bins - 1) for i in range(bins)]
+    shares = [[count / sum(cell.parameters) for count in cell.parameters] for cell in known]
+    return middles, [statistics.fmean(column) for column in zip(*shares)]

@@ -1,16 +1,18 @@
-"""Tables of methods and settings: mean and standard deviation over seeds, with the published numbers beside ours."""
+"""Tables of methods and settings: scores with the published numbers beside ours, differences between clients, costs."""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from unalike_studies.claims import Quantity, peak, score
-from unalike_studies.results import Results
+from unalike_studies.results import CellResult, Results
 
 MISSING = "-"
+BYTES = 4
+"""Bytes of a float32 parameter."""
 
 
 @dataclass(frozen=True)
@@ -18,7 +20,6 @@ class MethodTable:
     """One row per method that has the column, one column per setting; `published` holds the paper's entries as printed.
 
     With `best`, the entries are the largest values over the rounds, chosen by the test samples, as some authors report.
-    `columns` has the settings that show another column.
     """
 
     title: str
@@ -28,7 +29,6 @@ class MethodTable:
     digits: int = 2
     best: bool = False
     published: Mapping[tuple[str, str], str] = field(default_factory=dict)
-    columns: Mapping[str, str] = field(default_factory=dict)
 
     def table(self, results: Results) -> list[list[str]]:
         """The rows of the table as text, its heading first. Published numbers stand in columns of their own."""
@@ -50,8 +50,7 @@ class MethodTable:
         return rows
 
     def _quantity(self, method: str, setting: str) -> Quantity:
-        column = self.columns.get(setting, self.column)
-        return peak(method, setting, column) if self.best else score(method, setting, column, self.last)
+        return peak(method, setting, self.column) if self.best else score(method, setting, self.column, self.last)
 
     def entry(self, values: Sequence[float]) -> str:
         """`mean ± standard deviation (seeds)` of the values; `diverges` if one of them is infinite."""
@@ -62,6 +61,102 @@ class MethodTable:
             return "diverges"
         mean = f"{statistics.fmean(shown):.{self.digits}f}"
         return mean if len(shown) == 1 else f"{mean} ± {statistics.stdev(shown):.{self.digits}f} ({len(shown)})"
+
+
+@dataclass(frozen=True)
+class ClientSpread:
+    """One row per method; for each setting the deviation over clients and the worst client, means over seeds.
+
+    A client's score is its mean over the last 10 evaluated rounds. Clients without test samples do not count.
+    """
+
+    title: str
+    column: str = "accuracy"
+    scale: float = 100
+
+    def table(self, results: Results) -> list[list[str]]:
+        """The rows of the table, its heading first."""
+        rows = [["method", *(f"{setting}, {what}" for setting in results.settings for what in ("deviation", "worst"))]]
+        for method in results.methods:
+            row = [method]
+            for setting in results.settings:
+                scores = [self._scores(cell) for cell in results.of(method, setting).values()]
+                known = [own for own in scores if len(own) > 1]
+                row += [_shown(map(statistics.pstdev, known), ".2f"), _shown(map(min, known), ".2f")]
+            rows.append(row)
+        return rows
+
+    def _scores(self, cell: CellResult) -> list[float]:
+        return [self.scale * value for value in cell.clients.get(self.column, []) if value is not None]
+
+
+@dataclass(frozen=True)
+class Costs:
+    """One row per method and setting, means over seeds.
+
+    Columns: seconds of a round; the first evaluated round whose score is within `margin` of the mean of the `last` ones; the
+    seconds of training until then; thousands of parameters sent to and by a client in a round. Of a plan with several stages,
+    only rounds of the last one can have converged. A method whose final mean is not `learned` above the score before training
+    has learned nothing, and has no convergence.
+    """
+
+    title: str
+    column: str = "accuracy"
+    last: int = 10
+    margin: float = 0.005
+    learned: float = 0.02
+
+    def table(self, results: Results) -> list[list[str]]:
+        """The rows of the table, its heading first."""
+        head = ["method", "setting", "seconds a round", "rounds to convergence", "seconds to convergence"]
+        rows = [[*head, "thousand parameters down", "up"]]
+        for setting in results.settings:
+            for method in results.methods:
+                cells = list(results.of(method, setting).values())
+                if cells:
+                    rows.append([method, setting, *self._row(cells)])
+        return rows
+
+    def _row(self, cells: list[CellResult]) -> list[str]:
+        converged = [found for cell in cells if (found := self._converged(cell)) is not None]
+        return [
+            _shown(seconds for cell in cells if (seconds := _a_round(cell)) is not None),
+            _shown(number for number, _ in converged),
+            _shown(seconds for _, seconds in converged),
+            *(_shown(sent / 1000 for cell in cells for sent in _sent(cell, way)) for way in ("bytes_down", "bytes_up")),
+        ]
+
+    def _converged(self, cell: CellResult) -> tuple[int, float] | None:
+        """The first round whose score is as good as in the end, and the seconds of training until then."""
+        final, pace, rounds = cell.score(self.column, self.last), _a_round(cell), cell.rounds.get("round", [])
+        values, stages = cell.rounds.get(self.column, []), cell.rounds.get("stage", [1] * len(rounds))
+        start = values[0] if values and rounds[0] == 0 else None
+        if pace is None or not math.isfinite(final) or (start is not None and final < start + self.learned):
+            return None
+        reached = [
+            n
+            for n, value, stage in zip(rounds, values, stages)
+            if n and value is not None and value >= final - self.margin and stage == stages[-1]
+        ]
+        return (reached[0], reached[0] * pace) if reached else None
+
+
+def _a_round(cell: CellResult) -> float | None:
+    """The mean seconds of the evaluated rounds; the first one warms up and does not count, unless it is the only one."""
+    seconds = [s for n, s in zip(cell.rounds.get("round", []), cell.rounds.get("seconds", [])) if n and s is not None]
+    return statistics.fmean(seconds[1:] or seconds) if seconds else None
+
+
+def _sent(cell: CellResult, way: str) -> list[float]:
+    """The parameters sent to or by a client in each evaluated round."""
+    columns = zip(cell.rounds.get(way, []), cell.rounds.get("participants", []))
+    return [sent / BYTES / count for sent, count in columns if sent is not None and count]
+
+
+def _shown(values: Iterable[float], form: str = ".4g") -> str:
+    """The mean of values as text."""
+    found = list(values)
+    return format(statistics.fmean(found), form) if found else MISSING
 
 
 def markdown(rows: Sequence[Sequence[str]]) -> str:

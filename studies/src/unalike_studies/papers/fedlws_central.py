@@ -6,7 +6,7 @@ from itertools import product
 
 from unalike_studies.cells import Options
 from unalike_studies.claims import Claim, difference, gain, peak, question, score
-from unalike_studies.layouts.method_sweep import MethodSweep
+from unalike_studies.layouts.sweeps import MethodSweep
 from unalike_studies.papers.fedlws_settings import (
     ALPHAS,
     BASES,

@@ -8,11 +8,10 @@ from typing import Any
 
 from unalike_studies.cells import Options
 from unalike_studies.claims import Claim, Quantity, difference, gain, score
-from unalike_studies.layouts.figures import Curves, LabelCounts, Sweep
-from unalike_studies.layouts.histogram import ParameterHistogram
-from unalike_studies.layouts.method_sweep import MethodSweep
+from unalike_studies.layouts.figures import Curves, LabelCounts, ParameterHistogram
 from unalike_studies.layouts.recorded import RecordedCurves
 from unalike_studies.layouts.scatter import DataAgainstUpdates, RecordedScatter, TransportAgainstUpdates
+from unalike_studies.layouts.sweeps import MethodSweep, Sweep
 from unalike_studies.papers.fedlws_settings import (
     ALPHAS,
     BASES,

@@ -8,7 +8,6 @@ from typing import Any
 
 from unalike_studies.cells import Options
 from unalike_studies.claims import Claim, difference, recorded_mean
-from unalike_studies.layouts.layout import Layout
 from unalike_studies.layouts.recorded import RecordedCurves
 from unalike_studies.papers.fedlws_settings import (
     AWD,
@@ -45,7 +44,7 @@ from unalike_studies.papers.fedlws_settings import (
     setting,
     with_lws,
 )
-from unalike_studies.study import Scale, Study, Variant
+from unalike_studies.study import Layout, Scale, Study, Variant
 from unalike_studies.verdicts import Above, Below
 
 

@@ -6,13 +6,12 @@ from itertools import product
 from typing import Any
 
 from unalike_studies.cells import Options
-from unalike_studies.claims import Claim, Quantity, best, difference, gain, question
+from unalike_studies.claims import WHOLE_MODEL, Claim, Quantity, best, difference, gain, question, recorded_mean
 from unalike_studies.layouts.client_map import ClientMap
-from unalike_studies.layouts.explained_gains import recorded
 from unalike_studies.layouts.figures import Curves, LabelCounts
-from unalike_studies.layouts.method_sweep import MethodSweep
 from unalike_studies.layouts.parameter_values import Kernel, ParameterValues
 from unalike_studies.layouts.recorded import RecordedCurves
+from unalike_studies.layouts.sweeps import MethodSweep
 from unalike_studies.layouts.tables import MethodTable
 from unalike_studies.papers.parameter_skew import (
     FEDPAKE,
@@ -59,9 +58,14 @@ def _scales(
     }
 
 
+def _of_model(what: str, setting: str) -> Quantity:
+    """A recorded number of the whole model."""
+    return recorded_mean("FedAvg", setting, what, WHOLE_MODEL)
+
+
 def _more(what: str, setting: str) -> Quantity:
     """A recorded number of a setting less that of the iid one."""
-    return difference(recorded("FedAvg", setting, what), recorded("FedAvg", IID, what))
+    return difference(_of_model(what, setting), _of_model(what, IID))
 
 
 RECORDED = {"record": "updates + moments", "evaluate_every": 2}
@@ -261,7 +265,10 @@ MATCHING = Study(
     tuple(
         question(
             f"Matching neurons leaves the skewness as it is, {where}",
-            difference(recorded("FedAvg", where, "matched_skewness"), recorded("FedAvg", where, "skewness")),
+            difference(
+                _of_model("matched_skewness", where),
+                _of_model("skewness", where),
+            ),
             Same(0.02),
             "skewness",
             scale=1,
@@ -272,7 +279,8 @@ MATCHING = Study(
         question(
             f"Matching neurons makes clients more alike, {where}",
             difference(
-                recorded("FedAvg", where, "matched_squared_deviation"), recorded("FedAvg", where, "squared_deviation")
+                _of_model("matched_squared_deviation", where),
+                _of_model("squared_deviation", where),
             ),
             Below(),
             "squared deviation",

@@ -9,7 +9,6 @@ from typing import Any
 from unalike_studies.cells import Options
 from unalike_studies.claims import OURS, Claim, gain, question, score
 from unalike_studies.layouts.figures import Curves
-from unalike_studies.layouts.layout import Layout
 from unalike_studies.layouts.tables import MethodTable
 from unalike_studies.papers.local_statistics import (
     ADAM,
@@ -30,7 +29,7 @@ from unalike_studies.papers.local_statistics import (
     rmse_claim,
     rmse_gain,
 )
-from unalike_studies.study import Scale, Study, Variant
+from unalike_studies.study import Layout, Scale, Study, Variant
 from unalike_studies.verdicts import Above, Below, Expectation, Near, Same
 
 PASSES: dict[str, Any] = SHORT | {"rounds": 150, "evaluate_every": 10}

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from unalike_studies.cells import Options
 from unalike_studies.claims import Claim, gain
-from unalike_studies.layouts.figures import Sweep
+from unalike_studies.layouts.sweeps import Sweep
 from unalike_studies.layouts.tables import MethodTable
 from unalike_studies.papers.local_statistics import ADAM, COMMON, CONDITIONED, ENSEMBLE, FULL_BATCH, NUMBERS, PAPER
 from unalike_studies.study import Scale, Study, Variant

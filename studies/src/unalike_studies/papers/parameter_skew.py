@@ -7,10 +7,8 @@ from typing import Any
 
 from unalike_studies.cells import Options
 from unalike_studies.claims import Claim, Quantity, best, difference, gain, score
-from unalike_studies.layouts.client_spread import ClientSpread
-from unalike_studies.layouts.costs import Costs
 from unalike_studies.layouts.figures import Curves, LabelCounts
-from unalike_studies.layouts.tables import MethodTable
+from unalike_studies.layouts.tables import ClientSpread, Costs, MethodTable
 from unalike_studies.study import Scale, Variant
 from unalike_studies.verdicts import Above, Same
 

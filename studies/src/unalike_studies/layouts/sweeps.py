@@ -1,11 +1,11 @@
-"""The score over a parameter that methods sweep, such as the beta of layer-wise weight shrinking."""
+"""Scores over a parameter that settings sweep, or that methods sweep, such as the beta of layer-wise weight shrinking."""
 
 from __future__ import annotations
 
 import math
 import statistics
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from unalike.reporting.charts.figure import Axis, Figure, Line, Plot
 from unalike_studies.layouts.looks import HEIGHT, over_seeds
@@ -14,10 +14,50 @@ from unalike_studies.results import Results
 
 
 @dataclass(frozen=True)
+class Sweep:
+    """The score of each method over a parameter that settings sweep: `at` gives the parameter's value in each setting."""
+
+    title: str
+    parameter: str
+    at: Mapping[str, float] = field(default_factory=dict)
+    column: str = "accuracy"
+    last: int = 10
+    scale: float = 100
+    log: bool = False
+    name: str = "sweep"
+
+    def table(self, results: Results) -> list[list[str]]:
+        """One row per value of the parameter, one column per method."""
+        lines = self._lines(results)
+        rows = [[self.parameter, *(line.label for line in lines)]]
+        for value in sorted(set(self.at.values())):
+            scores = [dict(zip(line.x, line.y)).get(value) for line in lines]
+            rows.append([f"{value:g}", *(MISSING if score is None else f"{score:.4g}" for score in scores)])
+        return rows
+
+    def figure(self, results: Results) -> Figure:
+        """The figure."""
+        x = Axis(self.parameter, word=f"{self.parameter} ")
+        return Figure([Plot(self._lines(results), x, Axis(self.title, log=self.log))], HEIGHT)
+
+    def _lines(self, results: Results) -> list[Line]:
+        lines = []
+        for method in results.methods:
+            found = {}
+            for setting in results.settings:
+                values = [self.scale * v for v in results.scores(method, setting, self.column, self.last).values()]
+                if values and setting in self.at:
+                    found[self.at[setting]] = values
+            if found:
+                lines.append(over_seeds(method, dict(sorted(found.items()))))
+        return lines
+
+
+@dataclass(frozen=True)
 class MethodSweep:
     """One panel per setting, one line per family of methods over the parameter; the baseline is a level line.
 
-    `families`: label of a line -> method -> the parameter's value. `log`: the x axis is the logarithm of the parameter.
+    `families`: label of a line -> method -> the parameter's value. `log`: the x axis is logarithmic.
     """
 
     title: str
@@ -42,13 +82,9 @@ class MethodSweep:
 
     def figure(self, results: Results) -> Figure:
         """The figure."""
-        x = f"log10 of {self.parameter}" if self.log else self.parameter
-        y = Axis(self.title)
-        plots = [Plot(self._lines(results, setting), Axis(x), y, setting) for setting in results.settings]
+        x, y = Axis(self.parameter, log=self.log, word=f"{self.parameter} "), Axis(self.title)
+        plots = [Plot(self._lines(results, setting), x, y, setting) for setting in results.settings]
         return Figure(plots, HEIGHT)
-
-    def _place(self, value: float) -> float:
-        return math.log10(value) if self.log else value
 
     def _scores(self, results: Results, method: str, setting: str) -> dict[int, float]:
         found = results.scores(method, setting, self.column, self.last)
@@ -67,17 +103,12 @@ class MethodSweep:
     def _lines(self, results: Results, setting: str) -> list[Line]:
         lines = []
         for family, at in self.families.items():
-            found = {
-                self._place(value): list(self._scores(results, method, setting).values())
-                for method, value in at.items()
-            }
-            found = {x: found[x] for x in sorted(found) if found[x]}
-            if found:
-                lines.append(over_seeds(family, found))
-        level, places = (
-            list(self._scores(results, self.baseline, setting).values()),
-            [x for line in lines for x in line.x],
-        )
+            scores = {value: list(self._scores(results, method, setting).values()) for method, value in at.items()}
+            known = {value: scores[value] for value in sorted(scores) if scores[value]}
+            if known:
+                lines.append(over_seeds(family, known))
+        level = list(self._scores(results, self.baseline, setting).values())
+        places = [x for line in lines for x in line.x]
         if level and places:
             lines.append(over_seeds(self.baseline, {min(places): level, max(places): level}))
         return lines
