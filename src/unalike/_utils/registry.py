@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any
@@ -20,13 +20,13 @@ from unalike._utils.validated import explain_errors
 class Registry:
     """Name -> the function or class that builds the thing.
 
-    `home` is the module that registers our own names, imported at the first look-up; other packages add theirs through the
+    `home` names the modules that register our own names, imported at the first look-up; other packages add theirs through the
     entry-point group `group` (`unalike.parts`, `unalike.models`, ...), read at the first look-up too.
     """
 
-    def __init__(self, kind: str, home: str, group: str | None = None):
+    def __init__(self, kind: str, home: str | Sequence[str], group: str | None = None):
         self.kind = kind
-        self._home = home
+        self._home = (home,) if isinstance(home, str) else tuple(home)
         self._group = group or f"unalike.{kind}s"
         self._loaded = False
         self._builders: dict[str, Callable[..., Any]] = {}
@@ -113,7 +113,8 @@ class Registry:
         if self._loaded:
             return
         self._loaded = True
-        import_module(self._home)
+        for module in self._home:
+            import_module(module)
         for point in entry_points(group=self._group):
             point.load()
 

@@ -43,8 +43,8 @@ def command(
     command for it is printed.
     """
     from unalike.cli.terminal_tables import tables
-    from unalike.recommendation.content import COLUMNS, row_texts
     from unalike.recommendation.recommend import recommend_for_population
+    from unalike.recommendation.recommendation import COLUMNS, row_texts
     from unalike.recommendation.task_features import Conditions
 
     if clients.val:

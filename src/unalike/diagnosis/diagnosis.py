@@ -3,30 +3,33 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from unalike._utils.errors import UnalikeError, unknown
 from unalike._utils.notebook import paragraph
 from unalike._utils.notebook import table as html_table
 from unalike._utils.version import __version__
-from unalike.diagnosis.content import DiagnosisContent
+from unalike.diagnosis.clusters import Clusters
+from unalike.diagnosis.concepts import ConceptShift
+from unalike.diagnosis.findings import sentences
 from unalike.diagnosis.measure import Measure
+from unalike.diagnosis.training import TrainingSkew
 
 if TYPE_CHECKING:
     import pandas as pd
     import plotly.graph_objects as go
 
-PAGE, FILE = "diagnosis.html", "diagnosis.json"
 TESTED = {"label_tv": "label skew", "feature_distance_within": "feature skew", "concept_gap": "concept shift"}
 """Name of a measure -> the kind of heterogeneity that is tested by it."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Diagnosis(DiagnosisContent):
+class Diagnosis:
     """The kinds of heterogeneity of some clients, as `ua.diagnose` returns them.
 
     `str(diagnosis)` is the summary. A notebook shows it with the table.
@@ -48,6 +51,29 @@ class Diagnosis(DiagnosisContent):
     Shapes:
         label_distances: [K, K].
     """
+
+    name: str
+    measures: Mapping[str, Measure]
+    counts: pd.DataFrame
+    regression: bool
+    label_distances: np.ndarray
+    concept: ConceptShift | None
+    clusters: list[Clusters]
+    training: TrainingSkew | None = None
+    notes: list[str] = field(default_factory=list)
+    command: str = ""
+    unavailable: Mapping[str, str] = field(default_factory=dict)
+    sent: Sequence[tuple[str, int]] = ()
+
+    @cached_property
+    def findings(self) -> list[str]:
+        """One sentence or two about each kind of heterogeneity."""
+        return sentences(self.measures, self.clusters, self.regression, self.unavailable)
+
+    @property
+    def summary(self) -> str:
+        """The findings as a paragraph in plain words."""
+        return " ".join(self.findings)
 
     @property
     def table(self) -> pd.DataFrame:
@@ -103,17 +129,10 @@ class Diagnosis(DiagnosisContent):
         Raises:
             UnalikeError: The kind is unknown, or this diagnosis has nothing to draw for it.
         """
-        from unalike.diagnosis.page import panels
-        from unalike.reporting.charts.plotly_figures import draw
+        from unalike.reporting.pages import plot
 
-        drawn = panels(self)
-        if kind not in drawn:
-            raise unknown("figure of a diagnosis", kind, drawn)
-        panel = drawn[kind]
-        if panel is None:
-            remedy = "diagnose with rounds=5" if kind in ("cosines", "layers") else "see diagnosis.summary"
-            raise UnalikeError(f"there is nothing to draw for {kind!r} in this diagnosis; {remedy}")
-        return draw(panel.views[0].figure)
+        remedy = "diagnose with rounds=5" if kind in ("cosines", "layers") else "see diagnosis.summary"
+        return plot("diagnosis", self, kind, remedy)
 
     def save(self, folder: str | Path) -> Path:
         """Write the page `diagnosis.html`, which needs no network, and the numbers as `diagnosis.json`.
@@ -127,10 +146,9 @@ class Diagnosis(DiagnosisContent):
         Raises:
             UnalikeError: The folder cannot be written.
         """
-        from unalike.diagnosis.page import render
-        from unalike.reporting.html import write_folder
+        from unalike.reporting.pages import save
 
-        return write_folder(folder, (FILE, self.to_json()), (PAGE, render(self)))
+        return save("diagnosis", self, folder)
 
     def __str__(self) -> str:
         return self.summary

@@ -9,11 +9,12 @@ import numpy as np
 
 from unalike.diagnosis import charts
 from unalike.diagnosis.clusters import NO_GROUPS
-from unalike.diagnosis.content import DiagnosisContent
+from unalike.diagnosis.diagnosis import Diagnosis
 from unalike.diagnosis.measure import Measure
 from unalike.metrics.named_metrics import MISSING
 from unalike.reporting.charts.report_charts import labels
 from unalike.reporting.html import fill
+from unalike.reporting.pages import Page, pages
 from unalike.reporting.panels import Panel, View
 from unalike.reporting.tables import Cell, Table
 from unalike.reporting.wording import capital, probability, significant
@@ -29,7 +30,7 @@ AXES = {
 NOT_DRAWN = ("size_ratio", "cosine")
 
 
-def render(diagnosis: DiagnosisContent) -> str:
+def render(diagnosis: Diagnosis) -> str:
     """Render the page as one HTML document. The same diagnosis gives the same text."""
     counts = diagnosis.counts
     return fill(
@@ -50,7 +51,7 @@ def render(diagnosis: DiagnosisContent) -> str:
     )
 
 
-def panels(diagnosis: DiagnosisContent) -> dict[str, Panel | None]:
+def panels(diagnosis: Diagnosis) -> dict[str, Panel | None]:
     """The panels of the page by kind of figure; None where there is nothing to draw."""
     training = diagnosis.training
     return {
@@ -78,7 +79,7 @@ def _scale_panel(measures: Sequence[Measure]) -> Panel:
     return Panel("scale", caption, views, [])
 
 
-def _label_panel(diagnosis: DiagnosisContent) -> Panel:
+def _label_panel(diagnosis: Diagnosis) -> Panel:
     clients, classes = diagnosis.counts.shape
     what = "range of the labels" if diagnosis.regression else "class"
     alt = f"Training samples of {clients} clients in {classes} classes."
@@ -88,7 +89,7 @@ def _label_panel(diagnosis: DiagnosisContent) -> Panel:
     )
 
 
-def _distance_panel(diagnosis: DiagnosisContent) -> Panel:
+def _distance_panel(diagnosis: Diagnosis) -> Panel:
     names, order = list(map(str, diagnosis.counts.index)), _order(diagnosis, "label distributions")
     figure = charts.heat_map(diagnosis.label_distances, names, order, "Hellinger distance")
     caption = (
@@ -98,7 +99,7 @@ def _distance_panel(diagnosis: DiagnosisContent) -> Panel:
     return Panel("distances", caption, [View("Distances", figure, "Heat map of the distances between clients.")], [])
 
 
-def _concept_panel(diagnosis: DiagnosisContent) -> Panel | None:
+def _concept_panel(diagnosis: Diagnosis) -> Panel | None:
     found = diagnosis.concept
     if found is None:
         return None
@@ -114,7 +115,7 @@ def _concept_panel(diagnosis: DiagnosisContent) -> Panel | None:
     return Panel("concepts", caption, [View("Concepts", figure, "Heat map of the errors that other models add.")], [])
 
 
-def _cluster_panel(diagnosis: DiagnosisContent) -> Panel | None:
+def _cluster_panel(diagnosis: Diagnosis) -> Panel | None:
     views = [
         View(
             f"By {found.basis}",
@@ -131,7 +132,7 @@ def _cluster_panel(diagnosis: DiagnosisContent) -> Panel | None:
     return Panel("clusters", caption, views, []) if views else None
 
 
-def _cosine_panel(diagnosis: DiagnosisContent, cosines: np.ndarray) -> Panel:
+def _cosine_panel(diagnosis: Diagnosis, cosines: np.ndarray) -> Panel:
     names, order = list(map(str, diagnosis.counts.index)), _order(diagnosis, "gradients")
     figure = charts.heat_map(cosines, names, order, "cosine", least=1.0)
     caption = (
@@ -179,7 +180,7 @@ def _layers(layers: Sequence[Measure]) -> Table:
     return Table("Share of the movement that cancels, by layer", ("Layer", "Share", "95 % interval", *references), rows)
 
 
-def _clusters(diagnosis: DiagnosisContent) -> Table | None:
+def _clusters(diagnosis: Diagnosis) -> Table | None:
     if not diagnosis.clusters:
         return None
     rows = [
@@ -216,9 +217,12 @@ def _scale(measure: Measure, references: Sequence[str]) -> str:
     )
 
 
-def _order(diagnosis: DiagnosisContent, basis: str) -> list[int]:
+def _order(diagnosis: Diagnosis, basis: str) -> list[int]:
     """The order of the clients along their dendrogram by `basis`; as they are numbered where they were not clustered by it."""
     from scipy.cluster.hierarchy import leaves_list
 
     joins = next((found.linkage for found in diagnosis.clusters if found.basis == basis), None)
     return list(range(len(diagnosis.counts))) if joins is None else [int(k) for k in leaves_list(joins)]
+
+
+pages.register("diagnosis")(Page(render, panels))

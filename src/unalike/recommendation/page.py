@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from unalike.recommendation.content import COLUMNS, Advice, RecommendationContent, points, row_texts
 from unalike.recommendation.judgement import MeanInterval
+from unalike.recommendation.recommendation import COLUMNS, Advice, Recommendation, points, row_texts
 from unalike.recommendation.regret import FORECAST
 from unalike.reporting.charts.figure import Axis, Figure, Points, Rule, rows_plot
 from unalike.reporting.charts.palette import BLUE, plain
 from unalike.reporting.html import fill
+from unalike.reporting.pages import Page, pages
 from unalike.reporting.panels import Panel, View
 from unalike.reporting.tables import Cell, Table
 from unalike.reporting.wording import capital, share
@@ -18,7 +19,7 @@ HELD_OUT_TITLES = {"data": "Held-out data sets", "kind": "Held-out kinds of hete
 ROW_HEIGHT = 50
 
 
-def render(found: RecommendationContent) -> str:
+def render(found: Recommendation) -> str:
     """Render the page as one HTML document. The same recommendation gives the same text."""
     return fill(
         "recommendation.html.j2",
@@ -28,10 +29,15 @@ def render(found: RecommendationContent) -> str:
         findings=found.findings,
         kinds=[(kind, capital(text)) for kind, _, text in (line.partition(": ") for line in found.diagnosis.findings)],
         reasons=found.reasons if found.judgement.policy == FORECAST else (),
-        panels={"gains": _gains(found.advice), "regret": _regret(found)},
+        panels=panels(found),
         tables={"advice": _advice(found.advice), "alike": _alike(found)},
         command=found.command,
     )
+
+
+def panels(found: Recommendation) -> dict[str, Panel | None]:
+    """The panels of the page by kind of figure."""
+    return {"gains": _gains(found.advice), "regret": _regret(found)}
 
 
 def _gains(advice: Sequence[Advice]) -> Panel:
@@ -45,7 +51,7 @@ def _gains(advice: Sequence[Advice]) -> Panel:
     return Panel("gains", caption, [View("Gains", figure, f"Expected gains in points: {alt}.")], [])
 
 
-def _regret(found: RecommendationContent) -> Panel:
+def _regret(found: Recommendation) -> Panel:
     views = []
     for by, label in HELD_OUT_TITLES.items():
         regret = found.judgement.regret[by]
@@ -77,7 +83,7 @@ def _advice(advice: Sequence[Advice]) -> Table:
     return Table("All methods, best first; gains in points", list(map(capital, COLUMNS)), rows)
 
 
-def _alike(found: RecommendationContent) -> Table:
+def _alike(found: Recommendation) -> Table:
     rows = [
         [
             Cell(one.task, one.task),
@@ -90,3 +96,6 @@ def _alike(found: RecommendationContent) -> Table:
     first = found.advice[0].method
     columns = ("Task", "Weight", "Best method", f"Gain of {first}")
     return Table("The stored tasks that are most alike; C: share of clients in a round, E: local epochs", columns, rows)
+
+
+pages.register("recommendation")(Page(render, panels))

@@ -17,9 +17,8 @@ from unalike.data.partitioning.given_clients import Clients, ClientsRequest
 from unalike.data.population import Population
 from unalike.diagnosis.diagnose import diagnose_population
 from unalike.recommendation import judgement
-from unalike.recommendation.content import Advice, AlikeTask
 from unalike.recommendation.forecast import Forecaster, weighted_quantile
-from unalike.recommendation.recommendation import Recommendation
+from unalike.recommendation.recommendation import Advice, AlikeTask, Recommendation
 from unalike.recommendation.regret import AVERAGE
 from unalike.recommendation.stored_runs import OBJECTIVES, StoredRuns
 from unalike.recommendation.task_features import TITLES, Conditions, features

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from unalike.core.work import Work
 from unalike.data.population import Population
 from unalike.diagnosis.clusters import NO_GROUPS
-from unalike.diagnosis.content import DiagnosisContent
+from unalike.diagnosis.diagnosis import Diagnosis
 from unalike.diagnosis.measure import NO_SKEW, Measure
 from unalike.runtime.inputs.given_model import ModelLike, make_model
 
@@ -44,7 +44,7 @@ class Conditions:
     model: ModelLike
 
 
-def features(population: Population, diagnosis: DiagnosisContent, conditions: Conditions) -> dict[str, float]:
+def features(population: Population, diagnosis: Diagnosis, conditions: Conditions) -> dict[str, float]:
     """The features of clients that train under these conditions; see `TITLES`. A measure that is not available counts as 0."""
     measures, clients = diagnosis.measures, len(diagnosis.counts)
     samples = float(diagnosis.counts.to_numpy().sum()) / clients

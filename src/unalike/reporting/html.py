@@ -13,7 +13,6 @@ from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
 from unalike._utils.errors import UnalikeError
-from unalike._utils.tensor_files import writing
 from unalike.reporting import panels, tables
 from unalike.reporting.charts.palette import looks
 from unalike.reporting.content import ReportContent
@@ -61,19 +60,6 @@ def write_text(text: str, path: str | os.PathLike[str]) -> Path:
             f"cannot write the report to {target}: {reason}; give a file in a folder that exists and has room"
         ) from None
     return target
-
-
-def write_folder(folder: str | os.PathLike[str], numbers: tuple[str, str], page: tuple[str, str]) -> Path:
-    """Write a file of numbers and a page, each (name, text), into a folder, which is made if it does not exist.
-
-    Returns the path of the page. Raises `UnalikeError` if the folder cannot be written.
-    """
-    target = Path(folder)
-    with writing(target):
-        target.mkdir(parents=True, exist_ok=True)
-    (file, text), (name, html) = numbers, page
-    write_text(text + "\n", target / file)
-    return write_text(html, target / name)
 
 
 def _parts(content: ReportContent) -> dict[str, Any]:

@@ -4,28 +4,23 @@ from __future__ import annotations
 
 import math
 
-import plotly.graph_objects as go
-
-from unalike._utils.errors import unknown
 from unalike.metrics.named_metrics import MISSING
 from unalike.reporting import panels as report_panels
 from unalike.reporting import wording
 from unalike.reporting.charts.palette import Look
 from unalike.reporting.charts.palette import looks as looks_of
-from unalike.reporting.charts.plotly_figures import draw
 from unalike.reporting.html import fill
+from unalike.reporting.pages import Page, pages
 from unalike.reporting.panels import Panel, View
 from unalike.reporting.tables import Cell, Table
 from unalike.tuning import charts
-from unalike.tuning.content import TuningContent
 from unalike.tuning.ranking import Ranked
 from unalike.tuning.trial import DIVERGED, FINISHED, PRUNED, best_of
 from unalike.tuning.tunable import LOCAL_RATE
+from unalike.tuning.tuning import Tuning
 
-KINDS = ("ranking", "search", "rates", "spread")
 
-
-def render(tuning: TuningContent) -> str:
+def render(tuning: Tuning) -> str:
     """Render the page as one HTML document. The same tuning gives the same text."""
     answer, *others = tuning.findings
     trials = [trial for own in tuning.trials.values() for trial in own]
@@ -48,7 +43,7 @@ def render(tuning: TuningContent) -> str:
     )
 
 
-def panels(tuning: TuningContent) -> dict[str, Panel | None]:
+def panels(tuning: Tuning) -> dict[str, Panel | None]:
     """The panels of the page by kind of figure; None where there is nothing to draw."""
     looks = _looks(tuning)
     score, validated = (f"{tuning.metric.word}{where}{_unit(tuning)}" for where in ("", " on validation samples"))
@@ -62,16 +57,7 @@ def panels(tuning: TuningContent) -> dict[str, Panel | None]:
     }
 
 
-def figure(tuning: TuningContent, kind: str) -> go.Figure:
-    """One of the charts of the page, for a notebook. Raises `UnalikeError` for an unknown kind."""
-    if kind not in KINDS:
-        raise unknown("figure of a tuning", kind, KINDS)
-    panel = panels(tuning)[kind]
-    assert panel is not None
-    return draw(panel.views[0].figure)
-
-
-def _ranking_panel(tuning: TuningContent, score: str, looks: dict[str, Look]) -> Panel:
+def _ranking_panel(tuning: Tuning, score: str, looks: dict[str, Look]) -> Panel:
     figure = charts.slopes(tuning.ranking, tuning.metric, score, looks, _scale(tuning))
     alt = "; ".join(
         f"{one.method} {_place(one.rank_before)} before, {_place(one.rank_after)} after" for one in tuning.ranking
@@ -83,7 +69,7 @@ def _ranking_panel(tuning: TuningContent, score: str, looks: dict[str, Look]) ->
     return Panel("ranking", caption, [View("Ranking", figure, f"Ranking: {alt}.")], list(looks.items()))
 
 
-def _search_panel(tuning: TuningContent, score: str, looks: dict[str, Look]) -> Panel:
+def _search_panel(tuning: Tuning, score: str, looks: dict[str, Look]) -> Panel:
     figure = charts.best_so_far(tuning.trials, tuning.metric.sign, f"best {score}", looks, _scale(tuning))
     alt = f"Best {score} by number of trials for {wording.listing(tuning.methods)}."
     caption = (
@@ -92,7 +78,7 @@ def _search_panel(tuning: TuningContent, score: str, looks: dict[str, Look]) -> 
     return Panel("search", caption, [View("Best score", figure, alt)], list(looks.items()))
 
 
-def _spread_panel(tuning: TuningContent, score: str, looks: dict[str, Look]) -> Panel:
+def _spread_panel(tuning: Tuning, score: str, looks: dict[str, Look]) -> Panel:
     figure = charts.spreads(tuning.trials, score, looks, _scale(tuning))
     alt = f"{score} of every trial of {wording.listing(tuning.methods)}."
     caption = (
@@ -102,7 +88,7 @@ def _spread_panel(tuning: TuningContent, score: str, looks: dict[str, Look]) -> 
     return Panel("spread", caption, [View("Spread", figure, alt)], [])
 
 
-def _value_panel(tuning: TuningContent, score: str, looks: dict[str, Look]) -> Panel:
+def _value_panel(tuning: Tuning, score: str, looks: dict[str, Look]) -> Panel:
     names = dict.fromkeys(name for one in tuning.methods.values() for name in one.spaces)
     views = [
         View(
@@ -116,7 +102,7 @@ def _value_panel(tuning: TuningContent, score: str, looks: dict[str, Look]) -> P
     return Panel("values", caption, views, list(looks.items()))
 
 
-def _budget(tuning: TuningContent) -> str:
+def _budget(tuning: Tuning) -> str:
     limit = tuning.budget.seconds
     less = "" if limit is None else f", or fewer once they have taken {wording.duration(limit)}"
     return (
@@ -127,7 +113,7 @@ def _budget(tuning: TuningContent) -> str:
     )
 
 
-def _ranking(tuning: TuningContent) -> Table:
+def _ranking(tuning: Tuning) -> Table:
     chosen, looks = tuning.table.set_index("method")["values"], _looks(tuning)
     rows = [
         [
@@ -145,7 +131,7 @@ def _ranking(tuning: TuningContent) -> Table:
     return Table("The methods before and after tuning", columns, rows)
 
 
-def _trials(tuning: TuningContent) -> Table:
+def _trials(tuning: Tuning) -> Table:
     rows, looks = [], _looks(tuning)
     for label, own in tuning.trials.items():
         counts = [sum(trial.end == end for trial in own) for end in (FINISHED, PRUNED, DIVERGED)]
@@ -164,7 +150,7 @@ def _trials(tuning: TuningContent) -> Table:
     return Table("What the search cost", columns, rows)
 
 
-def _sensitivity(tuning: TuningContent) -> Table:
+def _sensitivity(tuning: Tuning) -> Table:
     """The spread of the scores of each method: its sensitivity to its values."""
     sign, looks, rows = tuning.metric.sign, _looks(tuning), []
     for label, own in tuning.trials.items():
@@ -187,7 +173,7 @@ def _sensitivity(tuning: TuningContent) -> Table:
     )
 
 
-def _near(tuning: TuningContent) -> float:
+def _near(tuning: Tuning) -> float:
     """Two points of a bounded metric, 2 % of the best score of others."""
     if tuning.metric.bounded:
         return 0.02
@@ -195,13 +181,13 @@ def _near(tuning: TuningContent) -> float:
     return 0.02 * max((abs(best.score or 0.0) for best in bests if best), default=0.0)
 
 
-def _score(tuning: TuningContent, score: float | None) -> Cell:
+def _score(tuning: Tuning, score: float | None) -> Cell:
     if score is None or math.isnan(score):
         return Cell(MISSING, math.nan)
     return Cell(wording.score(score, tuning.metric), score)
 
 
-def _gain(tuning: TuningContent, one: Ranked) -> Cell:
+def _gain(tuning: Tuning, one: Ranked) -> Cell:
     if math.isnan(one.gain.mean):
         return Cell(MISSING, math.nan)
     gain, metric = one.gain, tuning.metric
@@ -209,7 +195,7 @@ def _gain(tuning: TuningContent, one: Ranked) -> Cell:
     return Cell(f"{wording.change(gain.mean, metric)}{within}", gain.mean)
 
 
-def _looks(tuning: TuningContent) -> dict[str, Look]:
+def _looks(tuning: Tuning) -> dict[str, Look]:
     return looks_of(list(tuning.methods))
 
 
@@ -217,9 +203,12 @@ def _place(rank: int | None) -> str:
     return MISSING if rank is None else str(rank)
 
 
-def _unit(tuning: TuningContent) -> str:
+def _unit(tuning: Tuning) -> str:
     return " (%)" if tuning.metric.percent else ""
 
 
-def _scale(tuning: TuningContent) -> float:
+def _scale(tuning: Tuning) -> float:
     return 100 if tuning.metric.percent else 1
+
+
+pages.register("tuning")(Page(render, panels))

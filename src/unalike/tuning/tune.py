@@ -21,7 +21,6 @@ from unalike.experiments.compare import labelled_methods
 from unalike.methods.plan import plan as plan_of
 from unalike.runtime.inputs.given_model import ModelLike
 from unalike.runtime.inputs.run_options import RunOptions
-from unalike.tuning.content import chosen_values
 from unalike.tuning.fresh_comparison import FreshComparison
 from unalike.tuning.objective import Objective
 from unalike.tuning.sampler import require_optuna
@@ -29,7 +28,7 @@ from unalike.tuning.trial import Trial
 from unalike.tuning.trial_runner import TrialRunner, on_validation
 from unalike.tuning.trials import TrialBudget, run_trials
 from unalike.tuning.tunable import Tunable
-from unalike.tuning.tuning import Tuning
+from unalike.tuning.tuning import Tuning, chosen_values
 
 VAL = 0.2
 """The share of the training samples that trials are scored on unless another one is given."""

@@ -1,35 +1,131 @@
-"""The result of `ua.tune`."""
+"""The result of `ua.tune`: its numbers, and what they show, in sentences."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from unalike.experiments.comparison import Comparison
+from unalike.experiments.references import reference
+from unalike.metrics.named_metrics import Metric
 from unalike.reporting import wording
-from unalike.tuning.content import TuningContent
+from unalike.reporting.decision import Decision
+from unalike.tuning.objective import Objective
+from unalike.tuning.ranking import Ranked, ranking, swapped
+from unalike.tuning.trial import DIVERGED, PRUNED, Trial, best_of
+from unalike.tuning.trials import TrialBudget, Trials
+from unalike.tuning.tunable import Tunable, Values
 
 if TYPE_CHECKING:
+    import pandas as pd
     import plotly.graph_objects as go
-
-FILE, PAGE = "tuning.json", "tuning.html"
 
 
 @dataclass(frozen=True, repr=False)
-class Tuning(TuningContent):
+class Tuning:
     """The result of `ua.tune`: `print(tuning)` is a summary, `tuning.table` has the numbers, `tuning.save(folder)` writes a page.
 
     `tuning.chosen` has the chosen values by method, `tuning.before` and `tuning.after` are the comparisons with the values as
     they were given and with the chosen ones, `tuning.trials` all trials.
+
+    Attributes:
+        name: data set and partition.
+        methods: label -> method with its local training, as they were given.
+        trials: label -> its trials.
+        objective: the score that was tuned, and by which the methods are compared.
+        budget: what each method could spend.
+        rounds: rounds of a trial that is not stopped early.
+        seed: the seed of the trials.
+        before: the comparison with the values as they were given, on other seeds.
+        after: the comparison with the chosen values, on the same seeds as `before`.
+        command: the command that repeats the tuning.
     """
+
+    name: str
+    methods: Mapping[str, Tunable]
+    trials: Trials
+    objective: Objective
+    budget: TrialBudget
+    rounds: int
+    seed: int
+    before: Comparison
+    after: Comparison
+    command: str = ""
+
+    @cached_property
+    def metric(self) -> Metric:
+        """The metric of the objective, with its better direction."""
+        return self.objective.judged(self.after.columns.metric)
+
+    @property
+    def chosen(self) -> dict[str, Values]:
+        """Method -> the values of its best trial; those that it was given with if no trial has finished."""
+        sign = self.metric.sign
+        return {label: chosen_values(one, self.trials[label], sign) for label, one in self.methods.items()}
+
+    @cached_property
+    def ranking(self) -> list[Ranked]:
+        """The methods before and after tuning, best after it first."""
+        before, after = (
+            self.objective.of_runs(one.rounds, one.clients, one.columns) for one in (self.before, self.after)
+        )
+        references = [m["label"] for m in self.after.facts.methods if reference(m["spec"])]
+        return ranking(before, after, list(self.methods), references, self.metric.sign)
+
+    @cached_property
+    def decision(self) -> Decision:
+        """The decision between the tuned methods, by the objective."""
+        return self.objective.decision(self.after)
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """One row per method: chosen values, scores before and after tuning, gain, ranks."""
+        import pandas as pd
+
+        chosen = self.chosen
+        rows = [
+            {
+                "method": one.method,
+                "values": _values_text(chosen[one.method]),
+                "before": one.before.mean,
+                "after": one.after.mean,
+                "gain": one.gain.mean,
+                "gain_low": one.gain.low,
+                "gain_high": one.gain.high,
+                "rank_before": one.rank_before,
+                "rank_after": one.rank_after,
+            }
+            for one in self.ranking
+        ]
+        return pd.DataFrame(rows)
+
+    @property
+    def notes(self) -> list[str]:
+        """Warnings to show above the results."""
+        own = [m["label"] for m in self.after.facts.methods if {"clients", "personal"} <= {*m["protocols"]}]
+        notes = list(dict.fromkeys([*self.before.facts.notes, *self.after.facts.notes]))
+        if own and not self.objective.personal:
+            notes.append(
+                f"The shared model of {wording.listing(own)} was tuned, as of all methods, and not the personal models; with the "
+                "objective 'personal' these are."
+            )
+        return notes
+
+    @property
+    def findings(self) -> list[str]:
+        """The results of the tuning in sentences."""
+        return [str(self.decision), _order(self.ranking), self._gains(), self._spent()]
 
     def plot(self, kind: str = "ranking") -> go.Figure:
         """Draw one of the charts of the page.
 
         Args:
-            kind: "ranking" (scores before and after tuning), "search" (best score by trial), "rates" (score by learning rate) or
-                "spread" (the scores of all trials).
+            kind: "ranking" (scores before and after tuning), "search" (best score by trial), "rates" (score by learning rate),
+                "spread" (the scores of all trials) or "pareto" (the tuned methods by score, fairness, traffic and time).
 
         Returns:
             The Plotly figure.
@@ -37,9 +133,9 @@ class Tuning(TuningContent):
         Raises:
             UnalikeError: The kind is unknown.
         """
-        from unalike.tuning.page import figure
+        from unalike.reporting.pages import plot
 
-        return figure(self, kind)
+        return plot("tuning", self, kind, "see tuning.table")
 
     def save(self, folder: str | Path) -> Path:
         """Write the page `tuning.html`, which needs no network, and the numbers as `tuning.json`.
@@ -53,10 +149,9 @@ class Tuning(TuningContent):
         Raises:
             UnalikeError: The folder cannot be written.
         """
-        from unalike.reporting.html import write_folder
-        from unalike.tuning.page import render
+        from unalike.reporting.pages import save
 
-        return write_folder(folder, (FILE, self.to_json()), (PAGE, render(self)))
+        return save("tuning", self, folder)
 
     def to_json(self) -> str:
         """All numbers as JSON text, for other programs."""
@@ -82,3 +177,50 @@ class Tuning(TuningContent):
         return (
             f"<Tuning of {', '.join(self.methods)} on {self.name}, {wording.plural(self.budget.trials, 'trial')} each>"
         )
+
+    def _gains(self) -> str:
+        gained = [one for one in self.ranking if one.gain.low > 0]
+        if not gained:
+            return "No method is shown to gain by tuning."
+        best = max(gained, key=lambda one: one.gain.mean)
+        most = wording.change(self.metric.sign * best.gain.mean, self.metric)
+        few = wording.listing(one.method for one in gained)
+        return f"Tuning helps {few}; it changes {best.method} most, by {most}."
+
+    def _spent(self) -> str:
+        trials = [trial for own in self.trials.values() for trial in own]
+        pruned = [trial for trial in trials if trial.end == PRUNED]
+        full = len(trials) * self.rounds
+        saved = sum(self.rounds - trial.rounds for trial in pruned)
+        share = wording.share(saved / full if full else 0.0)
+        return (
+            f"{wording.plural(len(trials), 'trial')} of up to {wording.plural(self.rounds, 'round')}: "
+            f"{len(pruned)} were stopped early, which saved {saved} of {full} rounds ({share}); "
+            f"{sum(trial.end == DIVERGED for trial in trials)} diverged."
+        )
+
+
+def chosen_values(method: Tunable, trials: Sequence[Trial], sign: int) -> Values:
+    """The values of the best trial; those that the method was given with if no trial has finished."""
+    best = best_of(trials, sign)
+    return method.values if best is None else dict(best.values)
+
+
+def _values_text(values: Mapping[str, Any]) -> str:
+    """Hyperparameters as text: `lr=0.0316, proximal.mu=0.012`."""
+    texts = {name: f"{value:.3g}" if isinstance(value, float) else str(value) for name, value in values.items()}
+    return ", ".join(f"{name}={text}" for name, text in texts.items())
+
+
+def _order(ranked: Sequence[Ranked]) -> str:
+    """The change of the order of the methods, in a sentence."""
+    scored = [one for one in ranked if one.rank_before is not None and one.rank_after is not None]
+    if len(scored) < 2:
+        return "There are no two methods with scores before and after tuning, so there is no ranking."
+    pairs = len(scored) * (len(scored) - 1) // 2
+    first = min(scored, key=lambda one: one.rank_before or 0).method, scored[0].method
+    turned = len(swapped(scored))
+    if not turned:
+        return f"Tuning does not change the ranking: {first[0]} is first before and after it."
+    same = "first before and after" if first[0] == first[1] else f"first before it, {first[1]} after"
+    return f"Tuning turns {turned} of {wording.plural(pairs, 'pair')} of methods round: {first[0]} is {same} it."

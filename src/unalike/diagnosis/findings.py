@@ -1,55 +1,17 @@
-"""The results of a diagnosis, and what they show, in sentences."""
+"""What the numbers of a diagnosis show, in sentences."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
-from typing import TYPE_CHECKING
-
-import numpy as np
 
 from unalike.diagnosis.clusters import Clusters
-from unalike.diagnosis.concepts import ConceptShift
 from unalike.diagnosis.measure import NO_SKEW, Measure
-from unalike.diagnosis.training import TrainingSkew
 from unalike.reporting.wording import listing, plural, share, significant
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 EQUAL = 1.2
 """Up to this ratio of the largest to the smallest client, sizes count as equal."""
 LEAST_GAP = 0.02
 """Smaller concept gaps, in the share of errors that are added, hardly matter."""
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class DiagnosisContent:
-    """The results of a diagnosis; `Diagnosis` explains the fields."""
-
-    name: str
-    measures: Mapping[str, Measure]
-    counts: pd.DataFrame
-    regression: bool
-    label_distances: np.ndarray
-    concept: ConceptShift | None
-    clusters: list[Clusters]
-    training: TrainingSkew | None = None
-    notes: list[str] = field(default_factory=list)
-    command: str = ""
-    unavailable: Mapping[str, str] = field(default_factory=dict)
-    sent: Sequence[tuple[str, int]] = ()
-
-    @cached_property
-    def findings(self) -> list[str]:
-        """One sentence or two about each kind of heterogeneity."""
-        return sentences(self.measures, self.clusters, self.regression, self.unavailable)
-
-    @property
-    def summary(self) -> str:
-        """The findings as a paragraph in plain words."""
-        return " ".join(self.findings)
 
 
 def sentences(
