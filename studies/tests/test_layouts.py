@@ -117,3 +117,10 @@ def test_method_table_leaves_out_methods_and_seeds_without_the_column():
         ["method", "few", "many"],
         ["both", "70.00 ± 14.14 (2)", "-"],
     ]
+
+
+def test_logarithmic_axis_of_less_than_a_decade_has_no_tex(tmp_path):
+    sweep = MethodSweep("accuracy, %", "beta", {"own": {"weak": 0.03, "strong": 0.1}}, "base", last=1)
+    results = Results(tuple(cell(method, "few", 0, [0.1, 0.5]) for method in ("base", "weak", "strong")))
+    svg, *_ = write(sweep.figure(results), "sweep", tmp_path)
+    assert "mathdefault" not in svg.read_text()

@@ -13,7 +13,7 @@ from matplotlib import figure as matplotlib_figure
 from matplotlib import rc_context
 from matplotlib.colors import LinearSegmentedColormap, PowerNorm
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import LogFormatter, MaxNLocator
 
 from unalike.reporting import wording
 from unalike.reporting.charts.figure import (
@@ -132,6 +132,7 @@ def _draw_axis(axes: Any, drawn: Any, axis: Axis, room: float) -> None:
     if axis.log:
         (axes.set_xscale if is_x else axes.set_yscale)("log")
         drawn.set_major_formatter("{x:g}")
+        drawn.set_minor_formatter(LogFormatter())  # the default writes TeX, which SVG shows as it is
     elif axis.ticks is None:
         bins, steps = (8 if room > WIDTH_BESIDE else 5), [1, 2, 2.5, 5, 10]
         drawn.set_major_locator(MaxNLocator(bins, steps=steps, integer=axis.form == ""))
