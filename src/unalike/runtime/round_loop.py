@@ -198,13 +198,13 @@ def execute(
                 if stage.pending is None:
                     with recorder.listening():
                         stage.pending = run_round(clients, updates)
-                    recorder.record(recorder.history.last["round"] + 1, stage.method, stage.pending, stage.states)
+                    recorder.record(stage.method, stage.pending, stage.states)
                     if clients.trains_ahead and stage.stage.trained:
                         recorder.hold(index, clients)
                 updates = _close_round(run_config, clients, index, recorder)
                 progress(recorder.history.progress_row)
                 if why := _why_ended(run_config, recorder.history, stop):
-                    recorder.event("stopped", round=recorder.history.last["round"], why=why)
+                    recorder.log.event("stopped", round=recorder.history.last["round"], why=why)
                     recorder.ended = why
         return recorder.finish(clients)
 
@@ -250,9 +250,9 @@ def _close_round(
     Clients that train ahead train the next round in the same exchange; returns their updates.
     """
     stage, result = clients.state, clients.state.pending
-    number = recorder.history.last["round"] + 1 if len(recorder.history) else 0
+    number = recorder.next_round
     for client, why in result.refused.items() if result else ():
-        recorder.event("refused", round=number, client=run_config.population.names[client], why=why)
+        recorder.log.event("refused", round=number, client=run_config.population.names[client], why=why)
     replies = Replies()
     if result is None or _is_evaluated(run_config, stage, result, number, recorder):
         ahead = clients.trains_ahead and stage.stage.trained and not stage.last_done
@@ -281,7 +281,7 @@ def _opened(
             yield chosen, recorder
         except BaseException as error:
             if isinstance(error, Diverged):
-                recorder.event(DIVERGED, round=recorder.history.last["round"] + 1, why=str(error))
+                recorder.log.event(DIVERGED, round=recorder.next_round, why=str(error))
             with suppress(UnalikeError):
                 recorder.checkpoint()
             recorder.tracking.fail()
@@ -293,7 +293,7 @@ def _stages(run_config: RunConfig, backend: Backend, recorder: RunRecorder) -> I
     steps = steps_of(run_config.plan, run_config.plan_inputs)
     step, index = next(steps, None), 0
     for note in (*run_config.warnings, *run_config.data_notes, *backend.notes):
-        recorder.note(note)
+        recorder.log.note(note)
     while step is not None:
         outcome: Answers | StageResults
         if isinstance(step, QueryStep):
@@ -314,20 +314,20 @@ def _note_rest(
 ) -> None:
     """Note the steps that a stop rule or a budget left out, such as the calibration of CCVR."""
     if (why := run_config.ending.why(recorder.history)) and (ahead := next_step(steps, outcome)) is not None:
-        recorder.note(
+        recorder.log.note(
             f"{why}: it ended in stage {stage.name!r}, and what the plan does from {ahead.name!r} on was not done"
         )
 
 
 def _answers(run_config: RunConfig, step: QueryStep, index: int, recorder: RunRecorder, backend: Backend) -> Answers:
     """The answers to a client query: those of the checkpoint, or asked for now."""
-    found = recorder.answers(index, step.name)
-    if found is None:
-        found = backend.query(step, index)
-        recorder.keep(index, found)
-        recorder.charge(query_wire(step, run_config.model), len(found.clients))
-        recorder.event("query", name=step.name, query=repr(step.query), clients=len(found.clients))
-    return found
+    answers = recorder.checkpoints.restore_answers(index, step.name)
+    if answers is None:
+        answers = backend.query(step, index)
+        recorder.checkpoints.take_answers(index, step.name, answers)
+        recorder.charge(query_wire(step, run_config.model), len(answers.clients))
+        recorder.log.event("query", name=step.name, query=repr(step.query), clients=len(answers.clients))
+    return answers
 
 
 def _begin_stage(
@@ -338,19 +338,19 @@ def _begin_stage(
         warnings.simplefilter("always", UserWarning)
         stage.method.check(stage.method.local_work(run_config.work))
     for warning in caught:
-        recorder.note(str(warning.message))
+        recorder.log.note(str(warning.message))
         warnings.warn(str(warning.message), stacklevel=4)
     clients = backend.stage(stage, index, None if recorder.directory is None else recorder.directory.memory)
     settings = clients.state.settings
     if stage.start is not None and settings.buffers == "local" and settings.model.buffers:
-        recorder.note(
+        recorder.log.note(
             f"stage {stage.name!r} starts from models of the server, whose buffers are those that the run began "
             "with (buffers='local'): what clients made of their own before is lost there, and questions about these models do not "
             "see it; buffers='average' carries it on"
         )
     recorder.restore(index, clients)
     clients.start()
-    recorder.event("stage", name=stage.name, executor=clients.executor)
+    recorder.log.event("stage", name=stage.name, executor=clients.executor)
     return clients
 
 
@@ -359,9 +359,9 @@ def _resume_history(
 ) -> None:
     """Before a stage goes on: charge what is sent once at its beginning; a run that a stop rule ended before is only read back."""
     stage = clients.state
-    if stage.done == 0 and not recorder.restored(index):
+    if stage.done == 0 and not recorder.checkpoints.holds(index):
         recorder.charge((i for i in stage_wire(stage.stage, stage.settings.model) if i.once), len(stage.eligible))
-    if len(recorder.history) > 1 and recorder.newest(index):
+    if len(recorder.history) > 1 and recorder.checkpoints.ends_in(index):
         recorder.ended = _why_ended(run_config, recorder.history, stop)
 
 
