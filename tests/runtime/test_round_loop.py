@@ -25,12 +25,15 @@ class Spy(Objective):
         return 0.0 * client.task_loss(client.out(batch), batch)
 
 
-def test_run_to_loss_takes_at_most_eight_frames_in_five_files(people):
+def test_run_to_loss_takes_at_most_eleven_frames_in_five_files(people):
+    """`run_phases` is one loop for every executor, and `_gradients` one function for a step and for `client.gradient(at=...)`."""
     frames.clear()
     method = ua.Method.parse("fedavg") + Spy()
     ua.run(method, people, model="mlp(hidden=(8,))", rounds=1, executor="loop", progress=False)
     way = max(frames, key=len)
-    way = way[[f.name for f in way].index("run") :]
+    way = [
+        f for f in way[[f.name for f in way].index("run") :] if f.name != "<listcomp>"
+    ]  # a frame in Python 3.11 only
     shown = "\n".join(f"{Path(f.filename).relative_to(PACKAGE)}: {f.name}" for f in way)
-    assert len(way) <= 8 and len({f.filename for f in way}) <= 5, f"{len(way)} frames:\n{shown}"
+    assert len(way) <= 11 and len({f.filename for f in way}) <= 5, f"{len(way)} frames:\n{shown}"
     print(shown)

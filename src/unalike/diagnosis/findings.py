@@ -1,4 +1,4 @@
-"""What the numbers of a diagnosis show, in sentences."""
+"""Findings: the numbers of a diagnosis in sentences."""
 
 from __future__ import annotations
 

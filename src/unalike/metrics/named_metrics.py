@@ -72,7 +72,7 @@ class Metric:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What a folder stores of it, without infinite bounds, which JSON has not."""
+        """The fields that a folder stores, without infinite bounds, which JSON has not."""
         return {name: value for name in STORED if (value := getattr(self, name)) not in (-math.inf, math.inf)}
 
     @classmethod

@@ -84,7 +84,7 @@ class StageBackend(Protocol):
 
 
 class Backend(Protocol):
-    """Where the steps of a plan are carried out."""
+    """Carries out the steps of a plan: on this machine, in several processes or over a network."""
 
     run_config: RunConfig
     """The run, with the samples and the model on the device that trains."""
