@@ -31,6 +31,7 @@ from unalike.cli import (
     run,
     tune,
 )
+from unalike.cli.help_pages import CommandApp
 from unalike.cli.plugins import add_plugins
 
 HELP = """Federated learning on heterogeneous data: find the method that suits your data.
@@ -52,9 +53,7 @@ HOW_TO_CONTINUE = {
 
 typer.core.HAS_RICH = False  # plain help text; with Rich, Typer up to 0.20 prints a backslash before every default
 
-app = typer.Typer(
-    help=HELP, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
-)
+app = CommandApp(help=HELP, add_completion=False, pretty_exceptions_enable=False)
 for module in (
     compare,
     run,

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from unalike.cli.help_pages import CommandApp
+
 if TYPE_CHECKING:
     from unalike._utils.registry import Registry
 
@@ -23,7 +25,7 @@ unalike list methods scaffold
 COLUMN = 26
 """Width that a column of long words needs, gap included."""
 
-app = typer.Typer(help=HELP, no_args_is_help=True, rich_markup_mode=None)
+app = CommandApp(help=HELP)
 
 
 @app.command()

@@ -43,6 +43,7 @@ def command(
     command for it is printed.
     """
     from unalike.cli.terminal_tables import tables
+    from unalike.experiments.seed_plan import write_seeds
     from unalike.recommendation.recommend import recommend_for_population
     from unalike.recommendation.recommendation import COLUMNS, row_texts
     from unalike.recommendation.task_features import Conditions
@@ -71,7 +72,9 @@ def command(
         same = {"method": specs} | options
         objective = asked["objective"]
         goal = {"objective": objective if asked["candidates"] == "shared" else f"personal_{objective}"}
-        print(f"\ncompare, with one learning rate: {_command('compare', clients, same, work)}")
+        seeds = write_seeds([seed, seed + 1, seed + 2]) if seed else None
+        compared = same | {"seed": None, "seeds": seeds}
+        print(f"\ncompare, with one learning rate: {_command('compare', clients, compared, work)}")
         print(f"or choose a learning rate for each first: {_command('tune', clients, same | goal, work)}")
     if out is not None:
         print(f"page: {found.save(out).resolve()}")

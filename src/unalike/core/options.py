@@ -241,7 +241,10 @@ class StartOptions:
         Help("Initial weights: a file (.safetensors, or a state dict saved by torch) or the folder of a finished run."),
     ] = None
     start_partial: Annotated[
-        bool, Help("Take the tensors of --start that fit by name and shape, and leave the others as initialized.")
+        bool,
+        Help(
+            "Take the tensors of the initial weights that fit by name and shape, and leave the others as initialized."
+        ),
     ] = False
 
 
@@ -346,7 +349,7 @@ class RecordOptions:
     record: Annotated[
         str | None,
         Help(
-            "Numbers of each round to keep in records.parquet: server, updates, \"clients(layers='head')\", or several with +."
+            "Numbers of each round to keep (records.parquet): server, updates, \"clients(layers='head')\", or several with +."
         ),
     ] = None
 

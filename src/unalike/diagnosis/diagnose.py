@@ -49,16 +49,16 @@ def diagnose(
     Args:
         clients: The result of `ua.partition`, or a list of `ua.ClientData`. With `data`: the number of clients (10, or as many
             as the data set defines, unless given).
-        data: A data set or its name, instead of clients.
+        data: Data set by name, or a data set, instead of clients.
         data_dir: Folder of data files.
-        partition: The partition of `data`; unless given, by the groups of the data, or where it has none, "dirichlet(alpha=0.1)".
-        split: Training share of each client's samples (0.75); only with `data`.
+        partition: Partition of the data; unless given, by the groups of the data, or where it has none, "dirichlet(alpha=0.1)".
+        split: Share of each client's samples that train (0.75); only with `data`.
         features: A function from inputs [n, ...] to features [n, D] in which samples are compared, such as a trained network
             without its head; the inputs themselves unless given.
         rounds: Rounds of FedAvg for the numbers about training; 0 trains nothing.
-        model: The model of these rounds.
+        model: Model to train in these rounds.
         work: The local training of these rounds; the default is `ua.Work()`.
-        seed: Seed of the partition, of all resampling and of training.
+        seed: Seed of all random numbers: of the partition, of resampling and of training.
         progress: Called with each row of the trained rounds; by default a bar on a terminal and in a notebook; False for none.
         unknown: No other keyword is taken; a misspelt one gets a suggestion.
 

@@ -66,21 +66,21 @@ def compare(
         methods: spec texts, methods or plans, or a mapping from labels to them.
         clients: clients as for `ua.run`, the same for every seed. With `data`: the number of clients (10, or as many as
             the data set defines, unless given).
-        data: a data set or its name. Every seed then draws a partition of its own.
+        data: data set by name, or a data set. Every seed then draws a partition of its own.
         data_dir: folder of data files.
-        partition: the partition of `data`; unless given, by its first group, or "dirichlet(alpha=0.1)" if it has no groups.
-        split: training share of each client's samples (0.75); only with `data`.
+        partition: partition of the data; unless given, by its first group, or "dirichlet(alpha=0.1)" if it has no groups.
+        split: share of each client's samples that train (0.75); only with `data`.
         val: share of each client's training samples used for validation; only with `data`.
         model: as for `ua.run`.
         start: initial weights of every run, as for `ua.run`.
         start_partial: as for `ua.run`.
-        rounds: rounds of each run.
-        seeds: the number of seeds (0, 1, ...), a list of them, or "auto": after `min_seeds`, seeds are added until the
+        rounds: number of rounds of each run.
+        seeds: number of seeds (0, 1, ...), a list of them, or "auto": after `min_seeds`, seeds are added until the
             decision stands, to the methods that matter for it. With "auto" each look at the results uses a smaller level, so
             that the error over all looks is 5 %.
         min_seeds: fewest seeds with `seeds="auto"`.
         max_seeds: most seeds with `seeds="auto"`.
-        smallest_effect: the smallest difference that matters, in the unit of the metric. Unless given, half a point
+        smallest_effect: smallest difference that matters, in the unit of the metric. Unless given, half a point
             (0.005) of a bounded metric such as accuracy or a Brier score, and 1 % of the baseline's score of others such as RMSE.
         work: the local training of the clients; a mapping from labels of methods gives each its own.
         baseline: label of the method that the others are compared with; the first method unless given.

@@ -56,16 +56,17 @@ def recommend(
 
     Args:
         clients: The result of `ua.partition`, or a list of `ua.ClientData`. With `data`: the number of clients.
-        data: A data set or its name, instead of clients.
+        data: Data set by name, or a data set, instead of clients.
         data_dir: Folder of data files.
-        partition: The partition of `data`; by default as for `ua.diagnose`.
-        split: Training share of each client's samples; only with `data`.
-        model: The model that shall be trained.
-        participation: The share of clients in a round.
+        partition: Partition of the data; by default as for `ua.diagnose`.
+        split: Share of each client's samples that train; only with `data`.
+        model: Model to train.
+        participation: Share of the clients that take part in a round.
         work: The local training; the default is `ua.Work()`.
-        candidates: "shared" for methods with one model for all clients, "any" for methods with models of the clients' own as well.
-        objective: "accuracy", or "worst_decile": the mean accuracy of the worst tenth of the clients.
-        seed: Seed of the partition and of the diagnosis.
+        candidates: Methods to recommend: "shared" for methods with one model for all clients, "any" for methods with models of
+            the clients' own as well.
+        objective: Score to recommend by: "accuracy", or "worst_decile": the mean accuracy of the worst tenth of the clients.
+        seed: Seed of all random numbers: of the partition and of the diagnosis.
         unknown_options: No other keyword is taken; a misspelt one gets a suggestion.
 
     Returns:

@@ -85,44 +85,46 @@ def run(
         spec: text such as "fedprox(mu=0.1) + lws", a method, a part or a plan.
         clients: the result of `ua.partition`, or a list of `ua.ClientData`. With `data`: the number of clients (10, or as many
             as the data set defines, unless given).
-        data: a data set or its name, instead of clients.
+        data: data set by name, or a data set, instead of clients.
         data_dir: folder of data files.
-        partition: the partition of `data`, drawn with `seed`; unless given, by the groups of the data, or where it has none,
+        partition: partition of the data, drawn with `seed`; unless given, by the groups of the data, or where it has none,
             "dirichlet(alpha=0.1)".
-        split: training share of each client's samples (0.75); only with `data`.
+        split: share of each client's samples that train (0.75); only with `data`.
         val: share of each client's training samples used for validation; only with `data`.
-        model: a name such as "mlp(hidden=(64, 32))", a module (its weights are the start; it is not changed), or a function
-            that makes one.
+        model: model to train: a name such as "mlp(hidden=(64, 32))", a module (its weights are the start; it is not changed),
+            or a function that makes one.
         rounds: number of rounds, over all stages of a plan.
         start: initial weights: a file (safetensors, or a state dict saved by torch) or the folder of a finished run.
-        start_partial: take the tensors of `start` that fit by name and shape, and leave the others as initialized; a note of the
-            run lists these.
+        start_partial: take the tensors of the initial weights that fit by name and shape, and leave the others as initialized;
+            a note of the run lists these.
         work: local training of a client; the default is `ua.Work()`.
         seed: seed of all random numbers.
-        participation: the share of clients in a round, drawn without replacement.
-        executor: "auto", "loop", "batched" or "distributed(workers=2)".
-        evaluate_every: evaluate every so many rounds, and always at the end of a stage.
-        protocol: "clients", "server", "personal", "local", or several. The first fills the plain columns.
+        participation: share of the clients that take part in a round, drawn without replacement.
+        executor: executor: "auto", "loop", "batched" or "distributed(workers=2)".
+        evaluate_every: number of rounds between evaluations; the end of a stage is always evaluated.
+        protocol: evaluation protocol: "clients", "server", "personal", "local", or several. The first fills the plain columns.
         test: (x, y), the server's test set. With `data` and protocol="server": the published test set of the data unless given.
         proxy: (x, y) on the server, for methods that learn from it.
-        device: a torch device such as "cpu" or "cuda".
-        buffers: "average", "local" or "first".
+        device: device to train on, such as "cpu" or "cuda".
+        buffers: running statistics of batch norm: "average", "local" or "first".
         transform: transform of training batches, such as "normalize(mean=0.5, std=0.25) + crop(padding=4) + flip", drawn per
             client and round. Evaluation only normalizes.
-        precision: "float32", or "bf16" for faster training on processors with bf16, which changes updates by a few per cent.
-        stop: a rule such as "min_accuracy >= 0.8" or "patience(rounds=10)", read from validation samples if the clients have
-            any; or a function that is called with each row of the history and returns True to end the run.
-        budget: upper limit: "30 rounds", "10 min" of training, or "500 MB" to and from all clients.
-        select: the round that the final models come from: "last", or "best" by validation score (of the personal models if
+        precision: precision of training: "float32", or "bf16" for faster training on processors with bf16, which changes
+            updates by a few per cent.
+        stop: rule that ends a run early, such as "min_accuracy >= 0.8" or "patience(rounds=10)", read from validation samples
+            if the clients have any; or a function that is called with each row of the history and returns True to end the run.
+        budget: budget of a run: "30 rounds", "10 min" of training, or "500 MB" to and from all clients.
+        select: round whose models count: "last", or "best" by validation score (of the personal models if
             there are any).
-        metric: metrics by name, such as "roc_auc" or "sensitivity_at(specificity=0.95)", one or several; they come first among
-            the columns, and patience and `select="best"` go by the first one instead of accuracy or RMSE.
+        metric: metric to decide by, such as "roc_auc" or "sensitivity_at(specificity=0.95)", one or several; they come first
+            among the columns, and patience and `select="best"` go by the first one instead of accuracy or RMSE.
         metrics: further columns, name -> function of labels [n], predictions [n] and logits ([n, C]; [n] for one output), as
             arrays, that returns a number. Each is computed over all test samples and for each client. A folder identifies a
             metric by its name alone: give a changed function another name or another folder.
-        record: "server" (what the server's half of the method saw and chose), "updates" (norms and cosines of the clients'
-            updates), "time" (seconds of aggregation), "clients(layers='head', every=10)" (parameters after local training), or
-            several with +; or a function of one's own. The table is `run.records`. Recording changes no result.
+        record: numbers of each round to keep: "server" (what the server's half of the method saw and chose), "updates" (norms
+            and cosines of the clients' updates), "time" (seconds of aggregation), "clients(layers='head', every=10)"
+            (parameters after local training), or several with +; or a function of one's own. The table is `run.records`.
+            Recording changes no result.
         out: a folder that keeps the run. A folder that holds the beginning of the same run is resumed.
         resume: False refuses a folder that already holds this run.
         track: trackers that follow the run: "tensorboard", "mlflow(uri='sqlite:///mlflow.db')", "wandb(mode='offline')", an object

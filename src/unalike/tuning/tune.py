@@ -72,15 +72,15 @@ def tune(
         data_dir: as for `ua.compare`.
         partition: as for `ua.compare`.
         split: as for `ua.compare`.
-        val: share of each client's training samples that trials are scored on (0.2); only with `data`. Clients that are given
-            need validation samples.
-        trials: trials of each method.
-        rounds: rounds of a trial, and of each run of the comparison.
-        budget_seconds: a method gets no more trials once its trials took so long.
-        objective: the score that is tuned and decides: a metric such as "macro_f1", "worst_decile" (the mean over the worst
+        val: share of each client's training samples used for validation, which trials are scored on (0.2); only with `data`.
+            Clients that are given need validation samples.
+        trials: number of trials of each method.
+        rounds: number of rounds of a trial, and of each run of the comparison.
+        budget_seconds: time limit per method, in seconds: it gets no more trials once its trials took so long.
+        objective: score that is tuned and decides: a metric such as "macro_f1", "worst_decile" (the mean over the worst
             tenth of the clients), "personal_accuracy", "worst_decile_macro_f1", ...; the usual metric of the task unless given.
-        seed: the seed of the trials.
-        seeds: number of seeds of the comparison; they follow on `seed`.
+        seed: seed of the trials.
+        seeds: number of seeds to compare, from `seed` + 1 on.
         prune: stop trials early that are unlikely to win: after a fifth of the rounds, those whose best score so far is below
             the median of the finished trials.
         jobs: number of trials at a time, in processes of their own; with `out`, of runs of the comparisons, too. With 1 the same

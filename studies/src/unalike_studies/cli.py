@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from unalike.cli import flags as f
+from unalike.cli.help_pages import CommandApp
 
 if TYPE_CHECKING:
     from unalike_studies.cells import StudyCell
@@ -31,7 +32,7 @@ Results = Annotated[
     Path | None, typer.Option(help="Folder of results; studies/results unless given.", show_default=False)
 ]
 
-app = typer.Typer(help=HELP, no_args_is_help=True, rich_markup_mode=None)
+app = CommandApp(help=HELP)
 
 
 @app.command("list")

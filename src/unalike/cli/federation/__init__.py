@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import typer
-
 from unalike.cli.federation import control, init, renew, revoke, status, summarize, up
+from unalike.cli.help_pages import CommandApp
 
 HELP = """Run federations over a network. Each site keeps its data.
 
@@ -16,7 +15,7 @@ unalike join site-1.zip --data mine.npz                                         
 unalike federation init look --sites 5 --shape 8 --classes 2 --method diagnosis      # or ask first how the sites differ
 """
 
-app = typer.Typer(help=HELP, no_args_is_help=True, rich_markup_mode=None)
+app = CommandApp(help=HELP)
 for module in (summarize, init, up, status, renew, revoke):
     app.command(module.NAME)(module.command)
 for name in control.HELP:

@@ -1,0 +1,53 @@
+"""Help pages that cut no summary and have the text of every positional argument."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, get_args
+
+import click
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+WHOLE = 10_000
+"""A limit in characters that no summary reaches."""
+
+
+class DocumentedGroup(TyperGroup):
+    """A group of commands."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the whole first sentence about each command."""
+        rows = [(name, command.get_short_help_str(WHOLE)) for name, command in self.commands.items()]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
+class DocumentedCommand(TyperCommand):
+    """A command.
+
+    Typer 0.20 sets the help of a positional argument before click 8.5 sets it to None, so it is set again here.
+    """
+
+    def __init__(self, *args: Any, **options: Any):
+        super().__init__(*args, **options)
+        arguments = [p for p in self.params if isinstance(p, click.Argument)]
+        if arguments and self.callback is not None:
+            declared = inspect.signature(self.callback, eval_str=True).parameters
+            for argument in arguments:
+                infos = get_args(declared[argument.name or ""].annotation)[1:]
+                argument.help = next((info.help for info in infos if hasattr(info, "help")), None)
+
+    def format_arguments(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write nothing: Typer writes arguments in front of options."""
+
+
+class CommandApp(typer.Typer):
+    """Commands with such pages."""
+
+    def __init__(self, **options: Any):
+        super().__init__(cls=DocumentedGroup, no_args_is_help=True, rich_markup_mode=None, **options)
+
+    def command(self, *args: Any, **options: Any) -> Any:
+        """Decorator: add a command, as `typer.Typer.command` does."""
+        return super().command(*args, cls=DocumentedCommand, **options)
