@@ -65,7 +65,7 @@ def differences(a: Path, b: Path) -> list[str]:
         if not left.equals(right):
             found.append(name)
     files = [{p.relative_to(path) for p in path.rglob("*.safetensors")} for path in (a, b)]
-    models = {file for file in files[0] if file.parent.name != "checkpoints" and "memory" not in file.parts}
+    models = {file for file in files[0] if file.parent.name != "checkpoints" and "states" not in file.parts}
     last = {max(own, key=str) for run in {f.parts[:2] for f in files[0]} if (own := _checkpoints(files[0], run))}
     found += [
         str(f) for f in sorted(models | last) if f not in files[1] or (a / f).read_bytes() != (b / f).read_bytes()

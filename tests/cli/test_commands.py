@@ -240,7 +240,7 @@ def test_evaluate_and_predict_use_the_kept_model(cli, small, samples, tmp_path):
     assert cli("run", *small, "--out", run)[0] == 0
     code, text, _ = cli("evaluate", run)
     last = pd.read_parquet(run / "rounds.parquet").iloc[-1]
-    assert code == 0 and f"{last['accuracy']:.4f}" in text and "client-2" in text
+    assert code == 0 and f"{100 * last['accuracy']:.1f}\u00a0%" in text and "client-2" in text
     assert cli("evaluate", run, "--data", samples)[0] == 0
     assert cli("predict", run, "--data", samples, "--out", csv)[0] == 0
     table = pd.read_csv(csv)
@@ -279,9 +279,7 @@ def test_evaluate_centralised_with_local_norms_works(cli, tmp_path):
     assert cli("run", "--data", "digits", "--clients", 3, "--rounds", 1, *flags, "--out", run)[0] == 0
     code, text, err = cli("evaluate", run)
     assert code == 0, err
-    assert scores(text)["accuracy"] == pytest.approx(
-        pd.read_parquet(run / "rounds.parquet")["accuracy"].iloc[-1], abs=1e-4
-    )
+    assert scores(text)["accuracy"] == as_printed(pd.read_parquet(run / "rounds.parquet")["accuracy"].iloc[-1])
 
 
 def patients(file, older=0.0, kinds=("ill", "well"), seed=0):
@@ -298,7 +296,16 @@ def scores(text):
     """The last row that `evaluate` prints, by column."""
     head, *_, last = text.strip().splitlines()
     names = re.split("  +", head.strip())
-    return dict(zip(names, map(float, last.split()[-len(names) :]), strict=True))
+    cells = re.split("  +", last.strip())[-len(names) :]
+    return {
+        name: float(cell.removesuffix("\u00a0%")) / (100 if "%" in cell else 1)
+        for name, cell in zip(names, cells, strict=True)
+    }
+
+
+def as_printed(share):
+    """A share to the digits that tables show: `91.2 %`."""
+    return pytest.approx(float(f"{100 * share:.1f}") / 100, abs=1e-9)
 
 
 def trained(cli, out, data, *more):
@@ -315,7 +322,7 @@ def test_evaluate_other_tables_are_encoded_as_in_the_run(cli, tmp_path, monkeypa
     x, y = ua.load(other, encoding=ua.load(patients("p.csv")).encoding).merged()
     model = ua.model("linear", (4,), 2)
     model.load_state_dict(load_file(run / "model.safetensors"))
-    right = pytest.approx((model(x).argmax(1) == y).float().mean().item(), abs=1e-4)
+    right = as_printed((model(x).argmax(1) == y).float().mean().item())
     code, text, err = cli("evaluate", run, "--data", other)
     assert code == 0, err
     assert scores(text)["accuracy"] == right and scores(text)["accuracy"] > 0.9
@@ -388,7 +395,7 @@ def test_evaluate_matches_labels_by_name(cli, tmp_path, monkeypatch):
     assert code == 2 and "found the classes '0', '1', '2', '3'" in err
 
 
-@pytest.mark.parametrize("kinds, whole, column", [((10.5, 9), (10, 9), "rmse"), ((True, False), (1, 0), "accuracy")])
+@pytest.mark.parametrize("kinds, whole, column", [((10.5, 9), (10, 9), "RMSE"), ((True, False), (1, 0), "accuracy")])
 def test_evaluate_integer_labels_match_numeric_labels(cli, tmp_path, monkeypatch, kinds, whole, column):
     monkeypatch.chdir(tmp_path)
     run = trained(cli, tmp_path / "run", patients("p.csv", kinds=kinds), "--lr", 0.05)
@@ -690,7 +697,7 @@ def test_client_names_the_personal_model_that_is_used(cli, small, samples, tmp_p
     row = ua.open_run(run).history.last_clients[1]
     code, text, err = cli("evaluate", run, "--client", "client-1")
     assert code == 0, err
-    assert scores(text)["accuracy"] == pytest.approx(row["personal_accuracy"], abs=1e-4)
+    assert scores(text)["accuracy"] == as_printed(row["personal_accuracy"])
     assert cli("evaluate", run, "--client", 1)[:2] == (0, text)
     assert cli("predict", run, "--data", samples, "--client", 1, "--out", csv)[0] == 0
     code, text, err = cli("predict", run, "--data", samples, "--out", csv)
@@ -758,7 +765,9 @@ def test_run_prints_the_selected_round(cli, small, tmp_path):
     [best] = rounds.index[rounds["selected"]]
     assert code == 0 and best < 9 and rounds["accuracy"][best] != rounds["accuracy"][9]
     said = " ".join(text.split())
-    assert f"selected of 9 rounds: round {best}," in said and f" accuracy {rounds['accuracy'][best]:.4f}," in said
+    assert (
+        f"selected of 9 rounds: round {best}," in said and f" accuracy {100 * rounds['accuracy'][best]:.1f} %," in said
+    )
 
 
 def test_run_stop_and_select_flags_work(cli, small, tmp_path):

@@ -247,6 +247,20 @@ def test_compare_no_column_mixes_protocols(people, small, protocol):
     assert alone.rounds["accuracy"].tolist() == table.rounds.query("method == 'ditto'")["accuracy"].tolist()
 
 
+def test_comparison_of_an_older_version_is_read_by_the_names_of_its_columns(people, small, tmp_path):
+    """It has no schema of its columns; its facts name the protocol of the columns without a prefix."""
+    table = small(["fedavg", "ditto"], people, protocol=["server", "clients"], test=people[0].test, out=tmp_path)
+    (tmp_path / "columns.json").unlink()
+    facts = json.loads((tmp_path / "comparison.json").read_text())
+    (tmp_path / "comparison.json").write_text(json.dumps(facts | {"plain": "server"}))
+    opened = ua.open_comparison(tmp_path)
+    assert opened.columns.plain == "server" and str(opened.decision) == str(table.decision)
+    pd.testing.assert_frame_equal(opened.summary, table.summary)
+    cell = next((tmp_path / "cells").glob("ditto*"))
+    (cell / "columns.json").unlink()
+    assert ua.open_comparison(cell).columns.plain == "server"
+
+
 def test_summary_server_and_clients_are_two_rows(people, small):
     """One shared model, two test sets: pooled over the clients, and held out at the server."""
     table = small(["fedavg"], people, seeds=1, protocol=["server", "clients"], test=people[3].test)

@@ -49,11 +49,15 @@ def contents(folder: Path) -> tuple:
     ]
     newest = max((folder / "checkpoints").glob("*.safetensors"))
     [[group]] = read_tensors(newest)[1]["stages"]
-    memory = folder / "memory" / "stage-0" / "group-0000"
+    states = folder / "states" / "stage-0" / "group-0000"
     standing = [
-        memory / f"{client:08d}" / f"round-{round:06d}.safetensors" for client, round in sorted(group["accepted"])
+        states / f"{client:08d}" / f"round-{round:06d}.safetensors" for client, round in sorted(group["accepted"])
     ]
-    files = [folder / "model.safetensors", newest, *standing]  # memories of the checkpoint before may lie beside them
+    files = [
+        folder / "model.safetensors",
+        newest,
+        *standing,
+    ]  # client states of the checkpoint before may lie beside them
     return [t.to_json() for t in tables], {str(f.relative_to(folder)): bits(f) for f in files}
 
 
@@ -243,30 +247,44 @@ def test_resume_without_good_checkpoint_raises_and_changes_no_file(people, small
 
 
 def test_resume_previous_checkpoint_lacks_client_states_raises_and_changes_no_file(people, small, tmp_path):
-    """Either the memories of two checkpoints are kept and the run goes on, or it says what is gone and touches nothing."""
+    """Either the client states of two checkpoints are kept and the run goes on, or it says what is gone and touches nothing."""
     for rounds in (2, 4):
         small("ditto", people, rounds=rounds, out=tmp_path)
-    for memory in tmp_path.glob("memory/**/round-000001.safetensors"):
-        memory.unlink()
+    for state in tmp_path.glob("states/**/round-000001.safetensors"):
+        state.unlink()
     newest(tmp_path).write_bytes(b"hello")
     before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
-    with pytest.raises(ua.UnalikeError, match=r"round-000004.*cannot stand in for it: .*memory.* is gone"):
+    with pytest.raises(ua.UnalikeError, match=r"round-000004.*cannot stand in for it: .*states.* is gone"):
         small("ditto", people, rounds=5, out=tmp_path)
     assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
 
 
 def test_resume_ignores_copies_of_checkpoints_and_client_states(people, small, alike, tmp_path):
     small("ditto", people, rounds=2, out=tmp_path)
-    for file in [newest(tmp_path), *tmp_path.glob("memory/**/round-*.safetensors")]:
+    for file in [newest(tmp_path), *tmp_path.glob("states/**/round-*.safetensors")]:
         file.with_name(f"{file.stem} copy.safetensors").write_bytes(file.read_bytes())
     alike(small("ditto", people, rounds=4, out=tmp_path), small("ditto", people, rounds=4))
-    assert [*tmp_path.glob("checkpoints/* copy.safetensors")] and [*tmp_path.glob("memory/**/* copy.safetensors")]
+    assert [*tmp_path.glob("checkpoints/* copy.safetensors")] and [*tmp_path.glob("states/**/* copy.safetensors")]
+
+
+def test_resume_of_a_folder_that_an_older_version_wrote(crowd, small, alike, tmp_path):
+    """It has no schema of its columns, and calls the folder of client states otherwise."""
+    validated = [ua.ClientData(c.train, c.test, c.test, c.name) for c in crowd]
+    options = {"select": "best", "protocol": ("server", "clients"), "test": crowd[0].test}
+    small("ditto", validated, rounds=2, out=tmp_path, **options)
+    (tmp_path / "columns.json").unlink()
+    (tmp_path / "states").rename(tmp_path / "memory")
+    resumed = small("ditto", validated, rounds=4, out=tmp_path, **options)
+    whole = small("ditto", validated, rounds=4, **options)
+    alike(resumed, whole)
+    assert resumed.selected == whole.selected and not (tmp_path / "states").exists()
+    assert ua.open_run(tmp_path).selected == whole.selected
 
 
 @pytest.mark.parametrize("spec", ["ditto", "scaffold"])
 def test_resume_missing_client_state_error_names_file(people, small, tmp_path, spec):
     small(spec, people, out=tmp_path)
-    for file in tmp_path.glob("memory/*/*/00000001/*"):
+    for file in tmp_path.glob("states/*/*/00000001/*"):
         file.unlink()
     with pytest.raises(ua.UnalikeError, match=r"00000001/round-000002.safetensors"):
         small(spec, people, rounds=5, out=tmp_path)

@@ -45,12 +45,13 @@ def command(
         note_shared_model,
         own_data,
     )
-    from unalike.cli.terminal_tables import number, tables
+    from unalike.cli.terminal_tables import tables
     from unalike.core.tasks import find_task
     from unalike.data.partition_plan import PartitionPlan
     from unalike.data.partitioning.apply_plan import apply_plan
     from unalike.data.ragged import Ragged
     from unalike.metrics.metrics import measure, per_client
+    from unalike.metrics.named_metrics import KNOWN
     from unalike.metrics.scoring import score
 
     folder = model_folder(folder)
@@ -72,6 +73,7 @@ def command(
         rows = dict(zip([people.names[k] for k in chosen], found, strict=True))
         if client is None:
             rows["all"] = measure(people.task, scores)
-    names = [name.replace("_", " ") for name in next(iter(rows.values()))]
+    metrics = [KNOWN[name] for name in next(iter(rows.values()))]
     note_shared_model(config, client)
-    tables(["", *names], [[name, *(number(v) for v in metrics.values())] for name, metrics in rows.items()])
+    cells = [[name, *(metric.text(values[metric.column]) for metric in metrics)] for name, values in rows.items()]
+    tables(["", *(metric.word for metric in metrics)], cells)

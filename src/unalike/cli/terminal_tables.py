@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -160,15 +161,16 @@ def duration(seconds: float) -> str:
 
 def run_table(run: Run) -> None:
     """Print the last round of a run, or the selected one, and the notes of the run."""
+    from unalike.metrics.named_metrics import significant
     from unalike.reporting.wording import megabytes
 
     rows = run.history.rounds
     row = next((row for row in run.history.rows if row["round"] == run.selected), run.history.last)
-    hidden = ("stage", "seconds", "participants", "bytes_down", "bytes_up")
-    shown = {k: v for k, v in row.items() if k not in hidden and not k.endswith("selected") and v == v}
+    scores = [column.text(row) for column in run.history.columns.all if not math.isnan(column.value(row))]
+    trained = [] if math.isnan(row["train_loss"]) else [f"training loss {significant(row['train_loss'])}"]
+    text = ", ".join([f"round {row['round']}", *scores, *trained])
     traffic = megabytes((rows["bytes_down"] + rows["bytes_up"]).sum() / 1e6)
     cost = f"{traffic} MB, {rows['seconds'].sum():.1f} s of training"
-    text = ", ".join(f"{str(k).replace('_', ' ')} {number(v) if k != 'round' else int(v)}" for k, v in shown.items())
     screen = console()
     selected = "" if run.selected is None else f"selected of {rows['round'].max()} rounds: "
     screen.print(f"{selected}{text}; {cost} ({run.executor})", highlight=False)

@@ -53,7 +53,7 @@ def command(
     extra: pip install 'unalike[tune]'.
     """
     from unalike._utils.progress import progress_bar
-    from unalike.cli.terminal_tables import number, tables
+    from unalike.cli.terminal_tables import tables
     from unalike.experiments.command_line import command_line
     from unalike.experiments.compare import labelled_methods
     from unalike.tuning.tune import VAL, TuneRequest, run_tuning
@@ -84,8 +84,8 @@ def command(
         [
             r["method"],
             r["values"],
-            *map(number, (r["before"], r["after"])),
-            number(r["gain"], "+"),
+            *map(found.metric.text, (r["before"], r["after"])),
+            found.metric.difference(r["gain"]),
             *map(rank, r.iloc[-2:]),
         ]
         for _, r in found.table.iterrows()

@@ -126,7 +126,7 @@ class Method:
     @cached_property
     def keepers(self) -> tuple[Part, ...]:
         """The parts whose client state holds a model."""
-        return tuple(p for p in self.parts if p.trains or p.remembers_model)
+        return tuple(p for p in self.parts if p.trains or p.keeps_model)
 
     @cached_property
     def personalizer(self) -> Personalizer | None:

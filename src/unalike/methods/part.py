@@ -106,7 +106,7 @@ class Part:
     """Place in a chained role: parts of lower rank act first, in whatever order the spec text names them."""
     trains: ClassVar[bool] = False
     """Its client state is optimized together with the model, by the same kind of solver with a state of its own (Ditto, APFL)."""
-    remembers_model: ClassVar[bool] = False
+    keeps_model: ClassVar[bool] = False
     """Its client state holds a model, so the buffers of that model are kept too (MOON). `trains` implies it."""
     shares: ClassVar[tuple[str, ...]] = ()
     """Names of the facts (see `facts`) that the client sends to the server."""

@@ -287,7 +287,7 @@ def _last_stage(
         if isinstance(step, QueryStep):
             step = next_step(steps, Answers(tuple(groups[0]["clients"]), found))
             continue
-        clients = LocalStage(run_config, step, index, directory.memory)
+        clients = LocalStage(run_config, step, index, directory.client_states)
         clients.load_state_dict(found, groups)
         _check_shapes(clients, directory.path)
         if index + 1 < len(stages):

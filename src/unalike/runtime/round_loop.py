@@ -342,7 +342,7 @@ def _begin_stage(
     for warning in caught:
         recorder.log.note(str(warning.message))
         warnings.warn(str(warning.message), stacklevel=4)
-    clients = backend.stage(stage, index, None if recorder.directory is None else recorder.directory.memory)
+    clients = backend.stage(stage, index, None if recorder.directory is None else recorder.directory.client_states)
     settings = clients.state.settings
     if stage.start is not None and settings.buffers == "local" and settings.model.buffers:
         recorder.log.note(

@@ -192,7 +192,7 @@ class RemoteStage:
             more=partial(self._ask_others, requests),
             sift=self._guarded,
             keep=self._store,
-            unable=self._forget_holds,
+            unable=self._drop_holds,
         )
         self.mailbox.event(
             "asked", round=self.mailbox.number, train=sorted(exchange.counts), quorum=quorum, evaluate=list(evaluate)
@@ -241,7 +241,7 @@ class RemoteStage:
         requests.drawn |= set(added)
         return {sites[k].name: partial(requests.request, k) for k in added}
 
-    def _forget_holds(self, site: str) -> None:
+    def _drop_holds(self, site: str) -> None:
         """A site that was unable may have lost the tensors of the whole stage: it gets them again."""
         self.holds.pop(self.number[site], None)
 

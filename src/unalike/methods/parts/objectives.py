@@ -46,7 +46,7 @@ class ModelContrast(Objective):
 
     mu: Annotated[NonNegativeFloat, LogRange(0.1, 10)] = 1.0
     tau: PositiveFloat = 0.5
-    remembers_model = True
+    keeps_model = True
 
     SEEN = "model_contrast.seen"
 

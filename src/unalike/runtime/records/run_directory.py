@@ -1,7 +1,7 @@
 """The run directory: one layout for simulations and federations.
 
 config.toml  plan.json or names.json  encoding.json  rounds.parquet  clients.parquet  events.jsonl  model.safetensors
-checkpoints/  memory/  report.html
+columns.json  checkpoints/  states/  report.html
 """
 
 from __future__ import annotations
@@ -208,7 +208,7 @@ class RunDirectory:
         stages = [*enumerate(facts["stages"]), *([(best["stage"], best["groups"])] if best else [])]
         for i, groups in stages:
             for j, group in enumerate(groups):
-                folder = self.memory / f"stage-{i}" / f"group-{j:04d}"
+                folder = self.client_states / f"stage-{i}" / f"group-{j:04d}"
                 for client, round in group["accepted"] if folder.exists() else ():
                     file = folder / f"{client:08d}" / f"round-{round:06d}.safetensors"
                     if not file.exists():
@@ -216,9 +216,10 @@ class RunDirectory:
         return None
 
     @property
-    def memory(self) -> Path:
-        """The folder of the clients' states; its name is part of the format."""
-        return self.path / "memory"
+    def client_states(self) -> Path:
+        """The folder of the clients' states; older versions called it `memory`."""
+        old = self.path / "memory"
+        return old if old.exists() else self.path / "states"
 
 
 def plain(config: Config) -> Config:
