@@ -55,8 +55,8 @@ def matching(patterns: Iterable[str]) -> list[Study]:
 
     Raises `UnalikeError` for a name or pattern without a study.
     """
-    found: dict[str, Study] = {}
+    studies: dict[str, Study] = {}
     for pattern in patterns:
         names = fnmatch.filter(STUDIES, pattern)
-        found |= {name: STUDIES[name] for name in names} if names else {pattern: study(pattern)}
-    return list(found.values())
+        studies |= {name: STUDIES[name] for name in names} if names else {pattern: study(pattern)}
+    return list(studies.values())

@@ -86,8 +86,8 @@ def peak(method: str, setting: str, column: str = "accuracy") -> Quantity:
     """The largest value of a column over the rounds, chosen by the test samples: what some authors report."""
 
     def values(results: Results) -> dict[int, float]:
-        found = {seed: cell.column(column) for seed, cell in results.of(method, setting).items()}
-        return {seed: max(column) for seed, column in found.items() if column}
+        columns = {seed: cell.column(column) for seed, cell in results.of(method, setting).items()}
+        return {seed: max(column) for seed, column in columns.items() if column}
 
     return values
 
@@ -115,7 +115,7 @@ def after_round(number: int, method: str, setting: str, column: str = "accuracy"
         rounds = {
             seed: dict(zip(cell.rounds["round"], cell.rounds[column])) for seed, cell in cells.items() if cell.rounds
         }
-        return {seed: found[number] for seed, found in rounds.items() if found.get(number) is not None}
+        return {seed: by_number[number] for seed, by_number in rounds.items() if by_number.get(number) is not None}
 
     return values
 
@@ -150,9 +150,9 @@ def best(*quantities: Quantity) -> Quantity:
     """The quantity with the largest mean of those whose seeds are all there: the best of several hyperparameters."""
 
     def values(results: Results) -> dict[int, float]:
-        found = [quantity(results) for quantity in quantities]
-        if not found or len({tuple(sorted(one)) for one in found}) > 1 or not found[0]:
+        candidates = [quantity(results) for quantity in quantities]
+        if not candidates or len({tuple(sorted(one)) for one in candidates}) > 1 or not candidates[0]:
             return {}
-        return max(found, key=lambda one: sum(one.values()))
+        return max(candidates, key=lambda one: sum(one.values()))
 
     return values

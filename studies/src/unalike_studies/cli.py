@@ -99,12 +99,12 @@ def run(
     from unalike_studies.run_study import estimate, missing, run_cells
 
     root = out or FOLDER
-    wanted = {study.name: study.scale(scale).cells for study in matching(names)}
-    wanted = _with_label(_with_label(wanted, "method", method), "setting", setting)
+    cells_of = {study.name: study.scale(scale).cells for study in matching(names)}
+    cells_of = _with_label(_with_label(cells_of, "method", method), "setting", setting)
     numbers = None if seeds is None else read_numbers(seeds)
     todo: dict[Path, list[StudyCell]] = {}
     expected: dict[str, float | None] = {}
-    for name, cells in wanted.items():
+    for name, cells in cells_of.items():
         folder = root / name / scale
         if numbers is not None:
             cells = [cell for cell in cells if cell.seed in numbers]
@@ -190,14 +190,16 @@ def ledger(
     print(f"ledger: {file.resolve()}")
 
 
-def _with_label(wanted: dict[str, list[StudyCell]], kind: str, labels: list[str] | None) -> dict[str, list[StudyCell]]:
+def _with_label(
+    cells_of: dict[str, list[StudyCell]], kind: str, labels: list[str] | None
+) -> dict[str, list[StudyCell]]:
     """The cells whose method or setting (`kind`) has one of these labels. Raises `UnalikeError` if no study has a label."""
     from unalike._utils.errors import unknown
 
     if labels is None:
-        return wanted
-    known = {getattr(cell, kind) for cells in wanted.values() for cell in cells}
+        return cells_of
+    values = {getattr(cell, kind) for cells in cells_of.values() for cell in cells}
     for label in labels:
-        if label not in known:
-            raise unknown(f"{kind} of {', '.join(wanted)}", label, known)
-    return {name: [cell for cell in cells if getattr(cell, kind) in labels] for name, cells in wanted.items()}
+        if label not in values:
+            raise unknown(f"{kind} of {', '.join(cells_of)}", label, values)
+    return {name: [cell for cell in cells if getattr(cell, kind) in labels] for name, cells in cells_of.items()}

@@ -41,16 +41,16 @@ def results_of(study: Study, folder: Path) -> dict[str, Results]:
 
 
 def _entry(study: Study, claim: Claim, results: Mapping[str, Results]) -> Entry:
-    found = {scale: claim.finding(stored) for scale, stored in results.items()}
-    scale = max(found, key=lambda name: (found[name].verdict != NOT_RUN, found[name].seeds))
-    return Entry(study, claim, scale if found[scale].seeds else "", found[scale])
+    findings = {scale: claim.finding(stored) for scale, stored in results.items()}
+    scale = max(findings, key=lambda name: (findings[name].verdict != NOT_RUN, findings[name].seeds))
+    return Entry(study, claim, scale if findings[scale].seeds else "", findings[scale])
 
 
 def page(studies: Iterable[Study], folder: Path) -> str:
     """The Markdown page of the ledger."""
     studies = list(studies)
     stored = {study.name: results_of(study, folder) for study in studies}
-    found = {study.name: entries(study, stored[study.name]) for study in studies}
+    claims = {study.name: entries(study, stored[study.name]) for study in studies}
     lines = [
         "# Reproduction ledger",
         "",
@@ -60,41 +60,43 @@ def page(studies: Iterable[Study], folder: Path) -> str:
         "seeds, the values that the claim expects (with the margin), and the verdict that [the rule](studies.md#verdicts) gives. A "
         "verdict needs at least three seeds. Below each table stands what was reduced, and why it may matter.",
         "",
-        markdown([["claims of", *VERDICTS], *_counts(list(chain.from_iterable(found.values())))]),
+        markdown([["claims of", *VERDICTS], *_counts(list(chain.from_iterable(claims.values())))]),
         "",
     ]
     for study in studies:
-        if own := found[study.name]:
+        if of_study := claims[study.name]:
             lines += [f"## {study.name}", "", f"{study.title}. {study.paper}.", ""]
             lines += [study.notes, ""] if study.notes else []
-            lines += [claims_table(own), "", *_spent(study, stored[study.name], folder)]
+            lines += [claims_table(of_study), "", *_spent(study, stored[study.name], folder)]
     return "\n".join(lines).rstrip() + "\n"
 
 
-def claims_table(found: Iterable[Entry]) -> str:
+def claims_table(rows: Iterable[Entry]) -> str:
     """The Markdown table of claims, with the columns of `HEAD`."""
-    return markdown([HEAD, *map(_row, found)])
+    return markdown([HEAD, *map(_row, rows)])
 
 
-def _counts(found: Sequence[Entry]) -> list[list[str]]:
+def _counts(claims: Sequence[Entry]) -> list[list[str]]:
     """The number of claims with each verdict: of each paper, of each other source, and in all."""
-    verdicts: dict[str, list[str]] = {entry.study.paper: [] for entry in found}
-    for entry in found:
+    verdicts: dict[str, list[str]] = {entry.study.paper: [] for entry in claims}
+    for entry in claims:
         verdicts.setdefault(entry.claim.source or entry.study.paper, []).append(entry.finding.verdict)
-    verdicts["all"] = [verdict for own in verdicts.values() for verdict in own]
-    return [[source, *(str(own.count(v)) for v in VERDICTS)] for source, own in verdicts.items() if own]
+    verdicts["all"] = [verdict for of_source in verdicts.values() for verdict in of_source]
+    return [
+        [source, *(str(of_source.count(v)) for v in VERDICTS)] for source, of_source in verdicts.items() if of_source
+    ]
 
 
 def _row(entry: Entry) -> list[str]:
     claim, finding = entry.claim, entry.finding
-    known = finding.seeds > 0
+    has_value = finding.seeds > 0
     return [
         claim.text,
         claim.published,
-        _shown(finding, claim.unit) if known else "-",
+        _shown(finding, claim.unit) if has_value else "-",
         f"{_number(finding.low)} to {_number(finding.high)}" if math.isfinite(finding.low) else "-",
         str(claim.expects),
-        str(finding.seeds) if known else "-",
+        str(finding.seeds) if has_value else "-",
         entry.scale or "-",
         finding.verdict,
         claim.remarks or "-",

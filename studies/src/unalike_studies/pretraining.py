@@ -40,8 +40,8 @@ def pretrained(
     pooled = partition(Dataset(data.name, (x, y), None, data.classes), "iid", 1, seed, merge=False)
     options: dict[str, Any] = {"rounds": epochs, "evaluate_every": epochs, "executor": "loop", "transform": transform}
     run = execute(prepare_run("fedavg", pooled, model=model, seed=seed, work=replace(work, schedule=1.0), **options))
-    kept = torch.cat([rows[cut:].sort().values, torch.arange(count, len(data.merged()[1]))])
-    x, y = (t[kept] for t in data.merged())
-    groups = {column: values[kept.numpy()] for column, values in data.groups.items()}
+    rest_rows = torch.cat([rows[cut:].sort().values, torch.arange(count, len(data.merged()[1]))])
+    x, y = (t[rest_rows] for t in data.merged())
+    groups = {column: values[rest_rows.numpy()] for column, values in data.groups.items()}
     rest = Dataset.divided(data.name, x, y, count - cut, data.classes, groups, data.encoding)
     return rest, run.module()

@@ -47,24 +47,24 @@ def keep(table: pd.DataFrame, evaluated: Sequence[int]) -> Recorded:
             thinned += [done] if done else []
     rounds = sorted({int(number) for number in table["round"]})
     series: list[dict[str, Any]] = []
-    for key, own in table.groupby(list(SERIES), sort=False):
-        values = own.groupby("round")["value"].mean().to_dict()
-        said = {name: value for name, value in zip(SERIES, key) if value != COLUMNS[name]}
-        series.append({**said, "values": [values.get(number, math.nan) for number in rounds]})
+    for key, rows in table.groupby(list(SERIES), sort=False):
+        values = rows.groupby("round")["value"].mean().to_dict()
+        labels = {name: value for name, value in zip(SERIES, key) if value != COLUMNS[name]}
+        series.append({**labels, "values": [values.get(number, math.nan) for number in rounds]})
     return {"rounds": rounds, "series": series, "thinned": "; ".join(thinned)}
 
 
 def by_round(recorded: Recorded, quantity: str, by: str = "layer") -> dict[str, dict[int, float]]:
     """The values of a quantity for each entry of the column `by`: entry -> round -> mean over what else differs."""
-    found: dict[str, dict[int, list[float]]] = {}
+    entries: dict[str, dict[int, list[float]]] = {}
     for series in recorded.get("series", []):
         if series["quantity"] == quantity:
             entry = series.get(by, COLUMNS[by])
-            own = found.setdefault("mean" if entry == MEAN else str(entry), {})
+            values_at = entries.setdefault("mean" if entry == MEAN else str(entry), {})
             for number, value in zip(recorded["rounds"], series["values"]):
                 if value is not None:
-                    own.setdefault(number, []).append(value)
-    return {entry: {n: sum(v) / len(v) for n, v in sorted(own.items())} for entry, own in found.items()}
+                    values_at.setdefault(number, []).append(value)
+    return {entry: {n: sum(v) / len(v) for n, v in sorted(values_at.items())} for entry, values_at in entries.items()}
 
 
 def _mean(table: pd.DataFrame, where: pd.Series, over: Mapping[str, Any]) -> pd.DataFrame:
@@ -91,9 +91,9 @@ def _fewer_rounds(least: int) -> Callable[[pd.DataFrame], tuple[pd.DataFrame, st
 
     def thin(table: pd.DataFrame) -> tuple[pd.DataFrame, str]:
         rounds = sorted(set(table["round"]))
-        wanted = max(least, MOST_NUMBERS * len(rounds) // len(table), 1)
-        step = -(-len(rounds) // wanted)
-        kept = rounds[::-step]
-        return table[table["round"].isin(kept)], f"one of {step} evaluated rounds" if step > 1 else ""
+        count = max(least, MOST_NUMBERS * len(rounds) // len(table), 1)
+        step = -(-len(rounds) // count)
+        rest = rounds[::-step]
+        return table[table["round"].isin(rest)], f"one of {step} evaluated rounds" if step > 1 else ""
 
     return thin

@@ -38,20 +38,20 @@ def write_report(study: Study, scale: str, folder: Path) -> tuple[str, list[Path
 
 def render(study: Study, scale: str, results: Results, estimated: dict[str, float]) -> str:
     """The report as Markdown."""
-    chosen = study.scale(scale)
+    grid = study.scale(scale)
     lines = [f"# {study.name}, scale {scale}", "", f"{study.title}. {study.paper}.", ""]
     lines += [study.notes, ""] if study.notes else []
-    lines += [f"Reduced: {chosen.reduced}.", ""] if chosen.reduced else []
+    lines += [f"Reduced: {grid.reduced}.", ""] if grid.reduced else []
     for layout in study.layouts:
         lines += [f"## {layout.title}", "", markdown(layout.table(results.instead(study.instead))), ""]
-    thinned = {cell.recorded["thinned"] for cell in results.cells if cell.recorded.get("thinned")}
-    lines += [f"Of recorded numbers the results keep {', or '.join(sorted(thinned))}.", ""] if thinned else []
+    reductions = {cell.recorded["thinned"] for cell in results.cells if cell.recorded.get("thinned")}
+    lines += [f"Of recorded numbers the results keep {', or '.join(sorted(reductions))}.", ""] if reductions else []
     warned = Counter(note for cell in results.cells for note in cell.notes)
     if warned:
         shown_notes = [f"- {note} ({count} of {len(results)} cells)" for note, count in warned.items()]
         lines += ["## Warnings", "", *shown_notes, ""]
     if study.claims:
-        found = [Entry(study, claim, scale, claim.finding(results)) for claim in study.claims]
-        lines += ["## Claims", "", claims_table(found), ""]
-    lines += [spent(chosen, results, estimated), ""]
+        entries = [Entry(study, claim, scale, claim.finding(results)) for claim in study.claims]
+        lines += ["## Claims", "", claims_table(entries), ""]
+    lines += [spent(grid, results, estimated), ""]
     return "\n".join(lines)

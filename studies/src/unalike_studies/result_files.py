@@ -67,8 +67,8 @@ def gather(folder: Path, pattern: str = SINGLE, without: Collection[str] = ()) -
     The files are removed when the new one is written: after an interruption, a result is in both, which does no harm.
     """
     files = sorted(folder.glob(pattern))
-    found = (row for table in _tables(folder, pattern) for row in table.to_pylist())
-    rows = {row["digest"]: row for row in found if row["digest"] not in without}
+    rows_there = (row for table in _tables(folder, pattern) for row in table.to_pylist())
+    rows = {row["digest"]: row for row in rows_there if row["digest"] not in without}
     if rows:
         ordered = sorted(rows.values(), key=lambda row: (row["setting"], row["method"], row["seed"]))
         data = _parquet([_without_nulls(row) for row in ordered])
@@ -102,8 +102,8 @@ def _table(path: Path, columns: list[str] | None) -> pa.Table:
     try:
         file = pq.ParquetFile(path)
         if set(file.schema_arrow.names) - set(FIELDS) or "digest" not in file.schema_arrow.names:
-            found = ", ".join(file.schema_arrow.names)
-            raise UnalikeError(f"{path} has the columns {found}, not those of results; move it elsewhere")
+            names = ", ".join(file.schema_arrow.names)
+            raise UnalikeError(f"{path} has the columns {names}, not those of results; move it elsewhere")
         return file.read(columns)
     except FileNotFoundError:
         raise

@@ -50,7 +50,7 @@ def diverged(cell: StudyCell, run_config: RunConfig, seconds: float, why: str) -
     return _result(cell, run_config, seconds, DIVERGED, notes=[why])
 
 
-def _result(cell: StudyCell, run_config: RunConfig, seconds: float, ended: str, **found: object) -> CellResult:
+def _result(cell: StudyCell, run_config: RunConfig, seconds: float, ended: str, **measured: object) -> CellResult:
     machine = {"threads": torch.get_num_threads(), "device": run_config.options.device}
     return CellResult(
         cell.method,
@@ -63,17 +63,17 @@ def _result(cell: StudyCell, run_config: RunConfig, seconds: float, ended: str, 
         ended,
         versions(),
         machine,
-        **found,  # type: ignore[arg-type]
+        **measured,  # type: ignore[arg-type]
     )
 
 
-def _parameters(run: Run, wanted: Mapping[str, Any] | None) -> list[int]:
+def _parameters(run: Run, options: Mapping[str, Any] | None) -> list[int]:
     """The numbers of final parameters in `bins` bins from -limit to limit; those beyond count in the outermost ones."""
-    if wanted is None:
+    if options is None:
         return []
-    limit = float(wanted["limit"])
+    limit = float(options["limit"])
     values = torch.cat([value.detach().flatten() for value in run.params.values()]).clamp(-limit, limit)
-    return [int(count) for count in values.histc(int(wanted["bins"]), -limit, limit)]
+    return [int(count) for count in values.histc(int(options["bins"]), -limit, limit)]
 
 
 def _curves(run: Run, column: str | None) -> list[list[float | None]]:
@@ -87,11 +87,11 @@ def _curves(run: Run, column: str | None) -> list[list[float | None]]:
     return list(by_round.values())
 
 
-def _transport(run_config: RunConfig, wanted: Mapping[str, Any] | None) -> list[list[float]]:
+def _transport(run_config: RunConfig, options: Mapping[str, Any] | None) -> list[list[float]]:
     """The cost of optimal transport between every two clients."""
-    if wanted is None:
+    if options is None:
         return []
-    return transport_costs(run_config.population, int(wanted["samples"]), run_config.options.seed)
+    return transport_costs(run_config.population, int(options["samples"]), run_config.options.seed)
 
 
 def _label_counts(run_config: RunConfig) -> list[list[int]]:
@@ -126,5 +126,5 @@ def _drawn(population: Population, samples: int, seed: int) -> Iterator[tuple[to
     rng = np.random.default_rng(seed)
     for client in range(len(population)):
         rows = population.train[client]
-        chosen = torch.as_tensor(rng.permutation(rows)[:samples])
-        yield population.x[chosen].double().flatten(1), population.y[chosen]
+        sample = torch.as_tensor(rng.permutation(rows)[:samples])
+        yield population.x[sample].double().flatten(1), population.y[sample]

@@ -73,8 +73,8 @@ class CellResult:
         """
         if self.ended == DIVERGED:
             return math.inf if column.endswith(LOWER_IS_BETTER) else -math.inf
-        found = self.column(column)[-last:]
-        return sum(found) / len(found) if found else math.nan
+        scores = self.column(column)[-last:]
+        return sum(scores) / len(scores) if scores else math.nan
 
     def column(self, name: str) -> list[float]:
         """A column of the history from round 1 on, without the rounds in which it is not known."""

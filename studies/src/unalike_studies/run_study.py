@@ -79,14 +79,14 @@ def run_cells(
     for digest, result in ({} if root is None else find(root, places)).items():
         yield from _copies(result, places.pop(digest))
     failures: list[Failure] = []
-    for found in _run_all([first for first, *_ in places.values()], data_dir, jobs):
-        if isinstance(found, CellResult):
-            yield found
-            yield from _copies(found, places[found.digest][1:])
+    for outcome in _run_all([first for first, *_ in places.values()], data_dir, jobs):
+        if isinstance(outcome, CellResult):
+            yield outcome
+            yield from _copies(outcome, places[outcome.digest][1:])
             continue
-        if found.error not in {failure.error for failure in failures}:
-            warnings.warn(f"{found.cell}: {found.error}; the other cells go on", stacklevel=2)
-        failures.append(found)
+        if outcome.error not in {failure.error for failure in failures}:
+            warnings.warn(f"{outcome.cell}: {outcome.error}; the other cells go on", stacklevel=2)
+        failures.append(outcome)
     for folder in wanted:
         gather(folder)
     if failures:
@@ -101,13 +101,13 @@ def _run_all(todo: list[Place], data_dir: str | Path | None, jobs: int) -> Itera
         return
     threads = max(1, (os.cpu_count() or 1) // jobs)
     alone = [(folder, replace(cell, options={"executor": IN_ONE_PROCESS, **cell.options})) for folder, cell in todo]
-    told = set[str]()
-    for found in in_processes(partial(_run_quietly, data_dir=data_dir), alone, jobs, threads):
-        for note in found.notes if isinstance(found, CellResult) else ():
-            if note not in told:
+    notes = set[str]()
+    for outcome in in_processes(partial(_run_quietly, data_dir=data_dir), alone, jobs, threads):
+        for note in outcome.notes if isinstance(outcome, CellResult) else ():
+            if note not in notes:
                 warnings.warn(note, stacklevel=2)
-                told.add(note)
-        yield found
+                notes.add(note)
+        yield outcome
 
 
 def _run_quietly(place: Place, data_dir: str | Path | None) -> CellResult | Failure:
@@ -167,13 +167,13 @@ def estimate(cells: Iterable[StudyCell], folder: Path, data_dir: str | Path | No
     Returns:
         "METHOD, SETTING" -> seconds.
     """
-    found = estimates(folder)
+    seconds = estimates(folder)
     for cell in cells:
-        if cell.kind not in found:
+        if cell.kind not in seconds:
             started = time.perf_counter()
             run_config = cell.prepare(data_dir)
             setup = time.perf_counter() - started
             cost = calibrate(run_config.key, {cell.kind: run_config}, 1, lambda row, what="": None)
-            found[cell.kind] = setup + cost.seconds
-            write_bytes(folder / ESTIMATES, (json.dumps(found, indent=1) + "\n").encode())
-    return found
+            seconds[cell.kind] = setup + cost.seconds
+            write_bytes(folder / ESTIMATES, (json.dumps(seconds, indent=1) + "\n").encode())
+    return seconds

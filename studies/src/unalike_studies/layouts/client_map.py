@@ -52,13 +52,13 @@ class ClientMap:
 
     def _cells(self, results: Results) -> dict[str, CellResult]:
         """Setting -> the cell of the method under the first seed."""
-        found = {setting: results.of(self.method, setting) for setting in results.settings}
-        return {setting: cells[min(cells)] for setting, cells in found.items() if cells and cells[min(cells)].recorded}
+        seeds = {setting: results.of(self.method, setting) for setting in results.settings}
+        return {setting: cells[min(cells)] for setting, cells in seeds.items() if cells and cells[min(cells)].recorded}
 
     def _distances(self, cell: CellResult) -> dict[int, np.ndarray]:
         """Round -> distances of the clients' updates [K, K] over their mean norm."""
         clients = len(cell.label_counts)
-        found, rounds = {}, cell.recorded["rounds"]
+        distances, rounds = {}, cell.recorded["rounds"]
         for place in sorted({0, len(rounds) // 2, len(rounds) - 1}):
             norms, cosines = np.full(clients, np.nan), np.eye(clients)
             for series in cell.recorded["series"]:
@@ -71,8 +71,8 @@ class ClientMap:
                     cosines[client, other] = cosines[other, client] = value
             if np.isfinite(norms).all():
                 squares = norms[:, None] ** 2 + norms**2 - 2 * np.outer(norms, norms) * cosines
-                found[rounds[place]] = np.sqrt(squares.clip(0)) / norms.mean()
-        return found
+                distances[rounds[place]] = np.sqrt(squares.clip(0)) / norms.mean()
+        return distances
 
 
 def _kinds(cell: CellResult) -> np.ndarray:

@@ -66,9 +66,13 @@ class ExplainedGains:
             gains = [self._gain(results, method, setting) for method in others]
             rows.append([setting, *(_shown(n, ".4g") for n in numbers), *(_shown(g, "+.2f") for g in gains)])
         for quantity in self.quantities:
-            found = [self._correlation(results, quantity, method) for method in others]
+            correlations = [self._correlation(results, quantity, method) for method in others]
             rows.append(
-                [f"correlation with {quantity}", *[""] * len(self.quantities), *(_shown(r, "+.2f") for r in found)]
+                [
+                    f"correlation with {quantity}",
+                    *[""] * len(self.quantities),
+                    *(_shown(r, "+.2f") for r in correlations),
+                ]
             )
         return rows
 
@@ -90,8 +94,8 @@ class ExplainedGains:
         return _mean(list(recorded_mean(self.recorded_of, setting, quantity, WHOLE_MODEL)(results).values()))
 
     def _gain(self, results: Results, method: str, setting: str) -> float | None:
-        found = gain(method, self.baseline, setting, self.column, self.last)(results)
-        return _mean([self.scale * value for value in found.values()])
+        gains = gain(method, self.baseline, setting, self.column, self.last)(results)
+        return _mean([self.scale * value for value in gains.values()])
 
     def _correlation(self, results: Results, quantity: str, method: str) -> float | None:
         """The mean over seeds of the correlation over settings."""
@@ -103,10 +107,10 @@ class ExplainedGains:
     def _points(self, results: Results, quantity: str, method: str) -> tuple[list[float], list[float]]:
         """The number and the gain in each setting that has both, by size of the number; no gain below `least`."""
         pairs = [(self._number(results, s, quantity), self._gain(results, method, s)) for s in results.settings]
-        known = sorted(
+        points = sorted(
             (n, gained) for n, gained in pairs if n is not None and gained is not None and gained >= self.least
         )
-        return [number for number, _ in known], [gained for _, gained in known]
+        return [number for number, _ in points], [gained for _, gained in points]
 
 
 def _rank_correlation(x: Sequence[float], y: Sequence[float]) -> float:

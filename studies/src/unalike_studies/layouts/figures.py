@@ -47,8 +47,8 @@ class Curves:
         """The figure."""
         plots = []
         for setting in results.settings:
-            found = (self._line(method, setting, results) for method in results.methods)
-            lines = [line for line in found if line is not None]
+            of_methods = (self._line(method, setting, results) for method in results.methods)
+            lines = [line for line in of_methods if line is not None]
             plots.append(
                 Plot(lines, Axis("round", word="round ", form="", log=self.log_rounds), Axis(self.title), setting)
             )
@@ -99,8 +99,8 @@ class ClientCurves:
         lines = []
         for client in range(max(map(len, cell.curves), default=0)):
             points = [(n, row[client]) for n, row in zip(rounds, cell.curves) if client < len(row)]
-            known = [(n, self.scale * value) for n, value in points if value is not None]
-            lines.append(Line(label=f"client {client}", x=[n for n, _ in known], y=[value for _, value in known]))
+            values = [(n, self.scale * value) for n, value in points if value is not None]
+            lines.append(Line(label=f"client {client}", x=[n for n, _ in values], y=[value for _, value in values]))
         return lines
 
 
@@ -119,25 +119,25 @@ class ClassScores:
     def table(self, results: Results) -> list[list[str]]:
         """One row per class, one column per method."""
         lines = self._scores(results)
-        classes = list(dict.fromkeys(name for found in lines.values() for name in found))
+        classes = list(dict.fromkeys(name for scores in lines.values() for name in scores))
         rows = [["class", *lines]]
         for label in classes:
-            rows.append([label, *(f"{found[label]:.1f}" if label in found else MISSING for found in lines.values())])
+            rows.append([label, *(f"{scores[label]:.1f}" if label in scores else MISSING for scores in lines.values())])
         return rows
 
     def figure(self, results: Results) -> Figure:
         """The figure."""
         lines = self._scores(results)
-        classes = list(dict.fromkeys(name for found in lines.values() for name in found))
+        classes = list(dict.fromkeys(name for scores in lines.values() for name in scores))
         marks = [
-            Points(label=method, x=range(len(classes)), y=[found.get(c, 0.0) for c in classes], texts=classes)
-            for method, found in lines.items()
+            Points(label=method, x=range(len(classes)), y=[scores.get(c, 0.0) for c in classes], texts=classes)
+            for method, scores in lines.items()
         ]
         return Figure([Plot(marks, Axis("class", named(classes)), Axis(self.title))], HEIGHT)
 
     def _scores(self, results: Results) -> dict[str, dict[str, float]]:
         """Method -> class -> accuracy in per cent."""
-        found: dict[str, dict[str, float]] = {}
+        scores: dict[str, dict[str, float]] = {}
         for method in results.methods:
             cells = list(results.of(method, self.setting).values())
             columns = [c for c in (cells[0].rounds if cells else ()) if c.startswith(CLASS_ACCURACY)]
@@ -145,8 +145,8 @@ class ClassScores:
                 label = column.removeprefix(CLASS_ACCURACY)
                 if not self.chosen or label in self.chosen:
                     values = [cell.score(column, 1) for cell in cells]
-                    found.setdefault(method, {})[label] = 100 * statistics.fmean(values)
-        return found
+                    scores.setdefault(method, {})[label] = 100 * statistics.fmean(values)
+        return scores
 
 
 @dataclass(frozen=True)
@@ -179,11 +179,11 @@ class LabelCounts:
         )
 
     def _counts(self, results: Results) -> dict[str, list[list[int]]]:
-        found: dict[str, list[list[int]]] = {}
+        counts: dict[str, list[list[int]]] = {}
         for cell in results.cells:
             if cell.label_counts:
-                found.setdefault(cell.setting, cell.label_counts)
-        return found
+                counts.setdefault(cell.setting, cell.label_counts)
+        return counts
 
 
 @dataclass(frozen=True)
@@ -212,8 +212,8 @@ class ParameterHistogram:
         """The figure."""
         plots = []
         for setting in results.settings:
-            found = {method: results.of(method, setting).values() for method in results.methods}
-            shares = {m: _shares(cells) for m, cells in found.items() if any(cell.parameters for cell in cells)}
+            of_methods = {method: results.of(method, setting).values() for method in results.methods}
+            shares = {m: _shares(cells) for m, cells in of_methods.items() if any(cell.parameters for cell in cells)}
             lines = [Line(label=method, x=middles, y=share) for method, (middles, share) in shares.items()]
             plots.append(Plot(lines, Axis("parameter"), Axis(self.title, log=True), setting))
         return Figure(plots, HEIGHT)
@@ -221,8 +221,8 @@ class ParameterHistogram:
 
 def _shares(cells: Iterable[CellResult]) -> tuple[list[float], list[float]]:
     """The middles of the bins, and the mean share of the parameters in each."""
-    known = [cell for cell in cells if cell.parameters]
-    bins, limit = len(known[0].parameters), float(known[0].options["histogram"]["limit"])
+    with_bins = [cell for cell in cells if cell.parameters]
+    bins, limit = len(with_bins[0].parameters), float(with_bins[0].options["histogram"]["limit"])
     middles = [limit * ((2 * i + 1) / bins - 1) for i in range(bins)]
-    shares = [[count / sum(cell.parameters) for count in cell.parameters] for cell in known]
+    shares = [[count / sum(cell.parameters) for count in cell.parameters] for cell in with_bins]
     return middles, [statistics.fmean(column) for column in zip(*shares)]

@@ -61,8 +61,8 @@ class ParameterValues:
 
     def _points(self, method: str, values: Values, place: float) -> Points:
         """The new values of a method, beside the clients' points by `place`."""
-        found = [(i + place, values[i][SERVER]) for i in range(self.entries) if SERVER in values.get(i, {})]
-        return Points(label=method, x=[x for x, _ in found], y=[value for _, value in found], size=7)
+        points = [(i + place, values[i][SERVER]) for i in range(self.entries) if SERVER in values.get(i, {})]
+        return Points(label=method, x=[x for x, _ in points], y=[value for _, value in points], size=7)
 
 
 @dataclass(frozen=True)
@@ -87,8 +87,8 @@ class Kernel:
         """The figure."""
         plots, bar = [], f"{self.title}, cut at {self.limit:g}"
         for method, values in _methods(results, self.setting).items():
-            found = _standardized(values)
-            flat = [found.get(i, {}).get(SERVER, math.nan) for i in range(self.side**2)]
+            scaled = _standardized(values)
+            flat = [scaled.get(i, {}).get(SERVER, math.nan) for i in range(self.side**2)]
             cut = np.clip(flat, -self.limit, self.limit).reshape(self.side, self.side)
             plots.append(Plot([HeatMap(cut, bar, diverging=True)], y=Axis(reverse=True), title=method))
         return Figure(plots, HEIGHT)
@@ -97,31 +97,31 @@ class Kernel:
 def _methods(results: Results, setting: str) -> dict[str, Values]:
     """Method -> values after the first recorded round, under the first seed."""
     cells = {method: results.of(method, setting) for method in results.methods}
-    found = {method: _values(own[min(own)]) for method, own in cells.items() if own}
-    return {method: values for method, values in found.items() if values}
+    of_methods = {method: _values(seeds[min(seeds)]) for method, seeds in cells.items() if seeds}
+    return {method: values for method, values in of_methods.items() if values}
 
 
 def _values(cell: CellResult) -> Values:
-    found: Values = {}
+    of_entries: Values = {}
     for series in cell.recorded.get("series", []):
         place = re.search(r"\[(\d+)\]$", series.get("layer", ""))
         if series["quantity"] == "parameter" and place and series["values"][0] is not None:
-            found.setdefault(int(place[1]), {})[series.get("client", SERVER)] = series["values"][0]
-    return found
+            of_entries.setdefault(int(place[1]), {})[series.get("client", SERVER)] = series["values"][0]
+    return of_entries
 
 
 def _standardized(values: Values) -> Values:
     """Values less the clients' mean, over their deviation; without entries that are the same for all clients."""
-    found: Values = {}
-    for entry, own in values.items():
-        clients = [value for client, value in own.items() if client != SERVER]
+    scaled: Values = {}
+    for entry, at in values.items():
+        clients = [value for client, value in at.items() if client != SERVER]
         spread = statistics.pstdev(clients) if clients else 0.0
         if spread:
             mean = statistics.fmean(clients)
-            found[entry] = {client: (value - mean) / spread for client, value in own.items()}
-    return found
+            scaled[entry] = {client: (value - mean) / spread for client, value in at.items()}
+    return scaled
 
 
 def _distance(values: Values) -> str:
-    found = [abs(own[SERVER]) for own in _standardized(values).values() if SERVER in own]
-    return f"{statistics.fmean(found):.3f}" if found else MISSING
+    distances = [abs(at[SERVER]) for at in _standardized(values).values() if SERVER in at]
+    return f"{statistics.fmean(distances):.3f}" if distances else MISSING

@@ -46,8 +46,8 @@ class RecordedCurves:
         rows = [["method", "setting", "seeds", self.by, "first round", "last round", "mean over rounds"]]
         for method, setting in _recorded(results, self.quantity):
             entries, seeds = self.entries(results, method, setting), str(len(results.of(method, setting)))
-            for entry, found in entries.items():
-                values = [statistics.fmean(values) for values in found.values()]
+            for entry, by_number in entries.items():
+                values = [statistics.fmean(values) for values in by_number.values()]
                 shown = [f"{value:.4g}" for value in (values[0], values[-1], statistics.fmean(values))]
                 rows.append([method, setting, seeds, entry, *shown])
         return rows
@@ -56,7 +56,9 @@ class RecordedCurves:
         """The figure."""
         plots = []
         for method, setting in _recorded(results, self.quantity):
-            lines = [over_seeds(entry, found) for entry, found in self.entries(results, method, setting).items()]
+            lines = [
+                over_seeds(entry, by_number) for entry, by_number in self.entries(results, method, setting).items()
+            ]
             x = Axis("round", word="round ", form="")
             plots.append(Plot(lines, x, Axis(self.title), _title(results, method, setting)))
         return Figure(plots, HEIGHT)
@@ -84,11 +86,11 @@ class RecordedTable:
     def table(self, results: Results) -> list[list[str]]:
         """The rows of the table, its heading first."""
         pairs = _recorded(results, self.quantity)
-        found = [RecordedCurves("", self.quantity).entries(results, *pair) for pair in pairs]
-        layers = dict.fromkeys(layer for entries in found for layer in entries)
+        columns = [RecordedCurves("", self.quantity).entries(results, *pair) for pair in pairs]
+        layers = dict.fromkeys(layer for entries in columns for layer in entries)
         return [
             ["layer", *(", ".join(pair) for pair in pairs)],
-            *([layer, *(_between(entries.get(layer, {})) for entries in found)] for layer in layers),
+            *([layer, *(_between(entries.get(layer, {})) for entries in columns)] for layer in layers),
         ]
 
 
@@ -108,27 +110,27 @@ class GroupSizes:
             ["method", "setting", "layers, rounds and seeds", "most frequent sizes", "share, %", "next", "share, %"]
         ]
         for method, setting in _recorded(results, self.quantity):
-            found = Counter(sizes for own in self._sizes(results, method, setting).values() for sizes in own)
+            counts = Counter(sizes for of_seed in self._sizes(results, method, setting).values() for sizes in of_seed)
             shown = [
                 text
-                for sizes, count in found.most_common(2)
-                for text in (", ".join(map(str, sizes)), f"{100 * count / found.total():.1f}")
+                for sizes, count in counts.most_common(2)
+                for text in (", ".join(map(str, sizes)), f"{100 * count / counts.total():.1f}")
             ]
-            rows.append([method, setting, str(found.total()), *(shown + [MISSING] * 4)[:4]])
+            rows.append([method, setting, str(counts.total()), *(shown + [MISSING] * 4)[:4]])
         return rows
 
     def share(self, method: str, setting: str, sizes: tuple[int, ...]) -> Quantity:
         """The share of layers and rounds in which the groups have these sizes, by seed."""
 
         def values(results: Results) -> dict[int, float]:
-            found = self._sizes(results, method, setting)
-            return {seed: own.count(sizes) / len(own) for seed, own in found.items() if own}
+            by_seed = self._sizes(results, method, setting)
+            return {seed: of_seed.count(sizes) / len(of_seed) for seed, of_seed in by_seed.items() if of_seed}
 
         return values
 
     def _sizes(self, results: Results, method: str, setting: str) -> dict[int, list[tuple[int, ...]]]:
         """Seed -> the sizes of the groups in each layer and round, largest first; clients in no group are left out."""
-        found = {}
+        by_seed = {}
         for seed, cell in results.of(method, setting).items():
             groups: dict[tuple[str, int], Counter[int]] = {}
             for series in cell.recorded.get("series", []):
@@ -136,8 +138,8 @@ class GroupSizes:
                     for number, group in zip(cell.recorded["rounds"], series["values"]):
                         if group is not None and group >= 0:
                             groups.setdefault((series.get("layer", ""), number), Counter())[int(group)] += 1
-            found[seed] = [tuple(sorted(own.values(), reverse=True)) for own in groups.values()]
-        return found
+            by_seed[seed] = [tuple(sorted(members.values(), reverse=True)) for members in groups.values()]
+        return by_seed
 
 
 @dataclass(frozen=True)
@@ -149,9 +151,10 @@ class RecordedMap(RecordedCurves):
         plots = []
         for method, setting in _recorded(results, self.quantity):
             entries = self.entries(results, method, setting)
-            rounds = sorted({number for found in entries.values() for number in found})
+            rounds = sorted({number for by_number in entries.values() for number in by_number})
             means = [
-                [statistics.fmean(found[n]) if n in found else math.nan for n in rounds] for found in entries.values()
+                [statistics.fmean(by_number[n]) if n in by_number else math.nan for n in rounds]
+                for by_number in entries.values()
             ]
             texts = [[f"{entry}, round {number}" for number in rounds] for entry in entries]
             x, y = Axis("round", named(rounds)), Axis(self.by, named(entries), reverse=True)
@@ -172,8 +175,8 @@ def _recorded(results: Results, quantity: str) -> list[tuple[str, str]]:
 
 def _between(values: Mapping[int, list[float]]) -> str:
     """The mean of values by round, and their range."""
-    found = [value for own in values.values() for value in own]
-    return f"{statistics.fmean(found):.3g} ({min(found):.3g} to {max(found):.3g})" if found else MISSING
+    flat = [value for of_round in values.values() for value in of_round]
+    return f"{statistics.fmean(flat):.3g} ({min(flat):.3g} to {max(flat):.3g})" if flat else MISSING
 
 
 def _title(results: Results, method: str, setting: str) -> str:

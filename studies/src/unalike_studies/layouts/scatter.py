@@ -50,8 +50,8 @@ class Scatter:
         """Seed -> Pearson's r of a method's points."""
 
         def values(results: Results) -> dict[int, float]:
-            found = {seed: pearson(self.points(cell)) for seed, cell in results.of(method, setting).items()}
-            return {seed: r for seed, r in found.items() if math.isfinite(r)}
+            correlations = {seed: pearson(self.points(cell)) for seed, cell in results.of(method, setting).items()}
+            return {seed: r for seed, r in correlations.items() if math.isfinite(r)}
 
         return values
 
@@ -68,13 +68,13 @@ class Scatter:
         """The figure."""
         plots = []
         for setting in results.settings:
-            found: dict[str, Points] = {}
+            by_method: dict[str, Points] = {}
             for method, where, cell in self._cells(results):
                 if where == setting:
-                    found.setdefault(method, []).extend(self.points(cell))
+                    by_method.setdefault(method, []).extend(self.points(cell))
             marks = [
                 PointMarks(label=method, x=[x for x, _ in points], y=[y for _, y in points], size=7)
-                for method, points in found.items()
+                for method, points in by_method.items()
             ]
             plots.append(Plot(marks, Axis(self.x), Axis(self.title), setting))
         return Figure(plots, HEIGHT)
@@ -154,19 +154,19 @@ class TransportAgainstUpdates(DataAgainstUpdates):
 
 def _means(cell: CellResult, quantity: str) -> dict[int, float]:
     """Round -> the mean of a recorded number."""
-    found: dict[int, list[float]] = {}
+    by_number: dict[int, list[float]] = {}
     for values in by_round(cell.recorded, quantity).values():
         for number, value in values.items():
-            found.setdefault(number, []).append(value)
-    return {number: statistics.fmean(values) for number, values in found.items()}
+            by_number.setdefault(number, []).append(value)
+    return {number: statistics.fmean(values) for number, values in by_number.items()}
 
 
 def _cosines(cell: CellResult) -> dict[tuple[int, int], list[float]]:
     """Pair of clients -> the cosines of their updates in the rounds that are kept."""
-    found = {}
+    by_pair = {}
     for series in cell.recorded.get("series", []):
         values = [value for value in series["values"] if value is not None and math.isfinite(value)]
         if series["quantity"] == "cosine" and "other" in series and values:
             i, j = sorted((int(series["client"]), int(series["other"])))
-            found[i, j] = values
-    return found
+            by_pair[i, j] = values
+    return by_pair

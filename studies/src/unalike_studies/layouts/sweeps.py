@@ -43,13 +43,13 @@ class Sweep:
     def _lines(self, results: Results) -> list[Line]:
         lines = []
         for method in results.methods:
-            found = {}
+            at_value = {}
             for setting in results.settings:
                 values = [self.scale * v for v in results.scores(method, setting, self.column, self.last).values()]
                 if values and setting in self.at:
-                    found[self.at[setting]] = values
-            if found:
-                lines.append(over_seeds(method, dict(sorted(found.items()))))
+                    at_value[self.at[setting]] = values
+            if at_value:
+                lines.append(over_seeds(method, dict(sorted(at_value.items()))))
         return lines
 
 
@@ -87,14 +87,14 @@ class MethodSweep:
         return Figure(plots, HEIGHT)
 
     def _scores(self, results: Results, method: str, setting: str) -> dict[int, float]:
-        found = results.scores(method, setting, self.column, self.last)
-        return {seed: self.scale * value for seed, value in found.items() if math.isfinite(value)}
+        scores = results.scores(method, setting, self.column, self.last)
+        return {seed: self.scale * value for seed, value in scores.items() if math.isfinite(value)}
 
     def _gain(self, results: Results, at: Mapping[str, float], value: float, setting: str) -> str:
         base = self._scores(results, self.baseline, setting)
         for method, its in at.items():
-            own = self._scores(results, method, setting)
-            gains = [own[seed] - base[seed] for seed in own if seed in base]
+            scores = self._scores(results, method, setting)
+            gains = [scores[seed] - base[seed] for seed in scores if seed in base]
             if its == value and gains:
                 spread = f" ± {statistics.stdev(gains):.2f} ({len(gains)})" if len(gains) > 1 else ""
                 return f"{statistics.fmean(gains):+.2f}{spread}"
@@ -104,9 +104,9 @@ class MethodSweep:
         lines = []
         for family, at in self.families.items():
             scores = {value: list(self._scores(results, method, setting).values()) for method, value in at.items()}
-            known = {value: scores[value] for value in sorted(scores) if scores[value]}
-            if known:
-                lines.append(over_seeds(family, known))
+            at_value = {value: scores[value] for value in sorted(scores) if scores[value]}
+            if at_value:
+                lines.append(over_seeds(family, at_value))
         level = list(self._scores(results, self.baseline, setting).values())
         places = [x for line in lines for x in line.x]
         if level and places:

@@ -81,8 +81,8 @@ class ClientSpread:
             row = [method]
             for setting in results.settings:
                 scores = [self._scores(cell) for cell in results.of(method, setting).values()]
-                known = [own for own in scores if len(own) > 1]
-                row += [_shown(map(statistics.pstdev, known), ".2f"), _shown(map(min, known), ".2f")]
+                of_seeds = [of_clients for of_clients in scores if len(of_clients) > 1]
+                row += [_shown(map(statistics.pstdev, of_seeds), ".2f"), _shown(map(min, of_seeds), ".2f")]
             rows.append(row)
         return rows
 
@@ -118,7 +118,7 @@ class Costs:
         return rows
 
     def _row(self, cells: list[CellResult]) -> list[str]:
-        converged = [found for cell in cells if (found := self._converged(cell)) is not None]
+        converged = [point for cell in cells if (point := self._converged(cell)) is not None]
         return [
             _shown(seconds for cell in cells if (seconds := _a_round(cell)) is not None),
             _shown(number for number, _ in converged),
@@ -155,8 +155,8 @@ def _sent(cell: CellResult, way: str) -> list[float]:
 
 def _shown(values: Iterable[float], form: str = ".4g") -> str:
     """The mean of values as text."""
-    found = list(values)
-    return format(statistics.fmean(found), form) if found else MISSING
+    numbers = list(values)
+    return format(statistics.fmean(numbers), form) if numbers else MISSING
 
 
 def markdown(rows: Sequence[Sequence[str]]) -> str:
