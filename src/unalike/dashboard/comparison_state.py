@@ -30,35 +30,35 @@ class FollowedComparison:
 
     def state(self) -> State:
         """Everything that the page shows, as JSON values."""
-        (baseline, cells), found = planned(self.path), standings(self.path)
-        done, rounds = (sum(getattr(row, name) for row in found.methods) for name in ("rounds_done", "rounds"))
+        (baseline, cells), table = planned(self.path), standings(self.path)
+        done, rounds = (sum(getattr(row, name) for row in table.methods) for name in ("rounds_done", "rounds"))
         configs = [RunDirectory(self.path / cell.folder).config for cell in cells]
         model = next((str(c["model"]["name"]) for c in configs if c), "")
         return {
             "title": self.path.resolve().name,
             "kind": "comparison",
-            "method": f"{len(found.methods)} methods compared with {baseline}",
+            "method": f"{len(table.methods)} methods compared with {baseline}",
             "baseline": baseline,
             "model": model,
-            "state": self._state(cells, found),
+            "state": self._state(cells, table),
             "done": done,
             "rounds": rounds,
-            "left": number(found.seconds_left),
-            "standings": list(map(_standing, found.methods)),
-            "curves": self._curves(cells, found),
+            "left": number(table.seconds_left),
+            "standings": list(map(_standing, table.methods)),
+            "curves": self._curves(cells, table),
         }
 
-    def _state(self, cells: Sequence[PlannedCell], found: Standings) -> str:
-        if all(row.seeds_done == row.seeds for row in found.methods):
+    def _state(self, cells: Sequence[PlannedCell], table: Standings) -> str:
+        if all(row.seeds_done == row.seeds for row in table.methods):
             return "finished"
         locks = [is_locked(self.path / cell.folder) for cell in cells]
         if any(locks):
             return "running"
         return "running, or interrupted" if None in locks else "not finished, and no process continues it"
 
-    def _curves(self, cells: Sequence[PlannedCell], found: Standings) -> list[dict[str, Any]]:
+    def _curves(self, cells: Sequence[PlannedCell], table: Standings) -> list[dict[str, Any]]:
         """For each method the mean of its score over its seeds, by round."""
-        scores = {row.method: row.column for row in found.methods if row.column is not None}
+        scores = {row.method: row.column for row in table.methods if row.column is not None}
         values: dict[str, dict[int, list[float]]] = {}
         for cell in cells:
             folder = self.path / cell.folder

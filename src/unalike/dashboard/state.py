@@ -44,8 +44,8 @@ class Followed:
     @property
     def stamp(self) -> tuple[Any, ...]:
         """A value that changes whenever something that is shown changes."""
-        found = [stamp_of(file) for file in (self.federation, *(self.run / name for name in FOLLOWED))]
-        return (*found, is_locked(self.run), json.dumps(self._live(), sort_keys=True))
+        stamps = [stamp_of(file) for file in (self.federation, *(self.run / name for name in FOLLOWED))]
+        return (*stamps, is_locked(self.run), json.dumps(self._live(), sort_keys=True))
 
     def state(self) -> State:
         """Everything that the page shows, as JSON values."""
@@ -145,20 +145,20 @@ def _of_clients(clients: list[dict[str, Any]], columns: Columns, score: Column |
     if score is None or score.protocol == "personal":
         return score
     metric = score.metric.column
-    found = [score, *(c for c in columns.all if c.split == TEST and c.metric.column == metric)]
-    return next((column for column in found if _any(clients, column)), score)
+    candidates = [score, *(c for c in columns.all if c.split == TEST and c.metric.column == metric)]
+    return next((column for column in candidates if _any(clients, column)), score)
 
 
 def _curves(rows: list[dict[str, Any]], columns: Columns) -> list[dict[str, Any]]:
     """The curves of the score of the shared model and of personal models, of the loss, and of the training loss."""
     shown = [columns.get(columns.plain), columns.get("personal"), columns.get(columns.plain, "loss")] if rows else []
-    found = [
+    curves = [
         curve(column.label, column.metric, [(int(r["round"]), r.get(column.name)) for r in rows])
         for column in shown
         if column is not None and _any(rows, column)
     ]
     trained = curve("training loss", KNOWN["loss"], [(int(r["round"]), r.get("train_loss")) for r in rows])
-    return [*found, *([trained] if trained["points"] else [])]
+    return [*curves, *([trained] if trained["points"] else [])]
 
 
 def curve(name: str, metric: Metric, points: Iterable[tuple[int, Any]]) -> dict[str, Any]:
@@ -216,7 +216,7 @@ def _sites(
         if event["event"] == "refused":
             name = _name(event.get("client"), names)
             refusals[name] = refusals.get(name, 0) + 1
-    found = []
+    sites = []
     for key in keys:
         name, row = _name(key, names), last.get(key, {})
         if name in revoked:
@@ -225,7 +225,7 @@ def _sites(
             state = "connected" if connected.get(name) else "away"
         else:
             state = str(row.get("status", "not admitted" if terms else ""))
-        found.append(
+        sites.append(
             {
                 "name": name,
                 "state": state,
@@ -234,7 +234,7 @@ def _sites(
                 "refused": refusals.get(name, 0),
             }
         )
-    return found
+    return sites
 
 
 def _by_round(clients: list[dict[str, Any]], names: list[str], score: Column | None) -> dict[str, Any]:

@@ -111,15 +111,17 @@ def standings(folder: str | Path) -> Standings:
     """
     folder = Path(folder)
     baseline, cells = planned(folder)
-    found: dict[str, list[tuple[PlannedCell, CellProgress]]] = {}
+    by_method: dict[str, list[tuple[PlannedCell, CellProgress]]] = {}
     for cell in cells:
-        found.setdefault(cell.method, []).append((cell, _progress(folder / cell.folder)))
-    scores = {name: {cell.seed: p.score for cell, p in own if not math.isnan(p.score)} for name, own in found.items()}
-    paces = {name: _pace(own) for name, own in found.items()}
+        by_method.setdefault(cell.method, []).append((cell, _progress(folder / cell.folder)))
+    scores = {
+        name: {cell.seed: p.score for cell, p in own if not math.isnan(p.score)} for name, own in by_method.items()
+    }
+    paces = {name: _pace(own) for name, own in by_method.items()}
     usual_pace = _mean(pace for pace in paces.values() if not math.isnan(pace))
     rows = [
         _standing(name, own, scores[name], scores.get(baseline, {}), usual_pace if math.isnan(pace) else pace)
-        for (name, own), pace in zip(found.items(), paces.values())
+        for (name, own), pace in zip(by_method.items(), paces.values())
     ]
     return Standings(baseline, sorted(rows, key=_rank))
 

@@ -88,8 +88,8 @@ class Column:
 
     def value(self, row: Mapping[str, Any]) -> float:
         """The score in a row; NaN where there is none."""
-        found = row.get(self.name)
-        return math.nan if found is None else float(found)
+        value = row.get(self.name)
+        return math.nan if value is None else float(value)
 
     def text(self, row: Mapping[str, Any]) -> str:
         """The score in a row with its name, as progress lines show it: `accuracy 34.1 %`."""
@@ -153,11 +153,11 @@ class Columns:
     @cached_property
     def metric(self) -> Metric:
         """The metric that decides: the first one with a direction besides the loss. Raises `UnalikeError` if there is none."""
-        found = next((metric for metric in self.metrics if metric.sign and metric.column != "loss"), None)
-        if found is None:
+        chosen = next((metric for metric in self.metrics if metric.sign and metric.column != "loss"), None)
+        if chosen is None:
             listed = ", ".join(metric.column for metric in self.metrics) or "no metric"
             raise UnalikeError(f"no metric decides: found {listed}; expected one such as 'accuracy' or 'rmse'")
-        return found
+        return chosen
 
     @property
     def further(self) -> tuple[Metric, ...]:
@@ -231,11 +231,11 @@ def derived(names: Iterable[object], plain: str = "clients") -> Columns:
         plain: the protocol of the columns without a protocol in their names.
     """
     matched = [match for name in map(str, names) if (match := _NAME.fullmatch(name)) and _is_score(name)]
-    found = (
+    columns = (
         Column(match[1] or plain, VALIDATION if match[2] else TEST, _metric_of(match[3]), not match[1])
         for match in matched
     )
-    return Columns(tuple({column.name: column for column in found}.values()))
+    return Columns(tuple({column.name: column for column in columns}.values()))
 
 
 def check_name(name: str, taken: frozenset[str] = frozenset()) -> None:

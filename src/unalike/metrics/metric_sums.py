@@ -79,17 +79,17 @@ class MetricSums:
 
     def metrics(self, task: Task, chosen: RunMetrics = MappingProxyType({})) -> Metrics:
         """The metrics as `measure` computes them from the samples."""
-        found = dict.fromkeys(metric_names(task, chosen), float("nan"))
+        metrics = dict.fromkeys(metric_names(task, chosen), float("nan"))
         if not self.n:
-            return found
+            return metrics
         loss = float("nan") if self.loss is None else self.loss / self.n
         own = {name: value for name, value in self.own.items() if value is not None}
         if task.name == "regression":
-            return found | {"loss": loss, "rmse": loss**0.5} | self._errors(loss) | own
+            return metrics | {"loss": loss, "rmse": loss**0.5} | self._errors(loss) | own
         counts = np.array(self.true), np.array(self.guessed), np.array(self.right)
         with np.errstate(invalid="ignore"):
             by_class = {"macro_f1": float(macro_f1(*counts)), "balanced_accuracy": float(balanced_accuracy(*counts))}
-        return found | {"loss": loss, "accuracy": sum(self.right) / self.n} | by_class | own
+        return metrics | {"loss": loss, "accuracy": sum(self.right) / self.n} | by_class | own
 
     def _errors(self, loss: float) -> Metrics:
         if not self.moments:
@@ -106,19 +106,19 @@ class MetricSums:
         return {f: list(v) if isinstance(v, tuple) else v for f, v in vars(self).items()}
 
     @classmethod
-    def restored(cls, found: dict[str, Any]) -> MetricSums:
+    def restored(cls, fields: dict[str, Any]) -> MetricSums:
         """The inverse of `plain`, without checks."""
-        plain: dict[str, Any] = {f: tuple(v) if isinstance(v, list) else v for f, v in found.items()}
+        plain: dict[str, Any] = {f: tuple(v) if isinstance(v, list) else v for f, v in fields.items()}
         return cls(**plain)
 
     @classmethod
     def read(
-        cls, found: Any, task: Task, samples: int, classes: int, chosen: RunMetrics = MappingProxyType({})
+        cls, fields: Any, task: Task, samples: int, classes: int, chosen: RunMetrics = MappingProxyType({})
     ) -> MetricSums:
         """Read the fields of a message from a client with `samples` test samples. Raises `UnalikeError` for impossible values."""
-        if not isinstance(found, dict) or set(found) != set(cls.__dataclass_fields__):
+        if not isinstance(fields, dict) or set(fields) != set(cls.__dataclass_fields__):
             raise UnalikeError(f"metric sums have other fields than {', '.join(cls.__dataclass_fields__)}")
-        n, loss, counts = found["n"], found["loss"], [found[f] for f in ("true", "guessed", "right")]
+        n, loss, counts = fields["n"], fields["loss"], [fields[f] for f in ("true", "guessed", "right")]
         if type(n) is not int or n != samples:
             raise UnalikeError(f"metric sums of {str(n)[:40]} test samples; expected {samples}")
         if loss is not None and (type(loss) not in (int, float) or not 0 <= loss <= MOST):
@@ -131,9 +131,9 @@ class MetricSums:
         sums_wrong = bool(width) and (sum(true) != n or sum(guessed) != n)
         if len({*map(len, counts)}) > 1 or sums_wrong or any(r > min(t, g) for t, g, r in zip(*counts, strict=True)):
             raise UnalikeError("the counts of metric sums contradict each other")
-        _check_moments(found["moments"], task)
-        _check_own(found["own"], {name: _metric(name, chosen) for name in own_names(task, chosen)})
-        return cls.restored(found | {"loss": None if loss is None else float(loss)})
+        _check_moments(fields["moments"], task)
+        _check_own(fields["own"], {name: _metric(name, chosen) for name in own_names(task, chosen)})
+        return cls.restored(fields | {"loss": None if loss is None else float(loss)})
 
 
 def own_names(task: Task, chosen: RunMetrics = MappingProxyType({})) -> tuple[str, ...]:
@@ -155,31 +155,31 @@ def _pooled(a: MetricSums, b: MetricSums, chosen: RunMetrics) -> dict[str, float
     """The metrics of both that are means over samples, as means over the samples of both."""
     parts = [sums for sums in (a, b) if sums.n]
     names = [name for name in (parts[0].own if parts else ()) if _metric(name, chosen).is_mean]
-    found: dict[str, float | None] = {}
+    means: dict[str, float | None] = {}
     for name in names:
         values = [(part.n, part.own.get(name)) for part in parts]
         total = sum(n for n, _ in values)
-        found[name] = (
+        means[name] = (
             sum(n * v for n, v in values if v is not None) / total if all(v is not None for _, v in values) else None
         )
-    return found
+    return means
 
 
-def _check_moments(found: Any, task: Task) -> None:
-    if found and (task.name != "regression" or not isinstance(found, list) or len(found) != 3):
+def _check_moments(moments: Any, task: Task) -> None:
+    if moments and (task.name != "regression" or not isinstance(moments, list) or len(moments) != 3):
         raise UnalikeError("the moments of metric sums are not three numbers, or the task has none")
-    if not isinstance(found, list) or not all(type(v) in (int, float) and abs(v) <= MOST for v in found):
+    if not isinstance(moments, list) or not all(type(v) in (int, float) and abs(v) <= MOST for v in moments):
         raise UnalikeError("the moments of metric sums are not finite numbers")
-    if found and (found[0] < 0 or found[2] < 0):
+    if moments and (moments[0] < 0 or moments[2] < 0):
         raise UnalikeError("the moments of metric sums contradict each other")
 
 
-def _check_own(found: Any, metrics: RunMetrics) -> None:
-    if not isinstance(found, dict) or not set(found) <= set(metrics):
+def _check_own(values: Any, metrics: RunMetrics) -> None:
+    if not isinstance(values, dict) or not set(values) <= set(metrics):
         raise UnalikeError(
             f"metric sums hold metrics other than {', '.join(metrics) or 'none'}: the task has none of them"
         )
-    for name, value in found.items():
+    for name, value in values.items():
         low, high = max(metrics[name].low, -MOST), min(metrics[name].high, MOST)
         if value is not None and (type(value) not in (int, float) or not low <= value <= high):
             raise UnalikeError(f"{name} of metric sums is not a number from {low:g} to {high:g}")

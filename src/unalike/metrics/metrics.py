@@ -93,7 +93,7 @@ class Grouped:
         """`formula` of the samples, the predictions and the correct predictions of each class, each [K, C]; by client."""
         y, guess = self.scores.y.astype(np.int64), self.scores.predicted.astype(np.int64)
         classes = int(max(y.max(initial=0), guess.max(initial=0))) + 1
-        step, found = max(1, BLOCK // classes), []
+        step, scores = max(1, BLOCK // classes), []
         for first in range(0, self.clients, step):
             last = min(first + step, self.clients)
             own = slice(self.starts[first], self.starts[last])
@@ -101,15 +101,15 @@ class Grouped:
             hit = y[own] == guess[own]
             keys = (cell + y[own], cell + guess[own], (cell + y[own])[hit])
             counts = (np.bincount(k, minlength=shape[0] * classes).reshape(shape) for k in keys)
-            found.append(formula(*counts))
-        return np.concatenate([*found, np.zeros(0)])
+            scores.append(formula(*counts))
+        return np.concatenate([*scores, np.zeros(0)])
 
     def one_by_one(self, name: str, metric: Formula) -> np.ndarray:
         """A metric of samples, client by client; NaN without samples. It gets copies, so that it may overwrite its arguments."""
         parts = [slice(a, b) for a, b in zip(self.starts[:-1], self.starts[1:], strict=True)]
         given = self.scores.y, self.scores.predicted, self.scores.logits
-        found = (metric(*(a[p].copy() for a in given)) if p.start < p.stop else np.nan for p in parts)
-        return np.array([_number(name, value) for value in found])
+        values = (metric(*(a[p].copy() for a in given)) if p.start < p.stop else np.nan for p in parts)
+        return np.array([_number(name, value) for value in values])
 
 
 def _number(name: str, value: object) -> float:

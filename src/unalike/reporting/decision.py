@@ -256,7 +256,7 @@ def _open(best: str, found: Mapping[str, str], rivals: Mapping[str, str]) -> tup
 
 
 def _contenders(best: str, found: Mapping[str, str], rivals: Mapping[str, str]) -> list[str]:
-    """The other candidates that may still be the best, as far as it is not known already that they equal it."""
+    """Candidates that may still turn out best and are not yet shown to be equal to it."""
     return [
         name for name, word in rivals.items() if WORSE not in (word, found[name]) and UNDECIDED in (word, found[name])
     ]

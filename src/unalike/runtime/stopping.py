@@ -82,7 +82,7 @@ def _names(columns: Columns) -> list[str]:
 
 
 def stop_rule(text: str, columns: Columns) -> Rule:
-    """The rule that the text describes. Raises `UnalikeError` for text that is none, with what was expected."""
+    """The rule that the text describes. Raises `UnalikeError` for invalid text and shows valid examples."""
     try:
         return _rule(ast.parse(text.strip(), mode="eval").body, columns)
     except SyntaxError:
@@ -121,9 +121,9 @@ def _reader(name: str, columns: Columns) -> Callable[[History], float]:
         raise UnalikeError(f"stop: {name!r} is unknown; expected one of {', '.join(_names(columns))}")
 
     def over_clients(history: History) -> float:
-        found = np.array([_in_use(row, own, columns).value(row) for row in history.last_clients], float)
-        found = found[~np.isnan(found)]
-        return float(OVER_CLIENTS[over[1]](found)) if len(found) else math.nan
+        scores = np.array([_in_use(row, own, columns).value(row) for row in history.last_clients], float)
+        scores = scores[~np.isnan(scores)]
+        return float(OVER_CLIENTS[over[1]](scores)) if len(scores) else math.nan
 
     return over_clients
 
@@ -206,13 +206,13 @@ class Budget:
     @property
     def limit(self) -> tuple[str, float]:
         """(name in `TOTALS`, upper limit)"""
-        found = re.fullmatch(r"\s*(\d+(?:\.\d+)?(?:e\d+)?)\s*([a-z]+)\s*", self.text.lower())
-        if found is None or found[2] not in _UNITS or not float(found[1]):
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?(?:e\d+)?)\s*([a-z]+)\s*", self.text.lower())
+        if match is None or match[2] not in _UNITS or not float(match[1]):
             raise UnalikeError(
                 f"budget={self.text!r}; expected rounds, time or bytes such as '30 rounds', '10 min', '500 MB'"
             )
-        total, factor = _UNITS[found[2]]
-        return total, float(found[1]) * factor
+        total, factor = _UNITS[match[2]]
+        return total, float(match[1]) * factor
 
     def spent(self, history: History) -> bool:
         """Whether another round at the cost of the last one would exceed the limit. The first round is always run."""
@@ -237,12 +237,12 @@ class StopRules:
 
     @cached_property
     def _reasons(self) -> list[tuple[str, Rule]]:
-        found: list[tuple[str, Rule]] = []
+        reasons: list[tuple[str, Rule]] = []
         if self.stop is not None:
-            found.append((f"stop rule: {self.stop}", stop_rule(self.stop, self.columns)))
+            reasons.append((f"stop rule: {self.stop}", stop_rule(self.stop, self.columns)))
         if self.budget is not None:
-            found.append((f"budget of {self.budget} spent", Budget(self.budget).spent))
-        return found
+            reasons.append((f"budget of {self.budget} spent", Budget(self.budget).spent))
+        return reasons
 
     def why(self, history: History) -> str | None:
         """Why the run ends here; None where it does not."""
