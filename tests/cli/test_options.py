@@ -19,7 +19,7 @@ from unalike.core import options as declared
 from unalike.core.options import default_of, options_of, written, written_config
 from unalike.experiments.command_line import flag
 from unalike.federation.protocol.federation_file import Federation
-from unalike.runtime.inputs.run_options import RunOptions
+from unalike.runtime.run_options import RunOptions
 
 PROGRAM = typer.main.get_command(app)
 DATA = (declared.SourceOptions, declared.PartitionOptions)

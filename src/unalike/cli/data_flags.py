@@ -135,7 +135,7 @@ def spec(data: str, table: dict[str, Any]) -> str:
 def check(flags: DataFlags, methods: Sequence[object], training: dict[str, Any]) -> None:
     """Check what needs no data, before it is read: methods, model, protocols, executor and partition."""
     from unalike.data.partitioning.partition import check_scheme
-    from unalike.runtime.inputs.run_options import check_inputs
+    from unalike.runtime.run_options import check_inputs
 
     check_inputs(methods, has_test=True, **training)
     if flags.partition is not None:

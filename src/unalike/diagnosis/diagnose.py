@@ -23,7 +23,7 @@ from unalike.diagnosis.labels import label_skew, pairwise
 from unalike.diagnosis.samples import MOST_COMPARED, MOST_SAMPLES, ClientSamples, Features, notes_on_few
 from unalike.diagnosis.sizes import quantity_skew
 from unalike.diagnosis.training import DIVISIONS, TrainingRequest, training_skew
-from unalike.runtime.inputs.given_model import ModelLike
+from unalike.runtime.given_model import ModelLike
 
 
 def diagnose(

@@ -36,7 +36,7 @@ from unalike.diagnosis.references import divided, reference_specs
 from unalike.diagnosis.samples import ClientSamples
 from unalike.methods.plans.gradients import FOLDS, folds, gradient
 from unalike.reporting.wording import plural
-from unalike.runtime.inputs.given_model import ModelLike
+from unalike.runtime.given_model import ModelLike
 from unalike.runtime.round_loop import execute
 from unalike.runtime.run_config import prepare_run
 

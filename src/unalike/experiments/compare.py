@@ -22,10 +22,10 @@ from unalike.experiments.experiment_facts import facts_of, method_text
 from unalike.experiments.facts import ComparisonFacts
 from unalike.experiments.seed_plan import SeedPlan
 from unalike.metrics.metrics import Custom
-from unalike.runtime.inputs.given_model import ModelLike
-from unalike.runtime.inputs.run_options import RunOptions, check_inputs
+from unalike.runtime.given_model import ModelLike
 from unalike.runtime.records.recording import Hook
 from unalike.runtime.run_config import Pair, RunConfig, prepare_run
+from unalike.runtime.run_options import RunOptions, check_inputs
 from unalike.tracking.tracker import Track
 from unalike.tracking.tracking import Trackers, group_of
 

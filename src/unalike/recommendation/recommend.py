@@ -23,7 +23,7 @@ from unalike.recommendation.regret import AVERAGE
 from unalike.recommendation.stored_runs import OBJECTIVES, StoredRuns
 from unalike.recommendation.task_features import TITLES, Conditions, features
 from unalike.recommendation.task_runs import BASELINE, METHODS
-from unalike.runtime.inputs.given_model import ModelLike
+from unalike.runtime.given_model import ModelLike
 
 LOSS = 0.005
 """A method counts as worse than FedAvg in a task where it loses more than this, half a point."""

@@ -28,13 +28,13 @@ from unalike.data.ragged import NumberedNames, Ragged
 from unalike.methods.plan import Answers, QueryStep, StageResults, next_step, plan, steps_of
 from unalike.runtime.backend import StageBackend
 from unalike.runtime.evaluation import Evaluator
-from unalike.runtime.inputs.given_model import ModelLike, make_model
-from unalike.runtime.inputs.run_options import RunOptions
+from unalike.runtime.given_model import ModelLike, make_model
 from unalike.runtime.local_backend import LocalStage
 from unalike.runtime.records.history import History
 from unalike.runtime.records.recording import RoundRecords
 from unalike.runtime.records.run_directory import Config, RunDirectory
 from unalike.runtime.run_config import RunConfig
+from unalike.runtime.run_options import RunOptions
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -22,14 +22,14 @@ from unalike.methods.plan import Answers, PlanSteps, QueryStep, Stage, StageResu
 from unalike.methods.return_checks import untouched
 from unalike.metrics.metrics import Custom, in_front
 from unalike.runtime.backend import Backend, Replies, RoundUpdates, StageBackend
-from unalike.runtime.inputs.given_model import ModelLike
-from unalike.runtime.inputs.run_options import check_inputs
+from unalike.runtime.given_model import ModelLike
 from unalike.runtime.model_group import Diverged
 from unalike.runtime.processes.launch import backend_here, follow_leader, require_folder
 from unalike.runtime.records.history import DIVERGED, History, Row
 from unalike.runtime.records.recording import Hook
 from unalike.runtime.records.run_directory import RunDirectory
 from unalike.runtime.run_config import Pair, RunConfig, prepare_run
+from unalike.runtime.run_options import check_inputs
 from unalike.runtime.run_recorder import Run, RunRecorder
 from unalike.runtime.stage_state import RoundResult, StageState
 from unalike.tracking.tracker import Track

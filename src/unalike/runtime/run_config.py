@@ -25,10 +25,10 @@ from unalike.metrics.columns import Columns
 from unalike.metrics.metrics import Custom, RunMetrics, own_metrics, run_metrics
 from unalike.models.checkpoint import Start, start_from
 from unalike.models.conditional import fitted
-from unalike.runtime.inputs.given_model import ModelLike, check_fit, check_repeats, example_context, make_model
-from unalike.runtime.inputs.run_options import RunOptions, check_inputs
+from unalike.runtime.given_model import ModelLike, check_fit, check_repeats, example_context, make_model
 from unalike.runtime.records.recording import Hook, Recording
 from unalike.runtime.records.run_directory import Config, digest, fingerprint
+from unalike.runtime.run_options import RunOptions, check_inputs
 from unalike.runtime.stopping import StopRules
 from unalike.training.wire import Item, plan_outline, plan_wire
 

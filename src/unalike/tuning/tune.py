@@ -19,8 +19,8 @@ from unalike.data.partitioning.given_clients import Clients, ClientsRequest
 from unalike.data.population import Population
 from unalike.experiments.compare import labelled_methods
 from unalike.methods.plan import plan as plan_of
-from unalike.runtime.inputs.given_model import ModelLike
-from unalike.runtime.inputs.run_options import RunOptions
+from unalike.runtime.given_model import ModelLike
+from unalike.runtime.run_options import RunOptions
 from unalike.tuning.fresh_comparison import FreshComparison
 from unalike.tuning.objective import Objective
 from unalike.tuning.sampler import require_optuna

@@ -1,8 +1,8 @@
-"""`unalike federation`: federations with real sites; one file per command, the commands to a coordinator in `control.py`."""
+"""`unalike federation`: federations with real sites; commands to a running coordinator are in `control.py`."""
 
 from __future__ import annotations
 
-from unalike.cli.federation import control, init, renew, revoke, status, summarize, up
+from unalike.cli.federation import control, init, keys, summarize, up
 from unalike.cli.help_pages import CommandApp
 
 HELP = """Run federations over a network. Each site keeps its data.
@@ -16,7 +16,9 @@ unalike federation init look --sites 5 --shape 8 --classes 2 --method diagnosis 
 """
 
 app = CommandApp(help=HELP)
-for module in (summarize, init, up, status, renew, revoke):
+for module in (summarize, init, up):
     app.command(module.NAME)(module.command)
+for command in (control.status, keys.renew, keys.revoke):
+    app.command()(command)
 for name in control.HELP:
     app.command(name)(control.command_of(name))

@@ -1,4 +1,4 @@
-"""`unalike federation run`, `pause`, `resume`, `stop`: commands to a coordinator that is running."""
+"""`unalike federation status`, `run`, `pause`, `resume`, `stop`: commands to a coordinator that is running."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+Folder = Annotated[Path, typer.Argument(help="The federation's folder.")]
 HELP = {
     "run": """Start the rounds of a waiting federation.
 
@@ -28,7 +29,7 @@ HELP = {
 def command_of(name: str) -> Callable[[Path], None]:
     """The command that sends `name` to the coordinator of a folder and prints the coordinator's state."""
 
-    def command(folder: Annotated[Path, typer.Argument(help="The federation's folder.")]) -> None:
+    def command(folder: Folder) -> None:
         from unalike.federation import require_federation
         from unalike.federation.coordinator.operator_commands import command as send
 
@@ -37,3 +38,27 @@ def command_of(name: str) -> Callable[[Path], None]:
 
     command.__doc__ = f"{HELP[name]}\n\n    \b\n    unalike federation {name} hospitals\n    "
     return command
+
+
+def status(folder: Folder) -> None:
+    """Print a federation's state, round and sites.
+
+    \b
+    unalike federation status hospitals
+    """
+    from rich.table import Table
+
+    from unalike.cli.terminal_tables import console
+    from unalike.federation import require_federation
+    from unalike.federation.coordinator.operator_commands import command as send
+
+    require_federation()
+    found, screen = send(folder / "control", "status"), console()
+    why = f" ({found['why']})" if found["why"] else ""
+    screen.print(f"{found['state']}{why}, {found['round']} of {found['rounds']} rounds done", highlight=False)
+    table = Table(box=None, pad_edge=False)
+    for name in ("site", "connected", "most samples"):
+        table.add_column(name)
+    for site in found["sites"]:
+        table.add_row(site["name"], "yes" if site["connected"] else "no", str(site["samples"]))
+    screen.print(table)

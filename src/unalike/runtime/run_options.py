@@ -26,7 +26,7 @@ from unalike.metrics.named_metrics import read as read_metrics
 from unalike.models.checkpoint import read_state_dict
 from unalike.models.registry import read
 from unalike.models.registry import registry as models
-from unalike.runtime.inputs.given_model import ModelLike
+from unalike.runtime.given_model import ModelLike
 from unalike.runtime.records.recording import Hook, Recording
 from unalike.runtime.stopping import Budget
 

@@ -1,17 +1,16 @@
-"""`unalike federation renew`: renew certificates and keys."""
+"""`unalike federation renew` and `revoke`: certificates and keys."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-NAME = "renew"
+from unalike.cli.federation.control import Folder
 
 
-def command(
-    folder: Annotated[Path, typer.Argument(help="The federation's folder.")],
+def renew(
+    folder: Folder,
     site: Annotated[
         list[str], typer.Option(help="Site that gets new keys and a new bundle; repeat the flag for several.")
     ] = [],  # noqa: B006  (Typer copies it)
@@ -47,3 +46,31 @@ def command(
         for name in site:
             print(f"hand over to {name} alone: {found.enrol_anew(name)}")
     print(f"then `unalike federation up {folder}`")
+
+
+def revoke(
+    folder: Folder,
+    sites: Annotated[list[str], typer.Argument(help="Sites to exclude.")],
+) -> None:
+    """Revoke sites: their keys are no longer accepted.
+
+    From the next `unalike federation up` on, they take no part in rounds.
+
+    \b
+    unalike federation stop hospitals
+    unalike federation revoke hospitals north
+    unalike federation up hospitals
+
+    Earlier updates of the site stay in the model. `unalike federation renew hospitals --site north` admits it again, with new keys.
+    """
+    from unalike.federation import require_federation
+
+    require_federation()
+    from unalike.federation.coordinator.federation_folder import FederationFolder
+
+    found = FederationFolder(folder)
+    with found.held():
+        for name in sites:
+            found.revoke(name)
+    left = [site.name for site in found.federation.sites if not site.revoked]
+    print(f"left: {', '.join(left) or 'no site'}; then `unalike federation up {folder}`")
