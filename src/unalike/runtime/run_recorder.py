@@ -128,7 +128,7 @@ class RunRecorder:
         self.checkpoint()
 
     def _facts(self, recorded: int) -> dict[str, Any]:
-        """What a checkpoint says about the run; `recorded` is the last round with records, whose row may be missing."""
+        """The facts of a checkpoint about the run; `recorded` is the last round with records, whose row may be missing."""
         facts = {"round": self.history.last["round"], "owed": dict(self._unpaid)}
         return facts if self.records is None else facts | {"recorded": recorded}
 
