@@ -14,7 +14,7 @@ from unalike.core import tree
 from unalike.core.codec import Facts
 from unalike.core.types import Tree
 from unalike.engine.threads import threads_for
-from unalike.federation.coordinator.exchange import Exchange
+from unalike.federation.coordinator.exchange import Exchange, SameRequest
 from unalike.federation.coordinator.federated_evaluation import pooled_first
 from unalike.federation.coordinator.mailbox import Mailbox, Request
 from unalike.federation.coordinator.remote_stage import RemoteStage
@@ -127,9 +127,9 @@ class Coordinator:
         exchange = Exchange(
             mailbox=mailbox,
             place=(0, 0),
-            requests=dict.fromkeys(sorted(names), lambda: request),
-            read=self._read,
-            counts=set(names),
+            requests=SameRequest(request, self._read),
+            sites=sorted(names),
+            counted=names,
             quorum=federation.enough(len(names)),
         ).run()
         for site in sorted(exchange.values):
@@ -168,12 +168,12 @@ class _Sites:
     def stage(self, stage: Stage, index: int, folder: Path | None) -> RemoteStage:
         remote_stage = RemoteStage(
             stage=stage,
+            index=index,
             run_config=self.run_config,
             mailbox=self.mailbox,
-            index=index,
-            step=self._step(index, stage),
-            offset=self._rounds_done,
-            arrived=self.arrived,
+            position=self._position(index, stage),
+            rounds_before=self._rounds_done,
+            folder=self.arrived,
         )
         self._steps.append(remote_stage)
         return remote_stage
@@ -191,7 +191,7 @@ class _Sites:
         model = step.model or run_config.model
         state, sizes = step.state, run_config.population.sizes
         values = model.params | model.buffers if state is None else state.params | state.buffers
-        query_request = QueryRequest(**asdict(self._step(index, step)), query=repr(step.query))
+        query_request = QueryRequest(**asdict(self._position(index, step)), query=repr(step.query))
         request: Request = ("ask", query_request.facts, tree.pack({"model": values} if step.query.needs_model else {}))
         like = unasked(step, model)
         sites = {s.name: k for k, s in enumerate(mailbox.federation.sites) if sizes[k] and not s.revoked}
@@ -206,16 +206,16 @@ class _Sites:
         exchange = Exchange(
             mailbox=mailbox,
             place=(index + 1, 0),
-            requests=dict.fromkeys(sites, lambda: request),
-            read=read,
-            counts=set(sites),
+            requests=SameRequest(request, read),
+            sites=list(sites),
+            counted=set(sites),
             quorum=mailbox.federation.enough(len(sites)),
         )
         answers = exchange.run().values
         clients = {sites[name]: answers[name] for name in sites if name in answers}
         return Answers(tuple(clients), tree.stack(list(clients.values())))
 
-    def _step(self, index: int, step: Stage | QueryStep) -> StepRequest:
+    def _position(self, index: int, step: Stage | QueryStep) -> StepRequest:
         """The position in the plan, as sites are told; a client query that a checkpoint holds was not asked again."""
         self._steps += [None] * (index - len(self._steps))
         outcomes = tuple(() if done is None else tuple(done.state.groups) for done in self._steps[:index])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -15,53 +15,84 @@ from unalike.federation.protocol.envelope import Envelope
 from unalike.federation.protocol.messages import ANSWER
 
 T = TypeVar("T")
-Make = Callable[[], Request]
-"""Makes a request when it is sent: not all of them lie in memory at once."""
+
+
+class Requests(Generic[T]):
+    """The requests of an exchange: how each one is made, and what becomes of its answer."""
+
+    def request(self, site: str) -> Request:
+        """The request to a site. It is made when it is sent, so that not all of them are in memory at once."""
+        raise NotImplementedError
+
+    def read(self, site: str, facts: Facts, tensors: Tree) -> T:
+        """The value of an answer. An `UnalikeError` refuses the answer."""
+        raise NotImplementedError
+
+    def store(self, site: str, value: T) -> T:
+        """Store an accepted value and return what stays in RAM. An error is the coordinator's, not the site's."""
+        return value
+
+    def outliers(self, values: Mapping[str, T]) -> Mapping[str, str]:
+        """The sites whose value is refused after comparison with the others, with the reason."""
+        return {}
+
+    def substitutes(self, attempt: int, lacking: int) -> Sequence[str]:
+        """Other sites to ask as well, where so many answers are lacking for a quorum."""
+        return ()
+
+    def note_unable(self, site: str) -> None:
+        """Take note of a site that could not do what it was asked (a full disk, a lost file)."""
+
+
+@dataclass
+class SameRequest(Requests[T]):
+    """One request, the same for all sites; `value_of` reads an answer."""
+
+    content: Request
+    value_of: Callable[[str, Facts, Tree], T]
+
+    def request(self, site: str) -> Request:
+        return self.content
+
+    def read(self, site: str, facts: Facts, tensors: Tree) -> T:
+        return self.value_of(site, facts, tensors)
 
 
 @dataclass
 class Exchange(Generic[T]):
     """Requests to many sites, and their answers.
 
-    Without a quorum by the deadline the deadline is extended, `more` sites are asked in addition, and after `patience` attempts of
-    the federation file the run is paused. At each attempt the sites that were unable (a full disk, a lost file) are asked again.
+    Without a quorum by the deadline the deadline is extended, substitutes are asked in addition, and after `patience` attempts of
+    the federation file the run is paused. At each attempt the sites that were unable are asked again.
 
     Args:
         mailbox: sends and receives messages.
         place: stage and round, as messages say them.
-        requests: site -> makes its request.
-        read: makes a value of an answer; an `UnalikeError` that it raises refuses the answer.
-        counts: the sites that count towards the quorum.
+        requests: makes the requests and reads the answers.
+        sites: the sites that are asked.
+        counted: the sites that count towards the quorum.
         quorum: usable answers that are needed of them.
-        more: (attempt, answers lacking) -> requests to other sites.
-        sift: all values -> site -> why it is refused in comparison with the others.
-        keep: makes of a value what is kept of it until the exchange ends. An error in it is the coordinator's, not the site's.
-        unable: is told of a site that could not do what it was asked.
         values: usable answers by site.
         faults: site -> what went wrong.
-        willing: sites that were unable and have not been asked again.
     """
 
     mailbox: Mailbox
     place: Place
-    requests: dict[str, Make]
-    read: Callable[[str, Facts, Tree], T]
-    counts: set[str] = field(default_factory=set)
-    quorum: int = 0
-    more: Callable[[int, int], Mapping[str, Make]] = lambda attempt, lacking: {}
-    sift: Callable[[Mapping[str, T]], Mapping[str, str]] = lambda values: {}
-    keep: Callable[[str, T], T] = lambda site, value: value
-    unable: Callable[[str], None] = lambda site: None
+    requests: Requests[T]
+    sites: list[str]
+    counted: set[str]
+    quorum: int
     values: dict[str, T] = field(default_factory=dict)
     faults: dict[str, str] = field(default_factory=dict)
-    willing: set[str] = field(default_factory=set)
+    _unable: set[str] = field(default_factory=set, init=False)
+    """Sites that were unable and have not been asked again."""
     _repeat_at: float = field(default=0.0, init=False)
 
     def run(self) -> Exchange[T]:
         """Ask all sites, and wait for all answers, or by the deadline for a quorum of them."""
         self.mailbox.control.wait()
         self.mailbox.begin(self.place)
-        self._ask(self.requests)
+        self._ask(self.sites)
         self._repeat_at = _after(self.mailbox.federation.repeat)
         self._collect()
         attempt = 0
@@ -84,7 +115,7 @@ class Exchange(Generic[T]):
             if not silent or time.monotonic() >= deadline:
                 return
             if time.monotonic() >= self._repeat_at:
-                self._ask({site: self.requests[site] for site in silent})
+                self._ask(silent)
                 self._repeat_at = _after(federation.repeat)
             seconds = min(deadline, self._repeat_at, _after(0.5)) - time.monotonic()
             for site, answer in self.mailbox.receive(max(0.0, seconds)):
@@ -93,7 +124,7 @@ class Exchange(Generic[T]):
     @property
     def silent(self) -> list[str]:
         """The sites that have not answered yet."""
-        return [site for site in self.requests if site not in self.values and site not in self.faults]
+        return [site for site in self.sites if site not in self.values and site not in self.faults]
 
     def _take(self, site: str, answer: Envelope) -> None:
         if site not in self.silent:
@@ -101,14 +132,14 @@ class Exchange(Generic[T]):
         try:
             facts, tensors = answer.open(self.mailbox.limits)
             if answer.head.kind != ANSWER:
-                self.willing.add(site)
-                self.unable(site)
+                self._unable.add(site)
+                self.requests.note_unable(site)
                 raise Malformed(f"{answer.head.kind}: {str(facts.get('why'))[:1000]}")
-            value = self.read(site, facts, tensors)
+            value = self.requests.read(site, facts, tensors)
         except UnalikeError as error:
             self._refuse(site, str(error))
         else:
-            self.values[site] = self.keep(site, value)
+            self.values[site] = self.requests.store(site, value)
 
     def _refuse(self, site: str, why: str) -> None:
         self.faults[site] = f"refused: {why}"
@@ -116,30 +147,30 @@ class Exchange(Generic[T]):
 
     def _has_quorum(self) -> bool:
         """Whether enough answers are left when those are refused that stand out among the others."""
-        for site, why in self.sift(self.values).items():
+        for site, why in self.requests.outliers(self.values).items():
             del self.values[site]
             self._refuse(site, why)
-        return len(self.counts & self.values.keys()) >= self.quorum
+        return len(self.counted & self.values.keys()) >= self.quorum
 
     def _ask_again(self, attempt: int) -> int:
         """Without a quorum: ask other sites too, or pause for the operator. Returns the attempts since the last pause."""
-        mailbox, usable = self.mailbox, len(self.counts & self.values.keys())
+        mailbox, usable = self.mailbox, len(self.counted & self.values.keys())
         mailbox.event(
             "no quorum", round=mailbox.number, attempt=attempt, sound=usable, quorum=self.quorum, absent=self.silent
         )
-        others = self.more(attempt, self.quorum - usable)
-        self.requests |= others
-        self.counts |= set(others)
-        for site in others:
+        substitutes = self.requests.substitutes(attempt, self.quorum - usable)
+        self.sites += [site for site in substitutes if site not in self.sites]
+        self.counted |= set(substitutes)
+        for site in substitutes:
             self.values.pop(site, None)
             self.faults.pop(site, None)
         if attempt >= mailbox.federation.patience:
             self._pause(f"{usable} valid answers of {self.quorum} after {attempt} attempts")
             attempt = 0
-        for site in self.willing:
+        for site in self._unable:
             self.faults.pop(site, None)
-        self.willing.clear()
-        self._ask({site: self.requests[site] for site in self.silent})
+        self._unable.clear()
+        self._ask(self.silent)
         return attempt
 
     def _pause(self, why: str) -> None:
@@ -150,12 +181,12 @@ class Exchange(Generic[T]):
         mailbox.control.wait()
         mailbox.event("resumed", round=mailbox.number)
 
-    def _ask(self, requests: Mapping[str, Make]) -> None:
+    def _ask(self, sites: Sequence[str]) -> None:
         """Send to the sites that can be reached; the others are tried again later."""
         reachable = set(self.mailbox.transport.sites())
-        for site, make in requests.items():
+        for site in sites:
             if site in reachable:
-                self.mailbox.send(site, make())
+                self.mailbox.send(site, self.requests.request(site))
 
     def _wait_while_paused(self) -> float:
         """Wait while the operator has paused the run. Returns the seconds that it took."""

@@ -1,4 +1,4 @@
-"""The coordinator's post: what goes out is signed and remembered, what comes in is an answer to it or is recorded as not."""
+"""Signs and sends requests; matches incoming envelopes to open requests, records all others."""
 
 from __future__ import annotations
 
@@ -54,6 +54,8 @@ class Mailbox:
         self.place: Place = (0, 0)
         self.number = 0
         """The round of the run's history that is on its way: what events say."""
+        self.client_of = {site.name: number for number, site in enumerate(federation.sites)}
+        """Site -> the number of its client."""
         self._keys = {site.name: public_key(site.key) for site in federation.sites}
         self._sent: dict[str, OrderedDict[str, PendingRequest]] = {name: OrderedDict() for name in self._keys}
         self._noted: Counter[str] = Counter()

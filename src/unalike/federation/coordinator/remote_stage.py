@@ -8,22 +8,26 @@ from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import torch
 
-from unalike._utils import seeds
 from unalike._utils.errors import UnalikeError
-from unalike.core import tree
 from unalike.core.codec import Facts
 from unalike.core.nests import join_nests
-from unalike.core.types import Batch, ClientUpdate, Context, Tree
+from unalike.core.types import Tree
 from unalike.core.views import Cohort, ServerState, StageSettings
 from unalike.data.population import Population
-from unalike.federation.coordinator.exchange import Exchange, Make
+from unalike.federation.coordinator.exchange import Exchange, SameRequest
 from unalike.federation.coordinator.federated_evaluation import FederatedEvaluator
-from unalike.federation.coordinator.mailbox import Mailbox, Request
-from unalike.federation.coordinator.norm_guard import NormGuard, Norms, norms
-from unalike.federation.coordinator.round_request import RoundRequests, SiteReply, SplitSums, has_scores, round_plan
+from unalike.federation.coordinator.mailbox import Mailbox, Place
+from unalike.federation.coordinator.norm_guard import NormGuard, Norms
+from unalike.federation.coordinator.round_request import (
+    RoundRequests,
+    SiteReply,
+    SplitSums,
+    has_scores,
+    placeholder_context,
+    round_plan,
+)
 from unalike.federation.coordinator.update_store import UpdateStore
 from unalike.federation.protocol.messages import ChooseRequest, StepRequest
 from unalike.methods.plan import Stage
@@ -32,7 +36,6 @@ from unalike.runtime.backend import Replies, RoundUpdates
 from unalike.runtime.model_group import GroupUpdates, ModelGroup
 from unalike.runtime.run_config import RunConfig
 from unalike.runtime.stage_state import RoundResult, StageState, wire_bytes
-from unalike.training.aggregation import decode_updates
 from unalike.training.client_states import ClientStates
 from unalike.training.validation import RefusedUpdate
 
@@ -61,12 +64,12 @@ class RemoteStage:
 
     Args:
         stage: the stage of the plan.
-        run_config: what is run.
+        index: its number among the steps of the plan.
+        run_config: the run.
         mailbox: sends and receives messages.
-        index: the stage's number among the steps of the plan.
-        step: the position in the plan, as sites are told.
-        offset: rounds of earlier stages.
-        arrived: folder of the updates of the current round.
+        position: the position in the plan, as sites are told.
+        rounds_before: rounds of earlier stages.
+        folder: takes the updates of the current round.
     """
 
     trains_ahead = True
@@ -74,36 +77,31 @@ class RemoteStage:
     def __init__(
         self,
         stage: Stage,
+        index: int,
         run_config: RunConfig,
         mailbox: Mailbox,
-        index: int,
-        step: StepRequest,
-        offset: int,
-        arrived: Path,
+        position: StepRequest,
+        rounds_before: int,
+        folder: Path,
     ):
         check_stage(stage, run_config)
-        self.mailbox, self.federation, self.index = mailbox, mailbox.federation, index
-        self.step, self._offset = step, offset
-        self.evaluates_local = "local" in run_config.options.protocols
-        self.metrics = run_config.metrics
-        self._keeps_updates = run_config.recording is not None and run_config.recording.needs_updates
+        self.run_config, self.mailbox = run_config, mailbox
+        self._position, self._rounds_before = position, rounds_before
         self.state = StageState(run_config, stage, index, partial(_group, stage, run_config))
         self.evaluator = FederatedEvaluator(run_config)
-        self._bytes = wire_bytes(stage, self.state.settings, self._some_context())
-        self._norm_guard = NormGuard(self.federation.guard)
-        self._update_store = UpdateStore(arrived)
-        self.holds: dict[int, str] = {}
+        self._bytes = wire_bytes(stage, self.state.settings, placeholder_context(self.state))
+        self._norm_guard = NormGuard(mailbox.federation.guard)
+        self._update_store = UpdateStore(folder)
+        self._digests: dict[int, str] = {}
         """Client -> digest of the tensors of the whole stage that it has, by its own answer."""
-        active = np.array([not site.revoked for site in self.federation.sites])
-        self.active = np.flatnonzero(active).tolist()
-        eligible = [k for k in self.state.eligible if active[k]]
+        self.active = [k for k, site in enumerate(mailbox.federation.sites) if not site.revoked]
+        eligible = sorted({*self.state.eligible} & {*self.active})
         if not eligible:
             raise UnalikeError(
                 "every site with training samples was revoked, so that rounds would train nobody; enrol one again with `unalike "
                 "federation renew DIR --site NAME`"
             )
-        self.state.eligible, self.state.cohort_size = eligible, self.federation.asked(len(eligible))
-        self.number = {site.name: k for k, site in enumerate(self.federation.sites)}
+        self.state.eligible, self.state.cohort_size = eligible, mailbox.federation.asked(len(eligible))
 
     # a round --------------------------------------------------------------------------------------------------------
 
@@ -116,7 +114,9 @@ class RemoteStage:
             return Replies(updates=updates)
         sums: dict[str, dict[int, SplitSums] | None] = dict.fromkeys(("clients", "personal", "local"))
         for name in asked:
-            sums[name] = {self.number[s]: r.tallies[name] for s, r in exchange.values.items() if name in r.tallies}
+            sums[name] = {
+                self.mailbox.client_of[s]: r.tallies[name] for s, r in exchange.values.items() if name in r.tallies
+            }
         if self.state.pending is not None and self.state.pending.trained:
             sums["local"] = _local_sums(self.state.pending)
         return Replies(self.evaluator.tables(self.state, sums), updates)
@@ -129,7 +129,7 @@ class RemoteStage:
 
     def _updates(self, exchange: Exchange[SiteReply], seconds: float) -> RoundUpdates:
         """The usable updates of an exchange."""
-        replies = {self.number[site]: reply for site, reply in exchange.values.items()}
+        replies = {self.mailbox.client_of[site]: reply for site, reply in exchange.values.items()}
         trained = sorted(k for k, reply in replies.items() if reply.client_update is not None)
         return RoundUpdates(
             groups={
@@ -138,9 +138,9 @@ class RemoteStage:
                 if ids
             },
             seconds=seconds,
-            bytes_down=len(exchange.counts) * self._bytes["down"],
+            bytes_down=len(exchange.counted) * self._bytes["down"],
             bytes_up=sum(self._bytes["up"] + replies[k].sent for k in trained),
-            faults={self.number[s]: why for s, why in exchange.faults.items() if s in exchange.counts},
+            faults={self.mailbox.client_of[s]: why for s, why in exchange.faults.items() if s in exchange.counted},
             local={
                 k: {part: sums.plain() for part, sums in reply.tallies["local"].items()}
                 for k, reply in replies.items()
@@ -168,48 +168,51 @@ class RemoteStage:
             )
         self._update_store.clear()
 
+    @property
+    def _keeps_updates(self) -> bool:
+        """Whether each client's update is recorded."""
+        return self.run_config.recording is not None and self.run_config.recording.needs_updates
+
     # the exchange ---------------------------------------------------------------------------------------------------
 
     def _ask(self, drawn: set[int], evaluate: tuple[str, ...]) -> Exchange[SiteReply]:
         """Ask the clients `drawn` to train, and all with test samples to `evaluate`."""
-        state, sites = self.state, self.federation.sites
-        self.mailbox.number = self._offset + state.done + (not state.last_done)
+        state, federation, run_config = self.state, self.mailbox.federation, self.run_config
+        self.mailbox.number = self._rounds_before + state.done + (not state.last_done)
         everybody = {*drawn, *(k for k in self.active if evaluate and has_scores(state.population, k))}
-        quorum = self.federation.enough(len(drawn)) if drawn else 0
+        quorum = federation.enough(len(drawn)) if drawn else 0
         if state.stage.chooses is not None:
             state.choices = self._ask_choices(everybody, drawn, quorum)
             drawn = drawn & state.choices.keys()
-        names = {k: sites[k].name for k in sorted(everybody) if state.group_of(k) is not None}
-        plan = round_plan(state, self.step, self.active, evaluate, self.evaluates_local, self.metrics)
-        requests = RoundRequests(plan, drawn, self.holds, self._some_context())
-        exchange: Exchange[SiteReply] = Exchange(
+        names = {k: federation.sites[k].name for k in sorted(everybody) if state.group_of(k) is not None}
+        local = "local" in run_config.options.protocols
+        plan = round_plan(state, self._position, self.active, evaluate, local, run_config.metrics)
+        exchange = Exchange(
             mailbox=self.mailbox,
-            place=(self.index + 1, state.done),
-            requests={name: partial(requests.request, k) for k, name in names.items()},
-            read=lambda site, facts, tensors: requests.read(self.number[site], facts, tensors),
-            counts={names[k] for k in drawn if k in names},
+            place=self._place,
+            requests=RoundRequests(
+                plan, drawn, state, self.mailbox, self._digests, self._update_store, self._norm_guard
+            ),
+            sites=list(names.values()),
+            counted={names[k] for k in drawn if k in names},
             quorum=quorum,
-            more=partial(self._ask_others, requests),
-            sift=self._guarded,
-            keep=self._store,
-            unable=self._drop_holds,
         )
         self.mailbox.event(
-            "asked", round=self.mailbox.number, train=sorted(exchange.counts), quorum=quorum, evaluate=list(evaluate)
+            "asked", round=self.mailbox.number, train=sorted(exchange.counted), quorum=quorum, evaluate=list(evaluate)
         )
         exchange.run()
         answered = {k: plan.group(k).digest for k, name in names.items() if name in exchange.values}
-        self.holds = answered | {k: digest for k, digest in self.holds.items() if k not in names}
+        self._digests = answered | {k: digest for k, digest in self._digests.items() if k not in names}
         return exchange
 
     def _ask_choices(self, everybody: set[int], drawn: set[int], quorum: int) -> dict[int, str]:
         """The group that each client chooses now."""
-        state, sites = self.state, self.federation.sites
+        state, sites = self.state, self.mailbox.federation.sites
         groups = list(state.groups)
         tensors = {
             f"{i}/{n}": t for i, of in enumerate(state.states.values()) for n, t in (of.params | of.buffers).items()
         }
-        asked = ChooseRequest(**asdict(self.step), query=repr(state.stage.chooses), groups=len(groups))
+        question = ChooseRequest(**asdict(self._position), query=repr(state.stage.chooses), groups=len(groups))
 
         def read(site: str, facts: Facts, tensors: Tree) -> str:
             choice = facts.get("choice")
@@ -217,61 +220,22 @@ class RemoteStage:
                 raise RefusedUpdate(f"choice {str(choice)[:40]!a}; expected a number from 0 to {len(groups) - 1}")
             return groups[choice]
 
-        request: Request = ("choose", asked.facts, tensors)
         exchange = Exchange(
             mailbox=self.mailbox,
-            place=(self.index + 1, state.done),
-            requests=dict.fromkeys((sites[k].name for k in sorted(everybody)), lambda: request),
-            read=read,
-            counts={sites[k].name for k in drawn},
+            place=self._place,
+            requests=SameRequest(("choose", question.facts, tensors), read),
+            sites=[sites[k].name for k in sorted(everybody)],
+            counted={sites[k].name for k in drawn},
             quorum=quorum,
         )
-        return {self.number[site]: name for site, name in exchange.run().values.items()}
+        return {self.mailbox.client_of[site]: name for site, name in exchange.run().values.items()}
 
-    def _ask_others(self, requests: RoundRequests, attempt: int, lacking: int) -> dict[str, Make]:
-        """Requests to other sites that train instead, of those that can be reached."""
-        state, sites = self.state, self.federation.sites
-        if not requests.drawn or state.stage.chooses is not None:
-            return {}
-        reachable = set(self.mailbox.transport.sites())
-        others = [k for k in state.eligible if k not in requests.drawn and sites[k].name in reachable]
-        others = [k for k in others if state.group_of(k) is not None]
-        rng = seeds.generator(state.settings.seed, "cohort again", state.done, attempt)
-        added = rng.permutation(np.array(others, np.int64))[:lacking].tolist()
-        requests.drawn |= set(added)
-        return {sites[k].name: partial(requests.request, k) for k in added}
+    @property
+    def _place(self) -> Place:
+        """The step of the plan and the round in it, as messages say them."""
+        return self.state.settings.stage + 1, self.state.done
 
-    def _drop_holds(self, site: str) -> None:
-        """A site that was unable may have lost the tensors of the whole stage: it gets them again."""
-        self.holds.pop(self.number[site], None)
-
-    def _store(self, site: str, reply: SiteReply) -> SiteReply:
-        """Write a checked update to disk; its numbers stay."""
-        update = reply.client_update
-        if update is None:
-            return reply
-        found = self._norms(site, update)
-        numbers = self._update_store.put(self.number[site], update)
-        return reply._replace(client_update=numbers, norms=found, sent=tree.nbytes(update.update))
-
-    def _norms(self, site: str, client_update: ClientUpdate) -> Norms:
-        if self._norm_guard.multiple is None:
-            return {}
-        one = tree.map(lambda t: t[None], client_update.update)
-        params = self.state.group(self.number[site]).state.params
-        return norms(client_update, tree.row(decode_updates(self.state.method, one, params), 0))
-
-    def _guarded(self, replies: Mapping[str, SiteReply]) -> dict[str, str]:
-        """Site -> why the norm guard refuses its update."""
-        return self._norm_guard.faults({site: reply.norms for site, reply in replies.items() if reply.norms})
-
-    def _some_context(self) -> Context:
-        """Static facts of a few placeholders: the facts of a client have the same shapes for every client."""
-        method, people = self.state.method, self.state.population
-        few = torch.zeros(8, dtype=torch.int64)
-        return method.facts(Batch(people.x[few], people.y[few]), self.state.settings) if method.has_facts else {}
-
-    # the rest of a stage backend ------------------------------------------------------------------------------------
+    # executor and checkpoints ------------------------------------------------------------------------------------
 
     @property
     def executor(self) -> str:
@@ -288,7 +252,7 @@ class RemoteStage:
         own = {
             "ahead": None if pending is None else {name: getattr(pending, name) for name in PENDING},
             "norms": self._norm_guard.seen,
-            "holds": list(self.holds.items()),
+            "holds": list(self._digests.items()),
         }
         return tensors, [facts[0] | own, *facts[1:]]
 
@@ -296,7 +260,7 @@ class RemoteStage:
         """Go back to where `state_dict` was called. Raises `UnalikeError` if the tensors are not those of this stage."""
         self.state.load_state_dict(tensors, facts)
         self._norm_guard.seen = facts[0].get("norms", {})
-        self.holds = dict(facts[0].get("holds", []))
+        self._digests = dict(facts[0].get("holds", []))
         ahead = facts[0].get("ahead")
         if ahead is not None:
             by_client = {what: {int(k): v for k, v in ahead[what].items()} for what in ("faults", "local")}

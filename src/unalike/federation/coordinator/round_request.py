@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
+from unalike._utils import seeds
 from unalike.core import tree
 from unalike.core.codec import Facts, checksum
 from unalike.core.types import Batch, Broadcast, ClientUpdate, Context, Tree
 from unalike.core.views import StageSettings
 from unalike.data.population import Population
-from unalike.federation.coordinator.mailbox import Request
-from unalike.federation.coordinator.norm_guard import Norms
+from unalike.federation.coordinator.exchange import Requests
+from unalike.federation.coordinator.mailbox import Mailbox, Request
+from unalike.federation.coordinator.norm_guard import NormGuard, Norms
+from unalike.federation.coordinator.norm_guard import norms as norms_of
+from unalike.federation.coordinator.update_store import UpdateStore
 from unalike.federation.protocol.messages import StepRequest, TrainRequest
 from unalike.methods.plan import Stage
 from unalike.metrics.metric_sums import MetricSums
 from unalike.metrics.metrics import RunMetrics
 from unalike.runtime.stage_state import StageState
+from unalike.training.aggregation import decode_updates
 from unalike.training.validation import RefusedUpdate, check_update, expected_steps, expected_update
 
 SplitSums = dict[str, MetricSums]
@@ -70,7 +76,7 @@ class RoundPlan:
     """Everything that the requests of one exchange are made of.
 
     Args:
-        step: the position in the run's plan.
+        position: the position in the run's plan.
         stage: the stage.
         settings: its settings.
         population: placeholders of the sites' samples, with their true numbers.
@@ -81,7 +87,7 @@ class RoundPlan:
         metrics: the metrics that were chosen by name.
     """
 
-    step: StepRequest
+    position: StepRequest
     stage: Stage
     settings: StageSettings
     population: Population
@@ -102,7 +108,12 @@ def has_scores(population: Population, client: int) -> bool:
 
 
 def round_plan(
-    state: StageState, step: StepRequest, active: list[int], evaluate: tuple[str, ...], local: bool, metrics: RunMetrics
+    state: StageState,
+    position: StepRequest,
+    active: list[int],
+    evaluate: tuple[str, ...],
+    local: bool,
+    metrics: RunMetrics,
 ) -> RoundPlan:
     """The plan of the next exchange; `active` are the sites that may be asked."""
     group_of = {k: name for k in active if (name := state.group_of(k)) is not None}
@@ -122,7 +133,7 @@ def round_plan(
                 fixed=fixed,
             )
     return RoundPlan(
-        step=step,
+        position=position,
         stage=state.stage,
         settings=state.settings,
         population=state.population,
@@ -132,6 +143,13 @@ def round_plan(
         local=local,
         metrics=metrics,
     )
+
+
+def placeholder_context(state: StageState) -> Context:
+    """Static facts of a few placeholders: the facts of a client have the same shapes for every client."""
+    method, population = state.method, state.population
+    few = torch.zeros(8, dtype=torch.int64)
+    return method.facts(Batch(population.x[few], population.y[few]), state.settings) if method.has_facts else {}
 
 
 def _fixed(state: StageState, name: str) -> Tree:
@@ -145,26 +163,40 @@ def _fixed(state: StageState, name: str) -> Tree:
     return tree.pack(part_trees)
 
 
-class RoundRequests:
-    """Makes the requests of a round plan, and checks the replies.
+class RoundRequests(Requests[SiteReply]):
+    """Makes the requests of a round plan, checks the replies, and stores the updates.
 
     Args:
         plan: the round plan.
         drawn: the clients that are asked to train; grows when others are asked in addition.
-        holds: client -> digest of the fixed tensors that it has; shrinks when a site may have lost them.
-        context: the static facts of any client, which have the shapes of everybody's.
+        state: the state of the stage.
+        mailbox: knows the sites, and which of them can be reached.
+        digests: client -> digest of the fixed tensors that it has; shrinks when a site may have lost them.
+        update_store: takes the updates.
+        norm_guard: refuses updates that are much larger than the others.
     """
 
-    def __init__(self, plan: RoundPlan, drawn: set[int], holds: Mapping[int, str], context: Context):
-        self.plan, self.drawn, self.holds, self._context = plan, drawn, holds, context
+    def __init__(
+        self,
+        plan: RoundPlan,
+        drawn: set[int],
+        state: StageState,
+        mailbox: Mailbox,
+        digests: dict[int, str],
+        update_store: UpdateStore,
+        norm_guard: NormGuard,
+    ):
+        self.plan, self.drawn, self._state, self._mailbox, self._digests = plan, drawn, state, mailbox, digests
+        self._update_store, self._norm_guard = update_store, norm_guard
+        self._clients = mailbox.client_of
         self._expected: dict[str, ClientUpdate] = {}
 
-    def request(self, client: int) -> Request:
-        """The request to a client."""
-        plan, group = self.plan, self.plan.group(client)
+    def request(self, site: str) -> Request:
+        client, plan = self._clients[site], self.plan
+        group = plan.group(client)
         broadcast = group.broadcast.to(client)
         train_request = TrainRequest(
-            **asdict(plan.step),
+            **asdict(plan.position),
             method=repr(plan.stage.method),
             group=group.number,
             round=broadcast.round,
@@ -176,12 +208,12 @@ class RoundRequests:
             local=plan.local and client in self.drawn,
             fixed=group.digest,
         )
-        has = self.holds.get(client) == group.digest
+        has = self._digests.get(client) == group.digest
         return "train", train_request.facts, self._sent(broadcast) | ({} if has else group.fixed)
 
-    def read(self, client: int, facts: Facts, tensors: Tree) -> SiteReply:
-        """A client's reply. Raises `UnalikeError` for one that its request did not ask for."""
-        plan, trains = self.plan, client in self.drawn
+    def read(self, site: str, facts: Facts, tensors: Tree) -> SiteReply:
+        plan, client = self.plan, self._clients[site]
+        trains = client in self.drawn
         names = [
             *(plan.evaluate if has_scores(plan.population, client) else ()),
             *(["local"] if plan.local and trains else []),
@@ -196,6 +228,42 @@ class RoundRequests:
             raise RefusedUpdate("an update of a site that was not asked to train")
         return SiteReply({name: self._tallies(tallies[name], client) for name in names}, client_update, {}, 0)
 
+    def store(self, site: str, value: SiteReply) -> SiteReply:
+        """Write an update to disk; its numbers stay."""
+        update = value.client_update
+        if update is None:
+            return value
+        norms = self._norms(site, update)
+        numbers = self._update_store.put(self._clients[site], update)
+        return value._replace(client_update=numbers, norms=norms, sent=tree.nbytes(update.update))
+
+    def outliers(self, values: Mapping[str, SiteReply]) -> Mapping[str, str]:
+        return self._norm_guard.faults({site: reply.norms for site, reply in values.items() if reply.norms})
+
+    def substitutes(self, attempt: int, lacking: int) -> Sequence[str]:
+        """Sites that train instead, drawn from those that can be reached."""
+        state, sites = self._state, self._mailbox.federation.sites
+        if not self.drawn or state.stage.chooses is not None:
+            return ()
+        reachable = set(self._mailbox.transport.sites())
+        others = [k for k in state.eligible if k not in self.drawn and sites[k].name in reachable]
+        others = [k for k in others if state.group_of(k) is not None]
+        rng = seeds.generator(state.settings.seed, "cohort again", state.done, attempt)
+        added = rng.permutation(np.array(others, np.int64))[:lacking].tolist()
+        self.drawn |= set(added)
+        return [sites[k].name for k in added]
+
+    def note_unable(self, site: str) -> None:
+        """A site that was unable may have lost the fixed tensors: it gets them again."""
+        self._digests.pop(self._clients[site], None)
+
+    def _norms(self, site: str, client_update: ClientUpdate) -> Norms:
+        if self._norm_guard.multiple is None:
+            return {}
+        stacked = tree.map(lambda t: t[None], client_update.update)
+        params = self._state.group(self._clients[site]).state.params
+        return norms_of(client_update, tree.row(decode_updates(self._state.method, stacked, params), 0))
+
     def _checked(self, client: int, tensors: Tree) -> ClientUpdate:
         """The client update in these tensors, if it is one that the request asked for."""
         plan, name = self.plan, self.plan.group_of[client]
@@ -206,7 +274,7 @@ class RoundRequests:
             someone = next(iter(broadcast.own), 0)
             sample = Batch(people.x[:1], people.y[:1])
             self._expected[name] = expected_update(
-                plan.stage.method, plan.settings, broadcast.to(someone), self._context, sample
+                plan.stage.method, plan.settings, broadcast.to(someone), placeholder_context(self._state), sample
             )
         return check_update(tensors, self._expected[name], plan.settings, samples, steps)
 
