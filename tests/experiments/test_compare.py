@@ -152,6 +152,22 @@ def test_compare_other_executor_or_label_reuses_the_cell(people, small, trained,
     assert len(trained) == 3 and table.rounds["method"].unique().tolist() == ["renamed", "again"]
 
 
+def test_compare_cell_of_a_part_that_gained_a_field_since_is_read(people, small, trained, tmp_path):
+    """The record of the cell lacks the field, and the folder has another hash."""
+    first = small(["fednova"], people, seeds=1, out=tmp_path)
+    [cell] = (tmp_path / "cells").iterdir()
+    older, config = cell.rename(cell.with_name("fednova-seed0-0123456789abcdef")), "config.toml"
+    text = (older / config).read_text()
+    assert ", normalize_by='series'" in text
+    (older / config).write_text(text.replace(", normalize_by='series'", ""))
+    trained.clear()
+    with pytest.warns(UserWarning, match="began before its method had all fields"):
+        same(first, small(["fednova"], people, seeds=1, out=tmp_path))
+    assert not trained
+    small({"fednova": "fednova(normalize_by='steps')"}, people, seeds=1, out=tmp_path)
+    assert len(trained) == 3
+
+
 def test_compare_methods_and_seeds_have_several_spellings(people, small):
     for methods in ("fedavg", ["fedavg"], (m for m in ["fedavg"]), {"fedavg": ua.Method()}, {"fedavg": "fedavg()"}):
         table = small(methods, people, rounds=1, seeds=np.int64(1))

@@ -18,8 +18,10 @@ import torch
 
 import unalike as ua
 from unalike._utils.tensor_files import read_tensors
+from unalike.core import tree
 from unalike.engine.base import ClientPool
 from unalike.methods.part import registry
+from unalike.methods.roles import Objective
 
 METHODS = [*sorted(n for n in registry if not isinstance(registry[n], type)), "centralised", "fedprox + lws + ditto"]
 
@@ -353,6 +355,66 @@ def test_resume_with_other_config_error_names_differing_keys(people, crowd, smal
             small(**options, out=tmp_path)
     with pytest.raises(ua.UnalikeError, match="already holds this run"):
         small("fedavg", people, out=tmp_path, resume=False)
+
+
+@pytest.fixture
+def gained(monkeypatch):
+    """Function that defines a proximal term anew, with or without a field, as another release would."""
+    list(registry)  # loads the names of the library
+    monkeypatch.setattr(registry, "_builders", dict(registry._builders))
+
+    def define(**fields: tuple[type, object]) -> None:
+        members = {"__annotations__": {n: kind for n, (kind, _) in fields.items()}} | {
+            n: v for n, (_, v) in fields.items()
+        }
+        term = {"__module__": __name__, "__qualname__": "Term", "loss": _drift, "published": True}
+        ua.part(type("Term", (Objective,), term | members))
+
+    return define
+
+
+def _drift(part, client, batch):
+    drift = tree.sub(client.start, client.params)
+    return part.mu / 2 * tree.dot(drift, drift) * getattr(part, "factor", 1.0)
+
+
+def test_resume_after_a_part_gained_a_field_goes_on(people, small, alike, tmp_path, gained):
+    gained(mu=(float, 0.5))
+    small("term", people, rounds=3, out=tmp_path / "a")
+    whole = small("term", people, rounds=6, out=tmp_path / "b")
+    gained(mu=(float, 0.5), factor=(float, 1.0))
+    with pytest.warns(
+        UserWarning, match=r"began before its method had all fields: .*term\(mu=0.5\).*term\(mu=0.5, factor=1.0\)"
+    ):
+        resumed = small("term", people, rounds=6, out=tmp_path / "a")
+    alike(resumed, whole)
+
+
+def test_resume_after_a_default_changed_is_refused(people, small, tmp_path, gained):
+    gained(mu=(float, 0.5))
+    small("term", people, rounds=3, out=tmp_path)
+    gained(mu=(float, 0.25))
+    with pytest.raises(
+        ua.UnalikeError, match=r"holds another run: method is .*term\(mu=0.5\).* there and .*term\(mu=0.25\)"
+    ):
+        small("term", people, rounds=6, out=tmp_path)
+
+
+def test_resume_of_a_plan_after_a_default_of_its_method_changed_is_refused(people, small, tmp_path, gained):
+    """The plan's spec text names its method as it was typed; the record holds every field of it."""
+    gained(mu=(float, 0.5))
+    small("ccvr(method='term')", people, rounds=3, out=tmp_path)
+    gained(mu=(float, 0.25))
+    with pytest.raises(ua.UnalikeError, match=r"holds another run: method is .*mu=0.5.* there and .*mu=0.25"):
+        small("ccvr(method='term')", people, rounds=3, out=tmp_path)
+
+
+def test_resume_of_another_value_of_the_gained_field_is_refused(people, small, tmp_path, gained):
+    gained(mu=(float, 0.5))
+    small("term", people, rounds=3, out=tmp_path)
+    gained(mu=(float, 0.5), factor=(float, 1.0))
+    with pytest.raises(ua.UnalikeError, match="holds another run: method is"):
+        small("term(factor=2)", people, rounds=6, out=tmp_path)
 
 
 def test_resume_protocol_as_name_or_one_item_list_is_the_same_run(people, small, tmp_path):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from math import inf
 from numbers import Integral, Real
 from types import NoneType, UnionType
-from typing import Any, Union, get_args, get_origin
+from typing import Annotated, Any, Union, get_args, get_origin
 
 from unalike._utils.errors import InvalidValue, UnalikeError
 
@@ -36,6 +36,8 @@ def check_kinds(builder: Callable[..., Any], options: Mapping[str, Any]) -> None
 
 
 def _fits(value: Any, kind: Any) -> bool:
+    if get_origin(kind) is Annotated:
+        return _fits(value, get_args(kind)[0])
     if kind in PLAIN:
         return isinstance(value, PLAIN[kind][0]) and (kind is bool or not isinstance(value, bool))
     if get_origin(kind) in (Union, UnionType):
@@ -49,6 +51,8 @@ def _fits(value: Any, kind: Any) -> bool:
 
 
 def _words(kind: Any) -> str:
+    if get_origin(kind) is Annotated:
+        return _words(get_args(kind)[0])
     if kind in PLAIN:
         return PLAIN[kind][1]
     if get_origin(kind) is tuple:

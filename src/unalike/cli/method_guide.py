@@ -17,7 +17,6 @@ from unalike.core.tasks import TASKS
 from unalike.core.types import Batch
 from unalike.core.views import StageSettings
 from unalike.core.work import Work
-from unalike.methods.catalogue import KNOWN
 from unalike.methods.method import DEFAULTS, Method
 from unalike.methods.part import Part, parameters, registry
 from unalike.models.registry import model as build_model
@@ -48,7 +47,7 @@ class Entry:
 
 def published() -> list[str]:
     """The names of methods, plans and add-ons, without the parts that methods are made of."""
-    return sorted(n for n in registry if n in KNOWN or not _is_part(n))
+    return sorted(n for n in registry if not _is_part(n) or registry[n].published)  # type: ignore[attr-defined]
 
 
 def parts() -> list[str]:

@@ -45,7 +45,12 @@ class Cell:
     @property
     def folder(self) -> str:
         """A readable folder name, made unique by the hash of everything that decides the result."""
-        return f"{slug(self.label)[:40]}-seed{self.seed}-{self.run_config.key}"
+        return f"{self.name}-{self.run_config.key}"
+
+    @property
+    def name(self) -> str:
+        """The readable part of it."""
+        return f"{slug(self.label)[:40]}-seed{self.seed}"
 
     def end(self, run: Run) -> dict[str, Any]:
         """The number of rounds of a run of this cell, why it ended, and the selected round."""
@@ -254,8 +259,14 @@ def _warn_of_replacement(folder: Path, facts: ComparisonFacts) -> None:
 
 
 def _cell_folder(out: Path, cell: Cell) -> Path:
-    """The folder that already holds the cell, under whatever label it was run, or a new one."""
-    return min((out / "cells").glob(f"*-{cell.run_config.key}"), default=out / "cells" / cell.folder)
+    """The folder that already holds the cell, or a new one.
+
+    It may have run under another label, or before a part of its method gained a field, which changes the hash.
+    """
+    cells, record = out / "cells", cell.run_config.record
+    exact = min(cells.glob(f"*-{cell.run_config.key}"), default=None)
+    older = (f for f in sorted(cells.glob(f"{cell.name}-*")) if RunDirectory(f).holds(record))
+    return exact or next(older, cells / cell.folder)
 
 
 def _without_diverged(facts: ComparisonFacts, rounds: list[pd.DataFrame], notes: list[str]) -> ComparisonFacts:

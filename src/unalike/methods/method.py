@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import inspect
+from collections.abc import Callable, Iterable
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_type_hints
 
 from unalike._utils import spec
 from unalike._utils.errors import UnalikeError
@@ -34,6 +35,7 @@ from unalike.methods.roles import (
 )
 
 Role = TypeVar("Role")
+PartClass = TypeVar("PartClass", bound=type[Part])
 
 DEFAULTS: dict[type[Part], Part] = {TaskObjective: TaskLoss(), BaseWeights: BySize(), Aggregator: Mean()}
 """Roles of exactly one part, with the part that stands in until another one takes its place."""
@@ -254,6 +256,37 @@ class Method:
 
     def __repr__(self) -> str:
         return " + ".join(str(spec.Call(p.name, parameters(p))) for p in self.parts)
+
+
+def alias(name: str, summary: str, **fixed: Any) -> Callable[[PartClass], PartClass]:
+    """Class decorator: register the method that consists of one part, under the name of its paper.
+
+    Its parameters are the part's fields, with their types and defaults.
+
+    Args:
+        name: Name in spec text.
+        summary: Docstring of the method: what it does, and its paper.
+        fixed: Fields that the name decides; they are no parameters.
+
+    Returns:
+        A decorator that returns the class as it is.
+
+    Raises:
+        UnalikeError: Another method or part has the same name.
+    """
+
+    def register(cls: PartClass) -> PartClass:
+        def build(**fields: Any) -> Method:
+            return Method(cls(**fixed, **fields))
+
+        signature, types = inspect.signature(cls), get_type_hints(cls, include_extras=True)
+        written = [p.replace(annotation=types[n]) for n, p in signature.parameters.items() if n not in fixed]
+        build.__name__, build.__qualname__, build.__module__, build.__doc__ = name, name, cls.__module__, summary
+        build.__signature__ = inspect.Signature(written, return_annotation=Method)  # type: ignore[attr-defined]
+        registry.register(name)(build)
+        return cls
+
+    return register
 
 
 def _written(given: Method | Part | str) -> list[Part]:

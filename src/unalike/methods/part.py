@@ -102,6 +102,8 @@ class Part:
 
     name: ClassVar[str]
     """Name in spec text; also the key of this part's state and messages."""
+    published: ClassVar[bool] = False
+    """The literature knows it by its own name; the other parts are what methods are made of."""
     rank: ClassVar[int] = 0
     """Place in a chained role: parts of lower rank act first, in whatever order the spec text names them."""
     trains: ClassVar[bool] = False

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
 from unalike._utils import spec
+from unalike._utils.errors import UnalikeError
 from unalike.core.model import Model
 from unalike.core.tasks import TASKS, Task
 from unalike.core.types import Batch, Tree
@@ -175,6 +176,24 @@ def plan(given: object) -> Plan:
             return built[0] if len(built) == 1 else built[0].with_parts(built[1:])
         return sum((as_method(thing) for thing in built), start=Method())
     return given if hasattr(given, "stages") and not isinstance(given, type) else as_method(given)
+
+
+def complete_spec(plan: Plan) -> str:
+    """Spec text with every field of every part, also of the method that a plan runs: what the record of a run holds."""
+    if is_dataclass(plan) and isinstance(getattr(plan, "method", None), str):
+        plan = replace(plan, method=repr(method_of(plan)))
+    return repr(plan)
+
+
+def is_same_spec(stored: object, complete: object) -> bool:
+    """Whether stored spec text stands for the plan with this complete text; fields that it lacks have their defaults.
+
+    A record lacks a field that its part gained later.
+    """
+    try:
+        return complete_spec(plan(stored)) == complete
+    except UnalikeError:
+        return False
 
 
 def steps_of(plan: Plan, plan_inputs: PlanInputs) -> PlanSteps:

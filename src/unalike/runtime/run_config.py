@@ -19,7 +19,7 @@ from unalike.data import array_checks
 from unalike.data.partitioning.given_clients import Clients
 from unalike.data.population import Population
 from unalike.data.training_vocabulary import replace_untrained, trained_words
-from unalike.methods.plan import Plan, PlanInputs, Stage, Step, steps_of
+from unalike.methods.plan import Plan, PlanInputs, Stage, Step, complete_spec, steps_of
 from unalike.methods.plan import plan as plan_of
 from unalike.metrics.columns import Columns
 from unalike.metrics.metrics import Custom, RunMetrics, own_metrics, run_metrics
@@ -80,7 +80,7 @@ class RunConfig:
             data |= {"val": partition.val_share} if partition.val_share else {}
         return {
             "unalike": __version__,
-            "method": repr(self.plan),
+            "method": complete_spec(self.plan),
             **{name: value for name, value in asdict(self.options).items() if name != "metric" or value},
             "protocol": list(self.options.protocols),
             **({"metrics": list(self.metrics)} if self.metrics else {}),

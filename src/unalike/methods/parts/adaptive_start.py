@@ -14,6 +14,7 @@ from unalike.core import tree
 from unalike.core.model import Model
 from unalike.core.types import Batch, Tree
 from unalike.core.views import ClientView
+from unalike.methods.method import alias
 from unalike.methods.part import part
 from unalike.methods.roles import Personalizer
 from unalike.methods.search_space import LinearRange, LogRange
@@ -22,6 +23,7 @@ WINDOW, MOST = 10, 100
 """Number of last losses with a small standard deviation at convergence; largest number of passes."""
 
 
+@alias("fedala", "Training starts between the own and the shared model, learned entry by entry (Zhang et al. 2023).")
 @part
 class AdaptiveStart(Personalizer):
     """theta = theta_k + (w - theta_k) * W in the upper layers, w below: adaptive local aggregation (FedALA, Zhang et al. 2023).

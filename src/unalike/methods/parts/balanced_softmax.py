@@ -25,6 +25,8 @@ class BalancedSoftmax(TaskObjective):
     were not rare, and logits of classes that a client does not have get no gradient. gamma = 0 is cross-entropy, and FedAvg.
     """
 
+    published: ClassVar[bool] = True
+
     gamma: Annotated[NonNegativeFloat, LinearRange(0, 2)] = 1.0
     tasks: ClassVar[tuple[str, ...]] = ("classification",)
     ABSENT: ClassVar[float] = -1e9

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import PositiveInt
@@ -35,6 +35,8 @@ class Conditional(Conditioner):
     mu never leaves the client. `zeros` and `pooled_pca` are the references of the Local Statistics paper: a global model with
     the same inputs. What too few different samples leave undefined is 0.
     """
+
+    published: ClassVar[bool] = True
 
     statistic: Kind = "covariance"
     order: PositiveInt = 2

@@ -31,6 +31,8 @@ class FeatureAlignment(Objective):
     `fedrep(epochs=1) + feature_alignment` is FedPAC without its second half, `combined_heads`.
     """
 
+    published: ClassVar[bool] = True
+
     lam: Annotated[NonNegativeFloat, LogRange(0.1, 10)] = 1.0
     tasks: ClassVar[tuple[str, ...]] = ("classification",)
     needs_data = True

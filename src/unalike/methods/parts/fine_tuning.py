@@ -14,6 +14,7 @@ from unalike.core.model import Group, Model
 from unalike.core.types import Batch
 from unalike.core.views import ClientView
 from unalike.core.work import Work
+from unalike.methods.method import alias
 from unalike.methods.part import InnerLoop, part
 from unalike.methods.roles import Personalizer, Phase, TaskObjective, passes
 from unalike.methods.search_space import LogRange, OneOf
@@ -22,6 +23,7 @@ TUNED: dict[str, Group] = {"full": "all", "head": "head"}
 """FedBABU's word for fine-tuning -> group of parameters that it trains."""
 
 
+@alias("local_finetune", "FedAvg with fine-tuning of the shared model on each client before evaluation.")
 @part
 class FineTuned(Personalizer):
     """A client is evaluated with the shared model after `epochs` more passes over its training data, of which nothing is kept.
@@ -72,6 +74,7 @@ class HeadFirst(Personalizer):
         return Phase("head", passes(self.epochs)), Phase("body")
 
 
+@alias("perfedavg", "The shared model is trained to be good after one step of adaptation (Fallah et al. 2020).")
 @part
 class AdaptedLoss(TaskObjective, Personalizer):
     """F(w - alpha g(w; B'); B''): the loss after one step of adaptation, B' and B'' being halves of the batch (Per-FedAvg).

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from unalike.core.model import Model
 from unalike.methods.part import part
@@ -15,6 +15,8 @@ class Fixed(Personalizer):
 
     Unlike a private part it is the same on all clients: what the run, or a stage of a plan, started with.
     """
+
+    published: ClassVar[bool] = True
 
     select: Literal["head", "body"] = "head"
 

@@ -24,6 +24,8 @@ class GaussianNoise(ServerStep):
     nothing.
     """
 
+    published: ClassVar[bool] = True
+
     std: NonNegativeFloat = 0.001
     rank: ClassVar[int] = ServerStep.NOISE
 

@@ -11,12 +11,14 @@ from torch import Tensor
 from unalike.core import tree
 from unalike.core.types import Tree
 from unalike.core.views import ClientView, Cohort, ServerView, StageSettings
+from unalike.methods.method import alias
 from unalike.methods.part import part
 from unalike.methods.parts.withheld_parameters import restored, withheld
 from unalike.methods.roles import Personalizer, ServerStep, Upload
 from unalike.methods.search_space import OneOf
 
 
+@alias("fedlama", "Layers on which clients agree are synchronized in every phi-th round only (Lee et al. 2023).")
 @part
 class LayerIntervals(Personalizer, Upload, ServerStep):
     """Every layer is synchronized in each round or in each phi-th (FedLAMA, Lee et al. 2023, algorithms 1 and 2).

@@ -13,11 +13,13 @@ from unalike._utils.errors import UnalikeError
 from unalike.core import tree
 from unalike.core.views import Cohort, PartLookup, ServerView
 from unalike.core.work import Work
+from unalike.methods.method import alias
 from unalike.methods.part import part
 from unalike.methods.parts.objectives import Proximal
 from unalike.methods.roles import LinearAggregator
 
 
+@alias("fednova", "Updates normalized by the clients' local progress (Wang et al. 2020), or by their steps alone.")
 @part
 class NormalizedMean(LinearAggregator):
     """w+ = w + tau_eff sum_k p_k (w_k - w) / ||a_k||_1, tau_eff = sum_k p_k ||a_k||_1 (FedNova, Wang et al. 2020).

@@ -13,11 +13,13 @@ from unalike._utils.errors import UnalikeError
 from unalike.core import tree
 from unalike.core.types import Batch, Output, Tree
 from unalike.core.views import ClientView
+from unalike.methods.method import alias
 from unalike.methods.part import Pull, part
 from unalike.methods.roles import Objective
 from unalike.methods.search_space import LogRange
 
 
+@alias("fedprox", "A proximal term holds clients near the received model (Li et al. 2020).")
 @part
 class Proximal(Objective):
     """mu/2 ||v - w||^2, w being the model received (FedProx, Li et al. 2020, eq. 2). mu = 0 is FedAvg.
@@ -35,6 +37,7 @@ class Proximal(Objective):
         return Pull(self.mu)
 
 
+@alias("moon", "Contrast of the features with the shared and the previous model's (Li et al. 2021).")
 @part
 class ModelContrast(Objective):
     """mu * mean_b -log[ e^(cos(z, z_g)/tau) / (e^(cos(z, z_g)/tau) + e^(cos(z, z_p)/tau)) ] (MOON, Li et al. 2021, eq. 3).
@@ -64,6 +67,7 @@ class ModelContrast(Objective):
         return own | {self.SEEN: torch.ones_like(client.state[self.SEEN])}, {}
 
 
+@alias("fedntd", "Distillation of what the shared model says of the classes that are not true (Lee et al. 2022).")
 @part
 class NotTrueDistillation(Objective):
     """beta tau^2 KL(q_g || q), q the softmax over the C-1 classes that are not true, logits / tau (FedNTD, Lee et al. 2022, eq. 6).

@@ -13,11 +13,13 @@ from unalike.core import tree
 from unalike.core.model import Model
 from unalike.core.types import Batch, Context, Output, Tree
 from unalike.core.views import ClientView
+from unalike.methods.method import alias
 from unalike.methods.part import Pull, part
 from unalike.methods.roles import Personalizer, PersonalModel
 from unalike.methods.search_space import LinearRange, LogRange
 
 
+@alias("ditto", "A personal model held near the shared one (Li et al. 2021).")
 @part
 class ProximalModel(PersonalModel):
     """v_k <- v_k - lr (g(v_k) + lam (v_k - w)), w being the model received (Ditto, Li et al. 2021, algorithm 1).
@@ -101,6 +103,9 @@ class OutputMixture(Mixture):
         return own._replace(logits=a * own.logits + (1 - a) * shared)
 
 
+@alias("local_only", "Reference without communication: every client trains by itself.", select="all")
+@alias("fedbn", "Normalization layers stay on the client with their statistics (Li et al. 2021).", select="norm")
+@alias("fedper", "The head stays on the client, the body is averaged (Arivazhagan et al. 2019).", select="head")
 @part
 class Private(Personalizer):
     """Parameters that stay on the client with their buffers: trained as always, never sent, evaluated as its own.

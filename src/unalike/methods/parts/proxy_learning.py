@@ -14,6 +14,7 @@ from unalike._utils import seeds
 from unalike.core import tree
 from unalike.core.types import Tree
 from unalike.core.views import Cohort, ServerView
+from unalike.methods.method import alias
 from unalike.methods.notes import note
 from unalike.methods.part import part
 from unalike.methods.roles import Aggregator, ServerStep
@@ -60,6 +61,7 @@ class Quadratic:
 MAPPINGS: dict[str, Mapping] = {"exp": Exponential(), "quadratic": Quadratic()}
 
 
+@alias("fedlaw", "Weights and shrinking learned on samples of the server (Li et al. 2023).")
 @part
 class LearnedMean(Aggregator):
     """w+ = gamma sum_k lambda_k w_k, gamma and lambda of least task loss on the server's samples (FedLAW, Li et al. 2023).
@@ -107,6 +109,8 @@ class LearnedShrinking(ServerStep):
     ratio (1 - gamma) ||w|| / (gamma ||u||), u = w^ - w, is that of regularization to optimization. epochs = 0 changes nothing.
     """
 
+    published: ClassVar[bool] = True
+
     epochs: NonNegativeInt = 100
     lr: Annotated[PositiveFloat, LogRange(1e-3, 0.1)] = 0.01
     needs_proxy: ClassVar[bool] = True
@@ -127,6 +131,7 @@ class LearnedShrinking(ServerStep):
         return tree.map(lambda u, w: u + (gamma - 1) * w, update, combined), server.state
 
 
+@alias("feddf", "The average learns from the ensemble of the clients on samples of the server (Lin et al. 2020).")
 @part
 class EnsembleDistillation(ServerStep):
     """The combined model learns KL(softmax(mean_k z_k / T) || softmax(z / T)), z_k the clients' logits on the server's samples.

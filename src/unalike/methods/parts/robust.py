@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from functools import partial
+from typing import ClassVar
 
 import torch
 from pydantic import Field, NonNegativeInt, PositiveInt
@@ -39,6 +40,8 @@ class CoordinateWise(Aggregator):
 class Median(CoordinateWise):
     """The median of every entry (Yin et al. 2018); the mean of the two middle values where K is even."""
 
+    published: ClassVar[bool] = True
+
     def rule(self, values: Tensor) -> Tensor:
         ordered, k = values.sort(0).values, len(values)
         return (ordered[(k - 1) // 2] + ordered[k // 2]) / 2
@@ -50,6 +53,8 @@ class TrimmedMean(CoordinateWise):
 
     beta = 0 is the mean of `uniform`.
     """
+
+    published: ClassVar[bool] = True
 
     beta: float = Field(default=0.2, ge=0, le=0.5)
 
@@ -79,6 +84,8 @@ class Krum(Chosen):
     parameters; the least score wins, the first among equals. The paper's guarantee asks for K >= 2 byzantine + 3.
     """
 
+    published: ClassVar[bool] = True
+
     byzantine: NonNegativeInt = 1
 
     def final_weights(self, server: ServerView, cohort: Cohort, weights: Tensor) -> Tensor:
@@ -95,6 +102,8 @@ class Multikrum(Chosen):
 
     With all clients kept it is the base method.
     """
+
+    published: ClassVar[bool] = True
 
     byzantine: NonNegativeInt = 1
     keep: PositiveInt | None = None
@@ -114,6 +123,8 @@ class GeometricMedian(Chosen):
     distances, at most 100 times. It begins with the updates' own norms for the distances and their median for eps, so that it
     never comes near a client that is far away.
     """
+
+    published: ClassVar[bool] = True
 
     def final_weights(self, server: ServerView, cohort: Cohort, weights: Tensor) -> Tensor:
         given = tree.exact(weights)  # a client may send values with squares beyond the range of float32

@@ -13,11 +13,13 @@ from unalike._utils.validated import validated
 from unalike.core import tree
 from unalike.core.types import Tree
 from unalike.core.views import Cohort, ServerView
+from unalike.methods.method import alias
 from unalike.methods.part import part
 from unalike.methods.roles import ServerOptimizer
 from unalike.methods.search_space import LinearRange, LogRange
 
 
+@alias("fedavgm", "Momentum on the server (Hsu et al. 2019).")
 @part
 class ServerMomentum(ServerOptimizer):
     """v <- momentum v + (1 - dampening) d, v = d at the first step; w+ = w + lr v (FedAvgM, Hsu et al. 2019).
@@ -85,6 +87,7 @@ class Adaptive(ServerOptimizer):
         return moved, server.state | tree.pack({"m": m, "v": v, "steps": {"t": t}})
 
 
+@alias("fedadam", "Adam on the server (Reddi et al. 2021).")
 @part
 class ServerAdam(Adaptive):
     """v <- b2 v + (1 - b2) d^2: FedAdam (Reddi et al. 2021). See `Adaptive` for the rest of the step."""
@@ -93,6 +96,7 @@ class ServerAdam(Adaptive):
         return self.b2 * v + (1 - self.b2) * d2
 
 
+@alias("fedyogi", "Yogi on the server (Reddi et al. 2021).")
 @part
 class ServerYogi(Adaptive):
     """v <- v - (1 - b2) d^2 sign(v - d^2): FedYogi (Reddi et al. 2021); v follows d^2 at a bounded pace in both directions."""
@@ -101,6 +105,7 @@ class ServerYogi(Adaptive):
         return v - (1 - self.b2) * d2 * (v - d2).sign()
 
 
+@alias("fedadagrad", "Adagrad on the server (Reddi et al. 2021).")
 @part
 class ServerAdagrad(Adaptive):
     """v <- v + d^2: FedAdagrad (Reddi et al. 2021). The squares are summed, so b2 has no effect and v no bias."""

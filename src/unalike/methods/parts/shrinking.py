@@ -11,12 +11,14 @@ from torch import Tensor
 from unalike.core import tree
 from unalike.core.types import Tree
 from unalike.core.views import Cohort, ServerView
+from unalike.methods.method import alias
 from unalike.methods.notes import note
 from unalike.methods.part import part
 from unalike.methods.roles import ServerStep
 from unalike.methods.search_space import LogRange
 
 
+@alias("fedlws", "Layer-wise weight shrinking after aggregation (Shi et al. 2025); the add-on alone is `lws`.")
 @part
 class LayerwiseShrinking(ServerStep):
     """w+_l = gamma_l w^_l, gamma_l = ||w_l|| / (beta tau_l ||u_l|| + ||w_l||) (FedLWS, Shi et al. 2025).
@@ -34,6 +36,7 @@ class LayerwiseShrinking(ServerStep):
     needs = "spread"
 
     name = "lws"
+    published: ClassVar[bool] = True
     rank: ClassVar[int] = ServerStep.SHRINKING
 
     beta: Annotated[NonNegativeFloat, LogRange(0.01, 1)] = 0.1
@@ -105,6 +108,7 @@ class AdaptiveDecay(ServerStep):
     nor does ||w|| = 0.
     """
 
+    published: ClassVar[bool] = True
     name = "awd"
     rank: ClassVar[int] = ServerStep.SHRINKING
 
@@ -128,6 +132,7 @@ class ElementwiseDecay(ServerStep):
     is 0, or rounding noise, z = 0 and theta = 1. lam = 0 changes nothing.
     """
 
+    published: ClassVar[bool] = True
     name = "adadecay"
     rank: ClassVar[int] = ServerStep.SHRINKING
 

@@ -20,6 +20,8 @@ from unalike.methods.roles import Upload
 class Clip(Upload):
     """update <- update * min(1, norm / ||update||): no client moves the model further than `norm`. norm = inf changes nothing."""
 
+    published: ClassVar[bool] = True
+
     norm: PositiveFloat = 1.0
     rank: ClassVar[int] = Upload.CLIP
 
@@ -36,6 +38,7 @@ class TopK(Upload):
     place, so fractions above 1/2 cost more than the whole in float32.
     """
 
+    published: ClassVar[bool] = True
     name = "topk"
     fraction: float = Field(default=0.1, gt=0, le=1)
     error_feedback: bool = False
@@ -85,6 +88,8 @@ class Quantize(Upload):
     Alistarh et al. 2017, and FedPAQ, Reisizadeh et al. 2020, with the largest entry in the place of their norm). bits = 32
     sends the numbers as they are.
     """
+
+    published: ClassVar[bool] = True
 
     bits: Literal[8, 16, 32] = 8
     stochastic: bool = False

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from unalike.core.types import Batch, PartTrees
 from unalike.core.views import Cohort, StageSettings
+from unalike.methods.method import alias
 from unalike.methods.part import part
 from unalike.methods.roles import BaseWeights, Weighting
 from unalike.methods.search_space import LinearRange
@@ -19,6 +20,8 @@ from unalike.methods.search_space import LinearRange
 @part
 class Uniform(BaseWeights):
     """1/K for each of the K clients, whatever their sizes."""
+
+    published: ClassVar[bool] = True
 
     def weights(self, cohort: Cohort) -> Tensor:
         return torch.full_like(cohort.sizes, 1 / len(cohort.ids))
@@ -39,6 +42,7 @@ DISCREPANCIES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 """From the clients' label distributions [K, C] and the target [C] to how far they are apart, [K]."""
 
 
+@alias("feddisco", "Clients of unusual label distributions count less (Ye et al. 2023).")
 @part
 class LabelDiscrepancy(Weighting):
     """w_k ~ relu(p_k - a d_k + b), d_k how far the client's label distribution D_k is from T (FedDisco, Ye et al. 2023).

@@ -12,6 +12,7 @@ import os
 import sys
 import time
 import tomllib
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -23,11 +24,14 @@ from unalike._utils.errors import UnalikeError
 from unalike._utils.system.locks import locked
 from unalike._utils.tensor_files import read_tensors, rounds_of, write_bytes, write_tensors
 from unalike.core.types import Tree
+from unalike.methods.plan import is_same_spec
 from unalike.runtime.records.history import DIVERGED
 
 Config = dict[str, Any]
 
-MAY_DIFFER = ("rounds", "executor", "device", "stop", "budget")
+ENDS = ("rounds", "stop", "budget")
+"""Settings that decide when a run ends."""
+MAY_DIFFER = (*ENDS, "executor", "device")
 """Settings that a resumed run may change. A change of any other setting makes it a different run."""
 
 
@@ -68,6 +72,12 @@ class RunDirectory:
             raise UnalikeError(
                 f"{self.path} holds another run: {'; '.join(different)}. Choose another folder for this one"
             )
+        if found["method"] != config["method"]:
+            warnings.warn(
+                f"the run in {self.path} began before its method had all fields: {found['method']!r} there goes on as "
+                f"{config['method']!r}, with defaults for what is missing",
+                stacklevel=2,
+            )
         if not resume:
             raise UnalikeError(f"{self.path} already holds this run; allow it to be resumed or choose another folder")
         if self.round > config.get("rounds", self.round):
@@ -76,6 +86,13 @@ class RunDirectory:
                 "more, or choose another folder"
             )
         return True
+
+    def holds(self, config: Config) -> bool:
+        """Whether the folder holds a run of this configuration that ends after as many rounds and by the same rules."""
+        found, wanted = self.config, plain(config)
+        if found is None or differences(found, config):
+            return False
+        return all(found.get(name) == wanted.get(name) for name in ENDS)
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -229,14 +246,17 @@ def plain(config: Config) -> Config:
 
 
 def differences(found: Config, wanted: Config, where: str = "") -> list[str]:
-    """The differences between two configurations, one sentence each."""
+    """The differences between two configurations, one sentence each.
+
+    The methods are compared with the defaults of fields that the text in `found` lacks.
+    """
     rows = []
     found, wanted = plain(found), plain(wanted)
     for key in sorted({*found, *wanted} - set(MAY_DIFFER if not where else ())):
         a, b = found.get(key), wanted.get(key)
         if isinstance(a, dict) and isinstance(b, dict):
             rows += differences(a, b, f"{where}{key}.")
-        elif a != b:
+        elif a != b and not (where + key == "method" and is_same_spec(a, b)):
             rows.append(f"{where}{key} is {a!r} there and {b!r} here")
     return rows
 
