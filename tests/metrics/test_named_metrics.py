@@ -7,9 +7,9 @@ import torch
 
 from unalike._utils.errors import UnalikeError
 from unalike.core.tasks import TASKS
-from unalike.metrics.metric_sums import MetricSums
+from unalike.metrics.metric_sums import MetricSums, unpooled
 from unalike.metrics.metrics import measure, metric_names, per_client
-from unalike.metrics.named_metrics import read
+from unalike.metrics.named_metrics import Metric, own_metric, read
 from unalike.metrics.scoring import Scores
 
 
@@ -126,6 +126,19 @@ def test_sums_of_clients_give_the_metrics_of_all_where_they_can(task):
     assert list(pooled) == list(whole) == list(metric_names(TASKS[task], custom))
     for name, value in whole.items():
         assert np.isnan(pooled[name]) if name in alone else pooled[name] == pytest.approx(value, rel=1e-5)
+
+
+def test_sums_of_clients_pool_a_mean_that_another_package_registered_and_no_other_metric():
+    task, (y, z) = TASKS["classification"], samples("classification")
+    errors = Metric("error_rate", -1, "Errors", "errors", formula=lambda y, p, z: float((y != p).mean()), is_mean=True)
+    custom = {"error_rate": errors, "mine": own_metric("mine", lambda y, p, z: 1.0)}
+    parts = [slice(0, 50), slice(50, 300)]
+    sums = [MetricSums.of(task, scored("classification", y[p], z[p]), custom) for p in parts]
+    pooled = reduce(lambda a, b: a.added(b, custom), sums, MetricSums()).metrics(task, custom)
+    assert pooled["error_rate"] == pytest.approx((y != z.argmax(1)).mean()) and np.isnan(pooled["mine"])
+    assert unpooled(task, custom) == ("mine",)
+    with pytest.raises(UnalikeError, match="error_rate of metric sums is not a number from 0 to 1"):
+        MetricSums.read(sums[0].plain() | {"own": {"error_rate": 2.0}}, task, 50, 3, custom)
 
 
 @pytest.mark.parametrize(
