@@ -11,7 +11,7 @@ def test_diagnose_prints_findings_and_writes_the_page(cli, samples, tmp_path):
     assert code == 0, err
     for word in ("Label skew: ", "Quantity skew: ", "Feature skew: ", "Concept shift: ", "Clusters: ", "Training: "):
         assert word in text
-    assert "total variation to all clients" in text and "diagnosis.html" in text
+    assert "Total variation to all clients" in text and "diagnosis.html" in text
     content = json.loads((tmp_path / "d" / "diagnosis.json").read_text())
     assert content["command"].startswith(
         f"unalike diagnose --data {samples} --partition 'dirichlet(alpha=0.5, min_size=2)'"

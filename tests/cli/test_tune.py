@@ -11,7 +11,7 @@ def test_tune_prints_the_ranking_and_writes_the_page(cli, small, tmp_path):
     flags = ["--method", "fedavg", "--method", "fedprox", "--trials", 2, "--seeds", 1, "--out", tmp_path / "tuned"]
     code, text, err = cli("tune", *small, *flags)
     assert code == 0, err
-    assert "rank tuned" in text and "lr=" in text and f"page: {tmp_path / 'tuned' / 'tuning.html'}" in text
+    assert "Rank tuned" in text and "lr=" in text and f"page: {tmp_path / 'tuned' / 'tuning.html'}" in text
     page = (tmp_path / "tuned" / "tuning.html").read_text()
     assert "unalike tune --data" in page and "--trials 2" in page
     code, again, err = cli("tune", *small, *flags)

@@ -480,7 +480,7 @@ def test_compare_diverged_method_is_noted_and_left_out(wild, small, tmp_path):
 
 def test_compare_regression_uses_rmse(wild, small, tmp_path):
     table = small(["fedavg", "ditto"], wild, work=ua.Work(batch_size=5, lr=0.01), out=tmp_path)
-    assert "rmse" in table.summary and table.summary["rmse"].notna().all() and "rmse" in str(table)
+    assert "rmse" in table.summary and table.summary["rmse"].notna().all() and "RMSE" in str(table)
 
 
 @pytest.mark.parametrize(

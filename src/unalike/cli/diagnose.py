@@ -40,9 +40,11 @@ def command(
     with `unalike federation init ... --method diagnosis`, and their samples stay where they are.
     """
     from unalike._utils.progress import progress_bar
-    from unalike.cli.terminal_tables import number, tables
+    from unalike.cli.terminal_tables import tables
     from unalike.diagnosis.diagnose import diagnose_population
+    from unalike.diagnosis.findings import MEASURE_COLUMNS
     from unalike.diagnosis.training import DIVISIONS, TrainingRequest
+    from unalike.reporting.table import Table
 
     if clients.val:
         raise UnalikeError(f"found --val {clients.val}: a diagnosis reads training samples alone; leave it out")
@@ -63,11 +65,8 @@ def command(
             command=_repeat(clients, asked, seed),
         )
     print("\n".join(found.findings), end="\n\n")
-    rows = [
-        [m.title, number(m.value), f"{number(m.low)} to {number(m.high)}" if m.low == m.low else "", m.place]
-        for m in found.measures.values()
-    ]
-    tables(["measure", "value", "95 % interval", "on the scale"], rows)
+    measures = Table.of("", MEASURE_COLUMNS, found.measures.values())
+    tables(measures.columns, measures.texts)
     for note in found.notes:
         print(f"note: {note}")
     if out is not None:

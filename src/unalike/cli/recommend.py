@@ -45,8 +45,9 @@ def command(
     from unalike.cli.terminal_tables import tables
     from unalike.experiments.seed_plan import write_seeds
     from unalike.recommendation.recommend import recommend_for_population
-    from unalike.recommendation.recommendation import COLUMNS, row_texts
+    from unalike.recommendation.recommendation import ADVICE_COLUMNS
     from unalike.recommendation.task_features import Conditions
+    from unalike.reporting.table import Table
 
     if clients.val:
         raise UnalikeError(f"found --val {clients.val}: a recommendation reads training samples alone; leave it out")
@@ -64,7 +65,8 @@ def command(
         command=_command(NAME, clients, options | asked, work),
     )
     print("\n".join(found.findings), end="\n\n")
-    tables(COLUMNS, [list(row_texts(one)) for one in found.advice])
+    advice = Table.of("", ADVICE_COLUMNS, found.advice)
+    tables(advice.columns, advice.texts)
     for note in found.notes:
         print(f"note: {note}")
     specs = ["fedavg", *(one.spec for one in found.short_list)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from unalike.experiments.comparison import Comparison
     from unalike.experiments.cost_estimate import Estimate
     from unalike.experiments.standings import Standing, Standings
-    from unalike.metrics.named_metrics import Metric
     from unalike.runtime.records.profiling import Profile
     from unalike.runtime.run_recorder import Run
 
@@ -79,24 +78,15 @@ def profile_table(profile: Profile) -> None:
 
 def summary_table(comparison: Comparison) -> None:
     """Print one row per method and protocol, then the decision and its limits."""
-    from unalike.metrics.columns import USED
     from unalike.metrics.statistics import scoring_rule
-    from unalike.reporting.content import MODELS
+    from unalike.reporting.summary_columns import summary_tables
     from unalike.reporting.wording import capital
 
-    summary, facts, content = comparison.summary, comparison.facts, comparison.content()
-    metric = content.metric
-    heads = [*("method", "model", "verdict", metric.word, "sd", "difference", "interval", "corrected p", "P(best)")]
-    heads += ["worst decile", "MB", "seconds"]
+    facts, content = comparison.facts, comparison.content()
     rule = f"{scoring_rule(content.rounds, content.columns)}, compared with {facts.baseline}"
-    for protocol in content.tabled:
-        rows = []
-        for row in summary[summary["protocol"] == protocol].to_dict("records"):
-            known = {"clients": "shared", "server": "shared, server's test", USED: content.model_in_use(row["method"])}
-            rows.append(_summary_row(row, metric, known.get(protocol, protocol)))
-        if rows:
-            title = rule if len(content.tabled) == 1 else f"{MODELS[protocol]}: {rule}"
-            tables(heads, rows, capital(title), words=3)
+    for table in summary_tables(content):
+        title = f"{table.caption}: {rule}" if table.caption else capital(rule)
+        tables(table.columns, table.texts, title, table.words)
     screen = console()
     found = comparison.findings
     for text in (found.answer, found.shared, found.models, *found.cautions, found.standing, *found.limits):
@@ -104,23 +94,6 @@ def summary_table(comparison: Comparison) -> None:
             screen.print(text, highlight=False)
     for note in facts.notes:
         screen.print(f"note: {note}")
-
-
-def _summary_row(row: Mapping[Hashable, Any], metric: Metric, model: str) -> list[str]:
-    """The cells of a row of the summary; `model` is the kind of model that was scored."""
-    from unalike.metrics.named_metrics import MISSING
-    from unalike.reporting.wording import chance, megabytes
-
-    texts = [
-        *(metric.text(row[metric.column]), metric.amount(row[f"{metric.column}_sd"])),
-        *(metric.difference(row["difference"]), metric.interval(row["ci_low"], row["ci_high"])),
-        *(probability(row["p_holm"]), chance(row["probability_best"]), metric.text(row["worst_decile"])),
-    ]
-    return [
-        *(row["method"], model, row["verdict"] or row["role"]),
-        *(text.replace(MISSING, "") for text in texts),
-        *(megabytes(row["mb_down"] + row["mb_up"]), f"{row['seconds']:.1f}"),
-    ]
 
 
 def estimate_table(estimate: Estimate) -> None:
@@ -183,11 +156,6 @@ def number(value: Any, sign: str = "") -> str:
     if value is None or value != value:
         return ""
     return f"{value:{sign}.4f}" if abs(value) < 1e6 else f"{value:{sign}.3e}"
-
-
-def probability(p: float) -> str:
-    """A p value with four decimals, never 0; empty for NaN."""
-    return "< 0.0001" if p < 5e-5 else number(p)
 
 
 SIZES = " ·∘○●⬤"

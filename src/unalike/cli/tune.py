@@ -79,18 +79,8 @@ def command(
             **judgment,
             **training,
         )
-    heads = ("method", "chosen values", "as given", "tuned", "gain", "rank as given", "rank tuned")
-    rows = [
-        [
-            r["method"],
-            r["values"],
-            *map(found.metric.text, (r["before"], r["after"])),
-            found.metric.difference(r["gain"]),
-            *map(rank, r.iloc[-2:]),
-        ]
-        for _, r in found.table.iterrows()
-    ]
-    tables(heads, rows, words=2)
+    table = found.before_and_after()
+    tables(table.columns, table.texts, words=table.words)
     print("\n".join(["", *found.findings, *(f"note: {note}" for note in found.notes)]))
     if out is not None:
         print(f"page: {(out / 'tuning.html').resolve()}")
@@ -105,8 +95,3 @@ def given_flags(context: typer.Context) -> dict[str, Any]:
         for name, source in sources.items()
         if source is not None and source.name != "DEFAULT"
     }
-
-
-def rank(value: float) -> str:
-    """A rank as text; empty for a method without a score."""
-    return "" if value != value else str(int(value))

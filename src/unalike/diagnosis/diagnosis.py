@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from unalike._utils.notebook import paragraph
-from unalike._utils.notebook import table as html_table
 from unalike._utils.version import __version__
 from unalike.diagnosis.clusters import Clusters
 from unalike.diagnosis.concepts import ConceptShift
-from unalike.diagnosis.findings import sentences
+from unalike.diagnosis.findings import MEASURE_COLUMNS, sentences
 from unalike.diagnosis.measure import Measure
 from unalike.diagnosis.training import TrainingSkew
+from unalike.reporting.table import Table, html
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -160,12 +160,7 @@ class Diagnosis:
         return f"<Diagnosis of {clients} clients with {samples} samples: {', '.join(kinds) or 'nothing beyond chance'}>"
 
     def _repr_html_(self) -> str:
-        rows = [
-            (m.title, f"{m.value:.3g}", f"{m.low:.3g} to {m.high:.3g}", m.place, scale_text(m))
-            for m in self.measures.values()
-        ]
-        shown = html_table(["measure", "value", "95 % interval", "place", "scale"], rows)
-        return "".join(map(paragraph, self.findings)) + shown
+        return "".join(map(paragraph, self.findings)) + html(Table.of("", MEASURE_COLUMNS, self.measures.values()))
 
 
 def scale_text(measure: Measure) -> str:

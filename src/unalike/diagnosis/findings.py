@@ -1,4 +1,4 @@
-"""Findings: the numbers of a diagnosis in sentences."""
+"""What the numbers of a diagnosis show, in sentences and as the columns of a table."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from unalike.diagnosis.clusters import Clusters
 from unalike.diagnosis.measure import NO_SKEW, Measure
-from unalike.reporting.wording import listing, plural, share, significant
+from unalike.reporting.table import Column, interval, number, words
+from unalike.reporting.wording import capital, listing, plural, probability, share, significant
 
 EQUAL = 1.2
 """Up to this ratio of the largest to the smallest client, sizes count as equal."""
@@ -123,3 +124,21 @@ def _number(measure: Measure) -> str:
 
 def _by_chance(measure: Measure) -> str:
     return f"chance alone would give {significant(measure.scale[NO_SKEW])}"
+
+
+def interval_column(title: str = "95 % interval") -> Column:
+    """The intervals of measures."""
+    return interval(
+        title, lambda m: m.low, lambda m: m.high, lambda low, high: f"{significant(low)} to {significant(high)}"
+    )
+
+
+MEASURE_COLUMNS = (
+    words("Measure", lambda m: capital(m.title)),
+    number("Value", lambda m: m.value, significant),
+    interval_column(),
+    number("p", lambda m: m.p, probability),
+    words("On the scale", lambda m: m.place),
+    words("Scale", lambda m: " · ".join(f"{name} {significant(value, digits=2)}" for name, value in m.scale.items())),
+)
+"""The columns of the table of measures, for pages, terminals and notebooks."""

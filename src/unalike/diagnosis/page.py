@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
 from unalike.diagnosis import charts
 from unalike.diagnosis.clusters import NO_GROUPS
 from unalike.diagnosis.diagnosis import Diagnosis
+from unalike.diagnosis.findings import MEASURE_COLUMNS, interval_column
 from unalike.diagnosis.measure import Measure
-from unalike.metrics.named_metrics import MISSING
 from unalike.reporting.charts.report_charts import labels
 from unalike.reporting.html import fill
 from unalike.reporting.pages import Page, pages
 from unalike.reporting.panels import Panel, View
-from unalike.reporting.tables import Cell, Table
+from unalike.reporting.table import Table, number, words
 from unalike.reporting.wording import capital, probability, significant
 
 AXES = {
@@ -41,7 +41,7 @@ def render(diagnosis: Diagnosis) -> str:
         findings=[(kind, capital(text)) for kind, _, text in (found.partition(": ") for found in diagnosis.findings)],
         panels=panels(diagnosis),
         tables={
-            "measures": _measures(list(diagnosis.measures.values())),
+            "measures": Table.of("All measures", MEASURE_COLUMNS, diagnosis.measures.values()),
             "layers": None if diagnosis.training is None else _layers(diagnosis.training.layers),
             "clusters": _clusters(diagnosis),
             "sent": _sent(diagnosis.sent) if diagnosis.sent else None,
@@ -149,72 +149,36 @@ def _layer_panel(layers: Sequence[Measure]) -> Panel:
     return Panel("layers", caption, [View("Layers", charts.bars(layers), "Bars of the drift of each layer.")], [])
 
 
-def _measures(measures: Sequence[Measure]) -> Table:
-    references = list(dict.fromkeys(name for measure in measures for name in measure.scale))
-    columns = ("Measure", "Value", "95 % interval", "p", "On the scale", "Scale")
-    rows = [
-        [
-            Cell(capital(m.title), m.title),
-            Cell(significant(m.value), m.value),
-            _ends(m),
-            Cell(MISSING if m.p is None else probability(m.p), float("nan") if m.p is None else m.p),
-            Cell(m.place or MISSING, m.place),
-            Cell(_scale(m, references), _scale(m, references)),
-        ]
-        for m in measures
-    ]
-    return Table("All measures", columns, rows)
-
-
 def _layers(layers: Sequence[Measure]) -> Table:
-    references = list(layers[0].scale)
-    rows = [
-        [
-            Cell(m.name, m.name),
-            Cell(significant(m.value), m.value),
-            _ends(m),
-            *(Cell(significant(m.scale[name]), m.scale[name]) for name in references),
-        ]
-        for m in layers
+    columns = [
+        words("Layer", lambda m: m.name),
+        number("Share", lambda m: m.value, significant),
+        interval_column(),
+        *(number(name, partial(_reference, name), significant) for name in layers[0].scale),
     ]
-    return Table("Share of the movement that cancels, by layer", ("Layer", "Share", "95 % interval", *references), rows)
+    return Table.of("Share of the movement that cancels, by layer", columns, layers)
+
+
+def _reference(name: str, measure: Measure) -> float:
+    return measure.scale[name]
 
 
 def _clusters(diagnosis: Diagnosis) -> Table | None:
-    if not diagnosis.clusters:
-        return None
-    rows = [
-        [
-            Cell(capital(found.basis), found.basis),
-            Cell(str(found.count), found.count),
-            Cell(significant(found.silhouette.value), found.silhouette.value),
-            Cell(significant(found.silhouette.scale[NO_GROUPS]), found.silhouette.scale[NO_GROUPS]),
-            Cell(probability(found.silhouette.p or 1.0), found.silhouette.p or 1.0),
-            Cell(significant(found.stability.value), found.stability.value),
-            Cell("yes" if found.found else "no", "yes" if found.found else "no"),
-        ]
-        for found in diagnosis.clusters
+    columns = [
+        words("Clusters by", lambda found: capital(found.basis)),
+        number("Number", lambda found: found.count),
+        number("Silhouette", lambda found: found.silhouette.value, significant),
+        number("Without groups", lambda found: found.silhouette.scale[NO_GROUPS], significant),
+        number("p", lambda found: found.silhouette.p or 1.0, probability),
+        number("Stability", lambda found: found.stability.value, significant),
+        words("More than chance", lambda found: "yes" if found.found else "no"),
     ]
-    columns = ("Clusters by", "Number", "Silhouette", "Without groups", "p", "Stability", "More than chance")
-    return Table("Are these clusters?", columns, rows)
+    return Table.of("Are these clusters?", columns, diagnosis.clusters) if diagnosis.clusters else None
 
 
 def _sent(items: Sequence[tuple[str, int]]) -> Table:
-    rows = [[Cell(capital(what), what), Cell(f"{size:,}", size)] for what, size in items]
-    return Table("What each client sent", ("What", "Bytes"), rows)
-
-
-def _ends(measure: Measure) -> Cell:
-    if math.isnan(measure.low):
-        return Cell(MISSING, float("nan"))
-    return Cell(f"{significant(measure.low)} to {significant(measure.high)}", measure.low)
-
-
-def _scale(measure: Measure, references: Sequence[str]) -> str:
-    """The references of a measure and their values: `iid 0.05 · Dir(1) 0.33`."""
-    return " · ".join(
-        f"{name} {significant(measure.scale[name], digits=2)}" for name in references if name in measure.scale
-    )
+    columns = [words("What", lambda item: capital(item[0])), number("Bytes", lambda item: item[1], "{:,}".format)]
+    return Table.of("What each client sent", columns, items)
 
 
 def _order(diagnosis: Diagnosis, basis: str) -> list[int]:

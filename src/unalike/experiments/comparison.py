@@ -33,11 +33,6 @@ COLUMNS = {"rounds": {"round", "seconds", "bytes_down", "bytes_up"}, "clients": 
 BY_ROUND = "client_rounds"
 MOST_CLIENTS, MOST_ROUNDS = 100, 150
 """With more clients their rounds are not kept; of more evaluated rounds, so many evenly spaced ones are."""
-SHOWN = (
-    *("method", "protocol", "seeds", "loss"),
-    *("verdict", "probability_best", "difference", "ci_low", "ci_high", "p_holm", "seconds"),
-)
-"""Columns of the summary that a notebook shows, besides the deciding metric behind the third."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -254,18 +249,18 @@ class Comparison:
         return f"<Comparison of {methods} on {self.name}, {plural(self.rounds['seed'].nunique(), 'seed')}>"
 
     def _repr_html_(self) -> str:
-        metric = self.columns.metric.column
-        rows = self.summary.filter(items=(*SHOWN[:3], metric, f"{metric}_sd", *SHOWN[3:])).dropna(axis=1, how="all")
-        return (
-            paragraph(repr(self))
-            + paragraph(str(self.decision))
-            + str(rows.to_html(index=False, na_rep="-", float_format="{:.4g}".format))
-        )
+        from unalike.reporting.summary_columns import summary_tables
+        from unalike.reporting.table import html
+
+        tables = [paragraph(table.caption) + html(table) for table in summary_tables(self._content)]
+        return "".join([paragraph(repr(self)), paragraph(str(self.decision)), *tables])
 
     def __str__(self) -> str:
-        return f"{self.decision}\n\n" + self.summary.to_string(
-            index=False, float_format=lambda v: f"{v:.4f}", na_rep="-"
-        )
+        from unalike.reporting.summary_columns import summary_tables
+        from unalike.reporting.table import plain
+
+        tables = [f"{table.caption}\n{plain(table)}".lstrip() for table in summary_tables(self._content)]
+        return "\n\n".join([str(self.decision), *tables])
 
 
 def open_comparison(folder: str | Path) -> Comparison:

@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from unalike.recommendation.judgement import MeanInterval
-from unalike.recommendation.recommendation import COLUMNS, Advice, Recommendation, points, row_texts
+from unalike.recommendation.recommendation import ADVICE_COLUMNS, Advice, Recommendation, points
 from unalike.recommendation.regret import FORECAST
 from unalike.reporting.charts.figure import Axis, Figure, Points, Rule, rows_plot
 from unalike.reporting.charts.palette import BLUE, plain
 from unalike.reporting.html import fill
 from unalike.reporting.pages import Page, pages
 from unalike.reporting.panels import Panel, View
-from unalike.reporting.tables import Cell, Table
+from unalike.reporting.table import Table, number, words
 from unalike.reporting.wording import capital, share
 
 HELD_OUT_TITLES = {"data": "Held-out data sets", "kind": "Held-out kinds of heterogeneity"}
 ROW_HEIGHT = 50
+ADVICE_CAPTION = "All methods, best first; gains in points"
 
 
 def render(found: Recommendation) -> str:
@@ -30,7 +31,7 @@ def render(found: Recommendation) -> str:
         kinds=[(kind, capital(text)) for kind, _, text in (line.partition(": ") for line in found.diagnosis.findings)],
         reasons=found.reasons if found.judgement.policy == FORECAST else (),
         panels=panels(found),
-        tables={"advice": _advice(found.advice), "alike": _alike(found)},
+        tables={"advice": Table.of(ADVICE_CAPTION, ADVICE_COLUMNS, found.advice), "alike": _alike(found)},
         command=found.command,
     )
 
@@ -75,27 +76,15 @@ def _dots(names: Sequence[str], estimates: Sequence[MeanInterval], axis: Axis) -
     return rows_plot(list(names), [dots, Rule(0)], axis, ROW_HEIGHT)
 
 
-def _advice(advice: Sequence[Advice]) -> Table:
-    rows = []
-    for one in advice:
-        values: tuple[float | str, ...] = (one.method, one.gain, one.low, one.risk, one.traffic, one.time, one.rate)
-        rows.append([Cell(text, value) for text, value in zip(row_texts(one), values, strict=True)])
-    return Table("All methods, best first; gains in points", list(map(capital, COLUMNS)), rows)
-
-
 def _alike(found: Recommendation) -> Table:
-    rows = [
-        [
-            Cell(one.task, one.task),
-            Cell(share(one.weight), one.weight),
-            Cell(one.best, one.best),
-            Cell(points(one.gain, "+"), one.gain),
-        ]
-        for one in found.alike
+    columns = [
+        words("Task", lambda task: task.task),
+        number("Weight", lambda task: task.weight, share),
+        words("Best method", lambda task: task.best),
+        number(f"Gain of {found.advice[0].method}", lambda task: task.gain, lambda gain: points(gain, "+")),
     ]
-    first = found.advice[0].method
-    columns = ("Task", "Weight", "Best method", f"Gain of {first}")
-    return Table("The stored tasks that are most alike; C: share of clients in a round, E: local epochs", columns, rows)
+    caption = "The stored tasks that are most alike; C: share of clients in a round, E: local epochs"
+    return Table.of(caption, columns, found.alike)
 
 
 pages.register("recommendation")(Page(render, panels))

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from unalike._utils.notebook import paragraph
-from unalike._utils.notebook import table as html_table
 from unalike._utils.version import __version__
 from unalike.diagnosis.diagnosis import Diagnosis
 from unalike.recommendation.judgement import Judgement
 from unalike.recommendation.regret import ALWAYS_FEDAVG, AVERAGE
 from unalike.recommendation.task_runs import BASELINE
+from unalike.reporting.table import Table, html, interval, number, words
 from unalike.reporting.wording import listing, share, significant
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ class Recommendation:
         return f"<Recommendation for {self.name}: {names}>"
 
     def _repr_html_(self) -> str:
-        return "".join(map(paragraph, self.findings)) + html_table(COLUMNS, map(row_texts, self.advice))
+        return "".join(map(paragraph, self.findings)) + html(Table.of("", ADVICE_COLUMNS, self.advice))
 
     def _choice(self) -> str:
         if not self.short_list:
@@ -186,22 +186,31 @@ class Recommendation:
         )
 
 
-COLUMNS = ("method", "expected gain", "in eight of ten tasks", "worse in", "traffic", "time", "learning rate")
-
-
-def row_texts(advice: Advice) -> tuple[str, ...]:
-    """One row of a table of advice as texts; see `COLUMNS`."""
-    return (
-        advice.method,
-        points(advice.gain, "+"),
-        f"{points(advice.low, '+')} to {points(advice.high, '+')}",
-        share(advice.risk),
-        f"{significant(advice.traffic, digits=2)}x",
-        f"{significant(advice.time, digits=2)}x",
-        f"{advice.rate:g}",
-    )
-
-
 def points(value: float, sign: str = "-") -> str:
     """A difference of shares in points with one digit, never `-0.0`; with sign "+", gains have a plus."""
     return f"{round(100 * value, 1) + 0.0:{sign}.1f}"
+
+
+def _times(value: float) -> str:
+    return f"{significant(value, digits=2)}x"
+
+
+def _signed(value: float) -> str:
+    return points(value, "+")
+
+
+ADVICE_COLUMNS = (
+    words("Method", lambda one: one.method),
+    number("Expected gain", lambda one: one.gain, _signed),
+    interval(
+        "In eight of ten tasks",
+        lambda one: one.low,
+        lambda one: one.high,
+        lambda low, high: f"{_signed(low)} to {_signed(high)}",
+    ),
+    number("Worse in", lambda one: one.risk, share),
+    number("Traffic", lambda one: one.traffic, _times),
+    number("Time", lambda one: one.time, _times),
+    number("Learning rate", lambda one: one.rate, "{:g}".format),
+)
+"""The columns of a table of advice, for pages, terminals and notebooks."""

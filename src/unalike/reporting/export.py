@@ -17,16 +17,21 @@ from pydantic import TypeAdapter
 
 from unalike._utils.errors import unknown
 from unalike.metrics.named_metrics import Metric
-from unalike.metrics.verdicts import CANDIDATE
-from unalike.reporting import wording
-from unalike.reporting.content import MODELS
 from unalike.reporting.decision import Decision
-from unalike.reporting.rows import Row, rows
+from unalike.reporting.rows import rows
+from unalike.reporting.summary_columns import summary_columns
+from unalike.reporting.table import Table, latex, markdown, words
 
 NOTE = (
     "Mean of the last third of the evaluated rounds (at most ten), or of the selected one, over paired seeds; sd over seeds; "
     "intervals of the difference and p of the moderated paired t test, corrected by Holm for the candidates of a partition."
 )
+
+COLUMNS = (
+    *("method", "model", "verdict", "score", "sd", "difference", "interval", "p", "best"),
+    *("worst", "traffic", "seeds"),
+)
+"""The columns of the tables for papers."""
 
 
 @dataclass(frozen=True)
@@ -51,30 +56,11 @@ def export(blocks: Sequence[ExportBlock], format: str) -> str:
 
 
 def _markdown(blocks: Sequence[ExportBlock]) -> str:
-    parts = []
-    for heads, cells in map(_cells, _groups(blocks)):
-        sides = [":--" if i < 3 else "--:" for i in range(len(heads))]
-        lines = [heads, sides, *cells]
-        parts.append("\n".join(f"| {' | '.join(text.translate(_MARKDOWN) for text in line)} |" for line in lines))
-    return "\n\n".join([*parts, NOTE]) + "\n"
+    return "\n\n".join([*map(markdown, _tables(blocks)), NOTE]) + "\n"
 
 
 def _latex(blocks: Sequence[ExportBlock]) -> str:
-    parts = []
-    for heads, cells in map(_cells, _groups(blocks)):
-        head, *body = [" & ".join(map(_escaped, row)) + r" \\" for row in (heads, *cells)]
-        sides = "lll" + "r" * (len(heads) - 3)
-        lines = [
-            rf"\begin{{tabular}}{{{sides}}}",
-            r"\toprule",
-            head,
-            r"\midrule",
-            *body,
-            r"\bottomrule",
-            r"\end{tabular}",
-        ]
-        parts.append("\n".join(lines))
-    return "\n\n".join(["% needs \\usepackage{booktabs}", *parts, "% " + NOTE]) + "\n"
+    return "\n\n".join(["% needs \\usepackage{booktabs}", *map(latex, _tables(blocks)), "% " + NOTE]) + "\n"
 
 
 def _csv(blocks: Sequence[ExportBlock]) -> str:
@@ -123,44 +109,11 @@ def _groups(blocks: Sequence[ExportBlock]) -> list[list[ExportBlock]]:
     return list(groups.values())
 
 
-def _cells(blocks: Sequence[ExportBlock]) -> tuple[list[str], list[list[str]]]:
-    metric, base = blocks[0].metric, blocks[0].baseline
-    heads = ["Partition", "Method", "Scored", metric.title, "sd", f"Difference to {base}", "Interval"]
-    heads += ["p (Holm)", "Verdict", "P(best)", "Worst tenth", "MB", "Seeds"]
-    return heads, [[block.partition, *_row(row, metric)] for block in blocks for row in rows(block.summary)]
-
-
-def _row(row: Row, metric: Metric) -> list[str]:
-    return [
-        row["method"],
-        MODELS[row["protocol"]],
-        wording.score(row[metric.column], metric),
-        wording.spread(row[f"{metric.column}_sd"], metric),
-        wording.change(row["difference"], metric),
-        wording.interval(row["ci_low"], row["ci_high"], metric),
-        wording.probability(row["p_holm"]),
-        row["verdict"] if row["role"] == CANDIDATE else row["role"],
-        wording.chance(row["probability_best"]),
-        wording.score(row["worst_decile"], metric),
-        wording.megabytes(row["mb_down"] + row["mb_up"]),
-        str(row["seeds"]),
-    ]
-
-
-_MARKDOWN = str.maketrans({"\u00a0": " ", "|": r"\|", "<": "&lt;", "\n": " "})
-_LATEX = {
-    "\u00a0": "~",
-    "\\": r"\textbackslash{}",
-    "−": "$-$",
-    "–": "--",
-    "<": "$<$",
-    ">": "$>$",
-    "|": "$|$",
-    "\n": " ",
-    "~": r"\textasciitilde{}",
-    "^": r"\^{}",
-} | {c: "\\" + c for c in "&%$#_{}"}
-
-
-def _escaped(text: str) -> str:
-    return "".join(_LATEX.get(c, c) for c in text)
+def _tables(blocks: Sequence[ExportBlock]) -> list[Table]:
+    """One table for each group."""
+    found = []
+    for group in _groups(blocks):
+        known = summary_columns(group[0].metric, group[0].baseline)
+        columns = [words("Partition", "partition"), *(known[name] for name in COLUMNS)]
+        found.append(Table.of("", columns, (r for b in group for r in rows(b.summary.assign(partition=b.partition)))))
+    return found

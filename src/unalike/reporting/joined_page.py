@@ -19,7 +19,8 @@ from unalike.reporting.content import ReportContent
 from unalike.reporting.findings import findings
 from unalike.reporting.html import fill
 from unalike.reporting.rows import rows
-from unalike.reporting.tables import Cell, Table
+from unalike.reporting.summary_columns import summary_columns
+from unalike.reporting.table import Cell, Table, number
 
 
 @dataclass(frozen=True)
@@ -142,26 +143,10 @@ def _means(pooled: Pooled, baseline: str, metric: Metric, style: dict[str, Look]
         return None
     d = difference_table({str(name): values for name, values in pooled.scores.items()}, baseline)
     found = rows(family_tests(d, metric.sign).rename_axis("method").reset_index())
-    columns = (
-        "Method",
-        "Mean rank",
-        f"Difference to {baseline}",
-        f"{wording.confidence(ALPHA)} interval",
-        "p, corrected",
-        "P(better)",
-    )
-    body = [
-        [
-            Cell(row["method"], row["method"], style[row["method"]]),
-            Cell(f"{pooled.ranks.mean[row['method']]:.2f}", float(pooled.ranks.mean[row["method"]])),
-            Cell(wording.change(row["difference"], metric), row["difference"]),
-            Cell(wording.interval(row["ci_low"], row["ci_high"], metric), row["ci_low"]),
-            Cell(wording.probability(row["p_holm"]), row["p_holm"]),
-            Cell(wording.share(row["better"]), row["better"]),
-        ]
-        for row in found
-    ]
-    return Table(f"Differences to {baseline}, paired over {pooled.ranks.blocks} partitions", columns, body)
+    known = summary_columns(metric, baseline, style)
+    rank = number("Mean rank", lambda row: float(pooled.ranks.mean[row["method"]]), lambda value: f"{value:.2f}")
+    columns = [known["method"], rank, *(known[name] for name in ("difference", "interval", "p", "better"))]
+    return Table.of(f"Differences to {baseline}, paired over {pooled.ranks.blocks} partitions", columns, found)
 
 
 def _part(i: int, name: str, part: ReportContent, style: dict[str, Look]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 
 from unalike.metrics.named_metrics import MISSING
 from unalike.reporting import panels as report_panels
@@ -12,12 +13,14 @@ from unalike.reporting.charts.palette import looks as looks_of
 from unalike.reporting.html import fill
 from unalike.reporting.pages import Page, pages
 from unalike.reporting.panels import Panel, View
-from unalike.reporting.tables import Cell, Table
+from unalike.reporting.table import Cell, Column, Table, number, words
 from unalike.tuning import charts
-from unalike.tuning.ranking import Ranked
-from unalike.tuning.trial import DIVERGED, FINISHED, PRUNED, best_of
+from unalike.tuning.trial import DIVERGED, FINISHED, PRUNED, Trial, best_of
 from unalike.tuning.tunable import LOCAL_RATE
 from unalike.tuning.tuning import Tuning
+
+Item = tuple[str, Sequence[Trial]]
+"""A method and its trials."""
 
 
 def render(tuning: Tuning) -> str:
@@ -38,7 +41,11 @@ def render(tuning: Tuning) -> str:
         others=others,
         budget=_budget(tuning),
         panels=panels(tuning),
-        tables={"ranking": _ranking(tuning), "budget": _trials(tuning), "sensitivity": _sensitivity(tuning)},
+        tables={
+            "ranking": tuning.before_and_after(_looks(tuning)),
+            "budget": _trials(tuning),
+            "sensitivity": _sensitivity(tuning),
+        },
         command=tuning.command,
     )
 
@@ -113,64 +120,60 @@ def _budget(tuning: Tuning) -> str:
     )
 
 
-def _ranking(tuning: Tuning) -> Table:
-    chosen, looks = tuning.table.set_index("method")["values"], _looks(tuning)
-    rows = [
-        [
-            Cell(one.method, one.method, looks[one.method]),
-            Cell(str(chosen[one.method]), str(chosen[one.method])),
-            _score(tuning, one.before.mean),
-            _score(tuning, one.after.mean),
-            _gain(tuning, one),
-            Cell(_place(one.rank_before), one.rank_before or math.inf),
-            Cell(_place(one.rank_after), one.rank_after or math.inf),
-        ]
-        for one in tuning.ranking
-    ]
-    columns = ("Method", "Chosen values", "As given", "Tuned", "Gain (95 % interval)", "Rank as given", "Rank tuned")
-    return Table("The methods before and after tuning", columns, rows)
-
-
 def _trials(tuning: Tuning) -> Table:
-    rows, looks = [], _looks(tuning)
-    for label, own in tuning.trials.items():
-        counts = [sum(trial.end == end for trial in own) for end in (FINISHED, PRUNED, DIVERGED)]
-        full, made = len(own) * tuning.rounds, sum(trial.rounds for trial in own)
-        saved = sum(tuning.rounds - trial.rounds for trial in own if trial.end == PRUNED)
-        seconds = sum(trial.seconds for trial in own)
-        rows.append(
-            [
-                Cell(label, label, looks[label]),
-                *(Cell(str(count), count) for count in (len(own), *counts, made)),
-                Cell(f"{saved} ({100 * saved / max(1, full):.0f} %)", saved),
-                Cell(wording.duration(seconds), seconds),
-            ]
-        )
-    columns = ("Method", "Trials", "Finished", "Stopped early", "Diverged", "Rounds", "Rounds saved", "Time")
-    return Table("What the search cost", columns, rows)
+    def count(end: str) -> Callable[[Item], int]:
+        return lambda item: sum(trial.end == end for trial in item[1])
+
+    def saved(item: Item) -> int:
+        return sum(tuning.rounds - trial.rounds for trial in item[1] if trial.end == PRUNED)
+
+    def saved_text(item: Item) -> Cell:
+        share = saved(item) / max(1, len(item[1]) * tuning.rounds)
+        return Cell(f"{saved(item)} ({wording.share(share)})", saved(item))
+
+    columns = [
+        words("Method", lambda item: item[0], _looks(tuning)),
+        number("Trials", lambda item: len(item[1])),
+        *(
+            number(title, count(end))
+            for title, end in (("Finished", FINISHED), ("Stopped early", PRUNED), ("Diverged", DIVERGED))
+        ),
+        number("Rounds", lambda item: sum(trial.rounds for trial in item[1])),
+        Column("Rounds saved", saved_text),
+        number("Time", lambda item: sum(trial.seconds for trial in item[1]), wording.duration),
+    ]
+    return Table.of("What the search cost", columns, tuning.trials.items())
 
 
 def _sensitivity(tuning: Tuning) -> Table:
     """The spread of the scores of each method: its sensitivity to its values."""
-    sign, looks, rows = tuning.metric.sign, _looks(tuning), []
-    for label, own in tuning.trials.items():
-        scores = sorted((trial.score for trial in own if trial.score is not None), key=lambda score: -sign * score)
-        best, given = best_of(own, sign), next((trial.score for trial in own if trial.number == 0), None)
-        near = [score for score in scores if best and abs(score - (best.score or 0.0)) <= _near(tuning)]
-        rows.append(
-            [
-                Cell(label, label, looks[label]),
-                _score(tuning, None if best is None else best.score),
-                _score(tuning, given),
-                _score(tuning, scores[len(scores) // 2] if scores else None),
-                _score(tuning, scores[-1] if scores else None),
-                Cell(f"{len(near)} of {len(own)}", len(near)),
-            ]
-        )
-    near_text = f"Trials within {wording.score(_near(tuning), tuning.metric)} of the best"
-    return Table(
-        "Scores of the trials on validation samples", ("Method", "Best", "As given", "Median", "Worst", near_text), rows
-    )
+    metric = tuning.metric
+
+    def scores(item: Item) -> list[float]:
+        found = [trial.score for trial in item[1] if trial.score is not None]
+        return sorted(found, key=lambda score: -metric.sign * score)
+
+    def score(item: Item, place: int) -> float:
+        return scores(item)[place] if scores(item) else math.nan
+
+    def best(item: Item) -> float | None:
+        found = best_of(item[1], metric.sign)
+        return None if found is None else found.score
+
+    def near(item: Item) -> Cell:
+        top = best(item)
+        close = [score for score in scores(item) if top is not None and abs(score - top) <= _near(tuning)]
+        return Cell(f"{len(close)} of {len(item[1])}", len(close))
+
+    columns = [
+        words("Method", lambda item: item[0], _looks(tuning)),
+        number("Best", best, metric.text),
+        number("As given", lambda item: next((t.score for t in item[1] if t.number == 0), None), metric.text),
+        number("Median", lambda item: score(item, len(scores(item)) // 2), metric.text),
+        number("Worst", lambda item: score(item, -1), metric.text),
+        Column(f"Trials within {metric.text(_near(tuning))} of the best", near),
+    ]
+    return Table.of("Scores of the trials on validation samples", columns, tuning.trials.items())
 
 
 def _near(tuning: Tuning) -> float:
@@ -179,20 +182,6 @@ def _near(tuning: Tuning) -> float:
         return 0.02
     bests = [best_of(own, tuning.metric.sign) for own in tuning.trials.values()]
     return 0.02 * max((abs(best.score or 0.0) for best in bests if best), default=0.0)
-
-
-def _score(tuning: Tuning, score: float | None) -> Cell:
-    if score is None or math.isnan(score):
-        return Cell(MISSING, math.nan)
-    return Cell(wording.score(score, tuning.metric), score)
-
-
-def _gain(tuning: Tuning, one: Ranked) -> Cell:
-    if math.isnan(one.gain.mean):
-        return Cell(MISSING, math.nan)
-    gain, metric = one.gain, tuning.metric
-    within = "" if math.isnan(gain.low) else f" ({wording.interval(gain.low, gain.high, metric)})"
-    return Cell(f"{wording.change(gain.mean, metric)}{within}", gain.mean)
 
 
 def _looks(tuning: Tuning) -> dict[str, Look]:

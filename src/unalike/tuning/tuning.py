@@ -13,7 +13,9 @@ from unalike.experiments.comparison import Comparison
 from unalike.experiments.references import reference
 from unalike.metrics.named_metrics import Metric
 from unalike.reporting import wording
+from unalike.reporting.charts.palette import Look
 from unalike.reporting.decision import Decision
+from unalike.reporting.table import Table, interval, number, plain, words
 from unalike.tuning.objective import Objective
 from unalike.tuning.ranking import Ranked, ranking, swapped
 from unalike.tuning.trial import DIVERGED, PRUNED, Trial, best_of
@@ -103,6 +105,21 @@ class Tuning:
         ]
         return pd.DataFrame(rows)
 
+    def before_and_after(self, looks: Mapping[str, Look] | None = None) -> Table:
+        """The methods before and after tuning as a table, for pages, terminals and notebooks."""
+        metric, chosen = self.metric, self.chosen
+        columns = [
+            words("Method", lambda one: one.method, looks),
+            words("Chosen values", lambda one: _values_text(chosen[one.method])),
+            number("As given", lambda one: one.before.mean, metric.text),
+            number("Tuned", lambda one: one.after.mean, metric.text),
+            number("Gain", lambda one: one.gain.mean, metric.difference),
+            interval("95 % interval", lambda one: one.gain.low, lambda one: one.gain.high, metric.interval),
+            number("Rank as given", lambda one: one.rank_before),
+            number("Rank tuned", lambda one: one.rank_after),
+        ]
+        return Table.of("The methods before and after tuning", columns, self.ranking)
+
     @property
     def notes(self) -> list[str]:
         """Warnings to show above the results."""
@@ -170,8 +187,7 @@ class Tuning:
         return json.dumps(content, indent=1, allow_nan=False)
 
     def __str__(self) -> str:
-        table = self.table.to_string(index=False, float_format=lambda v: f"{v:.4f}", na_rep="-")
-        return "\n".join([*self.findings, "", table])
+        return "\n".join([*self.findings, "", plain(self.before_and_after())])
 
     def __repr__(self) -> str:
         return (

@@ -1,0 +1,77 @@
+"""The columns of a comparison's summary, declared once for the page, papers, the terminal and notebooks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from unalike.metrics.columns import USED
+from unalike.metrics.moderated_t import ALPHA
+from unalike.metrics.named_metrics import Metric
+from unalike.metrics.verdicts import CANDIDATE
+from unalike.reporting import wording
+from unalike.reporting.charts.palette import Look
+from unalike.reporting.content import MODELS, ReportContent
+from unalike.reporting.rows import rows
+from unalike.reporting.table import Cell, Column, Table, interval, number, words
+
+SHOWN = (
+    *("method", "model", "verdict", "score", "sd", "difference", "interval", "p", "best"),
+    *("worst", "traffic", "time", "seeds"),
+)
+"""The columns that a terminal and a notebook show."""
+
+
+def summary_columns(metric: Metric, baseline: str, looks: Mapping[str, Look] | None = None) -> dict[str, Column]:
+    """Name -> column, for the rows of a summary that are scored by `metric` and compared with `baseline`."""
+    level = wording.confidence(ALPHA)
+    return {
+        "method": words("Method", "method", looks),
+        "model": words("Model", lambda row: MODELS[row["protocol"]]),
+        "verdict": words("Verdict", verdict),
+        "score": number(metric.title, metric.column, metric.text),
+        "sd": number("± sd", f"{metric.column}_sd", metric.amount),
+        "difference": number(f"Difference to {baseline}", "difference", metric.difference),
+        "interval": interval(f"{level} interval", "ci_low", "ci_high", metric.interval),
+        "bootstrap": interval("Bootstrap interval", "boot_low", "boot_high", metric.interval),
+        "t": number("t test, p", "p", wording.probability),
+        "p": number("p, corrected", "p_holm", wording.probability),
+        "exact": number("sign flips, corrected p", "p_exact", wording.probability),
+        "won": Column("Seeds won", lambda row: Cell(f"{row['won']} of {row['pairs']}", row["won"])),
+        "better": number("P(better)", "better", wording.share),
+        "best": number("P(best)", "probability_best", wording.chance),
+        "spread": number("Spread over clients (sd)", "client_sd", metric.amount),
+        "worst": number("Worst tenth", "worst_decile", metric.text),
+        "traffic": number("MB", lambda row: row["mb_down"] + row["mb_up"], wording.megabytes),
+        "down": number("MB to clients", "mb_down", wording.megabytes),
+        "up": number("MB from clients", "mb_up", wording.megabytes),
+        "time": number("Time", "seconds", wording.duration),
+        "loss": number("Loss", "loss", wording.decimal),
+        "seeds": number("Seeds", "seeds"),
+    }
+
+
+def verdict(row: Mapping[str, Any]) -> str:
+    """The verdict on a candidate; for other methods the reason why they are none."""
+    return str(row["verdict"] if row["role"] == CANDIDATE else row["role"])
+
+
+def model_column(content: ReportContent) -> Column:
+    """The kind of model that was scored; among the models in use, that of the method."""
+
+    def model(row: Mapping[str, Any]) -> str:
+        return content.model_in_use(row["method"]) if row["protocol"] == USED else MODELS[row["protocol"]]
+
+    return words("Model", model)
+
+
+def summary_tables(content: ReportContent) -> list[Table]:
+    """One table for each protocol: the columns of `SHOWN`, under a caption that names the models if there are several tables."""
+    columns = summary_columns(content.metric, content.baseline) | {"model": model_column(content)}
+    found = []
+    for protocol in content.tabled:
+        scored = content.summary[content.summary["protocol"] == protocol]
+        caption = wording.capital(MODELS[protocol]) if len(content.tabled) > 1 else ""
+        if len(scored):
+            found.append(Table.of(caption, [columns[name] for name in SHOWN], rows(scored)))
+    return found

@@ -1,0 +1,161 @@
+"""Tables: a column is declared once, with title, value and format, and written for pages, papers, terminals and notebooks.
+
+>>> scores = [{"method": "fedavg", "score": 0.341}]
+>>> columns = [words("Method", "method"), number("Score", "score", lambda value: f"{100 * value:.1f} %")]
+>>> print(markdown(Table.of("", columns, scores)))
+| Method | Score |
+| :-- | --: |
+| fedavg | 34.1 % |
+
+The page's own writer is the macro `grid` of its templates; a terminal's is `cli/terminal_tables.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any
+
+from unalike._utils import notebook
+from unalike.metrics.named_metrics import MISSING
+from unalike.reporting.charts.palette import Look
+
+Get = str | Callable[[Any], Any]
+"""The key of a value in a row that is a dictionary, or a function of any row."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Text, and the value by which it is sorted; numbers are aligned right. `look` adds the swatch of a method."""
+
+    text: str
+    value: float | str
+    look: Look | None = None
+
+    @property
+    def numeric(self) -> bool:
+        return not isinstance(self.value, str)
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column: its title, and the cell of a row."""
+
+    title: str
+    cell: Callable[[Any], Cell]
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table with a caption; the first cell of each row is the row's heading."""
+
+    caption: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+
+    @classmethod
+    def of(cls, caption: str, columns: Sequence[Column], rows: Iterable[Any]) -> Table:
+        """The cells of every row under the titles of the columns."""
+        return cls(caption, [c.title for c in columns], [[column.cell(row) for column in columns] for row in rows])
+
+    @property
+    def texts(self) -> list[list[str]]:
+        """The texts of the cells, row by row."""
+        return [[cell.text for cell in row] for row in self.rows]
+
+    @property
+    def numeric(self) -> list[bool]:
+        """Whether each column holds numbers."""
+        return [any(row[i].numeric for row in self.rows) for i in range(len(self.columns))]
+
+    @property
+    def words(self) -> int:
+        """The number of columns before the first one with numbers."""
+        return (*self.numeric, True).index(True)
+
+
+def words(title: str, get: Get, looks: Mapping[str, Look] | None = None) -> Column:
+    """A column of text, a dash where it is empty; of methods, with their looks."""
+    value = itemgetter(get) if isinstance(get, str) else get
+
+    def cell(row: Any) -> Cell:
+        text = str(value(row))
+        return Cell(text or MISSING, text, (looks or {}).get(text))
+
+    return Column(title, cell)
+
+
+def number(title: str, get: Get, form: Callable[[Any], str] = str) -> Column:
+    """A column of numbers, sorted by value and written by `form`; a dash where there is none."""
+    value = itemgetter(get) if isinstance(get, str) else get
+
+    def cell(row: Any) -> Cell:
+        found = value(row)
+        if found is None or math.isnan(found):
+            return Cell(MISSING, math.nan)
+        return Cell(form(found), found)
+
+    return Column(title, cell)
+
+
+def interval(title: str, low: Get, high: Get, form: Callable[[float, float], str]) -> Column:
+    """A column of intervals, sorted by their lower ends; a dash where there is none."""
+    ends = [itemgetter(get) if isinstance(get, str) else get for get in (low, high)]
+
+    def cell(row: Any) -> Cell:
+        found = [end(row) for end in ends]
+        return Cell(MISSING if any(map(math.isnan, found)) else form(*found), found[0])
+
+    return Column(title, cell)
+
+
+def markdown(table: Table) -> str:
+    """The table in Markdown; its caption is left out."""
+    sides = ["--:" if numeric else ":--" for numeric in table.numeric]
+    lines = [table.columns, sides, *table.texts]
+    return "\n".join(f"| {' | '.join(text.translate(_MARKDOWN) for text in line)} |" for line in lines)
+
+
+def latex(table: Table) -> str:
+    """The table in LaTeX, for the package booktabs; its caption is left out."""
+    head, *body = [" & ".join(map(_escaped, row)) + r" \\" for row in (table.columns, *table.texts)]
+    sides = "".join("r" if numeric else "l" for numeric in table.numeric)
+    begin, end = rf"\begin{{tabular}}{{{sides}}}", r"\end{tabular}"
+    return "\n".join([begin, r"\toprule", head, r"\midrule", *body, r"\bottomrule", end])
+
+
+def plain(table: Table) -> str:
+    """The table as lines of aligned text, for `print`."""
+    lines = [table.columns, *table.texts]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(table.columns))]
+    sides = [">" if numeric else "<" for numeric in table.numeric]
+    return "\n".join(
+        "  ".join(f"{text:{side}{width}}" for text, side, width in zip(line, sides, widths)).rstrip() for line in lines
+    )
+
+
+def html(table: Table) -> str:
+    """The table as HTML for a notebook."""
+    return notebook.table(table.columns, table.texts)
+
+
+_MARKDOWN = str.maketrans({"\u00a0": " ", "|": r"\|", "<": "&lt;", "\n": " "})
+_LATEX = {
+    "\u00a0": "~",
+    "\\": r"\textbackslash{}",
+    "−": "$-$",
+    "–": "--",
+    "±": r"$\pm$",
+    "<": "$<$",
+    ">": "$>$",
+    "|": "$|$",
+    "\n": " ",
+    "~": r"\textasciitilde{}",
+    "^": r"\^{}",
+} | {c: "\\" + c for c in "&%$#_{}"}
+
+
+def _escaped(text: str) -> str:
+    return "".join(_LATEX.get(c, c) for c in text)
