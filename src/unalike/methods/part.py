@@ -74,7 +74,7 @@ class Pull(NamedTuple):
 
 
 class InnerLoop(NamedTuple):
-    """Steps of gradient descent that a local loss begins with, from the current parameters v on the batch of a step.
+    """Inner gradient steps of a local loss, from the current parameters v on the batch of a step.
 
         theta <- theta - rate (g(theta) + strength (theta - v))
 
@@ -238,9 +238,10 @@ class Part:
 
     @property
     def inner_loop(self) -> InnerLoop | None:
-        """The inner loop that stands for `loss`, for a part that takes the place of the task's loss; lets compiled loops train it.
+        """Inner gradient steps that this part's `loss` performs (Per-FedAvg, pFedMe); compiled loops run them directly.
 
-        Where it has a strength, `finish` keeps as the client state the end of the same loop with the gradient of all local samples.
+        The part is the objective of the task. With a strength, `finish` runs the same steps with the gradient of all local samples,
+        and returns their end as the client state.
         """
         return None
 

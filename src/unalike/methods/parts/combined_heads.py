@@ -28,9 +28,10 @@ class CombinedHeads(Personalizer, ServerStep):
         sum_j alpha_ij^2 V_j + ||sum_j alpha_ij (h_i - h_j)||^2,
 
     a bound on its test loss: h_kc = p_kc mu_kc [C, D], p_kc the share of class c in the client's samples and mu_kc the mean of
-    its features, V_k = (1 / n_k) sum_c (p_kc E_c||z||^2 - p_kc^2 ||mu_kc||^2), both at the body received. Heads are not averaged
-    and not evaluated by others, but they are sent, with h_k and V_k. theta_j, j over the cohort, are as after training;
-    the server keeps what it made for a client until it takes part again, and evaluation is with the client's own last head.
+    its features, V_k = (1 / n_k) sum_c (p_kc E_c||z||^2 - p_kc^2 ||mu_kc||^2), both at the body received. Clients send their heads
+    with h_k and V_k; heads are neither averaged nor evaluated on other clients. theta_j is the head of client j of the cohort after
+    its training. The server stores each client's combined head until that client participates again. A client is evaluated with
+    the head that it trained last.
     Where V = 0 everybody keeps its own head, as in FedPer.
 
     The problem is solved exactly, by nonnegative least squares. The authors' code cuts eigenvalues below 0.01 where rounding

@@ -13,7 +13,7 @@ from unalike.core.types import Tree
 from unalike.core.views import ClientView, Cohort, ServerView, StageSettings
 from unalike.methods.method import alias
 from unalike.methods.part import part
-from unalike.methods.parts.withheld_parameters import restored, withheld
+from unalike.methods.parts.uploads import restored, withheld
 from unalike.methods.roles import Personalizer, ServerStep, Upload
 from unalike.methods.search_space import OneOf
 
@@ -28,14 +28,13 @@ class LayerIntervals(Personalizer, Upload, ServerStep):
     of sum d dim and of sum dim up to layer l, and the layers up to the first with delta_l > 1 - lambda_l, this one included,
     get interval phi, the others 1, as in the authors' code. It begins with 1 everywhere. phi = 1 is FedAvg.
 
-    Between two synchronizations a layer stays on the client, which goes on from its own, and on the server it is what it was:
-    only after every phi-th round is the shared model one model, so evaluate every phi rounds. A client that missed a
-    synchronization takes the shared layer. What stays is not sent up and costs nothing; `wire` lists the most that a round
-    can take, the history what updates took. The whole model goes down, as the server cannot know which layers a client
-    holds. Layers are those of FedLWS (the code's are
-    tensors, with biases in every round); a round is the paper's base interval tau' steps;
-    the authors' code waits six rounds before it first changes an interval. Buffers are averaged in every round. The client
-    state holds one model.
+    An unsynchronized layer stays on the client, which continues from it; the server's copy is unchanged. All layers of the shared
+    model belong together after every phi-th round only, so evaluate every phi rounds. A client that missed a synchronization
+    takes the shared layer. Unsynchronized layers are not sent up: `wire` lists the most bytes that a round can take, the
+    history those that were sent. The whole model goes down, as the server does not know which layers a client holds. Layers are
+    those of FedLWS (in the authors' code they are tensors, with biases synchronized in every round); a round is the paper's base
+    interval of tau' steps; the authors' code waits six rounds before it first changes an interval. Buffers are averaged in every
+    round. The client state holds one model.
     """
 
     needs = "updates"
@@ -57,7 +56,7 @@ class LayerIntervals(Personalizer, Upload, ServerStep):
         return {"round": torch.tensor(server.round), "due": self._due(server), "since": server.state["since"]}
 
     def begin(self, client: ClientView) -> tuple[Tree, Tree]:
-        """A layer that the client trained after its last synchronization is its own."""
+        """A layer starts from the client's own values if the client trained it after its last synchronization."""
         own: Tree = {}
         for number, names in enumerate(tree.layers(client.model.params)):
             mine = client.state[self.ROUND] >= client.message["since"][number].to(client.state[self.ROUND].device)

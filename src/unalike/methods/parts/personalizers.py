@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from pydantic import Field, NonNegativeFloat
@@ -135,3 +135,21 @@ class Private(Personalizer):
 
     def personal(self, model: Model, params: Tree, state: Tree) -> Tree:
         return params | state
+
+
+@part
+class Fixed(Personalizer):
+    """The `select`ed part of the model, "head" or "body", neither trains nor is sent; its buffers are not averaged either.
+
+    Unlike a private part it is the same on all clients: what the run, or a stage of a plan, started with.
+    """
+
+    published: ClassVar[bool] = True
+
+    select: Literal["head", "body"] = "head"
+
+    def trainable(self, name: str, model: Model) -> bool:
+        return model.in_head(name) != (self.select == "head")
+
+    def shared(self, name: str, model: Model) -> bool:
+        return self.trainable(name, model)

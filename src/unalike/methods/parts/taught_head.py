@@ -15,7 +15,7 @@ from unalike.core.types import Tree
 from unalike.core.views import ClientView, Cohort, ServerView
 from unalike.methods.part import part
 from unalike.methods.parts.class_means import class_features
-from unalike.methods.parts.withheld_parameters import restored, withheld
+from unalike.methods.parts.uploads import restored, withheld
 from unalike.methods.roles import Aggregator, Upload
 from unalike.methods.search_space import LogRange
 

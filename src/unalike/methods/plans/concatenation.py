@@ -17,7 +17,7 @@ from unalike.core.tasks import check_task
 from unalike.core.types import Output
 from unalike.core.views import ServerState
 from unalike.methods.method import Method
-from unalike.methods.parts.fixed_parameters import Fixed
+from unalike.methods.parts.personalizers import Fixed
 from unalike.methods.parts.weights import Uniform
 from unalike.methods.plan import PlanInputs, PlanSteps, QueryStep, Stage
 from unalike.methods.plans.queries import LabelCounts
