@@ -77,7 +77,7 @@ def test_example_trains_in_flower_deployment(tmp_path, monkeypatch):
             if f.is_file() and "__pycache__" not in str(f)
         }
         config = files["pyproject.toml"].replace(b'folder = ""', f'folder = "{folder.path}"'.encode())
-        monkeypatch.setattr(internals, "BUNDLE", files | {"pyproject.toml": config})
+        monkeypatch.setattr(internals, "APP_FILES", files | {"pyproject.toml": config})
         control.start()
         deadline = time.monotonic() + 240
         while not (folder.path / "report.html").exists():
