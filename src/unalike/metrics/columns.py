@@ -122,9 +122,9 @@ class Columns:
         """The column of a metric (None: the one that decides) under a protocol; None if there is none."""
         return self._by_meaning.get((protocol, split, metric or self.metric.column))
 
-    def by_metric(self, protocol: str, split: str) -> dict[str, Column]:
-        """The columns of a protocol and split by their metrics."""
-        return {c.metric.column: c for c in self.all if (c.protocol, c.split) == (protocol, split)}
+    def names(self, protocol: str, split: str) -> dict[str, str]:
+        """Metric -> name of its column under a protocol, on the samples of a split."""
+        return {c.metric.column: c.name for c in self.all if (c.protocol, c.split) == (protocol, split)}
 
     def named(self, name: str) -> Column | None:
         """The column of this name; None if it holds no score, or is none."""

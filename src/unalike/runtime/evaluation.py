@@ -140,7 +140,9 @@ class Evaluator:
         table: list[Metrics] = [{} for _ in clients_shown]
         for protocol, of in splits.items():
             for split, found in of.items():
-                row |= self._named(protocol, split, nothing if found is None else found.together)
+                names = self.columns.names(protocol, split)
+                together = nothing if found is None else found.together
+                row |= {names[metric]: value for metric, value in together.items()}
                 if found is not None and found.clients is not None:
                     by_client = found.clients
                 elif protocol == self.columns.plain:  # the plain columns are always there
@@ -148,13 +150,8 @@ class Evaluator:
                 else:
                     continue
                 for scored, metrics in zip(table, by_client, strict=True):
-                    scored |= self._named(protocol, split, metrics)
+                    scored |= {names[metric]: value for metric, value in metrics.items()}
         return row, self._clients(stage, result, table, clients_shown)
-
-    def _named(self, protocol: str, split: str, metrics: Metrics) -> Metrics:
-        """The metrics by the names of their columns."""
-        columns = self.columns.by_metric(protocol, split)
-        return {columns[name].name: value for name, value in metrics.items()}
 
     def measured(self, protocol: str, models: ClientModels, result: RoundResult | None) -> MeasuredSplits:
         """The metrics of the round's models under a protocol."""
