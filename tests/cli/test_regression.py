@@ -18,7 +18,7 @@ def table(tmp_path, monkeypatch):
 
 def test_run_evaluate_and_predict_agree_with_scikit_learn(cli):
     code, out, err = cli("run", *FLAGS, *QUICK, "--out", "run")
-    assert code == 0 and all(f" {name} " in out for name in ("loss", "rmse", "mae", "r2")), err
+    assert code == 0 and all(f" {name} " in out for name in ("loss", "RMSE", "MAE", "R²")), err
     code, text, err = cli("evaluate", "run", "--data", "diabetes.csv")
     assert code == 0, err
     head, *_, last = text.strip().splitlines()
@@ -26,8 +26,8 @@ def test_run_evaluate_and_predict_agree_with_scikit_learn(cli):
     assert cli("predict", "run", "--data", "diabetes.csv")[0] == 0
     # `predict` keeps the order of the file, for tables whose every column is read
     y, guess = pd.read_csv("diabetes.csv")["target"], pd.read_csv("predictions.csv")["prediction"]
-    assert found["r2"] == pytest.approx(r2_score(y, guess), abs=1e-3) and found["r2"] > 0.3
-    assert found["mae"] == pytest.approx(mean_absolute_error(y, guess), abs=1e-3)
+    assert found["R²"] == pytest.approx(r2_score(y, guess), abs=1e-3) and found["R²"] > 0.3
+    assert found["MAE"] == pytest.approx(mean_absolute_error(y, guess), abs=1e-3)
 
 
 def test_compare_decides_by_r2_and_reports_it(cli, tmp_path):

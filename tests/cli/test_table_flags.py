@@ -65,7 +65,7 @@ def test_partition_flag_wins_over_the_groups(cli, visits):
 def test_regression_flag_reads_whole_numbers_as_numbers(cli, visits):
     flags = ["--data", "visits.csv", "--target", "stay", "--drop", "id", "--drop", "outcome", "--group", "hospital"]
     code, out, err = cli("run", *flags, *QUICK, "--regression")
-    assert code == 0 and "rmse" in out and "accuracy" not in out, err
+    assert code == 0 and "RMSE" in out and "accuracy" not in out, err
 
 
 def test_misspelt_columns_and_options_are_suggested(cli, visits):
