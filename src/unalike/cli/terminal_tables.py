@@ -151,13 +151,6 @@ def run_table(run: Run) -> None:
         screen.print(f"note: {note}")
 
 
-def number(value: Any, sign: str = "") -> str:
-    """A number with four decimals; huge numbers (of diverged runs) in exponent form; empty for NaN."""
-    if value is None or value != value:
-        return ""
-    return f"{value:{sign}.4f}" if abs(value) < 1e6 else f"{value:{sign}.3e}"
-
-
 SIZES = " ·∘○●⬤"
 """Characters by increasing count."""
 

@@ -1,7 +1,8 @@
 """The HTML report of a comparison, its figures, and tables for papers.
 
 `content.py` holds the tables and facts of a report, `findings.py` its sentences, `panels.py` its charts, `tables.py` its tables.
-Imports `runtime`, `metrics` and below. Start reading at `html.py`.
+`charts/figure.py` says what a figure is, `table.py` what a table is, `pages.py` how a result finds its page. Imports `runtime`,
+`metrics` and below. Start reading at `html.py`.
 """
 
 from unalike.reporting.content import MethodResult, ReportContent

@@ -1,1 +1,1 @@
-"""The charts of the report, for the page (Plotly) and for papers (Matplotlib)."""
+"""Charts: figures as data (`figure.py`), drawn for pages (`plotly_figures.py`) and for papers (`matplotlib_figures.py`)."""
