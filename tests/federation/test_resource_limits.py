@@ -14,7 +14,7 @@ pytest.importorskip("flwr")
 from flwr.supercore.task_identity import TaskIdentity
 from small_federation import COORDINATOR, federation_of, make_clients
 
-from unalike.federation.coordinator.mailbox import NOTED, REMEMBERED, Mailbox
+from unalike.federation.coordinator.mailbox import NOTED, REQUESTS_PER_SITE, Mailbox
 from unalike.federation.coordinator.run_control import Control
 from unalike.federation.flower import gateway
 from unalike.federation.flower.gateway import Gateway, Settings
@@ -167,6 +167,6 @@ def test_mailbox_noisy_site_makes_limited_events():
         assert list(post.receive(0.0)) == []
         assert sorted(events) == ["site0"] * NOTED + ["site1"]
     transport.offline.add("site0")
-    for i in range(5 * REMEMBERED):
+    for i in range(5 * REQUESTS_PER_SITE):
         post.send("site0", ("ask", {"number": i}, {}))
-    assert len(post._sent["site0"]) == REMEMBERED
+    assert len(post._sent["site0"]) == REQUESTS_PER_SITE

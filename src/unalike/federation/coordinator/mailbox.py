@@ -21,7 +21,7 @@ Place = tuple[int, int]
 Request = tuple[str, Facts, Tree]
 """Kind, facts and tensors."""
 
-REMEMBERED = 8
+REQUESTS_PER_SITE = 8
 """Requests to each site whose answers are still known as late."""
 NOTED = 20
 """Messages of a site in one exchange that are recorded as refused or late; a site that sends more cannot fill the disk."""
@@ -75,7 +75,7 @@ class Mailbox:
         for sent in self._sent[site].values():
             sent.open = False
         self._sent[site].setdefault(identity(message), PendingRequest(self.place)).open = True
-        while len(self._sent[site]) > REMEMBERED:
+        while len(self._sent[site]) > REQUESTS_PER_SITE:
             self._sent[site].popitem(last=False)
         self.transport.send(site, message)
 

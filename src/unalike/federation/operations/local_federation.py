@@ -74,12 +74,12 @@ def _folder(
         folder = FederationFolder.create(
             out, sizes, host="127.0.0.1", port=port, listen="127.0.0.1", own=own, name="local", **terms
         )
-    for name, person in zip(sizes, population):
+    for name, client in zip(sizes, population):
         file = out / "sites" / name / "data.npz"
         if not file.exists():
             file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)  # private data
-            write_site(file, person, population.classes)
-        elif file.read_bytes() != archive(person, population.classes):
+            write_site(file, client, population.classes)
+        elif file.read_bytes() != archive(client, population.classes):
             raise _another_federation(out)
     return folder
 
@@ -88,16 +88,16 @@ def _another_federation(out: Path) -> UnalikeError:
     return UnalikeError(f"{out} holds another federation; repeat its flags to continue it, or choose another folder")
 
 
-def write_site(path: Path, person: ClientData, classes: list[str] | None) -> None:
+def write_site(path: Path, client: ClientData, classes: list[str] | None) -> None:
     """Write a client's samples as a file for `unalike join`. Raises `UnalikeError` if it cannot be written."""
-    write_bytes(path, archive(person, classes))
+    write_bytes(path, archive(client, classes))
 
 
-def archive(person: ClientData, classes: list[str] | None) -> bytes:
+def archive(client: ClientData, classes: list[str] | None) -> bytes:
     """The content of that file; equal samples give equal bytes."""
-    arrays: dict[str, Any] = {"train_x": person.train[0], "train_y": person.train[1]}
-    if person.test is not None:
-        arrays |= {"test_x": person.test[0], "test_y": person.test[1]}
+    arrays: dict[str, Any] = {"train_x": client.train[0], "train_y": client.train[1]}
+    if client.test is not None:
+        arrays |= {"test_x": client.test[0], "test_y": client.test[1]}
     arrays |= {} if classes is None else {"classes": np.array(classes)}
     file = io.BytesIO()
     np.savez(file, **{name: np.asarray(t) for name, t in arrays.items()})  # type: ignore[arg-type]
