@@ -46,15 +46,15 @@ def federation_of(
     coordinator, keys = new_key(), {name: new_key() for name in names}
     sites = tuple(EnrolledSite(name, public_text(key), 1000) for name, key in keys.items())
     data = Schema((FEATURES,), 10)
-    work = ua.Work(steps=1, batch_size=8)
+    work = ua.Work(steps=1, batch_size=8, lr=0.01)
     made = Federation(
-        "benchmark",
-        method,
-        model,
-        rounds,
-        public_text(coordinator),
-        data,
-        sites,
+        name="benchmark",
+        method=method,
+        model=model,
+        rounds=rounds,
+        coordinator=public_text(coordinator),
+        data=data,
+        sites=sites,
         work=work,
         repeat=600.0,
         deadline=3600.0,

@@ -63,7 +63,7 @@ def trained(method: str) -> tuple[LocalStage, ServerState, Cohort]:
         clients(CLIENTS, (3, 8, 8)),
         model=resnet18(),
         rounds=1,
-        work=ua.Work(batch_size=2),
+        work=ua.Work(batch_size=2, lr=0.01),
         executor="loop",
     )
     stage = next(steps_of(run_config.plan, run_config.plan_inputs))

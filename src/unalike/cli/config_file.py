@@ -56,15 +56,15 @@ def read_config(context: typer.Context, path: Path | None) -> Path | None:
     if path is None:
         return None
     try:
-        found = tomllib.loads(path.read_text("utf-8"))
+        settings = tomllib.loads(path.read_text("utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise UnalikeError(f"cannot read {path}: {error}; expected a TOML file of flags, such as rounds = 50") from None
-    known = {p.name for p in context.command.params}
-    values = {key.replace("-", "_"): value for key, value in _flags_of(path, found, known).items()}
-    if unexpected := sorted(set(values) - known):
+    names = {p.name for p in context.command.params}
+    values = {key.replace("-", "_"): value for key, value in _flags_of(path, settings, names).items()}
+    if unexpected := sorted(set(values) - names):
         raise UnalikeError(
             f"{path} sets a name that is not a flag of this command: "
-            + str(unknown("flag", unexpected[0], filter(None, known)))
+            + str(unknown("flag", unexpected[0], filter(None, names)))
         )
     repeated = {p.name for p in context.command.params if getattr(p, "multiple", False)}
     for key, value in values.items():
@@ -85,15 +85,15 @@ def read_config(context: typer.Context, path: Path | None) -> Path | None:
     return path
 
 
-def _flags_of(file: Path, found: dict[str, Any], known: set[str]) -> dict[str, Any]:
+def _flags_of(file: Path, settings: dict[str, Any], names: set[str]) -> dict[str, Any]:
     """The flags in a file: a table of flags as it is, or the config.toml of a run as the flags that repeat the run."""
-    if not all(isinstance(found.get(name), dict) for name in ("work", "model", "data")):
-        return found
+    if not all(isinstance(settings.get(name), dict) for name in ("work", "model", "data")):
+        return settings
     kept = kept_flags(file.parent)
-    flags = kept if "data" in kept else _recorded(file, found)
-    if "seeds" in known:
+    flags = kept if "data" in kept else _recorded(file, settings)
+    if "seeds" in names:
         return flags
-    return {k: v for k, v in flags.items() if k != "seeds"} | {"method": flags["method"][0], "seed": found["seed"]}
+    return {k: v for k, v in flags.items() if k != "seeds"} | {"method": flags["method"][0], "seed": settings["seed"]}
 
 
 def kept_flags(folder: Path) -> dict[str, Any]:
@@ -104,14 +104,14 @@ def kept_flags(folder: Path) -> dict[str, Any]:
         return {}
 
 
-def _recorded(file: Path, found: dict[str, Any]) -> dict[str, Any]:
+def _recorded(file: Path, settings: dict[str, Any]) -> dict[str, Any]:
     """The flags of a run that a program made, from its config.toml and its partition plan.
 
     Raises `UnalikeError` if the name of the data does not identify it.
     """
     from unalike.data.sources.registry import registry
 
-    data, plan = found["data"], file.parent / "plan.json"
+    data, plan = settings["data"], file.parent / "plan.json"
     name = data.get("name")
     named = name in registry and registry.usage(name) == f"{name}()"
     if not named or not plan.exists() or "test" in data or "proxy" in data:
@@ -119,10 +119,10 @@ def _recorded(file: Path, found: dict[str, Any]) -> dict[str, Any]:
             f"{file} does not say where its data came from: no command finished the run; give a TOML file of flags, such as "
             "data = 'mine.npz', or the config.toml of a finished `unalike run --out`"
         )
-    plain = {k: v for k, v in found.items() if not isinstance(v, dict) and k not in ("unalike", "seed")}
-    own = {"data": name, "plan": str(plan), "model": found["model"]["name"], "method": [found["method"]]}
-    work = {n: v for n, v in written_config(found["work"], WorkOptions).items() if v is not None}
-    return plain | own | work | {"seeds": f"{found['seed']},"}
+    plain = {k: v for k, v in settings.items() if not isinstance(v, dict) and k not in ("unalike", "seed")}
+    derived = {"data": name, "plan": str(plan), "model": settings["model"]["name"], "method": [settings["method"]]}
+    work = {n: v for n, v in written_config(settings["work"], WorkOptions).items() if v is not None}
+    return plain | derived | work | {"seeds": f"{settings['seed']},"}
 
 
 Config = Annotated[
@@ -145,8 +145,8 @@ def resolved_config(context: typer.Context, **known: Any) -> str:
     """
     lines = []
     for name in (option.name or "" for option in context.command.params):
-        given = context.params.get(name)
-        value = known.get(name) if given is None else given
+        value_given = context.params.get(name)
+        value = known.get(name) if value_given is None else value_given
         if name in NOT_IN_FILES or value is None or value in ([], ()):
             continue
         source = context.get_parameter_source(name)
@@ -187,8 +187,8 @@ def _property(parameter: inspect.Parameter) -> Schema:
     value: Schema = {"type": ["string", "integer"] if _is_number(default) else TYPES.get(kind, "string")}
     if repeated:
         value = {"anyOf": [value, {"type": "array", "items": value}]}
-    found = {"description": option.help, **value}
-    return found if default is None or default == [] else {**found, "default": _plain(default)}
+    schema = {"description": option.help, **value}
+    return schema if default is None or default == [] else {**schema, "default": _plain(default)}
 
 
 def _is_number(default: Any) -> bool:

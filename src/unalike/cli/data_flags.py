@@ -97,10 +97,10 @@ class DataFlags(ServerSampleOptions, ValidationOptions, PartitionOptions, TableO
         if self.plan is None:
             split = SPLIT if self.split is None else self.split
             return partition(dataset, self.partition, self.clients, seed=seed, split=split, val=self.val)
-        found = PartitionPlan.load(self.plan)
+        plan = PartitionPlan.load(self.plan)
         remedy = "make the plan with it: `unalike partition --save`"
         divided_already("a plan", remedy, self.partition, self.val, self.clients, self.split)
-        return apply_plan(found, dataset)
+        return apply_plan(plan, dataset)
 
 
 @uses_flags(TableOptions)

@@ -57,20 +57,20 @@ def command(
     division = clients.resolved(loaded.dataset).get("partition") or f"plan {clients.plan}"
     with progress_bar(rounds * DIVISIONS, "training", lines=True) as progress:
         asked = TrainingRequest(rounds, model, work, progress)
-        found = diagnose_population(
+        diagnosis = diagnose_population(
             population,
             f"{clients.data}, {division}",
             seed=seed,
             training=asked if rounds else None,
             command=_repeat(clients, asked, seed),
         )
-    print("\n".join(found.findings), end="\n\n")
-    measures = Table.of("", MEASURE_COLUMNS, found.measures.values())
+    print("\n".join(diagnosis.findings), end="\n\n")
+    measures = Table.of("", MEASURE_COLUMNS, diagnosis.measures.values())
     tables(measures.columns, measures.texts)
-    for note in found.notes:
+    for note in diagnosis.notes:
         print(f"note: {note}")
     if out is not None:
-        print(f"page: {found.save(out).resolve()}")
+        print(f"page: {diagnosis.save(out).resolve()}")
 
 
 def _repeat(clients: data_flags.DataFlags, asked: Any, seed: int) -> str:

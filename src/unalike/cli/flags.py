@@ -69,10 +69,10 @@ def uses_flags(
     options = [o for o in options_of(*declared).values() if not only or o.name in only]
 
     def decorated(command: Command) -> Command:
-        own = inspect.signature(command, eval_str=True).parameters
+        parameters = inspect.signature(command, eval_str=True).parameters
         shared = {name: inspect.signature(group, eval_str=True).parameters for name, group in groups.items()}
         flags = [parameter(option) for option in options]
-        for name, p in own.items():
+        for name, p in parameters.items():
             if p.kind is not inspect.Parameter.VAR_KEYWORD:
                 flags += shared[name].values() if name in shared else [p]
 

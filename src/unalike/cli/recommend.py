@@ -56,7 +56,7 @@ def command(
     division = clients.resolved(loaded.dataset).get("partition") or f"plan {clients.plan}"
     participation = training["participation"]
     options = training | {"participation": None if participation == 1 else participation, "seed": seed or None}
-    found = recommend_for_population(
+    recommendation = recommend_for_population(
         population,
         f"{clients.data}, {division}",
         Conditions(participation, work, training["model"]),
@@ -64,12 +64,12 @@ def command(
         seed=seed,
         command=_command(NAME, clients, options | asked, work),
     )
-    print("\n".join(found.findings), end="\n\n")
-    advice = Table.of("", ADVICE_COLUMNS, found.advice)
+    print("\n".join(recommendation.findings), end="\n\n")
+    advice = Table.of("", ADVICE_COLUMNS, recommendation.advice)
     tables(advice.columns, advice.texts)
-    for note in found.notes:
+    for note in recommendation.notes:
         print(f"note: {note}")
-    specs = ["fedavg", *(one.spec for one in found.short_list)]
+    specs = ["fedavg", *(one.spec for one in recommendation.short_list)]
     if len(specs) > 1:
         same = {"method": specs} | options
         objective = asked["objective"]
@@ -79,7 +79,7 @@ def command(
         print(f"\ncompare, with one learning rate: {_command('compare', clients, compared, work)}")
         print(f"or choose a learning rate for each first: {_command('tune', clients, same | goal, work)}")
     if out is not None:
-        print(f"page: {found.save(out).resolve()}")
+        print(f"page: {recommendation.save(out).resolve()}")
 
 
 def _command(name: str, clients: data_flags.DataFlags, options: dict[str, Any], work: Any) -> str:

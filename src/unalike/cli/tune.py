@@ -69,7 +69,7 @@ def command(
         **tuning,
     )
     with progress_bar(asked.most_rounds, "tuning", lines=True) as progress:
-        found = run_tuning(
+        tuned = run_tuning(
             asked,
             out,
             progress,
@@ -79,9 +79,9 @@ def command(
             **judgment,
             **training,
         )
-    table = found.before_and_after()
+    table = tuned.before_and_after()
     tables(table.columns, table.texts, words=table.words)
-    print("\n".join(["", *found.findings, *(f"note: {note}" for note in found.notes)]))
+    print("\n".join(["", *tuned.findings, *(f"note: {note}" for note in tuned.notes)]))
     if out is not None:
         print(f"page: {(out / 'tuning.html').resolve()}")
 

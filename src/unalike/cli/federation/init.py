@@ -176,11 +176,11 @@ def schema_like(data: str, data_dir: Path | None = None) -> object:
     from unalike.data.sources.load import load
     from unalike.federation.protocol.federation_file import Schema
 
-    found = load(data, data_dir)
-    x, _ = found.train
-    classes = None if found.classes is None or found.task.name != "classification" else tuple(found.classes)
+    dataset = load(data, data_dir)
+    x, _ = dataset.train
+    classes = None if dataset.classes is None or dataset.task.name != "classification" else tuple(dataset.classes)
     return Schema(
-        tuple(x.shape[1:]), classes, cast(Any, found.task.name), not torch.is_floating_point(x), found.encoding
+        tuple(x.shape[1:]), classes, cast(Any, dataset.task.name), not torch.is_floating_point(x), dataset.encoding
     )
 
 

@@ -39,12 +39,12 @@ def renew(
     require_federation()
     from unalike.federation.coordinator.federation_folder import FederationFolder
 
-    found = FederationFolder(folder)
-    with found.held():
-        found.renew(host)
-        print(f"the server's certificate is valid for {found.days_left:.0f} days")
+    home = FederationFolder(folder)
+    with home.held():
+        home.renew(host)
+        print(f"the server's certificate is valid for {home.days_left:.0f} days")
         for name in site:
-            print(f"hand over to {name} alone: {found.enrol_anew(name)}")
+            print(f"hand over to {name} alone: {home.enrol_anew(name)}")
     print(f"then `unalike federation up {folder}`")
 
 
@@ -68,9 +68,9 @@ def revoke(
     require_federation()
     from unalike.federation.coordinator.federation_folder import FederationFolder
 
-    found = FederationFolder(folder)
-    with found.held():
+    home = FederationFolder(folder)
+    with home.held():
         for name in sites:
-            found.revoke(name)
-    left = [site.name for site in found.federation.sites if not site.revoked]
+            home.revoke(name)
+    left = [site.name for site in home.federation.sites if not site.revoked]
     print(f"left: {', '.join(left) or 'no site'}; then `unalike federation up {folder}`")

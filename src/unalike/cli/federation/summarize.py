@@ -42,7 +42,7 @@ def command(
     if path is None or target is None:
         missing = f"{data} is no table" if path is None else "found no --target"
         raise UnalikeError(f"{missing}; expected a table such as north.csv, and --target COLUMN, the column to predict")
-    found = summarize(path, target=target, least=least, **table)
-    found.save(out)
-    kinds = f"{len(found.numbers)} columns of numbers, {len(found.categories)} of categories"
-    print(f"wrote {out.resolve()}: {found.rows} training rows, {kinds}; read it before you send it")
+    summary = summarize(path, target=target, least=least, **table)
+    summary.save(out)
+    kinds = f"{len(summary.numbers)} columns of numbers, {len(summary.categories)} of categories"
+    print(f"wrote {out.resolve()}: {summary.rows} training rows, {kinds}; read it before you send it")
