@@ -1,4 +1,4 @@
-"""What the numbers of a diagnosis show, in sentences and as the columns of a table."""
+"""Findings: the numbers of a diagnosis in sentences, and as the columns of a table."""
 
 from __future__ import annotations
 
