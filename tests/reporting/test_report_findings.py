@@ -134,8 +134,8 @@ def test_findings_personal_models_are_judged_with_the_shared_ones(content):
     ],
 )
 def test_score_rmse_keeps_significant_zeros(value, text):
-    assert wording.score(value, RMSE) == wording.spread(value, RMSE) == text
-    assert wording.change(value, RMSE) == f"+{text}" and wording.score(math.nan, RMSE) == "–"
+    assert RMSE.text(value) == RMSE.amount(value) == text
+    assert RMSE.difference(value) == f"+{text}" and RMSE.text(math.nan) == "–"
 
 
 @pytest.mark.parametrize(
@@ -167,10 +167,8 @@ def test_looks_depend_on_position_and_do_not_repeat():
 
 
 def test_wording_missing_number_is_a_dash():
-    assert (
-        wording.score(math.nan, ACCURACY) == wording.interval(math.nan, math.nan, RMSE) == wording.size(math.nan) == "–"
-    )
-    assert wording.change(-0.0312, ACCURACY) == "−3.1 points"
+    assert ACCURACY.text(math.nan) == RMSE.interval(math.nan, math.nan) == wording.size(math.nan) == "–"
+    assert ACCURACY.difference(-0.0312) == "−3.1 points"
     assert (wording.size(2.5e6), wording.duration(90), wording.duration(7300)) == ("2.5 MB", "90.0 s", "2.0 h")
 
 
@@ -213,6 +211,6 @@ def test_content_impossible_target_is_refused(content, target):
 
 
 def test_percent_texts_have_no_space_at_which_a_line_could_end():
-    texts = [wording.score(0.653, KNOWN["accuracy"]), wording.share(0.5), wording.confidence(0.05)]
+    texts = [KNOWN["accuracy"].text(0.653), wording.share(0.5), wording.confidence(0.05)]
     texts += map(wording.chance, (0.5, 0.999, 0.001))
     assert texts == [t.replace(" ", "\u00a0") for t in texts] and all(t.endswith("\u00a0%") for t in texts)

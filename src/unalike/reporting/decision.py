@@ -80,12 +80,12 @@ class Decision:
         return " ".join(filter(None, (self._verdict(), self._chances(), self._costs(), self._outlook())))
 
     def _verdict(self) -> str:
-        gain = wording.change(self.difference, self.metric)
-        between = f"{wording.confidence(self.level)} interval {wording.interval(*self.interval, self.metric)}"
+        gain = self.metric.difference(self.difference)
+        between = f"{wording.confidence(self.level)} interval {self.metric.interval(*self.interval)}"
         measured = f"{gain} of {self.metric.word} compared with {self.baseline} ({between})"
         ahead = f"ahead in {self.seeds_won} of {self.seeds} seeds"
         if self.choice == self.best:
-            return f"Use {self.best}: {wording.score(self.score, self.metric)}, {measured}, {ahead}."
+            return f"Use {self.best}: {self.metric.text(self.score)}, {measured}, {ahead}."
         found = self.verdicts[self.best]
         if found in (EQUAL, WORSE):
             keep = "Keep" if self.choice else "For now, keep"

@@ -84,8 +84,8 @@ def _shared(content: ReportContent) -> str:
 
 def _sentence(row: Row, content: ReportContent) -> str:
     metric, baseline, rules = content.metric, content.baseline, content.rules
-    level = wording.score(row[metric.column], metric)
-    gain = wording.change(row["difference"], metric)
+    level = metric.text(row[metric.column])
+    gain = metric.difference(row["difference"])
     if not row["pairs"]:
         return f"{level}; it shares no seed with {baseline}, so the two cannot be compared."
     if not math.isfinite(row["difference"]):
@@ -99,7 +99,7 @@ def _sentence(row: Row, content: ReportContent) -> str:
         )
     if math.isnan(row["p"]):
         return f"{level}, {gain} compared with {baseline} under every seed: without a spread, no test is possible."
-    between = wording.interval(row["ci_low"], row["ci_high"], metric)
+    between = metric.interval(row["ci_low"], row["ci_high"])
     tested = f"{_confidence(rules)} interval {between}, {_corrected(row)}"
     return f"{level}, {gain} compared with {baseline} ({tested}): {_meaning(row, content)}."
 
@@ -117,7 +117,7 @@ def _meaning(row: Row, content: ReportContent) -> str:
 
 
 def _sentence_without_baseline(row: Row, content: ReportContent) -> str:
-    level = wording.score(row[content.metric.column], content.metric)
+    level = content.metric.text(row[content.metric.column])
     models = "shared model" if content.decisive == content.plain else "model"
     return f"{level}; {content.baseline} has no {models} to compare it with."
 

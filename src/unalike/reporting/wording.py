@@ -8,22 +8,6 @@ from collections.abc import Iterable
 from unalike.metrics.named_metrics import PERCENT, Metric, as_text, significant
 
 
-def score(value: float, metric: Metric) -> str:
-    return metric.text(value)
-
-
-def change(value: float, metric: Metric) -> str:
-    return metric.difference(value)
-
-
-def spread(value: float, metric: Metric) -> str:
-    return metric.amount(value)
-
-
-def interval(low: float, high: float, metric: Metric) -> str:
-    return metric.interval(low, high)
-
-
 def size_of_effect(value: float, metric: Metric) -> str:
     """The smallest effect of interest: `0.5 points`."""
     return f"{100 * value:.3g} points" if metric.percent else significant(value)

@@ -199,7 +199,7 @@ class Tuning:
         if not gained:
             return "No method is shown to gain by tuning."
         best = max(gained, key=lambda one: one.gain.mean)
-        most = wording.change(self.metric.sign * best.gain.mean, self.metric)
+        most = self.metric.difference(self.metric.sign * best.gain.mean)
         few = wording.listing(one.method for one in gained)
         return f"Tuning helps {few}; it changes {best.method} most, by {most}."
 
