@@ -311,7 +311,7 @@ def looking(**fields):
     """What the objectives below read of a `Local`."""
     own = {
         name: (lambda value: lambda *_: value)(fields[name])
-        for name in ("out", "teacher", "remembered")
+        for name in ("out", "teacher", "own_output")
         if name in fields
     }
     return SimpleNamespace(**own, state=fields.get("state", {}))
@@ -321,11 +321,11 @@ def test_moon_loss_with_previous_model_equals_formula():
     """z = (3, 4), z_g = (4, 3), z_p = (-4, 3): cosines 24/25 and 0; tau 1/2: log(1 + e^(-48/25)). Second row: z = z_g,
     z_p = -z."""
     z, z_g, z_p = [[3.0, 4], [1, 0]], [[4.0, 3], [2, 0]], [[-4.0, 3], [-3, 0]]
-    out, teacher, remembered = (Output(torch.zeros(2, 1), torch.tensor(f, dtype=torch.float64)) for f in (z, z_g, z_p))
+    out, teacher, own_output = (Output(torch.zeros(2, 1), torch.tensor(f, dtype=torch.float64)) for f in (z, z_g, z_p))
     expected = 3 * np.mean([np.log1p(np.exp(-(0.96 - 0) / 0.5)), np.log1p(np.exp(-(1 + 1) / 0.5))])
     part, batch = ModelContrast(mu=3, tau=0.5), Batch(None, torch.zeros(2))
     for seen in (0.0, 1.0):  # no term at the first participation
-        local = looking(out=out, teacher=teacher, remembered=remembered, state={part.SEEN: torch.tensor(seen)})
+        local = looking(out=out, teacher=teacher, own_output=own_output, state={part.SEEN: torch.tensor(seen)})
         assert part.loss(local, batch).item() == pytest.approx(seen * expected, rel=1e-12)
 
 

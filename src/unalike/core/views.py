@@ -144,7 +144,7 @@ class ClientView(NamedTuple):
             self.cache["teacher"] = self._frozen(self.origin | self.start, self.received, batch)
         return self.cache["teacher"]
 
-    def remembered(self, batch: Batch) -> Output:
+    def own_output(self, batch: Batch) -> Output:
         """Output of the model in the part's client state, in evaluation mode, without gradient."""
         return self._frozen(self.own, self.buffers, batch)
 

@@ -74,7 +74,7 @@ def feddyn(alpha: float = 0.1, weighted: bool = False) -> Method:
 
 @method
 def feddc(alpha: float = 0.01, weighted: bool = True) -> Method:
-    """Local drift is remembered, held small and taken out on the server (Gao et al. 2022)."""
+    """Clients keep their local drift and hold it small; the server takes it out (Gao et al. 2022)."""
     return Method(LocalDrift(alpha=alpha), *_uniform_unless(weighted))
 
 

@@ -13,42 +13,42 @@ from unalike.core.types import Tree
 from unalike.methods.part import Part
 
 
-def named(part: Part, verb: str, found: Any, wanted: Tree) -> Tree:
-    """`found`, if it is a tree of the names of `wanted`. Raises `UnalikeError` otherwise."""
-    if not isinstance(found, dict):
-        raise _wrong(part, verb, f"gives {type(found).__name__}", f"a tensor for each of {', '.join(wanted)}")
-    if different := [str(name) for name in found.keys() ^ wanted.keys()]:
+def named(part: Part, verb: str, value: Any, expected: Tree) -> Tree:
+    """`value`, if it is a tree of the names of `expected`. Raises `UnalikeError` otherwise."""
+    if not isinstance(value, dict):
+        raise _wrong(part, verb, f"gives {type(value).__name__}", f"a tensor for each of {', '.join(expected)}")
+    if different := [str(name) for name in value.keys() ^ expected.keys()]:
         names = ", ".join(sorted(different)[:5])
-        raise _wrong(part, verb, f"was given {', '.join(wanted)} and differs in {names}", "a tensor for each of them")
-    if odd := next((name for name, t in found.items() if not isinstance(t, Tensor)), None):
-        raise _wrong(part, verb, f"gives {type(found[odd]).__name__} for {odd}", "a tensor")
-    return found
+        raise _wrong(part, verb, f"was given {', '.join(expected)} and differs in {names}", "a tensor for each of them")
+    if odd := next((name for name, t in value.items() if not isinstance(t, Tensor)), None):
+        raise _wrong(part, verb, f"gives {type(value[odd]).__name__} for {odd}", "a tensor")
+    return value
 
 
-def like(part: Part, verb: str, found: Any, wanted: Tree) -> Tree:
-    """The same, if it has the shapes and types of `wanted` as well: solvers would read beyond the end of a smaller tensor."""
-    for name, t in named(part, verb, found, wanted).items():
-        must = wanted[name]
+def like(part: Part, verb: str, value: Any, expected: Tree) -> Tree:
+    """The same, if it has the shapes and types of `expected` as well: solvers would read beyond the end of a smaller tensor."""
+    for name, t in named(part, verb, value, expected).items():
+        must = expected[name]
         if (t.shape, t.dtype) != (must.shape, must.dtype):
             raise _wrong(part, verb, f"gives {name} as {_kind(t)}", _kind(must))
-    return found
+    return value
 
 
-def two(part: Part, verb: str, found: Any) -> tuple[Any, Any]:
-    """`found`, if it is a pair. Raises `UnalikeError`: unpacking a tree of two names would give two strings."""
-    if not isinstance(found, tuple) or len(found) != 2:
-        raise _wrong(part, verb, f"gives {type(found).__name__}", "two trees, as in (tree, {})")
-    return found
+def two(part: Part, verb: str, value: Any) -> tuple[Any, Any]:
+    """`value`, if it is a pair. Raises `UnalikeError`: unpacking a tree of two names would give two strings."""
+    if not isinstance(value, tuple) or len(value) != 2:
+        raise _wrong(part, verb, f"gives {type(value).__name__}", "two trees, as in (tree, {})")
+    return value
 
 
-def weights(part: Part, verb: str, found: Any, count: int) -> Tensor:
-    """`found`, if it is a weight for each of `count` reports; finiteness is checked later, in the result."""
-    if not isinstance(found, Tensor) or found.shape != (count,):
-        what = f"shape {list(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
-        raise _wrong(part, verb, f"gives {what}", f"a tensor of shape [{count}], one weight for each report")
-    if bool((found < 0).any()):
-        raise _wrong(part, verb, f"gives a weight of {found[found < 0].min().item():g}", "0 or more")
-    return found
+def weights(part: Part, verb: str, value: Any, count: int) -> Tensor:
+    """`value`, if it is a weight for each of `count` client updates; finiteness is checked later, in the result."""
+    if not isinstance(value, Tensor) or value.shape != (count,):
+        what = f"shape {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+        raise _wrong(part, verb, f"gives {what}", f"a tensor of shape [{count}], one weight for each client update")
+    if bool((value < 0).any()):
+        raise _wrong(part, verb, f"gives a weight of {value[value < 0].min().item():g}", "0 or more")
+    return value
 
 
 @contextmanager

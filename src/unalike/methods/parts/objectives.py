@@ -58,7 +58,7 @@ class ModelContrast(Objective):
 
     def loss(self, client: ClientView, batch: Batch) -> Tensor:
         z = _features(client.out(batch))
-        others = _features(client.teacher(batch)), _features(client.remembered(batch))
+        others = _features(client.teacher(batch)), _features(client.own_output(batch))
         similar = torch.stack([F.cosine_similarity(z, other) for other in others], dim=1) / self.tau
         return self.mu * client.state[self.SEEN] * batch.mean(-F.log_softmax(similar, dim=1)[:, 0])
 
