@@ -10,28 +10,24 @@ from typing import Any
 from unalike._utils.errors import UnalikeError
 from unalike._utils.progress import ProgressCallback
 from unalike._utils.tensor_files import sweep
-from unalike.core import tree
 from unalike.core.codec import Facts
 from unalike.core.types import Tree
 from unalike.engine.threads import threads_for
 from unalike.federation.coordinator.exchange import Exchange, SameRequest
 from unalike.federation.coordinator.federated_evaluation import pooled_first
 from unalike.federation.coordinator.mailbox import Mailbox, Request
-from unalike.federation.coordinator.remote_stage import RemoteStage
+from unalike.federation.coordinator.network_backend import NetworkBackend
 from unalike.federation.coordinator.run_control import Control, Stopped
 from unalike.federation.protocol.federation_file import Federation
-from unalike.federation.protocol.messages import AdmitRequest, QueryRequest, StepRequest, printable
+from unalike.federation.protocol.messages import AdmitRequest, printable
 from unalike.federation.protocol.roster import PARTS, Roster, SampleCounts, new_run, placeholders, run_config_of
 from unalike.federation.protocol.transport import Transport
 from unalike.federation.security.keys import PrivateKey, public_text
-from unalike.methods.plan import Answers, QueryStep, Stage, StageResults
-from unalike.metrics.metric_sums import unpooled
 from unalike.runtime.records.run_directory import RunDirectory
 from unalike.runtime.round_loop import Ending, execute
-from unalike.runtime.run_config import Pair, RunConfig
+from unalike.runtime.run_config import Pair
 from unalike.runtime.run_recorder import Run
-from unalike.training.validation import RefusedUpdate, check_answer
-from unalike.training.wire import unasked
+from unalike.training.validation import RefusedUpdate
 
 TOLD = {
     "absent": "{client}: {why}",
@@ -91,7 +87,7 @@ class Coordinator:
             with threads_for(run_config.model):
                 return execute(
                     run_config,
-                    backend=_Sites(run_config.here(), mailbox, self.directory.path / "arrived"),
+                    backend=NetworkBackend(run_config.here(), mailbox, self.directory.path / "arrived"),
                     out=self.directory.path,
                     resume=True,
                     stop=stop,
@@ -146,79 +142,3 @@ class Coordinator:
         if facts["train"] > enrolled.samples:
             raise RefusedUpdate(f"{facts['train']} training samples; enrolled for at most {enrolled.samples}")
         return SampleCounts(**facts)
-
-
-class _Sites:
-    """The network backend: a plan runs at the sites of a federation."""
-
-    def __init__(self, run_config: RunConfig, mailbox: Mailbox, arrived: Path):
-        self.run_config, self.mailbox, self.arrived = run_config, mailbox, arrived
-        self._steps: list[RemoteStage | None] = []
-
-    @property
-    def notes(self) -> list[str]:
-        names = unpooled(self.run_config.population.task, self.run_config.metrics)
-        if not names:
-            return []
-        return [
-            f"{' and '.join(names)} of all sites together cannot be computed from sums and counts and stay empty: each site's "
-            "own are in the table of clients, and the first metric that can be pooled decides"
-        ]
-
-    def stage(self, stage: Stage, index: int, folder: Path | None) -> RemoteStage:
-        remote_stage = RemoteStage(
-            stage=stage,
-            index=index,
-            run_config=self.run_config,
-            mailbox=self.mailbox,
-            position=self._position(index, stage),
-            rounds_before=self._rounds_done,
-            folder=self.arrived,
-        )
-        self._steps.append(remote_stage)
-        return remote_stage
-
-    def end_step(self, outcome: Answers | StageResults) -> None:
-        """Sites learn of the next step with its first request."""
-
-    @property
-    def _rounds_done(self) -> int:
-        """Rounds of the stages so far."""
-        return sum(stage.state.done for stage in self._steps if stage is not None)
-
-    def query(self, step: QueryStep, index: int) -> Answers:
-        run_config, mailbox = self.run_config, self.mailbox
-        model = step.model or run_config.model
-        state, sizes = step.state, run_config.population.sizes
-        values = model.params | model.buffers if state is None else state.params | state.buffers
-        query_request = QueryRequest(**asdict(self._position(index, step)), query=repr(step.query))
-        request: Request = ("ask", query_request.facts, tree.pack({"model": values} if step.query.needs_model else {}))
-        like = unasked(step, model)
-        sites = {s.name: k for k, s in enumerate(mailbox.federation.sites) if sizes[k] and not s.revoked}
-
-        def read(site: str, facts: Facts, tensors: Tree) -> Tree:
-            if facts:
-                raise RefusedUpdate(f"facts {str(facts)[:80]!a} with an answer; expected none")
-            check_answer(tensors, like, int(sizes[sites[site]]))
-            return tensors
-
-        mailbox.number = self._rounds_done
-        exchange = Exchange(
-            mailbox=mailbox,
-            place=(index + 1, 0),
-            requests=SameRequest(request, read),
-            sites=list(sites),
-            counted=set(sites),
-            quorum=mailbox.federation.enough(len(sites)),
-        )
-        answers = exchange.run().values
-        clients = {sites[name]: answers[name] for name in sites if name in answers}
-        return Answers(tuple(clients), tree.stack(list(clients.values())))
-
-    def _position(self, index: int, step: Stage | QueryStep) -> StepRequest:
-        """The position in the plan, as sites are told; a client query that a checkpoint holds was not asked again."""
-        self._steps += [None] * (index - len(self._steps))
-        outcomes = tuple(() if done is None else tuple(done.state.groups) for done in self._steps[:index])
-        population, rounds = self.run_config.population, self.run_config.options.rounds
-        terms = self.mailbox.federation.terms
-        return StepRequest(terms, rounds, int(population.sizes.sum()), outcomes, step.model is not None)

@@ -9,7 +9,7 @@ from pathlib import Path
 from unalike._utils.errors import UnalikeError
 from unalike.core import tree
 from unalike.core.views import StageSettings
-from unalike.federation.coordinator.remote_stage import check_stage
+from unalike.federation.coordinator.network_backend import check_stage
 from unalike.federation.protocol.federation_file import Federation
 from unalike.federation.protocol.roster import Roster, SampleCounts, placeholders, run_config_of
 from unalike.methods.plan import Stage

@@ -1,4 +1,4 @@
-"""The network backend of a stage: its clients are sites, and a round is an exchange of messages with them."""
+"""The backend of a network: clients are sites, and a round is an exchange of messages with them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from unalike._utils.errors import UnalikeError
+from unalike.core import tree
 from unalike.core.codec import Facts
 from unalike.core.nests import join_nests
 from unalike.core.types import Tree
@@ -18,7 +19,7 @@ from unalike.core.views import Cohort, ServerState, StageSettings
 from unalike.data.population import Population
 from unalike.federation.coordinator.exchange import Exchange, SameRequest
 from unalike.federation.coordinator.federated_evaluation import FederatedEvaluator
-from unalike.federation.coordinator.mailbox import Mailbox, Place
+from unalike.federation.coordinator.mailbox import Mailbox, Place, Request
 from unalike.federation.coordinator.norm_guard import NormGuard, Norms
 from unalike.federation.coordinator.round_request import (
     RoundRequests,
@@ -29,15 +30,16 @@ from unalike.federation.coordinator.round_request import (
     round_plan,
 )
 from unalike.federation.coordinator.update_store import UpdateStore
-from unalike.federation.protocol.messages import ChooseRequest, StepRequest
-from unalike.methods.plan import Stage
-from unalike.metrics.metric_sums import MetricSums
+from unalike.federation.protocol.messages import ChooseRequest, QueryRequest, StepRequest
+from unalike.methods.plan import Answers, QueryStep, Stage, StageResults
+from unalike.metrics.metric_sums import MetricSums, unpooled
 from unalike.runtime.backend import Replies, RoundUpdates
 from unalike.runtime.model_group import GroupUpdates, ModelGroup
 from unalike.runtime.run_config import RunConfig
 from unalike.runtime.stage_state import RoundResult, StageState, wire_bytes
 from unalike.training.client_states import ClientStates
-from unalike.training.validation import RefusedUpdate
+from unalike.training.validation import RefusedUpdate, check_answer
+from unalike.training.wire import unasked
 
 PENDING = ("seconds", "trained", "faults", "train_loss", "bytes_down", "bytes_up", "local")
 """The fields of a round's result that a checkpoint holds while the round has no row in the history."""
@@ -56,7 +58,83 @@ def check_stage(stage: Stage, run_config: RunConfig) -> None:
         )
 
 
-class RemoteStage:
+class NetworkBackend:
+    """Runs a plan at the sites of a federation."""
+
+    def __init__(self, run_config: RunConfig, mailbox: Mailbox, arrived: Path):
+        self.run_config, self.mailbox, self.arrived = run_config, mailbox, arrived
+        self._steps: list[NetworkStage | None] = []
+
+    @property
+    def notes(self) -> list[str]:
+        names = unpooled(self.run_config.population.task, self.run_config.metrics)
+        if not names:
+            return []
+        return [
+            f"{' and '.join(names)} of all sites together cannot be computed from sums and counts and stay empty: each site's "
+            "own are in the table of clients, and the first metric that can be pooled decides"
+        ]
+
+    def stage(self, stage: Stage, index: int, folder: Path | None) -> NetworkStage:
+        network_stage = NetworkStage(
+            stage=stage,
+            index=index,
+            run_config=self.run_config,
+            mailbox=self.mailbox,
+            position=self._position(index, stage),
+            rounds_before=self._rounds_done,
+            folder=self.arrived,
+        )
+        self._steps.append(network_stage)
+        return network_stage
+
+    def end_step(self, outcome: Answers | StageResults) -> None:
+        """Sites learn of the next step with its first request."""
+
+    @property
+    def _rounds_done(self) -> int:
+        """Rounds of the stages so far."""
+        return sum(stage.state.done for stage in self._steps if stage is not None)
+
+    def query(self, step: QueryStep, index: int) -> Answers:
+        run_config, mailbox = self.run_config, self.mailbox
+        model = step.model or run_config.model
+        state, sizes = step.state, run_config.population.sizes
+        values = model.params | model.buffers if state is None else state.params | state.buffers
+        query_request = QueryRequest(**asdict(self._position(index, step)), query=repr(step.query))
+        request: Request = ("ask", query_request.facts, tree.pack({"model": values} if step.query.needs_model else {}))
+        like = unasked(step, model)
+        sites = {s.name: k for k, s in enumerate(mailbox.federation.sites) if sizes[k] and not s.revoked}
+
+        def read(site: str, facts: Facts, tensors: Tree) -> Tree:
+            if facts:
+                raise RefusedUpdate(f"facts {str(facts)[:80]!a} with an answer; expected none")
+            check_answer(tensors, like, int(sizes[sites[site]]))
+            return tensors
+
+        mailbox.number = self._rounds_done
+        exchange = Exchange(
+            mailbox=mailbox,
+            place=(index + 1, 0),
+            requests=SameRequest(request, read),
+            sites=list(sites),
+            counted=set(sites),
+            quorum=mailbox.federation.enough(len(sites)),
+        )
+        answers = exchange.run().values
+        clients = {sites[name]: answers[name] for name in sites if name in answers}
+        return Answers(tuple(clients), tree.stack(list(clients.values())))
+
+    def _position(self, index: int, step: Stage | QueryStep) -> StepRequest:
+        """The position in the plan, as sites are told; a client query that a checkpoint holds was not asked again."""
+        self._steps += [None] * (index - len(self._steps))
+        outcomes = tuple(() if done is None else tuple(done.state.groups) for done in self._steps[:index])
+        population, rounds = self.run_config.population, self.run_config.options.rounds
+        terms = self.mailbox.federation.terms
+        return StepRequest(terms, rounds, int(population.sizes.sum()), outcomes, step.model is not None)
+
+
+class NetworkStage:
     """Trains the clients of a stage at their sites (a `StageBackend`).
 
     Updates wait on disk until the round is complete, and are added up in the order of the sites: so the bits are those of a
