@@ -14,7 +14,7 @@ from pathlib import Path
 
 from unalike.recommendation import judgement
 from unalike.recommendation.stored_runs import FILE, StoredRuns, collect
-from unalike.recommendation.tasks import grid
+from unalike.recommendation.stored_tasks import grid
 
 
 def run(path: Path, jobs: int) -> None:

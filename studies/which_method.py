@@ -18,9 +18,9 @@ import numpy as np
 import unalike as ua
 from unalike.recommendation.regret import best_on_average, forecast
 from unalike.recommendation.stored_runs import StoredRuns
+from unalike.recommendation.stored_tasks import SOURCES
 from unalike.recommendation.task_features import TITLES, Conditions, features
 from unalike.recommendation.task_runs import SHARED
-from unalike.recommendation.tasks import SOURCES
 
 METHODS = {
     name: SHARED[name] for name in ("FedAvg", "FedProx", "SCAFFOLD", "FedNova", "FedAvgM", "FedAdagrad", "FedDyn")

@@ -17,6 +17,7 @@ from unalike import UnalikeError
 from unalike.runtime.round_loop import execute
 from unalike_studies.catalogue import STUDIES, study
 from unalike_studies.cells import CLASS_ACCURACY
+from unalike_studies.claim_verdicts import LEAST_SEEDS, NOT_RUN, Above, Same
 from unalike_studies.claims import Claim, after_round, best, gain, mean, peak, score
 from unalike_studies.layouts.tables import MethodTable
 from unalike_studies.ledger import entries, page, results_of
@@ -27,7 +28,6 @@ from unalike_studies.result_files import ESTIMATES, FOLDER, digests, gather, rea
 from unalike_studies.results import CellResult, Results
 from unalike_studies.run_study import PARTIAL, missing, run_cell, run_cells
 from unalike_studies.study import Scale, Study, Variant
-from unalike_studies.verdicts import LEAST_SEEDS, NOT_RUN, Above, Same
 
 ROOT = Path(__file__).parents[2]
 COMMON = {"data": "quadratic", "partition": "natural", "split": 1.0, "merge": False, "protocol": "server"}

@@ -17,7 +17,7 @@ PAGES = sorted({ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").r
 UNUSED = ("drawer", "drawers", "mail", "teamwork", "lesson", "lessons", "survey", "surveys", "thaw", "leash", "parcel")
 """Words of "Words we do not use" that have no other meaning here."""
 OLD_WORD = re.compile(rf"\b(?:{'|'.join(UNUSED)})\b", re.IGNORECASE)
-RIDDLE = re.compile(r"(?:What|Who|Whose|Where|How)\b")
+RIDDLE = re.compile(r"(?:What|Who|Whose|Whom|Which|Where|When|Why|How|That|Those)\b")
 
 
 def found_in(path: Path) -> list[str]:

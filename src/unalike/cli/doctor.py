@@ -169,7 +169,7 @@ def _libraries() -> tuple[dict[str, str | None], list[str]]:
 
 
 def _import_error(module: str) -> str:
-    """Why a module cannot be imported; empty if it can."""
+    """The reason why a module cannot be imported; empty if it can."""
     try:
         importlib.import_module(module)
     except Exception as error:  # whatever a broken library raises

@@ -26,7 +26,7 @@ from unalike.training.wire import SCALARS, wire
 
 
 @dataclass(frozen=True)
-class Entry:
+class MethodEntry:
     """One name of the catalogue.
 
     `down` and `up`: what a client receives and sends in a round; `server` and `client`: the state that each keeps; in units of the
@@ -56,7 +56,7 @@ def parts() -> list[str]:
 
 
 def combines(a: str, b: str) -> str | None:
-    """Why `a + b` is refused; None where they combine."""
+    """The reason why `a + b` is refused; None where they combine."""
     try:
         Method.parse(a) + Method.parse(b)
     except UnalikeError as error:
@@ -64,7 +64,7 @@ def combines(a: str, b: str) -> str | None:
     return None
 
 
-def entry(name: str) -> Entry:
+def entry(name: str) -> MethodEntry:
     """Describe a method, part or plan by its name, with its defaults."""
     text = inspect.getdoc(registry[name]) or ""
     summary = re.sub(r"\s+", " ", text.split("\n\n")[0]).strip()
@@ -74,7 +74,7 @@ def entry(name: str) -> Entry:
     method = _method(name)
     if method is None:
         nan = float("nan")
-        return Entry(name, registry.usage(name), short, source, nan, nan, nan, nan, (), ())
+        return MethodEntry(name, registry.usage(name), short, source, nan, nan, nan, nan, (), ())
     model, settings = _reference()
     size = tree.nbytes(model.params)
     facts = method.facts(Batch(torch.zeros(10, 64), torch.arange(10)), settings)
@@ -84,7 +84,7 @@ def entry(name: str) -> Entry:
     server = tree.nbytes(*initial_server_state(method, settings).part_states.values()) / size
     client = tree.nbytes(*initial_client_state(method, settings).values()) / size
     own = tuple(p for p in method.parts if p not in DEFAULTS.values())
-    return Entry(
+    return MethodEntry(
         name,
         registry.usage(name),
         short,

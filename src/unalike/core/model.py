@@ -18,7 +18,7 @@ from unalike._utils.seeds import isolated
 from unalike.core import tree
 from unalike.core.functional_module import FunctionalModule
 from unalike.core.layer_chain import LayerChain, layer_chain
-from unalike.core.norm_layers import CALL, NORMS, BatchNorm, Call, WeightedBatchNorm
+from unalike.core.norm_layers import FORWARD_PASS, NORMS, BatchNorm, ForwardPass, WeightedBatchNorm
 from unalike.core.pooling_order import pool_first
 from unalike.core.types import Context, Output, Tree
 
@@ -76,13 +76,13 @@ class Model:
             weight: [B]; rows of weight 0 are padding and do not count in the buffers. None: every row counts.
         """
         state = params | ({n: b.clone() for n, b in buffers.items()} if training else buffers)
-        call = Call(weight, mixes=self._format is torch.channels_last)
-        token = CALL.set(call)
+        call = ForwardPass(weight, mixes=self._format is torch.channels_last)
+        token = FORWARD_PASS.set(call)
         try:
             with self._rounded(training, x.device):
                 result = (self._training if training else self._evaluating)(state, self._image(x), self._extra(context))
         finally:
-            CALL.reset(token)
+            FORWARD_PASS.reset(token)
         output = result if isinstance(result, Output) else Output(_logits(result), call.features)
         if training and self.precision != "float32":
             output = output._replace(logits=output.logits.float(), features=_float(output.features))
@@ -351,7 +351,7 @@ def _instrumented(module: nn.Module, training: bool) -> nn.Module:
 
 
 def _catch(features: Tensor) -> None:
-    call = CALL.get(None)
+    call = FORWARD_PASS.get(None)
     if call is not None:
         call.features = features
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 
 @dataclass
-class Call:
+class ForwardPass:
     """Values of one forward pass for the hooks and norms inside the module.
 
     Args:
@@ -25,7 +25,7 @@ class Call:
     mixes: bool = False
 
 
-CALL: ContextVar[Call] = ContextVar("call")
+FORWARD_PASS: ContextVar[ForwardPass] = ContextVar("call")
 
 BatchNorm = nn.modules.batchnorm._BatchNorm
 NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
@@ -51,7 +51,7 @@ class WeightedBatchNorm(nn.Module):
             self.register_buffer(name, getattr(norm, name))
 
     def forward(self, x: Tensor) -> Tensor:
-        tracked, call = self.running_mean is not None, CALL.get(Call())
+        tracked, call = self.running_mean is not None, FORWARD_PASS.get(ForwardPass())
         weight = call.weight
         if x.dtype == torch.bfloat16 and not (call.mixes and weight is None):
             x = x.float()  # statistics are never rounded; torch's own kernel sums in float32

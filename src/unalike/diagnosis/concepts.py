@@ -31,7 +31,7 @@ PENALTY = 1.0
 """The ridge penalty."""
 
 
-class ClientModels(Protocol):
+class ConceptModels(Protocol):
     """One model of each client, all of the same kind, which can be tested on the samples of any client."""
 
     def losses(self, owners: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -60,7 +60,7 @@ class ClassMeans:
     classes: int
 
     def losses(self, owners: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """See `ClientModels.losses`."""
+        """See `ConceptModels.losses`."""
         rows, cell = np.arange(len(owners)), owners * self.classes + self.labels
         counts = np.bincount(cell, minlength=self.clients * self.classes)
         sums = np.stack([np.bincount(cell, column, len(counts)) for column in self.features.T], 1)
@@ -93,7 +93,7 @@ class Ridge:
     clients: int
 
     def losses(self, owners: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """See `ClientModels.losses`."""
+        """See `ConceptModels.losses`."""
         x = np.column_stack([np.ones(len(owners)), self.features])
         y = (self.targets - self.targets.mean()) / (self.targets.std() or 1)
         penalty = np.diag([0.0] + [PENALTY] * self.features.shape[1])
@@ -156,7 +156,7 @@ def concept_shift(samples: ClientSamples, features: Features | None, seed: int) 
     return ConceptShift(measure, beyond, few.names)
 
 
-def _models(samples: ClientSamples, features: np.ndarray, owners: np.ndarray, *, relabeled: int = 0) -> ClientModels:
+def _models(samples: ClientSamples, features: np.ndarray, owners: np.ndarray, *, relabeled: int = 0) -> ConceptModels:
     """The models of the clients; the first `relabeled` clients have the next class, or the opposite number, as label."""
     other = owners < relabeled
     if samples.regression:
@@ -166,7 +166,7 @@ def _models(samples: ClientSamples, features: np.ndarray, owners: np.ndarray, *,
     return ClassMeans(features, (samples.labels + other) % classes, samples.clients, classes)
 
 
-def pair_gaps(models: ClientModels, owners: np.ndarray, clients: int) -> np.ndarray:
+def pair_gaps(models: ConceptModels, owners: np.ndarray, clients: int) -> np.ndarray:
     """The mean loss that client i's model adds on client j's samples, compared with j's own model, [K, K]; NaN if untested."""
     theirs, own, comparable = models.losses(owners)
     comparable[np.arange(len(owners)), owners] = False

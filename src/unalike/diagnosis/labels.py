@@ -9,7 +9,7 @@ import numpy as np
 from unalike._utils.seeds import generator
 from unalike.data.heterogeneity import js_divergence, label_distributions
 from unalike.diagnosis.measure import NO_SKEW, RESAMPLES, SHUFFLES, Measure, bootstrap_interval, p_value
-from unalike.diagnosis.references import reference_specs, scale_of
+from unalike.diagnosis.references import reference_scale, reference_specs
 from unalike.diagnosis.samples import ClientCounts
 
 KIND = "label skew"
@@ -49,7 +49,7 @@ def label_skew(samples: ClientCounts, seed: int) -> list[Measure]:
     value = distances(counts)
     by_chance = _table(samples.with_noise(dealt(counts, rng), rng) for _ in range(SHUFFLES))
     resampled = _table(resampled_counts(counts, rng) for _ in range(RESAMPLES))
-    scale = scale_of(distances, reference_specs(samples), samples, seed)
+    scale = reference_scale(distances, reference_specs(samples), samples, seed)
     return [
         Measure(
             KIND,

@@ -9,7 +9,7 @@ import numpy as np
 from unalike._utils.seeds import generator
 from unalike.data.heterogeneity import gini
 from unalike.diagnosis.measure import RESAMPLES, Measure, t_interval
-from unalike.diagnosis.references import SIZE_SPECS, scale_of
+from unalike.diagnosis.references import SIZE_SPECS, reference_scale
 from unalike.diagnosis.samples import ClientCounts
 
 KIND = "quantity skew"
@@ -28,7 +28,7 @@ def quantity_skew(samples: ClientCounts, seed: int) -> list[Measure]:
     gini_coefficient, ratio = inequality(sizes).values()
     resampled = [inequality(sizes[rng.integers(clients, size=clients)]) for _ in range(RESAMPLES)]
     ginis, ratios = (np.array([found[name] for found in resampled]) for name in TITLES)
-    scale = scale_of(lambda counts: inequality(counts.sum(1)), SIZE_SPECS, replace(samples, noise=0.0), seed)
+    scale = reference_scale(lambda counts: inequality(counts.sum(1)), SIZE_SPECS, replace(samples, noise=0.0), seed)
     limits = {"size_gini": (0.0, (clients - 1) / clients), "size_ratio": (1.0, float("inf"))}
     low, high = t_interval(float(np.log(ratio)), np.log(ratios), clients)  # extremes skew the logarithm less
     found = {

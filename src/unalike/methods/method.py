@@ -185,7 +185,7 @@ class Method:
         return name in self.sent([name], model)
 
     def sent(self, names: Iterable[str], model: Model) -> list[str]:
-        """Those of these parameters or buffers that are sent and averaged."""
+        """The names of parameters or buffers that are sent and averaged."""
         found = [n for n in names if model.trainable(n)]
         for part in self.role(Personalizer):
             found = [n for n in found if part.shared(n, model)]

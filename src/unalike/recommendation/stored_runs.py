@@ -13,9 +13,9 @@ import numpy as np
 from unalike._utils.errors import UnalikeError
 from unalike._utils.system.process_pool import in_processes
 from unalike._utils.tensor_files import write_bytes
+from unalike.recommendation.stored_tasks import StoredTask
 from unalike.recommendation.task_features import TITLES
 from unalike.recommendation.task_runs import BASELINE, METHODS, run_task
-from unalike.recommendation.tasks import Task
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -79,7 +79,7 @@ class StoredRuns:
         return StoredRuns(self.table[self.table["task"].isin(self.tasks.index[tasks])])
 
 
-def collect(tasks: Iterable[Task], path: Path = FILE, jobs: int = 1) -> Iterator[str]:
+def collect(tasks: Iterable[StoredTask], path: Path = FILE, jobs: int = 1) -> Iterator[str]:
     """Run the tasks that a file of runs lacks, and write the file after each. Call it again to continue after an interruption.
 
     Args:

@@ -11,8 +11,8 @@ from unalike.data.population import Population
 from unalike.diagnosis.diagnose import diagnose_population
 from unalike.metrics.columns import TEST, VALIDATION
 from unalike.metrics.statistics import worst_decile
+from unalike.recommendation.stored_tasks import StoredTask
 from unalike.recommendation.task_features import Conditions, features
-from unalike.recommendation.tasks import Task
 from unalike.runtime.model_group import Diverged
 from unalike.runtime.round_loop import execute
 from unalike.runtime.run_config import prepare_run
@@ -54,7 +54,7 @@ ROUNDS, EVERY, LAST = 20, 5, 2
 BATCH_SIZE = 32
 
 
-def run_task(task: Task) -> pd.DataFrame:
+def run_task(task: StoredTask) -> pd.DataFrame:
     """Diagnose the clients of a task, tune the learning rate of every method on validation samples, and run it under fresh seeds.
 
     Returns:
@@ -81,7 +81,7 @@ def run_task(task: Task) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _score(task: Task, spec: str, clients: Population, rate: float, seed: int, split: str) -> dict[str, Any]:
+def _score(task: StoredTask, spec: str, clients: Population, rate: float, seed: int, split: str) -> dict[str, Any]:
     """Run a method once: its accuracy on the samples of a split, that of the worst clients, bytes and seconds."""
     run_config = prepare_run(
         spec,

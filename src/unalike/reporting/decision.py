@@ -197,7 +197,7 @@ def decide(rounds: pd.DataFrame, table: pd.DataFrame, columns: Columns, rules: R
 def _nothing_to_decide(
     scored: pd.DataFrame, candidates: pd.DataFrame, compared: pd.DataFrame, baseline: str, models: str
 ) -> str:
-    """Why there is no decision; empty if there is one. `models` says in words what is scored."""
+    """The reason why there is no decision; empty if there is one. `models` says in words what is scored."""
     if len(scored.index.difference([baseline])) == 0:
         return f"Nothing to compare with {baseline}: no other method has a {models} that was evaluated after training."
     if candidates.empty:

@@ -20,7 +20,7 @@ from unalike.reporting.findings import findings
 from unalike.reporting.html import fill
 from unalike.reporting.rows import rows
 from unalike.reporting.summary_columns import summary_columns
-from unalike.reporting.table import Cell, Table, number
+from unalike.reporting.table import Table, TableCell, number
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def _differences(content: JoinedContent) -> Table | None:
     if len(content.letters) > len(content.differences):  # more folders than settings: one row per folder
         lines = [("Folder", *lines[0][1:]), *lines[1:]]
         lines = list(zip(*lines))
-    return Table("Differences between the folders", lines[0], [[Cell(v, v) for v in line] for line in lines[1:]])
+    return Table("Differences between the folders", lines[0], [[TableCell(v, v) for v in line] for line in lines[1:]])
 
 
 def _ranking(pooled: Pooled, parts: dict[str, ReportContent], style: dict[str, Look]) -> dict[str, Any]:

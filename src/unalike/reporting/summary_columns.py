@@ -13,7 +13,7 @@ from unalike.reporting import wording
 from unalike.reporting.charts.palette import Look
 from unalike.reporting.content import MODELS, ReportContent
 from unalike.reporting.rows import rows
-from unalike.reporting.table import Cell, Column, Table, interval, number, words
+from unalike.reporting.table import Table, TableCell, TableColumn, interval, number, words
 
 SHOWN = (
     *("method", "model", "verdict", "score", "sd", "difference", "interval", "p", "best"),
@@ -22,7 +22,7 @@ SHOWN = (
 """The columns that a terminal and a notebook show."""
 
 
-def summary_columns(metric: Metric, baseline: str, looks: Mapping[str, Look] | None = None) -> dict[str, Column]:
+def summary_columns(metric: Metric, baseline: str, looks: Mapping[str, Look] | None = None) -> dict[str, TableColumn]:
     """Name -> column, for the rows of a summary that are scored by `metric` and compared with `baseline`."""
     level = wording.confidence(ALPHA)
     return {
@@ -37,7 +37,7 @@ def summary_columns(metric: Metric, baseline: str, looks: Mapping[str, Look] | N
         "t": number("t test, p", "p", wording.probability),
         "p": number("p, corrected", "p_holm", wording.probability),
         "exact": number("sign flips, corrected p", "p_exact", wording.probability),
-        "won": Column("Seeds won", lambda row: Cell(f"{row['won']} of {row['pairs']}", row["won"])),
+        "won": TableColumn("Seeds won", lambda row: TableCell(f"{row['won']} of {row['pairs']}", row["won"])),
         "better": number("P(better)", "better", wording.share),
         "best": number("P(best)", "probability_best", wording.chance),
         "spread": number("Spread over clients (sd)", "client_sd", metric.amount),
@@ -56,7 +56,7 @@ def verdict(row: Mapping[str, Any]) -> str:
     return str(row["verdict"] if row["role"] == CANDIDATE else row["role"])
 
 
-def model_column(content: ReportContent) -> Column:
+def model_column(content: ReportContent) -> TableColumn:
     """The kind of model that was scored; among the models in use, that of the method."""
 
     def model(row: Mapping[str, Any]) -> str:

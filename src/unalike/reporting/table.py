@@ -27,7 +27,7 @@ Get = str | Callable[[Any], Any]
 
 
 @dataclass(frozen=True)
-class Cell:
+class TableCell:
     """Text, and the value by which it is sorted; numbers are aligned right. `look` adds the swatch of a method."""
 
     text: str
@@ -40,11 +40,11 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Column:
+class TableColumn:
     """A column: its title, and the cell of a row."""
 
     title: str
-    cell: Callable[[Any], Cell]
+    cell: Callable[[Any], TableCell]
 
 
 @dataclass(frozen=True)
@@ -53,10 +53,10 @@ class Table:
 
     caption: str
     columns: Sequence[str]
-    rows: Sequence[Sequence[Cell]]
+    rows: Sequence[Sequence[TableCell]]
 
     @classmethod
-    def of(cls, caption: str, columns: Sequence[Column], rows: Iterable[Any]) -> Table:
+    def of(cls, caption: str, columns: Sequence[TableColumn], rows: Iterable[Any]) -> Table:
         """The cells of every row under the titles of the columns."""
         return cls(caption, [c.title for c in columns], [[column.cell(row) for column in columns] for row in rows])
 
@@ -76,39 +76,39 @@ class Table:
         return (*self.numeric, True).index(True)
 
 
-def words(title: str, get: Get, looks: Mapping[str, Look] | None = None) -> Column:
+def words(title: str, get: Get, looks: Mapping[str, Look] | None = None) -> TableColumn:
     """A column of text, a dash where it is empty; of methods, with their looks."""
     value = itemgetter(get) if isinstance(get, str) else get
 
-    def cell(row: Any) -> Cell:
+    def cell(row: Any) -> TableCell:
         text = str(value(row))
-        return Cell(text or MISSING, text, (looks or {}).get(text))
+        return TableCell(text or MISSING, text, (looks or {}).get(text))
 
-    return Column(title, cell)
+    return TableColumn(title, cell)
 
 
-def number(title: str, get: Get, form: Callable[[Any], str] = str) -> Column:
+def number(title: str, get: Get, form: Callable[[Any], str] = str) -> TableColumn:
     """A column of numbers, sorted by value and written by `form`; a dash where there is none."""
     value = itemgetter(get) if isinstance(get, str) else get
 
-    def cell(row: Any) -> Cell:
+    def cell(row: Any) -> TableCell:
         found = value(row)
         if found is None or math.isnan(found):
-            return Cell(MISSING, math.nan)
-        return Cell(form(found), found)
+            return TableCell(MISSING, math.nan)
+        return TableCell(form(found), found)
 
-    return Column(title, cell)
+    return TableColumn(title, cell)
 
 
-def interval(title: str, low: Get, high: Get, form: Callable[[float, float], str]) -> Column:
+def interval(title: str, low: Get, high: Get, form: Callable[[float, float], str]) -> TableColumn:
     """A column of intervals, sorted by their lower ends; a dash where there is none."""
     ends = [itemgetter(get) if isinstance(get, str) else get for get in (low, high)]
 
-    def cell(row: Any) -> Cell:
+    def cell(row: Any) -> TableCell:
         found = [end(row) for end in ends]
-        return Cell(MISSING if any(map(math.isnan, found)) else form(*found), found[0])
+        return TableCell(MISSING if any(map(math.isnan, found)) else form(*found), found[0])
 
-    return Column(title, cell)
+    return TableColumn(title, cell)
 
 
 def markdown(table: Table) -> str:

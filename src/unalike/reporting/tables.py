@@ -16,7 +16,7 @@ from unalike.reporting.charts.palette import Look
 from unalike.reporting.content import MODELS, ReportContent
 from unalike.reporting.rows import Row, rows
 from unalike.reporting.summary_columns import model_column, summary_columns
-from unalike.reporting.table import Cell, Column, Table, number, words
+from unalike.reporting.table import Table, TableCell, TableColumn, number, words
 from unalike.runtime.records.history import DIVERGED
 from unalike.runtime.stopping import ALL_DONE
 
@@ -71,7 +71,7 @@ def target(content: ReportContent, protocol: str, looks: dict[str, Look]) -> Tab
     known = summary_columns(metric, content.baseline, looks)
     columns = [
         known["method"],
-        Column("Rounds", lambda row: Cell(rounds(row), row["round"])),
+        TableColumn("Rounds", lambda row: TableCell(rounds(row), row["round"])),
         number("MB", "mb", wording.megabytes),
         known["time"],
         known["seeds"],
@@ -191,7 +191,7 @@ def facts(caption: str, values: dict[str, Any]) -> Table | None:
     return Table.of(caption, columns, values.items())
 
 
-def _table(caption: str, columns: list[Column], table: pd.DataFrame) -> Table | None:
+def _table(caption: str, columns: list[TableColumn], table: pd.DataFrame) -> Table | None:
     return None if table.empty else Table.of(caption, columns, rows(table))
 
 

@@ -380,7 +380,7 @@ def _is_evaluated(
 
 
 def _why_ended(run_config: RunConfig, history: History, stop: Ending | None) -> str:
-    """Why the run ends with the newest row; empty if it goes on."""
+    """The reason why the run ends with the newest row; empty if it goes on."""
     return run_config.ending.why(history) or ("stopped by the caller" if stop is not None and stop(history) else "")
 
 

@@ -245,7 +245,7 @@ class StopRules:
         return reasons
 
     def why(self, history: History) -> str | None:
-        """Why the run ends here; None where it does not."""
+        """The reason why the run ends here; None where it does not."""
         return next((text for text, over in self._reasons if over(history)), None)
 
     @property

@@ -1,6 +1,6 @@
 """Tuning of methods under the same budget, and their comparison before and after it.
 
 `tune.py` is `ua.tune`. `trials.py` runs the trials with `trial_runner.py`, which asks `sampler.py` (Optuna) for values, and
-`objective.py` for scores. `tuning.py` has the results, `page.py` draws them. Imports
+`tuning_score.py` for scores. `tuning.py` has the results, `page.py` draws them. Imports
 `experiments`, `reporting`, `runtime` and below. Start reading at `tune.py`.
 """

@@ -13,7 +13,7 @@ from unalike.reporting.charts.palette import looks as looks_of
 from unalike.reporting.html import fill
 from unalike.reporting.pages import Page, pages
 from unalike.reporting.panels import Panel, View
-from unalike.reporting.table import Cell, Column, Table, number, words
+from unalike.reporting.table import Table, TableCell, TableColumn, number, words
 from unalike.tuning import charts
 from unalike.tuning.trial import DIVERGED, FINISHED, PRUNED, Trial, best_of
 from unalike.tuning.tunable import LOCAL_RATE
@@ -127,9 +127,9 @@ def _trials(tuning: Tuning) -> Table:
     def saved(item: Item) -> int:
         return sum(tuning.rounds - trial.rounds for trial in item[1] if trial.end == PRUNED)
 
-    def saved_text(item: Item) -> Cell:
+    def saved_text(item: Item) -> TableCell:
         share = saved(item) / max(1, len(item[1]) * tuning.rounds)
-        return Cell(f"{saved(item)} ({wording.share(share)})", saved(item))
+        return TableCell(f"{saved(item)} ({wording.share(share)})", saved(item))
 
     columns = [
         words("Method", lambda item: item[0], _looks(tuning)),
@@ -139,7 +139,7 @@ def _trials(tuning: Tuning) -> Table:
             for title, end in (("Finished", FINISHED), ("Stopped early", PRUNED), ("Diverged", DIVERGED))
         ),
         number("Rounds", lambda item: sum(trial.rounds for trial in item[1])),
-        Column("Rounds saved", saved_text),
+        TableColumn("Rounds saved", saved_text),
         number("Time", lambda item: sum(trial.seconds for trial in item[1]), wording.duration),
     ]
     return Table.of("What the search cost", columns, tuning.trials.items())
@@ -160,10 +160,10 @@ def _sensitivity(tuning: Tuning) -> Table:
         found = best_of(item[1], metric.sign)
         return None if found is None else found.score
 
-    def near(item: Item) -> Cell:
+    def near(item: Item) -> TableCell:
         top = best(item)
         close = [score for score in scores(item) if top is not None and abs(score - top) <= _near(tuning)]
-        return Cell(f"{len(close)} of {len(item[1])}", len(close))
+        return TableCell(f"{len(close)} of {len(item[1])}", len(close))
 
     columns = [
         words("Method", lambda item: item[0], _looks(tuning)),
@@ -171,7 +171,7 @@ def _sensitivity(tuning: Tuning) -> Table:
         number("As given", lambda item: next((t.score for t in item[1] if t.number == 0), None), metric.text),
         number("Median", lambda item: score(item, len(scores(item)) // 2), metric.text),
         number("Worst", lambda item: score(item, -1), metric.text),
-        Column(f"Trials within {metric.text(_near(tuning))} of the best", near),
+        TableColumn(f"Trials within {metric.text(_near(tuning))} of the best", near),
     ]
     return Table.of("Scores of the trials on validation samples", columns, tuning.trials.items())
 

@@ -19,10 +19,10 @@ from unalike.runtime.records.history import History
 from unalike.runtime.records.run_directory import digest
 from unalike.runtime.round_loop import execute
 from unalike.runtime.run_config import RunConfig, prepare_run
-from unalike.tuning.objective import Objective
 from unalike.tuning.sampler import Pruner, next_values
 from unalike.tuning.trial import DIVERGED, FINISHED, PRUNED, End, Trial
 from unalike.tuning.tunable import Tunable, Values
+from unalike.tuning.tuning_score import TuningScore
 
 IN_ONE_PROCESS = "distributed(workers=1)"
 """The automatic choice of the executor, but no further processes."""
@@ -32,7 +32,7 @@ IN_ONE_PROCESS = "distributed(workers=1)"
 class _Watch:
     """Follows a run: keeps its scores, and ends it when it is hopeless."""
 
-    objective: Objective
+    objective: TuningScore
     rounds: int
     pruner: Pruner | None
     scores: list[tuple[int, float]] = field(default_factory=list)
@@ -64,7 +64,7 @@ class TrialRunner:
 
     methods: Mapping[str, Tunable]
     clients: Population
-    objective: Objective
+    objective: TuningScore
     seed: int
     training: Mapping[str, Any]
     prune: bool = True

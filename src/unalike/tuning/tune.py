@@ -22,13 +22,13 @@ from unalike.methods.plan import plan as plan_of
 from unalike.runtime.given_model import ModelLike
 from unalike.runtime.run_options import RunOptions
 from unalike.tuning.fresh_comparison import FreshComparison
-from unalike.tuning.objective import Objective
 from unalike.tuning.sampler import require_optuna
 from unalike.tuning.trial import Trial
 from unalike.tuning.trial_runner import TrialRunner, on_validation
 from unalike.tuning.trials import TrialBudget, run_trials
 from unalike.tuning.tunable import Tunable
 from unalike.tuning.tuning import Tuning, chosen_values
+from unalike.tuning.tuning_score import TuningScore
 
 VAL = 0.2
 """The share of the training samples that trials are scored on unless another one is given."""
@@ -145,9 +145,9 @@ class TuneRequest(TuningOptions, RoundOptions):
             raise UnalikeError(f"found budget_seconds={self.budget_seconds!r}, expected a number of seconds above 0")
 
     @cached_property
-    def goal(self) -> Objective:
+    def goal(self) -> TuningScore:
         """The objective, read."""
-        return Objective.parse(self.objective)
+        return TuningScore.parse(self.objective)
 
     @property
     def fresh_seeds(self) -> list[int]:

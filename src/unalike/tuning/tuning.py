@@ -16,11 +16,11 @@ from unalike.reporting import wording
 from unalike.reporting.charts.palette import Look
 from unalike.reporting.decision import Decision
 from unalike.reporting.table import Table, interval, number, plain, words
-from unalike.tuning.objective import Objective
 from unalike.tuning.ranking import Ranked, ranking, swapped
 from unalike.tuning.trial import DIVERGED, PRUNED, Trial, best_of
 from unalike.tuning.trials import TrialBudget, Trials
 from unalike.tuning.tunable import Tunable, Values
+from unalike.tuning.tuning_score import TuningScore
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,7 +50,7 @@ class Tuning:
     name: str
     methods: Mapping[str, Tunable]
     trials: Trials
-    objective: Objective
+    objective: TuningScore
     budget: TrialBudget
     rounds: int
     seed: int

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
+from unalike_studies.claim_verdicts import Expectation, Finding, judge
 from unalike_studies.recorded_numbers import by_round
 from unalike_studies.results import Results
-from unalike_studies.verdicts import Expectation, Finding, judge
 
 Quantity = Callable[[Results], dict[int, float]]
 """From the results of a study to seed -> value. Seeds whose cells are not stored are missing."""

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
+from unalike_studies.claim_verdicts import NOT_RUN, VERDICTS, Finding
 from unalike_studies.claims import Claim
 from unalike_studies.layouts.tables import markdown
 from unalike_studies.result_files import estimates, read
 from unalike_studies.results import Results
 from unalike_studies.study import Scale, Study
-from unalike_studies.verdicts import NOT_RUN, VERDICTS, Finding
 
 RUNS = ("paper", "small")
 """Scales that give verdicts, the more faithful one first."""

@@ -18,7 +18,7 @@ from unalike.diagnosis.samples import ClientCounts, notes_on_few, range_names
 from unalike.diagnosis.sizes import quantity_skew
 from unalike.diagnosis.training import TrainedDivision, TrainingSkew, inner_products, skew_of
 from unalike.methods.plan import Answers, steps_of
-from unalike.methods.plans.diagnosis import Diagnosis as DiagnosisPlan
+from unalike.methods.plans.diagnosis import DiagnosisPlan
 from unalike.reporting.wording import listing, plural, significant
 from unalike.runtime.finished_run import Run
 

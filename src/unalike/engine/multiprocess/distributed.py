@@ -115,7 +115,7 @@ class SharedClientStates(ClientStates):
         return {name: {n: t.to(device) for n, t in own_tree.items()} for name, own_tree in found.items()}
 
     def stacked(self, clients: Sequence[int], accepted: Mapping[int, int]) -> PartTrees:
-        """Those of clients that this process trains."""
+        """The stacked states of clients that this process trains."""
         return self._own.stacked(clients, accepted)
 
     def put_stacked(

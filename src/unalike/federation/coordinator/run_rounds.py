@@ -15,7 +15,7 @@ from unalike.federation.coordinator.operator_commands import listening
 from unalike.federation.coordinator.run_control import OperatorCommands, Stopped
 from unalike.federation.protocol.federation_file import Federation
 from unalike.federation.protocol.transport import Transport
-from unalike.methods.plans.diagnosis import Diagnosis
+from unalike.methods.plans.diagnosis import DiagnosisPlan
 from unalike.runtime.records.run_directory import RunDirectory
 from unalike.runtime.run_recorder import Run
 
@@ -60,7 +60,7 @@ def run_rounds(
                 f"stopped after round {operator.round}; `{again or f'unalike federation up {folder.path}'}` continues from there"
             )
             return None
-    if isinstance(run.run_config.plan, Diagnosis):
+    if isinstance(run.run_config.plan, DiagnosisPlan):
         write_diagnosis(folder, run, log)
     if not _without_rounds(run):
         write_report(folder, run, again or f"unalike federation up {folder.path.name}")
@@ -82,7 +82,7 @@ def last_page(folder: FederationFolder, federation: Federation) -> Path:
 
 def _without_rounds(run: Run) -> bool:
     """Whether the run is a diagnosis without rounds, which has no scores to report."""
-    return isinstance(run.run_config.plan, Diagnosis) and not run.run_config.options.rounds
+    return isinstance(run.run_config.plan, DiagnosisPlan) and not run.run_config.options.rounds
 
 
 def write_report(folder: FederationFolder, run: Run, command: str) -> None:

@@ -25,7 +25,7 @@ TAIL = 0.001
 
 
 @staged_plan
-class Diagnosis(StagedPlan):
+class DiagnosisPlan(StagedPlan):
     """Measure how clients differ from what they count, then train FedAvg for the `rounds` of the run.
 
     Every client counts its training samples by class, and by class and range along 16 random directions of its inputs, in whole

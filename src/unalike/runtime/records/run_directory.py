@@ -177,7 +177,7 @@ class RunDirectory:
 
     @property
     def diverged(self) -> str:
-        """Why no round came after the last one, in the words of the run; empty where it did not diverge."""
+        """The message of a run that diverged: why no round came after the last one; empty for other runs."""
         kinds = ("begun", "resumed", "finished", DIVERGED)
         last = [e for e in self.events if e["event"] in kinds][-1:]
         return "".join(str(e.get("why", "")) for e in last if e["event"] == DIVERGED)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import product
 
 from unalike_studies.cells import Options
+from unalike_studies.claim_verdicts import Above, Below, Same
 from unalike_studies.claims import Claim, difference, gain, peak, question, score
 from unalike_studies.layouts.sweeps import MethodSweep
 from unalike_studies.papers.fedlws_settings import (
@@ -44,7 +45,6 @@ from unalike_studies.papers.fedlws_settings import (
     with_lws,
 )
 from unalike_studies.study import Scale, Study, Variant
-from unalike_studies.verdicts import Above, Below, Same
 
 METHODS = with_lws(BASES) | {"FedLAW": LAW}
 SIZES = {"cifar100": "CIFAR-100", "tiny_imagenet": "Tiny-ImageNet"}

@@ -7,6 +7,7 @@ from itertools import product
 from typing import Any
 
 from unalike_studies.cells import Options
+from unalike_studies.claim_verdicts import Above, Below
 from unalike_studies.claims import Claim, Quantity, difference, gain, score
 from unalike_studies.layouts.figures import Curves, LabelCounts, ParameterHistogram
 from unalike_studies.layouts.recorded import RecordedCurves
@@ -38,7 +39,6 @@ from unalike_studies.papers.fedlws_settings import (
     with_lws,
 )
 from unalike_studies.study import Scale, Study, Variant
-from unalike_studies.verdicts import Above, Below
 
 LEARNED = "gamma learned from test samples"
 RATIO: Methods = {LEARNED: "fedavg + lws(beta=0, scope='model') + learned_shrinking(epochs=100)"}

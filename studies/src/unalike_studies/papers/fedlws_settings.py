@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from unalike_studies.cells import Options
+from unalike_studies.claim_verdicts import Above
 from unalike_studies.claims import OURS, Claim, gain
 from unalike_studies.layouts.figures import Curves
 from unalike_studies.layouts.tables import MethodTable
 from unalike_studies.study import Variant
-from unalike_studies.verdicts import Above
 
 PAPER = "Shi, Guo, Zhao, Li, Chang: FedLWS: Federated Learning with Adaptive Layer-wise Weight Shrinking, ICLR 2025"
 NUMBERS = (

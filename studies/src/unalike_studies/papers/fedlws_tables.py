@@ -7,6 +7,7 @@ from itertools import product
 from typing import Any
 
 from unalike_studies.cells import Options
+from unalike_studies.claim_verdicts import Above, Below
 from unalike_studies.claims import Claim, difference, recorded_mean
 from unalike_studies.layouts.recorded import RecordedCurves
 from unalike_studies.papers.fedlws_settings import (
@@ -45,7 +46,6 @@ from unalike_studies.papers.fedlws_settings import (
     with_lws,
 )
 from unalike_studies.study import Layout, Scale, Study, Variant
-from unalike_studies.verdicts import Above, Below
 
 
 def _on_cifar(

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from unalike_studies.cells import Options
+from unalike_studies.claim_verdicts import Above, Below, Expectation, Same
 from unalike_studies.claims import (
     Claim,
     Quantity,
@@ -20,7 +21,6 @@ from unalike_studies.claims import (
 from unalike_studies.layouts.figures import ClientCurves, Curves, LabelCounts
 from unalike_studies.layouts.tables import MethodTable
 from unalike_studies.study import Scale, Study
-from unalike_studies.verdicts import Above, Below, Expectation, Same
 
 PAPER = "Toward Data Heterogeneity of Federated Learning (FedMix), arXiv:2212.08944, 2022"
 NUMBERS = (

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from unalike_studies.claim_verdicts import Above, Below, Expectation, Same
 from unalike_studies.claims import Claim, gain, identity, question
 from unalike_studies.layouts.figures import Curves
 from unalike_studies.layouts.tables import MethodTable
 from unalike_studies.papers.fedmix import METHODS, PAPER
 from unalike_studies.study import Scale, Study
-from unalike_studies.verdicts import Above, Below, Expectation, Same
 
 QUADRATIC = {
     "data": "quadratic",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from unalike_studies.cells import Options
+from unalike_studies.claim_verdicts import Above, Near
 from unalike_studies.claims import EQUATIONS, OURS, Claim, difference, question
 from unalike_studies.papers.parameter_skew import (
     AT_HAND,
@@ -36,7 +37,6 @@ from unalike_studies.papers.parameter_skew import (
     table_scales,
 )
 from unalike_studies.study import Scale, Study, Variant
-from unalike_studies.verdicts import Above, Near
 
 PAIR: dict[str, str | Variant] = {PAKE: RULES[PAKE], NORMALIZED: RULES[NORMALIZED]}
 RULE = PAIR | {MEAN: "fedavg + uniform"}

@@ -6,6 +6,7 @@ from itertools import product
 from typing import Any
 
 from unalike_studies.cells import Options
+from unalike_studies.claim_verdicts import Above, Below, Same
 from unalike_studies.claims import WHOLE_MODEL, Claim, Quantity, best, difference, gain, question, recorded_mean
 from unalike_studies.layouts.client_map import ClientMap
 from unalike_studies.layouts.figures import Curves, LabelCounts
@@ -26,7 +27,6 @@ from unalike_studies.papers.parameter_skew import (
 )
 from unalike_studies.papers.skew_estimators import CNN, ESTIMATORS, FASHION, MLP, PARTITIONS, TOY, UNIFORM, with_epochs
 from unalike_studies.study import Scale, Study, Variant
-from unalike_studies.verdicts import Above, Below, Same
 
 ON_FASHION = (
     "Fashion-MNIST with a small CNN instead of CIFAR-10 with ResNet-18, and 16 rounds instead of 1000: directions carry over, "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from unalike_studies.claim_verdicts import Above, Expectation, Near
 from unalike_studies.claims import WHOLE_MODEL, Claim, Quantity, question, recorded_mean
 from unalike_studies.layouts.recorded import GroupSizes, RecordedCurves, RecordedMap, RecordedTable
 from unalike_studies.papers.fedpake import ABLATION_METHODS
@@ -23,7 +24,6 @@ from unalike_studies.papers.parameter_skew import (
     TOYS,
 )
 from unalike_studies.study import Layout, Scale, Study, Variant
-from unalike_studies.verdicts import Above, Expectation, Near
 
 RANDOM_MICRO, RANDOM_MACRO = "FedPake, random micro-classes", "FedPake, random macro-classes"
 METHODS: dict[str, str | Variant] = {

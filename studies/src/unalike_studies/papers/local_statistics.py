@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from unalike_studies.cells import CLASS_ACCURACY, Options
+from unalike_studies.claim_verdicts import Above, Below, Expectation, Near, Same
 from unalike_studies.claims import NOT_AT_HAND, Claim, Quantity, difference, gain, mean, question, score
 from unalike_studies.layouts.figures import ClassScores
 from unalike_studies.layouts.sweeps import Sweep
 from unalike_studies.layouts.tables import MethodTable
 from unalike_studies.study import Layout, Scale, Study, Variant
-from unalike_studies.verdicts import Above, Below, Expectation, Near, Same
 
 PAPER = (
     "Brannvall: Conditioning on Local Statistics for Scalable Heterogeneous Federated Learning, arXiv:2503.00378, 2025"

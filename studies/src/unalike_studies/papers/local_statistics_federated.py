@@ -7,6 +7,7 @@ from itertools import product
 from typing import Any
 
 from unalike_studies.cells import Options
+from unalike_studies.claim_verdicts import Above, Below, Expectation, Near, Same
 from unalike_studies.claims import OURS, Claim, gain, question, score
 from unalike_studies.layouts.figures import Curves
 from unalike_studies.layouts.tables import MethodTable
@@ -30,7 +31,6 @@ from unalike_studies.papers.local_statistics import (
     rmse_gain,
 )
 from unalike_studies.study import Layout, Scale, Study, Variant
-from unalike_studies.verdicts import Above, Below, Expectation, Near, Same
 
 PASSES: dict[str, Any] = SHORT | {"rounds": 150, "evaluate_every": 10}
 """With a fifth of the clients as many steps as 30 epochs with all clients."""

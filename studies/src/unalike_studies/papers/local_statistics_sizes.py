@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from unalike_studies.cells import Options
+from unalike_studies.claim_verdicts import Above, Same
 from unalike_studies.claims import Claim, gain
 from unalike_studies.layouts.sweeps import Sweep
 from unalike_studies.layouts.tables import MethodTable
 from unalike_studies.papers.local_statistics import ADAM, COMMON, CONDITIONED, ENSEMBLE, FULL_BATCH, NUMBERS, PAPER
 from unalike_studies.study import Scale, Study, Variant
-from unalike_studies.verdicts import Above, Same
 
 MIDDLE: Mapping[str, int] = {"clusters": 3, "points": 100, "features": 10, "clients": 20}
 """The setting that all sweeps share; clients are those of one cluster."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from itertools import product
 
+from unalike_studies.claim_verdicts import Above, Near, Same
 from unalike_studies.claims import Claim, Quantity, best, difference, question, score
 from unalike_studies.layouts.figures import Curves
 from unalike_studies.layouts.tables import MethodTable
 from unalike_studies.study import Scale, Study
-from unalike_studies.verdicts import Above, Near, Same
 
 PAPER = "Li, Diao, Chen, He: Federated Learning on Non-IID Data Silos: An Experimental Study, ICDE 2022, table 3"
 NUMBERS = (

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from typing import Any
 
 from unalike_studies.cells import Options
+from unalike_studies.claim_verdicts import Above, Same
 from unalike_studies.claims import Claim, Quantity, best, difference, gain, score
 from unalike_studies.layouts.figures import Curves, LabelCounts
 from unalike_studies.layouts.tables import ClientSpread, Costs, MethodTable
 from unalike_studies.study import Scale, Variant
-from unalike_studies.verdicts import Above, Same
 
 FEDSA = "Wang, Liao, Yuan, Zhang: The Key of Parameter Skew in Federated Learning (FedSA), arXiv:2408.11278v1, 2024"
 FEDPAKE = "Liao, Wang, Yuan, Zhang: The Key of Parameter Skew in Federated Learning (FedPake), arXiv:2408.11278v2, 2025"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from unalike_studies.claim_verdicts import Above, Near
 from unalike_studies.claims import Claim, difference, peak
 from unalike_studies.layouts.figures import Curves
 from unalike_studies.layouts.tables import MethodTable
 from unalike_studies.study import Scale, Study, Variant
-from unalike_studies.verdicts import Above, Near
 
 PAPER = "Zhang et al.: PFLlib: A Beginner-Friendly and Comprehensive Personalized Federated Learning Library, JMLR 2025"
 NUMBERS = (

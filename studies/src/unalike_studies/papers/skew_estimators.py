@@ -6,6 +6,7 @@ from itertools import product
 from typing import Any
 
 from unalike_studies.cells import Options
+from unalike_studies.claim_verdicts import Above, Same
 from unalike_studies.claims import Claim, gain, question
 from unalike_studies.layouts.explained_gains import ExplainedGains, explained_by
 from unalike_studies.layouts.figures import Curves
@@ -13,7 +14,6 @@ from unalike_studies.layouts.recorded import RecordedCurves
 from unalike_studies.layouts.tables import MethodTable
 from unalike_studies.papers.parameter_skew import FEDPAKE, LAST, NORMALIZED, PAKE, RULES, SA
 from unalike_studies.study import Scale, Study, Variant
-from unalike_studies.verdicts import Above, Same
 
 QUANTITIES = ("skewness", "cv", "squared_deviation")
 """Recorded along the way of the mean; they may explain the gains of other estimators."""

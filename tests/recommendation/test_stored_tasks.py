@@ -7,8 +7,8 @@ import torch
 import unalike as ua
 from unalike.recommendation import task_runs
 from unalike.recommendation.stored_runs import RESULTS, StoredRuns, collect
+from unalike.recommendation.stored_tasks import StoredTask, grid, with_concepts
 from unalike.recommendation.task_features import TITLES
-from unalike.recommendation.tasks import Task, grid, with_concepts
 
 EMBEDDED = ("digits", "breast_cancer", "synthetic", "glyphs")
 
@@ -37,7 +37,7 @@ def test_with_concepts_group_has_the_next_class():
 def test_run_task_gives_a_row_per_method_and_fresh_seed(monkeypatch):
     monkeypatch.setattr(task_runs, "METHODS", {"FedAvg": "fedavg", "local only": "local_only"})
     monkeypatch.setattr(task_runs, "ROUNDS", 10)
-    task = Task("digits", "label skew", "dirichlet(alpha=0.3)", 5, 1.0, 1, "linear")
+    task = StoredTask("digits", "label skew", "dirichlet(alpha=0.3)", 5, 1.0, 1, "linear")
     table = task_runs.run_task(task)
     assert list(table["seed"]) == [0, 1, 0, 1] and set(RESULTS) < set(table)
     assert table["accuracy"].between(0.2, 1).all() and (table["worst_decile"] <= table["accuracy"] + 0.05).all()
@@ -53,13 +53,13 @@ def test_run_task_run_that_diverges_scores_zero(monkeypatch):
 
     monkeypatch.setattr(task_runs, "METHODS", {"FedAvg": "fedavg"})
     monkeypatch.setattr(task_runs, "execute", diverged)
-    table = task_runs.run_task(Task("digits", "none", "iid", 5, 1.0, 1, "linear"))
+    table = task_runs.run_task(StoredTask("digits", "none", "iid", 5, 1.0, 1, "linear"))
     assert (table["accuracy"] == 0).all() and table["bytes"].isna().all()
 
 
 def test_collect_finished_tasks_are_not_run_again(planted, tmp_path):
     path = tmp_path / "runs.parquet"
-    task = Task("digits", "none", "iid", 5, 1.0, 1, "linear")
+    task = StoredTask("digits", "none", "iid", 5, 1.0, 1, "linear")
     planted.table.assign(task=task.name).to_parquet(path)
     before = path.read_bytes()
     assert list(collect([task], path)) == [] and path.read_bytes() == before

@@ -21,7 +21,7 @@ SAMPLES = 1600
 
 
 @dataclass(frozen=True)
-class Task:
+class StoredTask:
     """A data set, its division among clients, and the conditions of training.
 
     Attributes:
@@ -150,7 +150,7 @@ DRAWS = 2
 """Number of tasks with the same data set and partition."""
 
 
-def grid() -> list[Task]:
+def grid() -> list[StoredTask]:
     """All tasks: every data set under every partition that suits it; the other conditions are drawn from fixed seeds.
 
     The order is drawn as well, so that the first tasks are of all kinds.
@@ -159,7 +159,7 @@ def grid() -> list[Task]:
     return [tasks[place] for place in generator(0, "order").permutation(len(tasks))]
 
 
-def _each_once(draw: int) -> Iterator[Task]:
+def _each_once(draw: int) -> Iterator[StoredTask]:
     """One task for each data set and each partition that suits it."""
     for data in SOURCES:
         for kind, specs in KINDS.items():
@@ -179,11 +179,11 @@ def _suits(data: str, spec: str) -> bool:
     return data != "synthetic" or "iid" not in spec  # its clients differ by themselves
 
 
-def _drawn(data: str, kind: str, spec: str, draw: int) -> Task:
+def _drawn(data: str, kind: str, spec: str, draw: int) -> StoredTask:
     """A task with this division, and other conditions that are drawn."""
     rng = generator(0, f"task {data} {spec}", draw)
     models = (*MODELS, CNN[data]) if data in CNN else MODELS
-    return Task(
+    return StoredTask(
         data,
         kind,
         spec,

@@ -9,7 +9,7 @@ import pytest
 import unalike as ua
 from unalike.metrics.columns import derived
 from unalike.runtime.records.history import History
-from unalike.tuning.objective import Objective
+from unalike.tuning.tuning_score import TuningScore
 
 ROUNDS = pd.DataFrame(
     {
@@ -45,26 +45,26 @@ CLIENTS = pd.DataFrame(
     ],
 )
 def test_objective_scores_runs(text, expected):
-    found = Objective.parse(text).of_runs(ROUNDS, CLIENTS, derived(ROUNDS))
+    found = TuningScore.parse(text).of_runs(ROUNDS, CLIENTS, derived(ROUNDS))
     assert {method: value for (method, _), value in found.items()} == pytest.approx(expected)
 
 
 def test_objective_scores_the_newest_round():
     clients = [{"round": 2, "accuracy": v} for v in (0.2, 0.8)]
     history = History([{"round": 2, "accuracy": 0.5, "loss": 1.0}], clients, derived(["round", "accuracy", "loss"]))
-    assert Objective.parse(None).of_round(history) == 0.5
-    assert Objective.parse("worst_decile").of_round(history) == 0.2
+    assert TuningScore.parse(None).of_round(history) == 0.5
+    assert TuningScore.parse("worst_decile").of_round(history) == 0.2
 
 
 def test_metric_of_the_objective_comes_first():
-    assert Objective.parse("worst_decile_macro_f1").metrics(("roc_auc",)) == ("macro_f1", "roc_auc")
-    assert Objective.parse("worst_decile").metrics(("roc_auc",)) == ("roc_auc",)
+    assert TuningScore.parse("worst_decile_macro_f1").metrics(("roc_auc",)) == ("macro_f1", "roc_auc")
+    assert TuningScore.parse("worst_decile").metrics(("roc_auc",)) == ("roc_auc",)
 
 
 @pytest.mark.parametrize("text", ["worst_quartile", "personality", "accuracy_worst_decile"])
 def test_unknown_objective_is_refused(text):
     with pytest.raises(ua.UnalikeError, match=f"objective='{text}'"):
-        Objective.parse(text)
+        TuningScore.parse(text)
 
 
 @pytest.mark.parametrize("objective", ["worst_decile", "macro_f1", "personal_accuracy"])

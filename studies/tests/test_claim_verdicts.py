@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from unalike_studies.verdicts import Above, Below, Near, Same, judge
+from unalike_studies.claim_verdicts import Above, Below, Near, Same, judge
 
 # Three values: the interval is mean ± 4.3027 s / sqrt(3); for 1, 2, 3 it is 2 ± 2.4841.
 ONE_TWO_THREE = [1.0, 2.0, 3.0]

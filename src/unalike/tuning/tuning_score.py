@@ -25,7 +25,7 @@ PERSONAL, WORST_DECILE = "personal_", "worst_decile_"
 
 
 @dataclass(frozen=True)
-class Objective:
+class TuningScore:
     """A score of a run and its better direction.
 
     Attributes:
@@ -41,7 +41,7 @@ class Objective:
     worst: bool = False
 
     @classmethod
-    def parse(cls, text: str | None) -> Objective:
+    def parse(cls, text: str | None) -> TuningScore:
         """Read `accuracy`, `worst_decile`, `worst_decile_macro_f1`, `personal_accuracy`, `personal_worst_decile` and the like.
 
         Raises `UnalikeError` for anything else.
