@@ -1,4 +1,4 @@
-"""Run the tasks that recommendations are learnt from, and judge the ways to choose a method on them.
+"""Run the tasks that recommendations are learned from, and judge the ways to choose a method on them.
 
     UNALIKE_DATA=data python studies/collect_tasks.py --jobs 2
 

@@ -128,7 +128,7 @@ def _recommended(found: dict[Case, dict[str, Any]]) -> list[str]:
     return [
         *lines,
         "",
-        f"Regret in points; learnt from {' or '.join(map(str, tasks))} stored tasks of other data sets.",
+        f"Regret in points; learned from {' or '.join(map(str, tasks))} stored tasks of other data sets.",
     ]
 
 

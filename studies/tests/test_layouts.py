@@ -3,7 +3,7 @@
 import pytest
 
 from unalike.reporting.charts import matplotlib_figures, plotly_figures
-from unalike_studies.layouts.figures import ClassScores, ClientCurves, Curves, LabelCounts
+from unalike_studies.layouts.figures import ClassScores, ClientCurves, Curves, LabelBubbles
 from unalike_studies.layouts.looks import write
 from unalike_studies.layouts.sweeps import MethodSweep, Sweep
 from unalike_studies.layouts.tables import MethodTable
@@ -66,10 +66,10 @@ def test_class_scores_are_one_point_for_each_class_that_is_shown():
 
 
 def test_label_counts_say_how_skewed_each_client_is():
-    assert LabelCounts("labels").table(RESULTS)[1:] == [["few", "0", "3", "1", "1.00"], ["few", "1", "2", "2", "0.50"]]
+    assert LabelBubbles("labels").table(RESULTS)[1:] == [["few", "0", "3", "1", "1.00"], ["few", "1", "2", "2", "0.50"]]
 
 
-@pytest.mark.parametrize("layout", [Curves("accuracy, %"), ClientCurves("accuracy, %", "a"), LabelCounts("labels")])
+@pytest.mark.parametrize("layout", [Curves("accuracy, %"), ClientCurves("accuracy, %", "a"), LabelBubbles("labels")])
 def test_figure_is_written_as_svg_pdf_and_html(layout, tmp_path):
     svg, pdf, html = write(layout.figure(RESULTS), layout.name, tmp_path)
     assert svg.read_text().lstrip().startswith("<?xml") and pdf.read_bytes().startswith(b"%PDF")

@@ -28,7 +28,7 @@ FOREIGN = {
     "folder": "out",
     "validation": "val",
 }
-"""Keywords that people know from elsewhere, and ours."""
+"""Keywords that users know from other libraries -> the keywords here."""
 
 
 def check_keywords(owner: str, given: Iterable[str], known: Collection[str], work: Collection[str] = ()) -> None:

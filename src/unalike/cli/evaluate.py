@@ -64,15 +64,15 @@ def command(
     else:
         if not (folder / "plan.json").exists():
             raise UnalikeError(f"{folder} has no partition plan, so the clients' samples are unknown; give --data")
-        people = apply_plan(PartitionPlan.load(folder / "plan.json"), own_data(folder, config, data_dir))
-        chosen = range(len(people)) if client is None else [client_index(people, client)]
-        test = Ragged.of(people.test[k] for k in chosen)
+        population = apply_plan(PartitionPlan.load(folder / "plan.json"), own_data(folder, config, data_dir))
+        chosen = range(len(population)) if client is None else [client_index(population, client)]
+        test = Ragged.of(population.test[k] for k in chosen)
         owner = np.repeat(np.arange(len(chosen)), test.sizes)
-        scores = score(people.task, predict, people.x[test.values], people.y[test.values], owner)
-        found = per_client(people.task, scores, len(chosen))
-        rows = dict(zip([people.names[k] for k in chosen], found, strict=True))
+        scores = score(population.task, predict, population.x[test.values], population.y[test.values], owner)
+        found = per_client(population.task, scores, len(chosen))
+        rows = dict(zip([population.names[k] for k in chosen], found, strict=True))
         if client is None:
-            rows["all"] = measure(people.task, scores)
+            rows["all"] = measure(population.task, scores)
     metrics = [KNOWN[name] for name in next(iter(rows.values()))]
     note_shared_model(config, client)
     cells = [[name, *(metric.text(values[metric.column]) for metric in metrics)] for name, values in rows.items()]

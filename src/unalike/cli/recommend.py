@@ -1,4 +1,4 @@
-"""`unalike recommend`: methods to try on some clients, learnt from stored runs."""
+"""`unalike recommend`: methods to try on some clients, learned from stored runs."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def start_from(model: Model, path: str | Path, partial: bool = False) -> tuple[M
         )
     broken = next((n for n, t in fitting.items() if not t.isfinite().all()), None)
     if broken is not None:
-        raise UnalikeError(f"{path}: {broken} has numbers that are not finite; expected a checkpoint of a sound model")
+        raise UnalikeError(f"{path}: {broken} has numbers that are not finite; expected finite numbers only")
     return model.starting_from(fitting), Start(str(path), partial, _summary(own, stored, fitting))
 
 

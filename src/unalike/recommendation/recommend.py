@@ -1,4 +1,4 @@
-"""`ua.recommend`: methods for some clients, learnt from stored runs."""
+"""`ua.recommend`: methods for some clients, learned from stored runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tasks whose runs recommendations are learnt from: data sets, divided in ways of known kind and strength."""
+"""The tasks whose runs recommendations are learned from: data sets, divided in ways of known kind and strength."""
 
 from __future__ import annotations
 

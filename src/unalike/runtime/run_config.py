@@ -134,12 +134,16 @@ class RunConfig:
     @property
     def plan_inputs(self) -> PlanInputs:
         """The inputs that a plan builds its stages from."""
-        people, options = self.population, self.options
-        clusters = people.clusters if people.clusters is not None or people.plan is None else people.plan.clusters
-        samples = int(people.sizes.sum())
+        population, options = self.population, self.options
+        clusters = (
+            population.clusters
+            if population.clusters is not None or population.plan is None
+            else population.plan.clusters
+        )
+        samples = int(population.sizes.sum())
         known = self.settings
         return PlanInputs(
-            len(people), options.rounds, self.model, options.seed, samples, clusters, _batch(self.proxy), known.task
+            len(population), options.rounds, self.model, options.seed, samples, clusters, _batch(self.proxy), known.task
         )
 
     @cached_property

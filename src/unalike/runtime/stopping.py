@@ -258,5 +258,5 @@ class StopRules:
             return None
         return (
             f"the stop rule {self.stop!r} reads test samples, for want of validation samples: what the run costs until then is "
-            "sound, its final score is flattered. Give val= to avoid it"
+            "correct, its final score is flattered. Give val= to avoid it"
         )

@@ -139,7 +139,7 @@ class UpdateSums:
         update: sum_k c_k update_k; empty before the first update.
         buffers: sum_k p_k buffers_k; of integer buffers the maximum.
         folded: Sum of each part's `fold`, by the part's name.
-        taken: The client updates without update, buffers and messages; None if no sound one has arrived.
+        taken: The client updates without update, buffers and messages; None if no valid one has arrived.
         refused: Client -> why its update does not count.
         sent: Bytes of one client's update.
     """
@@ -156,7 +156,7 @@ class StreamingSum:
     """Adds up client updates as they arrive: the memory of one model for any number of clients.
 
     `shares` are the factors of the clients. For a linear method they follow from numbers that are known before the clients
-    answer (`server_update.sum_weights`). An update that is not sound is left out; `server_update.advance_from_sums` corrects the
+    answer (`server_update.sum_weights`). An invalid update is left out; `server_update.advance_from_sums` corrects the
     factors of the others.
 
     Sums depend on the order of addition: add in a fixed order to get the same bits twice.
@@ -185,7 +185,7 @@ class StreamingSum:
 
     @profiled_function("aggregation")
     def add(self, ids: Sequence[int], client_update: ClientUpdate, summed: bool = False) -> None:
-        """Add the stacked updates of `ids`; see `UpdateSink.add`. Updates that are not sound are left out and noted."""
+        """Add the stacked updates of `ids`; see `UpdateSink.add`. Invalid updates are left out and noted."""
         mine = self.shares.of(ids)
         total = tree.row(client_update.update, 0) if summed else self._finite_sum(mine.coefficients, client_update)
         # a finite sum has finite terms: then the updates need not be read again to find faults

@@ -65,7 +65,7 @@ class ClientStates:
         return {name: tree.row(t, 0) for name, t in self.stacked([client], {client: accepted}).items()}
 
     def put(self, client: int, round: int, client_state: PartTrees, accepted: int | None) -> None:
-        """Keep what the client made in `round`, beside the version that stands; forget every other one of it."""
+        """Keep the client's state of `round` beside the accepted version; drop all other versions."""
         stacked = {name: tree.map(lambda t: t.unsqueeze(0), held) for name, held in client_state.items()}
         self.put_stacked([client], round, stacked, {} if accepted is None else {client: accepted})
 

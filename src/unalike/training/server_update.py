@@ -90,9 +90,9 @@ def advance_from_sums(
     """`advance` of a linear method from the sums of a `StreamingSum` with the factors `given`; also returns the cohort's numbers.
 
     A refused update changes the weights of the others, mostly all of them by one factor. If not (FedDisco), the result is None:
-    then the clients with sound updates have to train again, with new factors.
+    then the clients with valid updates have to train again, with new factors.
     """
-    assert sums.taken is not None  # at least one update was sound
+    assert sums.taken is not None  # at least one update was valid
     ids, numbers = sums.taken
     cohort = Cohort(tuple(ids), numbers, population, folded=True)
     exact, given = sum_weights(method, settings, state, cohort), given.of(cohort.ids)

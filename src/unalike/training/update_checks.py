@@ -13,9 +13,9 @@ from unalike.core.types import ClientUpdate, Tree
 
 
 def find_faults(ids: Sequence[int], client_update: ClientUpdate) -> dict[int, str]:
-    """Client -> why its update cannot count, for the updates of `ids` stacked along a leading [K]; empty if all are sound."""
+    """Client -> why its update cannot count, for the updates of `ids` stacked along a leading [K]; empty if all are valid."""
     values = _values(client_update)
-    if float(torch.minimum(client_update.size, client_update.steps).min()) > 0 and _all_sound(
+    if float(torch.minimum(client_update.size, client_update.steps).min()) > 0 and _all_valid(
         values
     ):  # the least of NaN is NaN
         return {}
@@ -30,8 +30,8 @@ def find_faults(ids: Sequence[int], client_update: ClientUpdate) -> dict[int, st
     return found
 
 
-def _all_sound(values: Tree) -> bool:
-    """Whether all values are sound, by one sum over everything: it is not finite if any value is not."""
+def _all_valid(values: Tree) -> bool:
+    """Whether all values are finite, by one sum over everything: it is not finite if any value is not."""
     floats = [
         t.sum(dtype=torch.promote_types(t.dtype, torch.float32)) for t in values.values() if t.is_floating_point()
     ]
@@ -55,10 +55,10 @@ def _finite(tensor: Tensor) -> Tensor:
     NaN and infinities survive a sum, which is cheap; only where a sum is not finite are the entries themselves looked at.
     """
     flat = tree.matrix(tensor)
-    sound = torch.isfinite(flat.sum(1))
-    doubtful = (~sound).nonzero().flatten()
-    sound[doubtful] = torch.isfinite(flat[doubtful]).all(1)
-    return sound
+    finite = torch.isfinite(flat.sum(1))
+    doubtful = (~finite).nonzero().flatten()
+    finite[doubtful] = torch.isfinite(flat[doubtful]).all(1)
+    return finite
 
 
 def _not_negative(tensor: Tensor) -> Tensor:

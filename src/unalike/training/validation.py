@@ -21,7 +21,7 @@ class RefusedUpdate(UnalikeError):
 
 
 def refusals(cohort: Cohort) -> dict[int, str]:
-    """Client number -> why its update is refused; empty if all are sound."""
+    """Client number -> why its update is refused; empty if all are valid."""
     return find_faults(cohort.ids, cohort.stacked)
 
 

@@ -108,7 +108,7 @@ class TableSummary:
     categories: tuple[CategoryCounts, ...] = ()
 
     def text(self) -> str:
-        """The summary as JSON text, for people to read."""
+        """The summary as JSON text, indented."""
         return json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n"
 
     def save(self, path: Path) -> None:

@@ -270,9 +270,9 @@ class RoundRequests(Requests[SiteReply]):
         samples = int(plan.groups[name].samples[client])
         steps = expected_steps(plan.stage.method, plan.settings, samples)
         if name not in self._expected:
-            broadcast, people = plan.groups[name].broadcast, plan.population
+            broadcast, population = plan.groups[name].broadcast, plan.population
             someone = next(iter(broadcast.own), 0)
-            sample = Batch(people.x[:1], people.y[:1])
+            sample = Batch(population.x[:1], population.y[:1])
             self._expected[name] = expected_update(
                 plan.stage.method, plan.settings, broadcast.to(someone), placeholder_context(self._state), sample
             )
@@ -290,8 +290,8 @@ class RoundRequests(Requests[SiteReply]):
     def _tallies(self, found: Any, client: int) -> SplitSums:
         if not isinstance(found, dict) or set(found) != {"test", "val"}:
             raise RefusedUpdate("tallies of other samples than those of test and val")
-        people = self.plan.population
-        classes = max(2, len(people.classes or ()))
-        sizes = {"test": int(people.test.sizes[client]), "val": int(people.val.sizes[client])}
+        population = self.plan.population
+        classes = max(2, len(population.classes or ()))
+        sizes = {"test": int(population.test.sizes[client]), "val": int(population.val.sizes[client])}
         own = self.plan.metrics
-        return {part: MetricSums.read(found[part], people.task, n, classes, own) for part, n in sizes.items()}
+        return {part: MetricSums.read(found[part], population.task, n, classes, own) for part, n in sizes.items()}

@@ -40,7 +40,7 @@ class UpdateStore:
         return nested(stack)
 
     def clear(self) -> None:
-        """Forget all of them."""
+        """Drop all stored updates."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _file(self, client: int) -> Path:

@@ -150,7 +150,7 @@ class ClassScores:
 
 
 @dataclass(frozen=True)
-class LabelCounts:
+class LabelBubbles:
     """One panel per setting: the training samples of each client (row) and class (column) under the first seed."""
 
     title: str

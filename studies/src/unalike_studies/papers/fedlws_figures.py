@@ -9,7 +9,7 @@ from typing import Any
 from unalike_studies.cells import Options
 from unalike_studies.claim_verdicts import Above, Below
 from unalike_studies.claims import Claim, Quantity, difference, gain, score
-from unalike_studies.layouts.figures import Curves, LabelCounts, ParameterHistogram
+from unalike_studies.layouts.figures import Curves, LabelBubbles, ParameterHistogram
 from unalike_studies.layouts.recorded import RecordedCurves
 from unalike_studies.layouts.scatter import DataAgainstUpdates, RecordedScatter, TransportAgainstUpdates
 from unalike_studies.layouts.sweeps import MethodSweep, Sweep
@@ -235,7 +235,7 @@ DIVERGENCE_STUDY = Study(
         )
         for what, layout in {"labels": DIVERGENCE, "samples, by optimal transport,": TRANSPORT}.items()
     ),
-    (DIVERGENCE, TRANSPORT, LabelCounts("Samples by client and class")),
+    (DIVERGENCE, TRANSPORT, LabelBubbles("Samples by client and class")),
     NUMBERS
     + " Labels diverge by the total variation of their distributions, which is the cost of optimal transport between them "
     "where every change of class costs the same. Samples are moved with their labels: the cost is the mean squared difference of "
@@ -293,7 +293,7 @@ LABELS_STUDY = Study(
         "paper": Scale({"FedAvg": "fedavg"}, CIFARS, PAPERS_OWN | ONE_ROUND, seeds=(0,)),
     },
     (),
-    (LabelCounts("Samples by client and class"),),
+    (LabelBubbles("Samples by client and class"),),
     NUMBERS,
 )
 

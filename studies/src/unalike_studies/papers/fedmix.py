@@ -18,7 +18,7 @@ from unalike_studies.claims import (
     question,
     score,
 )
-from unalike_studies.layouts.figures import ClientCurves, Curves, LabelCounts
+from unalike_studies.layouts.figures import ClientCurves, Curves, LabelBubbles
 from unalike_studies.layouts.tables import MethodTable
 from unalike_studies.study import Scale, Study
 
@@ -242,7 +242,7 @@ STUDIES = (
             for name, scale in _scales({"FedAvg": "fedavg"}, SKEWS | MIXES).items()
         },
         (),
-        (LabelCounts("Samples by client and class"),),
+        (LabelBubbles("Samples by client and class"),),
         NUMBERS,
     ),
     Study(

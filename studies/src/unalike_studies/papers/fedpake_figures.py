@@ -9,7 +9,7 @@ from unalike_studies.cells import Options
 from unalike_studies.claim_verdicts import Above, Below, Same
 from unalike_studies.claims import WHOLE_MODEL, Claim, Quantity, best, difference, gain, question, recorded_mean
 from unalike_studies.layouts.client_map import ClientMap
-from unalike_studies.layouts.figures import Curves, LabelCounts
+from unalike_studies.layouts.figures import Curves, LabelBubbles
 from unalike_studies.layouts.parameter_values import Kernel, ParameterValues
 from unalike_studies.layouts.recorded import RecordedCurves
 from unalike_studies.layouts.sweeps import MethodSweep
@@ -97,7 +97,7 @@ SKEW = Study(
         )
     ),
     (
-        LabelCounts("Samples by client and class"),
+        LabelBubbles("Samples by client and class"),
         RecordedCurves("skewness over clients", "skewness"),
         RecordedCurves("coefficient of variation over clients", "cv"),
         RecordedCurves("squared deviation over clients", "squared_deviation"),

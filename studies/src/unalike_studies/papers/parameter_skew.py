@@ -8,7 +8,7 @@ from typing import Any
 from unalike_studies.cells import Options
 from unalike_studies.claim_verdicts import Above, Same
 from unalike_studies.claims import Claim, Quantity, best, difference, gain, score
-from unalike_studies.layouts.figures import Curves, LabelCounts
+from unalike_studies.layouts.figures import Curves, LabelBubbles
 from unalike_studies.layouts.tables import ClientSpread, Costs, MethodTable
 from unalike_studies.study import Scale, Variant
 
@@ -150,6 +150,6 @@ SPREAD = ClientSpread("Differences between clients: deviation of accuracy, and t
 COSTS = Costs("Cost: time of a round, rounds within 0.5 points of the final mean, parameters sent", last=LAST)
 CURVES = Curves("accuracy, %")
 LOSS = Curves("loss", "loss", scale=1, name="loss")
-BUBBLES = LabelCounts("Samples by client and class")
+BUBBLES = LabelBubbles("Samples by client and class")
 LAYOUTS = (TABLE, SPREAD, COSTS, CURVES, LOSS)
 """The layouts of a table with shared models alone."""
