@@ -11,7 +11,7 @@ import torch
 from unalike.diagnosis.features import SlicedDistance
 from unalike.diagnosis.from_counts.histogram_distance import ClientHistograms, dealt, distances, histogram_skew, moved
 from unalike.diagnosis.from_counts.privacy import epsilon
-from unalike.methods.plans.diagnosis import quantiles, spanned
+from unalike.methods.plans.diagnosis_plan import quantiles, spanned
 from unalike.methods.plans.histograms import MAGNITUDES, magnitude_edges
 
 

@@ -46,7 +46,7 @@ def loops(module: str) -> ModuleType | None:
 
 
 def _tell_of_compiling() -> None:
-    """Tell a person who looks on, in the process that leads the run."""
+    """Print a note on standard error, in the process that leads the run."""
     terminal = sys.__stderr__  # while a bar is shown, `sys.stderr` stands for it
     if _leads() and (in_notebook() or (terminal is not None and terminal.isatty())):
         print("compiling loops for this processor: about 20 seconds, once on this machine", file=sys.stderr, flush=True)

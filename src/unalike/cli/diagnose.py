@@ -34,9 +34,9 @@ def command(
     unalike diagnose --data visits.csv --target outcome --group hospital --rounds 5 --out diagnosis
     unalike diagnose --data digits --partition 'rotation(degrees=90)' --clients 12 --out diagnosis
 
-    Each number comes with a 95 % interval over other clients of the same kind, and with its scale: the same number for known
-    divisions of the same samples among as many clients. --rounds and the options of local training add how the clients pull apart
-    in training. With --out, a page with charts and a file of all numbers are written. The sites of a federation make the same page
+    Each number comes with a 95 % interval over other clients of the same kind, and with its reference scale: the same number for
+    known divisions of the same samples among as many clients. --rounds and the options of local training add measures of client
+    drift. With --out, a page with charts and a file of all numbers are written. The sites of a federation make the same page
     with `unalike federation init ... --method diagnosis`, and their samples stay where they are.
     """
     from unalike._utils.progress import progress_bar

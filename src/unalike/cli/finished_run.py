@@ -93,7 +93,7 @@ def _shared_model(folder: Path) -> tuple[Predict, dict[str, Any]]:
 def _check_shared(folder: Path, config: dict[str, Any], model: Model) -> None:
     """Raise `UnalikeError` if the clients of a run have no shared model that can be evaluated without them."""
     from unalike.methods.plan import method_of, plan
-    from unalike.methods.plans.references import Centralised
+    from unalike.methods.plans.pooled_training import Centralised
 
     private, ran = "", None
     with suppress(UnalikeError):  # the method may consist of parts that only a program knows

@@ -40,7 +40,8 @@ def command(
 ) -> None:
     """Tune methods under the same budget, then compare them before and after.
 
-    Every method gets as many trials of --rounds rounds. Tuned are the local learning rate and what its parts declare.
+    Every method gets as many trials of --rounds rounds. The local learning rate and the fields of parts that declare a search
+    space are tuned.
 
     \b
     unalike tune --data digits --method fedavg --method scaffold --trials 20 --rounds 30 --out tuned

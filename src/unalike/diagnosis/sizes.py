@@ -9,7 +9,7 @@ import numpy as np
 from unalike._utils.seeds import generator
 from unalike.data.heterogeneity import gini
 from unalike.diagnosis.measure import RESAMPLES, Measure, t_interval
-from unalike.diagnosis.references import SIZE_SPECS, reference_scale
+from unalike.diagnosis.reference_divisions import SIZE_SPECS, reference_scale
 from unalike.diagnosis.samples import ClientCounts
 
 KIND = "quantity skew"

@@ -32,7 +32,7 @@ from unalike.data.population import Population
 from unalike.data.ragged import NumberedNames, Ragged
 from unalike.diagnosis.clusters import Clusters, clusters_of
 from unalike.diagnosis.measure import NO_SKEW, RESAMPLES, Measure, bootstrap_interval, shuffled_within
-from unalike.diagnosis.references import divided, reference_specs
+from unalike.diagnosis.reference_divisions import divided, reference_specs
 from unalike.diagnosis.samples import ClientSamples
 from unalike.methods.plans.gradients import FOLDS, folds, gradient
 from unalike.reporting.wording import plural

@@ -113,7 +113,7 @@ class Part:
     shares: ClassVar[tuple[str, ...]] = ()
     """Names of the facts (see `facts`) that the client sends to the server."""
     needs: ClassVar[Literal["sums", "spread", "updates"]] = "sums"
-    """What the server half reads of the client updates.
+    """The fields of the client updates that the server half reads.
 
     "sums": sums over the clients only (`fold`). "spread": also the distance of each update from their mean
     (`cohort.spread`), measured while the updates are combined. "updates": every single update (`cohort.update`).

@@ -80,7 +80,7 @@ class StageBackend(Protocol):
         """Tensors and facts from which `load_state_dict` restores the stage."""
 
     def load_state_dict(self, tensors: Tree, facts: list[Facts]) -> None:
-        """Go back to where `state_dict` was called."""
+        """Restore the state that `state_dict` returned."""
 
 
 class Backend(Protocol):

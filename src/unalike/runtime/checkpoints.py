@@ -14,7 +14,7 @@ from unalike.runtime.records.run_directory import RunDirectory
 from unalike.runtime.stage_state import Facts
 
 StateDict = tuple[Tree, list[Facts]]
-"""What `StageBackend.state_dict` returns."""
+"""The value of `StageBackend.state_dict`."""
 
 
 class Checkpoints:
@@ -43,7 +43,7 @@ class Checkpoints:
         return self._saved is not None and index == len(self._saved[1]["stages"]) - 1
 
     def restore(self, index: int, clients: StageBackend, best: BestRound | None) -> None:
-        """Bring a stage to where the checkpoint has it."""
+        """Restore a stage from the checkpoint."""
         state_dict, state = self._step(index), clients.state
         if state_dict is None:
             return
@@ -80,11 +80,11 @@ class Checkpoints:
         return dict(named for _, named in sorted(self._answers.items()))
 
     def take_answers(self, index: int, name: str, answers: Answers) -> None:
-        """Take in the answers to a client query; they are written with the next round."""
+        """Add the answers to a client query; they are written with the next round."""
         self._answers[index] = name, answers
 
     def take_stage(self, index: int, clients: StageBackend, facts: Facts) -> None:
-        """Take in a stage as it is now, with `facts` about the run."""
+        """Add the current state of a stage, with `facts` about the run."""
         if self._directory is None:
             clients.state.prune_client_states()
             return

@@ -140,7 +140,7 @@ class Run:
     def _with_models_of_clients(self) -> LocalStage:
         """The runner, if it has the clients' models here."""
         if "federation" in self.config or not isinstance(self._runner, LocalStage):
-            raise UnalikeError("a client's own model is on its site; ask there")
+            raise UnalikeError("a client's own model is stored at its site only; evaluate it there")
         if not self._has_samples and self._runner.state.method.tuning is not None:
             raise UnalikeError(self._needs_samples("makes a client's model of its samples"))
         return self._runner

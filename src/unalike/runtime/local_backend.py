@@ -211,7 +211,7 @@ class LocalStage:
         return tensors, facts
 
     def load_state_dict(self, tensors: Tree, facts: list[Facts]) -> None:
-        """Go back to where `state_dict` was called. Raises `UnalikeError` if the tensors are not those of this stage."""
+        """Restore the state that `state_dict` returned. Raises `UnalikeError` if the tensors are not those of this stage."""
         self.state.load_state_dict(tensors, facts)
         if "executor" in facts[0]:
             self.choice = Choice(*facts[0]["executor"])

@@ -359,7 +359,10 @@ def _begin_stage(
 def _resume_history(
     run_config: RunConfig, clients: StageBackend, index: int, recorder: RunRecorder, stop: Ending | None
 ) -> None:
-    """Before a stage goes on: charge what is sent once at its beginning; a run that a stop rule ended before is only read back."""
+    """Prepare the history of a stage: charge the bytes that are sent once at its beginning.
+
+    The history of a run that a stop rule ended before is only read.
+    """
     stage = clients.state
     if stage.done == 0 and not recorder.checkpoints.holds(index):
         recorder.charge((i for i in stage_wire(stage.stage, stage.settings.model) if i.once), len(stage.eligible))

@@ -87,7 +87,7 @@ class RunRecorder:
         self.log.event("resumed", round=facts["round"])
 
     def restore(self, index: int, clients: StageBackend) -> None:
-        """Bring a stage to where the checkpoint has it."""
+        """Restore a stage from the checkpoint."""
         self.checkpoints.restore(index, clients, self._best)
 
     def charge(self, items: Iterable[Item], clients: int) -> None:
@@ -100,7 +100,7 @@ class RunRecorder:
         return nullcontext() if self.records is None else self.records.listen()
 
     def record(self, method: Method, result: RoundResult, after: dict[str, ServerState]) -> None:
-        """Take in what is recorded of the round that was trained, if anything is; `after` are the groups' states after it."""
+        """Add the records of the round that was trained, if there are any; `after` are the groups' states after it."""
         if self.records is not None:
             self.records.round(self.next_round, method, result.cohorts, result.before, after)
 
@@ -111,7 +111,7 @@ class RunRecorder:
 
     @profiled_function("bookkeeping")
     def add(self, index: int, clients: StageBackend, row: dict[str, Any], rows: list[dict[str, Any]]) -> None:
-        """Take in a round that is complete; checkpoint when it is time."""
+        """Add a complete round; write a checkpoint if one is due."""
         staged = {"stage": index} if index else {}
         self.history.add(row | {way: row[way] + cost for way, cost in self._unpaid.items()} | staged, rows)
         self._unpaid = dict(NOTHING_UNPAID)

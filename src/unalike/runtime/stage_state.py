@@ -237,7 +237,7 @@ class StageState:
         return tensors, facts
 
     def load_state_dict(self, tensors: Tree, facts: list[Facts]) -> None:
-        """Go back to where `state_dict` was called. Raises `UnalikeError` if the tensors are not those of this stage."""
+        """Restore the state that `state_dict` returned. Raises `UnalikeError` if the tensors are not those of this stage."""
         for i, group in enumerate(self.groups.values()):
             device = self.population.x.device
             found = tree.unpack({n: t.to(device) for n, t in tree.under(tensors, f"{i}/").items()})

@@ -103,7 +103,7 @@ class ClientStates:
         self._pinned = dict(accepted)
 
     def save(self, accepted: dict[int, int]) -> None:
-        """Bring the standing and the pinned version of every client to disk."""
+        """Write the accepted and the pinned version of every client to disk."""
         if self._folder is None:
             return
         versions = [*accepted.items(), *self._pinned.items()]

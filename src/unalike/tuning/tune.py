@@ -63,7 +63,7 @@ def tune(
 
     Trials train on the training samples of one seed and are scored on its validation samples. The comparison uses other seeds,
     and none of its test samples was a training or validation sample of a trial. Trial 0 of a method has the values that the
-    method was given with. Tuned are the local learning rate and the fields of parts that declare a search space.
+    method was given with. The local learning rate and the fields of parts that declare a search space are tuned.
 
     Args:
         methods: as for `ua.compare`. The values in a spec are those of trial 0.

@@ -1,4 +1,4 @@
-"""The objective of tuning: the score by which hyperparameters are chosen and tuned methods are compared."""
+"""The tuning score: the score by which hyperparameters are chosen and tuned methods are compared."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from unalike.experiments.comparison import Comparison
 
 PERSONAL, WORST_DECILE = "personal_", "worst_decile_"
-"""What a user writes before a metric."""
+"""Prefixes of a metric in the text of a tuning score."""
 
 
 @dataclass(frozen=True)

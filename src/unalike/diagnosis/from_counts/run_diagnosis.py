@@ -18,7 +18,7 @@ from unalike.diagnosis.samples import ClientCounts, notes_on_few, range_names
 from unalike.diagnosis.sizes import quantity_skew
 from unalike.diagnosis.training import TrainedDivision, TrainingSkew, inner_products, skew_of
 from unalike.methods.plan import Answers, steps_of
-from unalike.methods.plans.diagnosis import DiagnosisPlan
+from unalike.methods.plans.diagnosis_plan import DiagnosisPlan
 from unalike.reporting.wording import listing, plural, significant
 from unalike.runtime.finished_run import Run
 
@@ -27,7 +27,7 @@ UNAVAILABLE = {
     "Concept shift": "it takes one client's model and another client's samples in one place",
     SCALE: "it takes training on the same samples, divided in other ways",
 }
-"""What a diagnosis cannot say from counts and updates -> the reason."""
+"""Quantity that cannot be computed from counts and updates -> the reason."""
 FEATURE_STEPS = ("features-magnitudes", "features-spans", "features")
 """The questions of the plan about features; those about labels and classes depend on the task."""
 

@@ -34,7 +34,7 @@ class Channel:
     direct: NcclGroup | None = None
 
     def tell(self, nest: Any) -> None:
-        """From rank 0 to all."""
+        """Send an object from rank 0 to all processes."""
         with self._guarded():
             for part in to_pieces(nest, self._there):
                 self._broadcast(part)

@@ -51,7 +51,7 @@ class WorkerPool:
         """Whether the run is over and the others have left."""
 
     def tell(self, message: Message, asked: Iterable[int] = ()) -> None:
-        """From the leader to all; the processes that it `asked` will answer."""
+        """Send a command from the leader to all processes; those that it `asked` will answer."""
         for rank in sorted(self._owed):  # answers to a question that was interrupted
             with suppress(UnalikeError):  # a process listens again once its answer was taken
                 self.answer(rank)
@@ -79,7 +79,7 @@ class WorkerPool:
         return message
 
     def close(self) -> None:
-        """Let the other processes exit; end those of this machine that are still busy with a question."""
+        """Let the other processes exit; end those of this machine that are still busy with a command."""
         leave = not self._lost and not (self._owed and self._processes)
         if leave:
             with suppress(UnalikeError):

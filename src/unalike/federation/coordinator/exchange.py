@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class Requests(Generic[T]):
-    """The requests of an exchange: how each one is made, and what becomes of its answer."""
+    """The requests of an exchange: each site's request, and the check and storage of its answer."""
 
     def request(self, site: str) -> Request:
         """The request to a site. It is made when it is sent, so that not all of them are in memory at once."""
@@ -41,7 +41,7 @@ class Requests(Generic[T]):
         return ()
 
     def note_unable(self, site: str) -> None:
-        """Take note of a site that could not do what it was asked (a full disk, a lost file)."""
+        """Record a site that could not carry out its request (a full disk, a lost file)."""
 
 
 @dataclass
@@ -89,7 +89,7 @@ class Exchange(Generic[T]):
     _repeat_at: float = field(default=0.0, init=False)
 
     def run(self) -> Exchange[T]:
-        """Ask all sites, and wait for all answers, or by the deadline for a quorum of them."""
+        """Send all requests, and wait for all answers, or by the deadline for a quorum of them."""
         self.mailbox.control.wait()
         self.mailbox.begin(self.place)
         self._ask(self.sites)
@@ -105,7 +105,7 @@ class Exchange(Generic[T]):
         return self
 
     def _collect(self) -> None:
-        """Take in answers until no site is silent, or to the deadline; repeat requests that stay without an answer."""
+        """Read answers until every site has answered, or to the deadline; repeat requests without an answer."""
         federation = self.mailbox.federation
         deadline = _after(federation.deadline)
         while True:

@@ -61,7 +61,7 @@ class Mailbox:
         self._noted: Counter[str] = Counter()
 
     def begin(self, place: Place) -> None:
-        """From now on requests are to this place, and earlier ones are closed."""
+        """Open `place` for requests, and close all earlier requests."""
         self.place = place
         self._noted.clear()
         for requests in self._sent.values():

@@ -335,7 +335,7 @@ class NetworkStage:
         return tensors, [facts[0] | own, *facts[1:]]
 
     def load_state_dict(self, tensors: Tree, facts: list[Facts]) -> None:
-        """Go back to where `state_dict` was called. Raises `UnalikeError` if the tensors are not those of this stage."""
+        """Restore the state that `state_dict` returned. Raises `UnalikeError` if the tensors are not those of this stage."""
         self.state.load_state_dict(tensors, facts)
         self._norm_guard.seen = facts[0].get("norms", {})
         self._digests = dict(facts[0].get("holds", []))

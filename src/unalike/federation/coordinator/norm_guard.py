@@ -16,7 +16,7 @@ LOOSE = 10.0
 """Messages and buffers may differ so many times more than updates: a client's control variates honestly do."""
 
 Norms = dict[str, float]
-"""What was measured (the update, a part's message, the buffers) -> its norm."""
+"""Object (the update, a part's message, the buffers) -> its norm."""
 
 
 @dataclass

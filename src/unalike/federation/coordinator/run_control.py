@@ -19,7 +19,7 @@ REPEAT = 10.0
 
 
 class Stopped(UnalikeError):
-    """The coordinator was told to stop. What was done is kept; started again, it goes on."""
+    """The operator stopped the coordinator. Complete rounds are stored; when started again, it continues after them."""
 
 
 class Control:
@@ -30,11 +30,11 @@ class Control:
         self.state, self.why = "running", ""
 
     def pause(self, why: str = "asked for") -> None:
-        """Ask nothing new from now on; what is on its way is taken in when the run goes on."""
+        """Send no new requests until the run is resumed; replies that arrive meanwhile are read then."""
         self._set("paused", why)
 
     def resume(self) -> None:
-        """Go on."""
+        """Resume the run."""
         self._set("running", "")
 
     def stop(self) -> None:

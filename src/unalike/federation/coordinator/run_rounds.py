@@ -15,7 +15,7 @@ from unalike.federation.coordinator.operator_commands import listening
 from unalike.federation.coordinator.run_control import OperatorCommands, Stopped
 from unalike.federation.protocol.federation_file import Federation
 from unalike.federation.protocol.transport import Transport
-from unalike.methods.plans.diagnosis import DiagnosisPlan
+from unalike.methods.plans.diagnosis_plan import DiagnosisPlan
 from unalike.runtime.records.run_directory import RunDirectory
 from unalike.runtime.run_recorder import Run
 

@@ -225,7 +225,7 @@ class RunGrid:
 
 
 def run_task(address: str, token: str, app: ClientApp) -> None:
-    """Do one task of a site with the installed `app`; the run's app bundle is not used."""
+    """Run one task of a site with the installed `app`; the run's app bundle is not used."""
     client = RuntimeHttpClient.from_server_address(
         address,
         True,

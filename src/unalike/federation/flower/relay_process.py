@@ -19,7 +19,7 @@ POLL = 0.05
 
 
 def main(address: str, secret: str) -> None:
-    """Do the tasks of the SuperNode at `address`, for ever. A failure is logged and the next task is taken."""
+    """Run the tasks of the SuperNode at `address` without end. A failure is logged and the next task is taken."""
     client = runtime_client(address, Path(secret).read_bytes(), None)
     while True:
         try:

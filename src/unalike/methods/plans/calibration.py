@@ -94,7 +94,8 @@ class Ccvr(StagedPlan):
 
 
 def pooled(answers: Tree) -> tuple[Tensor, Tensor, Tensor]:
-    """Of all clients together: counts [C], means [C, D], covariances [C, D, D] of each class, from [K, ...] of each client.
+    """The moments of all samples: counts [C], means [C, D], covariances [C, D, D] of each class, from those of the clients
+    [K, ...].
 
     (N - 1) S = sum_k (n_k - 1) S_k + sum_k n_k mu_k mu_k^T - N mu mu^T, the last two as deviations from mu.
     """

@@ -72,8 +72,8 @@ class Fedetf(StagedPlan):
         if model.takes_context or not 2 <= classes <= width:
             found = "facts of its client" if model.takes_context else f"{classes} classes and a width of {width}"
             raise UnalikeError(
-                f"fedetf found a model with {found}; expected one that sees samples alone, and 2 classes or more with at least "
-                "as large a width"
+                f"fedetf found a model with {found}; expected one whose only input is the samples, and 2 classes or more "
+                "with at least as large a width"
             )
         with seeds.isolated(seeds.number(run, "fedetf")):
             made = SimplexModel(

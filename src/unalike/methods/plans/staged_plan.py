@@ -60,7 +60,9 @@ def staged_plan(cls: R) -> R:
 def of_samples_alone(plan: StagedPlan, model: Model) -> None:
     """Raise `UnalikeError` for a model with a client's facts as input: queries and derived models give it samples only."""
     if model.takes_context:
-        raise UnalikeError(f"{plan.name} found a model with facts of its client; expected one that sees samples alone")
+        raise UnalikeError(
+            f"{plan.name} found a model with facts of its client; expected one whose only input is the samples"
+        )
 
 
 def grouped(clusters: Iterable[int]) -> Groups:

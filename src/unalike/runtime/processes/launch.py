@@ -59,7 +59,7 @@ def backend_here(run_config: RunConfig) -> Iterator[LocalBackend]:
 
 
 def follow_leader(run_configs: Sequence[RunConfig]) -> None:
-    """Before runs are carried out: a worker process of `torchrun` does its share of each of them, and exits.
+    """In a worker process of `torchrun`, train its share of each run, and exit; elsewhere do nothing.
 
     It does not return, so these are all the runs of the process. Raises `UnalikeError` when there are more.
     """

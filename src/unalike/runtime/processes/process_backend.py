@@ -50,7 +50,7 @@ class ProcessBackend(LocalBackend):
             self.worker_pool.tell({"do": "next", "answers": [list(outcome.clients), outcome.tree]})
 
     def collect_client_states(self) -> None:
-        """Before the worker processes leave: bring the states of all clients of the last stage to where this process finds them."""
+        """Copy the states of all clients of the last stage to this process, before the worker processes exit."""
         for group in () if self._newest is None else self._newest.state.groups.values():
             if not group.client_states.empty:
                 group.client_states.save(group.accepted)

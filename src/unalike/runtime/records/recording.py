@@ -174,7 +174,7 @@ class RoundRecords:
         before: dict[str, ServerState],
         after: dict[str, ServerState],
     ) -> None:
-        """Take in a round: its number, the cohorts, and the server states before and after it, by group."""
+        """Add the records of a round: its number, the cohorts, and the server states before and after it, by group."""
         cohorts = {group: _decoded(method, cohort, before[group].params) for group, cohort in cohorts.items()}
         found = [*self._notes({group: cohort.ids for group, cohort in cohorts.items()})]
         if self.recording.time:
