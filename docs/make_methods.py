@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from unalike.cli import method_guide
-from unalike.methods.part import registry
+from unalike.methods.part import registry, spec_text
 
 FOLDER = Path(__file__).with_name("methods")
 NOTE = "This page is written from the docstrings by `docs/make_methods.py`."
@@ -162,7 +162,7 @@ def parts_page() -> str:
 def section(e: method_guide.Entry) -> str:
     text = inspect.getdoc(registry[e.name]) or ""
     others = [p for p in e.parts if p.name != e.name]
-    parts = [f"**`{method_guide.call(p)}`**\n\n{as_text(inspect.getdoc(p) or '')}" for p in others]
+    parts = [f"**`{spec_text(p)}`**\n\n{as_text(inspect.getdoc(p) or '')}" for p in others]
     return "\n\n".join([f"## {e.name}", f"`{e.usage}`", as_text(text), *parts])
 
 

@@ -32,7 +32,7 @@ def test_diagnose_table_is_divided_by_its_group(cli, tmp_path):
     "flags, message",
     [
         (["--partition", "dirichlat"], "did you mean 'dirichlet'"),
-        (["--val", 0.1], "leave it out"),
+        (["--val", 0.1], "No such option"),
         (["--data", "nothing.csv"], "nothing.csv"),
         (["--clients", 1], "two or more"),
         (["--partition", "iid", "--clients", 3, "--rounds", 1, "--model", "mlq"], "did you mean"),

@@ -25,7 +25,7 @@ def test_recommend_prints_the_short_list_and_the_command_that_compares_it(cli, s
     [
         (["--candidates", "all"], "known: any, shared"),
         (["--objective", "accurracy"], "did you mean 'accuracy'"),
-        (["--val", 0.1], "leave it out"),
+        (["--val", 0.1], "No such option"),
         (["--participation", 2.0], "above 0 and at most 1"),
     ],
 )

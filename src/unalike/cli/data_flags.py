@@ -80,6 +80,26 @@ class DataFlags(ServerSampleOptions, ValidationOptions, PartitionOptions, TableO
             found, test = test_apart(found)
         return Loaded(found, proxy, test)
 
+    def described(self, seed: int) -> tuple[Population, str]:
+        """The clients, and the data with its division in words, such as `digits, dirichlet(alpha=0.1)`."""
+        self.check()
+        dataset = self.load().dataset
+        division = self.resolved(dataset).get("partition") or f"plan {self.plan}"
+        return self.divide(dataset, seed), f"{self.data}, {division}"
+
+    def command(self, name: str, options: dict[str, Any], work: Any = None) -> str:
+        """A command line on this data, with the options of local training that differ from their defaults."""
+        from unalike.experiments.command_line import command_line
+
+        return command_line(name, self.kept | options | ({} if work is None else written(work, changed=True)))
+
+    def check(self) -> None:
+        """Check the partition before data is read."""
+        from unalike.data.partitioning.partition import check_scheme
+
+        if self.partition is not None:
+            check_scheme(self.partition)
+
     def request(self, loaded: Loaded) -> ClientsRequest:
         """The clients of a comparison: those of the plan, or the data set with its partition."""
         from unalike.data.partitioning.given_clients import ClientsRequest
@@ -115,6 +135,12 @@ def source(**values: Any) -> DataFlags:
     return DataFlags(**values)
 
 
+@uses_flags(SourceOptions, TableOptions, PartitionOptions)
+def trained(**values: Any) -> DataFlags:
+    """The data set, and its partition among clients whose training samples alone are read."""
+    return DataFlags(**values)
+
+
 @uses_flags(SourceOptions, TableOptions, PartitionOptions, ValidationOptions)
 def clients(**values: Any) -> DataFlags:
     """The data set, and its partition among clients."""
@@ -134,12 +160,10 @@ def spec(data: str, table: dict[str, Any]) -> str:
 
 def check(flags: DataFlags, methods: Sequence[object], training: dict[str, Any]) -> None:
     """Check what needs no data, before it is read: methods, model, protocols, executor and partition."""
-    from unalike.data.partitioning.partition import check_scheme
     from unalike.runtime.run_options import check_inputs
 
     check_inputs(methods, has_test=True, **training)
-    if flags.partition is not None:
-        check_scheme(flags.partition)
+    flags.check()
 
 
 def check_scored(population: Population, protocol: Sequence[str]) -> None:

@@ -7,15 +7,13 @@ from typing import Annotated, Any
 
 import typer
 
-from unalike._utils.errors import UnalikeError
 from unalike.cli import data_flags
 from unalike.cli import flags as f
-from unalike.core.options import written
 
 NAME = "diagnose"
 
 
-@f.uses_flags(clients=data_flags.clients, seed=f.seed, model=f.model, work=f.work)
+@f.uses_flags(clients=data_flags.trained, seed=f.seed, model=f.model, work=f.work)
 def command(
     *,
     clients: data_flags.DataFlags,
@@ -46,23 +44,15 @@ def command(
     from unalike.diagnosis.training import DIVISIONS, TrainingRequest
     from unalike.reporting.table import Table
 
-    if clients.val:
-        raise UnalikeError(f"found --val {clients.val}: a diagnosis reads training samples alone; leave it out")
-    if clients.partition is not None:
-        from unalike.data.partitioning.partition import check_scheme
-
-        check_scheme(clients.partition)
-    loaded = clients.load()
-    population = clients.divide(loaded.dataset, seed)
-    division = clients.resolved(loaded.dataset).get("partition") or f"plan {clients.plan}"
+    population, title = clients.described(seed)
+    changed = {"rounds": rounds or None, "seed": seed or None} | ({"model": model} if rounds else {})
     with progress_bar(rounds * DIVISIONS, "training", lines=True) as progress:
-        asked = TrainingRequest(rounds, model, work, progress)
         diagnosis = diagnose_population(
             population,
-            f"{clients.data}, {division}",
+            title,
             seed=seed,
-            training=asked if rounds else None,
-            command=_repeat(clients, asked, seed),
+            training=TrainingRequest(rounds, model, work, progress) if rounds else None,
+            command=clients.command(NAME, changed, work if rounds else None),
         )
     print("\n".join(diagnosis.findings), end="\n\n")
     measures = Table.of("", MEASURE_COLUMNS, diagnosis.measures.values())
@@ -71,13 +61,3 @@ def command(
         print(f"note: {note}")
     if out is not None:
         print(f"page: {diagnosis.save(out).resolve()}")
-
-
-def _repeat(clients: data_flags.DataFlags, asked: Any, seed: int) -> str:
-    """The command that repeats the diagnosis, with the options that differ from their defaults."""
-    from unalike.experiments.command_line import command_line
-
-    changed = {"rounds": asked.rounds or None, "seed": seed or None}
-    if asked.rounds:
-        changed |= {"model": asked.model} | written(asked.work, changed=True)
-    return command_line(NAME, clients.kept | changed)

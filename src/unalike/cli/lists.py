@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
+from importlib import import_module
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -59,13 +61,13 @@ def methods(
 def _describe(name: str) -> None:
     from unalike.cli import method_guide
     from unalike.cli.terminal_tables import console
-    from unalike.methods.part import registry
+    from unalike.methods.part import registry, spec_text
 
     screen, e = console(), method_guide.entry(name)
     screen.print(e.usage, style="bold", highlight=False)
     screen.print(inspect.getdoc(registry[name]) or "", highlight=False)
     for part in (p for p in e.parts if p.name != name):
-        screen.print(f"\n{method_guide.call(part)}\n{inspect.getdoc(part)}", highlight=False)
+        screen.print(f"\n{spec_text(part)}\n{inspect.getdoc(part)}", highlight=False)
     if e.down == e.down:
         down, up, server, client = (method_guide.units(v) for v in (e.down, e.up, e.server, e.client))
         screen.print(f"\nIn units of the model: {down} down, {up} up; the server keeps {server}, a client {client}.")
@@ -79,68 +81,43 @@ def _describe(name: str) -> None:
         screen.print(f"Needs: {', '.join(e.needs)}")
 
 
-@app.command()
-def partitions() -> None:
-    """Partitions of a data set among clients.
-
-    A change of the samples is added with `+`.
-
-    \b
-    unalike list partitions
-    """
-    from unalike.data.partitioning import feature_skew
-    from unalike.data.partitioning.scheme import registry
-
-    _table("Partitions", registry, list(registry))
-    _table("Changes of samples", feature_skew.registry, list(feature_skew.registry))
-
-
-@app.command()
-def transforms() -> None:
-    """Normalization and augmentation of batches, combined with `+`.
-
-    \b
-    unalike list transforms
-    """
-    from unalike.data.transforms import registry
-
-    _table("Transforms", registry, list(registry))
+TABLES = {
+    "partitions": (
+        "Partitions of a data set among clients.\n\nA change of the samples is added with `+`.",
+        {
+            "Partitions": "unalike.data.partitioning.scheme",
+            "Changes of samples": "unalike.data.partitioning.feature_skew",
+        },
+    ),
+    "transforms": (
+        "Normalization and augmentation of batches, combined with `+`.",
+        {"Transforms": "unalike.data.transforms"},
+    ),
+    "models": (
+        "Models by name. In Python, any torch.nn.Module can be used.",
+        {"Models": "unalike.models.registry"},
+    ),
+    "metrics": ("Metrics to decide by (--metric).", {"Metrics": "unalike.metrics.named_metrics"}),
+    "data": ("Data sets by name. Your own files are given by path.", {"Data": "unalike.data.sources.registry"}),
+}
+"""Name of each further command -> its help text, and the titles of its tables with the modules of their registries."""
 
 
-@app.command()
-def models() -> None:
-    """Models by name. In Python, any torch.nn.Module can be used.
+def _command(name: str) -> Callable[[], None]:
+    """The command that prints the tables of this name."""
+    summary, modules = TABLES[name]
 
-    \b
-    unalike list models
-    """
-    from unalike.models.registry import registry
+    def command() -> None:
+        for title, module in modules.items():
+            registry = import_module(module).registry
+            _table(title, registry, list(registry))
 
-    _table("Models", registry, list(registry))
-
-
-@app.command()
-def metrics() -> None:
-    """Metrics to decide by (--metric).
-
-    \b
-    unalike list metrics
-    """
-    from unalike.metrics.named_metrics import registry
-
-    _table("Metrics", registry, list(registry))
+    command.__doc__ = f"{summary}\n\n\b\nunalike list {name}\n"
+    return command
 
 
-@app.command()
-def data() -> None:
-    """Data sets by name. Your own files are given by path.
-
-    \b
-    unalike list data
-    """
-    from unalike.data.sources.registry import registry
-
-    _table("Data", registry, list(registry))
+for _name in TABLES:
+    app.command(_name)(_command(_name))
 
 
 def _table(title: str, registry: Registry, names: list[str]) -> None:

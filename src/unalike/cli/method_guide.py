@@ -9,7 +9,6 @@ from functools import cache
 
 import torch
 
-from unalike._utils import spec
 from unalike._utils.errors import UnalikeError
 from unalike.core import tree
 from unalike.core.model import Model
@@ -18,7 +17,7 @@ from unalike.core.types import Batch
 from unalike.core.views import StageSettings
 from unalike.core.work import Work
 from unalike.methods.method import DEFAULTS, Method
-from unalike.methods.part import Part, parameters, registry
+from unalike.methods.part import Part, registry
 from unalike.models.registry import model as build_model
 from unalike.training.client_update import initial_client_state
 from unalike.training.server_update import initial_server_state
@@ -96,11 +95,6 @@ def entry(name: str) -> MethodEntry:
         _needs(method),
         own,
     )
-
-
-def call(part: Part) -> str:
-    """The part with its parameters, as they are written."""
-    return str(spec.Call(part.name, parameters(part)))
 
 
 def units(value: float) -> str:

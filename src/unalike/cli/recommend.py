@@ -7,16 +7,15 @@ from typing import Annotated, Any
 
 import typer
 
-from unalike._utils.errors import UnalikeError
 from unalike.cli import data_flags
 from unalike.cli import flags as f
-from unalike.core.options import ModelOptions, RecommendationOptions, TrainingOptions, written
+from unalike.core.options import ModelOptions, RecommendationOptions, TrainingOptions
 
 NAME = "recommend"
 
 
 @f.uses_flags(
-    clients=data_flags.clients,
+    clients=data_flags.trained,
     seed=f.seed,
     training=f.values_of(ModelOptions, TrainingOptions, only=("model", "participation")),
     asked=f.values_of(RecommendationOptions),
@@ -49,20 +48,16 @@ def command(
     from unalike.recommendation.task_features import Conditions
     from unalike.reporting.table import Table
 
-    if clients.val:
-        raise UnalikeError(f"found --val {clients.val}: a recommendation reads training samples alone; leave it out")
-    loaded = clients.load()
-    population = clients.divide(loaded.dataset, seed)
-    division = clients.resolved(loaded.dataset).get("partition") or f"plan {clients.plan}"
+    population, title = clients.described(seed)
     participation = training["participation"]
     options = training | {"participation": None if participation == 1 else participation, "seed": seed or None}
     recommendation = recommend_for_population(
         population,
-        f"{clients.data}, {division}",
+        title,
         Conditions(participation, work, training["model"]),
         **asked,
         seed=seed,
-        command=_command(NAME, clients, options | asked, work),
+        command=clients.command(NAME, options | asked, work),
     )
     print("\n".join(recommendation.findings), end="\n\n")
     advice = Table.of("", ADVICE_COLUMNS, recommendation.advice)
@@ -76,14 +71,7 @@ def command(
         goal = {"objective": objective if asked["candidates"] == "shared" else f"personal_{objective}"}
         seeds = write_seeds([seed, seed + 1, seed + 2]) if seed else None
         compared = same | {"seed": None, "seeds": seeds}
-        print(f"\ncompare, with one learning rate: {_command('compare', clients, compared, work)}")
-        print(f"or choose a learning rate for each first: {_command('tune', clients, same | goal, work)}")
+        print(f"\ncompare, with one learning rate: {clients.command('compare', compared, work)}")
+        print(f"or choose a learning rate for each first: {clients.command('tune', same | goal, work)}")
     if out is not None:
         print(f"page: {recommendation.save(out).resolve()}")
-
-
-def _command(name: str, clients: data_flags.DataFlags, options: dict[str, Any], work: Any) -> str:
-    """A command line on the same clients, with the options of local training that differ from their defaults."""
-    from unalike.experiments.command_line import command_line
-
-    return command_line(name, clients.kept | options | written(work, changed=True))

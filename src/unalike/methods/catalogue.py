@@ -14,14 +14,13 @@ from unalike.methods.method import Method
 from unalike.methods.part import registry
 from unalike.methods.parts.combined_heads import CombinedHeads
 from unalike.methods.parts.control_variates import ControlVariates, ControlVariatesAfterMomentum
-from unalike.methods.parts.cosine_mean import CosineMean
 from unalike.methods.parts.dynamic_regularization import DynamicRegularizer
 from unalike.methods.parts.feature_alignment import FeatureAlignment
 from unalike.methods.parts.feature_generator import AverageGenerator, EnsembleGenerator
 from unalike.methods.parts.fine_tuning import FrozenHead, HeadFirst
 from unalike.methods.parts.local_drift import LocalDrift
 from unalike.methods.parts.moreau_envelope import MoreauEnvelope
-from unalike.methods.parts.normalized_mean import NormalizedMean
+from unalike.methods.parts.normalized_mean import CosineMean, NormalizedMean
 from unalike.methods.parts.objectives import Proximal
 from unalike.methods.parts.parameter_skew import Assignment, LiteralPake, LiteralSA, NormalizedSkew, ParameterSkew
 from unalike.methods.parts.personalizers import OutputMixture, ParameterMixture, Private

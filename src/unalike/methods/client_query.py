@@ -11,12 +11,11 @@ from typing import ClassVar, TypeVar, dataclass_transform
 
 import pydantic
 
-from unalike._utils import spec
 from unalike._utils.registry import Registry
 from unalike.core.model import Model
 from unalike.core.tasks import Task
 from unalike.core.types import Batch, Tree
-from unalike.methods.part import parameters
+from unalike.methods.part import spec_text
 
 registry = Registry("query", home="unalike.methods.plans.queries", group="unalike.queries")
 """Client queries by name. A request names its query; a client answers only queries in its own registry."""
@@ -64,7 +63,7 @@ class ClientQuery:
         raise NotImplementedError
 
     def __repr__(self) -> str:
-        return str(spec.Call(self.name, parameters(self)))  # type: ignore[arg-type]
+        return spec_text(self)
 
 
 @dataclass_transform(frozen_default=True)

@@ -15,7 +15,7 @@ from unalike.core.types import Batch, Context, Tree
 from unalike.core.views import StageSettings
 from unalike.core.work import Work
 from unalike.methods.default_parts import BySize, Mean, TaskLoss
-from unalike.methods.part import Part, parameters, registry
+from unalike.methods.part import Part, parameters, registry, spec_text
 from unalike.methods.roles import (
     Aggregator,
     BaseWeights,
@@ -255,7 +255,7 @@ class Method:
         return hash(self.parts)
 
     def __repr__(self) -> str:
-        return " + ".join(str(spec.Call(p.name, parameters(p))) for p in self.parts)
+        return " + ".join(spec_text(p) for p in self.parts)
 
 
 def alias(name: str, summary: str, **fixed: Any) -> Callable[[PartClass], PartClass]:
@@ -380,7 +380,7 @@ def _rival(old: Part, new: Part) -> bool:
 
 
 def _conflict(a: Part, b: Part, why: str) -> UnalikeError:
-    found = " and ".join(str(spec.Call(p.name, parameters(p))) for p in (a, b))
+    found = " and ".join(spec_text(p) for p in (a, b))
     return UnalikeError(
         f"cannot combine {found}: {why}. Keep one of them, or replace it with method.swap('{b.name}(...)')"
     )

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import Any
 
@@ -39,21 +39,20 @@ def note(quantity: str, value: Tensor | float, *, part: str = "", layer: str = "
         sink(_GROUP.get(), quantity, value, part, layer)
 
 
-@contextmanager
-def notes_to(sink: Sink) -> Iterator[None]:
+def notes_to(sink: Sink) -> AbstractContextManager[None]:
     """Pass the notes of this block on to `sink`."""
-    token = _SINK.set(sink)
-    try:
-        yield
-    finally:
-        _SINK.reset(token)
+    return _set(_SINK, sink)
+
+
+def notes_about(group: str) -> AbstractContextManager[None]:
+    """Mark the notes of this block as those of one group of clients."""
+    return _set(_GROUP, group)
 
 
 @contextmanager
-def notes_about(group: str) -> Iterator[None]:
-    """Mark the notes of this block as those of one group of clients."""
-    token = _GROUP.set(group)
+def _set(variable: ContextVar[Any], value: object) -> Iterator[None]:
+    token = variable.set(value)
     try:
         yield
     finally:
-        _GROUP.reset(token)
+        variable.reset(token)

@@ -16,6 +16,7 @@ import dataclasses
 import re
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, dataclass_transform
 
+from unalike._utils import spec
 from unalike._utils.registry import Registry
 from unalike._utils.validated import validated
 from unalike.core.model import Model
@@ -296,6 +297,11 @@ class Part:
         Raises:
             UnalikeError: The combination has no meaning. Warn instead where a combination is only known to mislead.
         """
+
+
+def spec_text(named: Any) -> str:
+    """The spec text of a part, a plan or a client query: its name with all its fields."""
+    return str(spec.Call(named.name, parameters(named)))
 
 
 def parameters(part: Part) -> dict[str, Any]:

@@ -8,7 +8,6 @@ May import `unalike.core` and `unalike._utils` only.
 
 from unalike.models import (
     adapter,
-    char_lstm,
     checkpoint,
     cnn,
     conditional,
@@ -16,7 +15,7 @@ from unalike.models import (
     densenet,
     mobilenet,
     resnet,
-    textcnn,
+    text,
     vgg,
     vit,
 )
@@ -24,7 +23,6 @@ from unalike.models.registry import model, registry
 
 __all__ = [
     "adapter",
-    "char_lstm",
     "checkpoint",
     "cnn",
     "conditional",
@@ -34,7 +32,7 @@ __all__ = [
     "model",
     "registry",
     "resnet",
-    "textcnn",
+    "text",
     "vgg",
     "vit",
 ]

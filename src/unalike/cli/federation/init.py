@@ -150,7 +150,6 @@ def command(
 
 def share_or_number(name: str, value: float) -> float | int:
     """A value up to 1 is a share of the sites, a larger one a number of sites. Raises `UnalikeError` for other values."""
-
     if value <= 1:
         return value
     if not value.is_integer():
@@ -160,7 +159,6 @@ def share_or_number(name: str, value: float) -> float | int:
 
 def site_names(text: str) -> list[str]:
     """Site names from a number or a list. Raises `UnalikeError` if a name occurs twice."""
-
     if text.isdecimal():
         return [f"site-{i + 1}" for i in range(int(text))]
     names = [name.strip() for name in text.split(",")]

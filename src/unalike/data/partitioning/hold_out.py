@@ -51,12 +51,12 @@ def hold_out(data: Dataset, share: float, seed: int = 0, imbalance: float = 1.0)
     else:
         each = _sizes(share * len(pool), len(data.classes), imbalance)
         chosen = _drawn(y[torch.from_numpy(pool)].numpy(), pool, each, share, rng)
-    kept = np.setdiff1d(np.arange(len(y)), chosen)
-    rows = torch.from_numpy(kept)
-    groups = {column: values[kept] for column, values in data.groups.items()}
-    train = int((kept < trains).sum())
-    rest = Dataset.divided(data.name, x[rows], y[rows], train, data.classes, groups, data.encoding)
-    return rest, (x[torch.from_numpy(chosen)], y[torch.from_numpy(chosen)])
+    rest = np.setdiff1d(np.arange(len(y)), chosen)
+    rows, held = torch.from_numpy(rest), torch.from_numpy(chosen)
+    groups = {column: values[rest] for column, values in data.groups.items()}
+    train = int((rest < trains).sum())
+    remaining = Dataset.divided(data.name, x[rows], y[rows], train, data.classes, groups, data.encoding)
+    return remaining, (x[held], y[held])
 
 
 def test_apart(data: Dataset, share: float = 0.2) -> tuple[Dataset, Pair]:

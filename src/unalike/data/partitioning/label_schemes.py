@@ -8,15 +8,7 @@ import numpy as np
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.option_types import check_count, check_positive
-from unalike.data.partitioning.scheme import (
-    DRAWS,
-    Division,
-    by_class,
-    check_smallest,
-    deal,
-    gave_up,
-    registry,
-)
+from unalike.data.partitioning.scheme import Division, by_class, check_smallest, deal, first_large, registry
 
 
 @registry.register("iid")
@@ -50,16 +42,8 @@ def dirichlet(
     least = min_size if min_size is not None else 10 if balance else 0
     check_smallest(name, least, clients, len(labels))
     rows = by_class(labels)
-    lengths, best = [len(row) for row in rows], 0
-    for _ in range(DRAWS):
-        counts = _dirichlet_counts(lengths, clients, rng, alpha, balance)
-        if counts is None:
-            continue
-        smallest = int(counts.sum(0).min())
-        if smallest >= least:
-            return deal(rows, counts, rng)
-        best = max(best, smallest)
-    raise gave_up(name, best, least)
+    lengths = [len(row) for row in rows]
+    return deal(rows, first_large(name, least, lambda: _dirichlet_counts(lengths, clients, rng, alpha, balance)), rng)
 
 
 def _dirichlet_counts(
@@ -74,9 +58,14 @@ def _dirichlet_counts(
             p = p * (counts.sum(0) < quota)
         if not p.sum() > 0:
             return None
-        cuts = np.floor(np.cumsum(p / p.sum())[:-1] * length).astype(np.int64)
-        row[:] = np.diff(cuts, prepend=0, append=length)
+        row[:] = _proportional(p / p.sum(), length)
     return counts
+
+
+def _proportional(shares: np.ndarray, total: int) -> np.ndarray:
+    """Return whole numbers [K] in proportion to `shares` [K], which add up to `total`."""
+    cuts = np.floor(np.cumsum(shares)[:-1] * total).astype(np.int64)
+    return np.diff(cuts, prepend=0, append=total)
 
 
 @registry.register("pathological")
@@ -187,14 +176,8 @@ def quantity(
     name = f"quantity(beta={beta})"
     check_positive(name, beta=beta)
     check_smallest(name, min_size, clients, samples)
-    best = 0
-    for _ in range(DRAWS):
-        cuts = np.floor(np.cumsum(rng.dirichlet(np.full(clients, beta)))[:-1] * samples).astype(np.int64)
-        smallest = int(np.diff(cuts, prepend=0, append=samples).min())
-        if smallest >= min_size:
-            return np.split(rng.permutation(samples), cuts)
-        best = max(best, smallest)
-    raise gave_up(name, best, min_size)
+    sizes = first_large(name, min_size, lambda: _proportional(rng.dirichlet(np.full(clients, beta)), samples))
+    return np.split(rng.permutation(samples), np.cumsum(sizes)[:-1])
 
 
 @registry.register("clusters")

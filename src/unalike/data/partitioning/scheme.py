@@ -14,6 +14,7 @@ and it returns a list of index arrays, or a `Division` with more detail. The inp
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -71,9 +72,21 @@ def check_smallest(name: str, min_size: int, clients: int, samples: int) -> None
         )
 
 
-def gave_up(name: str, best: int, min_size: int) -> UnalikeError:
-    """Make the error for `DRAWS` draws without one that gave every client `min_size` samples."""
-    return UnalikeError(
+def first_large(name: str, min_size: int, draw: Callable[[], np.ndarray | None]) -> np.ndarray:
+    """Return the first drawn counts [..., K] that give every client `min_size` samples; None counts as a failed draw.
+
+    Raises `UnalikeError` after `DRAWS` draws.
+    """
+    best = 0
+    for _ in range(DRAWS):
+        counts = draw()
+        if counts is None:
+            continue
+        smallest = int(counts.reshape(-1, counts.shape[-1]).sum(0).min())
+        if smallest >= min_size:
+            return counts
+        best = max(best, smallest)
+    raise UnalikeError(
         f"{name}: the smallest client reached {best} of min_size={min_size} in the best of {DRAWS} draws; "
         "lower min_size or clients, or make the partition more even"
     )

@@ -11,7 +11,7 @@ import torch
 
 from unalike._utils.errors import UnalikeError, reading
 from unalike.data.dataset import Dataset
-from unalike.data.sources.registry import FOLDER, registry
+from unalike.data.sources.registry import FOLDER, registry, searched
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
@@ -55,9 +55,8 @@ def _reviews(data_dir: Path | None) -> Reviews:
     for name, convert in READERS.items():
         if data_dir is not None and (data_dir / name).is_file():
             return _archive(data_dir / name, convert)
-    where = f"in {data_dir}" if data_dir is not None else f"and {FOLDER} names no folder to look in"
     raise UnalikeError(
-        f"amazon_reviews: found no {' or '.join(READERS)} {where}; put one into the folder of data files "
+        f"amazon_reviews: found no {' or '.join(READERS)} {searched(data_dir)}; put one into the folder of data files "
         f"(data_dir= or {FOLDER})"
     )
 

@@ -16,7 +16,7 @@ from unalike.data.dataset import Dataset
 from unalike.data.sources.arrays import joined
 from unalike.data.sources.hub import available, hub
 from unalike.data.sources.idx import parts
-from unalike.data.sources.registry import FOLDER, first_file, read, registry
+from unalike.data.sources.registry import FOLDER, first_file, read, registry, searched
 from unalike.data.sources.table_files import tokens
 from unalike.data.table_encoding import Encoding
 
@@ -126,11 +126,10 @@ def find(
                 return replace(reader(data_dir / place), name=name)
     if fetch is not None and available():
         return replace(hub(**fetch), name=name)
-    where = f"in {data_dir}" if data_dir is not None else f"and {FOLDER} names no folder to look in"
     fetched = ", or have it fetched: pip install 'unalike[hub]'" if fetch is not None else ""
     raise UnalikeError(
-        f"{name}: found no {name}.npz and no folder {' or '.join(places)} {where}; put a folder {places[0]} with {put} "
-        f"into the folder of data files (data_dir= or {FOLDER}){fetched}"
+        f"{name}: found no {name}.npz and no folder {' or '.join(places)} {searched(data_dir)}; put a folder {places[0]} "
+        f"with {put} into the folder of data files (data_dir= or {FOLDER}){fetched}"
     )
 
 

@@ -40,6 +40,11 @@ def data_folder(named: str | Path | None) -> Path | None:
     return Path(folder).expanduser() if folder else None
 
 
+def searched(folder: Path | None) -> str:
+    """Return the place that was searched, for error messages: "in data", or that no folder is set."""
+    return f"in {folder}" if folder is not None else f"and {FOLDER} names no folder to look in"
+
+
 def ending(name: str) -> str | None:
     """Return the longest registered ending of a file name (".csv.gz" before ".gz"); None if there is none."""
     fitting = [end for end in formats if name.lower().endswith(end)]

@@ -8,7 +8,7 @@ import numpy as np
 
 from unalike._utils.errors import UnalikeError, reading
 from unalike.data.dataset import Dataset
-from unalike.data.sources.registry import FOLDER, first_file, registry
+from unalike.data.sources.registry import first_file, registry, searched
 from unalike.data.text import UNKNOWN
 
 CHARACTERS = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
@@ -32,10 +32,9 @@ def shakespeare(
         raise UnalikeError(f"shakespeare: found length={length} and step={step}, expected 1 or more characters")
     file = None if data_dir is None else first_file(data_dir, *FILES)
     if file is None:
-        where = f"in {data_dir}" if data_dir is not None else f"and {FOLDER} names no folder to look in"
         raise UnalikeError(
-            f"shakespeare: found no {FILES[0]} {where}; put a table there with a column {speaker!r} and a column {line!r}, one row "
-            "for each line of a play"
+            f"shakespeare: found no {FILES[0]} {searched(data_dir)}; put a table there with a column {speaker!r} "
+            f"and a column {line!r}, one row for each line of a play"
         )
     made = {name: _windows(text, length, step) for name, text in _texts(file, speaker, line).items()}
     made = {name: windows for name, windows in made.items() if len(windows)}

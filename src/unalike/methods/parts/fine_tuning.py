@@ -1,4 +1,4 @@
-"""Fine-tuning before evaluation, and training of the head and the body one after the other."""
+"""Local work and its phases: fine-tuning before evaluation, the head and the body one after the other, one full-batch step."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from unalike.core.views import ClientView
 from unalike.core.work import Work
 from unalike.methods.method import alias
 from unalike.methods.part import InnerLoop, part
-from unalike.methods.roles import Personalizer, Phase, TaskObjective, passes
+from unalike.methods.roles import LocalWork, Personalizer, Phase, TaskObjective, passes
 from unalike.methods.search_space import LogRange, OneOf
 
 TUNED: dict[str, Group] = {"full": "all", "head": "head"}
@@ -120,3 +120,12 @@ def halves(batch: Batch) -> tuple[Batch, Batch]:
     pairs = (second.x, first.x), (second.y, first.y), (second.weight, first.weight)
     x, y, weight = (torch.where(filled, own, other[:rows]) for own, other in pairs)
     return first, batch._replace(x=x, y=y, weight=weight)
+
+
+@alias("fedsgd", "One full-batch gradient step per round (McMahan et al. 2017).")
+@part
+class FullBatchStep(LocalWork):
+    """One plain gradient step on the client's whole data: w+ = w - lr sum_k p_k grad F_k(w) (FedSGD, McMahan et al. 2017)."""
+
+    def work(self, work: Work) -> Work:
+        return Work(batch_size=None, lr=work.lr, schedule=work.schedule)

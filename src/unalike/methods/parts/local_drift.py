@@ -37,7 +37,7 @@ class LocalDrift(Objective, ServerStep):
         return True
 
     def server_init(self, params: Tree) -> Tree:
-        return _slots(drift=tree.zeros(params), pace=tree.zeros(params))
+        return tree.pack({"drift": tree.zeros(params), "pace": tree.zeros(params)})
 
     def client_init(self, params: Tree) -> Tree:
         return self.server_init(params)
@@ -61,15 +61,11 @@ class LocalDrift(Objective, ServerStep):
         moved = tree.map(lambda w, v: v - w, client.start, client.params)
         drift = tree.map(lambda m, h: h + m, moved, mine["drift"])
         pace = tree.scale(moved, 1 / (client.lr * torch.as_tensor(client.steps).clamp_min(1)))
-        return _slots(drift=mine["drift"] | drift, pace=mine["pace"] | pace), {}
+        return tree.pack({"drift": mine["drift"] | drift, "pace": mine["pace"] | pace}), {}
 
     def step(self, server: ServerView, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
         old = tree.unpack(server.state)
         per_step = 1 / (server.settings.work.lr_at(server.round) * cohort.steps * len(cohort.ids))
         pace = tree.weighted_sum(cohort.update, per_step)
         drift = tree.map(lambda d, h: h + d.sum(0) / server.population, cohort.update, old["drift"])
-        return tree.add(update, drift), _slots(drift=old["drift"] | drift, pace=old["pace"] | pace)
-
-
-def _slots(**trees: Tree) -> Tree:
-    return tree.pack(trees)
+        return tree.add(update, drift), tree.pack({"drift": old["drift"] | drift, "pace": old["pace"] | pace})

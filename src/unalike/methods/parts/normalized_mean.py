@@ -1,4 +1,4 @@
-"""FedNova: updates normalized by the clients' accumulated solver weight."""
+"""Means with further weights: FedNova by the clients' solver weights, L-DAWA by the direction of each tensor."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from torch import Tensor
 
 from unalike._utils.errors import UnalikeError
 from unalike.core import tree
+from unalike.core.types import Tree
 from unalike.core.views import Cohort, PartLookup, ServerView
 from unalike.core.work import Work
 from unalike.methods.method import alias
 from unalike.methods.part import part
 from unalike.methods.parts.objectives import Proximal
-from unalike.methods.roles import LinearAggregator
+from unalike.methods.roles import Aggregator, LinearAggregator
 
 
 @alias("fednova", "Updates normalized by the clients' local progress (Wang et al. 2020), or by their steps alone.")
@@ -78,3 +79,27 @@ class NormalizedMean(LinearAggregator):
             return steps
         # in float32 the difference would lose alpha, 1e-5 with the defaults, to rounding
         return ((1 - (1 - alpha) ** tree.exact(steps)) / alpha).to(steps)
+
+
+@part
+class CosineMean(Aggregator):
+    """w+_l = sum_k p_k min(cos(w_kl, w_l), 1) w_kl for each tensor l (L-DAWA, Rehman et al. 2023).
+
+    The coefficients are not renormalised: where clients diverge the norm shrinks, and a client that turned round counts with a
+    negative sign. The cosine is taken as 1 for scalars, for w_kl = 0 and for w_l = 0 (where the authors' code gives NaN). Clients
+    that did not move leave w as it is. The mean is uniform in the paper (`ldawa` brings `uniform`). Float buffers are averaged
+    with the same weights; the authors' code scales them too.
+    """
+
+    def combine(self, server: ServerView, cohort: Cohort, weights: Tensor) -> Tree:
+        return tree.map(lambda u, w: self._tensor(w, u, weights.to(u.dtype)), cohort.update, server.params)
+
+    def _tensor(self, w: Tensor, u: Tensor, weights: Tensor) -> Tensor:
+        models = w + u
+        rows = tree.matrix(models)
+        lengths = rows.norm(dim=1) * w.norm()
+        cosine = (rows @ w.flatten() / lengths).clamp_max(1.0)
+        factor = torch.where((lengths > 0) & (w.dim() > 0), cosine, 1.0)
+        coefficients = weights * factor
+        # sum_k c_k w_k - w, so that clients that did not move give 0 but for the rounding of the cosines
+        return torch.tensordot(coefficients, u, dims=1) + (coefficients.sum() - 1) * w

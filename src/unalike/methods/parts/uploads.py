@@ -1,4 +1,7 @@
-"""Transformations of the update before it is sent. The bytes that `unalike` reports are those of the encoded tensors."""
+"""Transformations of the update before it is sent, and noise on the sum of all updates.
+
+The bytes that `unalike` reports are those of the encoded tensors.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,14 @@ from collections.abc import Set
 from typing import ClassVar, Literal
 
 import torch
-from pydantic import Field, PositiveFloat
+from pydantic import Field, NonNegativeFloat, PositiveFloat
 from torch import Tensor
 
 from unalike.core import tree
 from unalike.core.types import Tree
-from unalike.core.views import ClientView
+from unalike.core.views import ClientView, Cohort, ServerView
 from unalike.methods.part import part
-from unalike.methods.roles import Upload
+from unalike.methods.roles import ServerStep, Upload
 
 
 @part
@@ -138,3 +141,28 @@ def restored(update: Tree, params: Tree) -> Tree:
     zeros = {n.removesuffix(NOTHING): u for n, u in update.items() if n.endswith(NOTHING)}
     kept = {n: u for n, u in update.items() if not n.endswith(NOTHING)}
     return kept | {n: params[n].new_zeros(len(u), *params[n].shape) for n, u in zeros.items()}
+
+
+@part
+class GaussianNoise(ServerStep):
+    """update + std N(0, I), drawn anew in every round on the server, before everything that follows the aggregation.
+
+    With clip(norm=S), uniform weights over K clients and std = z S / K it is the Gaussian mechanism of DP-FedAvg with noise
+    multiplier z (McMahan et al. 2018). Messages and buffers get no noise: a privacy budget needs a method without them.
+    The noise follows from the run's seed: all sites of a federation know it, and can subtract the noise. std = 0 changes
+    nothing.
+    """
+
+    published: ClassVar[bool] = True
+
+    std: NonNegativeFloat = 0.001
+    rank: ClassVar[int] = ServerStep.NOISE
+
+    def step(self, server: ServerView, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
+        generator = server.generator
+        noisy = tree.map(
+            # drawn on the CPU, so that every device sees the same numbers
+            lambda u: u + self.std * torch.randn(u.shape, generator=generator, dtype=u.dtype).to(u.device),
+            update,
+        )
+        return noisy, server.state

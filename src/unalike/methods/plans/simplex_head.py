@@ -14,7 +14,7 @@ from unalike._utils.errors import UnalikeError
 from unalike.core.model import Model
 from unalike.core.types import Output
 from unalike.methods.method import Method
-from unalike.methods.parts.balanced_softmax import BalancedSoftmax
+from unalike.methods.parts.objectives import BalancedSoftmax
 from unalike.methods.parts.personalizers import Fixed
 from unalike.methods.plan import PlanInputs, PlanSteps, Stage
 from unalike.methods.plans.staged_plan import MethodText, StagedPlan, staged_plan

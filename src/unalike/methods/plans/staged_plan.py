@@ -7,11 +7,10 @@ from typing import Annotated, ClassVar, TypeVar, dataclass_transform
 
 import pydantic
 
-from unalike._utils import spec
 from unalike._utils.errors import UnalikeError
 from unalike.core.model import Model
 from unalike.methods.method import Method
-from unalike.methods.part import parameters, registry, snake
+from unalike.methods.part import registry, snake, spec_text
 from unalike.methods.plan import PlanInputs, PlanSteps
 
 R = TypeVar("R", bound=type)
@@ -42,7 +41,7 @@ class StagedPlan:
         raise NotImplementedError
 
     def __repr__(self) -> str:
-        return str(spec.Call(self.name, parameters(self)))  # type: ignore[arg-type]
+        return spec_text(self)
 
 
 @dataclass_transform(frozen_default=True)
