@@ -113,9 +113,9 @@ def test_signatures_have_every_declared_option():
         assert options_of(*kinds).keys() - parameters.keys() == but, function
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", [name for name in COMMANDS if not name.startswith("study ")])
 def test_flag_has_declared_default_and_help(name):
-    """No command declares an option by itself."""
+    """No command declares an option by itself; those of `unalike-studies` choose cells by options of that distribution."""
     takes = {parameter.name: parameter for parameter in COMMANDS[name].params}
     for option_name, parameter in takes.items():
         options = [options_of(kind)[option_name] for kind in EVERY if option_name in options_of(kind)]

@@ -1,6 +1,6 @@
 """The command line: one file per command; `unalike --help` lists them.
 
-Imports everything below. `flags.py` makes flags of the options of `core/options.py`, `finished_run.py` reads kept runs,
+Imports everything below. `flags.py` makes flags of the options of `core/options.py`, `finished_run.py` reads finished runs,
 `terminal_tables.py` prints tables. Start reading at `run.py`.
 """
 

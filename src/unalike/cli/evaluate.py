@@ -1,4 +1,4 @@
-"""`unalike evaluate`: evaluate a kept model."""
+"""`unalike evaluate`: evaluate the model of a finished run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read a kept run: its model, its configuration and its data."""
+"""Read a finished run: its model, its configuration and its data."""
 
 from __future__ import annotations
 

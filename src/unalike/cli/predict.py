@@ -1,4 +1,4 @@
-"""`unalike predict`: predict new samples with a kept model."""
+"""`unalike predict`: predict new samples with the model of a finished run."""
 
 from __future__ import annotations
 

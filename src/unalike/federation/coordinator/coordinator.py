@@ -36,7 +36,7 @@ TOLD = {
     "paused": "paused: {why}; `unalike federation resume FOLDER` goes on",
     "resumed": "goes on",
 }
-"""Events -> the line that an operator is told."""
+"""Event -> the line that the operator reads."""
 
 
 class Coordinator:
@@ -71,7 +71,7 @@ class Coordinator:
         self.tell = tell
 
     def run(self, *, stop: Ending | None = None, progress: ProgressCallback = lambda row, what="": None) -> Run:
-        """Run to the end. Raises `Stopped` when told to stop: run again, it goes on where it was."""
+        """Run to the end. Raises `Stopped` when the operator stops it; run again, it continues from there."""
         sweep(self.directory.path)
         roster = self._roster()
         run_config = pooled_first(

@@ -29,7 +29,7 @@ STATE, OLD_STATE, MODEL = "state", "memory", "model"
 
 
 def state_folder(folder: Path) -> Path:
-    """The folder of a site's files, below the one of `unalike join`; a site that has the old one goes on there."""
+    """The folder of a site's files, below the one of `unalike join`; a site with a folder of the old name continues to use it."""
     return folder / (OLD_STATE if (folder / OLD_STATE).is_dir() else STATE)
 
 

@@ -1,4 +1,4 @@
-"""The leading process of a run in several processes: it tells the others what to do, does its own share, and combines both."""
+"""The leading process of a run in several processes: it commands the others, trains its own clients, and combines the results."""
 
 from __future__ import annotations
 
