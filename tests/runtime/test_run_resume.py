@@ -283,6 +283,13 @@ def test_resume_of_a_folder_that_an_older_version_wrote(crowd, small, alike, tmp
     assert ua.open_run(tmp_path).selected == whole.selected
 
 
+def test_resume_of_a_folder_without_schema_knows_columns_that_no_round_had(people, small, tmp_path):
+    """A later stage of the plan may fill columns that the rounds until now left out, such as those of personal models."""
+    small("fedavg", people, rounds=1, out=tmp_path)
+    (tmp_path / "columns.json").unlink()
+    assert small("fedavg", people, rounds=2, out=tmp_path).history.columns == small("fedavg", people).history.columns
+
+
 @pytest.mark.parametrize("spec", ["ditto", "scaffold"])
 def test_resume_missing_client_state_error_names_file(people, small, tmp_path, spec):
     small(spec, people, out=tmp_path)

@@ -80,6 +80,7 @@ class RunRecorder:
 
     def _resume(self, directory: RunDirectory, tensors: Tree, facts: dict[str, Any]) -> None:
         self.history = History.load(directory.path, self.run_config.columns.plain, facts["round"])
+        self.history.columns = self.run_config.columns  # tables of older versions tell of the rounds until now alone
         if self.records is not None:
             self.records.load(facts.get("recorded", facts["round"]))
         self._best = BestRound.saved(tensors, facts)
