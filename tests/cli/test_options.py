@@ -17,14 +17,14 @@ import unalike as ua
 from unalike.cli import app
 from unalike.core import options as declared
 from unalike.core.options import default_of, options_of, written, written_config
-from unalike.experiments.command_line import flag
+from unalike.experiments.facts import flag
 from unalike.federation.protocol.federation_file import Federation
 from unalike.runtime.run_options import RunOptions
 
 PROGRAM = typer.main.get_command(app)
 DATA = (declared.SourceOptions, declared.PartitionOptions)
 TRAINED = (*DATA, declared.ValidationOptions, declared.ModelOptions, declared.StartOptions, declared.RecordOptions)
-COMPARED = (declared.JudgmentOptions, declared.SeedsOptions, declared.RoundOptions)
+COMPARED = (declared.DecisionOptions, declared.SeedsOptions, declared.RoundOptions)
 FUNCTIONS = {
     "run": (*TRAINED, declared.SimulationOptions),
     "compare": (*TRAINED, *COMPARED),
@@ -105,7 +105,7 @@ def test_signatures_have_every_declared_option():
     for function, kinds, but in (
         ("run", FUNCTIONS["run"], {"plan"}),
         ("compare", COMPARED, set()),
-        ("tune", (declared.TuningOptions, declared.JudgmentOptions, declared.RoundOptions), set()),
+        ("tune", (declared.TuningOptions, declared.DecisionOptions, declared.RoundOptions), set()),
         ("recommend", (declared.RecommendationOptions,), set()),
         ("Work", FUNCTIONS["Work"], set()),
     ):

@@ -10,7 +10,7 @@ import torch
 
 from unalike.diagnosis.features import SlicedDistance
 from unalike.diagnosis.from_counts.histogram_distance import ClientHistograms, dealt, distances, histogram_skew, moved
-from unalike.diagnosis.from_counts.privacy import epsilon
+from unalike.diagnosis.from_counts.run_diagnosis import epsilon
 from unalike.methods.plans.diagnosis_plan import quantiles, spanned
 from unalike.methods.plans.histograms import MAGNITUDES, magnitude_edges
 

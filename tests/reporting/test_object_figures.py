@@ -74,6 +74,8 @@ def test_comparison_plots_the_models_of_a_protocol(clients):
 def test_objects_show_themselves_with_the_method_as_typed(run, clients, comparison):
     assert "fedprox(mu=0.1)" in run._repr_html_() and "<svg" in run._repr_html_()
     assert "<polyline" in run.history._repr_html_() and "balanced_accuracy" in run.history._repr_html_()
+    score = run.history.columns.shown(run.history.last)
+    assert f"<td>{score.metric.text(score.value(run.history.last))}</td>" in run.history._repr_html_()
     assert clients._repr_html_().count("<circle") == (clients.plan.counts > 0).sum()
     shown = comparison._repr_html_()
     assert "fedavg, fedadam on digits" in shown and ">fedadam</td>" in shown

@@ -1,12 +1,15 @@
 """Tables: a column that is declared once gives the same text on every surface."""
 
 import io
+import json
 import math
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
 from unalike.cli import terminal_tables
+from unalike.metrics.named_metrics import read
 from unalike.reporting import render
 from unalike.reporting.charts.palette import looks
 from unalike.reporting.export import ExportBlock, export
@@ -38,6 +41,14 @@ def test_table_writers_keep_words_left_and_numbers_right():
     assert plain(table) == "Method   Score\nfedavg  34.1 %"
     assert r"\begin{tabular}{lr}" in latex(table) and r"fedavg & 34.1 \%" in latex(table)
     assert ">34.1 %</td>" in html(table)
+
+
+def test_json_export_has_a_metric_that_is_computed_from_samples(simulate):
+    content = simulate(rounds=4)
+    [metric] = read(["roc_auc"])
+    decision = replace(content.decision, metric=metric)
+    [block] = json.loads(export([ExportBlock("one", content.baseline, content.summary, decision)], "json"))
+    assert block["decision"]["metric"] == metric.facts and block["decision"]["text"] == str(decision)
 
 
 def test_words_have_the_look_of_their_method():

@@ -10,7 +10,7 @@ import typer
 from unalike.cli import data_flags
 from unalike.cli import flags as f
 from unalike.cli.config_file import Config, resolved_config
-from unalike.core.options import JudgmentOptions, SeedsOptions
+from unalike.core.options import DecisionOptions, SeedsOptions
 
 NAME = "compare"
 
@@ -25,7 +25,7 @@ def seed_plan(**values: Any) -> Any:
     return SeedPlan.of(read_seeds(values["seeds"]), values["min_seeds"], values["max_seeds"])
 
 
-@f.uses_flags(samples=data_flags.samples, seeds=seed_plan, judgment=f.values_of(JudgmentOptions), training=f.training)
+@f.uses_flags(samples=data_flags.samples, seeds=seed_plan, decision=f.values_of(DecisionOptions), training=f.training)
 def command(
     context: typer.Context,
     method: Annotated[
@@ -37,7 +37,7 @@ def command(
     *,
     samples: data_flags.DataFlags,
     seeds: Any,
-    judgment: dict[str, Any],
+    decision: dict[str, Any],
     training: dict[str, Any],
     out: f.Out = Path("results"),
     track: f.Track = [],  # noqa: B006  (Typer copies it)
@@ -73,7 +73,7 @@ def command(
         seeds,
         source=samples.kept,
         proxy=loaded.proxy,
-        **judgment,
+        **decision,
         **training,
     )
     if dry_run:

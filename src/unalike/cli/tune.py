@@ -10,7 +10,7 @@ import typer
 
 from unalike.cli import data_flags
 from unalike.cli import flags as f
-from unalike.core.options import JudgmentOptions, TuningOptions
+from unalike.core.options import DecisionOptions, TuningOptions
 
 NAME = "tune"
 
@@ -20,7 +20,7 @@ METHODS = ["fedavg", "fedprox", "scaffold", "fedadam"]
 @f.uses_flags(
     samples=data_flags.samples,
     tuning=f.values_of(TuningOptions),
-    judgment=f.values_of(JudgmentOptions),
+    decision=f.values_of(DecisionOptions),
     training=f.training,
 )
 def command(
@@ -34,7 +34,7 @@ def command(
     *,
     samples: data_flags.DataFlags,
     tuning: dict[str, Any],
-    judgment: dict[str, Any],
+    decision: dict[str, Any],
     training: dict[str, Any],
     out: f.Out = Path("tuned"),
 ) -> None:
@@ -55,8 +55,8 @@ def command(
     """
     from unalike._utils.progress import progress_bar
     from unalike.cli.terminal_tables import tables
-    from unalike.experiments.command_line import command_line
     from unalike.experiments.compare import labelled_methods
+    from unalike.experiments.facts import command_line
     from unalike.tuning.tune import VAL, TuneRequest, run_tuning
 
     if samples.plan is None and not samples.val:
@@ -77,7 +77,7 @@ def command(
             source=samples.kept,
             command=command_line(NAME, {"data": samples.data} | given_flags(context)),
             proxy=loaded.proxy,
-            **judgment,
+            **decision,
             **training,
         )
     table = tuned.before_and_after()

@@ -355,8 +355,8 @@ class RecordOptions:
 
 
 @dataclass(frozen=True)
-class JudgmentOptions:
-    """The judgment of a comparison."""
+class DecisionOptions:
+    """The rules by which a comparison is decided."""
 
     smallest_effect: Annotated[
         float | None,

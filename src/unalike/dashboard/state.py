@@ -165,7 +165,7 @@ def curve(name: str, metric: Metric, points: Iterable[tuple[int, Any]]) -> dict[
     """A curve as the page draws it, without the rounds that have no number, and its ends as text."""
     known = [[r, value] for r, v in points if (value := number(v)) is not None]
     ends = [metric.text(value) for _, value in (known[0], known[-1])] if known else []
-    return {"name": name, "points": known, "ends": ends, "scale": 100 if metric.percent else 1}
+    return {"name": name, "points": known, "ends": ends, "scale": metric.scale}
 
 
 def _state(events: list[dict[str, Any]], live: dict[str, Any], federated: bool, written: bool | None) -> str:

@@ -240,7 +240,7 @@ class Comparison:
         """
         from unalike.reporting.figures import comparison_figure
 
-        return comparison_figure(self.content(), self.summary, kind, protocol)
+        return comparison_figure(self._content, kind, protocol)
 
     def __repr__(self) -> str:
         from unalike.reporting.wording import plural

@@ -16,9 +16,8 @@ from unalike.core.options import SeedOptions, options_of, written
 from unalike.core.work import Work
 from unalike.data.heterogeneity import summary
 from unalike.data.population import Population
-from unalike.experiments.command_line import command_line
 from unalike.experiments.experiment import Cell
-from unalike.experiments.facts import FILE, ComparisonFacts, versions
+from unalike.experiments.facts import FILE, ComparisonFacts, command_line, versions
 from unalike.experiments.references import untuned
 from unalike.experiments.seed_plan import write_seeds
 from unalike.methods.plan import Stage
@@ -43,7 +42,7 @@ def facts_of(
         baseline: label of the baseline.
         seeds: the seeds of the cells.
         source: command-line flags that make the same clients; empty if no flags do.
-        asked: flags of the seeds and of the judgment, in place of the list of seeds.
+        asked: flags of the seeds and of the decision, in place of the list of seeds.
     """
     run_configs = {cell.label: cell.run_config for cell in cells if cell.seed == seeds[0]}
     first = run_configs[baseline]

@@ -105,6 +105,16 @@ class Metric:
         return values.sort_values(ascending=self.sign > 0, kind="stable")
 
     @property
+    def scale(self) -> float:
+        """The factor from a value to the number at a chart's axis: 100 for percent."""
+        return 100 if self.percent else 1
+
+    @property
+    def axis_unit(self) -> str:
+        """The unit at the end of an axis title, with a leading space."""
+        return " (%)" if self.percent else ""
+
+    @property
     def unit(self) -> str:
         """The unit of a difference, with a leading space: points of a share; empty for others, such as RMSE."""
         return " points" if self.percent else ""

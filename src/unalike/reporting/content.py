@@ -169,8 +169,8 @@ class ReportContent:
         return personal_methods(self.rounds, self.columns)
 
     def model_in_use(self, method: str) -> str:
-        """The kind of model that clients use with a method: `personal` or `shared`."""
-        return "personal" if method in self.personal else "shared"
+        """The models that clients use with a method, in words: its personal models, or its shared model."""
+        return MODELS["personal" if method in self.personal else "clients"]
 
     @cached_property
     def decisive(self) -> str:

@@ -18,9 +18,8 @@ from pydantic import TypeAdapter
 from unalike._utils.errors import unknown
 from unalike.metrics.named_metrics import Metric
 from unalike.reporting.decision import Decision
-from unalike.reporting.rows import rows
 from unalike.reporting.summary_columns import summary_columns
-from unalike.reporting.table import Table, latex, markdown, words
+from unalike.reporting.table import Table, latex, markdown, rows, words
 
 NOTE = (
     "Mean of the last third of the evaluated rounds (at most ten), or of the selected one, over paired seeds; sd over seeds; "
@@ -81,7 +80,7 @@ def _json(blocks: Sequence[ExportBlock]) -> str:
     parts = [
         {
             "partition": block.partition,
-            "decision": {"text": str(block.decision)} | asdict(block.decision) | {"cost": _bytes(block.decision)},
+            "decision": {"text": str(block.decision)} | asdict(block.decision) | _written(block.decision),
             "summary": block.summary.drop(columns="seconds").to_dict("records"),
         }
         for block in blocks
@@ -89,8 +88,12 @@ def _json(blocks: Sequence[ExportBlock]) -> str:
     return TypeAdapter(list[dict[str, Any]]).dump_json(parts, indent=1).decode() + "\n"
 
 
-def _bytes(decision: Decision) -> dict[str, float]:
-    return {name: ratio for name, ratio in decision.cost.items() if name == "bytes"}
+def _written(decision: Decision) -> dict[str, Any]:
+    """The fields of a decision that are written otherwise than they are: the metric without its formula, the cost without times."""
+    return {
+        "metric": decision.metric.facts,
+        "cost": {name: ratio for name, ratio in decision.cost.items() if name == "bytes"},
+    }
 
 
 FORMATS: dict[str, Callable[[Sequence[ExportBlock]], str]] = {

@@ -45,11 +45,11 @@ def clients_figure(population: Population) -> go.Figure:
     return draw(report_charts.labels(table))
 
 
-def comparison_figure(content: ReportContent, summary: pd.DataFrame, kind: str, protocol: str | None) -> go.Figure:
+def comparison_figure(content: ReportContent, kind: str, protocol: str | None) -> go.Figure:
     """A chart of one of the report's panels: the first, or that of a protocol."""
     style = looks(content.labels)
     drawn = {
-        "decision": lambda: panels.differences(content, summary, style),
+        "decision": lambda: panels.differences(content, style),
         "curves": lambda: panels.curves(content, style),
         "clients": lambda: panels.distributions(content, style),
     }

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from unalike.metrics.inference import EXACT_NEEDS, least_exact_p
 from unalike.metrics.moderated_t import ALPHA
 from unalike.metrics.statistics import still_rising
-from unalike.metrics.verdicts import BASELINE, BETTER, CANDIDATE, EQUAL, UNDECIDED, WORSE, Rules
+from unalike.metrics.verdicts import BASELINE, BETTER, CANDIDATE, EQUAL, UNDECIDED, WORSE
 from unalike.reporting import wording
 from unalike.reporting.content import ReportContent
-from unalike.reporting.rows import Row, rows
+from unalike.reporting.table import Row, rows
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def _shared(content: ReportContent) -> str:
 
 
 def _sentence(row: Row, content: ReportContent) -> str:
-    metric, baseline, rules = content.metric, content.baseline, content.rules
+    metric, baseline = content.metric, content.baseline
     level = metric.text(row[metric.column])
     gain = metric.difference(row["difference"])
     if not row["pairs"]:
@@ -100,7 +100,7 @@ def _sentence(row: Row, content: ReportContent) -> str:
     if math.isnan(row["p"]):
         return f"{level}, {gain} compared with {baseline} under every seed: without a spread, no test is possible."
     between = metric.interval(row["ci_low"], row["ci_high"])
-    tested = f"{_confidence(rules)} interval {between}, {_corrected(row)}"
+    tested = f"{wording.confidence(content.rules.level)} interval {between}, corrected {wording.p_value(row['p_holm'])}"
     return f"{level}, {gain} compared with {baseline} ({tested}): {_meaning(row, content)}."
 
 
@@ -120,15 +120,6 @@ def _sentence_without_baseline(row: Row, content: ReportContent) -> str:
     level = content.metric.text(row[content.metric.column])
     models = "shared model" if content.decisive == content.plain else "model"
     return f"{level}; {content.baseline} has no {models} to compare it with."
-
-
-def _confidence(rules: Rules) -> str:
-    return wording.confidence(rules.level)
-
-
-def _corrected(row: Row) -> str:
-    text = wording.probability(row["p_holm"])
-    return f"corrected p\u00a0{text}" if text.startswith("<") else f"corrected p\u00a0=\u00a0{text}"
 
 
 def _rising(content: ReportContent) -> list[str]:

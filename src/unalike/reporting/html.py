@@ -65,8 +65,7 @@ def write_text(text: str, path: str | os.PathLike[str]) -> Path:
 def _parts(content: ReportContent) -> dict[str, Any]:
     """The variables of the template: findings, charts and tables."""
     style = looks(content.labels)
-    table = content.summary
-    if table.empty:
+    if content.summary.empty:
         raise UnalikeError(
             f"{content.title}: no round has a score to report; expected clients with test samples, and a protocol for which the "
             "method has a model: 'clients' is the shared model, 'personal' the clients' own"
@@ -76,22 +75,22 @@ def _parts(content: ReportContent) -> dict[str, Any]:
         "looks": style,
         "found": findings(content),
         "panels": {
-            "differences": panels.differences(content, table, style),
+            "differences": panels.differences(content, style),
             "curves": panels.curves(content, style),
             "clients": panels.distributions(content, style),
             "client_curves": panels.client_curves(content, style),
             "classes": panels.class_scores(content, style),
             "confusions": panels.confusions(content, style),
             "labels": panels.labels(content),
-            "pareto": panels.pareto(content, table, style),
+            "pareto": panels.pareto(content, style),
             "cost": panels.cost(content, style),
         },
         "tables": {
-            "scores": [tables.scores(content, table, protocol, style) for protocol in content.tabled],
-            "tests": [tables.tests(content, table, protocol, style) for protocol in content.tabled],
+            "scores": [tables.scores(content, protocol, style) for protocol in content.tabled],
+            "tests": [tables.tests(content, protocol, style) for protocol in content.tabled],
             "targets": [tables.target(content, protocol, style) for protocol in content.tabled],
             "estimate": tables.estimate(content),
-            "effects": [tables.effects(content, table, protocol, style) for protocol in content.tabled],
+            "effects": [tables.effects(content, protocol, style) for protocol in content.tabled],
             "clients": tables.single_clients(content, style),
             "partition": tables.facts("The partition of the data", content.partition),
             "costs": tables.costs(content, style),

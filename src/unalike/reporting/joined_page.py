@@ -18,9 +18,8 @@ from unalike.reporting.charts.palette import Look, looks
 from unalike.reporting.content import ReportContent
 from unalike.reporting.findings import findings
 from unalike.reporting.html import fill
-from unalike.reporting.rows import rows
 from unalike.reporting.summary_columns import summary_columns
-from unalike.reporting.table import Table, TableCell, number
+from unalike.reporting.table import Table, TableCell, number, rows
 
 
 @dataclass(frozen=True)
@@ -116,7 +115,7 @@ def _ranking(pooled: Pooled, parts: dict[str, ReportContent], style: dict[str, L
             f"is {found.critical:.2f}. Ten or more are usual."
         )
     if found.friedman == found.friedman:
-        limits.append(f"Friedman's test that no method differs: p {_p(found.friedman)}.")
+        limits.append(f"Friedman's test that no method differs: {wording.p_value(found.friedman)}.")
     panel = panels.Panel("over", caption, [view], [])
     table = _means(pooled, first.baseline, first.metric, style)
     return {"sentence": sentence, "panel": panel, "limits": limits, "table": table}
@@ -132,11 +131,6 @@ FEW = 6
 """With fewer partitions the page warns; Wilcoxon's test cannot show anything below it either."""
 
 
-def _p(value: float) -> str:
-    text = wording.probability(value)
-    return text if text.startswith("<") else f"= {text}"
-
-
 def _means(pooled: Pooled, baseline: str, metric: Metric, style: dict[str, Look]) -> Table | None:
     """Each method compared with the baseline, paired by partition; None if the baseline is not ranked."""
     if baseline not in pooled.scores:
@@ -150,10 +144,9 @@ def _means(pooled: Pooled, baseline: str, metric: Metric, style: dict[str, Look]
 
 
 def _part(i: int, name: str, part: ReportContent, style: dict[str, Look]) -> dict[str, Any]:
-    table = part.summary
     own = {label: style[label] for label in part.labels}
     drawn = {
-        "differences": panels.differences(part, table, own),
+        "differences": panels.differences(part, own),
         "curves": panels.curves(part, own),
         "clients": panels.distributions(part, own),
     }
@@ -161,7 +154,7 @@ def _part(i: int, name: str, part: ReportContent, style: dict[str, Look]) -> dic
         "name": name,
         "found": findings(part),
         "panels": {name: panel and replace(panel, key=f"{panel.key}-{i}") for name, panel in drawn.items()},
-        "tables": [tables.scores(part, table, protocol, style) for protocol in part.tabled] + _targets(part, style),
+        "tables": [tables.scores(part, protocol, style) for protocol in part.tabled] + _targets(part, style),
         "command": part.command,
     }
 

@@ -8,13 +8,13 @@ import pandas as pd
 from markupsafe import Markup
 
 from unalike.metrics.columns import TEST, VALIDATION
+from unalike.metrics.costs import PAIRS, on_front, tradeoff
 from unalike.reporting import wording
 from unalike.reporting.charts import report_charts
 from unalike.reporting.charts.figure import Figure
 from unalike.reporting.charts.palette import Look
 from unalike.reporting.charts.plotly_figures import page_json
 from unalike.reporting.content import MODELS, ReportContent
-from unalike.reporting.tradeoff import PAIRS, on_front, tradeoff
 
 Looks = dict[str, Look]
 
@@ -47,9 +47,9 @@ class Panel:
         return page_json(replace(figure, legend=figure.legend and not self.legend))
 
 
-def differences(content: ReportContent, summary: pd.DataFrame, looks: Looks) -> Panel | None:
+def differences(content: ReportContent, looks: Looks) -> Panel | None:
     """Forest plots of the differences under each protocol."""
-    base, views = content.baseline, []
+    base, summary, views = content.baseline, content.summary, []
     for protocol in content.scores:
         label = wording.capital(MODELS[protocol])
         compared = summary[(summary["protocol"] == protocol) & summary["difference"].notna()]
@@ -70,10 +70,9 @@ def curves(content: ReportContent, looks: Looks) -> Panel | None:
             column = content.columns.get(protocol, name, split)
             shown = {} if column is None else _scored(content.rounds, column.name, looks)
             if column is not None and shown:
-                scale, unit = (100, " (%)") if column.metric.percent else (1, "")
                 where = " on validation samples" if split == VALIDATION else ""
-                title, axis = column.metric.title + where, column.metric.word + where + unit
-                figure = report_charts.curves(content.rounds, column.name, axis, shown, scale)
+                title, axis = column.metric.title + where, column.metric.word + where + column.metric.axis_unit
+                figure = report_charts.curves(content.rounds, column.name, axis, shown, column.metric.scale)
                 label = f"{title}, {MODELS[protocol]}"
                 views.append(View(label, figure, f"{label} by round for {wording.listing(shown)}."))
     if shown := _scored(content.rounds, "train_loss", looks):
@@ -96,8 +95,8 @@ def _spreads(content: ReportContent, looks: Looks) -> list[View]:
             continue
         spread = table.groupby(["method", "seed", "round"], sort=False)[column].std().reset_index()
         if shown := _scored(spread, column, looks):
-            title = f"standard deviation of {content.metric.word} over clients{_unit(content)}"
-            figure = report_charts.curves(spread, column, title, shown, _percent(content))
+            title = f"standard deviation of {content.metric.word} over clients{content.metric.axis_unit}"
+            figure = report_charts.curves(spread, column, title, shown, content.metric.scale)
             label = f"Spread over clients, {MODELS[protocol]}"
             views.append(View(label, figure, f"{label} by round for {wording.listing(shown)}."))
     return views
@@ -113,8 +112,8 @@ def client_curves(content: ReportContent, looks: Looks) -> Panel | None:
         column = score.name
         for name, look in list(_scored(first, column, looks).items())[: report_charts.MOST_BANDS]:
             own = first[first["method"] == name]
-            title = f"{metric.word}{_unit(content)} of one client"
-            figure = report_charts.client_lines(own, column, title, look, _percent(content))
+            title = f"{metric.word}{content.metric.axis_unit} of one client"
+            figure = report_charts.client_lines(own, column, title, look, content.metric.scale)
             label = wording.short(name) + report_charts.MODEL_SUFFIX.get(protocol, "")
             views.append(
                 View(label, figure, f"{metric.word} of each client by round under {name}, {MODELS[protocol]}.")
@@ -170,8 +169,8 @@ def distributions(content: ReportContent, looks: Looks) -> Panel | None:
     for protocol, column in content.scores.items():
         shown = _scored(content.clients, column.name, looks)
         if shown:
-            title = f"{metric.word}{_unit(content)} of one client"
-            figure = report_charts.distribution(content.clients, column.name, title, shown, _percent(content))
+            title = f"{metric.word}{content.metric.axis_unit} of one client"
+            figure = report_charts.distribution(content.clients, column.name, title, shown, content.metric.scale)
             label = wording.capital(MODELS[protocol])
             views.append(
                 View(label, figure, f"{label}: {metric.word} of single clients under {wording.listing(shown)}.")
@@ -203,7 +202,7 @@ def cost(content: ReportContent, looks: Looks) -> Panel | None:
         ("Traffic", "mb", "MB to and from all clients"),
         ("Time", "seconds", "seconds on the machine that ran this"),
     )
-    goal, scale = content.metric.word + _unit(content), _percent(content)
+    goal, scale = content.metric.word + content.metric.axis_unit, content.metric.scale
     views = [
         View(
             label,
@@ -220,19 +219,19 @@ def cost(content: ReportContent, looks: Looks) -> Panel | None:
     return _panel("cost", caption, views, list(shown.items()))
 
 
-def pareto(content: ReportContent, summary: pd.DataFrame, looks: Looks) -> Panel | None:
+def pareto(content: ReportContent, looks: Looks) -> Panel | None:
     """Score, score of the worst tenth of clients, traffic and time: one chart for each pair and protocol."""
     metric = content.metric
     titles = {
-        "score": metric.word + _unit(content),
-        "worst": f"{metric.word} of the worst tenth of clients{_unit(content)}",
+        "score": metric.word + metric.axis_unit,
+        "worst": f"{metric.word} of the worst tenth of clients{content.metric.axis_unit}",
         "mb": "MB to and from all clients",
         "seconds": "seconds on the machine that ran this",
     }
     names = {"score": metric.word, "worst": "fairness", "mb": "traffic", "seconds": "time"}
     views = []
     for protocol in content.scores:
-        table = tradeoff(summary[summary["protocol"] == protocol], metric)
+        table = tradeoff(content.summary[content.summary["protocol"] == protocol], metric)
         for x, y in PAIRS if len(table) > 1 else ():
             label = f"{wording.capital(names[y])} against {names[x]}, {MODELS[protocol]}"
             figure = Figure([report_charts.pareto(table, x, y, metric, titles, looks)])
@@ -257,11 +256,3 @@ def _scored(table: pd.DataFrame, column: str, looks: Looks) -> Looks:
         return {}
     present = set(table.loc[table[column].notna(), "method"])
     return {name: look for name, look in looks.items() if name in present}
-
-
-def _percent(content: ReportContent) -> float:
-    return 100 if content.metric.percent else 1
-
-
-def _unit(content: ReportContent) -> str:
-    return " (%)" if content.metric.percent else ""

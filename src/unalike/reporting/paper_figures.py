@@ -7,13 +7,13 @@ from pathlib import Path
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.spec import slug
+from unalike.metrics.costs import PAIRS, tradeoff
 from unalike.metrics.ranks import Ranks
 from unalike.reporting.charts import rank_diagram, report_charts
 from unalike.reporting.charts.figure import Figure
 from unalike.reporting.charts.matplotlib_figures import write
 from unalike.reporting.charts.palette import Look, looks
 from unalike.reporting.content import MODELS, ReportContent
-from unalike.reporting.tradeoff import PAIRS, tradeoff
 
 Looks = Mapping[str, Look]
 
@@ -50,13 +50,13 @@ def figures(content: ReportContent, shared: Looks | None = None) -> Iterator[tup
     """Yield (name, figure) for each chart that has data, protocol by protocol."""
     all_looks = shared or looks(content.labels)
     style = {label: all_looks[label] for label in content.labels}
-    metric, scale = content.metric, 100 if content.metric.percent else 1
+    metric, scale = content.metric, content.metric.scale
     for protocol, score in content.scores.items():
         judged = content.summary[content.summary["protocol"] == protocol]
         if judged.empty:
             continue
         suffix, column = "" if score.plain else f"-{protocol}", score.name
-        unit = f"{metric.word}{' (%)' if metric.percent else ''}"
+        unit = metric.word + metric.axis_unit
         if judged["difference"].notna().any():
             compared = judged[judged["difference"].notna()]
             yield f"differences{suffix}", report_charts.forest(compared, content.baseline, metric, style)

@@ -12,8 +12,7 @@ from unalike.metrics.verdicts import CANDIDATE
 from unalike.reporting import wording
 from unalike.reporting.charts.palette import Look
 from unalike.reporting.content import MODELS, ReportContent
-from unalike.reporting.rows import rows
-from unalike.reporting.table import Table, TableCell, TableColumn, interval, number, words
+from unalike.reporting.table import Table, TableCell, TableColumn, interval, number, rows, words
 
 SHOWN = (
     *("method", "model", "verdict", "score", "sd", "difference", "interval", "p", "best"),

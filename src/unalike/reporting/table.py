@@ -16,12 +16,16 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from unalike._utils import notebook
 from unalike.metrics.named_metrics import MISSING
 from unalike.reporting.charts.palette import Look
 
+if TYPE_CHECKING:
+    import pandas as pd
+
+Row = dict[str, Any]
 Get = str | Callable[[Any], Any]
 """The key of a value in a row that is a dictionary, or a function of any row."""
 
@@ -74,6 +78,12 @@ class Table:
     def words(self) -> int:
         """The number of columns before the first one with numbers."""
         return (*self.numeric, True).index(True)
+
+
+def rows(table: pd.DataFrame) -> list[Row]:
+    """The rows of a data frame as dictionaries with column names as keys."""
+    names = [str(name) for name in table.columns]
+    return [dict(zip(names, values)) for values in table.itertuples(index=False, name=None)]
 
 
 def words(title: str, get: Get, looks: Mapping[str, Look] | None = None) -> TableColumn:

@@ -14,16 +14,15 @@ from unalike.metrics.statistics import client_effects, scoring_rule, tail_mean
 from unalike.reporting import wording
 from unalike.reporting.charts.palette import Look
 from unalike.reporting.content import MODELS, ReportContent
-from unalike.reporting.rows import Row, rows
 from unalike.reporting.summary_columns import model_column, summary_columns
-from unalike.reporting.table import Table, TableCell, TableColumn, number, words
+from unalike.reporting.table import Row, Table, TableCell, TableColumn, number, rows, words
 from unalike.runtime.records.history import DIVERGED
 from unalike.runtime.stopping import ALL_DONE
 
 
-def scores(content: ReportContent, summary: pd.DataFrame, protocol: str, looks: dict[str, Look]) -> Table | None:
+def scores(content: ReportContent, protocol: str, looks: dict[str, Look]) -> Table | None:
     """Score, difference and interval of every method under one protocol; None if the protocol scored no method."""
-    shown = summary[summary["protocol"] == protocol]
+    shown = content.summary[content.summary["protocol"] == protocol]
     known = summary_columns(content.metric, content.baseline, looks)
     columns = [known["method"], *([model_column(content)] if protocol == USED else []), known["score"], known["sd"]]
     if shown["difference"].notna().any():
@@ -43,8 +42,9 @@ _SCORE_CAPTIONS = {
 }
 
 
-def tests(content: ReportContent, summary: pd.DataFrame, protocol: str, looks: dict[str, Look]) -> Table | None:
+def tests(content: ReportContent, protocol: str, looks: dict[str, Look]) -> Table | None:
     """All numbers behind the verdicts under one protocol; None if nothing could be tested."""
+    summary = content.summary
     shown = summary[(summary["protocol"] == protocol) & summary["p"].notna()]
     known = summary_columns(content.metric, content.baseline, looks)
     names = ("method", "difference", "interval", "bootstrap", "t", "p", "exact", "won", "better")
@@ -110,9 +110,9 @@ def estimate(content: ReportContent) -> Table | None:
     return _table("Cost per run: the estimate of --dry-run and the actual cost", columns, table)
 
 
-def effects(content: ReportContent, summary: pd.DataFrame, protocol: str, looks: dict[str, Look]) -> Table | None:
+def effects(content: ReportContent, protocol: str, looks: dict[str, Look]) -> Table | None:
     """Spread over clients, worst clients, and gains and losses of clients compared with the baseline."""
-    metric, base = content.metric, content.baseline
+    metric, base, summary = content.metric, content.baseline, content.summary
     shown = summary.loc[summary["protocol"] == protocol, ["method", "client_sd", "worst_decile"]].merge(
         client_effects(content.clients, base, content.scores[protocol]), on="method"
     )

@@ -27,6 +27,12 @@ def probability(p: float) -> str:
     return as_text(p, "< 0.001" if p < 0.001 else f"{p:.3f}")
 
 
+def p_value(p: float) -> str:
+    """`p = 0.023` or `p < 0.001`, with no-break spaces around `p`."""
+    text = probability(p)
+    return f"p\u00a0{text}" if text.startswith("<") else f"p\u00a0=\u00a0{text}"
+
+
 def share(value: float) -> str:
     return as_text(value, f"{100 * value:.0f}{PERCENT}")
 

@@ -53,19 +53,21 @@ def render(tuning: Tuning) -> str:
 def panels(tuning: Tuning) -> dict[str, Panel | None]:
     """The panels of the page by kind of figure; None where there is nothing to draw."""
     looks = _looks(tuning)
-    score, validated = (f"{tuning.metric.word}{where}{_unit(tuning)}" for where in ("", " on validation samples"))
+    score, validated = (
+        f"{tuning.metric.word}{where}{tuning.metric.axis_unit}" for where in ("", " on validation samples")
+    )
     after = tuning.after.content()
     return {
         "ranking": _ranking_panel(tuning, score, looks),
         "search": _search_panel(tuning, validated, looks),
         "rates": _value_panel(tuning, validated, looks),
         "spread": _spread_panel(tuning, validated, looks),
-        "pareto": report_panels.pareto(after, after.summary, {name: looks[name] for name in after.labels}),
+        "pareto": report_panels.pareto(after, {name: looks[name] for name in after.labels}),
     }
 
 
 def _ranking_panel(tuning: Tuning, score: str, looks: dict[str, Look]) -> Panel:
-    figure = charts.slopes(tuning.ranking, tuning.metric, score, looks, _scale(tuning))
+    figure = charts.slopes(tuning.ranking, tuning.metric, score, looks, tuning.metric.scale)
     alt = "; ".join(
         f"{one.method} {_place(one.rank_before)} before, {_place(one.rank_after)} after" for one in tuning.ranking
     )
@@ -77,7 +79,7 @@ def _ranking_panel(tuning: Tuning, score: str, looks: dict[str, Look]) -> Panel:
 
 
 def _search_panel(tuning: Tuning, score: str, looks: dict[str, Look]) -> Panel:
-    figure = charts.best_so_far(tuning.trials, tuning.metric.sign, f"best {score}", looks, _scale(tuning))
+    figure = charts.best_so_far(tuning.trials, tuning.metric.sign, f"best {score}", looks, tuning.metric.scale)
     alt = f"Best {score} by number of trials for {wording.listing(tuning.methods)}."
     caption = (
         "The best score among the first trials of a method, on validation samples. All methods have the same budget."
@@ -86,7 +88,7 @@ def _search_panel(tuning: Tuning, score: str, looks: dict[str, Look]) -> Panel:
 
 
 def _spread_panel(tuning: Tuning, score: str, looks: dict[str, Look]) -> Panel:
-    figure = charts.spreads(tuning.trials, score, looks, _scale(tuning))
+    figure = charts.spreads(tuning.trials, score, looks, tuning.metric.scale)
     alt = f"{score} of every trial of {wording.listing(tuning.methods)}."
     caption = (
         "Scores of all trials, on validation samples. Hollow: stopped early, with the score until then. Ring: the values that "
@@ -100,7 +102,7 @@ def _value_panel(tuning: Tuning, score: str, looks: dict[str, Look]) -> Panel:
     views = [
         View(
             wording.capital(charts.LOCAL_RATE_TITLE) if name == LOCAL_RATE else name,
-            charts.by_value(name, tuning.methods, tuning.trials, score, looks, _scale(tuning)),
+            charts.by_value(name, tuning.methods, tuning.trials, score, looks, tuning.metric.scale),
             f"{wording.capital(score)} of the trials by {name}.",
         )
         for name in names
@@ -190,14 +192,6 @@ def _looks(tuning: Tuning) -> dict[str, Look]:
 
 def _place(rank: int | None) -> str:
     return MISSING if rank is None else str(rank)
-
-
-def _unit(tuning: Tuning) -> str:
-    return " (%)" if tuning.metric.percent else ""
-
-
-def _scale(tuning: Tuning) -> float:
-    return 100 if tuning.metric.percent else 1
 
 
 pages.register("tuning")(Page(render, panels))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -12,13 +13,13 @@ from unalike.core.types import Tree
 from unalike.diagnosis.clusters import label_clusters
 from unalike.diagnosis.diagnosis import Diagnosis
 from unalike.diagnosis.from_counts.histogram_distance import ClientHistograms, histogram_skew
-from unalike.diagnosis.from_counts.privacy import DELTA, epsilon
 from unalike.diagnosis.labels import label_skew, pairwise
 from unalike.diagnosis.samples import ClientCounts, notes_on_few, range_names
 from unalike.diagnosis.sizes import quantity_skew
 from unalike.diagnosis.training import TrainedDivision, TrainingSkew, inner_products, skew_of
 from unalike.methods.plan import Answers, steps_of
 from unalike.methods.plans.diagnosis_plan import DiagnosisPlan
+from unalike.methods.plans.histograms import DIRECTIONS
 from unalike.reporting.wording import listing, plural, significant
 from unalike.runtime.finished_run import Run
 
@@ -28,6 +29,8 @@ UNAVAILABLE = {
     SCALE: "it takes training on the same samples, divided in other ways",
 }
 """Quantity that cannot be computed from counts and updates -> the reason."""
+DELTA = 1e-5
+"""The delta of the differential privacy that noise on counts gives to one training sample."""
 FEATURE_STEPS = ("features-magnitudes", "features-spans", "features")
 """The questions of the plan about features; those about labels and classes depend on the task."""
 
@@ -190,3 +193,27 @@ def _notes(run: Run, answered: int, noise: float, trained: bool) -> list[str]:
     if rounds and not trained:
         notes.append("There are no numbers about training: in no round did every client send a usable update.")
     return notes
+
+
+def epsilon(noise: float, feature_histograms: int, label_histograms: int = 0) -> float:
+    """The epsilon, at delta = 1e-5, of all counts of one diagnosis together, for one sample in place of another one.
+
+    A replaced sample changes two counts by one in each histogram. Its squared L2 distance is 2 for a histogram of labels or
+    classes and 2 R for those along R directions. Normal noise of standard deviation s gives rho-zero-concentrated privacy with
+    rho = distance^2 / (2 s^2), which adds up over questions, and epsilon = rho + 2 sqrt(rho ln(1 / delta)).
+
+    Args:
+        noise: The standard deviation of the noise on each count.
+        feature_histograms: The number of questions about features.
+        label_histograms: The number of questions about labels or classes.
+
+    Returns:
+        The epsilon; infinite without noise.
+
+    Source:
+        Bun and Steinke 2016, propositions 1.3 and 1.6, lemma 2.3.
+    """
+    if not noise:
+        return math.inf
+    rho = (feature_histograms * 2 * DIRECTIONS + label_histograms * 2) / (2 * noise**2)
+    return rho + 2 * math.sqrt(rho * math.log(1 / DELTA))

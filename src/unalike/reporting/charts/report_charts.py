@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from unalike.metrics.costs import cumulative
+from unalike.metrics.costs import GOODS, cumulative, on_front, stairs
 from unalike.metrics.named_metrics import Metric
 from unalike.reporting import wording
 from unalike.reporting.charts.figure import (
@@ -26,8 +26,6 @@ from unalike.reporting.charts.figure import (
     rows_plot,
 )
 from unalike.reporting.charts.palette import BLUE, Look, plain
-from unalike.reporting.rows import rows
-from unalike.reporting.tradeoff import GOODS, on_front, stairs
 
 Looks = Mapping[str, Look]
 
@@ -47,7 +45,7 @@ FRONT = Look("", "#888888", "dot", "circle")
 
 def forest(differences: pd.DataFrame, baseline: str, metric: Metric, looks: Looks) -> Figure:
     """Differences to the baseline with their intervals, one row per method: `method difference ci_low ci_high`."""
-    scale = 100 if metric.percent else 1
+    scale = metric.scale
     marks = [
         Points(
             look=looks[row["method"]],
@@ -58,7 +56,7 @@ def forest(differences: pd.DataFrame, baseline: str, metric: Metric, looks: Look
             high=[scale * row["ci_high"]],
             size=11,
         )
-        for i, row in enumerate(rows(differences))
+        for i, row in enumerate(differences.to_dict("records"))
     ]
     names = [str(name) for name in differences["method"]]
     return rows_plot(names, [*marks, Rule(0)], Axis(_direction(baseline, metric), form="+.2f"), 54)
@@ -182,7 +180,7 @@ def cost(rounds: pd.DataFrame, spent: str, title: str, column: str, goal: str, l
 
 def pareto(table: pd.DataFrame, x: str, y: str, metric: Metric, titles: Mapping[str, str], looks: Looks) -> Plot:
     """One marker for each row of `tradeoff`: filled on the Pareto front of the two columns, otherwise hollow."""
-    scales = dict.fromkeys(GOODS, 100.0 if metric.percent else 1.0)
+    scales = dict.fromkeys(GOODS, metric.scale)
     table = table.assign(front=on_front(table, x, y, metric))
     table = table.assign(x=scales.get(x, 1.0) * table[x], y=scales.get(y, 1.0) * table[y])
     edge = table[table["front"]].sort_values("x")
@@ -198,7 +196,7 @@ def pareto(table: pd.DataFrame, x: str, y: str, metric: Metric, titles: Mapping[
             hollow=[not row["front"]],
             size=14,
         )
-        for row in rows(table)
+        for row in table.to_dict("records")
     ]
     return Plot([front, *marks], Axis(titles[x]), Axis(titles[y]))
 

@@ -12,6 +12,7 @@ from unalike._utils.notebook import sparkline
 from unalike._utils.registry import figures
 from unalike._utils.tensor_files import write_bytes
 from unalike.metrics.columns import NO_COLUMNS, Columns
+from unalike.metrics.named_metrics import MISSING
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -133,7 +134,9 @@ class History:
         return f"<History of {len(self) - 1} rounds, {len(self._clients)} rows of clients>"
 
     def _repr_html_(self) -> str:
-        return self.sparkline() + str(self.rounds.to_html(max_rows=12, na_rep="-", float_format="{:.4g}".format))
+        forms: Any = {column.name: column.metric.text for column in self.columns.all if column.name in self.rounds}
+        table = self.rounds.to_html(max_rows=12, na_rep=MISSING, float_format="{:.4g}".format, formatters=forms)
+        return self.sparkline() + str(table)
 
     def __len__(self) -> int:
         return len(self._rounds)
