@@ -29,7 +29,7 @@ def test_topk_encode_and_decode_equal_hand_numbers():
     back = tree.row(TopK(fraction=0.5).decode(stacked(sent), u), 0)
     assert back["w"].tolist() == [[0.0, -5.0], [0.0, 2.0]] and back["b"].tolist() == [3.0]
     # 0.1 * 30 is a little more than 3 in floats; at least one entry is sent
-    assert TopK(fraction=0.1)._kept(torch.zeros(30)) == 3 and TopK(fraction=0.001)._kept(torch.zeros(30)) == 1
+    assert TopK(fraction=0.1)._count(torch.zeros(30)) == 3 and TopK(fraction=0.001)._count(torch.zeros(30)) == 1
 
 
 def test_topk_decode_place_out_of_range_is_clamped():

@@ -79,8 +79,8 @@ def command(
     if dry_run:
         with progress_bar(experiment.calibration_rounds, "calibrating", lines=True) as progress:
             estimate = experiment.estimate(progress)
-        found = samples.resolved(loaded.dataset) | {"baseline": experiment.facts.baseline}
-        print(resolved_config(context, **found), end="\n\n")
+        resolved = samples.resolved(loaded.dataset) | {"baseline": experiment.facts.baseline}
+        print(resolved_config(context, **resolved), end="\n\n")
         estimate_table(estimate)
         if out is not None:
             estimate.save(out)

@@ -89,8 +89,8 @@ def _flags_of(file: Path, settings: dict[str, Any], names: set[str]) -> dict[str
     """The flags in a file: a table of flags as it is, or the config.toml of a run as the flags that repeat the run."""
     if not all(isinstance(settings.get(name), dict) for name in ("work", "model", "data")):
         return settings
-    kept = kept_flags(file.parent)
-    flags = kept if "data" in kept else _recorded(file, settings)
+    command_flags = kept_flags(file.parent)
+    flags = command_flags if "data" in command_flags else _recorded(file, settings)
     if "seeds" in names:
         return flags
     return {k: v for k, v in flags.items() if k != "seeds"} | {"method": flags["method"][0], "seed": settings["seed"]}

@@ -67,18 +67,18 @@ class DataFlags(ServerSampleOptions, ValidationOptions, PartitionOptions, TableO
         from unalike.data.partitioning.hold_out import hold_out, test_apart
         from unalike.data.sources.load import load
 
-        found, proxy, test = load(self.data, self.data_dir, **self.table), None, None
+        dataset, proxy, test = load(self.data, self.data_dir, **self.table), None, None
         if self.proxy is not None:
-            found, proxy = hold_out(found, self.proxy, imbalance=self.proxy_imbalance)
+            dataset, proxy = hold_out(dataset, self.proxy, imbalance=self.proxy_imbalance)
         elif self._tail is not None:
             raise UnalikeError(
                 f"found --proxy-imbalance {self._tail:g} without --proxy; give --proxy 0.02, or leave it out"
             )
         if self.test is not None:
-            found, test = hold_out(found, self.test)
+            dataset, test = hold_out(dataset, self.test)
         elif "server" in protocol:
-            found, test = test_apart(found)
-        return Loaded(found, proxy, test)
+            dataset, test = test_apart(dataset)
+        return Loaded(dataset, proxy, test)
 
     def described(self, seed: int) -> tuple[Population, str]:
         """The clients, and the data with its division in words, such as `digits, dirichlet(alpha=0.1)`."""

@@ -111,19 +111,19 @@ def examined(data_dir: Path | None = None) -> Facts:
 
 def _machine() -> Facts:
     """Cores, memory and accelerators, as this process can use them."""
-    found: Facts = {}
+    facts: Facts = {}
     try:
         from unalike._utils.system.machine import cores, memory_mb
 
-        found |= {"cores": cores(), "memory_mb": memory_mb()}
+        facts |= {"cores": cores(), "memory_mb": memory_mb()}
         import torch
     except (ImportError, OSError):  # `broken` says so
-        return found
+        return facts
     gpus = (
         [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
     )
     gpus += ["Apple GPU (mps)"] if torch.backends.mps.is_available() else []
-    return found | {
+    return facts | {
         "vectors": torch.backends.cpu.get_cpu_capability(),
         "gpus": gpus,
         "threads": torch.get_num_threads(),
@@ -191,10 +191,10 @@ def _trial() -> Facts:
         ua.run("fedavg", clients, model="mlp(hidden=(4,))", rounds=1, executor="batched", progress=False)
     except Exception as error:  # whatever a broken library raises
         return {"training": f"{type(error).__name__}: {error}"}
-    found: Facts = {"training": "works", "seconds": round(time.perf_counter() - started, 1)}
+    facts: Facts = {"training": "works", "seconds": round(time.perf_counter() - started, 1)}
     if _version("numba") is not None:  # where the platform has no numba, nothing is broken
-        found["compiled loops"] = _import_error("unalike.engine.compiled.kernels") or "works"
-    return found
+        facts["compiled loops"] = _import_error("unalike.engine.compiled.kernels") or "works"
+    return facts
 
 
 def _extras() -> dict[str, Facts]:
@@ -214,7 +214,7 @@ def _data(data_dir: Path | None) -> Facts:
 
     folder = data_folder(data_dir)
     embedded = [name for name in ("digits", "glyphs") if name in names]
-    found: Facts = {"variable": FOLDER, "folder": folder and str(folder.resolve()), "embedded": embedded, "files": []}
+    facts: Facts = {"variable": FOLDER, "folder": folder and str(folder.resolve()), "embedded": embedded, "files": []}
     if folder is None or not folder.is_dir():
-        return found
-    return found | {"files": sorted(p.name for p in folder.iterdir() if p.is_dir() or ending(p.name) is not None)}
+        return facts
+    return facts | {"files": sorted(p.name for p in folder.iterdir() if p.is_dir() or ending(p.name) is not None)}

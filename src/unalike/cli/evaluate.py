@@ -69,8 +69,8 @@ def command(
         test = Ragged.of(population.test[k] for k in chosen)
         owner = np.repeat(np.arange(len(chosen)), test.sizes)
         scores = score(population.task, predict, population.x[test.values], population.y[test.values], owner)
-        found = per_client(population.task, scores, len(chosen))
-        rows = dict(zip([population.names[k] for k in chosen], found, strict=True))
+        by_client = per_client(population.task, scores, len(chosen))
+        rows = dict(zip([population.names[k] for k in chosen], by_client, strict=True))
         if client is None:
             rows["all"] = measure(population.task, scores)
     metrics = [KNOWN[name] for name in next(iter(rows.values()))]

@@ -121,8 +121,8 @@ def fitting(
     encoding = _encoding(folder, config)
     options = dict(columns or {})
     if table_at(data, data_dir) is not None and "(" not in data:
-        kept = _kept_flags(folder)
-        options = {name: kept[name] for name in ("target", "regression") if name in kept} | options
+        flags = _kept_flags(folder)
+        options = {name: flags[name] for name in ("target", "regression") if name in flags} | options
     dataset, wanted = load(data, data_dir, encoding=encoding, **options), config["data"]["input_shape"]
     if encoding is None and dataset.encoding is not None:
         why = "the run is older, or its data is no table; if it is one, run the command of the run again (nothing is trained), else"
@@ -163,12 +163,12 @@ def _encoding(folder: Path, config: dict[str, Any]) -> Encoding | None:
     """The table encoding of the run, or of its federation."""
     from unalike.data.table_encoding import Encoding
 
-    found, terms = Encoding.load(folder / "encoding.json"), folder.resolve().parent / "federation.toml"
-    if found is None and "federation" in config and terms.exists():
+    encoding, terms = Encoding.load(folder / "encoding.json"), folder.resolve().parent / "federation.toml"
+    if encoding is None and "federation" in config and terms.exists():
         from unalike.federation.protocol.federation_file import Federation
 
         return Federation.load(terms).data.encoding
-    return found
+    return encoding
 
 
 def _kept_flags(folder: Path) -> dict[str, Any]:
@@ -180,10 +180,10 @@ def _kept_flags(folder: Path) -> dict[str, Any]:
 def own_data(folder: Path, config: dict[str, Any], data_dir: Path | None) -> Dataset:
     """The data set of a run's clients. Raises `UnalikeError` if the clients came from a program and the data has no known name."""
     flags = _kept_flags(folder)
-    kept = flags.get("data_dir")
-    given = {name: flags[name] for name in options_of(TableOptions, ServerSampleOptions) if name in flags}
-    folder_of_data = data_dir or (Path(kept) if kept else None)
-    source = DataFlags(data=flags.get("data", config["data"]["name"]), data_dir=folder_of_data, **given)
+    stored_folder = flags.get("data_dir")
+    options = {name: flags[name] for name in options_of(TableOptions, ServerSampleOptions) if name in flags}
+    folder_of_data = data_dir or (Path(stored_folder) if stored_folder else None)
+    source = DataFlags(data=flags.get("data", config["data"]["name"]), data_dir=folder_of_data, **options)
     try:
         return source.load(config["protocol"] if flags else ()).dataset
     except UnalikeError as error:

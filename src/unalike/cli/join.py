@@ -53,10 +53,10 @@ def command(
     from unalike.federation.operations.run_site import join, wire_lines
     from unalike.federation.protocol.bundle import Bundle
 
-    found, data = Bundle.read(bundle), data_flags.spec(data, table)
+    contents, data = Bundle.read(bundle), data_flags.spec(data, table)
     if show:
-        print("\n".join(wire_lines(found.federation, data, data_dir, found.site)))
+        print("\n".join(wire_lines(contents.federation, data, data_dir, contents.site)))
         return
     home = folder or bundle.with_suffix("")
     tell = partial(print, flush=True)
-    join(found, data, data_dir, home, address or found.address, tell, node=not trainer, device=device)
+    join(contents, data, data_dir, home, address or contents.address, tell, node=not trainer, device=device)

@@ -51,10 +51,10 @@ def command(
         from unalike.data.partitioning import partition_figures
 
         drawn = partition_figures.bubbles(population.plan, population.classes)
-        known = drawn.canvas.get_supported_filetypes()
-        if figure.suffix[1:].lower() not in known:
+        endings = drawn.canvas.get_supported_filetypes()
+        if figure.suffix[1:].lower() not in endings:
             raise UnalikeError(
-                f"{figure} cannot be drawn; expected a file name that ends in .{', .'.join(sorted(known))}"
+                f"{figure} cannot be drawn; expected a file name that ends in .{', .'.join(sorted(endings))}"
             )
         with writing(figure):
             drawn.savefig(figure, bbox_inches="tight", dpi=150)

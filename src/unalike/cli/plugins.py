@@ -21,7 +21,7 @@ def add_plugins(app: typer.Typer) -> None:
 
     A command that cannot be imported, or one of ours that is not installed, says so when it is called.
     """
-    taken = {known.name for known in app.registered_commands} | {known.name for known in app.registered_groups}
+    taken = {command.name for command in app.registered_commands} | {command.name for command in app.registered_groups}
     points = {point.name: point for point in entry_points(group=GROUP) if point.name not in taken}
     for _, point in sorted(points.items()):
         _add(app, point)

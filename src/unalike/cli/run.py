@@ -83,6 +83,6 @@ def command(
         profile_table(profiler)
         print(f"trace of these rounds in {file.resolve()}; open it in chrome://tracing or ui.perfetto.dev")
     if out is not None:
-        found = {name: value or len(population) for name, value in samples.resolved(loaded.dataset).items()}
-        save_run_facts(result, method, samples.kept | found)
+        division = {name: value or len(population) for name, value in samples.resolved(loaded.dataset).items()}
+        save_run_facts(result, method, samples.kept | division)
         print(f"kept in {out.resolve()}; `unalike report {quote(str(out))}` writes its report")

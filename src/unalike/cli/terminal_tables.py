@@ -88,8 +88,8 @@ def summary_table(comparison: Comparison) -> None:
         title = f"{table.caption}: {rule}" if table.caption else capital(rule)
         tables(table.columns, table.texts, title, table.words)
     screen = console()
-    found = comparison.findings
-    for text in (found.answer, found.shared, found.models, *found.cautions, found.standing, *found.limits):
+    texts = comparison.findings
+    for text in (texts.answer, texts.shared, texts.models, *texts.cautions, texts.standing, *texts.limits):
         if text:
             screen.print(text, highlight=False)
     for note in facts.notes:
@@ -229,14 +229,14 @@ def _with_lines(progress: ProgressCallback, folder: Path) -> ProgressCallback:
     return update
 
 
-def standings_line(found: Standings) -> str:
+def standings_line(board: Standings) -> str:
     """The standings in one line: `standings: feddyn 94.6 % (2 of 5), fedavg 84.7 % (2 of 5); 2.1 min left`."""
     texts = [
         f"{row.method} {row.column.metric.text(row.score)} ({row.seeds_done} of {row.seeds})"
-        for row in found.methods
+        for row in board.methods
         if row.column is not None
     ]
-    left = f"; {duration(found.seconds_left)} left" if found.seconds_left == found.seconds_left else ""
+    left = f"; {duration(board.seconds_left)} left" if board.seconds_left == board.seconds_left else ""
     return f"standings after seeds: {', '.join(texts) or 'no run has ended'}{left}"
 
 
@@ -248,14 +248,14 @@ def _texts(row: Standing, baseline: str) -> tuple[str, str]:
     return metric.text(row.score), "" if row.method == baseline else metric.difference(row.difference)
 
 
-def _standings_table(found: Standings) -> Table:
+def _standings_table(board: Standings) -> Table:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0))
-    for i, head in enumerate(("method", "seeds done", "score", f"to {found.baseline}", "time left")):
+    for i, head in enumerate(("method", "seeds done", "score", f"to {board.baseline}", "time left")):
         table.add_column(head, justify="left" if i == 0 else "right")
-    for row in found.methods:
+    for row in board.methods:
         left = duration(row.seconds_left) if row.seconds_left == row.seconds_left else ""
-        numbers = _texts(row, found.baseline)
+        numbers = _texts(row, board.baseline)
         table.add_row(row.method, f"{row.seeds_done} of {row.seeds}", *numbers, left)
     return table

@@ -56,13 +56,13 @@ def join_clients(
     task = find_task(task) if isinstance(task, str) else task or _first_task(blocks)
     labels = {owner: _labels(pair[1], task, owner) for owner, pair in blocks.items()}
     y = torch.cat([*labels.values()])
-    known = array_checks.class_names(y, classes)
-    for owner, own in labels.items() if known is not None else ():
-        array_checks.label_range(own, len(known or ()), owner)
+    classes = array_checks.class_names(y, classes)
+    for owner, own in labels.items() if classes is not None else ():
+        array_checks.label_range(own, len(classes or ()), owner)
     sizes = np.array([[0 if pair is None else len(pair[1]) for pair in row] for row in pairs])
     starts = (sizes.cumsum() - sizes.ravel()).reshape(sizes.shape)
     train, test, val = (Ragged.ranges(starts[:, i], sizes[:, i]) for i in range(len(SPLITS)))
-    return PopulationArrays(torch.cat([pair[0] for pair in blocks.values()]), y, train, test, val, names, known, task)
+    return PopulationArrays(torch.cat([pair[0] for pair in blocks.values()]), y, train, test, val, names, classes, task)
 
 
 def _check_names(names: list[str]) -> None:

@@ -78,10 +78,10 @@ class Category:
     def apply(self, frame: pd.DataFrame, where: str) -> np.ndarray:
         """Encode the column: bool [N, len(values)]."""
         such = f", such as {', '.join(map(repr, self.values[:3]))}"
-        found = texts_of(_column(frame, self.name, [TEXTS, TRUTH], where, such))
+        cells = texts_of(_column(frame, self.name, [TEXTS, TRUTH], where, such))
         forms = (str, str.lower, str.upper) if self.truth else (str,)
         number = {form(value): k for k, value in enumerate(self.values) for form in forms}
-        return np.array([number.get(value, -1) for value in found])[:, None] == np.arange(len(self.values))
+        return np.array([number.get(value, -1) for value in cells])[:, None] == np.arange(len(self.values))
 
 
 @validated
@@ -100,8 +100,8 @@ class Words:
     def apply(self, frame: pd.DataFrame, where: str) -> torch.Tensor:
         """Encode the column: int64 [N, length], or float32 [N, size - 2] with `bag`."""
         column = _column(frame, self.name, [TEXTS, TRUTH, NUMBERS], where)
-        known = {word: token for token, word in enumerate(self.words, start=texts.UNKNOWN + 1) if word}
-        x = torch.from_numpy(texts.encode(texts_of(column, ""), known, self.length))
+        tokens = {word: token for token, word in enumerate(self.words, start=texts.UNKNOWN + 1) if word}
+        x = torch.from_numpy(texts.encode(texts_of(column, ""), tokens, self.length))
         return texts.bag(x, self.size) if self.bag else x
 
 
@@ -137,9 +137,9 @@ class Encoding:
         """
         if self.words is not None:
             return self.words.apply(frame, where)
-        found = [number.read(frame, where) for number in self.numbers]
-        scaled = [number.scaled(x) for number, x in zip(self.numbers, found)]
-        missing = [np.isnan(x) for number, x in zip(self.numbers, found) if number.gaps]
+        columns = [number.read(frame, where) for number in self.numbers]
+        scaled = [number.scaled(x) for number, x in zip(self.numbers, columns)]
+        missing = [np.isnan(x) for number, x in zip(self.numbers, columns) if number.gaps]
         kinds = [category.apply(frame, where) for category in self.categories]
         return torch.from_numpy(np.column_stack([part.astype(np.float32) for part in (*scaled, *missing, *kinds)]))
 

@@ -88,9 +88,9 @@ def fedgen(
     beta: float | None = None,
 ) -> Method:
     """A generator of features, taught by the clients' heads (Zhu et al. 2021); None: as the preset has it."""
-    given = {"steps": steps, "alpha": alpha, "beta": beta}
+    options = {"steps": steps, "alpha": alpha, "beta": beta}
     generator, usual = {"zhu": (EnsembleGenerator, {}), "pfllib": (AverageGenerator, {"steps": 1000})}[preset]
-    fields: dict[str, Any] = usual | {name: value for name, value in given.items() if value is not None}
+    fields: dict[str, Any] = usual | {name: value for name, value in options.items() if value is not None}
     return Method(generator(noise=noise, hidden=hidden, lr=lr, **fields))
 
 

@@ -90,9 +90,9 @@ class Method:
         >>> Method.parse("fedprox").swap("proximal(mu=1)") == Method.parse("fedprox(mu=1)")
         True
         """
-        new = [p for given in parts for p in _written(given)]
-        kept = [p for p in self.parts if not any(_rival(p, n) for n in new)]
-        return Method(*kept, *new)
+        new = [p for addition in parts for p in _written(addition)]
+        others = [p for p in self.parts if not any(_rival(p, n) for n in new)]
+        return Method(*others, *new)
 
     def role(self, role: type[Role]) -> tuple[Role, ...]:
         """The parts of a role, in the order in which they act."""
@@ -148,8 +148,8 @@ class Method:
     @cached_property
     def tuner(self) -> Method:
         """The method of that fine-tuning: the task's loss alone, on what personalizers and conditioners make of a client."""
-        kept = (p for p in self.parts if isinstance(p, Conditioner | Personalizer) and not isinstance(p, Objective))
-        return Method(*kept)
+        parts = (p for p in self.parts if isinstance(p, Conditioner | Personalizer) and not isinstance(p, Objective))
+        return Method(*parts)
 
     @cached_property
     def linear(self) -> bool:
@@ -186,10 +186,10 @@ class Method:
 
     def sent(self, names: Iterable[str], model: Model) -> list[str]:
         """The names of parameters or buffers that are sent and averaged."""
-        found = [n for n in names if model.trainable(n)]
+        sent = [n for n in names if model.trainable(n)]
         for part in self.role(Personalizer):
-            found = [n for n in found if part.shared(n, model)]
-        return found
+            sent = [n for n in sent if part.shared(n, model)]
+        return sent
 
     def trains(self, name: str, model: Model) -> bool:
         """Whether a parameter ever moves."""
@@ -289,13 +289,13 @@ def alias(name: str, summary: str, **fixed: Any) -> Callable[[PartClass], PartCl
     return register
 
 
-def _written(given: Method | Part | str) -> list[Part]:
+def _written(thing: Method | Part | str) -> list[Part]:
     """The parts that are named explicitly: all of a spec's own parts, and the parts of a method that are no defaults."""
-    if isinstance(given, Part):
-        return [given]
-    if isinstance(given, str):
-        return [p for call in spec.parse(given) for p in _written(registry.build(call))]
-    return [p for p in as_method(given).parts if p not in DEFAULTS.values()]
+    if isinstance(thing, Part):
+        return [thing]
+    if isinstance(thing, str):
+        return [p for call in spec.parse(thing) for p in _written(registry.build(call))]
+    return [p for p in as_method(thing).parts if p not in DEFAULTS.values()]
 
 
 def as_method(thing: object) -> Method:
@@ -318,28 +318,28 @@ def _complete(parts: tuple[Part, ...]) -> tuple[Part, ...]:
         if not isinstance(part, Part):
             raise UnalikeError(f"a method is made of parts; found {part!r}")
         _check_fields(part)
-    found = list(dict.fromkeys(parts))
-    for part in found:
-        for other in found:
+    complete = list(dict.fromkeys(parts))
+    for part in complete:
+        for other in complete:
             if other != part and other.name == part.name:
                 raise _conflict(part, other, "the same part with different settings")
     for role in EXCLUSIVE:
-        rivals = [p for p in found if isinstance(p, role)]
+        rivals = [p for p in complete if isinstance(p, role)]
         chosen = [p for p in rivals if p != DEFAULTS.get(role)]
         if len(chosen) > 1:
             raise _conflict(chosen[0], chosen[1], f"two parts of the role {role.__name__}, which has room for one")
         if chosen:
-            found = [p for p in found if p not in rivals or p is chosen[0]]
+            complete = [p for p in complete if p not in rivals or p is chosen[0]]
         elif role in DEFAULTS and not rivals:
-            found.append(DEFAULTS[role])
+            complete.append(DEFAULTS[role])
     for has, what in (
         (_has_own_model, "defines what a client is evaluated with"),
         (_has_phases, "orders the training"),
     ):
-        rivals = [p for p in found if has(p)]
+        rivals = [p for p in complete if has(p)]
         if len(rivals) > 1:
             raise _conflict(rivals[0], rivals[1], f"each {what}")
-    return tuple(sorted(found, key=_place))
+    return tuple(sorted(complete, key=_place))
 
 
 def _check_fields(part: Part) -> None:
@@ -360,8 +360,8 @@ def _is_literal(value: object) -> bool:
 
 
 def _has_own_model(part: Part) -> bool:
-    own = Personalizer.personal, Personalizer.tune
-    return isinstance(part, Personalizer) and (type(part).personal, type(part).tune) != own
+    hooks = Personalizer.personal, Personalizer.tune
+    return isinstance(part, Personalizer) and (type(part).personal, type(part).tune) != hooks
 
 
 def _has_phases(part: Part) -> bool:
@@ -380,7 +380,7 @@ def _rival(old: Part, new: Part) -> bool:
 
 
 def _conflict(a: Part, b: Part, why: str) -> UnalikeError:
-    found = " and ".join(spec_text(p) for p in (a, b))
+    texts = " and ".join(spec_text(p) for p in (a, b))
     return UnalikeError(
-        f"cannot combine {found}: {why}. Keep one of them, or replace it with method.swap('{b.name}(...)')"
+        f"cannot combine {texts}: {why}. Keep one of them, or replace it with method.swap('{b.name}(...)')"
     )

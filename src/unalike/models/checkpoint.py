@@ -49,29 +49,29 @@ def start_from(model: Model, path: str | Path, partial: bool = False) -> tuple[M
     Raises:
         UnalikeError: The file cannot be read, does not fit the model (unless `partial`), or has no tensor that fits.
     """
-    stored, own = read_state_dict(path), model.state_dict(model.params | model.buffers)
-    other = [n for n, t in stored.items() if n in own and not _fits(t, own[n])]
+    stored, initial = read_state_dict(path), model.state_dict(model.params | model.buffers)
+    other = [n for n, t in stored.items() if n in initial and not _fits(t, initial[n])]
     layers = {_layer(n) for n in other}  # the bias of another layer would mean nothing beside this one's weight
-    fitting = {n: t.to(own[n].dtype) for n, t in stored.items() if n in own and _layer(n) not in layers}
-    lacking = [n for n in own if n not in stored]
-    unknown = [n for n in stored if n not in own]
+    fitting = {n: t.to(initial[n].dtype) for n, t in stored.items() if n in initial and _layer(n) not in layers}
+    lacking = [n for n in initial if n not in stored]
+    unknown = [n for n in stored if n not in initial]
     if not partial and (lacking or unknown or other):
-        shapes = [f"{n} {list(stored[n].shape)} instead of {list(own[n].shape)}" for n in other]
+        shapes = [f"{n} {list(stored[n].shape)} instead of {list(initial[n].shape)}" for n in other]
         parts = {"it lacks": lacking, "the model has no": unknown, "other shapes or types:": shapes}
         why = ", ".join(f"{what} {_listed(names)}" for what, names in parts.items() if names)
         raise UnalikeError(
             f"{path} does not fit the model: {why}; give a checkpoint of the same model, or "
-            f"start_partial=True (--start-partial) to take the {len(fitting)} of {len(own)} tensors that fit"
+            f"start_partial=True (--start-partial) to take the {len(fitting)} of {len(initial)} tensors that fit"
         )
     if not fitting:
         raise UnalikeError(
             f"{path} has no tensor that fits the model by name and shape: it has {_listed(list(stored))}; expected "
-            f"{_listed(list(own))}"
+            f"{_listed(list(initial))}"
         )
     broken = next((n for n, t in fitting.items() if not t.isfinite().all()), None)
     if broken is not None:
         raise UnalikeError(f"{path}: {broken} has numbers that are not finite; expected finite numbers only")
-    return model.starting_from(fitting), Start(str(path), partial, _summary(own, stored, fitting))
+    return model.starting_from(fitting), Start(str(path), partial, _summary(initial, stored, fitting))
 
 
 def read_state_dict(path: str | Path) -> Tree:

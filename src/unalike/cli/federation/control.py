@@ -53,12 +53,12 @@ def status(folder: Folder) -> None:
     from unalike.federation.coordinator.operator_commands import command as send
 
     require_federation()
-    found, screen = send(folder / "control", "status"), console()
-    why = f" ({found['why']})" if found["why"] else ""
-    screen.print(f"{found['state']}{why}, {found['round']} of {found['rounds']} rounds done", highlight=False)
+    state, screen = send(folder / "control", "status"), console()
+    why = f" ({state['why']})" if state["why"] else ""
+    screen.print(f"{state['state']}{why}, {state['round']} of {state['rounds']} rounds done", highlight=False)
     table = Table(box=None, pad_edge=False)
     for name in ("site", "connected", "most samples"):
         table.add_column(name)
-    for site in found["sites"]:
+    for site in state["sites"]:
         table.add_row(site["name"], "yes" if site["connected"] else "no", str(site["samples"]))
     screen.print(table)

@@ -122,7 +122,7 @@ def command(
     else:
         schema = _schema(shape, classes, task, tokens)
     columns = {name: value for name, value in table.items() if name in ("target", "regression")}
-    own = {
+    server_samples = {
         name: own_samples(cast(Any, schema), data_flags.spec(file, columns))
         for name, file in (("test", test), ("proxy", proxy))
         if file
@@ -135,7 +135,7 @@ def command(
         listen=listen,
         name=name or folder.resolve().name,
         data=schema,
-        own=own,
+        own=server_samples,
         **start,
         **terms,
     )

@@ -77,5 +77,5 @@ def command(
     spec = partition or usual_partition(loaded.dataset, "dirichlet(alpha=0.5, min_size=2)")
     population = divide(loaded.dataset, spec, local, seed=terms["seed"])
     assert out is not None
-    own = {"test": loaded.test, "proxy": loaded.proxy}
-    locally(out, population, terms, print_line, own, wait=wait)
+    server_samples = {"test": loaded.test, "proxy": loaded.proxy}
+    locally(out, population, terms, print_line, server_samples, wait=wait)

@@ -46,8 +46,8 @@ def apply_plan(plan: PartitionPlan, data: Dataset) -> Population:
     calls = [call for call in parse(plan.spec) if call.name in feature_skew.registry]
     if calls:
         x, y, (train, test, val) = _changed(plan, x, y, [feature_skew.registry.build(call) for call in calls])
-    known = (plan.names, data.classes, task_for(y), plan, plan.clusters, data.encoding)
-    population = Population(x, y, train, test, val, *known)
+    details = (plan.names, data.classes, task_for(y), plan, plan.clusters, data.encoding)
+    population = Population(x, y, train, test, val, *details)
     return population if x.is_floating_point() else restrict_vocabulary(population)
 
 
@@ -56,7 +56,7 @@ def _changed(
 ) -> tuple[Tensor, Tensor, list[Ragged]]:
     """Copy and change every client's samples, one client after the other: a sample of two clients is changed in two ways."""
     splits = [getattr(plan, split) for split in SPLITS]
-    blocks, rows = [], [np.concatenate(own) for own in zip(*splits)]
+    blocks, rows = [], [np.concatenate(parts) for parts in zip(*splits)]
     for k, mine in enumerate(rows):
         order = np.argsort(mine)  # so that a change does not depend on the split that a sample is in
         block = x[torch.from_numpy(mine[order])]

@@ -150,10 +150,10 @@ def tested_as(drawn: Population, other: Population, dataset: Dataset) -> Populat
         return drawn
     roles: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
     for k, parts in enumerate(zip(plan.train, plan.val, plan.test, strict=True)):
-        own = np.concatenate(parts)
-        tested = np.isin(own, tests.test.values)
-        validated, trained = share_apart(own[~tested], plan.val_share, plan.seed, k)
-        roles.append((trained, validated, own[tested]))
+        samples = np.concatenate(parts)
+        tested = np.isin(samples, tests.test.values)
+        validated, trained = share_apart(samples[~tested], plan.val_share, plan.seed, k)
+        roles.append((trained, validated, samples[tested]))
     train, val, test = (Ragged.of(rows) for rows in zip(*roles, strict=True))
     labels = (dataset.merged() if plan.merge else dataset.train)[1]
     counts = label_counts(labels, dataset.classes, train)

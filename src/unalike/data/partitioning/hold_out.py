@@ -77,10 +77,10 @@ def _sizes(samples: float, classes: int, imbalance: float) -> list[int]:
 def _drawn(labels: np.ndarray, pool: np.ndarray, each: list[int], share: float, rng: np.random.Generator) -> np.ndarray:
     chosen = []
     for label, count in enumerate(each):
-        own = pool[labels == label]
-        if len(own) < count:
+        members = pool[labels == label]
+        if len(members) < count:
             raise UnalikeError(
-                f"class {label} has {len(own)} samples to choose from, expected {count} for a share of {share}; lower the share"
+                f"class {label} has {len(members)} samples to choose from, expected {count} for a share of {share}; lower the share"
             )
-        chosen.append(rng.choice(own, count, replace=False))
+        chosen.append(rng.choice(members, count, replace=False))
     return np.sort(np.concatenate(chosen))

@@ -39,21 +39,21 @@ def natural(
             f"natural(column={column!r}): found clients={wanted}, the data has {len(names)}; lower clients, "
             "leave it out, or name another partition"
         )
-    kept = np.arange(len(names)) if wanted is None else np.sort(rng.choice(len(names), wanted, replace=False))
+    chosen = np.arange(len(names)) if wanted is None else np.sort(rng.choice(len(names), wanted, replace=False))
     rows = _members(owner, len(names))
-    owned = [rows[k] for k in kept]
+    owned = [rows[k] for k in chosen]
     test = [mine[held_out[mine]] if own_test and not held_out[mine].all() else mine[:0] for mine in owned]
     truth = None
     if cluster is not None:
         numbers = np.unique(_column("natural", columns, cluster), return_inverse=True)[1]
         truth = numbers[[mine[0] for mine in owned]]
-        for k, mine in zip(kept, owned):
+        for k, mine in zip(chosen, owned):
             if (numbers[mine] != numbers[mine[0]]).any():
                 raise UnalikeError(
                     f"natural(cluster={cluster!r}): the samples of client {names[k]} lie in several clusters, expected one; name "
                     "another column, or leave cluster out"
                 )
-    return Division(owned, test, [str(names[k]) for k in kept], truth)
+    return Division(owned, test, [str(names[k]) for k in chosen], truth)
 
 
 @registry.register("domains")

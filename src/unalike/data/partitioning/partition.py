@@ -167,15 +167,15 @@ def partition_labels(
     Raises:
         UnalikeError: A feature change is named, or an error of `partition` occurs.
     """
-    found = np.asarray(labels)
+    array = np.asarray(labels)
     columns = {column: np.asarray(values) for column, values in (groups or {}).items()}
     for column, values in columns.items():
-        if values.shape != found.shape:
+        if values.shape != array.shape:
             raise UnalikeError(f"column {column!r} has shape {list(values.shape)}, expected one value per label")
     _, changes = read(spec)
     if changes:
         raise UnalikeError(f"{spec!r}: {changes[0].name} changes samples, found labels only; use `partition`")
-    division = _divide(spec, found, clients, seed, columns, np.zeros(found.shape, bool), None)
+    division = _divide(spec, array, clients, seed, columns, np.zeros(array.shape, bool), None)
     _warn(division)
     return [np.asarray(rows, np.int64) for rows in division.owned]
 
@@ -270,10 +270,10 @@ def _clusters(spec: str, division: Division) -> list[int] | None:
     _, calls = read(spec)
     count = len(division.owned)
     columns = [division.clusters, *(feature_skew.registry.build(call).clusters(count) for call in calls)]
-    known = [column for column in columns if column is not None]
-    if not known:
+    numberings = [column for column in columns if column is not None]
+    if not numberings:
         return None
-    return np.unique(np.stack(known, 1), axis=0, return_inverse=True)[1].reshape(-1).tolist()
+    return np.unique(np.stack(numberings, 1), axis=0, return_inverse=True)[1].reshape(-1).tolist()
 
 
 def _split(division: Division, split: float, min_test: int, seed: int) -> tuple[Ragged, Ragged]:
@@ -301,8 +301,8 @@ def _split(division: Division, split: float, min_test: int, seed: int) -> tuple[
 def share_apart(rows: np.ndarray, share: float, seed: int, client: int) -> tuple[np.ndarray, np.ndarray]:
     """Draw a client's validation samples, floor(share n) of its n training samples but never all; returns them and the rest."""
     count = min(int(share * len(rows) + 1e-9), len(rows) - 1) if len(rows) else 0
-    own, left = np.split(generator(seed, "validation", client).permutation(rows), [count])
-    return own, left
+    validation, training = np.split(generator(seed, "validation", client).permutation(rows), [count])
+    return validation, training
 
 
 def _set_apart(division: Division, train: Ragged, share: float, seed: int) -> tuple[Ragged, Ragged]:
@@ -311,9 +311,9 @@ def _set_apart(division: Division, train: Ragged, share: float, seed: int) -> tu
         return train, Ragged.empty(len(train))
     left, apart = [], []
     for k, rows in enumerate(train):
-        own = rows[:0] if division.val is None else division.val[k]
-        if not len(own) and share:
-            own, rows = share_apart(rows, share, seed, k)
+        validation = rows[:0] if division.val is None else division.val[k]
+        if not len(validation) and share:
+            validation, rows = share_apart(rows, share, seed, k)
         left.append(rows)
-        apart.append(own)
+        apart.append(validation)
     return Ragged.of(left), Ragged.of(apart)

@@ -54,9 +54,9 @@ def write_partition(plan: PartitionPlan, folder: Path | str) -> Path:
     """
     root = _new_folder(folder)
     for client in map(ClientIndices, plan.names, plan.train, plan.test, plan.val):
-        own = _own_folder(root, client.name)
+        place = _client_folder(root, client.name)
         for split in ("train", "test", *(["val"] if len(client.val) else [])):
-            np.savetxt(own / f"{split}.txt", getattr(client, split), fmt="%d")
+            np.savetxt(place / f"{split}.txt", getattr(client, split), fmt="%d")
     return root
 
 
@@ -75,9 +75,9 @@ def write_clients(population: Population, folder: Path | str) -> Path:
     """
     root = _new_folder(folder)
     for client in population:
-        own = _own_folder(root, client.name or "")
+        place = _client_folder(root, client.name or "")
         for split, (x, y) in client.splits().items():
-            np.savez_compressed(own / f"{split}.npz", x=x.cpu().numpy(), y=y.cpu().numpy())
+            np.savez_compressed(place / f"{split}.npz", x=x.cpu().numpy(), y=y.cpu().numpy())
     return root
 
 
@@ -180,14 +180,14 @@ def _new_folder(folder: Path | str) -> Path:
     return root
 
 
-def _own_folder(root: Path, name: str) -> Path:
+def _client_folder(root: Path, name: str) -> Path:
     """Make a client's folder. Characters that file systems forbid are escaped; an empty or too long name is an error."""
     safe = quote(name, safe=" ")
-    own = safe.replace(".", "%2E") if safe.startswith(".") else safe
-    if not 0 < len(own) <= LONGEST:
+    stem = safe.replace(".", "%2E") if safe.startswith(".") else safe
+    if not 0 < len(stem) <= LONGEST:
         raise UnalikeError(
-            f"the client {name!r} would need a folder with a name of {len(own)} characters, expected 1 to {LONGEST} (other than "
+            f"the client {name!r} would need a folder with a name of {len(stem)} characters, expected 1 to {LONGEST} (other than "
             "plain letters and digits take 3 to 12 each); rename it"
         )
-    (root / own).mkdir()
-    return root / own
+    (root / stem).mkdir()
+    return root / stem

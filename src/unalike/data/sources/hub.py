@@ -79,8 +79,8 @@ def _fetch(path: str, config: str | None, parts: Sequence[str], columns: Sequenc
         raise UnalikeError(f"{path} has no split {', '.join(missing)}; expected one of {', '.join(tables)}")
     lacking = [column for column in columns if column not in tables[parts[0]].features]
     if lacking:
-        known = ", ".join(tables[parts[0]].features)
-        raise UnalikeError(f"{path} has no column {', '.join(lacking)}; expected one of {known}")
+        names = ", ".join(tables[parts[0]].features)
+        raise UnalikeError(f"{path} has no column {', '.join(lacking)}; expected one of {names}")
     return tables
 
 

@@ -61,11 +61,11 @@ def read_array(path: Path) -> np.ndarray:
         )
     shape = np.frombuffer(data, ">u4", data[3], 4).astype(np.int64)
     kind, start = np.dtype(KINDS[data[2]]), 4 + 4 * data[3]
-    expected, found = int(shape.prod()) * kind.itemsize, len(data) - start
-    if found != expected:
+    expected, size = int(shape.prod()) * kind.itemsize, len(data) - start
+    if size != expected:
         raise UnalikeError(
-            f"{path} holds {found} bytes of values, expected {expected} for shape {shape.tolist()}; "
-            f"the file is {'truncated' if found < expected else 'too long'}: fetch it again"
+            f"{path} holds {size} bytes of values, expected {expected} for shape {shape.tolist()}; "
+            f"the file is {'truncated' if size < expected else 'too long'}: fetch it again"
         )
     return np.frombuffer(data, kind, offset=start).reshape(shape).astype(kind.newbyteorder("="), copy=False)
 
@@ -73,13 +73,13 @@ def read_array(path: Path) -> np.ndarray:
 def _pair(file: Path) -> Arrays:
     labels = _labels_of(file, "labels-idx1")
     # The labels may be compressed although the images are not, or the other way round.
-    found = first_file(file.parent, labels, labels.removesuffix(".gz"), f"{labels}.gz")
-    if found is None:
+    label_file = first_file(file.parent, labels, labels.removesuffix(".gz"), f"{labels}.gz")
+    if label_file is None:
         raise UnalikeError(f"{file} has no labels beside it, expected {labels} in {file.parent}: put it there")
-    x, y = read_array(file), read_array(found)
+    x, y = read_array(file), read_array(label_file)
     if x.ndim < 2 or y.ndim != 1 or len(x) != len(y):
         raise UnalikeError(
-            f"{file.name} has shape {list(x.shape)} and {found.name} {list(y.shape)}, expected [N, height, width] and "
+            f"{file.name} has shape {list(x.shape)} and {label_file.name} {list(y.shape)}, expected [N, height, width] and "
             "[N]; the files do not belong together: fetch both again"
         )
     return x, y

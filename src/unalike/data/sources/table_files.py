@@ -166,7 +166,7 @@ def opened(path: Path, encoding: Encoding | None = None) -> pd.DataFrame:
 
 
 def tokens(
-    found: Sequence[str], train: int, length: int, vocabulary: int, encoding: Encoding | None = None
+    samples: Sequence[str], train: int, length: int, vocabulary: int, encoding: Encoding | None = None
 ) -> tuple[torch.Tensor, Encoding]:
     """Encode texts as tokens int64 [N, length]; returns the tokens and their encoding.
 
@@ -174,7 +174,7 @@ def tokens(
     """
     import pandas as pd
 
-    frame = pd.DataFrame({"text": found}, dtype=object)
+    frame = pd.DataFrame({"text": samples}, dtype=object)
     encoding = encoding or fit_words(frame["text"], train, length, vocabulary, bag=False)
     return encoding.apply(frame, "the texts"), encoding
 
@@ -251,15 +251,15 @@ def _check_agreed(encoding: Encoding, unused: Sequence[str], text: str | None, w
 def require_columns(frame: pd.DataFrame, columns: Sequence[str], where: str) -> None:
     """Raise `UnalikeError` if the table lacks one of the columns, or has no rows."""
     for column in (column for column in columns if column not in frame.columns):
-        known = ", ".join(map(str, frame))
-        mark = next((mark for mark in (";", "\t", "|") if len(frame.columns) == 1 and mark in known), None)
+        names = ", ".join(map(str, frame))
+        mark = next((mark for mark in (";", "\t", "|") if len(frame.columns) == 1 and mark in names), None)
         if mark is not None:
             raise UnalikeError(
                 f"{where} has no column {column!r}; expected commas between columns, found {mark!r}: save the table with commas"
             )
         near = get_close_matches(column, [*map(str, frame)])
         hint = f"did you mean {' or '.join(map(repr, near))}? It has" if near else "it has"
-        raise UnalikeError(f"{where} has no column {column!r}; {hint} the columns {known}")
+        raise UnalikeError(f"{where} has no column {column!r}; {hint} the columns {names}")
     if not len(frame):
         raise UnalikeError(f"{where} has columns but no rows; expected one row per sample")
 

@@ -101,10 +101,10 @@ class AdaptiveStart(Personalizer):
 
     def _sampled(self, client: ClientView) -> list[Batch]:
         """The batches of a random share of the local data, at least one row."""
-        left, found = max(1, round(self.sample * sum(len(b.y) for b in client.data.whole))), []
+        rows, batches = max(1, round(self.sample * sum(len(b.y) for b in client.data.whole))), []
         for batch in client.data.whole:
-            found.append(Batch(batch.x[:left], batch.y[:left]))
-            left -= len(batch.y)
-            if left <= 0:
+            batches.append(Batch(batch.x[:rows], batch.y[:rows]))
+            rows -= len(batch.y)
+            if rows <= 0:
                 break
-        return found
+        return batches

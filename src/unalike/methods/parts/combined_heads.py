@@ -66,12 +66,12 @@ class CombinedHeads(Personalizer, ServerStep):
         return params | state
 
     def finish(self, client: ClientView) -> tuple[Tree, Tree]:
-        own = {n: client.params[n] for n in client.state}
+        head = {n: client.params[n] for n in client.state}
         counts, means, squares = class_features(client, client.params | client.start, client.received)
         p = counts / counts.sum().clamp_min(1)
         spread = (p * squares - p.square() * means.square().sum(1)).sum() / counts.sum().clamp_min(1)
         statistics = {SPREAD: spread.clamp_min(0), PROFILE: p[:, None] * means}
-        return own, statistics | {HEAD + n: w for n, w in own.items()}
+        return head, statistics | {HEAD + n: w for n, w in head.items()}
 
     def step(self, server: ServerView, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
         message = cohort.message

@@ -103,7 +103,7 @@ class FeatureGenerator(Objective, ServerStep):
         rng = seeds.generator(client.settings.seed, "generator.local", round, client.step)
         drawn = self._classes(rng, g["chances"])
         z, _ = generate(g, self._noise(rng, ROWS, g), drawn)
-        known = F.cross_entropy(model.head(client.params, z), drawn)
+        learned = F.cross_entropy(model.head(client.params, z), drawn)
 
         classes = torch.arange(len(g["chances"]), device=drawn.device)
         z, _ = generate(g, self._noise(rng, len(classes), g), classes)
@@ -111,7 +111,7 @@ class FeatureGenerator(Objective, ServerStep):
         mine = (batch.y[:, None] == classes).to(taught.dtype) @ taught
         said = F.log_softmax(client.out(batch).logits, dim=1)
         agree = batch.mean((mine.exp() * (mine - said)).sum(1))
-        return g["ready"] * self.decay**round * (self.alpha * known + self.beta * agree)
+        return g["ready"] * self.decay**round * (self.alpha * learned + self.beta * agree)
 
     def finish(self, client: ClientView) -> tuple[Tree, Tree]:
         _, classes = client.model.head_size

@@ -82,8 +82,8 @@ class NotTrueDistillation(Objective):
     tasks: ClassVar[tuple[str, ...]] = ("classification", "binary")
 
     def loss(self, client: ClientView, batch: Batch) -> Tensor:
-        found = (output.logits / self.tau for output in (client.out(batch), client.teacher(batch)))
-        logits, taught = (z.reshape(len(z), -1) for z in found)  # a binary model may give [B]
+        scaled = (output.logits / self.tau for output in (client.out(batch), client.teacher(batch)))
+        logits, taught = (z.reshape(len(z), -1) for z in scaled)  # a binary model may give [B]
         true = batch.y[:, None] == torch.arange(logits.shape[1], device=logits.device)
         q, q_g = (F.log_softmax(z.masked_fill(true, -1e9), dim=1) for z in (logits, taught))
         return self.beta * self.tau**2 * batch.mean(F.kl_div(q, q_g, reduction="none", log_target=True).sum(1))

@@ -152,11 +152,11 @@ class ParameterSkew(Aggregator):
         Returns:
             Name of the tensor (with scope="model", of the first one) -> its decision.
         """
-        generator, found = generator or torch.Generator(), {}
+        generator, decisions = generator or torch.Generator(), {}
         for names in self._groups(update):
             rows = tree.flatten(tree.only(update, names), rows=len(weights))
-            _, found[names[0]] = self._decided(tree.flatten(tree.only(params, names)), rows, weights, generator)
-        return found
+            _, decisions[names[0]] = self._decided(tree.flatten(tree.only(params, names)), rows, weights, generator)
+        return decisions
 
     def _groups(self, update: Tree) -> list[list[str]]:
         """The names of the tensors that are taken together."""
@@ -239,22 +239,22 @@ class ParameterSkew(Aggregator):
         """
         near = similar.tolist()
         free = list(range(len(near)))
-        found: list[list[int]] = []
+        classes: list[list[int]] = []
         while free:
-            joins = [(sum(near[k][j] for j in c) / len(c), (k, i)) for k in free for i, c in enumerate(found)]
-            room = len(found) < self.macro
+            joins = [(sum(near[k][j] for j in c) / len(c), (k, i)) for k in free for i, c in enumerate(classes)]
+            room = len(classes) < self.macro
             pairs = [(near[a][b], (a, b)) for a in free for b in free if a < b] if room else []
             join, pair = _best(joins), _best(pairs)
             if pair and (not join or pair[0] > join[0] + TIE or (self.pairs_first and pair[0] > join[0] - TIE)):
-                found.append(list(pair[1]))
+                classes.append(list(pair[1]))
                 free = [k for k in free if k not in pair[1]]
             elif join and (room or join[0] > self.similarity):
                 k, i = join[1]
-                found[i].append(k)
+                classes[i].append(k)
                 free.remove(k)
             else:
                 break
-        return found
+        return classes
 
     def _alpha(self, micro: Tensor, macro: list[list[int]], weights: Tensor, dtype: torch.dtype) -> Tensor:
         """alpha [S, H] from the micro-classes [K, H] at the high parameters."""
@@ -347,25 +347,25 @@ class LiteralSA(LiteralSkew):
 
 def _members(macro: list[list[int]], clients: int) -> Tensor:
     """The macro-class of each client, [K]; -1 for a client in none."""
-    found = torch.full((clients,), -1)
+    places = torch.full((clients,), -1)
     for s, members in enumerate(macro):
-        found[members] = s
-    return found
+        places[members] = s
+    return places
 
 
 def _random_macro(clients: int, macro: int, generator: torch.Generator) -> list[list[int]]:
     """At most `macro` macro-classes; each client is put into one of them at random."""
     drawn = torch.randint(macro, (clients,), generator=generator).tolist()
-    found = [[k for k in range(clients) if drawn[k] == s] for s in range(macro)]
-    return [members for members in found if members]
+    classes = [[k for k in range(clients) if drawn[k] == s] for s in range(macro)]
+    return [members for members in classes if members]
 
 
 def _by_client(alpha: Tensor, macro: list[list[int]], weights: Tensor) -> Tensor:
     """The weight of each client, [K]: its share in its macro-class times the alpha of that; 0 for a client in none."""
-    found = torch.zeros_like(weights)
+    result = torch.zeros_like(weights)
     for s, members in enumerate(macro):
-        found[members] = alpha[s].to(weights) * _shares(weights[members])
-    return found
+        result[members] = alpha[s].to(weights) * _shares(weights[members])
+    return result
 
 
 def _shares(weights: Tensor) -> Tensor:
@@ -389,12 +389,12 @@ def _moments(u: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor
     return mean, sd, torch.stack(nearest).amin(), torch.stack(furthest).amax().square()
 
 
-def _best(found: list[tuple[float, tuple[int, int]]]) -> tuple[float, tuple[int, int]] | None:
+def _best(entries: list[tuple[float, tuple[int, int]]]) -> tuple[float, tuple[int, int]] | None:
     """The entry of highest similarity; the lowest indices among equals."""
-    if not found:
+    if not entries:
         return None
-    top = max(value for value, _ in found)
-    return min((entry for entry in found if entry[0] > top - TIE), key=lambda entry: entry[1])
+    top = max(value for value, _ in entries)
+    return min((entry for entry in entries if entry[0] > top - TIE), key=lambda entry: entry[1])
 
 
 def _mode(classes: Tensor, micro: int) -> Tensor:

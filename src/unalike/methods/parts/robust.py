@@ -111,8 +111,8 @@ class Multikrum(Chosen):
     def final_weights(self, server: ServerView, cohort: Cohort, weights: Tensor) -> Tensor:
         count = self.keep or max(1, len(weights) - self.byzantine)
         chosen = torch.zeros_like(weights).index_fill(0, _ranking(cohort, self.byzantine)[:count], 1.0)
-        kept = chosen * weights if (chosen * weights).sum() > 0 else chosen
-        return kept / kept.sum()
+        shares = chosen * weights if (chosen * weights).sum() > 0 else chosen
+        return shares / shares.sum()
 
 
 @part
@@ -127,12 +127,12 @@ class GeometricMedian(Chosen):
     published: ClassVar[bool] = True
 
     def final_weights(self, server: ServerView, cohort: Cohort, weights: Tensor) -> Tensor:
-        given = tree.exact(weights)  # a client may send values with squares beyond the range of float32
-        norms = _distances(cohort.update, torch.zeros_like(given))
-        current = _nearer(given, norms, float(norms.median()))
+        exact = tree.exact(weights)  # a client may send values with squares beyond the range of float32
+        norms = _distances(cohort.update, torch.zeros_like(exact))
+        current = _nearer(exact, norms, float(norms.median()))
         for _ in range(100):
             distance = _distances(cohort.update, current)
-            previous, current = current, _nearer(given, distance)
+            previous, current = current, _nearer(exact, distance)
             # a small weight of a client far away still moves v
             if (current - previous).abs() @ distance <= 1e-7 * (current @ distance):
                 break
@@ -141,8 +141,8 @@ class GeometricMedian(Chosen):
 
 def _nearer(weights: Tensor, distance: Tensor, least: float = 0.0) -> Tensor:
     """b_k / sum_j b_j, [K]: the nearer, the more."""
-    found = weights / distance.clamp_min(max(1e-6, least))
-    return found / found.sum()
+    nearness = weights / distance.clamp_min(max(1e-6, least))
+    return nearness / nearness.sum()
 
 
 def _distances(update: Tree, weights: Tensor) -> Tensor:

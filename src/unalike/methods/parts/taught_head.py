@@ -46,8 +46,8 @@ class TaughtHead(Upload, Aggregator):
     needs_messages: ClassVar[bool] = True
 
     def finish(self, client: ClientView) -> tuple[Tree, Tree]:
-        found = class_features(client, client.params)
-        return client.state, {MEANS: found.means, PRESENT: (found.counts > 0).to(torch.uint8)}
+        features = class_features(client, client.params)
+        return client.state, {MEANS: features.means, PRESENT: (features.counts > 0).to(torch.uint8)}
 
     def encode(self, client: ClientView, update: Tree) -> tuple[Tree, Tree]:
         return withheld(update, {n for n in client.model.params if client.model.in_head(n)}), client.state

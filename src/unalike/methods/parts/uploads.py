@@ -59,7 +59,7 @@ class TopK(Upload):
         sent: Tree = {}
         rest: Tree = {}
         for name, u in update.items():
-            k, flat = self._kept(u), u.flatten()
+            k, flat = self._count(u), u.flatten()
             if k == u.numel():
                 sent[name] = u
                 rest |= {name: torch.zeros_like(u)} if name in client.state else {}
@@ -73,7 +73,7 @@ class TopK(Upload):
         values = {n: u for n, u in update.items() if not n.endswith(self.PLACES)}
         return {n: self._spread(u, update.get(n + self.PLACES), params.get(n)) for n, u in values.items()}
 
-    def _kept(self, u: Tensor) -> int:
+    def _count(self, u: Tensor) -> int:
         return math.ceil(self.fraction * u.numel() - 1e-9)  # 0.1 * 30 is a little more than 3
 
     def _spread(self, values: Tensor, places: Tensor | None, like: Tensor | None) -> Tensor:
@@ -131,16 +131,16 @@ NOTHING = ":nothing"
 
 def withheld(update: Tree, names: Set[str]) -> Tree:
     """The update with an empty tensor for each of these parameters, whatever uploads before made of them."""
-    kept = {n: u for n, u in update.items() if n.split(":")[0] not in names}
-    held = {n.split(":")[0]: u for n, u in update.items() if n not in kept}
-    return kept | {n + NOTHING: u.new_zeros(0) for n, u in held.items()}
+    others = {n: u for n, u in update.items() if n.split(":")[0] not in names}
+    held = {n.split(":")[0]: u for n, u in update.items() if n not in others}
+    return others | {n + NOTHING: u.new_zeros(0) for n, u in held.items()}
 
 
 def restored(update: Tree, params: Tree) -> Tree:
     """The stacked update with zeros [K, ...] in the place of what was withheld."""
     zeros = {n.removesuffix(NOTHING): u for n, u in update.items() if n.endswith(NOTHING)}
-    kept = {n: u for n, u in update.items() if not n.endswith(NOTHING)}
-    return kept | {n: params[n].new_zeros(len(u), *params[n].shape) for n, u in zeros.items()}
+    values = {n: u for n, u in update.items() if not n.endswith(NOTHING)}
+    return values | {n: params[n].new_zeros(len(u), *params[n].shape) for n, u in zeros.items()}
 
 
 @part

@@ -34,8 +34,8 @@ class SimplexModel(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits [B, C] of `x` [B, ...]."""
-        found = self.encoder(x)
-        z = found.logits if isinstance(found, Output) else found
+        output = self.encoder(x)
+        z = output.logits if isinstance(output, Output) else output
         return self.head(self.scale * F.normalize(self.projecting(z), dim=1))
 
 
@@ -70,9 +70,9 @@ class Fedetf(StagedPlan):
         features, classes = model.head_size
         width = max(features, classes) if self.width is None else self.width
         if model.takes_context or not 2 <= classes <= width:
-            found = "facts of its client" if model.takes_context else f"{classes} classes and a width of {width}"
+            reason = "facts of its client" if model.takes_context else f"{classes} classes and a width of {width}"
             raise UnalikeError(
-                f"fedetf found a model with {found}; expected one whose only input is the samples, and 2 classes or more "
+                f"fedetf found a model with {reason}; expected one whose only input is the samples, and 2 classes or more "
                 "with at least as large a width"
             )
         with seeds.isolated(seeds.number(run, "fedetf")):
