@@ -157,8 +157,8 @@ def test_chosen_metric_that_sites_cannot_pool_leaves_the_decision_to_the_next(tm
     chosen = SmallFederation(tmp_path, made, data=schema, metric=("roc_auc", "log_loss"))
     run, alone = chosen.run(), chosen.simulated(metric=("roc_auc", "log_loss"))
     rounds, clients = run.history.rounds, run.history.clients
-    assert alone.history.columns.metric.column == "roc_auc"
-    assert run.history.columns.metric.column == "log_loss"
+    assert alone.history.columns.metric.name == "roc_auc"
+    assert run.history.columns.metric.name == "log_loss"
     assert [next(c for c in table if run.history.columns.named(c)) for table in (rounds, clients)] == ["log_loss"] * 2
     assert rounds["roc_auc"].isna().all() and clients["roc_auc"].notna().any()
     assert rounds["log_loss"].to_numpy() == pytest.approx(alone.history.rounds["log_loss"].to_numpy())

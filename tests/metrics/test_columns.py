@@ -42,7 +42,7 @@ def test_chosen_metric_decides_whatever_its_direction_and_unknown_directions_do_
 
 
 def test_columns_are_read_as_they_were_stored(tmp_path):
-    chosen = {"cost": COST} | {m.column: m for m in read(["sensitivity_at(specificity=0.9)", "brier_score"])}
+    chosen = {"cost": COST} | {m.name: m for m in read(["sensitivity_at(specificity=0.9)", "brier_score"])}
     columns = Columns.of(
         ("personal", "clients"), run_metrics(TASKS["binary"], chosen | {"mine": own_metric("mine")}).values()
     )

@@ -20,7 +20,7 @@ def scored(task, y, logits, clients=1):
 
 
 def chosen(task, *specs, classes=None):
-    return {m.column: m.of(TASKS[task], classes) for m in read(specs)}
+    return {m.name: m.of(TASKS[task], classes) for m in read(specs)}
 
 
 def samples(task, n=300):

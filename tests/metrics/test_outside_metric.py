@@ -52,7 +52,7 @@ def options(metric):
 
 def test_outside_metric_is_found_through_the_entry_point(package):
     [metric] = read(["error_rate"])
-    assert (metric.column, metric.sign) == ("error_rate", -1)
+    assert (metric.name, metric.sign) == ("error_rate", -1)
 
 
 def test_outside_metric_selects_and_stops_by_its_sign(package, clients, tmp_path):

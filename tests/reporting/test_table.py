@@ -74,8 +74,8 @@ def test_number_of_a_summary_is_the_same_text_on_every_surface(simulate, monkeyp
     decided = content.summary[content.summary["protocol"] == content.decisive]
     for _, row in decided.iterrows():
         texts = [
-            metric.text(row[metric.column]),
-            metric.amount(row[f"{metric.column}_sd"]),
+            metric.text(row[metric.name]),
+            metric.amount(row[f"{metric.name}_sd"]),
             metric.text(row["worst_decile"]),
         ]
         if not math.isnan(row["difference"]):

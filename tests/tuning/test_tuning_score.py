@@ -87,4 +87,4 @@ def test_regression_is_tuned_downwards():
     found = ua.tune(["fedavg"], data=data, progress=False, **options)
     finished = [t.score for t in found.trials["fedavg"] if t.end == "finished"]
     best = next(t for t in found.trials["fedavg"] if t.values == found.chosen["fedavg"])
-    assert found.metric.column == "rmse" and best.score == min(finished)
+    assert found.metric.name == "rmse" and best.score == min(finished)

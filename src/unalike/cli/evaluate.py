@@ -75,5 +75,5 @@ def command(
             rows["all"] = measure(population.task, scores)
     metrics = [KNOWN[name] for name in next(iter(rows.values()))]
     note_shared_model(config, client)
-    cells = [[name, *(metric.text(values[metric.column]) for metric in metrics)] for name, values in rows.items()]
+    cells = [[name, *(metric.text(values[metric.name]) for metric in metrics)] for name, values in rows.items()]
     tables(["", *(metric.word for metric in metrics)], cells)

@@ -144,8 +144,8 @@ def _of_clients(clients: list[dict[str, Any]], columns: Columns, score: Column |
     """The column of the clients' table for the score of the rounds: that of another protocol where it is empty (`server`)."""
     if score is None or score.protocol == "personal":
         return score
-    metric = score.metric.column
-    candidates = [score, *(c for c in columns.all if c.split == TEST and c.metric.column == metric)]
+    metric = score.metric.name
+    candidates = [score, *(c for c in columns.all if c.split == TEST and c.metric.name == metric)]
     return next((column for column in candidates if _any(clients, column)), score)
 
 

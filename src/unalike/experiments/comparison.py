@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import tomllib
 from collections.abc import Sequence
@@ -169,11 +168,8 @@ class Comparison:
         self.columns.save(folder)
         tables = {"rounds": self.rounds, "clients": self.clients, BY_ROUND: self.client_rounds}
         for name, table in tables.items():
-            if table is None:
-                continue
-            buffer = io.BytesIO()
-            table.to_parquet(buffer, index=False)
-            write_bytes(folder / f"{name}.parquet", buffer.getvalue())
+            if table is not None:
+                write_bytes(folder / f"{name}.parquet", table.to_parquet(index=False))
         write_bytes(folder / FILE, json.dumps(asdict(self.facts), indent=1).encode())
 
     @classmethod

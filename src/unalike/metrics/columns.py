@@ -58,7 +58,7 @@ class Column:
     @property
     def name(self) -> str:
         """Its name in the tables: `accuracy`, `val_accuracy`, `personal_val_accuracy`."""
-        return f"{self._prefix}{'val_' if self.split == VALIDATION else ''}{self.metric.column}"
+        return f"{self._prefix}{'val_' if self.split == VALIDATION else ''}{self.metric.name}"
 
     @property
     def selected(self) -> str:
@@ -80,7 +80,7 @@ class Column:
         """The names that a user may write for it: the protocol may be left out if it is the first, `val_` always."""
         protocols = ("", f"{self.protocol}_") if self.plain else (self._prefix,)
         splits = ("", "val_") if self.split == VALIDATION else ("",)
-        return {f"{protocol}{split}{self.metric.column}" for protocol in protocols for split in splits}
+        return {f"{protocol}{split}{self.metric.name}" for protocol in protocols for split in splits}
 
     @property
     def _prefix(self) -> str:
@@ -110,21 +110,21 @@ class Columns:
         """The columns of a run: every metric under every protocol, on validation samples too if there are any."""
         splits, metrics = (TEST, VALIDATION) if validated else (TEST,), tuple(metrics)
         for metric in metrics:
-            check_name(metric.column)
+            check_name(metric.name)
         ordered = tuple(dict.fromkeys(protocols))
         return cls(tuple(Column(p, s, m, p == ordered[0]) for p in ordered for s in splits for m in metrics))
 
     @cached_property
     def _by_meaning(self) -> dict[tuple[str, str, str], Column]:
-        return {(column.protocol, column.split, column.metric.column): column for column in self.all}
+        return {(column.protocol, column.split, column.metric.name): column for column in self.all}
 
     def get(self, protocol: str, metric: str | None = None, split: str = TEST) -> Column | None:
         """The column of a metric (None: the one that decides) under a protocol; None if there is none."""
-        return self._by_meaning.get((protocol, split, metric or self.metric.column))
+        return self._by_meaning.get((protocol, split, metric or self.metric.name))
 
     def names(self, protocol: str, split: str) -> dict[str, str]:
         """Metric -> name of its column under a protocol, on the samples of a split."""
-        return {c.metric.column: c.name for c in self.all if (c.protocol, c.split) == (protocol, split)}
+        return {c.metric.name: c.name for c in self.all if (c.protocol, c.split) == (protocol, split)}
 
     def named(self, name: str) -> Column | None:
         """The column of this name; None if it holds no score, or is none."""
@@ -148,21 +148,21 @@ class Columns:
     @cached_property
     def metrics(self) -> tuple[Metric, ...]:
         """The metrics in order, each once."""
-        return tuple({column.metric.column: column.metric for column in self.all}.values())
+        return tuple({column.metric.name: column.metric for column in self.all}.values())
 
     @cached_property
     def metric(self) -> Metric:
         """The metric that decides: the first one with a direction besides the loss. Raises `UnalikeError` if there is none."""
-        chosen = next((metric for metric in self.metrics if metric.sign and metric.column != "loss"), None)
+        chosen = next((metric for metric in self.metrics if metric.sign and metric.name != "loss"), None)
         if chosen is None:
-            listed = ", ".join(metric.column for metric in self.metrics) or "no metric"
+            listed = ", ".join(metric.name for metric in self.metrics) or "no metric"
             raise UnalikeError(f"no metric decides: found {listed}; expected one such as 'accuracy' or 'rmse'")
         return chosen
 
     @property
     def further(self) -> tuple[Metric, ...]:
         """The metrics besides the one that decides and the loss."""
-        return tuple(metric for metric in self.metrics if metric.column not in (self.metric.column, "loss"))
+        return tuple(metric for metric in self.metrics if metric.name not in (self.metric.name, "loss"))
 
     @property
     def scores(self) -> list[Column]:
@@ -172,7 +172,7 @@ class Columns:
     def shown(self, row: Mapping[str, Any]) -> Column | None:
         """The column that stands for a row: the first with a number, of the loss only if no other has one."""
         tested = [column for column in self.all if column.split == TEST]
-        ordered = sorted(tested, key=lambda column: column.metric.column == "loss")
+        ordered = sorted(tested, key=lambda column: column.metric.name == "loss")
         return next((column for column in ordered if not math.isnan(column.value(row))), None)
 
     def text(self, row: Mapping[str, Any]) -> str:
@@ -195,7 +195,7 @@ class Columns:
             "plain": self.plain,
             "metrics": [metric.facts for metric in self.metrics],
             "columns": [
-                {"name": c.name, "protocol": c.protocol, "split": c.split, "metric": c.metric.column} for c in self.all
+                {"name": c.name, "protocol": c.protocol, "split": c.split, "metric": c.metric.name} for c in self.all
             ],
         }
         write_bytes(folder / FILE, (json.dumps(content, indent=1) + "\n").encode())

@@ -97,7 +97,7 @@ def tradeoff(summary: pd.DataFrame, metric: Metric) -> pd.DataFrame:
         {
             "method": summary["method"],
             "protocol": summary["protocol"],
-            "score": summary[metric.column],
+            "score": summary[metric.name],
             "worst": summary["worst_decile"],
             "mb": summary["mb_down"] + summary["mb_up"],
             "seconds": summary["seconds"],

@@ -45,7 +45,7 @@ def with_models_in_use(table: pd.DataFrame, personal: Collection[str], columns: 
 def _names_in_use(columns: Columns) -> Iterator[tuple[str, str, str]]:
     """The names of a column of the models in use, of the personal models and of the shared model ("" for none)."""
     for new in (column for column in columns.with_used().all if column.protocol == USED):
-        own, shared = (columns.get(protocol, new.metric.column, new.split) for protocol in ("personal", "clients"))
+        own, shared = (columns.get(protocol, new.metric.name, new.split) for protocol in ("personal", "clients"))
         assert own is not None
         yield new.name, own.name, "" if shared is None else shared.name
         yield new.selected, own.selected, "" if shared is None else shared.selected

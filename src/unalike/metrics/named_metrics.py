@@ -1,6 +1,6 @@
 """Metrics by scikit-learn's names: each says what it computes, whether more of it is better, and for which tasks it is defined.
 
->>> [metric.column for metric in read(["roc_auc", "sensitivity_at(specificity=0.9)"])]
+>>> [metric.name for metric in read(["roc_auc", "sensitivity_at(specificity=0.9)"])]
 ['roc_auc', 'sensitivity_at_90']
 
 Metrics that are chosen (`--metric roc_auc`) are the first metric columns of every table, and the first one decides: comparisons,
@@ -32,16 +32,16 @@ LABELS, NUMBERS = ("classification", "binary"), ("regression",)
 
 registry = Registry("metric", home="unalike.metrics.named_metrics")
 
-STORED = ("column", "sign", "title", "word", "low", "high", "percent")
-"""The fields of a metric that a folder stores with its tables."""
+STORED = ("sign", "title", "word", "low", "high", "percent")
+"""The fields of a metric that a folder stores with its tables, beside its name, which is stored as `column`."""
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric with a direction, and its column.
+    """A metric with a direction.
 
     Args:
-        column: name of its column in every table.
+        name: its name, and that of its column in every table.
         sign: +1 if higher is better, -1 if lower is; 0 if it is not known, as of a function that a user gives.
         title: heading of a column.
         word: name in a sentence.
@@ -56,7 +56,7 @@ class Metric:
         leads: whether its columns stand in front of the loss, so that it may decide.
     """
 
-    column: str
+    name: str
     sign: int
     title: str
     word: str
@@ -73,12 +73,14 @@ class Metric:
     @property
     def facts(self) -> dict[str, Any]:
         """The fields that a folder stores, without infinite bounds, which JSON has not."""
-        return {name: value for name in STORED if (value := getattr(self, name)) not in (-math.inf, math.inf)}
+        values = {key: value for key in STORED if (value := getattr(self, key)) not in (-math.inf, math.inf)}
+        return {"column": self.name} | values
 
     @classmethod
     def restored(cls, facts: Mapping[str, Any]) -> Metric:
         """The inverse of `facts`, without what computes the metric."""
-        return cls(**{"low": -math.inf, "high": math.inf} | {name: facts[name] for name in STORED if name in facts})
+        values = {key: facts[key] for key in STORED if key in facts}
+        return cls(facts["column"], **{"low": -math.inf, "high": math.inf} | values)
 
     @property
     def bounded(self) -> bool:
@@ -95,7 +97,7 @@ class Metric:
         """Its mean over the worst tenth of the clients, as a metric of a run."""
         return replace(
             self,
-            column=f"worst_decile_{self.column}",
+            name=f"worst_decile_{self.name}",
             title=f"{self.title} of the worst tenth",
             word=f"{self.word} of the worst tenth of clients",
         )
@@ -141,10 +143,10 @@ class Metric:
     def of(self, task: Task, classes: Sequence[str] | None) -> Metric:
         """The metric for a task with these classes. Raises `UnalikeError` if it is not defined for them."""
         if task.name not in self.tasks:
-            fitting = ", ".join(m.column for m in KNOWN.values() if task.name in m.tasks and m.column != "loss")
-            raise UnalikeError(f"metric {self.column!r} is not defined for {task.name}; expected one of {fitting}")
+            fitting = ", ".join(m.name for m in KNOWN.values() if task.name in m.tasks and m.name != "loss")
+            raise UnalikeError(f"metric {self.name!r} is not defined for {task.name}; expected one of {fitting}")
         if self.two_classes and classes is not None and len(classes) != 2:
-            raise UnalikeError(f"metric {self.column!r} is defined for two classes; the data has {len(classes)}")
+            raise UnalikeError(f"metric {self.name!r} is defined for two classes; the data has {len(classes)}")
         if self.positive is None:
             return self
         if classes is None or self.positive not in classes:
@@ -158,7 +160,7 @@ class Metric:
 def read(specs: Iterable[str]) -> list[Metric]:
     """Read metrics such as "roc_auc" or "sensitivity_at(specificity=0.95)". Raises `UnalikeError` for others and for duplicates."""
     found = [registry.build(parse_one(spec)) for spec in specs]
-    columns = [metric.column for metric in found]
+    columns = [metric.name for metric in found]
     if len(set(columns)) < len(columns):
         raise UnalikeError(f"found the metrics {', '.join(columns)}; expected each once: leave one out")
     return found
@@ -307,7 +309,7 @@ SUMMARIES = {
     "median_absolute_error": "Median of the absolute errors.",
 }
 KNOWN = {
-    metric.column: metric
+    metric.name: metric
     for metric in (
         Metric("accuracy", +1, "Accuracy", "accuracy", percent=True),
         Metric("balanced_accuracy", +1, "Balanced accuracy", "balanced accuracy", percent=True),

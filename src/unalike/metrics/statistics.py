@@ -26,7 +26,7 @@ from unalike.metrics.named_metrics import Metric
 def plain_protocol(rounds: pd.DataFrame, clients: pd.DataFrame, metric: Metric) -> str:
     """The protocol of the columns without a prefix, for tables without a schema: `server` if only `rounds` has scores there."""
     scored = [
-        name in table and bool(table[name].notna().any()) for table in (rounds, clients) for name in [metric.column]
+        name in table and bool(table[name].notna().any()) for table in (rounds, clients) for name in [metric.name]
     ]
     return "server" if scored == [True, False] else "clients"
 

@@ -68,12 +68,12 @@ def _of_protocol(
     scores: dict[str, pd.Series],
 ) -> pd.DataFrame:
     metric, costs = column.metric, totals(rounds)
-    others = {m.column: columns.get(column.protocol, m.column) for m in columns.metrics if m != metric}
+    others = {m.name: columns.get(column.protocol, m.name) for m in columns.metrics if m != metric}
     by_method = {name: scores_by_seed(rounds, other) for name, other in others.items() if other is not None}
     rows = []
     for method, values in scores.items():
         row: dict[str, Any] = {"method": method, "protocol": column.protocol, "seeds": len(values)}
-        row |= {metric.column: values.mean(), f"{metric.column}_sd": _sd(values)}
+        row |= {metric.name: values.mean(), f"{metric.name}_sd": _sd(values)}
         row |= {name: found[method].mean() for name, found in by_method.items() if method in found}
         row |= _spread(clients, column, method)
         rows.append(row | costs.loc[method].to_dict())
@@ -133,10 +133,10 @@ def _spread(clients: pd.DataFrame, column: Column, method: str) -> dict[str, flo
 
 def _names(rounds: pd.DataFrame, columns: Columns) -> list[str]:
     """The columns of the summary; the further metrics are those that the rounds have."""
-    metric = columns.metric.column
+    metric = columns.metric.name
     return [
         *("method", "protocol", "role", "seeds", metric, f"{metric}_sd"),
-        *(other.column for other in columns.further if other.column in rounds),
+        *(other.name for other in columns.further if other.name in rounds),
         *("loss", "verdict", "probability_best", *COMPARED),
         *("client_sd", "worst_decile", "mb_down", "mb_up", "seconds"),
     ]

@@ -102,8 +102,8 @@ class ReportContent:
         )
         _check_table("clients", self.clients, ["method", "seed", "client"], ["n_train", "n_test"], self.labels)
         for name, table in (("rounds", self.rounds), ("clients", self.clients)):
-            if self.metric.column not in table:
-                raise UnalikeError(f"the {name} table has no {self.metric.column}, by which the methods are compared")
+            if self.metric.name not in table:
+                raise UnalikeError(f"the {name} table has no {self.metric.name}, by which the methods are compared")
         if self.target is not None and not self.metric.low <= self.target <= self.metric.high:
             expected = (
                 "a share such as 0.8"
@@ -140,7 +140,7 @@ class ReportContent:
     @property
     def smallest_difference(self) -> float:
         """The smallest difference of interest under the decisive protocol; NaN if the baseline has no score there."""
-        scores = self.summary[self.summary["protocol"] == self.decisive].set_index("method")[self.metric.column]
+        scores = self.summary[self.summary["protocol"] == self.decisive].set_index("method")[self.metric.name]
         return self.rules.effect(self.metric, float(scores.get(self.baseline, math.nan)))
 
     @cached_property

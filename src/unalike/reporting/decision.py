@@ -147,7 +147,7 @@ def decide(rounds: pd.DataFrame, table: pd.DataFrame, columns: Columns, rules: R
         return Decision(rules.baseline, metric, reason=reason, protocol=protocol)
     best = str((metric.sign * compared["difference"]).idxmax())
     row, base = scored.loc[best].to_dict(), scored.loc[rules.baseline].to_dict()
-    smallest = rules.effect(metric, float(base[metric.column]))
+    smallest = rules.effect(metric, float(base[metric.name]))
     found = {str(name): str(word) for name, word in compared["verdict"].items()}
     column = columns.get(protocol)
     assert column is not None
@@ -171,7 +171,7 @@ def decide(rounds: pd.DataFrame, table: pd.DataFrame, columns: Columns, rules: R
         metric=metric,
         best=best,
         choice=best if found[best] == BETTER else "" if open_ else rules.baseline,
-        score=float(row[metric.column]),
+        score=float(row[metric.name]),
         difference=float(row["difference"]),
         interval=(float(row["ci_low"]), float(row["ci_high"])),
         level=rules.level,

@@ -108,7 +108,7 @@ def _groups(blocks: Sequence[ExportBlock]) -> list[list[ExportBlock]]:
     """The blocks in groups with the same metric and baseline; each group makes one table."""
     groups: dict[tuple[str, str], list[ExportBlock]] = {}
     for block in blocks:
-        groups.setdefault((block.metric.column, block.baseline), []).append(block)
+        groups.setdefault((block.metric.name, block.baseline), []).append(block)
     return list(groups.values())
 
 

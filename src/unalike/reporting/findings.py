@@ -84,12 +84,12 @@ def _shared(content: ReportContent) -> str:
 
 def _sentence(row: Row, content: ReportContent) -> str:
     metric, baseline = content.metric, content.baseline
-    level = metric.text(row[metric.column])
+    level = metric.text(row[metric.name])
     gain = metric.difference(row["difference"])
     if not row["pairs"]:
         return f"{level}; it shares no seed with {baseline}, so the two cannot be compared."
     if not math.isfinite(row["difference"]):
-        diverged = baseline if math.isfinite(row[metric.column]) else "it"
+        diverged = baseline if math.isfinite(row[metric.name]) else "it"
         return f"{level}; {diverged} diverged, so there is no difference to test."
     if row["role"] != CANDIDATE:
         return f"{level}, {gain} compared with {baseline}; no candidate, but {row['role']}."
@@ -117,7 +117,7 @@ def _meaning(row: Row, content: ReportContent) -> str:
 
 
 def _sentence_without_baseline(row: Row, content: ReportContent) -> str:
-    level = content.metric.text(row[content.metric.column])
+    level = content.metric.text(row[content.metric.name])
     models = "shared model" if content.decisive == content.plain else "model"
     return f"{level}; {content.baseline} has no {models} to compare it with."
 

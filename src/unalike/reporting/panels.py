@@ -64,7 +64,7 @@ def differences(content: ReportContent, looks: Looks) -> Panel | None:
 
 def curves(content: ReportContent, looks: Looks) -> Panel | None:
     """The deciding metric and the loss by round, under each protocol."""
-    metric, views = content.metric.column, []
+    metric, views = content.metric.name, []
     for protocol in content.scores:
         for name, split in ((metric, TEST), ("loss", TEST), (metric, VALIDATION)):
             column = content.columns.get(protocol, name, split)
@@ -196,7 +196,7 @@ def labels(content: ReportContent) -> Panel | None:
 
 def cost(content: ReportContent, looks: Looks) -> Panel | None:
     """Score by traffic and by time."""
-    column = content.metric.column
+    column = content.metric.name
     shown = _scored(content.rounds, column, looks)
     axes = (
         ("Traffic", "mb", "MB to and from all clients"),

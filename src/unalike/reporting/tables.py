@@ -27,8 +27,8 @@ def scores(content: ReportContent, protocol: str, looks: dict[str, Look]) -> Tab
     columns = [known["method"], *([model_column(content)] if protocol == USED else []), known["score"], known["sd"]]
     if shown["difference"].notna().any():
         columns += [known[name] for name in ("verdict", "difference", "interval", "p", "best")]
-    further = [other for other in content.columns.further if other.column in content.rounds]
-    columns += [number(other.title, other.column, other.text) for other in further]
+    further = [other for other in content.columns.further if other.name in content.rounds]
+    columns += [number(other.title, other.name, other.text) for other in further]
     columns += [known["loss"], known["seeds"]]
     return _table(f"{_SCORE_CAPTIONS[protocol]}: {scoring_rule(content.rounds, content.columns)}", columns, shown)
 

@@ -215,7 +215,7 @@ def prepare_run(
         chosen.chain(population.x[:1], torch.zeros(1, chosen.chain.draws))  # an error now, not in the first round
     population, made = population.to("cpu"), made.to("cpu").at(chosen.precision)
     held_out, public = _tensors("test", test, population), _tensors("proxy", proxy, population)
-    named = {m.column: m.of(population.task, population.classes) for m in chosen.chosen_metrics}
+    named = {m.name: m.of(population.task, population.classes) for m in chosen.chosen_metrics}
     columns = named | own_metrics(metrics)
     words = spec if isinstance(spec, str) else repr(plan)
     run_config = RunConfig(

@@ -77,7 +77,7 @@ def column_for(name: str, columns: Columns) -> Column | None:
 
 def _names(columns: Columns) -> list[str]:
     """The names that a rule may use, as an error lists them."""
-    metrics = [metric.column for metric in columns.metrics]
+    metrics = [metric.name for metric in columns.metrics]
     return [*metrics, *(f"personal_{name}" for name in metrics), *(f"min_{name}" for name in metrics), *TOTALS]
 
 
@@ -130,7 +130,7 @@ def _reader(name: str, columns: Columns) -> Callable[[History], float]:
 
 def _in_use(row: Row, column: Column, columns: Columns) -> Column:
     """The column; that of the personal models where it is empty, as of methods that have no shared model."""
-    own = columns.get("personal", column.metric.column, column.split) if column.plain else None
+    own = columns.get("personal", column.metric.name, column.split) if column.plain else None
     return own if own is not None and math.isnan(column.value(row)) and not math.isnan(own.value(row)) else column
 
 
@@ -140,7 +140,7 @@ def _patience(node: ast.Call, columns: Columns) -> Rule:
         given |= {str(k.arg): ast.literal_eval(k.value) for k in node.keywords}
     except ValueError:
         given = {}
-    rounds, metric, delta = given.get("rounds"), given.get("metric", columns.metric.column), given.get("delta", 0.0)
+    rounds, metric, delta = given.get("rounds"), given.get("metric", columns.metric.name), given.get("delta", 0.0)
     less = given.get("less")
     told = isinstance(rounds, int) and rounds > 0 and isinstance(delta, int | float) and isinstance(metric, str)
     if not told or set(given) - {"rounds", "metric", "delta", "less"} or not isinstance(less, bool | None):
@@ -152,7 +152,7 @@ def _patience(node: ast.Call, columns: Columns) -> Rule:
     if column is None:
         raise UnalikeError(
             f"stop: patience has no metric {metric!r}; expected one of "
-            + ", ".join(one.column for one in columns.metrics)
+            + ", ".join(one.name for one in columns.metrics)
         )
     if not columns.validated:
         raise UnalikeError(

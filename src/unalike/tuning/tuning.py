@@ -174,7 +174,7 @@ class Tuning:
         """All numbers as JSON text, for other programs."""
         content: dict[str, Any] = {
             "name": self.name,
-            "objective": self.metric.column,
+            "objective": self.metric.name,
             "budget": asdict(self.budget),
             "rounds": self.rounds,
             "seed": self.seed,

@@ -97,7 +97,7 @@ class TuningScore:
             return content.shared_decision
         scores = self.of_runs(comparison.rounds, comparison.clients, comparison.columns)
         columns = Columns.of([content.plain], [self.judged(content.metric)])
-        column = columns.metric.column
+        column = columns.metric.name
         rounds = comparison.rounds.groupby(["method", "seed"], sort=False)[["seconds", "bytes_down", "bytes_up"]].sum()
         table = rounds.assign(**{column: scores}, round=1).dropna(subset=[column]).reset_index()
         clients = comparison.clients[["method", "seed", "client"]].assign(**{column: math.nan})

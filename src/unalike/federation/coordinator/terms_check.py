@@ -68,7 +68,7 @@ def _check_start_reaches_sites(run_config: RunConfig, at_sites: StageSettings) -
 def _check_decided(federation: Federation, run_config: RunConfig) -> None:
     """Raise `UnalikeError` if a round or the end of the run is chosen by a metric of all sites that cannot be computed."""
     alone = unpooled(run_config.population.task, run_config.metrics)
-    main, stop = run_config.columns.metric.column, federation.stop or ""
+    main, stop = run_config.columns.metric.name, federation.stop or ""
     chosen_by = {main} if federation.select == "best" or "patience" in stop else set()
     lacking = [name for name in alone if name in chosen_by or re.search(rf"(?<!min_)(?<!max_)\b{name}\b", stop)]
     if lacking:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -145,9 +144,7 @@ class History:
         """Write `columns.json`, `rounds.parquet` and `clients.parquet`, each atomically."""
         self.columns.save(folder)
         for name, table in (("rounds", self.rounds), ("clients", self.clients)):
-            buffer = io.BytesIO()
-            table.to_parquet(buffer, index=False)
-            write_bytes(folder / f"{name}.parquet", buffer.getvalue())
+            write_bytes(folder / f"{name}.parquet", table.to_parquet(index=False))
 
     @classmethod
     def load(cls, folder: Path, plain: str, until: int | None = None) -> History:
