@@ -20,7 +20,7 @@ from unalike.training.aggregation import decode_updates
 from unalike.training.client_task import BUFFERS
 from unalike.training.client_update import SOLVER
 from unalike.training.server_update import advance, make_broadcast
-from unalike.training.validation import refusals
+from unalike.training.update_checks import find_faults
 from unalike.training.wire import SCALARS, wire
 
 every = pytest.mark.parametrize("name", METHODS)
@@ -86,7 +86,7 @@ def test_client_update_holds_only_shared_parameters_messages_and_shares(name):
         heard = [p for p in method.phases if not shared or any(model.within(p.moves, n) for n in shared)]
         assert report.steps.tolist() == [sum(p.work(work).steps_for(n) for p in heard) for n in SIZES]
         torch.testing.assert_close(report.weight, work.solver.weight(report.steps))
-        assert not refusals(cohort)
+        assert not find_faults(cohort.ids, cohort.stacked)
 
 
 @every

@@ -16,9 +16,8 @@ import unalike as ua
 from unalike._utils import seeds
 from unalike._utils.errors import UnalikeError
 from unalike.engine import auto
-from unalike.engine.multiprocess import nccl as nccl_module
 from unalike.engine.multiprocess import worker_pool
-from unalike.engine.multiprocess.channel import Channel
+from unalike.engine.multiprocess.channel import BACKENDS, Channel
 from unalike.methods.part import registry
 from unalike.methods.plan import plan
 from unalike.runtime.processes import worker_process
@@ -174,7 +173,7 @@ def train_in_a_team(method, nccl, folder):
         second.write_text(str(worker.run_config.population.x.device))
         follow(worker_pool, lambda: worker)
 
-    worker_process.follow, nccl_module.BACKENDS[KIND] = noted, Wires
+    worker_process.follow, BACKENDS[KIND] = noted, Wires
     with pretended():
         found = train(method, KIND, f"distributed(workers=2, inner='batched', nccl={nccl})")
     assert second.read_text() == f"{KIND}:1"
@@ -229,7 +228,7 @@ def compare_between_devices(folder):
                 file.write(f"{self._channel.direct.group.bytes > 1000}\n")
         close(self)
 
-    worker_pool.WorkerPool.close, nccl_module.BACKENDS[KIND] = noted, Wires
+    worker_pool.WorkerPool.close, BACKENDS[KIND] = noted, Wires
     with pretended():
         compared("distributed(inner='batched', nccl=True)", KIND, Path(folder) / "joined")
 
@@ -250,7 +249,7 @@ def lose_a_worker(folder):
             os._exit(7)
         send(self, part, rank)
 
-    Channel._send, nccl_module.BACKENDS[KIND] = dies, Wires
+    Channel._send, BACKENDS[KIND] = dies, Wires
     executor = "distributed(workers=2, inner='batched', nccl=True)"
     with pretended(), pytest.raises(UnalikeError, match=r"number 1 \(exit code 7\) is gone"):
         train("fedavg", KIND, executor, out=folder)
@@ -260,7 +259,7 @@ def lose_a_worker(folder):
 
 def resume_after_loss(folder):
     """The run is complete in another process: torch does not start processes after it has computed gradients on a device."""
-    nccl_module.BACKENDS[KIND] = Wires
+    BACKENDS[KIND] = Wires
     with pretended():
         found = train("fedavg", KIND, "distributed(workers=2, inner='batched', nccl=True)", out=folder)
     same(found, train("fedavg", "cpu", "distributed(workers=2, inner='batched')"))
@@ -280,7 +279,7 @@ def lose_a_leader(folder):
         exits, os._exit = os._exit, lambda code: (gone.write_text("gone"), exits(code))
         work(*arguments)
 
-    Channel._broadcast, worker_pool._work, nccl_module.BACKENDS[KIND] = dies, noted, Wires
+    Channel._broadcast, worker_pool._work, BACKENDS[KIND] = dies, noted, Wires
     child = os.fork()
     if not child:
         with pretended():
@@ -302,7 +301,7 @@ def lose_a_leader(folder):
     ],
 )
 def test_nccl_without_device_per_process_is_refused(device, workers, message, monkeypatch):
-    monkeypatch.setitem(nccl_module.BACKENDS, KIND, Wires)
+    monkeypatch.setitem(BACKENDS, KIND, Wires)
     monkeypatch.setattr(module, "used", False)
     with pretended(), pytest.raises(UnalikeError, match=message):
         train("fedavg", device, f"distributed(workers={workers}, nccl=True)")

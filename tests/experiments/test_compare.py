@@ -240,9 +240,9 @@ def test_shortened_long_text_loses_its_middle(room, expected):
 
 
 def test_progress_of_resumed_comparison_counts_earlier_rounds(people, small, tmp_path):
-    from unalike._utils.progress import _Lines
+    from unalike._utils.progress import printed_lines
 
-    lines = _Lines(8, "comparing")
+    lines = printed_lines(8, "comparing")
     small(["fedavg"], people, rounds=2, out=tmp_path)
     small(["fedavg"], people, rounds=2, out=tmp_path, progress=lines)
     assert lines.done == {"fedavg (seed 0)": 2, "fedavg (seed 1)": 2}

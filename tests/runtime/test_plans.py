@@ -642,7 +642,7 @@ def test_query_answer_without_samples_is_zero_with_same_shape(population):
     from unalike.core.model import Model
     from unalike.core.types import Batch
     from unalike.methods.client_query import registry as questions
-    from unalike.methods.plans import diagnosis  # noqa: F401  (registers its queries)
+    from unalike.methods.plans import diagnosis_plan  # noqa: F401  (registers its queries)
 
     model, ends = Model(net()), torch.arange(2.0)
     buffers = model.buffers | {"low": ends[:1].double(), "high": ends[1:].double(), "edges": torch.zeros(0).double()}

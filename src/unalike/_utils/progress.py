@@ -57,9 +57,9 @@ def progress_bar(total: int, title: str, *, lines: bool) -> Iterator[ProgressCal
             yield update
     elif in_notebook():
         with notebook_bar(total, title) as draw:
-            yield _Throttled(total, draw)
+            yield _Throttled(total, DRAW_SECONDS, draw)
     else:
-        yield _Lines(total, title) if lines else _ignore
+        yield printed_lines(total, title) if lines else _ignore
 
 
 def _ignore(row: Row, what: str = "") -> None:
@@ -100,34 +100,24 @@ def shortened(text: str, room: int) -> str:
 
 
 class _Throttled:
-    """Draws how many rounds are done, what runs and its score: at the first and the last round, and now and then between."""
+    """Shows how many rounds are done, what runs and its score: at the first and the last round, and every `seconds` between."""
 
-    def __init__(self, total: int, draw: Callable[[int, str], None]):
-        self.total, self.draw, self.last = total, draw, 0.0
+    def __init__(self, total: int, seconds: float, draw: Callable[[int, str], None]):
+        self.total, self.seconds, self.draw, self.last = total, seconds, draw, 0.0
         self.done: dict[str, int] = {}
 
     def __call__(self, row: Row, what: str = "") -> None:
         self.done[what] = row["round"]
         count = sum(self.done.values())
-        if count == self.total or time.monotonic() - self.last > DRAW_SECONDS:
+        if count == self.total or time.monotonic() - self.last > self.seconds:
             self.last = time.monotonic()
             self.draw(count, f"{what} {row.get('headline', '')}".strip())
 
 
-class _Lines:
+def printed_lines(total: int, title: str) -> _Throttled:
     """Prints a line from time to time."""
 
-    def __init__(self, total: int, title: str):
-        self.total, self.title, self.last = total, title, 0.0
-        self.done: dict[str, int] = {}
+    def draw(count: int, text: str) -> None:
+        print(f"{title}: {count}/{total} rounds {text}".rstrip(), file=sys.stderr, flush=True)
 
-    def __call__(self, row: Row, what: str = "") -> None:
-        self.done[what] = row["round"]
-        count = sum(self.done.values())
-        if count == self.total or time.monotonic() - self.last > QUIET_SECONDS:
-            self.last = time.monotonic()
-            print(
-                f"{self.title}: {count}/{self.total} rounds {what} {row.get('headline', '')}".rstrip(),
-                file=sys.stderr,
-                flush=True,
-            )
+    return _Throttled(total, QUIET_SECONDS, draw)

@@ -47,8 +47,13 @@ def writing(path: Path) -> Iterator[None]:
         ) from error
 
 
+def round_file(folder: Path, round: int) -> Path:
+    """The file of a round in a folder."""
+    return folder / f"round-{round:06d}.safetensors"
+
+
 def rounds_of(files: Iterable[Path]) -> dict[Path, int]:
-    """The files named `round-000012.safetensors` with their rounds; other files are left out."""
+    """The files named as by `round_file` with their rounds; other files are left out."""
     names = {file: file.stem.removeprefix("round-") for file in files}
     return {file: int(name) for file, name in names.items() if name.isdecimal()}
 

@@ -33,6 +33,11 @@ def add(a: Tree, b: Tree) -> Tree:
     return map(torch.add, a, b)
 
 
+def total(a: Tree, b: Tree) -> Tree:
+    """a + b; an empty tree counts as 0."""
+    return add(a, b) if a and b else a or b
+
+
 def sub(a: Tree, b: Tree) -> Tree:
     """a - b."""
     return map(torch.sub, a, b)

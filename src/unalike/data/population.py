@@ -15,6 +15,7 @@ from unalike._utils.errors import UnalikeError, unknown
 from unalike._utils.notebook import bubbles, paragraph
 from unalike._utils.registry import figures
 from unalike.core.tasks import Task
+from unalike.core.types import Batch
 from unalike.data.array_checks import Pair
 from unalike.data.client_data import ClientData
 from unalike.data.fingerprint import digest
@@ -215,6 +216,13 @@ class Population(Sequence[ClientData]):
         counts = self.label_counts()
         table["n_classes"] = (counts > 0).sum(1)
         return pd.concat([table, pd.DataFrame(counts, columns=self.classes)], axis=1)
+
+    def with_shared(self, shared: Batch) -> Population:
+        """Let every client train on the `shared` samples, too; clients without samples of their own still have none."""
+        added = len(self.x) + np.arange(len(shared.y))
+        train = Ragged.of(np.concatenate([rows, added]) if len(rows) else rows for rows in self.train)
+        x, y = torch.cat([self.x, shared.x.to(self.x)]), torch.cat([self.y, shared.y.to(self.y)])
+        return replace(self, x=x, y=y, train=train, plan=None)
 
     def pooled(self) -> Population:
         """Make one client with all training data and all test data, for the centralized reference.

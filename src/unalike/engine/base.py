@@ -18,8 +18,7 @@ from unalike.core.nests import join_nests
 from unalike.core.types import Batch, Broadcast, ClientUpdate, Context, PartTrees, Tree
 from unalike.core.views import ClientBatches, Cohort, StageSettings
 from unalike.core.work import Batches, Work
-from unalike.engine.batch_schedule import BatchSchedule, Indices, distinct, is_flat
-from unalike.engine.lazy_batches import LazyBatches
+from unalike.engine.batch_schedule import BatchSchedule, Indices, LazyBatches, distinct, is_flat
 from unalike.methods.method import Method
 from unalike.methods.roles import Conditioner, Phase
 from unalike.training.aggregation import UpdateBuffer, UpdateSink

@@ -1,19 +1,25 @@
-"""The batch order of many clients, drawn at once."""
+"""The batches of clients: the order of many at once, and the samples of one, fetched a few at a time while it trains."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from itertools import pairwise, zip_longest
 from typing import Protocol, TypeGuard
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from unalike._utils import compiled_loops, seeds
+from unalike._utils.profiler_regions import profiled
+from unalike.core.types import Batch
 from unalike.core.work import Batches, LazySequence, Work
 
 MANY = 32
 """Clients from which on the compiled loops are loaded: loading takes as long as NumPy takes to draw for hundreds."""
+AT_ONCE = 2**23
+"""Bytes of samples fetched at once (or one batch, if it is larger): one large gather is faster than many small ones."""
 
 
 class Indices(Protocol):
@@ -105,3 +111,52 @@ class BatchSchedule(LazySequence[Batches]):
     def __iter__(self) -> Iterator[Batches]:
         for (start, end), kind in zip(pairwise(self.ends.tolist()), self.which.tolist(), strict=True):
             yield Batches(self.rows[start:end], self.kinds[kind])
+
+
+class LazyBatches(LazySequence[Batch]):
+    """Batches of samples that are not kept, however many epochs there are.
+
+    Args:
+        x: all samples.
+        y: all labels.
+        rows: the sample indices of each batch.
+        take: take(x, index) gives rows of x.
+        change: change(samples, place) transforms the samples of the batch at this place.
+    """
+
+    def __init__(
+        self,
+        x: Tensor,
+        y: Tensor,
+        rows: Batches,
+        take: Callable[[Tensor, Tensor], Tensor],
+        change: Callable[[Tensor, int], Tensor] | None = None,
+    ):
+        self.x, self.y, self.rows, self.take, self.change = x, y, rows, take, change
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[Batch]:
+        index, change = torch.from_numpy(self.rows.rows).to(self.x.device), self.change
+        done = place = 0
+        for sizes in self._groups():
+            with profiled("data"):
+                some = index[done : done + sum(sizes)]
+                xs, ys = self.take(self.x, some).split(sizes), self.y.index_select(0, some).split(sizes)
+                changed = xs if change is None else [change(x, place + i) for i, x in enumerate(xs)]
+            yield from map(Batch, changed, ys)
+            done, place = done + len(some), place + len(sizes)
+
+    def _groups(self) -> Iterator[list[int]]:
+        """The sizes of the batches, grouped into what is fetched at once."""
+        most = AT_ONCE // max(1, self.x.shape[1:].numel() * self.x.element_size())
+        group, rows = list[int](), 0
+        for size in self.rows.sizes:
+            if group and rows + size > most:
+                yield group
+                group, rows = [], 0
+            group.append(size)
+            rows += size
+        if group:
+            yield group

@@ -78,7 +78,11 @@ def _is_ours(part: Part) -> bool:
 def _changes(client_pool: ClientPool) -> bool:
     """Whether padding changes a client's update. Tensors that differ between two seeds are random and are not compared."""
     try:
-        alone, again, padded = (_update(client_pool, seed, count) for seed, count in ((0, 1), (1, 1), (0, 2)))
+        few, method, settings = _trial(client_pool)
+        alone, again, padded = (
+            _tensors(few.stacked(method, replace(settings, seed=seed), count))
+            for seed, count in ((0, 1), (1, 1), (0, 2))
+        )
     except UnalikeError:
         raise
     except (RuntimeError, ValueError, TypeError, NotImplementedError):
@@ -86,14 +90,17 @@ def _changes(client_pool: ClientPool) -> bool:
     return any(_differ(alone[n], padded[n]) and not _differ(alone[n], again[n]) for n in alone)
 
 
-def _update(client_pool: ClientPool, seed: int, count: int) -> Tree:
-    """The update of the first of `count` stacked clients after one epoch; without compression, which may enlarge last bits."""
+def _trial(client_pool: ClientPool) -> tuple[FewClients, Method, StageSettings]:
+    """Two clients that train one epoch in one batch; without compression, which may enlarge last bits."""
     method = Method(*(p for p in client_pool.method.parts if not isinstance(p, Upload)))
     work = replace(client_pool.settings.work, epochs=1, steps=None, batch_size=LONG)
-    settings = replace(client_pool.settings, seed=seed, work=work, model=_without_dropout(client_pool.settings.model))
+    settings = replace(client_pool.settings, work=work, model=_without_dropout(client_pool.settings.model))
     rows = np.resize(client_pool.source.train[int(client_pool.sizes.argmax())], LONG)
-    few = FewClients(client_pool.source, [rows[:SHORT], rows])
-    client_update = few.stacked(method, settings, count)
+    return FewClients(client_pool.source, [rows[:SHORT], rows]), method, settings
+
+
+def _tensors(client_update: ClientUpdate) -> Tree:
+    """The update, messages and loss of the first of several stacked clients."""
     messages = tree.pack({f"message of {name}": message for name, message in client_update.messages.items()})
     return tree.row(client_update.update | messages | {"loss": client_update.loss}, 0)
 

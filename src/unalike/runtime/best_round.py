@@ -10,6 +10,7 @@ from unalike.core import tree
 from unalike.core.types import Tree
 from unalike.metrics.columns import VALIDATION, Columns
 from unalike.runtime.backend import StageBackend
+from unalike.runtime.records.history import History
 from unalike.runtime.stopping import best_row
 
 
@@ -36,6 +37,11 @@ class BestRound:
     def saved(cls, tensors: Tree, facts: dict[str, Any]) -> BestRound | None:
         """The one in a checkpoint."""
         return cls(**facts["best"], tensors=tree.under(tensors, "best/")) if "best" in facts else None
+
+    def restore(self, clients: StageBackend, history: History) -> None:
+        """Give the stage the models of the best round, and mark the best rounds in the history."""
+        history.select({column: row["round"] for column, row in self.rows.items()})
+        clients.load_state_dict(self.tensors, self.groups)
 
 
 def best_round(

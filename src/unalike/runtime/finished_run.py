@@ -27,6 +27,7 @@ from unalike.data.population_arrays import LABELS
 from unalike.data.ragged import NumberedNames, Ragged
 from unalike.methods.plan import Answers, QueryStep, StageResults, next_step, plan, steps_of
 from unalike.runtime.backend import StageBackend
+from unalike.runtime.best_round import BestRound
 from unalike.runtime.evaluation import Evaluator
 from unalike.runtime.given_model import ModelLike, make_model
 from unalike.runtime.local_backend import LocalStage
@@ -230,10 +231,8 @@ def open_run(folder: str | Path, *, model: ModelLike | None = None) -> Run:
     history = History.load(directory.path, directory.first_protocol, facts["round"])
     run_config = _run_config(directory, config, history, model)
     clients = _last_stage(run_config, directory, tensors, facts["stages"])
-    best = facts.get("best")
-    if best is not None:
-        history.select({column: row["round"] for column, row in best["rows"].items()})
-        clients.load_state_dict(tree.under(tensors, "best/"), best["groups"])
+    if best := BestRound.saved(tensors, facts):
+        best.restore(clients, history)
     ended = next((str(e.get("why", "")) for e in reversed(directory.events) if e["event"] == "finished"), "")
     return Run(run_config, clients, history, directory.notes, directory.path, ended or "not finished", config)
 

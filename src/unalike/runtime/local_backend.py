@@ -23,7 +23,7 @@ from unalike.runtime.model_group import GroupUpdates, ModelGroup
 from unalike.runtime.query_runner import ask_client, ask_clients
 from unalike.runtime.run_config import RunConfig
 from unalike.runtime.stage_state import Facts, RoundResult, StageState, wire_bytes
-from unalike.training.client_states import ClientStates
+from unalike.training.client_states import ClientStates, group_folder
 from unalike.training.client_update import initial_client_state
 
 UNDECIDED = Choice("loop", "nothing is left to train")
@@ -87,7 +87,7 @@ class LocalStage:
         start: ServerState | None,
     ) -> ModelGroup:
         """A group of the stage; `start` is the server state that it goes on from."""
-        place = None if folder is None else folder / f"stage-{settings.stage}" / f"group-{settings.group:04d}"
+        place = None if folder is None else group_folder(folder, settings.stage, settings.group)
         client_states = self._client_states(stage, settings, source, place)
         return ModelGroup(stage, settings, source, client_states, self.run_config.options.chain, start)
 

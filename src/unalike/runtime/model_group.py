@@ -21,7 +21,7 @@ from unalike.training.aggregation import StreamingSum, SumWeights, UpdateBuffer,
 from unalike.training.client_states import ClientStates
 from unalike.training.client_task import BUFFERS
 from unalike.training.server_update import advance, advance_from_sums, initial_server_state, make_broadcast, sum_weights
-from unalike.training.validation import refusals
+from unalike.training.update_checks import find_faults
 
 
 class Diverged(UnalikeError):
@@ -117,7 +117,7 @@ class ModelGroup:
         taken = sink.taken
         assert taken is not None and taken.ids == list(ids)  # all clients answered
         cohort = Cohort(tuple(ids), taken.stacked, population)
-        refused = refusals(cohort)
+        refused = find_faults(cohort.ids, cohort.stacked)
         self._check_some_usable(ids, refused)
         if refused:
             cohort = cohort.rows(torch.tensor([i for i, k in enumerate(cohort.ids) if k not in refused]))

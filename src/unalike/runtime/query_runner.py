@@ -1,4 +1,4 @@
-"""Client queries on this machine, and public samples that a plan gives all clients."""
+"""Client queries on this machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from unalike.core import tree
 from unalike.core.types import Batch, Tree
 from unalike.core.views import ServerState, StageSettings
 from unalike.data.population import Population
-from unalike.data.ragged import Ragged
 from unalike.engine.base import BatchTransform
 from unalike.methods.client_query import ClientQuery, QueryInputs
 from unalike.methods.plan import Answers, QueryStep
@@ -46,22 +45,14 @@ def ask_clients(
     model = step.model or settings.model
     state = step.state or ServerState(0, model.params, model.buffers, {})
     settings = replace(settings, model=model)
-    found: dict[int, Tree] = {}
+    answers: dict[int, Tree] = {}
     for client in np.flatnonzero(population.sizes > 0).tolist():
         secret = seeds.number(settings.seed, "secret of a client", client).to_bytes(8)
         answer = ask_client(step.query, settings, state, population, client, transform, secret)
         if all(bool(t.isfinite().all()) for t in answer.values()):
-            found[client] = answer
-    if not found:
+            answers[client] = answer
+    if not answers:
         raise UnalikeError(
             f"no client has a usable answer to {step.query!r}; training diverged: try a smaller learning rate"
         )
-    return Answers(tuple(found), tree.stack(list(found.values())))
-
-
-def with_shared(population: Population, shared: Batch) -> Population:
-    """A population that trains on the `shared` samples too; clients without samples of their own still have none."""
-    rows = len(population.x) + np.arange(len(shared.y))
-    train = Ragged.of(np.concatenate([own, rows]) if len(own) else own for own in population.train)
-    x, y = torch.cat([population.x, shared.x.to(population.x)]), torch.cat([population.y, shared.y.to(population.y)])
-    return replace(population, x=x, y=y, train=train, plan=None)
+    return Answers(tuple(answers), tree.stack(list(answers.values())))

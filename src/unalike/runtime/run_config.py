@@ -141,9 +141,15 @@ class RunConfig:
             else population.plan.clusters
         )
         samples = int(population.sizes.sum())
-        known = self.settings
         return PlanInputs(
-            len(population), options.rounds, self.model, options.seed, samples, clusters, _batch(self.proxy), known.task
+            len(population),
+            options.rounds,
+            self.model,
+            options.seed,
+            samples,
+            clusters,
+            _batch(self.proxy),
+            population.task,
         )
 
     @cached_property

@@ -148,8 +148,7 @@ class RunRecorder:
         self.checkpoint()
         path = None if self.directory is None else self.directory.path
         if self._best is not None:
-            self.history.select({column: row["round"] for column, row in self._best.rows.items()})
-            clients.load_state_dict(self._best.tensors, self._best.groups)
+            self._best.restore(clients, self.history)
             if path is not None:
                 self.history.save(path)
         ended, answers = self.ended or ALL_DONE, self.checkpoints.answers

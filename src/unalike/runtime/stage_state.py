@@ -17,7 +17,6 @@ from unalike.core.views import Cohort, ServerState, StageSettings
 from unalike.data.population import Population
 from unalike.methods.plan import Stage
 from unalike.runtime.model_group import ModelGroup
-from unalike.runtime.query_runner import with_shared
 from unalike.runtime.run_config import RunConfig
 from unalike.training.wire import stage_wire
 
@@ -121,7 +120,7 @@ class StageState:
     def _source(self, ids: Sequence[int]) -> Population:
         """The clients of a group as they train: with shared samples, or pooled into one."""
         if self.stage.shared is not None:
-            return with_shared(self.population, self.stage.shared)
+            return self.population.with_shared(self.stage.shared)
         if not self.stage.pooled or self.is_conditioned:  # samples with facts are pooled by their group
             return self.population
         is_whole = len(ids) == len(self.population)

@@ -204,10 +204,8 @@ class StreamingSum:
             sums.update = _add_onto(sums.update, total)
         self._add_buffers(client_update.buffers, mine)
         for p in self.folding:
-            message = client_update.messages.get(p.name, {})
-            if update or message:
-                found = _folded(p, update, message, len(ids))
-                sums.folded[p.name] = tree.add(sums.folded[p.name], found) if p.name in sums.folded else found
+            folded = sum_of_folds(p, update, client_update.messages.get(p.name, {}), len(ids))
+            sums.folded[p.name] = tree.total(sums.folded.get(p.name, {}), folded)
         self._numbers.add(ids, client_update.numbers)
 
     def _finite_sum(self, factors: Tensor, client_update: ClientUpdate) -> Tree | None:
@@ -225,12 +223,10 @@ class StreamingSum:
         """Add the sums of another `StreamingSum` of the same round."""
         mine, theirs = self._sums, other.taken.ids if other.taken else []
         first = min((self.shares.places[client] for client in theirs), default=self._first)
-        mine.update = (
-            tree.add(mine.update, other.update) if mine.update and other.update else mine.update or other.update
-        )
+        mine.update = tree.total(mine.update, other.update)
         mine.buffers = self._joined(other.buffers, first)
-        for name, found in other.folded.items():
-            mine.folded[name] = tree.add(mine.folded[name], found) if name in mine.folded else found
+        for name, folded in other.folded.items():
+            mine.folded[name] = tree.total(mine.folded.get(name, {}), folded)
         if other.taken:
             self._numbers.merge(other.taken)
         mine.refused |= other.refused
@@ -274,8 +270,10 @@ def _index(rows: list[int]) -> Tensor | slice:
     return slice(first, first + len(rows)) if consecutive else torch.tensor(rows)
 
 
-def _folded(p: Part, update: Tree, message: Tree, count: int) -> Tree:
-    """The sum of the part's `fold` over `count` clients."""
+def sum_of_folds(p: Part, update: Tree, message: Tree, count: int) -> Tree:
+    """The sum of the part's `fold` over `count` clients; empty where it has none, or nothing to read."""
+    if type(p).fold is Part.fold or not (update or message):
+        return {}
     if count == 1:
         return p.fold(tree.row(update, 0), tree.row(message, 0))
     return tree.map(lambda t: t.sum(0), torch.vmap(p.fold)(update, message))

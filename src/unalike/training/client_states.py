@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from unalike._utils.errors import UnalikeError
-from unalike._utils.tensor_files import read_tensors, rounds_of, write_tensors
+from unalike._utils.tensor_files import read_tensors, round_file, rounds_of, write_tensors
 from unalike.core import tree
 from unalike.core.types import PartTrees, Tree
 from unalike.training.state_table import NEVER, RowIndex, StateTable
@@ -160,9 +160,18 @@ class ClientStates:
         return rows
 
     def _path(self, version: Version) -> Path:
-        client, round = version
         assert self._folder is not None, "only states of a folder are files"
-        return self._folder / f"{client:08d}" / f"round-{round:06d}.safetensors"
+        return state_file(self._folder, *version)
+
+
+def group_folder(folder: Path, stage: int, group: int) -> Path:
+    """The folder of the client states of a group, below the one of a run's client states."""
+    return folder / f"stage-{stage}" / f"group-{group:04d}"
+
+
+def state_file(folder: Path, client: int, round: int) -> Path:
+    """The file of the state that a client made in a round, in the folder of its group."""
+    return round_file(folder / f"{client:08d}", round)
 
 
 def _rounds(clients: Iterable[int], accepted: Mapping[int, int]) -> np.ndarray:

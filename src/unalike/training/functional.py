@@ -27,7 +27,7 @@ from unalike.training.aggregation import decode_updates
 from unalike.training.client_task import ClientTask
 from unalike.training.client_update import initial_client_state, train
 from unalike.training.server_update import advance, initial_server_state, make_broadcast
-from unalike.training.validation import refusals
+from unalike.training.update_checks import find_faults
 
 Array = Tensor | np.ndarray
 Arrays = Mapping[str, Array]
@@ -127,7 +127,7 @@ def aggregate(
     before = ServerState(state.round if state else 0, held, rest, state.part_states if state else opened.part_states)
     client_update = _client_updates(settings, before, sent, num_examples, steps, messages, facts)
     cohort = Cohort(tuple(range(len(sent))), client_update, population or len(sent))
-    if refused := refusals(cohort):
+    if refused := find_faults(cohort.ids, cohort.stacked):
         client, why = next(iter(refused.items()))
         raise UnalikeError(f"client {client} of {len(sent)}: {why}; leave it out")
     after = advance(method, settings, before, cohort)

@@ -21,7 +21,7 @@ from unalike.methods.method import Method
 from unalike.methods.notes import note
 from unalike.methods.part import Part
 from unalike.methods.roles import BaseWeights, LinearAggregator, ServerStep, Weighting
-from unalike.training.aggregation import SumWeights, UpdateSums, decode_updates
+from unalike.training.aggregation import SumWeights, UpdateSums, decode_updates, sum_of_folds
 
 
 def initial_server_state(method: Method, settings: StageSettings, start: ServerState | None = None) -> ServerState:
@@ -69,7 +69,7 @@ def advance(method: Method, settings: StageSettings, state: ServerState, cohort:
         weights = aggregator.final_weights(view_of(aggregator), _own(cohort, aggregator), weights)
     note("weight", weights)
     update, cohort = _combined(method, view_of(aggregator), cohort, weights)
-    folded = {p.name: _folded(p, _own(cohort, p)) for p in method.parts}
+    folded = {p.name: sum_of_folds(p, cohort.update, _own(cohort, p).message, len(cohort.ids)) for p in method.parts}
     return _moved(method, settings, state, cohort, update, folded, _buffers(method, settings, cohort, weights))
 
 
@@ -206,12 +206,6 @@ def _weights(method: Method, cohort: Cohort) -> Tensor:
     for w in method.role(Weighting):
         weights = return_checks.weights(w, "weigh", w.weigh(_own(cohort, w), weights / weights.sum()), count)
     return weights / weights.sum()
-
-
-def _folded(p: Part, cohort: Cohort) -> Tree:
-    if type(p).fold is Part.fold or not (cohort.update or cohort.message):
-        return {}
-    return tree.map(lambda t: t.sum(0), torch.vmap(p.fold)(cohort.update, cohort.message))
 
 
 def _buffers(method: Method, settings: StageSettings, cohort: Cohort, weights: Tensor) -> Tree:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from tempfile import TemporaryFile
 from typing import NamedTuple
 
@@ -23,11 +23,15 @@ NEVER = -1
 
 
 class TableBlock(NamedTuple):
-    """Rows of a table from `first` on: for each name a column [rows, ...] on their `device`."""
+    """Rows of a table from `first` on: for each name a column [rows, ...]."""
 
     first: int
     columns: Tree
-    device: torch.device
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the rows."""
+        return next(iter(self.columns.values())).device
 
 
 class StateTable:
@@ -82,18 +86,13 @@ class StateTable:
     def _grow(self) -> None:
         """Add a block of a quarter of the rows so far: few blocks, and little unused room."""
         rows = max(1, BLOCK // self._width, self.rows // 4)
-        left = (self.budget - sum(tree.nbytes(block.columns) for block in self._blocks)) // self._width
-        rows = min(rows, left) if left > 0 else rows
-        sizes = [-(-rows * tree.nbytes({name: t}) // ALIGNED) * ALIGNED for name, t in self.like.items()]
-        memory = self._beside(sum(sizes)) if left > 0 else _mapped(sum(sizes))
-        columns = {
-            name: part[: rows * tree.nbytes({name: t})].view(t.dtype).view(rows, *t.shape)
-            for part, (name, t) in zip(memory.split(sizes), self.like.items(), strict=True)
-        }
+        room = (self.budget - sum(tree.nbytes(block.columns) for block in self._blocks)) // self._width
+        rows = min(rows, room) if room > 0 else rows
+        columns = _columns(self.like, rows, self._beside if room > 0 else _mapped)
         if not self._blocks:
             for name, t in self.like.items():
                 columns[name][0].copy_(t.detach())
-        self._blocks.append(TableBlock(self.rows, columns, memory.device))
+        self._blocks.append(TableBlock(self.rows, columns))
         self.rows += rows
 
     def _beside(self, size: int) -> Tensor:
@@ -156,6 +155,14 @@ class RowIndex:
         while rows.any():
             yield rows
             rows = self._before[rows]
+
+
+def _columns(like: Tree, rows: int, allocate: Callable[[int], Tensor]) -> Tree:
+    """A column [rows, ...] for each tensor of `like`, in one piece of memory; `allocate` makes so many bytes."""
+    used = [rows * t.nbytes for t in like.values()]
+    sizes = [-(-size // ALIGNED) * ALIGNED for size in used]
+    parts = zip(allocate(sum(sizes)).split(sizes), used, like.items(), strict=True)
+    return {name: part[:size].view(t.dtype).view(rows, *t.shape) for part, size, (name, t) in parts}
 
 
 def _mapped(size: int) -> Tensor:

@@ -9,7 +9,7 @@ from unalike._utils.errors import UnalikeError
 from unalike.core import tree
 from unalike.core.nests import map_tensors
 from unalike.core.types import Batch, Broadcast, ClientUpdate, Context, Tree
-from unalike.core.views import ClientBatches, Cohort, StageSettings
+from unalike.core.views import ClientBatches, StageSettings
 from unalike.methods.method import Method
 from unalike.training.client_task import ClientTask
 from unalike.training.client_update import initial_client_state, train
@@ -18,11 +18,6 @@ from unalike.training.update_checks import find_faults
 
 class RefusedUpdate(UnalikeError):
     """A client sent something that cannot count: what was found, what was expected."""
-
-
-def refusals(cohort: Cohort) -> dict[int, str]:
-    """Client number -> why its update is refused; empty if all are valid."""
-    return find_faults(cohort.ids, cohort.stacked)
 
 
 def expected_update(
@@ -65,9 +60,8 @@ def check_update(found: Tree, like: ClientUpdate, settings: StageSettings, sampl
     if not bool(found["loss"].isfinite()):
         raise RefusedUpdate(f"loss {found['loss'].item()}; expected a finite number")
     client_update = nested(found)
-    refused = refusals(Cohort((0,), map_tensors(lambda t: t[None], client_update), 1))
-    if refused:
-        raise RefusedUpdate(refused[0])
+    if faults := find_faults([0], map_tensors(lambda t: t[None], client_update)):
+        raise RefusedUpdate(faults[0])
     for fact, facts in client_update.shared.items():
         _check_counts(f"shared fact {fact}", facts, samples)
     return client_update

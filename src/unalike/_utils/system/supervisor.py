@@ -45,7 +45,7 @@ class Child:
 
     @property
     def alive(self) -> bool:
-        return self._wrapper.poll() is None
+        return self.status is None
 
     @property
     def pid(self) -> int:

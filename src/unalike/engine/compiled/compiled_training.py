@@ -216,13 +216,8 @@ def _pulls(chunk: ClientChunk, work: Work, phase: int, params: Tree, client_stat
     for part, (strengths, *trees) in zip(parts, chunk.each(one, params, client_state), strict=True):
         name = part.name if part.trains else MODEL
         strength, *before = sums[name]
-        sums[name] = Pull(strength + float(strengths[0]), *map(_sum, before, trees))
+        sums[name] = Pull(strength + float(strengths[0]), *map(tree.total, before, trees))
     return sums
-
-
-def _sum(one: Tree, other: Tree) -> Tree:
-    """The sum of two trees, of which either may be empty."""
-    return tree.add(one, other) if one and other else one or other
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -18,11 +18,27 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from unalike._utils.errors import UnalikeError
 from unalike.core.codec import from_pieces, to_pieces
-from unalike.engine.multiprocess.nccl import NcclGroup
 
 PATIENCE = timedelta(days=7)
 """A leader may evaluate for hours before it asks again; the end of a process is noticed at once."""
+
+
+@dataclass(frozen=True)
+class NcclGroup:
+    """Direct transfers between the GPUs of several processes: NCCL, for NVIDIA and AMD.
+
+    `group` is a backend of `torch.distributed` for tensors on `device`, that of this process. Transfers are asynchronous, like
+    everything on a device.
+    """
+
+    device: torch.device
+    group: Any
+
+    def wait(self) -> None:
+        """Wait until the device has finished."""
+        torch.get_device_module(self.device).synchronize(self.device)
 
 
 @dataclass(frozen=True)
@@ -101,8 +117,8 @@ class Channel:
             raise
 
 
-def _word() -> Tensor:
-    return torch.zeros(1, dtype=torch.uint8)
+def _word(device: torch.device | None = None) -> Tensor:
+    return torch.zeros(1, dtype=torch.uint8, device=device)
 
 
 def local_gloo(store: Any, rank: int, size: int) -> Any:
@@ -135,3 +151,49 @@ def _gloo(store: Any, rank: int, size: int, device: Any) -> Any:
     options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
     options._timeout, options._devices = PATIENCE, [device]
     return dist.ProcessGroupGloo(store, rank, size, options)
+
+
+def _nccl(store: Any, rank: int, size: int) -> Any:
+    from torch._C._distributed_c10d import ProcessGroupNCCL
+
+    return ProcessGroupNCCL(store, rank, size, ProcessGroupNCCL.Options())
+
+
+BACKENDS: dict[str, Callable[[Any, int, int], Any]] = {"cuda": _nccl}
+"""Device type -> makes a `torch.distributed` backend from a store, a rank and the number of processes."""
+
+
+def check_nccl(device: torch.device, processes: int) -> None:
+    """Raise `UnalikeError` where the processes of this machine cannot have a GPU each."""
+    if device.type not in BACKENDS or (device.type == "cuda" and not dist.is_nccl_available()):
+        raise UnalikeError(
+            f"nccl=True: found device='{device}' and torch {torch.__version__}, expected GPUs and a torch with NCCL"
+        )
+    count = torch.get_device_module(device).device_count()
+    if device.index is not None or processes > count:
+        raise UnalikeError(
+            f"nccl=True: found device='{device}', {processes} processes and {count} devices on this machine, "
+            f"expected device='{device.type}' and a device for each process; without nccl=True several may share one"
+        )
+
+
+def nccl_group(device: torch.device, store: Any, rank: int, size: int) -> NcclGroup:
+    """Connects this process's `device` with those of the others. Raises `UnalikeError`."""
+    word = _word(device)
+    try:
+        group = BACKENDS[device.type](store, rank, size)
+        group.broadcast([word], dist.BroadcastOptions()).wait()
+        # connections are made when they are first used: now, when nobody is known to be dead
+        for other in range(1, size):
+            if rank == 0:
+                group.recv([word], other, 0).wait()
+            elif rank == other:
+                group.send([word], 0, 0).wait()
+        made = NcclGroup(device, group)
+        made.wait()
+    except RuntimeError as error:
+        raise UnalikeError(
+            f"nccl=True: {device} of process {rank} does not reach the others: {str(error).splitlines()[0][:160]}; "
+            "NCCL_DEBUG=INFO says more, and without nccl=True tensors travel over the host"
+        ) from None
+    return made

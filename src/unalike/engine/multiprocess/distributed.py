@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from unalike.core import tree
 from unalike.core.types import Broadcast, ClientUpdate, PartTrees, Tree
 from unalike.engine.base import AcceptedRounds, ClientPool, Executor, client_costs
 from unalike.engine.multiprocess.worker_pool import Message, WorkerPool
@@ -96,23 +97,19 @@ class SharedClientStates(ClientStates):
     def empty(self) -> bool:
         return self._own.empty
 
-    def owner(self, client: int) -> int:
-        """The process that keeps the client's state."""
-        return int(self.owners[client])
-
     @cached_property
     def owners(self) -> np.ndarray:
         """The processes that keep the clients' states, [K]."""
         return assign_clients(self._costs, self._worker_pool.size)
 
     def get(self, client: int, accepted: int | None) -> PartTrees:
-        if accepted is None or self.empty or self._worker_pool.closed or not self.owner(client):
+        if accepted is None or self.empty or self._worker_pool.closed or not self.owners[client]:
             return self._own.get(client, accepted)
-        owner = self.owner(client)
+        owner = int(self.owners[client])
         self._worker_pool.tell(self._place | {"do": "client_state", "client": client, "accepted": accepted}, [owner])
         device = self._own.device
-        found: PartTrees = self._worker_pool.answer(owner)["client_state"]
-        return {name: {n: t.to(device) for n, t in own_tree.items()} for name, own_tree in found.items()}
+        client_state: PartTrees = self._worker_pool.answer(owner)["client_state"]
+        return {name: tree.map(lambda t: t.to(device), held) for name, held in client_state.items()}
 
     def stacked(self, clients: Sequence[int], accepted: Mapping[int, int]) -> PartTrees:
         """The stacked states of clients that this process trains."""

@@ -23,8 +23,7 @@ import torch.distributed as dist
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.profiler_regions import profiled_function
-from unalike.engine.multiprocess.channel import Channel, local_gloo, remote_gloo
-from unalike.engine.multiprocess.nccl import check_nccl, nccl_group
+from unalike.engine.multiprocess.channel import Channel, check_nccl, local_gloo, nccl_group, remote_gloo
 
 Message = dict[str, Any]
 

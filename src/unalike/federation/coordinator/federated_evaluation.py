@@ -19,35 +19,27 @@ SiteSums = Mapping[str, Mapping[int, SplitSums] | None]
 """Protocol -> client -> its evaluation; None where there is no such model."""
 
 
-class FederatedEvaluator:
+class FederatedEvaluator(Evaluator):
     """Evaluates models at the sites, and on the server's own test set."""
 
-    def __init__(self, run_config: RunConfig):
-        self.population = run_config.population
-        self._here = Evaluator(run_config)  # lays out the tables
-
-    def names(self, stage: StageState) -> tuple[str, ...]:
-        """The protocols to record."""
-        return self._here.names(stage)
-
-    def tables(self, stage: StageState, sums: SiteSums) -> tuple[Row, list[Row]]:
+    def pooled_tables(self, stage: StageState, sums: SiteSums) -> tuple[Row, list[Row]]:
         """The metrics after the round that is pending (None: before training), and one row per client."""
         with profiled("evaluation"):
-            return self._here.tables(stage, stage.pending, lambda protocol: self._measured(protocol, stage, sums))
+            return self.tables(stage, stage.pending, lambda protocol: self._of_sums(protocol, stage, sums))
 
-    def _measured(self, protocol: str, stage: StageState, site_sums: SiteSums) -> MeasuredSplits:
+    def _of_sums(self, protocol: str, stage: StageState, site_sums: SiteSums) -> MeasuredSplits:
         sums = site_sums["clients" if protocol == "server" else protocol]
-        splits = (TEST, VALIDATION) if "val" in self._here.splits else (TEST,)
+        splits = (TEST, VALIDATION) if "val" in self.splits else (TEST,)
         pooled = {split: self._pooled(sums, split) for split in splits}
         if protocol != "server":
             return pooled
-        own = self._here.scored({TEST: "server"}, server_models(stage))
+        own = self.scored({TEST: "server"}, server_models(stage))
         return pooled | own if own[TEST] is not None else dict.fromkeys(pooled)  # one model for everybody, or none
 
     def _pooled(self, found: Mapping[int, SplitSums] | None, part: str) -> ProtocolMetrics | None:
         if found is None:
             return None
-        task, custom = self.population.task, self._here.custom
+        task, custom = self.population.task, self.custom
         sums = {k: of[part] for k, of in found.items()}
         nothing = dict.fromkeys(metric_names(task, custom), float("nan"))
         clients = [sums[k].metrics(task, custom) if k in sums else nothing for k in range(len(self.population))]

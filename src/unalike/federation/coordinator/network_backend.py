@@ -197,7 +197,7 @@ class NetworkStage:
             }
         if self.state.pending is not None and self.state.pending.trained:
             sums["local"] = _local_sums(self.state.pending)
-        return Replies(self.evaluator.tables(self.state, sums), updates)
+        return Replies(self.evaluator.pooled_tables(self.state, sums), updates)
 
     def _protocols(self) -> tuple[str, ...]:
         """The protocols under which sites evaluate the current models."""

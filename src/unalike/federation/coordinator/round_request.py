@@ -13,7 +13,6 @@ from unalike._utils import seeds
 from unalike.core import tree
 from unalike.core.codec import Facts, checksum
 from unalike.core.types import Batch, Broadcast, ClientUpdate, Context, Tree
-from unalike.core.views import StageSettings
 from unalike.data.population import Population
 from unalike.federation.coordinator.exchange import Requests
 from unalike.federation.coordinator.mailbox import Mailbox, Request
@@ -21,7 +20,6 @@ from unalike.federation.coordinator.norm_guard import NormGuard, Norms
 from unalike.federation.coordinator.norm_guard import norms as norms_of
 from unalike.federation.coordinator.update_store import UpdateStore
 from unalike.federation.protocol.messages import StepRequest, TrainRequest
-from unalike.methods.plan import Stage
 from unalike.metrics.metric_sums import MetricSums
 from unalike.metrics.metrics import RunMetrics
 from unalike.runtime.stage_state import StageState
@@ -77,9 +75,6 @@ class RoundPlan:
 
     Args:
         position: the position in the run's plan.
-        stage: the stage.
-        settings: its settings.
-        population: placeholders of the sites' samples, with their true numbers.
         groups: the groups that have clients.
         group_of: client -> its group, of all clients that may be asked.
         evaluate: the protocols under which sites evaluate the broadcast model.
@@ -88,9 +83,6 @@ class RoundPlan:
     """
 
     position: StepRequest
-    stage: Stage
-    settings: StageSettings
-    population: Population
     groups: Mapping[str, GroupPlan]
     group_of: Mapping[int, str]
     evaluate: tuple[str, ...]
@@ -134,9 +126,6 @@ def round_plan(
             )
     return RoundPlan(
         position=position,
-        stage=state.stage,
-        settings=state.settings,
-        population=state.population,
         groups=groups,
         group_of=group_of,
         evaluate=evaluate,
@@ -169,7 +158,7 @@ class RoundRequests(Requests[SiteReply]):
     Args:
         plan: the round plan.
         drawn: the clients that are asked to train; grows when others are asked in addition.
-        state: the state of the stage.
+        state: the state of the stage; its population are placeholders of the sites' samples, with their true numbers.
         mailbox: knows the sites, and which of them can be reached.
         digests: client -> digest of the fixed tensors that it has; shrinks when a site may have lost them.
         update_store: takes the updates.
@@ -197,14 +186,14 @@ class RoundRequests(Requests[SiteReply]):
         broadcast = group.broadcast.to(client)
         train_request = TrainRequest(
             **asdict(plan.position),
-            method=repr(plan.stage.method),
+            method=repr(self._state.method),
             group=group.number,
             round=broadcast.round,
             accepted=group.accepted.get(client),
             population=group.population,
             lr=broadcast.lr,
             train=client in self.drawn,
-            evaluate=plan.evaluate if has_scores(plan.population, client) else (),
+            evaluate=plan.evaluate if has_scores(self._state.population, client) else (),
             local=plan.local and client in self.drawn,
             fixed=group.digest,
         )
@@ -215,7 +204,7 @@ class RoundRequests(Requests[SiteReply]):
         plan, client = self.plan, self._clients[site]
         trains = client in self.drawn
         names = [
-            *(plan.evaluate if has_scores(plan.population, client) else ()),
+            *(plan.evaluate if has_scores(self._state.population, client) else ()),
             *(["local"] if plan.local and trains else []),
         ]
         tallies = facts.get("tallies")
@@ -266,22 +255,21 @@ class RoundRequests(Requests[SiteReply]):
 
     def _checked(self, client: int, tensors: Tree) -> ClientUpdate:
         """The client update in these tensors, if it is one that the request asked for."""
-        plan, name = self.plan, self.plan.group_of[client]
-        samples = int(plan.groups[name].samples[client])
-        steps = expected_steps(plan.stage.method, plan.settings, samples)
+        state, name, group = self._state, self.plan.group_of[client], self.plan.group(client)
+        samples = int(group.samples[client])
+        steps = expected_steps(state.method, state.settings, samples)
         if name not in self._expected:
-            broadcast, population = plan.groups[name].broadcast, plan.population
-            someone = next(iter(broadcast.own), 0)
-            sample = Batch(population.x[:1], population.y[:1])
+            someone = next(iter(group.broadcast.own), 0)
+            sample = Batch(state.population.x[:1], state.population.y[:1])
             self._expected[name] = expected_update(
-                plan.stage.method, plan.settings, broadcast.to(someone), placeholder_context(self._state), sample
+                state.method, state.settings, group.broadcast.to(someone), placeholder_context(state), sample
             )
-        return check_update(tensors, self._expected[name], plan.settings, samples, steps)
+        return check_update(tensors, self._expected[name], state.settings, samples, steps)
 
     def _sent(self, broadcast: Broadcast) -> Tree:
         """The tensors that a site is sent in every round: the shared ones, and messages."""
-        method, model = self.plan.stage.method, self.plan.settings.model
-        own_buffers = self.plan.settings.buffers == "local" and self.plan.stage.start is None
+        method, settings = self._state.method, self._state.settings
+        model, own_buffers = settings.model, settings.buffers == "local" and self._state.stage.start is None
         params = tree.only(broadcast.params, method.sent(broadcast.params, model))
         buffers = {} if own_buffers else tree.only(broadcast.buffers, method.sent(broadcast.buffers, model))
         messages = {f"messages.{part}": t for part, t in broadcast.messages.items()}
@@ -290,7 +278,7 @@ class RoundRequests(Requests[SiteReply]):
     def _tallies(self, found: Any, client: int) -> SplitSums:
         if not isinstance(found, dict) or set(found) != {"test", "val"}:
             raise RefusedUpdate("tallies of other samples than those of test and val")
-        population = self.plan.population
+        population = self._state.population
         classes = max(2, len(population.classes or ()))
         sizes = {"test": int(population.test.sizes[client]), "val": int(population.val.sizes[client])}
         own = self.plan.metrics

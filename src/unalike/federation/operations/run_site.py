@@ -74,7 +74,6 @@ def serve_site(bundle: Bundle, folder: Path, worker: Handler, log: Log) -> None:
     """Answer the coordinator's requests until this process is ended, restarting child processes that end."""
     from unalike.federation.flower.flower_processes import SuperNode
 
-    _make_folder(folder)
     folder.chmod(0o700)
     bundle.unpack(folder)
     listens = folder / "trainer"

@@ -21,6 +21,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from unalike._utils.errors import UnalikeError
+from unalike._utils.tensor_files import writing
 
 PRIVATE = 0o600
 USES = (
@@ -126,23 +127,22 @@ def public_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 def write_private(path: Path, content: bytes) -> None:
     """Write a new file that only its owner can read, from its creation on. Raises `UnalikeError` if it exists or on failure."""
-    try:
+    with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE)
-    except FileExistsError:
-        raise UnalikeError(
-            f"{path} exists; keys are never overwritten: choose another folder or move it away"
-        ) from None
-    except OSError as error:
-        raise _unwritten(path, error) from None
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as error:
-        path.unlink(missing_ok=True)
-        raise _unwritten(path, error) from None
+        try:
+            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE)
+        except FileExistsError:
+            raise UnalikeError(
+                f"{path} exists; keys are never overwritten: choose another folder or move it away"
+            ) from None
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError:
+            path.unlink(missing_ok=True)
+            raise
 
 
 def replace_private(path: Path, content: bytes) -> None:
@@ -151,10 +151,6 @@ def replace_private(path: Path, content: bytes) -> None:
     new.unlink(missing_ok=True)
     write_private(new, content)
     os.replace(new, path)
-
-
-def _unwritten(path: Path, error: OSError) -> UnalikeError:
-    return UnalikeError(f"cannot write {path}: {error.strerror}; free space or choose another folder")
 
 
 def _builder(

@@ -69,13 +69,9 @@ class SiteFolder:
         """Write down the fingerprint of the samples with which the site is admitted to a run."""
         write_bytes(self.path / run / "samples", samples.encode())
 
-    def stage(self, run: str, stage: int) -> Path:
-        """The folder of one stage of a run."""
-        return self.path / run / f"stage-{stage}"
-
     def fixed_tensors(self, run: str, stage: int, received: Tree) -> Tree:
         """The tensors that are sent once for a whole stage: those that were `received` are written, else read."""
-        file = self.stage(run, stage) / "fixed.safetensors"
+        file = self.path / run / f"stage-{stage}" / "fixed.safetensors"
         if not received:
             return read_tensors(file)[0]
         write_tensors(file, received)

@@ -43,8 +43,8 @@ from unalike.methods.plan import Stage
 from unalike.metrics.metric_sums import MetricSums
 from unalike.metrics.scoring import Predict, SharedModel, score
 from unalike.runtime.model_group import ModelGroup
-from unalike.runtime.query_runner import ask_client, with_shared
-from unalike.training.client_states import ClientStates
+from unalike.runtime.query_runner import ask_client
+from unalike.training.client_states import ClientStates, group_folder
 from unalike.training.client_update import initial_client_state
 from unalike.training.validation import check_tree, flat
 
@@ -245,8 +245,8 @@ class SiteWorker:
             stage = Stage("site", method, 1, {"own": (self.number,)}, model=model, shared=shared)
             work = method.local_work(self.run_config.work)
             settings = replace(self.run_config.settings, model=model, work=work, proxy=None)
-            source = self.population if shared is None else with_shared(self.population, shared)
-            folder = self.folder.stage(run, step) / f"group-{number:04d}"
+            source = self.population if shared is None else self.population.with_shared(shared)
+            folder = group_folder(self.folder.path / run, step, number)
             client_states = ClientStates(initial_client_state(method, settings), folder)
             group = ModelGroup(stage, settings, source, client_states, self.run_config.options.chain)
             group.executor = Loop(group.client_pool)

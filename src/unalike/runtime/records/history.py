@@ -38,27 +38,18 @@ class History:
     def __init__(
         self, rounds: list[Row] | None = None, clients: list[Row] | None = None, columns: Columns = NO_COLUMNS
     ):
-        self._rounds, self._clients, self.columns = rounds or [], clients or [], columns
+        self.rows, self.client_rows, self.columns = rounds or [], clients or [], columns
+        """The rows of `rounds` and of `clients`, oldest first."""
 
     def add(self, row: Row, clients: list[Row]) -> None:
         """Append a round."""
-        self._rounds.append(row)
-        self._clients += clients
-
-    @property
-    def rows(self) -> list[Row]:
-        """The rows of `rounds`, oldest first."""
-        return self._rounds
-
-    @property
-    def client_rows(self) -> list[Row]:
-        """The rows of `clients`, oldest first."""
-        return self._clients
+        self.rows.append(row)
+        self.client_rows += clients
 
     @property
     def last_clients(self) -> list[Row]:
         """The rows of `clients` that belong to the newest round; none where it was not evaluated."""
-        number, clients = self.last["round"], self._clients
+        number, clients = self.last["round"], self.client_rows
         first = next((i for i in range(len(clients), 0, -1) if clients[i - 1]["round"] != number), 0)
         return clients[first:]
 
@@ -66,18 +57,18 @@ class History:
     def rounds(self) -> pd.DataFrame:
         import pandas as pd
 
-        return pd.DataFrame(self._rounds)
+        return pd.DataFrame(self.rows)
 
     @property
     def clients(self) -> pd.DataFrame:
         import pandas as pd
 
-        return pd.DataFrame(self._clients)
+        return pd.DataFrame(self.client_rows)
 
     @property
     def last(self) -> Row:
         """The newest row of `rounds`."""
-        return self._rounds[-1]
+        return self.rows[-1]
 
     @property
     def headline(self) -> str:
@@ -94,14 +85,14 @@ class History:
         for name, best in rounds.items():
             column = self.columns.named(name)
             assert column is not None
-            for row in self._rounds:
+            for row in self.rows:
                 row[column.selected] = row["round"] == best
 
     @property
     def selected(self) -> dict[str, int]:
         """Protocol -> the round that was selected for it."""
         flags = {column.protocol: column.selected for column in self.columns.all}
-        return {name: row["round"] for name, flag in flags.items() for row in self._rounds if row.get(flag) is True}
+        return {name: row["round"] for name, flag in flags.items() for row in self.rows if row.get(flag) is True}
 
     @property
     def final(self) -> int | None:
@@ -125,12 +116,10 @@ class History:
     def sparkline(self) -> str:
         """The score over the rounds as a small drawing in HTML."""
         column = self.columns.shown(self.last)
-        return (
-            "" if column is None else sparkline(list(map(column.value, self._rounds)), column.label, column.metric.text)
-        )
+        return "" if column is None else sparkline(list(map(column.value, self.rows)), column.label, column.metric.text)
 
     def __repr__(self) -> str:
-        return f"<History of {len(self) - 1} rounds, {len(self._clients)} rows of clients>"
+        return f"<History of {len(self) - 1} rounds, {len(self.client_rows)} rows of clients>"
 
     def _repr_html_(self) -> str:
         forms: Any = {column.name: column.metric.text for column in self.columns.all if column.name in self.rounds}
@@ -138,7 +127,7 @@ class History:
         return self.sparkline() + str(table)
 
     def __len__(self) -> int:
-        return len(self._rounds)
+        return len(self.rows)
 
     def save(self, folder: Path) -> None:
         """Write `columns.json`, `rounds.parquet` and `clients.parquet`, each atomically."""

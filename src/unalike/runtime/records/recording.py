@@ -20,7 +20,7 @@ from torch import Tensor
 from unalike._utils import spec
 from unalike._utils.errors import UnalikeError, unknown
 from unalike._utils.profiler_regions import Region, timed
-from unalike._utils.tensor_files import read_tensors, write_bytes, write_tensors
+from unalike._utils.tensor_files import read_tensors, round_file, write_bytes, write_tensors
 from unalike.core import tree
 from unalike.core.types import Tree
 from unalike.core.views import Cohort, ServerState
@@ -233,7 +233,7 @@ class RoundRecords:
             self.parameters[number] = trained
         else:
             flat = {f"{k}/{name}": t for k, own in trained.items() for name, t in own.items()}
-            write_tensors(self.folder / FOLDER / f"round-{number:06d}.safetensors", flat)
+            write_tensors(round_file(self.folder / FOLDER, number), flat)
 
     @property
     def table(self) -> pd.DataFrame:

@@ -22,10 +22,11 @@ import tomli_w
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.system.locks import locked
-from unalike._utils.tensor_files import read_tensors, rounds_of, write_bytes, write_tensors
+from unalike._utils.tensor_files import read_tensors, round_file, rounds_of, write_bytes, write_tensors
 from unalike.core.types import Tree
 from unalike.methods.plan import is_same_spec
 from unalike.runtime.records.history import DIVERGED
+from unalike.training.client_states import group_folder, state_file
 
 Config = dict[str, Any]
 
@@ -61,8 +62,6 @@ class RunDirectory:
         """
         found = self.config
         if found is None:
-            if self.path.exists() and not self.path.is_dir():
-                raise UnalikeError(f"{self.path} is a file; expected a folder for the run")
             self.write_config(config)
             return False
         if (self.path / "cells").exists():
@@ -184,7 +183,7 @@ class RunDirectory:
 
     def save_checkpoint(self, round: int, tensors: Tree, facts: dict[str, Any]) -> None:
         """Write the checkpoint of a round, then remove all but the newest two."""
-        write_tensors(self.path / "checkpoints" / f"round-{round:06d}.safetensors", tensors, facts)
+        write_tensors(round_file(self.path / "checkpoints", round), tensors, facts)
         for old in self._checkpoints()[:-2]:
             old.unlink(missing_ok=True)
 
@@ -225,10 +224,9 @@ class RunDirectory:
         stages = [*enumerate(facts["stages"]), *([(best["stage"], best["groups"])] if best else [])]
         for i, groups in stages:
             for j, group in enumerate(groups):
-                folder = self.client_states / f"stage-{i}" / f"group-{j:04d}"
-                for client, round in group["accepted"] if folder.exists() else ():
-                    file = folder / f"{client:08d}" / f"round-{round:06d}.safetensors"
-                    if not file.exists():
+                folder = group_folder(self.client_states, i, j)
+                for version in group["accepted"] if folder.exists() else ():
+                    if not (file := state_file(folder, *version)).exists():
                         return file
         return None
 
