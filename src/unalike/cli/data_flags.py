@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -82,7 +82,7 @@ class DataFlags(ServerSampleOptions, ValidationOptions, PartitionOptions, TableO
 
     def described(self, seed: int) -> tuple[Population, str]:
         """The clients, and the data with its division in words, such as `digits, dirichlet(alpha=0.1)`."""
-        self.check()
+        self.check_partition()
         dataset = self.load().dataset
         division = self.resolved(dataset).get("partition") or f"plan {self.plan}"
         return self.divide(dataset, seed), f"{self.data}, {division}"
@@ -93,7 +93,7 @@ class DataFlags(ServerSampleOptions, ValidationOptions, PartitionOptions, TableO
 
         return command_line(name, self.kept | options | ({} if work is None else written(work, changed=True)))
 
-    def check(self) -> None:
+    def check_partition(self) -> None:
         """Check the partition before data is read."""
         from unalike.data.partitioning.partition import check_scheme
 
@@ -129,28 +129,19 @@ def table(**values: Any) -> dict[str, Any]:
     return DataFlags(**values).table
 
 
-@uses_flags(SourceOptions, TableOptions)
-def source(**values: Any) -> DataFlags:
-    """The data set, undivided."""
-    return DataFlags(**values)
+def _flags_of(*declared: type) -> Callable[..., DataFlags]:
+    """The group of the flags of options about data."""
+    return uses_flags(*declared)(lambda **values: DataFlags(**values))
 
 
-@uses_flags(SourceOptions, TableOptions, PartitionOptions)
-def trained(**values: Any) -> DataFlags:
-    """The data set, and its partition among clients whose training samples alone are read."""
-    return DataFlags(**values)
-
-
-@uses_flags(SourceOptions, TableOptions, PartitionOptions, ValidationOptions)
-def clients(**values: Any) -> DataFlags:
-    """The data set, and its partition among clients."""
-    return DataFlags(**values)
-
-
-@uses_flags(SourceOptions, TableOptions, PartitionOptions, ValidationOptions, ServerSampleOptions)
-def samples(**values: Any) -> DataFlags:
-    """The data set, its partition among clients, and the server's samples."""
-    return DataFlags(**values)
+source = _flags_of(SourceOptions, TableOptions)
+"""The data set, undivided."""
+trained = _flags_of(SourceOptions, TableOptions, PartitionOptions)
+"""The data set, and its partition among clients whose training samples alone are read."""
+clients = _flags_of(SourceOptions, TableOptions, PartitionOptions, ValidationOptions)
+"""The data set, and its partition among clients."""
+samples = _flags_of(SourceOptions, TableOptions, PartitionOptions, ValidationOptions, ServerSampleOptions)
+"""The data set, its partition among clients, and the server's samples."""
 
 
 def spec(data: str, table: dict[str, Any]) -> str:
@@ -163,7 +154,7 @@ def check(flags: DataFlags, methods: Sequence[object], training: dict[str, Any])
     from unalike.runtime.run_options import check_inputs
 
     check_inputs(methods, has_test=True, **training)
-    flags.check()
+    flags.check_partition()
 
 
 def check_scored(population: Population, protocol: Sequence[str]) -> None:

@@ -88,6 +88,19 @@ def uses_flags(
     return decorated
 
 
+def needs_federation(command: Command) -> Command:
+    """Decorator: a command that says how to install the extra for federations if it is missing."""
+
+    @wraps(command)
+    def run(*values: Any, **named: Any) -> Any:
+        from unalike.federation import require_federation
+
+        require_federation()
+        return command(*values, **named)
+
+    return run
+
+
 def parameter(option: Option) -> inspect.Parameter:
     """An option as a parameter that Typer reads."""
     kind: Any = option.flag_type

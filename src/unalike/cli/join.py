@@ -9,11 +9,12 @@ from typing import Annotated, Any
 import typer
 
 from unalike.cli import data_flags
-from unalike.cli.flags import data_dir, uses_flags
+from unalike.cli.flags import data_dir, needs_federation, uses_flags
 
 NAME = "join"
 
 
+@needs_federation
 @uses_flags(data_dir=data_dir, table=data_flags.table)
 def command(
     bundle: Annotated[Path, typer.Argument(help="The site's bundle, from the operator of the coordinator.")],
@@ -47,9 +48,6 @@ def command(
 
     A site that is started again continues with its state. Code from the coordinator is never executed.
     """
-    from unalike.federation import require_federation
-
-    require_federation()
     from unalike.federation.operations.run_site import join, wire_lines
     from unalike.federation.protocol.bundle import Bundle
 

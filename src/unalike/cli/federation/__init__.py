@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from unalike.cli.federation import control, init, keys, summarize, up
+from unalike.cli.flags import needs_federation
 from unalike.cli.help_pages import CommandApp
 
 HELP = """Run federations over a network. Each site keeps its data.
@@ -16,9 +17,10 @@ unalike federation init look --sites 5 --shape 8 --classes 2 --method diagnosis 
 """
 
 app = CommandApp(help=HELP)
-for module in (summarize, init, up):
-    app.command(module.NAME)(module.command)
+app.command(summarize.NAME)(summarize.command)
+for module in (init, up):
+    app.command(module.NAME)(needs_federation(module.command))
 for command in (control.status, keys.renew, keys.revoke):
-    app.command()(command)
+    app.command()(needs_federation(command))
 for name in control.HELP:
-    app.command(name)(control.command_of(name))
+    app.command(name)(needs_federation(control.command_of(name)))

@@ -30,10 +30,8 @@ def command_of(name: str) -> Callable[[Path], None]:
     """The command that sends `name` to the coordinator of a folder and prints the coordinator's state."""
 
     def command(folder: Folder) -> None:
-        from unalike.federation import require_federation
         from unalike.federation.coordinator.operator_commands import command as send
 
-        require_federation()
         print(send(folder / "control", name)["state"])
 
     command.__doc__ = f"{HELP[name]}\n\n    \b\n    unalike federation {name} hospitals\n    "
@@ -49,10 +47,8 @@ def status(folder: Folder) -> None:
     from rich.table import Table
 
     from unalike.cli.terminal_tables import console
-    from unalike.federation import require_federation
     from unalike.federation.coordinator.operator_commands import command as send
 
-    require_federation()
     state, screen = send(folder / "control", "status"), console()
     why = f" ({state['why']})" if state["why"] else ""
     screen.print(f"{state['state']}{why}, {state['round']} of {state['rounds']} rounds done", highlight=False)

@@ -103,9 +103,6 @@ def command(
 
     A bundle holds a secret key: send it to its site over a private channel, and delete it here afterwards.
     """
-    from unalike.federation import require_federation
-
-    require_federation()
     from unalike.federation.coordinator.federation_folder import FederationFolder
     from unalike.federation.site.site_data import own_samples
 

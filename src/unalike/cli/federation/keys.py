@@ -34,9 +34,6 @@ def renew(
     old folder, and continues with its state; the old bundle is no longer accepted. The federation must not be running: stop it,
     renew, start it again, and it continues where it stopped.
     """
-    from unalike.federation import require_federation
-
-    require_federation()
     from unalike.federation.coordinator.federation_folder import FederationFolder
 
     home = FederationFolder(folder)
@@ -63,9 +60,6 @@ def revoke(
 
     Earlier updates of the site stay in the model. `unalike federation renew hospitals --site north` admits it again, with new keys.
     """
-    from unalike.federation import require_federation
-
-    require_federation()
     from unalike.federation.coordinator.federation_folder import FederationFolder
 
     home = FederationFolder(folder)

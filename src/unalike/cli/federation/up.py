@@ -53,9 +53,6 @@ def command(
     With --local, all sites run on this machine, with real processes, sockets and certificates. The flags from --data on need
     --local; a folder of `init` has its own file of terms. All processes end with the command, also on Ctrl-C.
     """
-    from unalike.federation import require_federation
-
-    require_federation()
     from unalike.federation.coordinator.federation_folder import FederationFolder
     from unalike.federation.operations.run_coordinator import coordinate
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from unalike._utils.errors import UnalikeError
 from unalike.data.partitioning.partition_files import read_indices
-from unalike.data.partitioning.scheme import Division, registry
+from unalike.data.partitioning.scheme import Division, by_value, registry
 
 Columns = Mapping[str, np.ndarray]
 
@@ -32,15 +32,13 @@ def natural(
 
     Source: LEAF (Caldas et al. 2018).
     """
-    values = _column("natural", columns, column)
-    names, owner = np.unique(values, return_inverse=True)
+    names, rows = by_value(_column("natural", columns, column))
     if wanted is not None and wanted > len(names):
         raise UnalikeError(
             f"natural(column={column!r}): found clients={wanted}, the data has {len(names)}; lower clients, "
             "leave it out, or name another partition"
         )
     chosen = np.arange(len(names)) if wanted is None else np.sort(rng.choice(len(names), wanted, replace=False))
-    rows = _members(owner, len(names))
     owned = [rows[k] for k in chosen]
     test = [mine[held_out[mine]] if own_test and not held_out[mine].all() else mine[:0] for mine in owned]
     truth = None
@@ -65,8 +63,7 @@ def domains(columns: Columns, wanted: int | None, rng: np.random.Generator, *, c
 
     Source: FedLWS. Limit: without `clients=`, or with K = D, every domain is one client.
     """
-    values = _column("domains", columns, column)
-    names, owner = np.unique(values, return_inverse=True)
+    names, rows = by_value(_column("domains", columns, column))
     clients = len(names) if wanted is None else wanted
     if clients < len(names):
         raise UnalikeError(
@@ -74,7 +71,6 @@ def domains(columns: Columns, wanted: int | None, rng: np.random.Generator, *, c
             f"domains ({', '.join(map(str, names[:8]))}); raise clients"
         )
     shares = [len(part) for part in np.array_split(np.arange(clients), len(names))]
-    rows = _members(owner, len(names))
     owned = [part for row, share in zip(rows, shares) for part in np.array_split(rng.permutation(row), share)]
     return Division(owned, names=_numbered(names, shares), clusters=np.repeat(np.arange(len(names)), shares))
 
@@ -109,9 +105,3 @@ def _numbered(names: np.ndarray, shares: list[int]) -> list[str]:
     numbers = [f"{name}-{i}" for name, share in zip(names, shares) for i in range(share)]
     called = [str(name) if share == 1 else f"{name}-{i}" for name, share in zip(names, shares) for i in range(share)]
     return called if len(set(called)) == len(called) else numbers
-
-
-def _members(owner: np.ndarray, count: int) -> list[np.ndarray]:
-    """Return the samples of each owner, in order."""
-    ends = np.cumsum(np.bincount(owner, minlength=count))[:-1]
-    return np.split(np.argsort(owner, kind="stable"), ends)

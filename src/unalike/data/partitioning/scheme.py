@@ -51,9 +51,14 @@ def by_class(labels: np.ndarray) -> list[np.ndarray]:
     """Return the indices of each class that occurs, smallest label first. Raises `UnalikeError` for regression labels."""
     if labels.dtype.kind == "f":
         raise UnalikeError("this scheme divides by classes, found regression labels; use 'iid' or 'quantity(beta=0.5)'")
-    kinds, inverse = np.unique(labels, return_inverse=True)
+    return by_value(labels)[1]
+
+
+def by_value(values: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
+    """Return the different values, sorted, and the indices of each, in order."""
+    kinds, inverse = np.unique(values, return_inverse=True)
     order = np.argsort(inverse, kind="stable")
-    return np.split(order, np.cumsum(np.bincount(inverse, minlength=len(kinds)))[:-1])
+    return kinds, np.split(order, np.cumsum(np.bincount(inverse, minlength=len(kinds)))[:-1])
 
 
 def deal(rows: list[np.ndarray], counts: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:

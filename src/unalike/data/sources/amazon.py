@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -54,16 +54,13 @@ def amazon_reviews(data_dir: Path | None, *, features: int = WIDTH) -> Dataset:
 def _reviews(data_dir: Path | None) -> Reviews:
     for name, convert in READERS.items():
         if data_dir is not None and (data_dir / name).is_file():
-            return _archive(data_dir / name, convert)
+            path = data_dir / name
+            with reading(path, "an archive of sparse rows"), np.load(path, allow_pickle=False) as arrays:
+                return convert(arrays)
     raise UnalikeError(
         f"amazon_reviews: found no {' or '.join(READERS)} {searched(data_dir)}; put one into the folder of data files "
         f"(data_dir= or {FOLDER})"
     )
-
-
-def _archive(path: Path, convert: Callable[[Mapping[str, np.ndarray]], Reviews]) -> Reviews:
-    with reading(path, "an archive of sparse rows"), np.load(path, allow_pickle=False) as arrays:
-        return convert(arrays)
 
 
 def _rows(arrays: Mapping[str, np.ndarray]) -> Reviews:

@@ -57,7 +57,8 @@ class ControlVariates(Correction, ServerStep):
         return Pull(0.0, tree.map(lambda _, c_i, c: c - c_i, client.start, client.state, client.message))
 
     def finish(self, client: ClientView) -> tuple[Tree, Tree]:
-        new = client.state | (self._gradient(client) if self.option == 1 else self._mean_step(client))
+        gradient = client.full_gradient(client.origin) if self.option == 1 else self._mean_step(client)
+        new = client.state | tree.only(gradient, client.start)
         return new, tree.sub(tree.only(new, client.start), client.state)
 
     def fold(self, update: Tree, message: Tree) -> Tree:
@@ -77,9 +78,6 @@ class ControlVariates(Correction, ServerStep):
                 "corrects the step instead of the gradient",
                 stacklevel=2,
             )
-
-    def _gradient(self, client: ClientView) -> Tree:
-        return tree.only(client.full_gradient(client.origin), client.start)
 
     def _mean_step(self, client: ClientView) -> Tree:
         scale, begun = 1 / (client.steps * client.lr), tree.only(client.origin, client.start)
