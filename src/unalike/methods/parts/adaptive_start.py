@@ -66,29 +66,29 @@ class AdaptiveStart(Personalizer):
         return self.personal(client.model, client.params, state), state
 
     def finish(self, client: ClientView) -> tuple[Tree, Tree]:
-        own = {n: client.params[n] for n in client.state if n in client.params}
-        return client.state | own | {self.TIMES: client.state[self.TIMES] + 1}, {}
+        model = {n: client.params[n] for n in client.state if n in client.params}
+        return client.state | model | {self.TIMES: client.state[self.TIMES] + 1}, {}
 
     def personal(self, model: Model, params: Tree, state: Tree) -> Tree:
-        own = {n: t for n, t in state.items() if n in params}
-        return params | self._mixed(own, params, self._weights(own, state))
+        theta_k = {n: t for n, t in state.items() if n in params}
+        return params | self._mixed(theta_k, params, self._weights(theta_k, state))
 
-    def _mixed(self, own: Tree, params: Tree, weights: Tree) -> Tree:
+    def _mixed(self, theta_k: Tree, params: Tree, weights: Tree) -> Tree:
         """theta, written from w so that W = 1 is exact."""
-        return tree.map(lambda t, w, a: w + (t - w) * (1 - a), own, params, weights)
+        return tree.map(lambda t, w, a: w + (t - w) * (1 - a), theta_k, params, weights)
 
-    def _weights(self, own: Tree, state: Tree) -> Tree:
-        return {n: state[self.WEIGHT + n] for n in own}
+    def _weights(self, names: Tree, state: Tree) -> Tree:
+        return {n: state[self.WEIGHT + n] for n in names}
 
     def _learned(self, client: ClientView) -> Tree:
         """The new W, under its names in the client state."""
-        own = {n: t for n, t in client.state.items() if n in client.params}
-        weights, gap = self._weights(own, client.state), tree.sub(tree.only(client.params, own), own)
+        theta_k = {n: t for n, t in client.state.items() if n in client.params}
+        weights, gap = self._weights(theta_k, client.state), tree.sub(tree.only(client.params, theta_k), theta_k)
         batches, losses = self._sampled(client), torch.zeros(0)
         settles = client.state[self.TIMES] == 1
         for _ in range(MOST if settles else 1):
             for batch in batches:
-                theta = self._mixed(own, client.params, weights)
+                theta = self._mixed(theta_k, client.params, weights)
                 grads, loss = grad_and_value(self._loss)(theta, client, batch)
                 weights = tree.map(lambda a, d, g: (a - self.eta * d * g).clamp(0, 1), weights, grads, gap)
             losses = torch.cat([losses, loss.detach().cpu().float()[None]])

@@ -58,8 +58,8 @@ class FeatureAlignment(Objective):
         return self.lam * batch.mean((member @ client.message[KNOWN]) * gap)
 
     def finish(self, client: ClientView) -> tuple[Tree, Tree]:
-        found = class_features(client, client.params)
-        return client.state, {MEANS: found.means, COUNTS: found.counts}
+        features = class_features(client, client.params)
+        return client.state, {MEANS: features.means, COUNTS: features.counts}
 
     def fold(self, update: Tree, message: Tree) -> Tree:
         return {MEANS: message[COUNTS][:, None] * message[MEANS], COUNTS: message[COUNTS]}

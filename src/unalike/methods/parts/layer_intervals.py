@@ -66,8 +66,8 @@ class LayerIntervals(Personalizer, Upload, ServerStep):
 
     def encode(self, client: ClientView, update: Tree) -> tuple[Tree, Tree]:
         now = torch.full_like(client.state[self.ROUND], int(client.message["round"]))
-        kept = tree.shared(client.params, client.state) | {self.ROUND: now}
-        return withheld(update, _named(client.model.params, ~client.message["due"])), kept
+        state = tree.shared(client.params, client.state) | {self.ROUND: now}
+        return withheld(update, _named(client.model.params, ~client.message["due"])), state
 
     def decode(self, update: Tree, params: Tree) -> Tree:
         return restored(update, params)

@@ -64,8 +64,8 @@ class ModelContrast(Objective):
         return self.mu * client.state[self.SEEN] * batch.mean(-F.log_softmax(similar, dim=1)[:, 0])
 
     def finish(self, client: ClientView) -> tuple[Tree, Tree]:
-        own = tree.shared(client.params, client.state)
-        return own | {self.SEEN: torch.ones_like(client.state[self.SEEN])}, {}
+        model = tree.shared(client.params, client.state)
+        return model | {self.SEEN: torch.ones_like(client.state[self.SEEN])}, {}
 
 
 @alias("fedntd", "Distillation of what the shared model says of the classes that are not true (Lee et al. 2022).")
