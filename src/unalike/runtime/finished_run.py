@@ -25,7 +25,7 @@ from unalike.data.partition_plan import PartitionPlan
 from unalike.data.population import Population
 from unalike.data.population_arrays import LABELS
 from unalike.data.ragged import NumberedNames, Ragged
-from unalike.methods.plan import Answers, QueryStep, StageResults, next_step, plan, steps_of
+from unalike.methods.plan import Answers, QueryStep, StageResults, complete_spec, next_step, plan, steps_of
 from unalike.runtime.backend import StageBackend
 from unalike.runtime.best_round import BestRound
 from unalike.runtime.evaluation import Evaluator
@@ -66,7 +66,7 @@ class Run:
         records: RoundRecords | None = None,
         answers: Mapping[str, Answers] = MappingProxyType({}),
     ):
-        self.method = repr(run_config.plan)
+        self.method = complete_spec(run_config.plan)
         self.history = history
         self.config = run_config.record if opened is None else opened
         self.notes = tuple(notes)
