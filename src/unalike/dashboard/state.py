@@ -163,9 +163,9 @@ def _curves(rows: list[dict[str, Any]], columns: Columns) -> list[dict[str, Any]
 
 def curve(name: str, metric: Metric, points: Iterable[tuple[int, Any]]) -> dict[str, Any]:
     """A curve as the page draws it, without the rounds that have no number, and its ends as text."""
-    known = [[r, value] for r, v in points if (value := number(v)) is not None]
-    ends = [metric.text(value) for _, value in (known[0], known[-1])] if known else []
-    return {"name": name, "points": known, "ends": ends, "scale": metric.scale}
+    drawn = [[r, value] for r, v in points if (value := number(v)) is not None]
+    ends = [metric.text(value) for _, value in (drawn[0], drawn[-1])] if drawn else []
+    return {"name": name, "points": drawn, "ends": ends, "scale": metric.scale}
 
 
 def _state(events: list[dict[str, Any]], live: dict[str, Any], federated: bool, written: bool | None) -> str:
@@ -245,7 +245,7 @@ def _by_round(clients: list[dict[str, Any]], names: list[str], score: Column | N
         value = None if score is None else number(row.get(score.name))
         text = MISSING if score is None or value is None else score.metric.text(value)
         rows.setdefault(_name(row["client"], names), {})[int(row["round"])] = [value, str(row.get("status", "")), text]
-    cells = {name: [found.get(r, [None, "absent", MISSING]) for r in rounds] for name, found in rows.items()}
+    cells = {name: [of_site.get(r, [None, "absent", MISSING]) for r in rounds] for name, of_site in rows.items()}
     rows_shown = [{"name": n, "cells": c} for n, c in cells.items()]
     return {"metric": "score" if score is None else score.label, "rounds": rounds, "rows": rows_shown}
 

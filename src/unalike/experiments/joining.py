@@ -97,7 +97,7 @@ class Joined:
         letters: dict[str, list[str]] = {}
         for folder, value in zip(self.folders, values):
             letters.setdefault(value, []).append(folder.letter)
-        return ", ".join(f"{value} in {' and '.join(found)}" for value, found in letters.items())
+        return ", ".join(f"{value} in {' and '.join(of_value)}" for value, of_value in letters.items())
 
     @cached_property
     def scores(self) -> pd.DataFrame:

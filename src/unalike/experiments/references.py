@@ -29,10 +29,10 @@ def untuned(method: str) -> str:
     """
     try:
         calls = [call for call in spec.parse(method) if not call.parameters]
-        found = [(call.name, _numbers(call.name)) for call in calls]
+        settings = [(call.name, _numbers(call.name)) for call in calls]
     except (UnalikeError, TypeError, ValueError):  # a method object that is not spec text
         return ""
-    return " + ".join(f"{name}({', '.join(numbers)})" for name, numbers in found if numbers)
+    return " + ".join(f"{name}({', '.join(numbers)})" for name, numbers in settings if numbers)
 
 
 def _numbers(name: str) -> list[str]:

@@ -53,10 +53,10 @@ def summary(rounds: pd.DataFrame, clients: pd.DataFrame, columns: Columns, rules
             tables.append(_of_protocol(rounds, clients, columns, rules, column, scores))
     if not tables:
         return pd.DataFrame(columns=names)
-    found = pd.concat(tables, ignore_index=True)
+    table = pd.concat(tables, ignore_index=True)
     place = {name: i for i, name in enumerate(rounds["method"].unique())}
-    found = found.sort_values("method", key=lambda names: names.map(place), kind="stable", ignore_index=True)
-    return found.reindex(columns=names)
+    table = table.sort_values("method", key=lambda names: names.map(place), kind="stable", ignore_index=True)
+    return table.reindex(columns=names)
 
 
 def _of_protocol(
@@ -74,12 +74,12 @@ def _of_protocol(
     for method, values in scores.items():
         row: dict[str, Any] = {"method": method, "protocol": column.protocol, "seeds": len(values)}
         row |= {metric.name: values.mean(), f"{metric.name}_sd": _sd(values)}
-        row |= {name: found[method].mean() for name, found in by_method.items() if method in found}
+        row |= {name: means[method].mean() for name, means in by_method.items() if method in means}
         row |= _spread(clients, column, method)
         rows.append(row | costs.loc[method].to_dict())
-    found = roles(rounds, column, scores, rules)
-    tests = judged(scores, found, rules, metric).drop(columns=["sd", "df"])
-    return pd.DataFrame(rows).assign(role=list(found.values())).merge(tests, left_on="method", right_index=True)
+    role_of = roles(rounds, column, scores, rules)
+    tests = judged(scores, role_of, rules, metric).drop(columns=["sd", "df"])
+    return pd.DataFrame(rows).assign(role=list(role_of.values())).merge(tests, left_on="method", right_index=True)
 
 
 def judged(scores: dict[str, pd.Series], role: dict[str, str], rules: Rules, metric: Metric) -> pd.DataFrame:

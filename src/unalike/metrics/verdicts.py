@@ -87,18 +87,18 @@ def roles(rounds: pd.DataFrame, column: Column, methods: Iterable[str], rules: R
     for instance, trains personal models beside FedAvg's shared model. Such methods are found by comparing the results.
     """
     curves = {name: _curve(rounds, column.name, name) for name in methods}
-    found: dict[str, str] = {}
+    role_of: dict[str, str] = {}
     ordered = sorted(curves, key=lambda name: name != rules.baseline)
     for name in ordered:
         if name == rules.baseline:
-            found[name] = BASELINE
+            role_of[name] = BASELINE
         elif name in rules.references:
-            found[name] = rules.references[name]
+            role_of[name] = rules.references[name]
         else:
-            earlier = (o for o in ordered if found.get(o) in (BASELINE, CANDIDATE))
+            earlier = (o for o in ordered if role_of.get(o) in (BASELINE, CANDIDATE))
             twin = next((o for o in earlier if _same(curves[o], curves[name])), None)
-            found[name] = CANDIDATE if twin is None else repeats(twin)
-    return {name: found[name] for name in curves}
+            role_of[name] = CANDIDATE if twin is None else repeats(twin)
+    return {name: role_of[name] for name in curves}
 
 
 def repeats(method: str) -> str:
@@ -108,8 +108,8 @@ def repeats(method: str) -> str:
 
 def _curve(rounds: pd.DataFrame, column: str, name: str) -> pd.Series:
     """A method's evaluated scores after training, by seed and round."""
-    own = rounds[(rounds["method"] == name) & (rounds["round"] >= 1) & rounds[column].notna()]
-    return own.set_index(["seed", "round"])[column]
+    scored = rounds[(rounds["method"] == name) & (rounds["round"] >= 1) & rounds[column].notna()]
+    return scored.set_index(["seed", "round"])[column]
 
 
 def _same(a: pd.Series, b: pd.Series) -> bool:

@@ -54,8 +54,8 @@ def judge(runs: StoredRuns, objective: str, candidates: str) -> Judgement:
     """Judge all policies on held-out data sets and on held-out kinds of heterogeneity; `candidates` is a name of `CANDIDATES`."""
     regret, less = {}, {}
     for by in HELD_OUT:
-        found, groups = regrets(runs, objective, CANDIDATES[candidates], by), runs.tasks[by].to_numpy()
-        rows, paired = means(found, groups), means(found, groups, AVERAGE)
+        regret_of_tasks, groups = regrets(runs, objective, CANDIDATES[candidates], by), runs.tasks[by].to_numpy()
+        rows, paired = means(regret_of_tasks, groups), means(regret_of_tasks, groups, AVERAGE)
         regret[by] = {policy: MeanInterval(*map(float, rows.loc[policy])) for policy in POLICIES}
         less[by] = MeanInterval(*map(float, paired.loc[FORECAST]))
     return Judgement(objective, candidates, len(runs.tasks), regret, less)
@@ -63,16 +63,19 @@ def judge(runs: StoredRuns, objective: str, candidates: str) -> Judgement:
 
 def write(runs: StoredRuns, path: Path = FILE) -> list[Judgement]:
     """Judge every objective and list of methods, and write the judgements."""
-    found = [judge(runs, objective, candidates) for objective in OBJECTIVES for candidates in CANDIDATES]
-    path.write_text(json.dumps([asdict(one) for one in found], indent=1) + "\n")
-    return found
+    judgements = [judge(runs, objective, candidates) for objective in OBJECTIVES for candidates in CANDIDATES]
+    path.write_text(json.dumps([asdict(one) for one in judgements], indent=1) + "\n")
+    return judgements
 
 
 def read(objective: str, candidates: str, path: Path = FILE) -> Judgement:
     """Read the judgement of an objective and a list of methods."""
     for row in json.loads(path.read_text()):
         if (row["objective"], row["candidates"]) == (objective, candidates):
-            regret = {by: {p: MeanInterval(**e) for p, e in found.items()} for by, found in row["regret"].items()}
+            regret = {
+                by: {p: MeanInterval(**e) for p, e in means_of_policies.items()}
+                for by, means_of_policies in row["regret"].items()
+            }
             less = {by: MeanInterval(**e) for by, e in row["forecast_less_average"].items()}
             return Judgement(objective, candidates, row["tasks"], regret, less)
     raise UnalikeError(

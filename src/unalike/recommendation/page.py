@@ -20,25 +20,31 @@ ROW_HEIGHT = 50
 ADVICE_CAPTION = "All methods, best first; gains in points"
 
 
-def render(found: Recommendation) -> str:
+def render(recommendation: Recommendation) -> str:
     """Render the page as one HTML document. The same recommendation gives the same text."""
     return fill(
         "recommendation.html.j2",
-        title=f"Methods for {found.name}",
-        warnings=list(found.notes),
-        scale={"method": len(found.advice), "stored task": found.judgement.tasks},
-        findings=found.findings,
-        kinds=[(kind, capital(text)) for kind, _, text in (line.partition(": ") for line in found.diagnosis.findings)],
-        reasons=found.reasons if found.judgement.policy == FORECAST else (),
-        panels=panels(found),
-        tables={"advice": Table.of(ADVICE_CAPTION, ADVICE_COLUMNS, found.advice), "alike": _alike(found)},
-        command=found.command,
+        title=f"Methods for {recommendation.name}",
+        warnings=list(recommendation.notes),
+        scale={"method": len(recommendation.advice), "stored task": recommendation.judgement.tasks},
+        findings=recommendation.findings,
+        kinds=[
+            (kind, capital(text))
+            for kind, _, text in (line.partition(": ") for line in recommendation.diagnosis.findings)
+        ],
+        reasons=recommendation.reasons if recommendation.judgement.policy == FORECAST else (),
+        panels=panels(recommendation),
+        tables={
+            "advice": Table.of(ADVICE_CAPTION, ADVICE_COLUMNS, recommendation.advice),
+            "alike": _alike(recommendation),
+        },
+        command=recommendation.command,
     )
 
 
-def panels(found: Recommendation) -> dict[str, Panel | None]:
+def panels(recommendation: Recommendation) -> dict[str, Panel | None]:
     """The panels of the page by kind of figure."""
-    return {"gains": _gains(found.advice), "regret": _regret(found)}
+    return {"gains": _gains(recommendation.advice), "regret": _regret(recommendation)}
 
 
 def _gains(advice: Sequence[Advice]) -> Panel:
@@ -52,10 +58,10 @@ def _gains(advice: Sequence[Advice]) -> Panel:
     return Panel("gains", caption, [View("Gains", figure, f"Expected gains in points: {alt}.")], [])
 
 
-def _regret(found: Recommendation) -> Panel:
+def _regret(recommendation: Recommendation) -> Panel:
     views = []
     for by, label in HELD_OUT_TITLES.items():
-        regret = found.judgement.regret[by]
+        regret = recommendation.judgement.regret[by]
         axis = Axis("regret (points)", from_zero=True, form=".1f")
         figure = _dots(list(regret), list(regret.values()), axis)
         alt = "; ".join(f"{policy} {points(estimate.mean)}" for policy, estimate in regret.items())
@@ -76,15 +82,15 @@ def _dots(names: Sequence[str], estimates: Sequence[MeanInterval], axis: Axis) -
     return rows_plot(list(names), [dots, Rule(0)], axis, ROW_HEIGHT)
 
 
-def _alike(found: Recommendation) -> Table:
+def _alike(recommendation: Recommendation) -> Table:
     columns = [
         words("Task", lambda task: task.task),
         number("Weight", lambda task: task.weight, share),
         words("Best method", lambda task: task.best),
-        number(f"Gain of {found.advice[0].method}", lambda task: task.gain, lambda gain: points(gain, "+")),
+        number(f"Gain of {recommendation.advice[0].method}", lambda task: task.gain, lambda gain: points(gain, "+")),
     ]
     caption = "The stored tasks that are most alike; C: share of clients in a round, E: local epochs"
-    return Table.of(caption, columns, found.alike)
+    return Table.of(caption, columns, recommendation.alike)
 
 
 pages.register("recommendation")(Page(render, panels))

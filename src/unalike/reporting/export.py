@@ -114,9 +114,9 @@ def _groups(blocks: Sequence[ExportBlock]) -> list[list[ExportBlock]]:
 
 def _tables(blocks: Sequence[ExportBlock]) -> list[Table]:
     """One table for each group."""
-    found = []
+    tables = []
     for group in _groups(blocks):
-        known = summary_columns(group[0].metric, group[0].baseline)
-        columns = [words("Partition", "partition"), *(known[name] for name in COLUMNS)]
-        found.append(Table.of("", columns, (r for b in group for r in rows(b.summary.assign(partition=b.partition)))))
-    return found
+        by_name = summary_columns(group[0].metric, group[0].baseline)
+        columns = [words("Partition", "partition"), *(by_name[name] for name in COLUMNS)]
+        tables.append(Table.of("", columns, (r for b in group for r in rows(b.summary.assign(partition=b.partition)))))
+    return tables

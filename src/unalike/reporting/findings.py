@@ -67,12 +67,12 @@ def _models(content: ReportContent) -> str:
     """The models that are judged; empty if no method has personal models."""
     if not content.personal:
         return ""
-    own = f"the personal models of {wording.few(content.personal)}"
+    personal = f"the personal models of {wording.few(content.personal)}"
     if content.decisive == content.plain:
-        return f"Not judged here: {own}, which are scored on the clients' test samples; run with the protocol clients, too."
+        return f"Not judged here: {personal}, which are scored on the clients' test samples; run with the protocol clients, too."
     shared = [name for name in content.labels if name not in content.personal]
     others = f" and the shared model of {wording.few(shared)}" if shared else ""
-    return f"Methods are judged by the models that clients use: {own}{others}, on the test samples of each client."
+    return f"Methods are judged by the models that clients use: {personal}{others}, on the test samples of each client."
 
 
 def _shared(content: ReportContent) -> str:
@@ -126,21 +126,21 @@ def _rising(content: ReportContent) -> list[str]:
     """A warning for methods that had not finished to learn, so that more rounds may change their order."""
     table = content.summary[content.summary["protocol"] == content.decisive]
     judged = set(table.loc[table["role"].isin([BASELINE, CANDIDATE]), "method"])
-    found = [
+    rises = [
         rise
         for rise in still_rising(content.rounds, content.decisive_column, content.smallest_difference)
         if rise.method in judged
     ]
-    if not found:
+    if not rises:
         return []
-    found.sort(key=lambda rise: -rise.gain)
+    rises.sort(key=lambda rise: -rise.gain)
     texts = [
         f"{rise.method} gained {content.metric.amount(rise.gain)}{content.metric.unit} in the last {rise.last} rounds"
-        for rise in found[:MOST_NAMED]
+        for rise in rises[:MOST_NAMED]
     ]
-    others = len(found) - MOST_NAMED
+    others = len(rises) - MOST_NAMED
     rest = f" ({wording.plural(others, 'other method')} rose, too)" if others > 0 else ""
-    rounds = max(rise.rounds for rise in found)
+    rounds = max(rise.rounds for rise in rises)
     return [f"Curves still rise: {wording.listing(texts)}{rest}. {rounds} rounds are too few to rank these methods."]
 
 

@@ -95,27 +95,27 @@ def _differences(content: JoinedContent) -> Table | None:
 
 def _ranking(pooled: Pooled, parts: dict[str, ReportContent], style: dict[str, Look]) -> dict[str, Any]:
     first = parts[str(pooled.scores.index[0])]
-    found, names = pooled.ranks, list(pooled.scores)
+    ranks, names = pooled.ranks, list(pooled.scores)
     sentence = (
-        f"Over {found.blocks} partitions, {_rank_clauses(found.apart)}, by more than the critical difference."
-        if found.apart
-        else f"Over {found.blocks} partitions, no two of the {len(names)} methods differ by more than the critical difference."
+        f"Over {ranks.blocks} partitions, {_rank_clauses(ranks.apart)}, by more than the critical difference."
+        if ranks.apart
+        else f"Over {ranks.blocks} partitions, no two of the {len(names)} methods differ by more than the critical difference."
     )
     caption = (
-        f"Mean ranks over {found.blocks} partitions, 1 is best. Thick bars join methods that do not differ at "
-        f"{wording.share(ALPHA)} by Nemenyi's test: their mean ranks are within the critical difference, CD = {found.critical:.2f}."
+        f"Mean ranks over {ranks.blocks} partitions, 1 is best. Thick bars join methods that do not differ at "
+        f"{wording.share(ALPHA)} by Nemenyi's test: their mean ranks are within the critical difference, CD = {ranks.critical:.2f}."
     )
     view = panels.View(
-        "Ranks", rank_diagram.wide(found, style), rank_diagram.description(found), rank_diagram.narrow(found, style)
+        "Ranks", rank_diagram.wide(ranks, style), rank_diagram.description(ranks), rank_diagram.narrow(ranks, style)
     )
     limits = ["A partition counts once: its scores are means over the seeds that all ranked methods have on it."]
-    if found.blocks < FEW:
+    if ranks.blocks < FEW:
         limits.append(
-            f"{found.blocks} partitions are very few: ranks are between 1 and {len(names)}, and the critical difference "
-            f"is {found.critical:.2f}. Ten or more are usual."
+            f"{ranks.blocks} partitions are very few: ranks are between 1 and {len(names)}, and the critical difference "
+            f"is {ranks.critical:.2f}. Ten or more are usual."
         )
-    if found.friedman == found.friedman:
-        limits.append(f"Friedman's test that no method differs: {wording.p_value(found.friedman)}.")
+    if ranks.friedman == ranks.friedman:
+        limits.append(f"Friedman's test that no method differs: {wording.p_value(ranks.friedman)}.")
     panel = panels.Panel("over", caption, [view], [])
     table = _means(pooled, first.baseline, first.metric, style)
     return {"sentence": sentence, "panel": panel, "limits": limits, "table": table}
@@ -136,19 +136,19 @@ def _means(pooled: Pooled, baseline: str, metric: Metric, style: dict[str, Look]
     if baseline not in pooled.scores:
         return None
     d = difference_table({str(name): values for name, values in pooled.scores.items()}, baseline)
-    found = rows(family_tests(d, metric.sign).rename_axis("method").reset_index())
-    known = summary_columns(metric, baseline, style)
+    tests = rows(family_tests(d, metric.sign).rename_axis("method").reset_index())
+    by_name = summary_columns(metric, baseline, style)
     rank = number("Mean rank", lambda row: float(pooled.ranks.mean[row["method"]]), lambda value: f"{value:.2f}")
-    columns = [known["method"], rank, *(known[name] for name in ("difference", "interval", "p", "better"))]
-    return Table.of(f"Differences to {baseline}, paired over {pooled.ranks.blocks} partitions", columns, found)
+    columns = [by_name["method"], rank, *(by_name[name] for name in ("difference", "interval", "p", "better"))]
+    return Table.of(f"Differences to {baseline}, paired over {pooled.ranks.blocks} partitions", columns, tests)
 
 
 def _part(i: int, name: str, part: ReportContent, style: dict[str, Look]) -> dict[str, Any]:
-    own = {label: style[label] for label in part.labels}
+    style_of_part = {label: style[label] for label in part.labels}
     drawn = {
-        "differences": panels.differences(part, own),
-        "curves": panels.curves(part, own),
-        "clients": panels.distributions(part, own),
+        "differences": panels.differences(part, style_of_part),
+        "curves": panels.curves(part, style_of_part),
+        "clients": panels.distributions(part, style_of_part),
     }
     return {
         "name": name,

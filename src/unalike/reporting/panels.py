@@ -111,9 +111,9 @@ def client_curves(content: ReportContent, looks: Looks) -> Panel | None:
     for protocol, score in content.scores.items():
         column = score.name
         for name, look in list(_scored(first, column, looks).items())[: report_charts.MOST_BANDS]:
-            own = first[first["method"] == name]
+            of_method = first[first["method"] == name]
             title = f"{metric.word}{content.metric.axis_unit} of one client"
-            figure = report_charts.client_lines(own, column, title, look, content.metric.scale)
+            figure = report_charts.client_lines(of_method, column, title, look, content.metric.scale)
             label = wording.short(name) + report_charts.MODEL_SUFFIX.get(protocol, "")
             views.append(
                 View(label, figure, f"{metric.word} of each client by round under {name}, {MODELS[protocol]}.")
@@ -151,11 +151,11 @@ def confusions(content: ReportContent, looks: Looks) -> Panel | None:
 
 def _confusions(content: ReportContent, looks: Looks) -> dict[str, pd.DataFrame]:
     """Method -> test samples by class and predicted class, in the order of the methods."""
-    found = {entry["method"]: entry for entry in content.confusions}
+    entries = {entry["method"]: entry for entry in content.confusions}
     return {
-        name: pd.DataFrame(found[name]["counts"], index=found[name]["classes"], columns=found[name]["classes"])
+        name: pd.DataFrame(entries[name]["counts"], index=entries[name]["classes"], columns=entries[name]["classes"])
         for name in looks
-        if name in found
+        if name in entries
     }
 
 

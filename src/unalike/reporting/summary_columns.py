@@ -67,10 +67,10 @@ def model_column(content: ReportContent) -> TableColumn:
 def summary_tables(content: ReportContent) -> list[Table]:
     """One table for each protocol: the columns of `SHOWN`, under a caption that names the models if there are several tables."""
     columns = summary_columns(content.metric, content.baseline) | {"model": model_column(content)}
-    found = []
+    tables = []
     for protocol in content.tabled:
         scored = content.summary[content.summary["protocol"] == protocol]
         caption = wording.capital(MODELS[protocol]) if len(content.tabled) > 1 else ""
         if len(scored):
-            found.append(Table.of(caption, [columns[name] for name in SHOWN], rows(scored)))
-    return found
+            tables.append(Table.of(caption, [columns[name] for name in SHOWN], rows(scored)))
+    return tables

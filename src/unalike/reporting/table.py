@@ -102,10 +102,10 @@ def number(title: str, get: Get, form: Callable[[Any], str] = str) -> TableColum
     value = itemgetter(get) if isinstance(get, str) else get
 
     def cell(row: Any) -> TableCell:
-        found = value(row)
-        if found is None or math.isnan(found):
+        amount = value(row)
+        if amount is None or math.isnan(amount):
             return TableCell(MISSING, math.nan)
-        return TableCell(form(found), found)
+        return TableCell(form(amount), amount)
 
     return TableColumn(title, cell)
 
@@ -115,8 +115,8 @@ def interval(title: str, low: Get, high: Get, form: Callable[[float, float], str
     ends = [itemgetter(get) if isinstance(get, str) else get for get in (low, high)]
 
     def cell(row: Any) -> TableCell:
-        found = [end(row) for end in ends]
-        return TableCell(MISSING if any(map(math.isnan, found)) else form(*found), found[0])
+        limits = [end(row) for end in ends]
+        return TableCell(MISSING if any(map(math.isnan, limits)) else form(*limits), limits[0])
 
     return TableColumn(title, cell)
 

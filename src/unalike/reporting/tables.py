@@ -23,13 +23,18 @@ from unalike.runtime.stopping import ALL_DONE
 def scores(content: ReportContent, protocol: str, looks: dict[str, Look]) -> Table | None:
     """Score, difference and interval of every method under one protocol; None if the protocol scored no method."""
     shown = content.summary[content.summary["protocol"] == protocol]
-    known = summary_columns(content.metric, content.baseline, looks)
-    columns = [known["method"], *([model_column(content)] if protocol == USED else []), known["score"], known["sd"]]
+    by_name = summary_columns(content.metric, content.baseline, looks)
+    columns = [
+        by_name["method"],
+        *([model_column(content)] if protocol == USED else []),
+        by_name["score"],
+        by_name["sd"],
+    ]
     if shown["difference"].notna().any():
-        columns += [known[name] for name in ("verdict", "difference", "interval", "p", "best")]
+        columns += [by_name[name] for name in ("verdict", "difference", "interval", "p", "best")]
     further = [other for other in content.columns.further if other.name in content.rounds]
     columns += [number(other.title, other.name, other.text) for other in further]
-    columns += [known["loss"], known["seeds"]]
+    columns += [by_name["loss"], by_name["seeds"]]
     return _table(f"{_SCORE_CAPTIONS[protocol]}: {scoring_rule(content.rounds, content.columns)}", columns, shown)
 
 
@@ -46,9 +51,9 @@ def tests(content: ReportContent, protocol: str, looks: dict[str, Look]) -> Tabl
     """All numbers behind the verdicts under one protocol; None if nothing could be tested."""
     summary = content.summary
     shown = summary[(summary["protocol"] == protocol) & summary["p"].notna()]
-    known = summary_columns(content.metric, content.baseline, looks)
+    by_name = summary_columns(content.metric, content.baseline, looks)
     names = ("method", "difference", "interval", "bootstrap", "t", "p", "exact", "won", "better")
-    columns = [known[name] for name in names]
+    columns = [by_name[name] for name in names]
     return _table(f"The tests over paired seeds: {MODELS[protocol]}", columns, shown)
 
 
@@ -68,13 +73,13 @@ def target(content: ReportContent, protocol: str, looks: dict[str, Look]) -> Tab
         missing = row["seeds"] - row["reached"]
         return f"not reached by {missing} of {row['seeds']}" if missing else f"{row['round']:.1f}"
 
-    known = summary_columns(metric, content.baseline, looks)
+    by_name = summary_columns(metric, content.baseline, looks)
     columns = [
-        known["method"],
+        by_name["method"],
         TableColumn("Rounds", lambda row: TableCell(rounds(row), row["round"])),
         number("MB", "mb", wording.megabytes),
-        known["time"],
-        known["seeds"],
+        by_name["time"],
+        by_name["seeds"],
     ]
     what = metric.text(goal) + (f", the final mean of {content.baseline}" if content.target is None else "")
     return _table(
@@ -117,8 +122,8 @@ def effects(content: ReportContent, protocol: str, looks: dict[str, Look]) -> Ta
         client_effects(content.clients, base, content.scores[protocol]), on="method"
     )
     shown = shown[shown["worst"].notna()]
-    known = summary_columns(metric, base, looks)
-    columns = [known["method"], known["spread"], known["worst"], number("Worst client", "worst", metric.text)]
+    by_name = summary_columns(metric, base, looks)
+    columns = [by_name["method"], by_name["spread"], by_name["worst"], number("Worst client", "worst", metric.text)]
     if shown["better_off"].notna().any():
         columns += [
             number(f"Better off than with {base}", "better_off", wording.share),
@@ -156,8 +161,8 @@ _TAGS = {"server": "", "clients": "", "personal": ", personal", "local": ", afte
 
 def costs(content: ReportContent, looks: dict[str, Look]) -> Table | None:
     """Traffic and time of a whole run."""
-    known = summary_columns(content.metric, content.baseline, looks)
-    columns = [known[name] for name in ("method", "down", "up", "time")]
+    by_name = summary_columns(content.metric, content.baseline, looks)
+    columns = [by_name[name] for name in ("method", "down", "up", "time")]
     spent = totals(content.rounds).reindex(content.labels).rename_axis("method").reset_index()
     return _table("A whole run with all its clients, mean over seeds", columns, spent)
 

@@ -79,19 +79,19 @@ class Tracking:
     def _begin(self) -> None:
         if not self._waiting:
             return
-        known, folder = self._known(), self._run.folder
+        names, folder = self._stored_names(), self._run.folder
         self._trackers, self._waiting = self._waiting, []
 
         def start(tracker: Tracker) -> None:
             key = repr(tracker)
-            run = TrackedRun(**vars(self._run) | {"config": flat(self._run.config), "known_as": known.get(key)})
-            known[key] = tracker.begin(run)
+            run = TrackedRun(**vars(self._run) | {"config": flat(self._run.config), "known_as": names.get(key)})
+            names[key] = tracker.begin(run)
 
         self._each(start)
         if folder is not None:
-            write_bytes(folder / FILE, (json.dumps(known, indent=1) + "\n").encode())
+            write_bytes(folder / FILE, (json.dumps(names, indent=1) + "\n").encode())
 
-    def _known(self) -> dict[str, str]:
+    def _stored_names(self) -> dict[str, str]:
         if self._run.folder is not None:
             with suppress(OSError, ValueError):
                 return dict(json.loads((self._run.folder / FILE).read_text("utf-8")))
@@ -114,15 +114,15 @@ def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     >>> flat({"rounds": 5, "work": {"lr": 0.1, "clip": None}, "protocol": ["clients", "server"]})
     {'rounds': 5, 'work.lr': 0.1, 'protocol': 'clients, server'}
     """
-    found: dict[str, Any] = {}
+    entries: dict[str, Any] = {}
     for name, value in config.items():
         if isinstance(value, Mapping):
-            found |= flat(value, f"{prefix}{name}.")
+            entries |= flat(value, f"{prefix}{name}.")
         elif isinstance(value, list | tuple):
-            found[prefix + name] = ", ".join(map(str, value))
+            entries[prefix + name] = ", ".join(map(str, value))
         elif value is not None:
-            found[prefix + name] = value
-    return found
+            entries[prefix + name] = value
+    return entries
 
 
 def _numbers(row: Mapping[str, Any]) -> Row:
