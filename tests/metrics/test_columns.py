@@ -78,6 +78,12 @@ def test_folders_of_older_versions_tell_columns_by_their_names(tmp_path):
     assert signs == [-1, 1, -1, 0]
 
 
+def test_older_tables_of_clients_repeat_the_first_protocol_personal_in_a_column_that_is_left_out():
+    found = derived(["client", "accuracy", "personal_accuracy", "val_accuracy"], "personal")
+    assert [c.name for c in found.all] == ["accuracy", "val_accuracy"]
+    assert [(c.name, c.protocol) for c in found.scores] == [("accuracy", "personal")]
+
+
 def test_row_is_shown_by_the_first_score_with_a_number_and_by_the_loss_last():
     nothing = math.nan
     assert COLUMNS.text({"cost": 3.0, "accuracy": 0.341}) == "cost 3.00"

@@ -227,10 +227,12 @@ def derived(names: Iterable[object], plain: str = "clients") -> Columns:
     """The columns of tables that an older version wrote, or a program made, from their names alone.
 
     Args:
-        names: the names of all columns; those that hold no score are left out.
+        names: the names of all columns; those that hold no score are left out, and the `personal_accuracy` that tables of clients
+            have beside `accuracy` where the plain columns are those of the personal models.
         plain: the protocol of the columns without a protocol in their names.
     """
-    matched = [match for name in map(str, names) if (match := _NAME.fullmatch(name)) and _is_score(name)]
+    scored = (match for name in map(str, names) if (match := _NAME.fullmatch(name)) and _is_score(name))
+    matched = [match for match in scored if match[1] != plain]
     columns = (
         Column(match[1] or plain, VALIDATION if match[2] else TEST, _metric_of(match[3]), not match[1])
         for match in matched
