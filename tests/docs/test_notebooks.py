@@ -37,6 +37,9 @@ def test_notebook_runs_and_shows_its_results(path, tmp_path):
     notebook = nbformat.read(path, as_version=4)
     nbclient.NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(tmp_path)}}).execute()
     outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
+    outputs = [
+        output for output in outputs if not output.get("text", "").startswith("compiling loops")
+    ]  # on a new machine
     assert all(output.output_type in ("execute_result", "display_data") for output in outputs), outputs
     shown = json.dumps([output.data for output in outputs])
     for piece in SHOWN[path.stem]:

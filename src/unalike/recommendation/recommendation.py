@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from unalike._utils.notebook import paragraph
 from unalike._utils.version import __version__
 from unalike.diagnosis.diagnosis import Diagnosis
+from unalike.metrics.named_metrics import as_text
 from unalike.recommendation.judgement import Judgement
 from unalike.recommendation.regret import ALWAYS_FEDAVG, AVERAGE
 from unalike.recommendation.task_runs import BASELINE
@@ -188,7 +189,7 @@ class Recommendation:
 
 def points(value: float, sign: str = "-") -> str:
     """A difference of shares in points with one digit, never `-0.0`; with sign "+", gains have a plus."""
-    return f"{round(100 * value, 1) + 0.0:{sign}.1f}"
+    return as_text(value, f"{round(100 * value, 1) + 0.0:{sign}.1f}")
 
 
 def _times(value: float) -> str:

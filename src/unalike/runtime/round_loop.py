@@ -271,7 +271,8 @@ def _opened(
 ) -> Iterator[tuple[Backend, RunRecorder]]:
     """The backend and the recorder of a run, while it goes.
 
-    However the run ends (an interruption, a divergence, a crash), its complete rounds are written to the folder.
+    However the run ends (an interruption, a divergence, a crash), its complete rounds are written to the folder; with several
+    processes, an interruption while they communicate loses the rounds since the last checkpoint.
     """
     directory = None if out is None else RunDirectory(out)
     with (
