@@ -32,6 +32,11 @@ The model in use is a client's personal model where the method trains one, else 
 """
 
 
+def model_kind(protocol: str) -> str:
+    """The first word of `MODELS`, for a column headed "Model": `shared` or `personal`."""
+    return MODELS[protocol].partition(" model")[0]
+
+
 @dataclass(frozen=True)
 class MethodResult:
     """One compared method.
@@ -170,7 +175,7 @@ class ReportContent:
 
     def model_in_use(self, method: str) -> str:
         """The models that clients use with a method, in words: its personal models, or its shared model."""
-        return MODELS["personal" if method in self.personal else "clients"]
+        return model_kind("personal" if method in self.personal else "clients")
 
     @cached_property
     def decisive(self) -> str:

@@ -11,7 +11,7 @@ from unalike.metrics.named_metrics import Metric
 from unalike.metrics.verdicts import CANDIDATE
 from unalike.reporting import wording
 from unalike.reporting.charts.palette import Look
-from unalike.reporting.content import MODELS, ReportContent
+from unalike.reporting.content import MODELS, ReportContent, model_kind
 from unalike.reporting.table import Table, TableCell, TableColumn, interval, number, rows, words
 
 SHOWN = (
@@ -26,7 +26,7 @@ def summary_columns(metric: Metric, baseline: str, looks: Mapping[str, Look] | N
     level = wording.confidence(ALPHA)
     return {
         "method": words("Method", "method", looks),
-        "model": words("Model", lambda row: MODELS[row["protocol"]]),
+        "model": words("Model", lambda row: model_kind(row["protocol"])),
         "verdict": words("Verdict", verdict),
         "score": number(metric.title, metric.name, metric.text),
         "sd": number("± sd", f"{metric.name}_sd", metric.amount),
@@ -59,7 +59,7 @@ def model_column(content: ReportContent) -> TableColumn:
     """The kind of model that was scored; among the models in use, that of the method."""
 
     def model(row: Mapping[str, Any]) -> str:
-        return content.model_in_use(row["method"]) if row["protocol"] == USED else MODELS[row["protocol"]]
+        return content.model_in_use(row["method"]) if row["protocol"] == USED else model_kind(row["protocol"])
 
     return words("Model", model)
 
