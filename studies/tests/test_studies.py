@@ -245,6 +245,7 @@ def test_interrupted_cell_goes_on_from_its_checkpoint(small, tmp_path, monkeypat
 
 @pytest.mark.slow
 @pytest.mark.study
+@pytest.mark.filterwarnings("ignore::UserWarning")  # studies show what their methods and partitions warn of
 @pytest.mark.parametrize("name", STUDIES)
 def test_smoke_scale_runs_and_is_reported(name, tmp_path):
     folder = tmp_path / name / "smoke"

@@ -9,7 +9,6 @@ import shlex
 from dataclasses import asdict, fields
 from pathlib import Path
 
-import click
 import pytest
 import typer
 
@@ -18,7 +17,6 @@ from unalike.cli import app
 from unalike.core import options as declared
 from unalike.core.options import default_of, options_of, written, written_config
 from unalike.experiments.facts import flag
-from unalike.federation.protocol.federation_file import Federation
 from unalike.runtime.run_options import RunOptions
 
 PROGRAM = typer.main.get_command(app)
@@ -54,7 +52,7 @@ OTHERWISE = {
 
 def commands(command=PROGRAM, name=""):
     """Name -> command, of all commands."""
-    if not isinstance(command, click.Group):
+    if not hasattr(command, "commands"):
         return {name: command}
     return {
         n: c for key, inner in command.commands.items() for n, c in commands(inner, f"{name} {key}".strip()).items()
@@ -123,11 +121,14 @@ def test_flag_has_declared_default_and_help(name):
             continue
         assert parameter.help in [option.help.text for option in options], option_name
         option = next(o for o in options if o.help.text == parameter.help)
-        default = parameter.get_default(click.Context(COMMANDS[name]))
+        default = parameter.get_default(typer.Context(COMMANDS[name]))
         assert (default or None if parameter.multiple else default) == option.written(option.default), option_name
 
 
 def test_federation_has_the_defaults_of_runs():
+    pytest.importorskip("cryptography")
+    from unalike.federation.protocol.federation_file import Federation
+
     runs = {
         field.name: default_of(field)
         for kind in (RunOptions, declared.RecordOptions, declared.ValidationOptions)
@@ -270,7 +271,7 @@ def test_folder_of_an_older_version_keeps_its_rate(cli, small, tmp_path):
 def test_help_of_command_is_whole_at_80_columns(name, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     command = COMMANDS[name]
-    shown = command.get_help(click.Context(command, info_name=f"unalike {name}", terminal_width=80))
+    shown = command.get_help(typer.Context(command, info_name=f"unalike {name}", terminal_width=80))
     for parameter in command.params:
         if not getattr(parameter, "hidden", False):
             assert parameter.help, f"{parameter.name} has no help"
@@ -280,7 +281,7 @@ def test_help_of_command_is_whole_at_80_columns(name, monkeypatch):
 @pytest.mark.parametrize("name", ["", "list", "federation"])
 def test_no_summary_is_cut_at_80_columns(name):
     group = PROGRAM.commands[name] if name else PROGRAM
-    shown = group.get_help(click.Context(group, info_name="unalike", terminal_width=80))
+    shown = group.get_help(typer.Context(group, info_name="unalike", terminal_width=80))
     assert "..." not in shown.partition("Commands:")[2]
     for key, command in group.commands.items():
         first = re.split(r"\.(?:\s|$)|\n\n", inspect.cleandoc(command.help))[0]

@@ -1,11 +1,13 @@
-"""Help pages that cut no summary and have the text of every positional argument."""
+"""Help pages that cut no summary and have the text of every positional argument.
+
+They name no class of click: newer releases of Typer bring their own copy of it.
+"""
 
 from __future__ import annotations
 
 import inspect
 from typing import Any, get_args
 
-import click
 import typer
 from typer.core import TyperCommand, TyperGroup
 
@@ -16,7 +18,7 @@ WHOLE = 10_000
 class DocumentedGroup(TyperGroup):
     """A group of commands."""
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the whole first sentence about each command."""
         rows = [(name, command.get_short_help_str(WHOLE)) for name, command in self.commands.items()]
         with formatter.section("Commands"):
@@ -31,14 +33,14 @@ class DocumentedCommand(TyperCommand):
 
     def __init__(self, *args: Any, **options: Any):
         super().__init__(*args, **options)
-        arguments = [p for p in self.params if isinstance(p, click.Argument)]
+        arguments: list[Any] = [p for p in self.params if p.param_type_name == "argument"]
         if arguments and self.callback is not None:
             declared = inspect.signature(self.callback, eval_str=True).parameters
             for argument in arguments:
                 infos = get_args(declared[argument.name or ""].annotation)[1:]
                 argument.help = next((info.help for info in infos if hasattr(info, "help")), None)
 
-    def format_arguments(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    def format_arguments(self, ctx: Any, formatter: Any) -> None:
         """Write nothing: Typer writes arguments in front of options."""
 
 

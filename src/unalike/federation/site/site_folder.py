@@ -10,14 +10,17 @@ import hashlib
 import secrets
 import shutil
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.tensor_files import read_tensors, sweep, write_bytes, write_tensors
 from unalike.core.types import Tree
 from unalike.data.table_encoding import Encoding
-from unalike.federation.protocol.envelope import Envelope
 from unalike.runtime.records.run_directory import RunDirectory
 from unalike.runtime.run_config import RunConfig
+
+if TYPE_CHECKING:  # `unalike evaluate` reads a site's folder without the extra for federations
+    from unalike.federation.protocol.envelope import Envelope
 
 RUNS = 2
 """Runs whose files are kept: the current one and the one before."""
