@@ -51,7 +51,7 @@ class Shared:
     """The transport to a network that several coordinators share, each with its own queue."""
 
     def __init__(self, network):
-        self.network, self.lock, self.lines, self.x = network, threading.Lock(), {}, {}
+        self.network, self.lock, self.lines, self.federations = network, threading.Lock(), {}, {}
         for name in network.names:
             network.handlers[name] = lambda message, name=name: (
                 self.federations[run_of(message)].workers[name].handle(message)
