@@ -9,6 +9,7 @@ from unalike._utils.errors import unknown
 from unalike_studies.papers import (
     fedlws_central,
     fedlws_figures,
+    fedlws_resnet,
     fedlws_tables,
     fedmix,
     fedmix_quadratics,
@@ -28,6 +29,7 @@ PAPERS = (
     fedlws_central,
     fedlws_tables,
     fedlws_figures,
+    fedlws_resnet,
     fedmix,
     fedmix_quadratics,
     local_statistics,

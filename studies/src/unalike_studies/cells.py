@@ -35,6 +35,7 @@ RUN = (
     "participation",
     "executor",
     "device",
+    "precision",
     "evaluate_every",
     "protocol",
     "buffers",
