@@ -92,6 +92,9 @@ COUNTS = [
     ("resnet20(shortcut='pad')", (3, 32, 32), 10, residual(3, (16, 32, 64), (3, 3, 3), 10, False), 269_722),
     ("resnet18", (3, 32, 32), 10, residual(3, DEEP, EIGHTEEN, 10), 11_173_962),
     ("resnet34(norm='group')", (3, 32, 32), 10, residual(3, DEEP, THIRTYFOUR, 10), 21_282_122),
+    # torchvision's resnet18 and resnet34: a 7x7 convolution in the place of the 3x3 one
+    ("resnet18(stem='imagenet')", (3, 224, 224), 1000, residual(3, DEEP, EIGHTEEN, 1000) + 3 * 64 * 40, 11_689_512),
+    ("resnet34(stem='imagenet')", (3, 32, 32), 1000, residual(3, DEEP, THIRTYFOUR, 1000) + 3 * 64 * 40, 21_797_672),
     ("wrn56_4", (3, 32, 32), 10, residual(3, (64, 128, 256), (9, 9, 9), 10), 13_628_234),
     ("densenet121", (3, 32, 32), 10, dense(3, 10), 6_956_298),
     ("vit", (3, 32, 32), 10, transformer(64, 48, 192, 12, 10), 5_362_762),
@@ -124,6 +127,18 @@ def test_published_model_maps_two_images_to_logits(name):
 def test_resnet_accepts_images_of_other_sizes():
     for shape in ((3, 64, 64), (1, 28, 28), (1, 7, 9)):
         assert model("resnet20", shape, 4).eval()(torch.rand(2, *shape)).shape == (2, 4)
+
+
+@pytest.mark.parametrize(("stem", "sides"), [("cifar", [224, 224, 112, 56, 28]), ("imagenet", [56, 56, 28, 14, 7])])
+def test_stem_decides_the_sides_of_all_stages_and_the_smallest_images_pass(stem, sides):
+    module = model(f"resnet18(stem='{stem}')", (3, 224, 224), 4).to("meta")
+    x, found = torch.empty(1, 3, 224, 224, device="meta"), []
+    for layer in (module.stem, *module.stages):
+        x = layer(x)
+        found.append(x.shape[-1])
+    assert found == sides
+    small = model(f"resnet18(stem='{stem}')", (1, 1, 3), 4).eval()
+    assert small(torch.rand(2, 1, 1, 3)).shape == (2, 4)
 
 
 def test_resnet_with_group_norm_has_no_buffers():
@@ -187,6 +202,8 @@ def test_textcnn_logits_do_not_depend_on_padding():
         ("resnet20", (10,), "expected images"),
         ("resnet18(norm='none')", (3, 32, 32), "unknown norm for resnet 'none'"),
         ("resnet20(shortcut='none')", (3, 32, 32), "unknown shortcut"),
+        ("resnet34(stem='none')", (3, 32, 32), "unknown stem for resnet 'none'"),
+        ("resnet18(stem='imagenet')", (10,), "resnet: found samples of shape .10,., expected images"),
         ("lenet", (1, 15, 28), "15x28 pixels, expected 16x16"),
         ("vgg11", (3, 28, 28), "28x28 pixels, expected 32x32"),
         ("vgg11(norm='layer')", (3, 32, 32), "unknown norm for vgg 'layer'"),

@@ -8,12 +8,13 @@ from unalike.core.model import Model
 from unalike.core.tasks import task_for
 from unalike.models import model, registry
 from unalike.models.densenet import DenseNet
+from unalike.models.resnet import ResNet
 from unalike.models.vgg import POOL, VGG
 
 IMAGES = (3, 8, 8)
 SMALL = {
     "cnn": "cnn(channels=(4, 4, 4), norm='batch')",
-    "resnet18": None,
+    "resnet18": "imagenet_stem",
     "resnet34": None,
     "wrn56_4": None,
     "densenet121": None,
@@ -37,6 +38,7 @@ SPECS += ["resnet20(norm='group')", "resnet20(shortcut='pad')", "densenet"]
 
 SMALLER = {
     "densenet": lambda: DenseNet(IMAGES, 4, blocks=(2, 1), growth=4),
+    "imagenet_stem": lambda: ResNet(IMAGES, 4, widths=(4, 8), blocks=(1, 1), stem="imagenet"),
     "vgg": lambda: VGG(IMAGES, 4, layers=(4, POOL, 8, POOL), norm="batch", hidden=6),
 }
 
