@@ -213,7 +213,7 @@ def _data(data_dir: Path | None) -> Facts:
     from unalike.data.sources.registry import registry as names
 
     folder = data_folder(data_dir)
-    embedded = [name for name in ("digits", "glyphs") if name in names]
+    embedded = [name for name in ("digits", "heart_disease", "glyphs") if name in names]
     facts: Facts = {"variable": FOLDER, "folder": folder and str(folder.resolve()), "embedded": embedded, "files": []}
     if folder is None or not folder.is_dir():
         return facts

@@ -19,6 +19,7 @@ from unalike.data.sources import (
     hub,
     idx,
     image_folders,
+    natural,
     published,
     speech,
     synthetic,
@@ -27,7 +28,20 @@ from unalike.data.sources import (
 from unalike.data.sources.registry import FOLDER, data_folder, ending, every_fifth, formats, read, registry
 from unalike.data.table_encoding import Encoding
 
-REGISTERED = (amazon, arrays, cifar, glyphs, hub, idx, image_folders, published, speech, synthetic, table_files)
+REGISTERED = (
+    amazon,
+    arrays,
+    cifar,
+    glyphs,
+    hub,
+    idx,
+    image_folders,
+    natural,
+    published,
+    speech,
+    synthetic,
+    table_files,
+)
 """The modules that register names, formats and layouts when they are imported."""
 
 
