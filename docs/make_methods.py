@@ -73,7 +73,7 @@ FAMILIES = {
         "personal-models",
         (
             *("ditto", "apfl", "fedper", "fedrep", "fedbn", "fedbabu", "fedala", "fedgh", "fedpac"),
-            *("perfedavg", "pfedme", "local_finetune", "conditional"),
+            *("perfedavg", "pfedme", "local_finetune", "conditional", "own_statistics"),
         ),
     ),
     "stages": Family(

@@ -124,6 +124,36 @@ def test_local_buffers_are_used_in_evaluation_of_each_client(executor):
     assert same(pooled.params, run("centralised", rounds=2, model=mlp(norm=True)).params)
 
 
+@pytest.mark.parametrize("executor", ["loop", "batched", "distributed(workers=2)"])
+@pytest.mark.parametrize("spec", ["fedavg", "fedprox(mu=0.1) + server_momentum"])
+def test_own_statistics_score_three_protocols_in_one_run(spec, executor):
+    """Averaged statistics and own ones on the same shared parameters: the plain run, and that with local buffers."""
+    more = {"model": mlp(norm=True), "executor": executor, "participation": 0.7, "protocol": ("clients", "local")}
+    done, plain = run(f"{spec} + own_statistics", **more), run(spec, **more)
+    local = run(spec, buffers="local", **more)
+    for name, other in (("clients", plain), ("personal", local)):
+        for column in ("loss", "accuracy"):
+            found = done.history.rounds[column if name == "clients" else f"personal_{column}"]
+            assert found.tolist() == pytest.approx(other.history.rounds[column].tolist(), rel=1e-6, abs=1e-7)
+    assert done.history.rounds["local_loss"].tolist() == pytest.approx(
+        plain.history.rounds["local_loss"].tolist(), rel=1e-6, nan_ok=True
+    )
+    assert (done.history.rounds["loss"] != done.history.rounds["personal_loss"]).iloc[1:].all()
+    for k in range(3):
+        own, others = done.personal(k), local.personal(k)
+        assert all(torch.allclose(t, others[n], rtol=1e-5, atol=1e-6) for n, t in own.items())
+        assert any(not torch.equal(own[n], done.params[n]) for n in done.run_config.model.buffers)
+    assert ua.wire(f"{spec} + own_statistics", mlp(norm=True)) == ua.wire(spec, mlp(norm=True))
+
+
+def test_own_statistics_need_a_momentum_and_are_the_shared_model_without_batch_norm():
+    averaging = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6, momentum=None), nn.Linear(6, 3))
+    with pytest.raises(ua.UnalikeError, match="batch norm '1' has momentum=None; expected a number"):
+        run("own_statistics", rounds=1, model=averaging)
+    bare = run("own_statistics", rounds=2).history.rounds
+    assert bare["loss"].tolist() == bare["personal_loss"].tolist()
+
+
 @pytest.mark.parametrize("spec", METHODS)
 def test_local_protocol_every_method_records_local_loss(spec):
     done = run(spec, rounds=1, protocol=("clients", "local"))

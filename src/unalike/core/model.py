@@ -18,7 +18,7 @@ from unalike._utils.seeds import isolated
 from unalike.core import tree
 from unalike.core.functional_module import FunctionalModule
 from unalike.core.layer_chain import LayerChain, layer_chain
-from unalike.core.norm_layers import FORWARD_PASS, NORMS, BatchNorm, ForwardPass, WeightedBatchNorm
+from unalike.core.norm_layers import FORWARD_PASS, NORMS, STATISTICS, BatchNorm, ForwardPass, WeightedBatchNorm
 from unalike.core.pooling_order import pool_first
 from unalike.core.types import Context, Output, Tree
 
@@ -224,6 +224,32 @@ class Model:
             {n: found.get(n, t) for n, t in v.items()} for v in (self.params, self.buffers)
         )
         return started
+
+    def moved_statistics(self, own: Tree, before: Tree, after: Tree) -> Tree:
+        """The buffers that training would have led to from `own`, where it led from `before` to `after`.
+
+        A batch moves the running statistics r of a batch norm with momentum m to (1 - m) r + m s, s being the batch's. So after
+        T batches they are after + (1 - m)^T (own - before), and the counter own + T. Other buffers are those of `after`.
+
+        Raises:
+            UnalikeError: A batch norm has momentum=None and averages over all batches.
+        """
+        moved = dict(after)
+        norms = {f"{path}." if path else "": m for path, m in self._plain.named_modules() if isinstance(m, BatchNorm)}
+        for prefix, norm in norms.items():
+            mean, variance, count = (prefix + name for name in STATISTICS)
+            if count not in after:
+                continue
+            if norm.momentum is None:
+                raise UnalikeError(
+                    f"the batch norm {prefix[:-1]!r} has momentum=None; expected a number: with it the statistics of one "
+                    "client cannot be told from the average that training began with"
+                )
+            batches = after[count] - before[count]
+            left = (1 - norm.momentum) ** batches.unsqueeze(-1).to(after[mean])
+            moved |= {n: after[n] + left * (own[n] - before[n]) for n in (mean, variance)}
+            moved[count] = own[count] + batches
+        return moved
 
     def trainable(self, name: str) -> bool:
         """Whether the module itself lets the parameter train (`requires_grad`)."""

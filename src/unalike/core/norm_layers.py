@@ -28,6 +28,8 @@ class ForwardPass:
 FORWARD_PASS: ContextVar[ForwardPass] = ContextVar("call")
 
 BatchNorm = nn.modules.batchnorm._BatchNorm
+STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
+"""Buffers of a batch norm."""
 NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 
 
@@ -47,7 +49,7 @@ class WeightedBatchNorm(nn.Module):
         self.training = norm.training
         self.eps, self.momentum = norm.eps, norm.momentum
         self.weight, self.bias = norm.weight, norm.bias
-        for name in ("running_mean", "running_var", "num_batches_tracked"):
+        for name in STATISTICS:
             self.register_buffer(name, getattr(norm, name))
 
     def forward(self, x: Tensor) -> Tensor:

@@ -85,7 +85,7 @@ class ClientView(NamedTuple):
         cache: Values that `out` and `teacher` compute once for all parts in a step; not for parts. Set in every hook.
         phase: Index of the phase of local training, from 0. Set in `loss`, `correct`, `project` and `pull`.
         step: Index of the step in its phase, from 0. Set in `loss`, `correct` and `project`.
-        steps: Steps made that moved shared parameters, []. Set in `finish` and `encode`.
+        steps: Steps made that moved shared parameters, []. Set in `finish`, `kept_buffers` and `encode`.
         output: Output of the model at `params`, computed once for all parts. Set in `loss`; read it through `out`.
         gradient_at: Computes the gradient of the local loss. Set in `correct`; call it through `gradient`.
     """

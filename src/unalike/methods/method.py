@@ -218,7 +218,8 @@ class Method:
     @cached_property
     def closing(self) -> tuple[Part, ...]:
         """The parts that act after local training: on the update, the client state or a message."""
-        return tuple(p for p in self.parts if type(p).finish is not Part.finish or isinstance(p, Upload))
+        own = {p for p in self.keepers if type(p).kept_buffers is not Part.kept_buffers}
+        return tuple(p for p in self.parts if type(p).finish is not Part.finish or isinstance(p, Upload) or p in own)
 
     @cached_property
     def only_adds(self) -> bool:
@@ -361,7 +362,7 @@ def _is_literal(value: object) -> bool:
 
 def _has_own_model(part: Part) -> bool:
     hooks = Personalizer.personal, Personalizer.tune
-    return isinstance(part, Personalizer) and (type(part).personal, type(part).tune) != hooks
+    return isinstance(part, Personalizer) and (part.keeps_model or (type(part).personal, type(part).tune) != hooks)
 
 
 def _has_phases(part: Part) -> bool:

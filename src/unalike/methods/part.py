@@ -6,7 +6,7 @@ client's data. All of these are empty by default. The roles in `roles.py` add on
 A round calls the hooks in this order:
 
     server   broadcast, address
-    client   begin -> (loss -> correct -> solver -> project, once a step) -> finish -> encode
+    client   begin -> (loss -> correct -> solver -> project, once a step) -> finish, kept_buffers -> encode
     server   decode -> weights -> weigh -> final_weights -> combine -> fold, absorb -> step
 """
 
@@ -110,7 +110,7 @@ class Part:
     trains: ClassVar[bool] = False
     """Its client state is optimized together with the model, by the same kind of solver with a state of its own (Ditto, APFL)."""
     keeps_model: ClassVar[bool] = False
-    """Its client state holds a model, so the buffers of that model are kept too (MOON). `trains` implies it."""
+    """The client keeps a model, so its buffers are kept too (MOON; see `kept_buffers`). `trains` implies it."""
     shares: ClassVar[tuple[str, ...]] = ()
     """Names of the facts (see `facts`) that the client sends to the server."""
     needs: ClassVar[Literal["sums", "spread", "updates"]] = "sums"
@@ -218,6 +218,18 @@ class Part:
             (client state, message). The message may not hold parameters that are private: they are taken out.
         """
         return client.state, {}
+
+    def kept_buffers(self, client: ClientView, own: Tree) -> Tree:
+        """The buffers to keep of a model that is not trained beside the shared one. Called after `finish`, with `keeps_model`.
+
+        Args:
+            client: View of the client after training; `client.received` are the shared model's buffers before training.
+            own: The buffers kept before.
+
+        Returns:
+            A tree like `own`. Default: the shared model's buffers after training.
+        """
+        return client.buffers
 
     def pull(self, client: ClientView) -> Pull:
         """The gradient that `loss` or `correct` adds, where it is linear in v - w; lets compiled loops train the method.

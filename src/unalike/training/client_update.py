@@ -104,16 +104,18 @@ def make_client_update(task: ClientTask, trained: TrainedClient) -> tuple[Client
     params, buffers, steps = trained.params, trained.buffers, trained.steps
     messages, kept = {}, {}
     for member in method.parts:
-        keeps = trained.own[member.name] if member.trains else buffers
         kept[member.name] = trained.client_state.get(member.name, {})
         if member.name in trained.finished:
             kept[member.name] = trained.finished[member.name]
         elif member in method.closing:
-            view = task.view_of(member, params, keeps, trained.client_state, steps=steps)
+            now = trained.own[member.name] if member.trains else buffers
+            view = task.view_of(member, params, now, trained.client_state, steps=steps)
             kept[member.name], message = member.finish(view)
             messages[member.name] = {n: t for n, t in message.items() if n in sent or n not in params}
         if member in method.keepers:
-            kept[f"{member.name}.{BUFFERS}"] = keeps
+            own = trained.own[member.name]
+            view = task.view_of(member, params, buffers, trained.client_state, steps=steps)
+            kept[f"{member.name}.{BUFFERS}"] = own if member.trains else member.kept_buffers(view, own)
     if settings.work.keep_optimizer_state:
         kept[SOLVER] = _pack_solver_states(trained.states)
     shared_buffers, kept[BUFFERS] = _split(method, settings, buffers)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from unalike._utils.errors import UnalikeError
 from unalike.core import tree
 from unalike.core.model import Model
+from unalike.core.norm_layers import STATISTICS
 from unalike.core.tasks import TASKS, task_for
 from unalike.core.types import Batch, Broadcast, ClientUpdate, Context, PartTrees, Tree
 from unalike.core.views import ClientBatches, Cohort, ServerState, StageSettings
@@ -31,8 +32,6 @@ from unalike.training.update_checks import find_faults
 
 Array = Tensor | np.ndarray
 Arrays = Mapping[str, Array]
-
-BUFFER_NAMES = ("running_mean", "running_var", "num_batches_tracked")
 
 
 class PartMessage(NamedTuple):
@@ -227,7 +226,7 @@ def _like(value: Tensor, given: Array) -> Array:
 
 
 def _is_buffer(name: str, value: Tensor, named: Sequence[str]) -> bool:
-    return not value.is_floating_point() or name in named or name.rpartition(".")[2] in BUFFER_NAMES
+    return not value.is_floating_point() or name in named or name.rpartition(".")[2] in STATISTICS
 
 
 def _frame(model: nn.Module | None, params: Tree, buffers: Tree) -> Model:

@@ -138,6 +138,23 @@ class Private(Personalizer):
 
 
 @part
+class OwnStatistics(Personalizer):
+    """The shared model with the client's own running statistics of batch normalization (SiloBN, Andreux et al. 2020).
+
+    Training is that of the method without this part: nothing else is computed, sent or averaged, so the protocol `clients` scores
+    the shared model with averaged statistics and `personal` the same model with each client's own. These are what the client
+    would have with buffers="local": they start at the model's and take up the batches of all its rounds; in other rounds they
+    stay. Without batch normalization it is the shared model.
+    """
+
+    published: ClassVar[bool] = True
+    keeps_model: ClassVar[bool] = True
+
+    def kept_buffers(self, client: ClientView, own: Tree) -> Tree:
+        return client.model.moved_statistics(own, client.received, client.buffers)
+
+
+@part
 class Fixed(Personalizer):
     """The `select`ed part of the model, "head" or "body", neither trains nor is sent; its buffers are not averaged either.
 
