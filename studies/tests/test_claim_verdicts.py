@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from unalike import UnalikeError
 from unalike_studies.claim_verdicts import Above, Below, Near, Same, judge
 
 # Three values: the interval is mean ± 4.3027 s / sqrt(3); for 1, 2, 3 it is 2 ± 2.4841.
@@ -27,7 +28,7 @@ def test_judge_value_that_is_not_finite_is_not_run():
 
 def test_judge_divergence_decides_the_verdict():
     diverged = [math.inf, math.inf, 1.0]
-    assert judge(diverged, Above(5.0)).verdict == "reproduced"
+    assert judge(diverged, Above(), published=5.0).verdict == "reproduced"
     assert judge(diverged, Below()).verdict == judge(diverged, Same(1.0)).verdict == "contradicted"
     assert judge(diverged, Near(80.0, 1.0)).verdict == "contradicted"
 
@@ -48,9 +49,9 @@ def test_judge_equal_values_make_the_interval_one_number():
     ],
 )
 def test_above_verdict_follows_from_the_interval(values, published, verdict):
-    assert judge(values, Above(published)).verdict == verdict
-    mirrored = Below(None if published is None else -published)
-    assert judge([-value for value in values], mirrored).verdict == verdict
+    assert judge(values, Above(), published=published).verdict == verdict
+    mirrored = None if published is None else -published
+    assert judge([-value for value in values], Below(), published=mirrored).verdict == verdict
 
 
 @pytest.mark.parametrize(
@@ -65,6 +66,12 @@ def test_above_verdict_follows_from_the_interval(values, published, verdict):
 )
 def test_near_verdict_follows_from_margin_and_interval(published, margin, verdict):
     assert judge([9.0, 10.0, 11.0], Near(published, margin)).verdict == verdict
+    assert judge([9.0, 10.0, 11.0], Near(margin=margin), published=published).verdict == verdict
+
+
+def test_near_without_any_number_is_refused():
+    with pytest.raises(UnalikeError, match="give `number`"):
+        judge(ONE_TWO_THREE, Near(margin=1.0))
 
 
 @pytest.mark.parametrize(

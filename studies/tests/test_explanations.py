@@ -119,10 +119,11 @@ def test_the_page_on_unequal_clients_has_the_scores_of_the_studies():
 
 def test_the_page_on_weight_shrinking_has_the_differences_of_the_ledger():
     ledger, study_name = {}, ""
-    for line in (ROOT / "docs/reproduction.md").read_text().splitlines():
+    pages = ("docs/reproduction_claims.md", "docs/reproduction_questions.md")
+    for line in "".join((ROOT / page).read_text() for page in pages).splitlines():
         study_name = line.removeprefix("## ") if line.startswith("## ") else study_name
         if line.startswith("| ") and line.count(" | ") > 6:
-            claim, _, ours, interval, _, seeds, _, verdict, *_ = line.removeprefix("| ").split(" | ")
+            claim, _, ours, interval, _, _, seeds, _, verdict, *_ = line.removeprefix("| ").split(" | ")
             ledger[study_name, claim] = (ours.partition(" ")[0], interval, seeds, verdict)
     page = (ROOT / "docs/explanation/weight_shrinking.md").read_text().splitlines()
     rows = [line.strip("| ").split(" | ") for line in page if line.startswith("| `fedlws")]

@@ -17,11 +17,12 @@ from unalike import UnalikeError
 from unalike.runtime.round_loop import execute
 from unalike_studies.catalogue import STUDIES, study
 from unalike_studies.cells import CLASS_ACCURACY
-from unalike_studies.claim_verdicts import LEAST_SEEDS, NOT_RUN, Above, Same
-from unalike_studies.claims import Claim, after_round, best, gain, mean, peak, score
+from unalike_studies.claim_verdicts import LEAST_SEEDS, NOT_RUN, Above, Below, Same
+from unalike_studies.claims import Claim, after_round, best, gain, mean, peak, question, score
 from unalike_studies.layouts.tables import MethodTable
-from unalike_studies.ledger import entries, page, results_of
+from unalike_studies.ledger import CLAIMS, OVERVIEW, QUESTIONS, entries, pages, results_of
 from unalike_studies.papers.local_statistics import CONFUSED
+from unalike_studies.published import Printed
 from unalike_studies.recorded_numbers import MEAN
 from unalike_studies.report import write_report
 from unalike_studies.result_files import ESTIMATES, FOLDER, digests, gather, read, save
@@ -300,8 +301,9 @@ def test_ledger_gives_verdicts_from_three_seeds_on(small, tmp_path):
     same, better = entries(small, results_of(small, tmp_path))
     assert same.finding.verdict == "reproduced" and same.finding.mean == 0
     assert better.finding.verdict in ("reproduced", "contradicted") and better.finding.seeds == 3
-    text = page([small], tmp_path)
-    assert "| mu = 0 is FedAvg | not at hand | 0 rmse | 0 to 0 | 0 ± 1e-06 | 3 | small | reproduced | - |" in text
+    text = pages([small], tmp_path)[CLAIMS]
+    row = "| mu = 0 is FedAvg | no number | 0 rmse | 0 to 0 | - | 0 ± 1e-06 | 3 | small | reproduced | - |"
+    assert row in text
     assert "Scale small: 18 of 18 cells took " in text and "Reduced: everything." in text
     assert "estimated" not in text
 
@@ -312,14 +314,32 @@ def test_ledger_and_report_show_the_estimated_seconds_of_the_stored_cells(small,
         run_cells({folder: [cell for cell in small.scale("small").cells if cell.setting == "equal" and cell.seed < 2]})
     )
     (folder / ESTIMATES).write_text('{"FedAvg, equal": 3.0, "FedAvg, unequal": 50.0}')
-    for text in (page([small], tmp_path), write_report(small, "small", folder)[0]):
+    for text in (pages([small], tmp_path)[CLAIMS], write_report(small, "small", folder)[0]):
         assert "6 of 18 cells took " in text and "; estimated were 6 for 2 of them." in text
     (folder / ESTIMATES).write_text('{"FedAvg, equal": 3.0, "again, equal": 4.0, "SGD, equal": 1.0}')
-    assert "estimated were 16." in page([small], tmp_path)
+    assert "estimated were 16." in pages([small], tmp_path)[CLAIMS]
 
 
 def test_ledger_without_results_says_not_run(small, tmp_path):
-    assert page([small], tmp_path).count("| not run | - |") == 2
+    found = pages([small], tmp_path)
+    assert found[CLAIMS].count("| not run | - |") == 2 and "toy-table1" not in found[QUESTIONS]
+
+
+def test_ledger_separates_claims_from_questions_and_names_what_the_verdicts_rest_on(small, tmp_path):
+    unlike = replace(small.scale("small"), unlike="another optimum")
+    asked = question("Is a larger rate better?", gain("SGD", "FedAvg", "unequal", "rmse"), Below(), "rmse", 1)
+    wrong = Claim("A larger rate is worse", asked.quantity, Above(), Printed(5.0, "5, table 1"), "rmse", 1)
+    study = replace(small, scales={"small": unlike}, claims=(wrong, asked))
+    list(run_cells({tmp_path / small.name / "small": unlike.cells}))
+    found = pages([study], tmp_path)
+    gains = asked.quantity(results_of(study, tmp_path)["small"])
+    assert max(gains.values()) < 0, "the larger rate must be better under every seed"
+    assert "| A larger rate is worse | 5 (5, table 1) |" in found[CLAIMS] and "Is a larger" not in found[CLAIMS]
+    assert "| above it | above 0 | 3 | small | not reproduced here | - |" in found[CLAIMS]
+    assert "| Is a larger rate better? | - |" in found[QUESTIONS] and "is worse" not in found[QUESTIONS]
+    assert "| 3 | another optimum |" in found[OVERVIEW] and "quadratic" in found[OVERVIEW]
+    honest = pages([replace(study, scales={"small": small.scale("small")})], tmp_path)[CLAIMS]
+    assert "| small | contradicted | - |" in honest and "not reproduced here" not in honest
 
 
 def test_value_after_a_round_needs_that_round_to_be_evaluated():
@@ -438,7 +458,6 @@ def test_committed_results_are_readable_and_belong_to_their_studies():
         assert len(read(folder, cells)) == len(digests(folder))
 
 
-def test_ledger_page_is_that_of_the_committed_results():
-    assert (ROOT / "docs" / "reproduction.md").read_text() == page(STUDIES.values(), ROOT / FOLDER), (
-        "run `unalike study ledger`"
-    )
+def test_ledger_pages_are_those_of_the_committed_results():
+    for name, text in pages(STUDIES.values(), ROOT / FOLDER).items():
+        assert (ROOT / "docs" / name).read_text() == text, "run `unalike study ledger`"

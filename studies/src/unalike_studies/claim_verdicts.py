@@ -13,11 +13,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from unalike._utils.errors import UnalikeError
 from unalike.metrics.inference import t_test
 
 REPRODUCED, SAME_DIRECTION = "reproduced", "same direction"
-NO_EFFECT, CONTRADICTED, NOT_RUN = "no effect", "contradicted", "not run"
-VERDICTS = (REPRODUCED, SAME_DIRECTION, NO_EFFECT, CONTRADICTED, NOT_RUN)
+NO_EFFECT, NOT_HERE, CONTRADICTED, NOT_RUN = "no effect", "not reproduced here", "contradicted", "not run"
+VERDICTS = (REPRODUCED, SAME_DIRECTION, NO_EFFECT, NOT_HERE, CONTRADICTED, NOT_RUN)
 LEAST_SEEDS = 3
 """The number of seeds below which there is no verdict."""
 
@@ -25,13 +26,13 @@ LEAST_SEEDS = 3
 class Expectation(Protocol):
     """The statement of a claim about a quantity; as text, the values that it expects."""
 
-    def verdict(self, mean: float, low: float, high: float) -> str:
-        """The verdict for the mean of the quantity and its interval."""
+    def verdict(self, mean: float, low: float, high: float, published: float | None = None) -> str:
+        """The verdict for the mean of the quantity and its interval; `published` is the number that the paper prints for it."""
 
 
 @dataclass(frozen=True)
 class Above:
-    """The quantity is above 0; by `published` where the paper prints a number.
+    """The quantity is above 0; by the published number where the paper prints one.
 
     reproduced      the interval lies above 0, and it reaches the published number
     same direction  the interval lies above 0, and all of it is smaller than the published number
@@ -44,47 +45,52 @@ class Above:
     def __str__(self) -> str:
         return "above 0"
 
-    def verdict(self, mean: float, low: float, high: float) -> str:
+    def verdict(self, mean: float, low: float, high: float, published: float | None = None) -> str:
         """The verdict for the mean of the quantity and its interval."""
+        published = self.published if published is None else published
         if low > 0:
-            return REPRODUCED if self.published is None or high >= self.published else SAME_DIRECTION
+            return REPRODUCED if published is None or high >= published else SAME_DIRECTION
         return CONTRADICTED if high < 0 else NO_EFFECT
 
 
 @dataclass(frozen=True)
 class Below:
-    """The quantity is below 0; by `published` where the paper prints a number. The mirror image of `Above`."""
+    """The quantity is below 0; by the published number where the paper prints one. The mirror image of `Above`."""
 
     published: float | None = None
 
     def __str__(self) -> str:
         return "below 0"
 
-    def verdict(self, mean: float, low: float, high: float) -> str:
+    def verdict(self, mean: float, low: float, high: float, published: float | None = None) -> str:
         """The verdict for the mean of the quantity and its interval."""
-        return Above(None if self.published is None else -self.published).verdict(-mean, -high, -low)
+        published = self.published if published is None else published
+        return Above().verdict(-mean, -high, -low, None if published is None else -published)
 
 
 @dataclass(frozen=True)
 class Near:
-    """The quantity is `published`, up to `margin`.
+    """The quantity is `number`, up to `margin`; without `number` it is the published one.
 
-    reproduced      the mean is within the margin, and so is the interval or the published number lies in it
-    same direction  the mean is outside the margin, but the interval contains the published number
-    no effect       the mean is within the margin, but the interval misses the published number and leaves the margin
-    contradicted    the mean is outside the margin, and the interval misses the published number
+    reproduced      the mean is within the margin, and so is the interval or the number lies in it
+    same direction  the mean is outside the margin, but the interval contains the number
+    no effect       the mean is within the margin, but the interval misses the number and leaves the margin
+    contradicted    the mean is outside the margin, and the interval misses the number
     """
 
-    published: float
-    margin: float
+    number: float | None = None
+    margin: float = 0
 
     def __str__(self) -> str:
-        return f"{self.published:g} ± {self.margin:g}"
+        return f"{'the published' if self.number is None else f'{self.number:g}'} ± {self.margin:g}"
 
-    def verdict(self, mean: float, low: float, high: float) -> str:
+    def verdict(self, mean: float, low: float, high: float, published: float | None = None) -> str:
         """The verdict for the mean of the quantity and its interval."""
-        is_near, contains = abs(mean - self.published) <= self.margin, low <= self.published <= high
-        is_inside = self.published - self.margin <= low and high <= self.published + self.margin
+        number = published if self.number is None else self.number
+        if number is None:
+            raise UnalikeError("Near() without a number is for a claim with a published one; give `number`")
+        is_near, contains = abs(mean - number) <= self.margin, low <= number <= high
+        is_inside = number - self.margin <= low and high <= number + self.margin
         if is_near:
             return REPRODUCED if is_inside or contains else NO_EFFECT
         return SAME_DIRECTION if contains else CONTRADICTED
@@ -105,7 +111,7 @@ class Same:
     def __str__(self) -> str:
         return f"0 ± {self.margin:g}"
 
-    def verdict(self, mean: float, low: float, high: float) -> str:
+    def verdict(self, mean: float, low: float, high: float, published: float | None = None) -> str:
         """The verdict for the mean of the quantity and its interval."""
         if -self.margin <= low and high <= self.margin:
             return REPRODUCED
@@ -126,7 +132,10 @@ class Finding:
 
 
 def judge(
-    values: Sequence[float], expectation: Expectation, bounds: tuple[float, float] = (-math.inf, math.inf)
+    values: Sequence[float],
+    expectation: Expectation,
+    bounds: tuple[float, float] = (-math.inf, math.inf),
+    published: float | None = None,
 ) -> Finding:
     """The finding from one value of the quantity for each seed: the verdict is that of `expectation`.
 
@@ -141,4 +150,4 @@ def judge(
     if math.isfinite(mean) and len(set(values)) > 1:
         _, low, high, _ = t_test(values)
         low, high = max(low, bounds[0]), min(high, bounds[1])
-    return Finding(len(values), mean, low, high, expectation.verdict(mean, low, high))
+    return Finding(len(values), mean, low, high, expectation.verdict(mean, low, high, published))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
 
-from unalike_studies.claim_verdicts import Expectation, Finding, judge
+from unalike_studies.claim_verdicts import CONTRADICTED, NOT_HERE, Expectation, Finding, judge
+from unalike_studies.published import Printed
 from unalike_studies.recorded_numbers import by_round
 from unalike_studies.results import Results
 
@@ -34,7 +35,7 @@ class Claim:
         text: the statement in one sentence.
         quantity: the number that the statement is about, one value per seed.
         expects: what the statement says about the quantity.
-        published: the paper's number as printed, or `NOT_AT_HAND`.
+        published: the number that the paper prints for the quantity; None if it prints none.
         unit: the unit of the quantity as it is shown.
         scale: factor between the stored and the shown numbers, such as 100 for per cent.
         remark: a further remark for the ledger.
@@ -46,7 +47,7 @@ class Claim:
     text: str
     quantity: Quantity
     expects: Expectation
-    published: str = NOT_AT_HAND
+    published: Printed | str | None = None
     unit: str = UNIT
     scale: float = 100
     remark: str = ""
@@ -58,23 +59,43 @@ class Claim:
         """The text beside the verdict in the ledger: the source unless it is the paper, and the remark."""
         return "; ".join(text for text in (self.source, self.remark) if text)
 
-    def finding(self, results: Results) -> Finding:
-        """The finding from stored results."""
-        return judge([self.scale * value for value in self.quantity(results).values()], self.expects, self.bounds)
+    @property
+    def is_papers(self) -> bool:
+        """Whether the study's paper makes the statement."""
+        return not self.source
+
+    def finding(self, results: Results, unlike: str = "") -> Finding:
+        """The finding from stored results.
+
+        With `unlike`, differences from the paper's setting that are known to matter, what speaks against a statement of the
+        paper is no contradiction: it was not reproduced here.
+        """
+        number = self.published.value if isinstance(self.published, Printed) else None
+        values = [self.scale * value for value in self.quantity(results).values()]
+        finding = judge(values, self.expects, self.bounds, number)
+        speaks_against = finding.verdict == CONTRADICTED and self.is_papers and unlike
+        return replace(finding, verdict=NOT_HERE) if speaks_against else finding
+
+    def contains_published(self, finding: Finding) -> str:
+        """Whether the published number lies inside the interval of a finding: "yes", "above it", "below it", or "-"."""
+        if not isinstance(self.published, Printed) or not math.isfinite(finding.low):
+            return "-"
+        number = self.published.value
+        return "above it" if number > finding.high else "below it" if number < finding.low else "yes"
 
 
 def question(
     text: str, quantity: Quantity, expects: Expectation, unit: str = UNIT, scale: float = 100, **more: Any
 ) -> Claim:
     """A question of ours: no paper states it, and nothing is published."""
-    return Claim(text, quantity, expects, "-", unit, scale, source=OURS, **more)
+    return Claim(text, quantity, expects, None, unit, scale, source=OURS, **more)
 
 
 def identity(
     text: str, quantity: Quantity, expects: Expectation, unit: str = UNIT, scale: float = 100, **more: Any
 ) -> Claim:
     """A claim that two methods are the same by their equations."""
-    return Claim(text, quantity, expects, "-", unit, scale, source=EQUATIONS, **more)
+    return Claim(text, quantity, expects, None, unit, scale, source=EQUATIONS, **more)
 
 
 def score(method: str, setting: str, column: str = "accuracy", last: int = 10) -> Quantity:

@@ -174,20 +174,21 @@ def report(name: Name, scale: ScaleName = "smoke", out: Results = None) -> None:
 @app.command()
 def ledger(
     out: Results = None,
-    file: Annotated[Path, typer.Option(help="The page to write.")] = Path("docs/reproduction.md"),
+    folder: Annotated[Path, typer.Option(help="The folder of the pages to write.")] = Path("docs"),
 ) -> None:
-    """Write the ledger: every claim with the verdict that the stored results give.
+    """Write the ledger: every claim with the verdict that the stored results give, on three pages.
 
     \b
-    unalike study ledger --file ledger.md
+    unalike study ledger --folder pages
     """
     from unalike._utils.tensor_files import write_bytes
     from unalike_studies.catalogue import STUDIES
-    from unalike_studies.ledger import page
+    from unalike_studies.ledger import pages
     from unalike_studies.result_files import FOLDER
 
-    write_bytes(file, page(STUDIES.values(), out or FOLDER).encode())
-    print(f"ledger: {file.resolve()}")
+    for name, text in pages(STUDIES.values(), out or FOLDER).items():
+        write_bytes(folder / name, text.encode())
+        print(f"ledger: {(folder / name).resolve()}")
 
 
 def _with_label(

@@ -51,7 +51,7 @@ def render(study: Study, scale: str, results: Results, estimated: dict[str, floa
         shown_notes = [f"- {note} ({count} of {len(results)} cells)" for note, count in warned.items()]
         lines += ["## Warnings", "", *shown_notes, ""]
     if study.claims:
-        entries = [Entry(study, claim, scale, claim.finding(results)) for claim in study.claims]
+        entries = [Entry(study, claim, scale, claim.finding(results, grid.unlike)) for claim in study.claims]
         lines += ["## Claims", "", claims_table(entries), ""]
     lines += [spent(grid, results, estimated), ""]
     return "\n".join(lines)

@@ -57,6 +57,7 @@ class Scale:
         seeds: the seeds.
         left_out: (method, setting) pairs that have no cell.
         reduced: differences from the paper's setting, and why they may matter; empty if there are none.
+        unlike: those of the differences that were shown to change results. With it, no claim of the paper is contradicted.
     """
 
     methods: Mapping[str, str | Variant]
@@ -65,6 +66,7 @@ class Scale:
     seeds: tuple[int, ...] = (0, 1, 2)
     left_out: frozenset[tuple[str, str]] = frozenset()
     reduced: str = ""
+    unlike: str = ""
 
     @property
     def cells(self) -> list[StudyCell]:
