@@ -244,8 +244,9 @@ def test_evaluate_and_predict_use_the_kept_model(cli, small, samples, tmp_path):
     assert cli("evaluate", run, "--data", samples)[0] == 0
     assert cli("predict", run, "--data", samples, "--out", csv)[0] == 0
     table = pd.read_csv(csv)
-    assert list(table) == ["sample", "prediction", "probability"] and len(table) == 120
-    assert table["probability"].between(0.25, 1).all()
+    chances = table[[f"probability_{k}" for k in range(4)]].to_numpy()
+    assert list(table)[:2] == ["sample", "prediction"] and table.shape == (120, 6)
+    assert (chances.argmax(1) == table["prediction"]).all() and chances.sum(1) == pytest.approx(1)
 
 
 def test_evaluate_without_a_shared_model_is_refused(cli, small, tmp_path):
@@ -363,8 +364,11 @@ def test_predict_binary_writes_probabilities(cli, tmp_path, monkeypatch):
     run = trained(cli, tmp_path / "run", "b.npz", "--rounds", 3)
     assert cli("predict", run, "--data", "b.npz", "--out", "p.csv")[0] == 0
     table = pd.read_csv("p.csv")
-    assert list(table) == ["sample", "prediction", "probability"] and table["probability"].between(0.5, 1).all()
-    chance = table["probability"].where(table["prediction"], 1 - table["probability"])
+    assert list(table) == ["sample", "prediction", "probability_False", "probability_True"]
+    chance = table["probability_True"]
+    assert (table["prediction"] == (chance > 0.5)).all() and table["probability_False"].to_numpy() == pytest.approx(
+        1 - chance
+    )
     code, text, _ = cli("evaluate", run, "--data", "b.npz")
     assert code == 0 and scores(text)["ROC AUC"] == as_printed(roc_auc_score(y, chance))
 
@@ -701,7 +705,8 @@ def test_client_names_the_personal_model_that_is_used(cli, small, samples, tmp_p
     assert cli("evaluate", run, "--client", 1)[:2] == (0, text)
     assert cli("predict", run, "--data", samples, "--client", 1, "--out", csv)[0] == 0
     code, text, err = cli("predict", run, "--data", samples, "--out", csv)
-    assert (code, "--client NAME takes one" in text) == ((0, True) if method == "ditto" else (2, False))
+    assert (code, "a client that never trained" in err) == ((0, True) if method == "ditto" else (2, False))
+    assert ("of the shared model" in text) == (method == "ditto")
     assert method == "ditto" or "name a client with --client" in err
     code, _, err = cli("predict", run, "--data", samples, "--client", "nobody", "--out", csv)
     assert code == 2 and "unknown client 'nobody'" in err

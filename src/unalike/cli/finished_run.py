@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from unalike.data.population import Population
     from unalike.data.table_encoding import Encoding
     from unalike.metrics.scoring import Predict
+    from unalike.runtime.prediction import NewSamples
 
 
 def model_folder(folder: Path) -> Path:
@@ -52,14 +55,15 @@ def client_index(population: Population, client: str) -> int:
 
 
 def note_shared_model(config: dict[str, Any], client: str | None) -> None:
-    """Say that the shared model was used if clients have models of their own, as far as the method is known here."""
+    """Warn that the shared model was used if clients have models of their own, as far as the method is known here."""
     from unalike.methods.plan import method_of, plan
+    from unalike.runtime.prediction import SHARED
 
     if client is not None or "site" in config:
         return
     with suppress(UnalikeError):
         if method_of(plan(config["method"])).personalizer is not None:
-            print("note: this is the shared model; clients have models of their own, --client NAME takes one")
+            warnings.warn(SHARED, stacklevel=2)
 
 
 def _shared_model(folder: Path) -> tuple[Predict, dict[str, Any]]:
@@ -73,7 +77,12 @@ def _shared_model(folder: Path) -> tuple[Predict, dict[str, Any]]:
     weights = folder / "model.safetensors"
     if config is None or not weights.exists():
         raise UnalikeError(
-            f"{folder} holds no finished run with a shared model; give a folder that `unalike run --out` wrote"
+            f"{folder} holds no finished run with a shared model; "
+            + (
+                "it holds one for each group of clients: name a client with --client to use its model"
+                if any(folder.glob("model-*.safetensors"))
+                else "give a folder that `unalike run --out` wrote"
+            )
         )
     name, data = config["model"]["name"], config["data"]
     if read(name).name not in registry:
@@ -136,18 +145,16 @@ def fitting(
     return dataset
 
 
-def samples(data: str, data_dir: Path | None, folder: Path, config: dict[str, Any]) -> Tensor:
+def samples(data: str, data_dir: Path | None, folder: Path, config: dict[str, Any], keep: Sequence[str]) -> NewSamples:
     """The samples of a data set without labels. The rows of a table keep the order of the file; it needs no target column.
 
-    Raises `UnalikeError` as `fitting` does.
+    Raises `UnalikeError` as `fitting` and `new_samples` do.
     """
-    from unalike.data.sources.load import table_at
-    from unalike.data.sources.table_files import opened
+    from unalike.runtime.prediction import new_samples
 
-    encoding, path = _encoding(folder, config), table_at(data, data_dir)
-    if encoding is None or path is None:
-        return fitting(data, data_dir, folder, config).merged()[0]
-    return encoding.apply(opened(path, encoding), path.name)
+    encoding, shape = _encoding(folder, config), config["data"]["input_shape"]
+    known = data if encoding is not None else fitting(data, data_dir, folder, config)
+    return new_samples(known, encoding, shape, keep, data_dir)
 
 
 def labels(found: Dataset, folder: Path, config: dict[str, Any]) -> Tensor:

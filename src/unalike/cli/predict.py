@@ -19,39 +19,33 @@ def command(
     *,
     data_dir: Path | None,
     client: Client = None,
-    out: Annotated[Path, typer.Option(help="CSV file to write.")] = Path("predictions.csv"),
+    keep: Annotated[
+        list[str],
+        typer.Option(help="Column of the table to copy, such as an id; repeat for several.", show_default=False),
+    ] = [],  # noqa: B006
+    out: Annotated[Path, typer.Option(help="CSV file to write, or .tsv.")] = Path("predictions.csv"),
 ) -> None:
     """Predict every sample of a data set with a run's shared model, or with the model of one of its clients.
 
-    The CSV file has one row per sample, in the order of the data, and for classes the probability of the prediction. A table needs
-    no target column; it is encoded as in the run.
+    The file has one row per sample, in the order of the data: its number, the columns to keep, the prediction, and the probability
+    of each class. A table needs no target column; it is encoded as in the run. Categories that no training row had are named.
 
     \b
     unalike predict runs/prox --data new.npz --out predictions.csv
-    unalike predict runs/ward --data new_patients.csv
+    unalike predict runs/ward --data new_patients.csv --keep patient_id
     unalike predict runs/ditto --data new_patients.csv --client north
     """
-    import pandas as pd
-    import torch
-
     from unalike._utils.tensor_files import write_bytes
     from unalike.cli.finished_run import load_model, model_folder, note_shared_model, samples
     from unalike.core.tasks import find_task
-    from unalike.metrics.scoring import outputs
 
     folder = model_folder(folder)
     predict, config = load_model(folder, client)
-    logits = torch.cat([*outputs(predict, samples(data, data_dir, folder, config))])
-    task = find_task(config["data"]["task"])
-    predicted = task.predict(logits).numpy()
-    names = config["data"].get("classes")
-    table = pd.DataFrame(
-        {"prediction": [names[p] for p in predicted] if names and task.name == "classification" else predicted}
-    )
-    if task.name == "classification":
-        table["probability"] = logits.softmax(1).amax(1).numpy()
-    elif task.name == "binary":
-        table["probability"] = logits.reshape(len(logits)).abs().sigmoid().numpy()
-    write_bytes(out, table.to_csv(index_label="sample").encode())
+    found, facts = samples(data, data_dir, folder, config, keep), config["data"]
+    table = found.predictions(predict, find_task(facts["task"]), facts.get("classes"))
+    write_bytes(out, table.to_csv(sep="\t" if out.suffix == ".tsv" else ",").encode())
     note_shared_model(config, client)
-    print(f"{len(table)} predictions: {out.resolve()}")
+    whose = (
+        "the shared model" if client is None and "site" not in config else f"the model of {client or config['site']}"
+    )
+    print(f"{len(table)} predictions of {whose}: {out.resolve()}")

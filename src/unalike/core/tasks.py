@@ -34,6 +34,10 @@ class Task:
         """Predictions [B] from logits [B, C]."""
         raise NotImplementedError
 
+    def probabilities(self, logits: Tensor) -> Tensor | None:
+        """The probability of each class [B, C] (of false and true for one logit); None for regression."""
+        return None
+
 
 class Classification(Task):
     """Cross-entropy over C classes; labels are integers in 0..C-1."""
@@ -52,6 +56,9 @@ class Classification(Task):
 
     def predict(self, logits: Tensor) -> Tensor:
         return logits.argmax(-1)
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        return logits.softmax(-1)
 
 
 class StackedClassification(Classification):
@@ -80,6 +87,10 @@ class Binary(Task):
 
     def predict(self, logits: Tensor) -> Tensor:
         return logits.flatten(0) > 0 if logits.dim() == 1 else logits[..., 0] > 0
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        z = logits.reshape(logits.shape[0])
+        return torch.stack([(-z).sigmoid(), z.sigmoid()], -1)
 
 
 class Regression(Task):

@@ -78,6 +78,12 @@ def labels(found: Any, where: str) -> Tensor:
     return y if y.dtype == torch.bool else y.to(torch.int64)
 
 
+def unlabelled(found: Any, where: str) -> Pair:
+    """Convert inputs whose labels are not known, which become NaN."""
+    x = inputs(found, where)
+    return x, torch.full((len(x),), torch.nan)
+
+
 def label_range(y: Tensor, classes: int, where: str) -> None:
     """Raise `UnalikeError` for class labels outside 0..classes-1; labels of other tasks are not checked."""
     if y.dtype != torch.int64 or not len(y):

@@ -35,7 +35,8 @@ class Dataset:
 
     Args:
         name: The name of the data set.
-        train: The training samples (x, y). Arrays of other widths are converted.
+        train: The training samples (x, y). Arrays of other widths are converted. With (x, None) the labels are not known: the
+            samples can be predicted, and nothing else.
         test: The test samples (x, y).
         classes: The names of the classes; None names them "0", "1", ..., and stays None for regression.
         groups: The origin of each sample, such as {"domain": [N]}: integers or texts, for the training samples and then
@@ -44,7 +45,7 @@ class Dataset:
 
     Shapes:
         x: float32 images [N, C, H, W] in 0..1 or rows [N, D], or int64 tokens [N, T].
-        y: [N], int64 for classes 0..C-1, bool for binary labels, float32 for regression.
+        y: [N], int64 for classes 0..C-1, bool for binary labels, float32 for regression; NaN for unknown labels.
 
     Raises:
         UnalikeError: Lengths differ, there are no samples, numbers are not finite, labels are out of range, or the test set
@@ -64,7 +65,7 @@ class Dataset:
         def __init__(
             self,
             name: str,
-            train: Arrays,
+            train: Arrays | tuple[Tensor, None],
             test: Arrays | None = None,
             classes: list[str] | None = None,
             groups: Mapping[str, np.ndarray] = ...,
@@ -74,7 +75,8 @@ class Dataset:
     def __repr__(self) -> str:
         tests = 0 if self.test is None else len(self.test[1])
         samples = f"{len(self.train[1])} training and {tests} test samples"
-        return f"<Dataset {self.name}: {samples} of shape {self.input_shape}, {self.task.name}>"
+        task = self.task.name if self.is_labelled else "without labels"
+        return f"<Dataset {self.name}: {samples} of shape {self.input_shape}, {task}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
         """The call that makes the same data set in another process of this machine."""
@@ -82,7 +84,8 @@ class Dataset:
         return type(self).divided, (self.name, *self.merged(), len(self.train[1]), self.classes, groups, self.encoding)
 
     def __post_init__(self) -> None:
-        train = array_checks.pair(self.train, f"{self.name}, train")
+        where, unknown = f"{self.name}, train", isinstance(self.train, Sequence) and self.train[-1] is None
+        train = array_checks.unlabelled(self.train[0], where) if unknown else array_checks.pair(self.train, where)
         test = None if self.test is None else array_checks.pair(self.test, f"{self.name}, test")
         if not len(train[1]):
             raise UnalikeError(f"{self.name}: found no training samples, expected at least one")
@@ -131,8 +134,21 @@ class Dataset:
                 )
 
     @property
+    def is_labelled(self) -> bool:
+        """Whether the labels are known."""
+        return not self.train[1].isnan().any()
+
+    @property
     def task(self) -> Task:
-        """The task that the type of the labels implies: classification, binary or regression."""
+        """The task that the type of the labels implies: classification, binary or regression.
+
+        Raises `UnalikeError` if the labels are not known.
+        """
+        if not self.is_labelled:
+            raise UnalikeError(
+                f"the labels of {self.name} are not known, so it can only be predicted (run.predict); to train or evaluate, name "
+                "the column to predict, with --target COLUMN or in Python target='COLUMN'"
+            )
         return task_for(self.train[1])
 
     @property

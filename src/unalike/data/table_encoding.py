@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -56,6 +57,14 @@ class Number:
         column = _column(frame, self.name, [TRUTH if self.truth else NUMBERS], where)
         return floats_of(column, where)
 
+    def surprises(self, frame: pd.DataFrame, where: str) -> str:
+        """A note on missing values of a column that had none in training; empty if there are none."""
+        missing = 0 if self.gaps else int(np.isnan(self.read(frame, where)).sum())
+        if not missing:
+            return ""
+        rows = f"{missing} {'row' if missing == 1 else 'rows'}"
+        return f"{self.name!r} has no value in {rows}, and had one in every training row: read as {self.fill:g}"
+
     def scaled(self, x: np.ndarray) -> np.ndarray:
         """Fill and standardize the column: float64 [N]."""
         z: np.ndarray = (np.where(np.isnan(x), self.fill, x) - self.mean) / self.scale
@@ -75,13 +84,33 @@ class Category:
         truths = {str(True), str(False)}
         return not truths.isdisjoint(self.values) and {*self.values} <= truths | {MISSING}
 
+    @property
+    def numbers(self) -> dict[str, int]:
+        """Text -> the place of its value, in every spelling."""
+        forms = (str, str.lower, str.upper) if self.truth else (str,)
+        return {form(value): k for k, value in enumerate(self.values) for form in forms}
+
+    def read(self, frame: pd.DataFrame, where: str) -> list[str]:
+        """Read the column as texts."""
+        such = f", such as {', '.join(map(repr, self.values[:3]))}"
+        return texts_of(_column(frame, self.name, [TEXTS, TRUTH], where, such))
+
     def apply(self, frame: pd.DataFrame, where: str) -> np.ndarray:
         """Encode the column: bool [N, len(values)]."""
-        such = f", such as {', '.join(map(repr, self.values[:3]))}"
-        cells = texts_of(_column(frame, self.name, [TEXTS, TRUTH], where, such))
-        forms = (str, str.lower, str.upper) if self.truth else (str,)
-        number = {form(value): k for k, value in enumerate(self.values) for form in forms}
-        return np.array([number.get(value, -1) for value in cells])[:, None] == np.arange(len(self.values))
+        numbers = self.numbers
+        cells = [numbers.get(text, -1) for text in self.read(frame, where)]
+        return np.array(cells)[:, None] == np.arange(len(self.values))
+
+    def surprises(self, frame: pd.DataFrame, where: str) -> str:
+        """A note on values that no training row had; empty if there are none."""
+        new = Counter(text for text in self.read(frame, where) if text not in self.numbers)
+        if not new:
+            return ""
+        counts = [f"{value!r} ({rows} {'row' if rows == 1 else 'rows'})" for value, rows in new.most_common(FEW_ROWS)]
+        more = f" and {len(new) - FEW_ROWS} more values" if len(new) > FEW_ROWS else ""
+        return (
+            f"{self.name!r} holds {', '.join(counts)}{more}, which no training row had: read as none of its categories"
+        )
 
 
 @validated
@@ -129,12 +158,24 @@ class Encoding:
         words = () if self.words is None else (self.words,)
         return [column.name for column in (*self.numbers, *self.categories, *words)]
 
+    def surprises(self, frame: pd.DataFrame, where: str) -> list[str]:
+        """Notes on values that are read although no training row had them, one for each column: categories, missing numbers."""
+        columns: tuple[Number | Category, ...] = (*self.numbers, *self.categories)
+        found = (column.surprises(frame, where) for column in columns)
+        return [f"{where}: the column {note}" for note in found if note]
+
     def apply(self, frame: pd.DataFrame, where: str) -> torch.Tensor:
         """Encode a table: float32 [N, width], or the tokens of `words`. Columns that the encoding does not name are ignored.
 
         Raises:
-            UnalikeError: A column is missing, has another type, or holds infinite numbers. The message names the column.
+            UnalikeError: Columns are missing, have another type, or hold infinite numbers. The message names them.
         """
+        lacking = [name for name in self.names if name not in frame.columns]
+        if len(lacking) > 1:
+            raise UnalikeError(
+                f"{where}: found no columns {', '.join(map(repr, lacking))}, which the model reads; it has "
+                f"{', '.join(map(str, frame.columns))}"
+            )
         if self.words is not None:
             return self.words.apply(frame, where)
         columns = [number.read(frame, where) for number in self.numbers]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -25,12 +26,15 @@ from unalike.data.partition_plan import PartitionPlan
 from unalike.data.population import Population
 from unalike.data.population_arrays import LABELS
 from unalike.data.ragged import NumberedNames, Ragged
+from unalike.data.table_encoding import Encoding
 from unalike.methods.plan import Answers, QueryStep, StageResults, complete_spec, next_step, plan, steps_of
+from unalike.metrics.scoring import SharedModel
 from unalike.runtime.backend import StageBackend
 from unalike.runtime.best_round import BestRound
 from unalike.runtime.evaluation import Evaluator
 from unalike.runtime.given_model import ModelLike, make_model
 from unalike.runtime.local_backend import LocalStage
+from unalike.runtime.prediction import SHARED, new_samples
 from unalike.runtime.records.history import History
 from unalike.runtime.records.recording import RoundRecords
 from unalike.runtime.records.run_directory import Config, RunDirectory
@@ -127,16 +131,62 @@ class Run:
         """
         return self._with_models_of_clients().personal(self.run_config.population.index(client))
 
-    def predictor(self, client: int | str) -> Predict:
+    def predictor(self, client: int | str | None = None) -> Predict:
         """The predictions of the model that a client (number or name) evaluates with: samples [B, ...] -> logits [B, C].
 
-        Raises `UnalikeError` as `personal` does.
+        None: those of the shared model, the only one for a client that never trained. Raises `UnalikeError` where no one model
+        predicts for all clients, and else as `personal` does.
         """
+        if client is None:
+            state = self._runner.state
+            if state.differs:
+                raise UnalikeError(
+                    f"the run of {self.run_config.asked} {state.differs}; so it has no model for a client that never trained: to "
+                    "predict with the model of one that did, name it with --client NAME or in Python client='NAME'"
+                )
+            shared = self._state()
+            return SharedModel(self.model, shared.params, shared.buffers)
         runner = self._with_models_of_clients()
         if not self._has_samples and runner.state.is_conditioned:
             raise UnalikeError(self._needs_samples("is fed facts of a client's samples"))
         [(_, predict)] = runner.personal_models([self.run_config.population.index(client)])
         return predict
+
+    def predict(
+        self,
+        data: Any,
+        *,
+        client: int | str | None = None,
+        keep: str | Sequence[str] = (),
+        data_dir: str | Path | None = None,
+    ) -> pd.DataFrame:
+        """Predict new samples with the shared model, or with the model of one client.
+
+        Where clients have models of their own, a warning says that the shared model was used. Other warnings name categories, and
+        missing numbers, that no training row had.
+
+        Args:
+            data: a table (DataFrame, or file such as "new.csv") with the columns of the run's table, which needs no target; or the
+                name or file of other data, a `Dataset`, or an array of samples [n, ...].
+            client: the client, by name or number, whose model predicts; None: the shared model, as for a client that never trained.
+            keep: columns of the table that go along, such as an id.
+            data_dir: the folder of data files; $UNALIKE_DATA by default.
+
+        Returns:
+            A row per sample, in the order of the data and with the index of a DataFrame: the kept columns; `prediction`, a class or
+            for regression a number in the unit of the target; and for classes the probability of each, `probability_CLASS`.
+
+        Raises:
+            UnalikeError: columns are missing, samples have another shape, or there is no such model; then the message says why, as
+                where a method keeps a part of the model on the clients, and none is left for one that never trained.
+        """
+        state, chain = self._runner.state, self.run_config.options.chain
+        predict, population = self.predictor(client), state.population
+        samples = new_samples(data, population.encoding, population.input_shape, keep, data_dir)
+        if client is None and state.is_personal:
+            warnings.warn(SHARED, stacklevel=2)
+        prepared = predict if chain is None else chain.fixed.before(predict)
+        return samples.to(population.x.device).predictions(prepared, population.task, population.classes)
 
     def _with_models_of_clients(self) -> LocalStage:
         """The runner, if it has the clients' models here."""
@@ -267,11 +317,11 @@ def _placeholders(directory: RunDirectory, data: Config, history: History) -> Po
     x = torch.zeros(1, *data["input_shape"])
     y = torch.zeros(1, dtype=LABELS[data["task"]])
     train, test = (Ragged.zeros(of) for of in sizes.values())
+    encoding = Encoding.load(directory.path / "encoding.json")
     names = directory.names or (NumberedNames(count) if division is None else division.names)
     clusters = None if division is None else division.clusters
-    return Population(
-        x, y, train, test, Ragged.empty(count), names, data.get("classes"), find_task(data["task"]), clusters=clusters
-    )
+    empty, classes, task = Ragged.empty(count), data.get("classes"), find_task(data["task"])
+    return Population(x, y, train, test, empty, names, classes, task, clusters=clusters, encoding=encoding)
 
 
 def _last_stage(

@@ -219,6 +219,17 @@ class StageState:
         """Whether the shared model predicts the same for every client: it is fed no client's facts and no client's buffers."""
         return not self.is_conditioned and not (self.settings.buffers == "local" and self.settings.model.buffers)
 
+    @property
+    def differs(self) -> str:
+        """The reason why no one model predicts for all clients, nor for one that never trained; empty if one does."""
+        if len(self.groups) > 1:
+            return f"ends with {len(self.groups)} models, one for each group of clients"
+        if not self.has_shared_model:
+            return "has no shared model: its clients keep parameters that they train and never send"
+        if self.is_conditioned:
+            return "feeds its model facts of each client's own samples"
+        return "" if self.is_everybodys else "leaves each client its own batch-norm statistics (buffers='local')"
+
     # checkpoints ------------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> tuple[Tree, list[Facts]]:

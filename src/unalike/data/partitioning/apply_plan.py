@@ -9,7 +9,6 @@ from torch import Tensor
 from unalike._utils.errors import UnalikeError
 from unalike._utils.seeds import generator
 from unalike._utils.spec import parse
-from unalike.core.tasks import task_for
 from unalike.data.client_data import SPLITS
 from unalike.data.dataset import Dataset
 from unalike.data.partition_plan import PartitionPlan
@@ -46,7 +45,7 @@ def apply_plan(plan: PartitionPlan, data: Dataset) -> Population:
     calls = [call for call in parse(plan.spec) if call.name in feature_skew.registry]
     if calls:
         x, y, (train, test, val) = _changed(plan, x, y, [feature_skew.registry.build(call) for call in calls])
-    details = (plan.names, data.classes, task_for(y), plan, plan.clusters, data.encoding)
+    details = (plan.names, data.classes, data.task, plan, plan.clusters, data.encoding)
     population = Population(x, y, train, test, val, *details)
     return population if x.is_floating_point() else restrict_vocabulary(population)
 

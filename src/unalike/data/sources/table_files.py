@@ -1,4 +1,4 @@
-"""Readers of tables (`.csv`, `.parquet`, `.jsonl`) with a column to predict."""
+"""Readers of tables (`.csv`, `.tsv`, `.parquet`, `.jsonl`) with a column to predict."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ def _typed(reader: str, path: Path, texts: Sequence[str], **options: object) -> 
     return frame
 
 
-def _csv(path: Path, texts: Sequence[str]) -> pd.DataFrame:
+def _csv(path: Path, texts: Sequence[str], *, separator: str = ",") -> pd.DataFrame:
     """Read a CSV file; a question mark is a missing value too. The columns `texts` are read as texts even if they hold numbers."""
     import pandas as pd
 
-    names = pd.read_csv(path, header=None, nrows=1, dtype=str, keep_default_na=False).iloc[0]
+    names = pd.read_csv(path, sep=separator, header=None, nrows=1, dtype=str, keep_default_na=False).iloc[0]
     for twice in names[names.duplicated() & (names != "")]:
         raise UnalikeError(
             f"{path.name}: two columns have the name {twice!r}; expected each name once: rename or remove one"
@@ -56,7 +56,12 @@ def _csv(path: Path, texts: Sequence[str]) -> pd.DataFrame:
         warnings.simplefilter("error", pd.errors.ParserWarning)
         try:
             return pd.read_csv(
-                path, index_col=False, na_values=["?", " ?"], low_memory=False, dtype=dict.fromkeys(texts, str)
+                path,
+                sep=separator,
+                index_col=False,
+                na_values=["?", " ?"],
+                low_memory=False,
+                dtype=dict.fromkeys(texts, str),
             )
         except pd.errors.ParserWarning:
             raise UnalikeError(
@@ -68,6 +73,8 @@ def _csv(path: Path, texts: Sequence[str]) -> pd.DataFrame:
 OPEN: Mapping[str, Callable[[Path, Sequence[str]], pd.DataFrame]] = {
     ".csv": _csv,
     ".csv.gz": _csv,
+    ".tsv": partial(_csv, separator="\t"),
+    ".tsv.gz": partial(_csv, separator="\t"),
     ".parquet": partial(_typed, "read_parquet"),
     ".jsonl": partial(_typed, "read_json", lines=True, dtype=False),
     ".jsonl.gz": partial(_typed, "read_json", lines=True, dtype=False),
@@ -100,7 +107,7 @@ def read_table(
 
     Args:
         path: The file.
-        target: The column to predict, which must be named.
+        target: The column to predict, which must be named; without it a table that is read with an `encoding` has no labels.
         text: The only column to read as a feature, as tokens; without it all other columns are features, encoded as
             `table_encoding.fit` says.
         drop: Columns to leave out.
@@ -117,12 +124,16 @@ def read_table(
             another type such as dates, or hardly two rows per class.
     """
     frame = opened(path, encoding)
+    drop, group = _several(drop), _several(group)
+    if target is None and encoding is not None:  # rows to predict
+        require_columns(frame, [*drop, *group], path.name)
+        groups = {column: frame[column].to_numpy() for column in group}
+        return Dataset(_stem(path), (new_rows(frame, encoding, path.name), None), groups=groups, encoding=encoding)
     if target is None:
         raise UnalikeError(
             f"{path.name} is a table with the columns {', '.join(map(str, frame))}; name the one to predict, with --target COLUMN "
             "or in Python target='COLUMN' (and with --group or group= one that says whose row it is, if there is one)"
         )
-    drop, group = _several(drop), _several(group)
     require_columns(frame, [target, *drop, *group, *_several(split or ()), *_several(text or ())], path.name)
     y, classes = labels(frame[target], path.name, regression)
     if classes is not None and encoding is None:
@@ -147,7 +158,7 @@ def read_table(
     else:
         encoding = fit(frame.drop(columns=unused), train, path.name)
     x = encoding.apply(frame, path.name)
-    return Dataset.divided(path.name.split(".")[0], x, y, train, classes, groups, encoding)
+    return Dataset.divided(_stem(path), x, y, train, classes, groups, encoding)
 
 
 for name in OPEN:
@@ -163,6 +174,14 @@ def opened(path: Path, encoding: Encoding | None = None) -> pd.DataFrame:
     texts = [category.name for category in encoding.categories if not category.truth] if encoding else []
     with reading(path, "a table"):
         return OPEN[ending(path.name) or ""](path, texts).rename(columns=str)
+
+
+def new_rows(frame: pd.DataFrame, encoding: Encoding, where: str) -> torch.Tensor:
+    """Encode rows to predict; warns of values that no training row had. Raises `UnalikeError` as `Encoding.apply` does."""
+    x = encoding.apply(frame, where)
+    for note in encoding.surprises(frame, where):
+        warnings.warn(note, stacklevel=2)
+    return x
 
 
 def tokens(
@@ -262,6 +281,10 @@ def require_columns(frame: pd.DataFrame, columns: Sequence[str], where: str) -> 
         raise UnalikeError(f"{where} has no column {column!r}; {hint} the columns {names}")
     if not len(frame):
         raise UnalikeError(f"{where} has columns but no rows; expected one row per sample")
+
+
+def _stem(path: Path) -> str:
+    return path.name.split(".")[0]
 
 
 def _several(columns: Columns) -> list[str]:

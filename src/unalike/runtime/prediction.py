@@ -1,0 +1,113 @@
+"""New samples, and their predictions as a table: the prediction, and for classes the probability of each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from unalike._utils.errors import UnalikeError
+from unalike.core.tasks import Task
+from unalike.data import array_checks
+from unalike.data.dataset import Dataset
+from unalike.data.sources.load import load, table_at
+from unalike.data.sources.table_files import new_rows, opened, require_columns
+from unalike.data.table_encoding import Encoding
+from unalike.metrics.scoring import Predict, outputs
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SHARED = (
+    "this is the shared model, the only one for a client that never trained; the run's clients have models of their own: --client "
+    "NAME, in Python client='NAME', takes one"
+)
+"""A note on predictions of the shared model where clients have models of their own."""
+PREDICTION, PROBABILITY = "prediction", "probability_"
+"""The column of the predictions, and the start of the name of the columns with the probabilities of the classes."""
+
+
+@dataclass(frozen=True)
+class NewSamples:
+    """Samples to predict: x [n, ...], their index (None: 0, 1, ...), and columns that go along into the table of predictions."""
+
+    x: Tensor
+    index: Any = None
+    kept: dict[str, Any] = field(default_factory=dict)
+
+    def to(self, device: torch.device) -> NewSamples:
+        """The same on a device."""
+        return replace(self, x=self.x.to(device))
+
+    def predictions(self, predict: Predict, task: Task, classes: Sequence[str] | None) -> pd.DataFrame:
+        """The table of predictions: the kept columns, `prediction`, and `probability_CLASS` for each class.
+
+        Of classes the prediction is the name, of regression a number in the unit of the target.
+        """
+        import pandas as pd
+
+        logits = torch.cat([*outputs(predict, self.x)])
+        predicted, chances = task.predict(logits).numpy(force=True), task.probabilities(logits)
+        columns = self.kept | {PREDICTION: predicted}
+        if chances is not None:
+            names = list(classes or map(str, range(chances.shape[1])))
+            columns[PREDICTION] = [names[int(k)] for k in predicted]
+            columns |= {PROBABILITY + name: chances[:, k].numpy(force=True) for k, name in enumerate(names)}
+        return pd.DataFrame(columns, index=self.index).rename_axis(index="sample" if self.index is None else None)
+
+
+def new_samples(
+    data: Any,
+    encoding: Encoding | None,
+    shape: Sequence[int],
+    keep: Sequence[str] = (),
+    data_dir: str | Path | None = None,
+) -> NewSamples:
+    """The samples to predict.
+
+    Args:
+        data: a table (a DataFrame, or a file) that needs no target, a name or file of a data set, a `Dataset`, or an array.
+        encoding: the encoding of the run's table; None if its data was no table.
+        shape: the shape of a sample.
+        keep: columns of the table that go along, such as an id.
+        data_dir: the folder of data files.
+
+    Raises:
+        UnalikeError: a table lacks columns, or the run had none; samples have another shape.
+    """
+    keep = [keep] if isinstance(keep, str) else list(keep)
+    if hasattr(data, "iloc"):
+        return _rows(data, data.index, encoding, keep, "the table")
+    if isinstance(data, str | Path) and (path := table_at(str(data), data_dir)) is not None and encoding is not None:
+        return _rows(opened(path, encoding), None, encoding, keep, path.name)
+    if keep:
+        raise UnalikeError(
+            f"found keep={keep[0]!r} for data that is no table; leave it out: predictions keep the order of the samples"
+        )
+    if isinstance(data, str | Path):
+        data = load(data, data_dir)
+    x = data.merged()[0] if isinstance(data, Dataset) else array_checks.inputs(data, "the samples")
+    if list(x.shape[1:]) != list(shape):
+        raise UnalikeError(f"the samples have shape {list(x.shape[1:])}, the model takes {list(shape)}")
+    return NewSamples(x)
+
+
+def _rows(frame: Any, index: Any, encoding: Encoding | None, keep: list[str], where: str) -> NewSamples:
+    """The rows of a table."""
+    if encoding is None:
+        raise UnalikeError(
+            f"{where} cannot be read: the run's data was no table, or the run is older; give the samples as an array"
+        )
+    frame = frame.rename(columns=str)
+    require_columns(frame, keep, where)
+    x = new_rows(frame, encoding, where)
+    for name in keep:
+        if name == PREDICTION or name.startswith(PROBABILITY):
+            raise UnalikeError(
+                f"{where}: the column {name!r} has the name of a column of predictions; rename it to keep it"
+            )
+    return NewSamples(x, index, {name: frame[name].to_numpy() for name in keep})
