@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from unalike._utils.errors import unknown
 from unalike_studies.papers import (
     fedlws_central,
+    fedlws_effects,
     fedlws_figures,
     fedlws_resnet,
     fedlws_tables,
@@ -27,6 +28,7 @@ from unalike_studies.study import Study
 
 PAPERS = (
     fedlws_central,
+    fedlws_effects,
     fedlws_tables,
     fedlws_figures,
     fedlws_resnet,

@@ -9,6 +9,7 @@ from unalike_studies.cells import Options
 from unalike_studies.claim_verdicts import Above
 from unalike_studies.claims import OURS, Claim, gain
 from unalike_studies.layouts.figures import Curves
+from unalike_studies.layouts.recorded import RecordedTable
 from unalike_studies.layouts.tables import MethodTable
 from unalike_studies.study import Variant
 
@@ -27,6 +28,7 @@ TABLE = MethodTable(f"Mean accuracy of the last {LAST} evaluated rounds, %", las
 CURVES = Curves("accuracy, %")
 STATED = "a statement of the paper; its numbers were not at hand"
 """The remark on a claim of the paper whose number could not be read."""
+FACTORS = RecordedTable("Factors by layer", "gamma")
 RECORDED = {"record": "server"}
 
 Methods = Mapping[str, str | Variant]
@@ -49,6 +51,8 @@ RIVALS = {AWD: "fedavg + awd(lam=0.02)", ONLY_STEP: "fedavg + lws(beta=0.1, mode
 """Simpler rules that do not multiply the model by the factors of LWS."""
 CNN_BETA, RESNET_BETA, CODE_BETA = 0.1, 0.01, 0.03
 """beta for the CNN and for ResNets in the paper, and the default of the authors' code."""
+CLAMP = "clamp=(0.01, 0.2)"
+"""The bounds of beta tau in the authors' code."""
 
 WORK = {"batch_size": 128, "lr": 0.08, "momentum": 0.9, "weight_decay": 5e-4, "schedule": 0.99}
 FEDERATION: dict[str, Any] = {"clients": 20, "proxy": 0.02, "merge": False, "protocol": "server"}
@@ -98,11 +102,11 @@ SMALL_FASHION: dict[str, Options] = {FASHION: {**FASHIONS[FASHION], "split": 0.1
 TOYS: dict[str, Options] = {"digits, alpha 0.1": {"partition": "dirichlet(alpha=0.1)"}}
 
 
-def with_lws(bases: dict[str, str], beta: float = CNN_BETA) -> dict[str, str | Variant]:
+def with_lws(bases: dict[str, str], shrinking: str = f"lws(beta={CNN_BETA})") -> dict[str, str | Variant]:
     """Each method, followed by the same with layer-wise weight shrinking."""
     both: dict[str, str | Variant] = {}
     for name, spec in bases.items():
-        both |= {name: spec, name + WITH: f"{spec} + lws(beta={beta})"}
+        both |= {name: spec, name + WITH: f"{spec} + {shrinking}"}
     return both
 
 
