@@ -55,10 +55,9 @@ def test_the_page_on_parameter_skew_has_the_scores_of_the_ablation():
         assert f"| {' | '.join([f'random {classes}', *shown])} |" in page, classes
 
 
-@pytest.mark.parametrize("name", ["fedpake-heterogeneity", "fedpake-clients"])
-def test_the_page_on_parameter_skew_has_the_scores_by_degree_of_skew_and_number_of_clients(name):
-    page, rows = (ROOT / "docs/explanation/parameter_skew.md").read_text(), _rows(name)
-    assert len(rows) == 3
+def test_the_page_on_parameter_skew_has_the_scores_by_number_of_clients():
+    page, rows = (ROOT / "docs/explanation/parameter_skew.md").read_text(), _rows("fedpake-clients")
+    assert len(rows) >= 3
     for method, scores in rows.items():
         assert f"| {' | '.join([method, *scores])} |" in page, method
 

@@ -1,16 +1,22 @@
 """The layouts of the studies on parameter skew, with made-up results and numbers computed by hand."""
 
+import math
+
 import pytest
 
 from unalike.reporting.charts.figure import Points
-from unalike_studies.claims import WHOLE_MODEL, recorded_mean
+from unalike_studies.claims import WHOLE_MODEL, recorded_mean, score
+from unalike_studies.layouts.beside_printed import BesidePrinted, correlated
 from unalike_studies.layouts.client_map import ClientMap
 from unalike_studies.layouts.explained_gains import ExplainedGains, explained_by
 from unalike_studies.layouts.figures import Curves
-from unalike_studies.layouts.parameter_values import Kernel, ParameterValues
+from unalike_studies.layouts.parameter_values import Kernel, ParameterValues, half_sample_mode
 from unalike_studies.layouts.recorded import GroupSizes, RecordedTable
 from unalike_studies.layouts.tables import ClientSpread, Costs, MethodTable
+from unalike_studies.papers.parameter_skew import PLACES, baselines, sized
+from unalike_studies.published import Printed
 from unalike_studies.results import CellResult, Results
+from unalike_studies.study import Scale
 
 
 def cell(method="a", setting="s", seed=0, rounds=None, recorded=None, label_counts=()):
@@ -48,10 +54,10 @@ def test_client_spread_is_the_deviation_over_clients_and_the_worst_one():
 
 def test_explained_gains_correlate_the_gain_with_the_recorded_number():
     cells = []
-    for place, (skew, score) in enumerate(((0.4, 0.50), (0.5, 0.52), (0.9, 0.55))):
+    for place, (skew, accuracy) in enumerate(((0.4, 0.50), (0.5, 0.52), (0.9, 0.55))):
         setting = f"s{place}"
         cells.append(cell("mean", setting, recorded=numbers({"quantity": "skewness", "values": [skew]})))
-        cells.append(cell("median", setting, rounds={"accuracy": [0.0, score]}))
+        cells.append(cell("median", setting, rounds={"accuracy": [0.0, accuracy]}))
     results = Results(tuple(cells))
     layout = ExplainedGains("t", "mean", ("skewness",), "mean", last=1)
     assert layout.table(results) == [
@@ -153,3 +159,56 @@ def test_layouts_show_another_column_where_a_setting_has_one():
 @pytest.mark.parametrize("layout", [ClientMap("t", "a"), ParameterValues("t"), Kernel("t", "s")])
 def test_layouts_of_records_without_records_have_a_heading_alone(layout):
     assert len(layout.table(Results((cell(),)))) == 1
+
+
+def test_quantities_stand_beside_printed_numbers_with_their_correlation_over_settings():
+    """Ours 10, 20, 40, 30 % and printed 1, 2, 3, 4: r = 0.8; artanh 0.8 = 1.0986, and 1.96 / sqrt(1) to both sides."""
+    scores = {"s1": 0.1, "s2": 0.2, "s3": 0.4, "s4": 0.3, "s5": 0.9}
+    results = Results(tuple(cell("a", where, rounds={"accuracy": [0.0, value]}) for where, value in scores.items()))
+    printed = {f"s{i}": Printed(i, f"{i}, table 1") for i in range(1, 5)}
+    layout = BesidePrinted("t", {"ours": lambda setting: score("a", setting)}, {"theirs": printed}, "theirs")
+    head, *rows, r, interval = layout.table(results)
+    assert head == ["setting", "ours", "theirs, printed"]
+    assert rows[0] == ["s1", "10.00", "1.00"] and rows[4] == ["s5", "90.00", "-"]
+    assert r == ["correlation with theirs, printed", "0.80", ""]
+    assert interval == ["its 95 % interval", "-0.70 to 1.00", ""]
+    [points] = layout.figure(results).plots[0].marks
+    assert (points.x, points.y) == ((1, 2, 3, 4), pytest.approx((10, 20, 40, 30)))
+
+
+@pytest.mark.parametrize("pairs", [([1, 2, 3], [1, 2, 4]), ([1, 2, 3, 4], [5, 5, 5, 5])])
+def test_correlation_of_few_or_constant_numbers_is_not_known(pairs):
+    assert all(math.isnan(number) for number in correlated(*pairs))
+
+
+def test_main_peak_is_in_the_narrowest_half_of_the_narrowest_half():
+    assert half_sample_mode([0.0, 5.0, 1.0, 1.1, 1.2, 9.0, 1.15, -4.0]) == pytest.approx(1.125)
+
+
+def test_distance_from_the_peak_is_in_deviations_over_clients():
+    """Values 0, 0, 0, 4 have mean 1 and deviation sqrt(3); their peak is at 0, a value of 2 is 2 / sqrt(3) from it."""
+    place = {"quantity": "parameter", "layer": "head.weight[0]"}
+    values = [{**place, "client": k, "values": [v]} for k, v in enumerate((0.0, 0.0, 0.0, 4.0))]
+    results = Results((cell(recorded=numbers(*values, {**place, "values": [2.0]})),))
+    assert ParameterValues.from_peak("a", "s")(results) == {0: pytest.approx(2 / 3**0.5)}
+
+
+def test_rules_have_as_many_classes_as_the_papers_have_for_the_data():
+    rule = sized(
+        "fedpake(threshold=0.1)", ("CIFAR-10, 2 classes", "CIFAR-100, Dir(1)", "Dir(0.1)"), " + own_statistics"
+    )
+    scale = Scale({"rule": rule}, {"CIFAR-100, Dir(1)": {}, "Dir(0.1)": {}}, {"data": "digits"}, seeds=(0,))
+    assert [cell.spec for cell in scale.cells] == [
+        "fedpake(threshold=0.1, micro=5, macro=5) + own_statistics",
+        "fedpake(threshold=0.1) + own_statistics",
+    ]
+    assert sized("fedsa", ["Tiny-ImageNet, 20 classes"]).elsewhere == {
+        "Tiny-ImageNet, 20 classes": "fedsa(micro=8, macro=8)"
+    }
+
+
+def test_places_are_the_papers_16_settings_with_a_gain_of_4_67_over_the_mean_of_eight_baselines():
+    gains = [
+        place.printed("FedPake") - Printed.mean(*map(place.printed, baselines(1000, 1000))) for place in PLACES.values()
+    ]
+    assert len(PLACES) == 16 and Printed.mean(*gains).value == pytest.approx(4.67, abs=0.005)

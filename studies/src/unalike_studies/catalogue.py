@@ -23,6 +23,7 @@ from unalike_studies.papers import (
     niid_bench,
     pfllib,
     skew_estimators,
+    skew_protocols,
 )
 from unalike_studies.study import Study
 
@@ -43,6 +44,7 @@ PAPERS = (
     fedpake_figures,
     fedpake_high,
     skew_estimators,
+    skew_protocols,
 )
 STUDIES: dict[str, Study] = {study.name: study for paper in PAPERS for study in paper.STUDIES}
 

@@ -40,10 +40,17 @@ class Drawn(Protocol):
 
 @dataclass(frozen=True)
 class Variant:
-    """A method of a study with options of its own, such as another model than the study's other methods have."""
+    """A method of a study with options of its own, such as another model than the study's other methods have.
+
+    Attributes:
+        spec: spec text.
+        options: options of its own.
+        elsewhere: setting -> the spec text there, where it is another one.
+    """
 
     spec: str
     options: Options = field(default_factory=dict)
+    elsewhere: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -72,16 +79,16 @@ class Scale:
     def cells(self) -> list[StudyCell]:
         """The cells, seed by seed."""
         return [
-            StudyCell(method, setting, seed, *self._options(given, options))
+            StudyCell(method, setting, seed, *self._options(given, setting, options))
             for seed in self.seeds
             for setting, options in self.settings.items()
             for method, given in self.methods.items()
             if (method, setting) not in self.left_out
         ]
 
-    def _options(self, given: str | Variant, setting: Options) -> tuple[str, dict[str, Any]]:
+    def _options(self, given: str | Variant, setting: str, options: Options) -> tuple[str, dict[str, Any]]:
         variant = Variant(given) if isinstance(given, str) else given
-        return variant.spec, merged(self.common, setting, variant.options)
+        return variant.elsewhere.get(setting, variant.spec), merged(self.common, options, variant.options)
 
 
 @dataclass(frozen=True)

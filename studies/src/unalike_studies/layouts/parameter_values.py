@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 import re
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from unalike.reporting.charts.figure import Axis, Figure, HeatMap, Plot, Points, named
+from unalike_studies.claims import Quantity
 from unalike_studies.layouts.looks import FAINT, HEIGHT
 from unalike_studies.layouts.tables import MISSING
 from unalike_studies.results import CellResult, Results
@@ -59,6 +61,20 @@ class ParameterValues:
             plots.append(Plot(marks, x, Axis(self.title, limits=(-self.limit, self.limit)), setting))
         return Figure(plots, HEIGHT)
 
+    @staticmethod
+    def from_peak(method: str, setting: str) -> Quantity:
+        """Seed -> the mean distance of a method's new values from the main peak over the clients, in standard deviations."""
+
+        def values(results: Results) -> dict[int, float]:
+            found = {seed: _standardized(_values(cell)) for seed, cell in results.of(method, setting).items()}
+            distances = {
+                seed: [abs(at[SERVER] - half_sample_mode(_of_clients(at))) for at in entries.values() if SERVER in at]
+                for seed, entries in found.items()
+            }
+            return {seed: statistics.fmean(of_entries) for seed, of_entries in distances.items() if of_entries}
+
+        return values
+
     def _points(self, method: str, values: Values, place: float) -> Points:
         """The new values of a method, beside the clients' points by `place`."""
         points = [(i + place, values[i][SERVER]) for i in range(self.entries) if SERVER in values.get(i, {})]
@@ -94,6 +110,20 @@ class Kernel:
         return Figure(plots, HEIGHT)
 
 
+def half_sample_mode(values: Sequence[float]) -> float:
+    """The place of the main peak: the narrowest half of the values, again and again (Robertson and Cryer 1974)."""
+    rest = sorted(values)
+    while len(rest) > 2:
+        size = math.ceil(len(rest) / 2)
+        start = min(range(len(rest) - size + 1), key=lambda i: rest[i + size - 1] - rest[i])
+        rest = rest[start : start + size]
+    return statistics.fmean(rest)
+
+
+def _of_clients(at: dict[int, float]) -> list[float]:
+    return [value for client, value in at.items() if client != SERVER]
+
+
 def _methods(results: Results, setting: str) -> dict[str, Values]:
     """Method -> values after the first recorded round, under the first seed."""
     cells = {method: results.of(method, setting) for method in results.methods}
@@ -114,7 +144,7 @@ def _standardized(values: Values) -> Values:
     """Values less the clients' mean, over their deviation; without entries that are the same for all clients."""
     scaled: Values = {}
     for entry, at in values.items():
-        clients = [value for client, value in at.items() if client != SERVER]
+        clients = _of_clients(at)
         spread = statistics.pstdev(clients) if clients else 0.0
         if spread:
             mean = statistics.fmean(clients)

@@ -117,6 +117,15 @@ class Costs:
                     rows.append([method, setting, *self._row(cells)])
         return rows
 
+    def seconds_a_round(self, method: str, setting: str) -> Quantity:
+        """The mean seconds of the evaluated rounds."""
+
+        def values(results: Results) -> dict[int, float]:
+            paces = {seed: _a_round(cell) for seed, cell in results.of(method, setting).items()}
+            return {seed: pace for seed, pace in paces.items() if pace is not None}
+
+        return values
+
     def _row(self, cells: list[CellResult]) -> list[str]:
         converged = [point for cell in cells if (point := self._converged(cell)) is not None]
         return [

@@ -11,7 +11,7 @@ from unalike_studies.papers.fedpake import ABLATION_METHODS
 from unalike_studies.papers.parameter_skew import (
     FEDPAKE,
     NORMALIZED,
-    NUMBERS,
+    NOTES,
     PAKE,
     PAPERS_OWN,
     REDUCED,
@@ -104,7 +104,7 @@ HIGH = Study(
     },
     tuple(claim for setting in SETTINGS for claim in _claims(setting)),
     LAYOUTS,
-    NUMBERS
+    NOTES
     + " A study of our own. The share of high parameters of the whole model counts all parameters alike; a sum of weights is "
     "recorded only for tensors with high parameters.",
 )

@@ -1,0 +1,240 @@
+"""FedSA and FedPake: which protocol has the printed levels, and is the printed gain a difference between protocols?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from unalike_studies.cells import Options
+from unalike_studies.claim_verdicts import Above, Below, Same
+from unalike_studies.claims import Claim, Quantity, difference, question, score
+from unalike_studies.layouts.beside_printed import BesidePrinted, BySetting
+from unalike_studies.layouts.figures import Curves
+from unalike_studies.layouts.tables import MethodTable
+from unalike_studies.papers.parameter_skew import (
+    FEDPAKE,
+    MISPRINTS,
+    NOTES,
+    PLACES,
+    RULE,
+    RULE_SPEC,
+    SMOKE,
+    TOY,
+    sized,
+)
+from unalike_studies.results import Results
+from unalike_studies.study import Layout, Scale, Study, Variant
+
+FEDAVG, TUNED = "FedAvg", "FedBABU, tuned heads"
+PAKE, BABU = "FedPake", "FedBABU"
+"""Rows of the papers' tables."""
+AVERAGED, OWN, LOCAL = "averaged statistics", "own statistics", "after local training"
+COLUMNS = {AVERAGED: "accuracy", OWN: "personal_accuracy", LOCAL: "local_accuracy"}
+"""Protocol -> column: the shared model with averaged running statistics of BatchNorm, the shared model with those that each client
+keeps of its own rounds, and each client's model after local training."""
+LAST = 2
+"""Evaluated rounds that a score is the mean of: the last ten rounds, as in the papers."""
+STATISTICS = " + own_statistics"
+
+
+def _methods(rounds: int) -> dict[str, str | Variant]:
+    """FedAvg, FedBABU, whose models are tuned and evaluated after the last of `rounds` only, and FedPake."""
+    once = {"buffers": "local", "protocol": "personal", "evaluate_every": rounds}
+    return {
+        FEDAVG: f"fedavg{STATISTICS}",
+        TUNED: Variant("fedbabu(tune='head')", once),
+        RULE: sized(RULE_SPEC, PLACES, STATISTICS),
+    }
+
+
+PFLLIB: dict[str, Any] = {"work": {"batch_size": 10, "lr": 0.005}}
+"""Batches and rate of PFLlib."""
+COMMON: dict[str, Any] = {
+    "clients": 20,
+    "model": "resnet18(stem='imagenet')",
+    "rounds": 50,
+    "evaluate_every": 5,
+    "precision": "bf16",
+    "protocol": ("clients", "personal", "local"),
+    "work": {"batch_size": 50, "lr": 0.025},
+}
+LARGE: dict[str, Any] = COMMON | {"rounds": 1000, "precision": "float32", **PFLLIB}
+REDUCED = (
+    "20,000 images of CIFAR-10 and 12,500 of CIFAR-100 instead of 60,000; 50 rounds instead of 1000; batches of 50 at rate 0.025 "
+    "instead of PFLlib's 10 at 0.005, in bfloat16"
+)
+
+TWO, TEN, SEVERE = "CIFAR-10, 2 classes", "CIFAR-100, 10 classes", "CIFAR-100, Dir(0.01)"
+CLAIMED = (TWO, TEN, SEVERE)
+"""The first column of the papers' tables, and the settings of the largest printed gains."""
+SMALL_BATCHES = f"{TWO}, batches of 10"
+FEW = 20
+"""Rounds of batches of 10."""
+
+
+def level(method: str, column: str) -> BySetting:
+    """The score of a method in a setting."""
+    return lambda setting: score(method, setting, column, LAST)
+
+
+def less(first: BySetting, second: BySetting) -> BySetting:
+    """The difference of two quantities in a setting."""
+    return lambda setting: difference(first(setting), second(setting))
+
+
+LEVELS: dict[str, BySetting] = {
+    **{f"FedAvg, {protocol}": level(FEDAVG, column) for protocol, column in COLUMNS.items()},
+    "FedPake, own statistics": level(RULE, COLUMNS[OWN]),
+    TUNED: level(TUNED, "accuracy"),
+}
+AVG_AVERAGED, AVG_OWN, AVG_LOCAL, RULE_OWN, HEADS = LEVELS.values()
+GAINS: dict[str, BySetting] = {
+    "FedAvg: own less averaged statistics": less(AVG_OWN, AVG_AVERAGED),
+    "FedAvg: after local training less own statistics": less(AVG_LOCAL, AVG_OWN),
+    "FedBABU's tuned heads less FedAvg, own statistics": less(HEADS, AVG_OWN),
+    "FedPake less FedAvg, own statistics": less(RULE_OWN, AVG_OWN),
+    "FedPake after local training less FedAvg, own statistics": less(level(RULE, COLUMNS[LOCAL]), AVG_OWN),
+}
+PRINTED = {method: {name: where.printed(method) for name, where in PLACES.items()} for method in (FEDAVG, PAKE, BABU)}
+PRINTED_GAINS = {
+    f"{method} less FedAvg": {name: PLACES[name].gain(method) for name in PLACES} for method in (PAKE, BABU)
+}
+
+
+def _protocol_questions(setting: str) -> tuple[Claim, ...]:
+    """Questions about the accuracy of FedAvg under two protocols."""
+    return (
+        question(
+            f"Each client's own statistics of BatchNorm raise the accuracy of FedAvg's shared model, {setting}",
+            less(AVG_OWN, AVG_AVERAGED)(setting),
+            Above(),
+        ),
+        question(
+            f"Models after local training are better than FedAvg's shared model with own statistics, {setting}",
+            less(AVG_LOCAL, AVG_OWN)(setting),
+            Above(),
+        ),
+    )
+
+
+def _better(row: str, quantity: BySetting, setting: str) -> Claim:
+    """The claim that a method is better than FedAvg, measured with own statistics; or worse, where its number is lower."""
+    published = PLACES[setting].gain(row)
+    word, expects = ("better", Above()) if published.value > 0 else ("worse", Below())
+    return Claim(f"{row} is {word} than FedAvg, {setting}", less(quantity, AVG_OWN)(setting), expects, published)
+
+
+def _larger_batches(column: str) -> Quantity:
+    """The accuracy with batches of 50 less that with PFLlib's batches of 10, in the last round that both have evaluated."""
+
+    def values(results: Results) -> dict[int, float]:
+        large, small = (results.of(FEDAVG, setting) for setting in (TWO, SMALL_BATCHES))
+        found = {}
+        for seed in large.keys() & small.keys():
+            first, second = (
+                dict(zip(cell.rounds["round"], cell.rounds[column])) for cell in (large[seed], small[seed])
+            )
+            last = max(first.keys() & second.keys())
+            found[seed] = first[last] - second[last]
+        return found
+
+    return values
+
+
+def _trend(severe: str, mild: str) -> Claim:
+    """FedAvg itself in two degrees of skew."""
+    published = PRINTED[FEDAVG][severe] - PRINTED[FEDAVG][mild]
+    word, expects = ("better", Above()) if published.value > 0 else ("worse", Below())
+    quantity = difference(AVG_OWN(severe), AVG_OWN(mild))
+    return Claim(f"FedAvg is {word} in {severe} than in {mild.partition(', ')[2]}", quantity, expects, published)
+
+
+LAYOUTS: tuple[Layout, ...] = (
+    BesidePrinted("accuracy, %", LEVELS, PRINTED, FEDAVG, name="levels"),
+    BesidePrinted("difference, points", GAINS, PRINTED_GAINS, "FedPake less FedAvg", name="gains"),
+    MethodTable("Mean accuracy of the last 2 evaluated rounds, averaged statistics, %", last=LAST),
+    MethodTable("The same with each client's own statistics, %", COLUMNS[OWN], last=LAST),
+    MethodTable("The same after local training, %", COLUMNS[LOCAL], last=LAST),
+    *(Curves(f"accuracy, {protocol}, %", column, name=column) for protocol, column in COLUMNS.items()),
+)
+NOTE = (
+    f"{NOTES} {MISPRINTS} In training, BatchNorm takes the statistics of the batch, so that averaged and own statistics belong to "
+    "one course of training, scored in two ways. FedBABU is scored once, after the last round, with heads that are tuned for 10 "
+    "epochs and the clients' own statistics."
+)
+DEGREES = tuple(f"CIFAR-100, Dir({beta})" for beta in ("0.01", "0.1", "0.5", "1"))
+WITH_DATA = tuple(
+    name for name, where in PLACES.items() if where.dataset != "Tiny-ImageNet" and "model" not in where.options
+)
+"""All settings of the papers with ResNet-18 on CIFAR-10 and CIFAR-100, whose data are open to all."""
+WITH_BATCHES: dict[str, Options] = {SMALL_BATCHES: {**PLACES[TWO].options, **PFLLIB, "rounds": FEW}}
+
+
+def _scales(
+    names: Iterable[str], methods: tuple[str, ...], seeds: tuple[int, ...], more: dict[str, Options], why: str = ""
+) -> dict[str, Scale]:
+    """The scales of a study in these settings of the papers, and in `more` for FedAvg alone."""
+    settings = {name: PLACES[name].options for name in names} | more
+    small, large, toy = (
+        {name: spec for name, spec in _methods(common["rounds"]).items() if name in methods}
+        for common in (COMMON, LARGE, TOY)
+    )
+    out = frozenset((method, setting) for method in methods if method != FEDAVG for setting in more)
+    toys = {name: {**options, **TOY, "partition": "dirichlet(alpha=0.5)"} for name, options in settings.items()}
+    return {
+        "smoke": Scale(toy, toys, COMMON, (0,), out, SMOKE),
+        "small": Scale(small, settings, COMMON, seeds, out, REDUCED + why),
+        "paper": Scale(large, settings, LARGE, left_out=out),
+    }
+
+
+STUDIES = (
+    Study(
+        "skew-protocols",
+        "FedAvg, FedBABU and FedPake with ResNet-18 in three protocols, in the settings of the largest printed gains",
+        FEDPAKE,
+        _scales(CLAIMED, (FEDAVG, TUNED, RULE), (0, 1, 2), WITH_BATCHES),
+        (
+            *(
+                claim
+                for setting in CLAIMED
+                for claim in (
+                    _better(PAKE, RULE_OWN, setting),
+                    _better(BABU, HEADS, setting),
+                    *_protocol_questions(setting),
+                )
+            ),
+            *(
+                question(
+                    f"Batches of 50 at rate 0.025 are as good as of 10 at 0.005 after {FEW} rounds, FedAvg, {protocol}",
+                    _larger_batches(column),
+                    Same(3),
+                )
+                for protocol, column in COLUMNS.items()
+            ),
+        ),
+        LAYOUTS,
+        NOTE,
+    ),
+    Study(
+        "fedpake-heterogeneity",
+        "CIFAR-100, 20 clients, ResNet-18: FedAvg and FedPake from severe to mild label skew",
+        FEDPAKE,
+        _scales(DEGREES, (FEDAVG, RULE), (0, 1, 2), {}),
+        (
+            *(_better(PAKE, RULE_OWN, setting) for setting in DEGREES),
+            *(_trend(setting, DEGREES[-1]) for setting in DEGREES[:-1]),
+        ),
+        LAYOUTS,
+        f"{NOTE} With alpha 0.01 clients may stay empty: not every client can hold 40 samples then.",
+    ),
+    Study(
+        "skew-protocols-settings",
+        "FedAvg, FedBABU and FedPake over the settings of the papers: which differences follow the printed gains?",
+        FEDPAKE,
+        _scales(WITH_DATA, (FEDAVG, TUNED, RULE), (0,), {}, "; one seed, since what counts are the 13 settings"),
+        (),
+        LAYOUTS,
+        f"{NOTE} A study of our own.",
+    ),
+)
