@@ -294,10 +294,10 @@ def patients(file, older=0.0, kinds=("ill", "well"), seed=0):
 
 
 def scores(text):
-    """The last row that `evaluate` prints, by column."""
-    head, *_, last = text.strip().splitlines()
-    names = re.split("  +", head.strip())
-    cells = re.split("  +", last.strip())[-len(names) :]
+    """The row of all samples that `evaluate` prints, by column."""
+    head, *rows = text.strip().splitlines()
+    names, pooled = re.split("  +", head.strip()), [row for row in rows if row.startswith("all samples pooled")]
+    cells = re.split("  +", (pooled or rows)[-1].strip())[-len(names) :]
     return {
         name: float(cell.removesuffix("\u00a0%")) / (100 if "%" in cell else 1)
         for name, cell in zip(names, cells, strict=True)

@@ -40,6 +40,7 @@ OTHERWISE = {
     ("report", "target"): "a score, not a column",
     ("report", "smallest_effect"): "None keeps the one of the comparison",
     ("evaluate", "data"): "the run's own clients unless given",
+    ("evaluate", "metric"): "those of the run unless given",
     ("predict", "data"): "required",
     ("join", "data"): "required: the site's own samples",
     ("join", "device"): "of the site",

@@ -36,7 +36,13 @@ def test_run_on_a_table_has_one_client_per_group_and_is_read_again(cli, visits, 
     assert kept["partition"] == "natural(column='hospital')" and kept["group"] == ["hospital"]
     assert json.loads((run / "plan.json").read_text())["named"] == ["east", "north", "west"]
     code, own, err = cli("evaluate", run)
-    assert code == 0 and [line.split()[0] for line in own.splitlines()[1:]] == ["east", "north", "west", "all"], err
+    assert code == 0 and [line.split()[0] for line in own.splitlines()[1:]] == [
+        "east",
+        "north",
+        "west",
+        "all",
+        "mean",
+    ], err
     code, other, err = cli("evaluate", run, "--data", "visits.csv")  # with the target of the run
     assert code == 0 and "visits.csv" in other, err
     pd.read_csv("visits.csv").drop(columns="outcome").to_csv("new.csv", index=False)

@@ -13,7 +13,7 @@ Metrics that are chosen by name (`named_metrics`) come in front of these, those 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import takewhile
@@ -212,6 +212,13 @@ BUILT_IN = frozenset(name for metrics in METRICS.values() for name in metrics)
 def measure(task: Task, scores: Scores, chosen: RunMetrics = MappingProxyType({})) -> Metrics:
     """The metrics over all samples; NaN if there are none."""
     return per_client(task, replace(scores, client=np.zeros(len(scores.loss), np.int64)), 1, chosen)[0]
+
+
+def positives(scores: Scores, clients: int, classes: Sequence[str] | None) -> np.ndarray | None:
+    """Samples of the second of two classes by client, int64 [K]; None for more classes and for regression."""
+    if classes is None or len(classes) != 2:
+        return None
+    return np.bincount(scores.client[scores.y.astype(bool)], minlength=clients)
 
 
 def per_client(task: Task, scores: Scores, clients: int, chosen: RunMetrics = MappingProxyType({})) -> list[Metrics]:

@@ -1,0 +1,110 @@
+"""`unalike evaluate`: the metrics of the run or others, rows of groups and clients, positives, JSON."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.metrics import accuracy_score, brier_score_loss, roc_auc_score
+
+import unalike as ua
+
+
+@pytest.fixture
+def visits(tmp_path, monkeypatch):
+    """150 visits to three hospitals, of which "west" is the smallest; more ill ones in the north."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    hospital = np.repeat(["east", "north", "west"], [70, 60, 20])
+    pressure = rng.normal(130, 10, 150) + 8 * (hospital == "north")
+    ill = pressure + rng.normal(0, 10, 150) > 135
+    frame = pd.DataFrame({"pressure": pressure, "hospital": hospital, "outcome": np.where(ill, "ill", "fine")})
+    frame.sample(frac=1, random_state=0).to_csv("visits.csv", index=False)
+
+
+FLAGS = ["--data", "visits.csv", "--target", "outcome", "--group", "hospital", "--method", "fedavg", "--rounds", 3]
+
+
+@pytest.fixture
+def run(cli, visits):
+    code, _, err = cli(
+        "run", *FLAGS, "--model", "linear", "--metric", "roc_auc", "--metric", "brier_score", "--out", "run"
+    )
+    assert code == 0, err
+    return "run"
+
+
+def evaluated(cli, *words):
+    code, text, err = cli("evaluate", *words, "--json")
+    assert code == 0, err
+    return pd.DataFrame(json.loads(text)).set_index("row"), err
+
+
+def test_the_metrics_are_those_of_the_run(cli, run):
+    found, _ = evaluated(cli, run)
+    last = ua.open_run(run).history.last
+    pooled = found.loc["all samples pooled"]
+    assert list(found)[:4] == ["samples", "positives", "roc_auc", "brier_score"] and list(found)[4] == "loss"
+    for name in ("roc_auc", "brier_score", "accuracy", "loss"):
+        assert pooled[name] == pytest.approx(last[name], abs=1e-6)
+    code, text, _ = cli("evaluate", run)
+    head, *rows = text.splitlines()
+    assert code == 0 and head.split()[:4] == ["samples", "positives", "(ill)", "ROC"]
+    assert [row.split()[0] for row in rows] == ["east", "north", "west", "all", "mean"]
+
+
+def test_metric_replaces_them(cli, run):
+    found, _ = evaluated(cli, run, "--metric", "average_precision", "--metric", "sensitivity_at(specificity=0.8)")
+    assert list(found)[2:4] == ["average_precision", "sensitivity_at_80"] and "roc_auc" not in found
+    for wrong, why in (("auc", "unknown metric"), ("rmse", "is not defined for classification")):
+        code, _, err = cli("evaluate", run, "--metric", wrong)
+        assert code == 2 and why in err
+
+
+def test_groups_of_a_table_have_rows_with_samples_and_positives(cli, run):
+    """Each number is scikit-learn's, of the probabilities that `predict` gives."""
+    found, _ = evaluated(cli, run, "--data", "visits.csv", "--group", "hospital")
+    frame = pd.read_csv("visits.csv")
+    risk = ua.open_run(run).predict("visits.csv")["probability_ill"]
+    for name, own in frame.groupby("hospital"):
+        ill, row = own["outcome"] == "ill", found.loc[name]
+        assert (row["samples"], row["positives"]) == (len(own), ill.sum())
+        assert row["roc_auc"] == pytest.approx(roc_auc_score(ill, risk[own.index]))
+        assert row["brier_score"] == pytest.approx(brier_score_loss(ill, risk[own.index]), abs=1e-6)
+        assert row["accuracy"] == pytest.approx(accuracy_score(ill, risk[own.index] > 0.5))
+    pooled, mean = found.loc["all samples pooled"], found.loc["mean of the rows"]
+    assert (
+        pooled["roc_auc"] == pytest.approx(roc_auc_score(frame["outcome"] == "ill", risk)) and pooled["samples"] == 150
+    )
+    assert mean["roc_auc"] == pytest.approx(found["roc_auc"].iloc[:3].mean()) and np.isnan(mean["samples"])
+    one, _ = evaluated(cli, run, "--data", "visits.csv")
+    assert list(one.index) == ["visits.csv"] and one["roc_auc"].item() == pytest.approx(pooled["roc_auc"])
+
+
+def test_a_group_of_one_class_has_no_roc_auc_and_does_not_count_in_the_mean(cli, run):
+    frame = pd.read_csv("visits.csv")
+    frame[(frame["hospital"] != "west") | (frame["outcome"] == "fine")].to_csv("new.csv", index=False)
+    found, _ = evaluated(cli, run, "--data", "new.csv", "--group", "hospital")
+    assert found.loc["west", "positives"] == 0 and np.isnan(found.loc["west", "roc_auc"])
+    assert found.loc["mean of the rows", "roc_auc"] == pytest.approx(found.loc[["east", "north"], "roc_auc"].mean())
+
+
+def test_a_group_needs_data(cli, run):
+    code, _, err = cli("evaluate", run, "--group", "hospital")
+    assert code == 2 and "found --group without --data" in err
+
+
+def test_metrics_of_a_program_are_left_out_with_a_note(cli, visits, tmp_path):
+    data = ua.load("visits.csv", target="outcome", group="hospital")
+    clients = ua.partition(data)
+    ua.run("fedavg", clients, model="linear", rounds=1, metrics={"cost": lambda y, p, z: 0.0}, out="own")
+    found, err = evaluated(cli, "own", "--data", "visits.csv", "--target", "outcome")
+    assert "cost of the run came from a program" in err and "cost" not in found
+
+
+def test_regression_has_no_positives(cli, visits):
+    frame = pd.read_csv("visits.csv")
+    frame.assign(outcome=frame["pressure"] / 10).to_csv("visits.csv", index=False)
+    assert cli("run", *FLAGS, "--model", "linear", "--metric", "mae", "--out", "run")[0] == 0
+    found, _ = evaluated(cli, "run")
+    assert list(found)[:2] == ["samples", "mae"] and len(found) == 5
