@@ -99,8 +99,8 @@ COUNTS = [
     ("densenet121", (3, 32, 32), 10, dense(3, 10), 6_956_298),
     ("vit", (3, 32, 32), 10, transformer(64, 48, 192, 12, 10), 5_362_762),
     ("textcnn(vocabulary=50)", (9,), 2, 50 * 300 + 300 * 100 * (3 + 4 + 5) + 300 + 300 * 2 + 2, 375_902),
-    ("conditional_linear", (10,), None, 11 * 10, 110),
-    ("conditional_ensemble", (10,), None, 11 * 8 + 10 * 8, 168),
+    ("conditional_linear", (10,), None, 11 * 11, 121),
+    ("conditional_ensemble", (10,), None, 11 * 8 + 11 * 8, 176),
     ("conditional_mlp(hidden=(7,), statistic=3)", (10,), None, 13 * 7 + 7 + 7 + 1, 106),
     ("conditional_cnn", (1, 28, 28), 62, 576 + 32 + 18496 + 36928 + (576 + 62) * 64 + 64 + 64 * 62 + 62, 100_958),
 ]
@@ -229,7 +229,7 @@ def test_conditional_model_without_statistic_raises(name):
     module = model(name, (4,), None)
     with pytest.raises(UnalikeError, match=r"found none.*conditional\(statistic="):
         module(torch.rand(2, 4), {})
-    with pytest.raises(UnalikeError, match=r"shape \(3,\), expected \(4,\); build the model with statistic=3"):
+    with pytest.raises(UnalikeError, match=r"shape \(3,\), expected \(5,\); build the model with statistic=3"):
         module(torch.rand(2, 4), {"conditional": {"statistic": torch.rand(3)}})
 
 
@@ -241,14 +241,14 @@ def test_conditional_cnn_error_names_its_option():
 
 
 def test_conditional_linear_is_bilinear_in_input_and_statistic():
-    module, x, mu = model("conditional_linear", (3,), None), torch.rand(5, 3), torch.rand(3)
-    w = module.head.weight.reshape(3, 4)  # the transpose of the paper's W
+    module, x, mu = model("conditional_linear", (3,), None), torch.rand(5, 3), torch.rand(4)
+    w = module.head.weight.reshape(4, 4)  # the transpose of the paper's W
     expected = torch.cat([x, torch.ones(5, 1)], 1) @ w.T @ mu
     assert torch.allclose(module(x, {"conditional": {"statistic": mu}})[:, 0], expected, atol=1e-6)
 
 
 def test_conditional_ensemble_equals_mixture_of_experts():
-    module, x, mu = model("conditional_ensemble(experts=2)", (3,), None), torch.rand(5, 3), torch.rand(3)
+    module, x, mu = model("conditional_ensemble(experts=2)", (3,), None), torch.rand(5, 3), torch.rand(4)
     experts = torch.cat([x, torch.ones(5, 1)], 1) @ module.head.weight.reshape(2, 4).T
     expected = experts @ (module.gate[0].weight @ mu).softmax(0)
     assert torch.allclose(module(x, {"conditional": {"statistic": mu}})[:, 0], expected, atol=1e-6)

@@ -1,8 +1,8 @@
 """Models with a statistic of the client's data as further input ("conditioning on local statistics").
 
 The statistic mu is a vector of m numbers, computed once from the client's training data and never sent. It arrives as
-`context["conditional"]["statistic"]`, shape [m]; a method provides it: `conditional(statistic="covariance")`. m depends on the
-statistic: with k numbers per sample and C outputs, `covariance` has k C numbers, `ols` (k + 1) C, `mean` k, `moments(order)`
+`context["conditional"]["statistic"]`, shape [m]; a method provides it: `conditional(statistic="ols")`. m depends on the
+statistic: with k numbers per sample and C outputs, `ols` has (k + 1) C numbers, `covariance` k C, `mean` k, `moments(order)`
 order k, `label_histogram` C and `pca(components)` components (k + C).
 """
 
@@ -32,7 +32,7 @@ def statistic(model: nn.Module, context: Context, length: int, remedy: str | Non
     if ENTRY not in context or NAME not in context[ENTRY]:
         raise UnalikeError(
             f"{kind} needs a statistic of each client's data and found none (context has {sorted(context)}); "
-            "add a conditioner to the method, as in \"fedavg + conditional(statistic='covariance')\""
+            "add a conditioner to the method, as in \"fedavg + conditional(statistic='ols')\""
         )
     value = context[ENTRY][NAME]
     if tuple(value.shape) != (length,):
@@ -78,7 +78,9 @@ class _Interaction(nn.Module):
 class ConditionalLinear(_Interaction):
     """y = [x, 1]^T W mu with W [k + 1, m] for each output: the client's linear model is linear in its statistic.
 
-    `statistic` is m; None is k C, the length of the covariance of inputs and outputs.
+    With the statistic `ols` of one output and W = I it is least squares on each client (the paper's equations 1 and 2).
+
+    `statistic` is m; None is (k + 1) C, the length of the least-squares solution of a client.
 
     Source: conditioning on local statistics.
 
@@ -95,7 +97,7 @@ class ConditionalLinear(_Interaction):
 class ConditionalEnsemble(_Interaction):
     """y = v . softmax(u) with linear `experts` v = [x, 1]^T W_v and mixture weights from u = mu^T W_u.
 
-    `statistic` is m; None is k C, the length of the covariance of inputs and outputs.
+    `statistic` is m; None is (k + 1) C, the length of the least-squares solution of a client.
 
     Source: conditioning on local statistics. Limit: experts=1 is `linear`.
 
@@ -116,7 +118,7 @@ class ConditionalEnsemble(_Interaction):
 class ConditionalMLP(nn.Module):
     """MLP([x, mu]): the statistic is appended to the input.
 
-    `statistic` is m; None is k C, the length of the covariance of inputs and outputs.
+    `statistic` is m; None is (k + 1) C, the length of the least-squares solution of a client.
 
     Source: conditioning on local statistics.
 
@@ -194,6 +196,6 @@ class ConditionalCNN(nn.Module):
 
 def _length(model: str, input_shape: tuple[int, ...], classes: int | None, found: int | None) -> int:
     (length,) = check.widths(
-        model, "statistic", found if found is not None else math.prod(input_shape) * (classes or 1)
+        model, "statistic", found if found is not None else (math.prod(input_shape) + 1) * (classes or 1)
     )
     return length

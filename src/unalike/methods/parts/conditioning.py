@@ -14,7 +14,7 @@ from unalike.core.types import Batch, Tree
 from unalike.methods.part import part
 from unalike.methods.roles import Conditioner
 
-Kind = Literal["covariance", "ols", "mean", "moments", "pca", "label_histogram", "zeros", "pooled_pca"]
+Kind = Literal["ols", "covariance", "mean", "moments", "pca", "label_histogram", "zeros", "pooled_pca"]
 
 
 @part
@@ -23,8 +23,8 @@ class Conditional(Conditioner):
 
     With k numbers a sample and the labels as C numbers (one-hot for classes, else one; n is never divided by less than 1):
 
+        ols              B = (A^T A)^+ A^T Y with A = [X, 1], row by row            (k + 1) C
         covariance       (X - mean)^T (Y - mean) / (n - 1), row by row              k C
-        ols              the least-squares solution of [X, 1] b = Y, row by row     (k + 1) C
         mean             the mean of each input                                     k
         moments          mean, then central moments 2 .. `order`                    order k
         pca              the first `components` principal components of [X, Y]      components (k + C)
@@ -34,14 +34,22 @@ class Conditional(Conditioner):
 
     mu never leaves the client. `zeros` and `pooled_pca` are the references of the Local Statistics paper: a global model with
     the same inputs. What too few different samples leave undefined is 0.
+
+    The paper's text calls mu the covariance of X and Y, its equation 2 is `ols`, with which `conditional_linear` at W = I is
+    least squares on each client. Only `ols` gives the paper's numbers for that model; it needs more than k + 1 samples. Where
+    A^T A is singular, because n <= k or columns repeat, B is the solution of least norm (^+ is the pseudo-inverse): a constant
+    column shares its weight with the intercept. With n <= k it fits the training labels without error; `covariance` and `pca`
+    are less noisy there. Columns that almost repeat give large entries of opposite signs.
+
+    Source: Brannvall 2025, equations 1 and 2 and the model section. Limit: a model that ignores mu is `fedavg`.
     """
 
     published: ClassVar[bool] = True
 
-    statistic: Kind = "covariance"
+    statistic: Kind = "ols"
     order: PositiveInt = 2
     components: PositiveInt = 1
-    like: Kind = "covariance"
+    like: Kind = "ols"
 
     @property
     def pooled(self) -> bool:
@@ -54,15 +62,15 @@ class Conditional(Conditioner):
         return {"statistic": STATISTICS[self.statistic](x, _labels(data, x, outputs), self).flatten()}
 
 
+def ols(x: Tensor, y: Tensor, part: Conditional) -> Tensor:
+    """[k + 1, C], the solution of least norm: singular values below the rounding error of the largest one count as 0."""
+    rows = torch.cat([x, torch.ones_like(x[:, :1])], 1)
+    return torch.linalg.pinv(rows) @ y
+
+
 def covariance(x: Tensor, y: Tensor, part: Conditional) -> Tensor:
     """[k, C]."""
     return _centred(x).T @ _centred(y) / max(1, len(x) - 1)
-
-
-def ols(x: Tensor, y: Tensor, part: Conditional) -> Tensor:
-    """[k + 1, C], the solution of least norm."""
-    rows = torch.cat([x, torch.ones_like(x[:, :1])], 1)
-    return torch.linalg.pinv(rows) @ y
 
 
 def mean(x: Tensor, y: Tensor, part: Conditional) -> Tensor:
@@ -98,12 +106,12 @@ def label_histogram(x: Tensor, y: Tensor, part: Conditional) -> Tensor:
 
 def zeros(x: Tensor, y: Tensor, part: Conditional) -> Tensor:
     """The length of another statistic."""
-    return torch.zeros_like(STATISTICS[part.like](x, y, part)) if part.like != "zeros" else covariance(x, y, part) * 0
+    return torch.zeros_like(STATISTICS[part.like](x, y, part)) if part.like != "zeros" else ols(x, y, part) * 0
 
 
 STATISTICS: dict[str, Callable[[Tensor, Tensor, Conditional], Tensor]] = {
-    "covariance": covariance,
     "ols": ols,
+    "covariance": covariance,
     "mean": mean,
     "moments": moments,
     "pca": pca,
