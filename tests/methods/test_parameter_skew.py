@@ -2,6 +2,7 @@
 exact fractions for the similarities, so that a tie is a tie."""
 
 from fractions import Fraction
+from itertools import product
 from math import sqrt
 
 import numpy as np
@@ -13,10 +14,12 @@ import unalike as ua
 from unalike.core import tree
 from unalike.methods.method import Method
 
+RULES = ["normalized", "sa", "pake", "consistent", "scaled"]
+"""`skew`'s names of the variants; the literal ones are "sa" and "pake"."""
 
-def skew(W, p, *, rule, threshold=0.2, similarity=0.2, micro=4, macro=4, weighted=False):
-    """The new tensor [M] from the clients' W [K][M]; p are the weights that `weighted` uses. rule: "normalized", "sa"
-    or "pake"."""
+
+def skew(W, p, *, rule, threshold=0.2, similarity=0.2, micro=4, macro=4, weighted=False, normalize_by="range"):
+    """The new tensor [M] from the clients' W [K][M]; p are the weights that `weighted` uses. rule: one of `RULES`."""
     K, M = len(W), len(W[0])
     q = list(p) if weighted else [1 / K] * K
     mu = [sum(q[k] * W[k][m] for k in range(K)) for m in range(M)]
@@ -37,7 +40,8 @@ def skew(W, p, *, rule, threshold=0.2, similarity=0.2, micro=4, macro=4, weighte
                 high.append(m)
         else:
             low, top = min(cv.values()), max(cv.values())
-            if top > low and (cv[m] - low) / (top - low) > threshold:
+            rank = sum(other < cv[m] for other in cv.values()) / len(cv)
+            if top > low and (rank if normalize_by == "rank" else (cv[m] - low) / (top - low)) > threshold:
                 high.append(m)
     if not high:
         return mu
@@ -48,14 +52,14 @@ def skew(W, p, *, rule, threshold=0.2, similarity=0.2, micro=4, macro=4, weighte
     E = [[0] * M for _ in range(K)]
     for k in range(K):
         for m in range(M):
-            if rule == "normalized":
+            if rule in ("normalized", "scaled"):
                 d = (D[k][m] - low) / (top - low) if top > low else 0.0
                 E[k][m] = min(max(int(np.ceil(micro * d)), 1), micro)
             else:
                 E[k][m] = next((i for i in range(1, micro + 1) if (i - 1) / micro < D[k][m] <= i / micro), 0)
 
     # similarity
-    compared = range(M) if rule == "pake" else high
+    compared = range(M) if rule in ("pake", "consistent") else high
     sim = [[1 - Fraction(sum(E[a][m] != E[b][m] for m in compared), len(high)) for b in range(K)] for a in range(K)]
 
     clusters = cluster(sim, macro, similarity, joins_first=rule == "normalized")
@@ -115,8 +119,8 @@ def cluster(sim, macro, similarity, joins_first):
 
 
 def spec(rule, weighted, scope="tensor", **fields):
-    name = {"normalized": "fedsa", "sa": "fedsa", "pake": "fedpake"}[rule]
-    variant = "normalized" if rule == "normalized" else "literal"
+    name = "fedpake" if rule == "pake" else "fedsa"
+    variant = "literal" if rule in ("sa", "pake") else rule
     extra = "".join(f", {k}={v}" for k, v in fields.items())
     return f"{name}(variant={variant!r}, weighted={weighted}, scope={scope!r}{extra})"
 
@@ -139,7 +143,7 @@ def clients(rng, kind, K, M):
 
 @pytest.mark.parametrize("block", [tree.BLOCK, 16])
 @pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("rule", ["normalized", "sa", "pake"])
+@pytest.mark.parametrize("rule", RULES)
 def test_parameter_skew_random_clients_equal_plain_implementation(rule, weighted, block, monkeypatch):
     """In one block of columns, and in many."""
     monkeypatch.setattr(tree, "BLOCK", block)
@@ -156,29 +160,36 @@ def test_parameter_skew_random_clients_equal_plain_implementation(rule, weighted
         fields = {"micro": int(rng.choice([1, 3, 4, 8])), "macro": int(rng.choice([1, 2, 4, 5]))}
         fields |= {
             "threshold": float(rng.choice([0.0, 0.05, 0.2, 0.6])),
-            "similarity": float(rng.choice([-1.0, 0.2, 0.7])),
+            # no mean of similarities is 0.21 or 0.71; a mean of 7/10 would exceed the float 0.7 or not, as it is rounded
+            "similarity": float(rng.choice([-1.0, 0.21, 0.71])),
         }
+        normalize_by = str(rng.choice(["range", "rank"]))
         start = np.round(rng.normal(size=M) * 1024) / 1024
-        found = Server(spec(rule, weighted, **fields), {"w": start}).advance([{"w": row} for row in W], sizes)["w"]
-        expected = skew(W.tolist(), (sizes / 64).tolist(), rule=rule, weighted=weighted, **fields)
+        text = spec(rule, weighted, **fields, normalize_by=repr(normalize_by))
+        found = Server(text, {"w": start}).advance([{"w": row} for row in W], sizes)["w"]
+        expected = skew(
+            W.tolist(), (sizes / 64).tolist(), rule=rule, weighted=weighted, **fields, normalize_by=normalize_by
+        )
         # float64, but 1/K and the weights of clusters are float32 in the library: 6e-8 relative
         np.testing.assert_allclose(
             found, expected, rtol=3e-7, atol=3e-7, err_msg=f"{number} {kind} K={K} {fields}\n{W}"
         )
 
 
-@pytest.mark.parametrize("rule", ["normalized", "sa", "pake"])
-def test_parameter_skew_tensor_and_model_scope_equal_plain_implementation(rule):
+@pytest.mark.parametrize("rule", RULES)
+def test_parameter_skew_scopes_equal_plain_implementation(rule):
+    """A layer ends with its bias: a norm's scale belongs to the weights before it, and a head without bias is a layer."""
     rng = np.random.default_rng(8)
     for K in (2, 5, 10):
         W = clients(rng, "groups", K, 10)
-        start = {"a": np.zeros((2, 3)), "b": np.zeros(4)}
-        given = [{"a": row[:6].reshape(2, 3), "b": row[6:]} for row in W]
-        by_tensor = skew(W[:, :6].tolist(), None, rule=rule) + skew(W[:, 6:].tolist(), None, rule=rule)
-        whole = skew(W.tolist(), None, rule=rule)
-        for scope, expected in (("tensor", by_tensor), ("model", whole)):
+        ends = {"tensor": [4, 5, 6, 10], "layer": [6, 10], "model": [10]}
+        start = {"a.weight": np.zeros((2, 2)), "n.weight": np.zeros(1), "n.bias": np.zeros(1), "head": np.zeros(4)}
+        given = [dict(zip(start, (row[:4].reshape(2, 2), row[4:5], row[5:6], row[6:]), strict=True)) for row in W]
+        for scope, stops in ends.items():
+            groups = zip([0, *stops], stops, strict=False)
+            expected = [w for a, b in groups for w in skew(W[:, a:b].tolist(), None, rule=rule)]
             found = Server(spec(rule, False, scope), start).advance(given)
-            flat = np.concatenate([found["a"].ravel(), found["b"]])
+            flat = np.concatenate([found[name].ravel() for name in start])
             np.testing.assert_allclose(flat, expected, rtol=3e-7, atol=3e-7)  # float32 weights
 
 
@@ -205,7 +216,15 @@ def test_parameter_skew_four_clients_equal_hand_numbers():
     rules form the pairs {0, 1} and {2, 3} with means 1 and 3, and alpha = 1/(S #high) = 1/4 (FedPake), 1/(S C) = 1/16
     (FedSA)."""
     W = [[1.0, 1], [1.0, 1], [1.0, 3], [1.0, 3]]
-    for rule, expected in {"normalized": [1, 2], "pake": [1, 1 / 4 * (1 + 3)], "sa": [1, 1 / 16 * (1 + 3)]}.items():
+    printed = [1, 1 / 4 * (1 + 3)]
+    found = {
+        "normalized": [1, 2],
+        "pake": printed,
+        "consistent": printed,
+        "scaled": printed,
+        "sa": [1, 1 / 16 * (1 + 3)],
+    }
+    for rule, expected in found.items():
         found = Server(spec(rule, False), {"w": [0.5, 0.5]}).advance([{"w": row} for row in W])["w"]
         np.testing.assert_array_equal(found, expected)
         np.testing.assert_array_equal(skew(W, None, rule=rule), expected)
@@ -242,15 +261,16 @@ def test_fedsa_outlier_client_equals_hand_numbers():
 def test_parameter_skew_threshold_one_equals_uniform():
     rng = np.random.default_rng(0)
     W = [{"w": row} for row in rng.normal(size=(5, 7))]
-    for name in ("fedsa", "fedpake", "fedsa(variant='literal'", "fedpake(variant='literal'"):
-        text = (name if "(" in name else name + "(") + (", " if "(" in name else "") + "threshold=1)"
+    kinds = [("normalized", "rank"), ("literal", "range"), ("literal", "rank"), ("scaled", "rank")]
+    for name, (variant, kind) in product(("fedsa", "fedpake"), [("normalized", "range"), *kinds]):
+        text = f"{name}(threshold=1, variant={variant!r}, normalize_by={kind!r})"
         found = Server(text, {"w": np.zeros(7)}).advance(W, [1, 2, 3, 4, 5])["w"]
         np.testing.assert_array_equal(found, Server("uniform", {"w": np.zeros(7)}).advance(W, [1, 2, 3, 4, 5])["w"])
 
 
 def test_parameter_skew_equal_clients_give_their_model():
     w = np.random.default_rng(0).normal(size=9)
-    for rule in ("normalized", "sa", "pake"):
+    for rule in RULES:
         found = Server(spec(rule, False), {"w": np.ones(9)}).advance([{"w": w}] * 5)["w"]
         np.testing.assert_allclose(found, w, rtol=1e-6)  # 5 times the float32 of 1/5
 
@@ -282,6 +302,57 @@ def test_parameter_skew_random_micro_classes_with_one_class_and_one_cluster_equa
         for assignment in ("random_micro", "random"):
             text = spec(rule, False, micro=1, macro=1, assignment=repr(assignment))
             np.testing.assert_array_equal(Server(text, {"w": [0.5] * 3}).advance(W)["w"], expected)
+
+
+def test_scaled_rule_gives_groups_of_clients_equal_weight():
+    """Clients 0, 1, 2 have 1 and clients 3, 4 have 1.3 in two columns; a third column is equal everywhere. mu = 1.12, and D = .0144
+    or .0324. By rank, 1/3 > .2, the two columns are high. Scaled by 0 and .0324, D is in micro-class 2 or 4: the groups are
+    (0, 1, 2) and (3, 4), and the new value is (1 + 1.3) / 2. Raw, all are alike: (0, 1, 4) and (2, 3) by ties."""
+    start, given = {"w": np.ones(3)}, [{"w": [5, v, v]} for v in (1.0, 1.0, 1.0, 1.3, 1.3)]
+    for rule, new in {"scaled": (1 + 1.3) / 2, "consistent": ((1 + 1 + 1.3) / 3 + (1 + 1.3) / 2) / 2}.items():
+        found = Server(spec(rule, False, macro=2, normalize_by="'rank'"), start).advance(given)["w"]
+        np.testing.assert_allclose(found, [5, new, new], rtol=1e-6)
+
+
+def test_rank_normalization_makes_one_less_threshold_of_the_parameters_high():
+    rng = np.random.default_rng(0)
+    update, weights = {"w": torch.from_numpy(rng.normal(size=(6, 1000)))}, torch.full((6,), 1 / 6)
+    for threshold in (0.0, 0.2, 0.55, 0.999):
+        part = Method.parse(f"fedpake(variant='scaled', normalize_by='rank', threshold={threshold})").aggregator
+        high = part.decide({"w": torch.zeros(1000, dtype=torch.float64)}, update, weights)["w"].high
+        assert len(high) == round(1000 * (1 - threshold)) - 1
+
+
+def test_random_modal_classes_sum_to_one_share_of_the_micro_classes():
+    """Measured, both pairs have one micro-class and the alphas sum to 1; with Q_j drawn from C classes each parameter shares its
+    class with 1 / C of the others. The clients' groups stay."""
+    rng = np.random.default_rng(1)
+    shift = np.repeat([[0.0], [0.1]], 2, axis=0)
+    update = {"w": torch.from_numpy(1 + shift * rng.uniform(0.9, 1, size=4000))}
+    start, weights = {"w": torch.zeros(4000, dtype=torch.float64)}, torch.full((4,), 0.25)
+    for micro in (2, 4, 8):
+        text = "fedpake(variant='consistent', macro=2, normalize_by='rank', threshold=0, micro={}, assignment={!r})"
+        measured, drawn, again = (
+            Method.parse(text.format(micro, how)).aggregator.decide(
+                start, update, weights, torch.Generator().manual_seed(3)
+            )["w"]
+            for how in ("measured", "random_modal", "random_modal")
+        )
+        assert measured.macro == drawn.macro == [[0, 1], [2, 3]]
+        torch.testing.assert_close(measured.alpha.sum(0), torch.ones(measured.alpha.shape[1], dtype=torch.float64))
+        assert drawn.alpha.sum(0).mean().item() == pytest.approx(1 / micro, rel=0.05)
+        assert torch.equal(drawn.alpha, again.alpha)
+
+
+def test_default_says_that_it_is_nearly_the_mean_once():
+    clients = ua.partition(ua.load("digits"), "iid", clients=3)
+    run = {"clients": clients, "model": "mlp(hidden=4)", "rounds": 2}
+    with pytest.warns(UserWarning, match="uniform FedAvg on nearly all"):
+        assert [n for n in ua.run("fedpake", **run).notes if "uniform FedAvg" in n] == [
+            "normalized_skew (fedsa, fedpake) equals uniform FedAvg on nearly all parameters: about .3 % are high; "
+            "record='server' notes the share in this run, and normalize_by='rank' makes 1 - threshold of them high"
+        ]
+    assert not ua.run("fedpake(normalize_by='rank')", **run).notes
 
 
 def test_parameter_skew_unknown_assignment_is_refused():

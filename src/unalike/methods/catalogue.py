@@ -22,7 +22,17 @@ from unalike.methods.parts.local_drift import LocalDrift
 from unalike.methods.parts.moreau_envelope import MoreauEnvelope
 from unalike.methods.parts.normalized_mean import CosineMean, NormalizedMean
 from unalike.methods.parts.objectives import Proximal
-from unalike.methods.parts.parameter_skew import Assignment, LiteralPake, LiteralSA, NormalizedSkew, ParameterSkew
+from unalike.methods.parts.parameter_skew import (
+    Assignment,
+    ConsistentSkew,
+    LiteralPake,
+    LiteralSA,
+    Normalization,
+    NormalizedSkew,
+    ParameterSkew,
+    ScaledSkew,
+    Scope,
+)
 from unalike.methods.parts.personalizers import OutputMixture, ParameterMixture, Private
 from unalike.methods.parts.server_optimizers import ServerMomentum
 from unalike.methods.parts.shrinking import FixedShrinking
@@ -143,6 +153,14 @@ def ldawa(weighted: bool = False) -> Method:
     return Method(CosineMean(), *_uniform_unless(weighted))
 
 
+SKEW_RULES: dict[str, type[ParameterSkew]] = {
+    "normalized": NormalizedSkew,
+    "consistent": ConsistentSkew,
+    "scaled": ScaledSkew,
+}
+"""Readings of the method that the two papers on parameter skew have in common."""
+
+
 def _skew(name: str, literal: type[ParameterSkew], summary: str) -> None:
     """Register the method of one of the two papers on parameter skew: both have the same parameters."""
 
@@ -151,13 +169,13 @@ def _skew(name: str, literal: type[ParameterSkew], summary: str) -> None:
         similarity: float = 0.2,
         micro: int = 4,
         macro: int = 4,
-        variant: Literal["normalized", "literal"] = "normalized",
+        variant: Literal["normalized", "literal", "consistent", "scaled"] = "normalized",
         weighted: bool = False,
-        scope: Literal["tensor", "model"] = "tensor",
+        scope: Scope = "tensor",
         assignment: Assignment = "measured",
+        normalize_by: Normalization = "range",
     ) -> Method:
-        rule: type[ParameterSkew] = NormalizedSkew if variant == "normalized" else literal
-        skew = rule(
+        skew = (SKEW_RULES | {"literal": literal})[variant](
             threshold=threshold,
             similarity=similarity,
             micro=micro,
@@ -165,6 +183,7 @@ def _skew(name: str, literal: type[ParameterSkew], summary: str) -> None:
             weighted=weighted,
             scope=scope,
             assignment=assignment,
+            normalize_by=normalize_by,
         )
         return Method(skew, *_uniform_unless(weighted))
 
@@ -172,5 +191,6 @@ def _skew(name: str, literal: type[ParameterSkew], summary: str) -> None:
     method(build)
 
 
-_skew("fedsa", LiteralSA, "Parameter-skew aggregation, first paper (FedSA); equal to `fedpake` in its normalized form.")
-_skew("fedpake", LiteralPake, "Parameter-skew aggregation, second paper (FedPake).")
+DEFAULT = "by default uniform FedAvg on all but about .3 % of the parameters"
+_skew("fedsa", LiteralSA, f"Parameter-skew aggregation, first paper (FedSA); {DEFAULT}, as `fedpake`.")
+_skew("fedpake", LiteralPake, f"Parameter-skew aggregation, second paper (FedPake); {DEFAULT}.")

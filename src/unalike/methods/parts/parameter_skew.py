@@ -18,8 +18,14 @@ The macro-classes are the same for all high parameters of the tensor: they clust
 which their micro-classes agree. alpha_s belongs to a parameter and a macro-class s. It counts the high parameters that have the
 same modal micro-class in s as this one, so that frequent patterns weigh more.
 
-The two papers describe one method with different typographic slips. Read literally, both can lose the scale of the model and
-weigh clients by their order (see `LiteralPake` and `LiteralSA`). `NormalizedSkew` keeps the scale and is the default of both names.
+The two papers describe one method with different typographic slips, and none of its readings is without fault:
+
+- `LiteralPake` and `LiteralSA`, as printed, lose the scale of the model and weigh clients by their order.
+- `NormalizedSkew`, the default of both names, keeps the scale. It is the plain mean on all but about .3 % of the parameters.
+- `ConsistentSkew` takes the absolute value from one paper and the weights from the other one.
+- `ScaledSkew` also scales the squared deviations, and gives each group of similar clients the same weight.
+
+Left out are other scalings of squared deviations: by the largest or the mean one of the parameter, to their ranks or logarithms.
 """
 
 from __future__ import annotations
@@ -47,7 +53,9 @@ CLASS = torch.int16
 """Data type of micro-classes."""
 TIE = 1e-12
 """Similarities closer than this are equal."""
-Assignment = Literal["measured", "random_micro", "random_macro", "random"]
+Assignment = Literal["measured", "random_micro", "random_macro", "random_modal", "random"]
+Scope = Literal["tensor", "layer", "model"]
+Normalization = Literal["range", "rank"]
 RANDOM_MICRO = ("random_micro", "random")
 RANDOM_MACRO = ("random_macro", "random")
 
@@ -82,15 +90,18 @@ class SkewDecision:
 class ParameterSkew(Aggregator):
     """The steps that all readings of the papers share.
 
-    A subclass defines `variation`, `micro_classes`, `alpha`, and the two class variables below.
+    A subclass defines `micro_classes`, `alpha`, and the two class variables below.
 
     threshold: a parameter is high if its normalized coefficient of variation exceeds this; 1 or more gives the plain mean.
+    normalize_by: normalize it to [0, 1] by its range over the tensor, as printed, or to its rank: the share of parameters that have
+        a smaller one. By rank, threshold = .2 makes 80 % of the parameters high; by range it is about .3 %.
     similarity: least similarity for a client to join a macro-class once there are `macro` of them.
     micro, macro: numbers C of micro-classes and S of macro-classes.
     weighted: multiply alpha_s by the sum of the weights in macro-class s.
-    scope: normalize and cluster by tensor, or over the model as one tensor.
-    assignment: the papers' ablation: micro-classes, macro-classes or both are drawn at random in every round from the seed,
-        each class with the same probability, instead of measured.
+    scope: normalize and cluster by tensor, by layer (weights with bias and norm, as `lws` does), or over the model as one tensor.
+    assignment: the papers' ablation: micro-classes, macro-classes or both ("random") are drawn at random in every round from the
+        seed, each class with the same probability, instead of measured. "random_modal" draws the modal micro-class of each
+        macro-class, so that the printed alphas sum to about 1 / C.
     """
 
     threshold: Annotated[NonNegativeFloat, LinearRange(0.05, 0.5)] = 0.2
@@ -98,17 +109,18 @@ class ParameterSkew(Aggregator):
     micro: PositiveInt = 4
     macro: PositiveInt = 4
     weighted: bool = False
-    scope: Literal["tensor", "model"] = "tensor"
+    scope: Scope = "tensor"
     assignment: Assignment = "measured"
+    normalize_by: Normalization = "range"
 
     pairs_first: ClassVar[bool]
     """On a tie, two single clients form a new macro-class before one joins an existing one; False: the other way round."""
     compares_all: ClassVar[bool]
     """The similarity of clients counts all parameters; False: the high ones only."""
 
-    @abstractmethod
     def variation(self, sd: Tensor, mu: Tensor) -> Tensor:
-        """Coefficient of variation [M] from sd [M] and mu [M]; mu holds no 0."""
+        """Coefficient of variation sd / |mu| [M] from sd [M] and mu [M]; mu holds no 0."""
+        return sd / mu.abs()
 
     @abstractmethod
     def micro_classes(self, d: Tensor, low: Tensor, top: Tensor) -> Tensor:
@@ -128,7 +140,7 @@ class ParameterSkew(Aggregator):
     def combine(self, server: ServerView, cohort: Cohort, weights: Tensor) -> Tree:
         generator, high = server.generator, 0
         moved: Tree = {}
-        for names in self._groups(cohort.update):
+        for names in self._groups(server.settings.model.params, cohort.update):
             w, u = tree.only(server.params, names), tree.only(cohort.update, names)
             rows, old = tree.flatten(u, rows=len(cohort.ids)), tree.flatten(w)
             mean, decision = self._decided(old, rows, weights, generator)
@@ -150,17 +162,24 @@ class ParameterSkew(Aggregator):
             generator: Source of the classes that `assignment` draws at random.
 
         Returns:
-            Name of the tensor (with scope="model", of the first one) -> its decision.
+            Name of the tensor (of the first one of a layer or model, with that scope) -> its decision.
         """
         generator, decisions = generator or torch.Generator(), {}
-        for names in self._groups(update):
+        for names in self._groups(params, update):
             rows = tree.flatten(tree.only(update, names), rows=len(weights))
             _, decisions[names[0]] = self._decided(tree.flatten(tree.only(params, names)), rows, weights, generator)
         return decisions
 
-    def _groups(self, update: Tree) -> list[list[str]]:
+    def _groups(self, params: Tree, update: Tree) -> list[list[str]]:
         """The names of the tensors that are taken together."""
-        return [[name] for name in update] if self.scope == "tensor" else [list(update)]
+        match self.scope:
+            case "tensor":
+                return [[name] for name in update]
+            case "layer":
+                layers = ([n for n in names if n in update] for names in tree.layers(params))
+                return [names for names in layers if names]
+            case "model":
+                return [list(update)]
 
     def _decided(
         self, w: Tensor, u: Tensor, weights: Tensor, generator: torch.Generator
@@ -176,7 +195,8 @@ class ParameterSkew(Aggregator):
         else:
             compared = self._all_micro(u, mean, low, top) if self._compares_all else micro
             macro = self._macro_classes(self._similarity(compared, len(high)))
-        return mean, SkewDecision(high, micro, macro, self._alpha(micro, macro, weights, u.dtype) if macro else None)
+        alpha = self._alpha(micro, macro, weights.to(u.dtype), generator) if macro else None
+        return mean, SkewDecision(high, micro, macro, alpha)
 
     def _note(self, decision: SkewDecision, count: int, weights: Tensor, layer: str) -> None:
         """Note the share of high parameters among `count`, and means over them."""
@@ -214,9 +234,11 @@ class ParameterSkew(Aggregator):
         return high
 
     def _above(self, cv: Tensor) -> Tensor:
-        """Whether the min-max normalized coefficient of variation exceeds the threshold; nowhere if it is constant."""
+        """Whether the normalized coefficient of variation exceeds the threshold; nowhere if it is constant."""
         if not cv.numel() or not cv.max() > cv.min():
             return torch.zeros_like(cv, dtype=torch.bool)
+        if self.normalize_by == "rank":
+            return cv > cv.kthvalue(int(self.threshold * len(cv)) + 1).values
         low = cv.min()
         return (cv - low).div_(cv.max() - low) > self.threshold
 
@@ -256,11 +278,13 @@ class ParameterSkew(Aggregator):
                 break
         return classes
 
-    def _alpha(self, micro: Tensor, macro: list[list[int]], weights: Tensor, dtype: torch.dtype) -> Tensor:
+    def _alpha(self, micro: Tensor, macro: list[list[int]], weights: Tensor, generator: torch.Generator) -> Tensor:
         """alpha [S, H] from the micro-classes [K, H] at the high parameters."""
         modal = torch.stack([_mode(micro[members], self.micro) for members in macro])
+        if self.assignment == "random_modal":
+            modal = torch.randint(1, self.micro + 1, modal.shape, generator=generator).to(modal)
         counts = torch.stack([m.bincount(minlength=self.micro + 1) for m in modal])
-        share = torch.stack([weights[members].sum() for members in macro]).to(dtype)
+        share = torch.stack([weights[members].sum() for members in macro])
         return self.alpha(counts, modal, micro.shape[1], share if self.weighted else torch.ones_like(share))
 
 
@@ -268,18 +292,24 @@ class ParameterSkew(Aggregator):
 class NormalizedSkew(ParameterSkew):
     """cv = sd / |mu|; micro-classes of D min-max normalized over the tensor; alphas normalized to sum 1 over the macro-classes.
 
-    It keeps the scale of the model, and is the plain mean where all clients agree. threshold >= 1 is uniform FedAvg.
+    It keeps the scale of the model, and is the plain mean where all clients agree. threshold >= 1 is uniform FedAvg. With
+    normalize_by="range" it is uniform FedAvg on all but about .3 % of the parameters, because a few with mu near 0 have by far the
+    largest cv; `record="server"` notes the share of each tensor as `high`.
     """
 
     pairs_first: ClassVar[bool] = False
     compares_all: ClassVar[bool] = False
 
-    def variation(self, sd: Tensor, mu: Tensor) -> Tensor:
-        return sd / mu.abs()
+    def check(self, method: PartLookup, work: Work) -> None:
+        if self.normalize_by == "range" and self.threshold < 1:
+            warnings.warn(
+                f"{self.name} (fedsa, fedpake) equals uniform FedAvg on nearly all parameters: about .3 % are high; "
+                "record='server' notes the share in this run, and normalize_by='rank' makes 1 - threshold of them high",
+                stacklevel=2,
+            )
 
     def micro_classes(self, d: Tensor, low: Tensor, top: Tensor) -> Tensor:
-        scaled = (d - low) / (top - low) if top > low else torch.zeros_like(d)
-        return (self.micro * scaled).ceil().clamp(1, self.micro).to(CLASS)
+        return _classes_in_range(d, low, top, self.micro)
 
     def alpha(self, counts: Tensor, modal: Tensor, high: int, share: Tensor) -> Tensor:
         alpha = counts.gather(1, modal) * share[:, None]
@@ -288,7 +318,10 @@ class NormalizedSkew(ParameterSkew):
 
 
 class LiteralSkew(ParameterSkew):
-    """Micro-classes as printed: class i for (i-1)/C < D <= i/C of the raw D; none (alpha 0) for D = 0 and D > 1."""
+    """Micro-classes as printed: class i for (i-1)/C < D <= i/C of the raw D; none (alpha 0) for D = 0 and D > 1.
+
+    alpha = count / `divisor`, count being the number of high parameters with the same modal micro-class in the macro-class.
+    """
 
     pairs_first: ClassVar[bool] = True
 
@@ -303,8 +336,12 @@ class LiteralSkew(ParameterSkew):
         raw = (self.micro * d).ceil()
         return torch.where(raw <= self.micro, raw, 0).to(CLASS)
 
-    def _printed(self, counts: Tensor, modal: Tensor, share: Tensor, divisor: float) -> Tensor:
-        return torch.where(modal > 0, counts.gather(1, modal) * share[:, None] / divisor, 0.0)
+    def divisor(self, high: int) -> int:
+        """Divisor of the counts of `high` parameters: S H (FedPake, eq. 11)."""
+        return self.macro * high
+
+    def alpha(self, counts: Tensor, modal: Tensor, high: int, share: Tensor) -> Tensor:
+        return torch.where(modal > 0, counts.gather(1, modal) * share[:, None] / self.divisor(high), 0.0)
 
 
 @part
@@ -327,9 +364,6 @@ class LiteralPake(LiteralSkew):
     def variation(self, sd: Tensor, mu: Tensor) -> Tensor:
         return sd / mu
 
-    def alpha(self, counts: Tensor, modal: Tensor, high: int, share: Tensor) -> Tensor:
-        return self._printed(counts, modal, share, self.macro * high)
-
 
 @part
 class LiteralSA(LiteralSkew):
@@ -338,11 +372,40 @@ class LiteralSA(LiteralSkew):
     name = "literal_sa"
     compares_all: ClassVar[bool] = False
 
-    def variation(self, sd: Tensor, mu: Tensor) -> Tensor:
-        return sd / mu.abs()
+    def divisor(self, high: int) -> int:
+        return self.macro * self.micro
 
-    def alpha(self, counts: Tensor, modal: Tensor, high: int, share: Tensor) -> Tensor:
-        return self._printed(counts, modal, share, self.macro * self.micro)
+
+@part
+class ConsistentSkew(LiteralSkew):
+    """The one reading that fits both papers: cv = sd / |mu| (FedSA, eq. 4), the rest as FedPake prints it (eq. 6, 8 and 11).
+
+    With normalize_by="range" few parameters are high. Where micro-classes of all clients are alike, ties decide the
+    macro-classes, as in `LiteralPake`, and the alphas sum to 1 if there are S of them.
+    """
+
+    compares_all: ClassVar[bool] = True
+
+
+@part
+class ScaledSkew(LiteralSkew):
+    """`ConsistentSkew` with squared deviations that are min-max scaled over the tensor before they are divided into micro-classes.
+
+    Micro-classes then differ, and clients with similar data find together. Each of the S macro-classes has a weight near 1 / S,
+    however many clients it has: groups of clients count alike. Clients are compared at the high parameters, as in FedSA, so that
+    their similarity is a share. normalize_by="rank" makes it act on 1 - threshold of the parameters.
+    """
+
+    compares_all: ClassVar[bool] = False
+
+    def micro_classes(self, d: Tensor, low: Tensor, top: Tensor) -> Tensor:
+        return _classes_in_range(d, low, top, self.micro)
+
+
+def _classes_in_range(d: Tensor, low: Tensor, top: Tensor, micro: int) -> Tensor:
+    """Micro-classes 1..C of equal width between `low` and `top`."""
+    scaled = (d - low) / (top - low) if top > low else torch.zeros_like(d)
+    return (micro * scaled).ceil().clamp(1, micro).to(CLASS)
 
 
 def _members(macro: list[list[int]], clients: int) -> Tensor:
