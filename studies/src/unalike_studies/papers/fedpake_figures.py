@@ -22,9 +22,9 @@ from unalike_studies.papers.parameter_skew import (
     NOTES,
     PAKE,
     PAPERS_OWN,
-    RULE,
-    RULE_SPEC,
     RULES,
+    SCALED,
+    SCALED_SPEC,
     SETTINGS,
     of,
 )
@@ -77,7 +77,7 @@ SKEW = Study(
     "Are parameters skewed over clients? Skewness, dispersion and squared deviations by round, and a map of the clients",
     FEDPAKE,
     _scales(
-        {"FedAvg": "fedavg", RULE: RULE_SPEC},
+        {"FedAvg": "fedavg", SCALED: SCALED_SPEC},
         DIVISIONS,
         CNN | NET | RECORDED,
         TINY | {"evaluate_every": 1},
@@ -102,7 +102,7 @@ SKEW = Study(
         ),
         Claim(
             f"Parameters deviate less from their mean over clients with FedPake than with FedAvg, {DIR}",
-            difference(_of_model("squared_deviation", DIR, RULE), _of_model("squared_deviation", DIR)),
+            difference(_of_model("squared_deviation", DIR, SCALED), _of_model("squared_deviation", DIR)),
             Below(),
             None,
             "squared deviation",
@@ -131,7 +131,7 @@ VALUES = Study(
     "Single parameters of the head at 20 clients after the first round, and each method's estimate of their centre",
     FEDPAKE,
     _scales(
-        ESTIMATORS | {UNIFORM: "fedavg + uniform", RULE: RULE_SPEC},
+        ESTIMATORS | {UNIFORM: "fedavg + uniform", SCALED: SCALED_SPEC},
         DIVISIONS,
         CNN | NET | FIRST_ROUND,
         TINY | FIRST_ROUND,
@@ -141,7 +141,7 @@ VALUES = Study(
     tuple(
         Claim(
             f"The rule's value lies closer to the main peak over the clients than the mean does, {setting}",
-            difference(VALUES_SHOWN.from_peak(RULE, setting), VALUES_SHOWN.from_peak(UNIFORM, setting)),
+            difference(VALUES_SHOWN.from_peak(SCALED, setting), VALUES_SHOWN.from_peak(UNIFORM, setting)),
             Below(),
             None,
             "standard deviations over clients",
@@ -199,7 +199,7 @@ PARAMETERS = {
 SWEPT = {
     PAKE: "fedpake(variant='literal', {}={})",
     NORMALIZED: "fedpake({}={})",
-    RULE: f"{RULE_SPEC[:-1]}, {{}}={{}})",
+    SCALED: f"{SCALED_SPEC[:-1]}, {{}}={{}})",
 }
 
 
@@ -211,7 +211,7 @@ SWEEP_METHODS: dict[str, str | Variant] = {
     UNIFORM: "fedavg + uniform",
     PAKE: RULES[PAKE],
     NORMALIZED: RULES[NORMALIZED],
-    RULE: RULE_SPEC,
+    SCALED: SCALED_SPEC,
 }
 SWEEP_METHODS |= {
     label: SWEPT[rule].format(field, value)
@@ -219,7 +219,7 @@ SWEEP_METHODS |= {
     for value in values
     if (label := _label(rule, parameter, value)) not in SWEEP_METHODS
 }
-BASE = {UNIFORM, PAKE, NORMALIZED, RULE}
+BASE = {UNIFORM, PAKE, NORMALIZED, SCALED}
 LITERAL = [label for label in SWEEP_METHODS if label.startswith(PAKE)]
 """The printed rule with all values of all parameters."""
 
@@ -233,7 +233,7 @@ SWEEP_CLAIMS = (
     *(
         Claim(
             f"A threshold of {value:g} is worse than 0.2",
-            _changed(RULE, "threshold", value),
+            _changed(SCALED, "threshold", value),
             Below(),
             remark="figure 6 of v1, without numbers",
         )
@@ -242,14 +242,14 @@ SWEEP_CLAIMS = (
     ),
     Claim(
         "A least similarity of 0.3 is worse than 0.2",
-        _changed(RULE, "similarity", 0.3),
+        _changed(SCALED, "similarity", 0.3),
         Below(),
         remark="figure 6 of v1, without numbers; fewer clients count",
     ),
     *(
         Claim(
             f"{parameter} = {value} is as good as 4",
-            _changed(RULE, parameter, value),
+            _changed(SCALED, parameter, value),
             Same(1),
             remark='"little influence", figure 6 of v1, without numbers',
         )

@@ -14,9 +14,12 @@ from unalike_studies.papers.parameter_skew import (
     NOTES,
     PAKE,
     PAPERS_OWN,
+    READINGS,
     REDUCED,
+    RULE,
     RULES,
     SA,
+    SCALED,
     SETTINGS,
     SMALL,
     SMOKE,
@@ -29,6 +32,7 @@ RANDOM_MICRO, RANDOM_MACRO = "FedPake, random micro-classes", "FedPake, random m
 METHODS: dict[str, str | Variant] = {
     **RULES,
     **{label: ABLATION_METHODS[label] for label in (RANDOM_MICRO, RANDOM_MACRO)},
+    **READINGS,
 }
 RECORDED: dict[str, Any] = {"record": "server", "rounds": 5, "evaluate_every": 2}
 """Three rounds are kept (2, 4 and 5): of more, clients would be averaged, and with them the macro-classes."""
@@ -62,11 +66,18 @@ def _share(text: str, quantity: Quantity, expects: Expectation, unit: str) -> Cl
 
 def _claims(setting: str) -> tuple[Claim, ...]:
     return (
-        _share(
-            f"{NORMALIZED}: less than 5 % of the parameters are high, {setting}",
-            recorded_mean(NORMALIZED, setting, "high", WHOLE_MODEL),
-            Near(0, 5),
-            "% of the parameters",
+        *(
+            _share(
+                f"{rule}: {text} of the parameters are high, {setting}",
+                recorded_mean(rule, setting, "high", WHOLE_MODEL),
+                expects,
+                "% of the parameters",
+            )
+            for rule, text, expects in (
+                (NORMALIZED, "less than 5 %", Near(0, 5)),
+                (RULE, "less than 5 %", Near(0, 5)),
+                (SCALED, "about 80 %", Near(80, 5)),
+            )
         ),
         _share(
             f"{PAKE}: in nearly all tensors the macro-classes have 14, 2, 2 and 2 clients, {setting}",
@@ -77,6 +88,11 @@ def _claims(setting: str) -> tuple[Claim, ...]:
         _sum(
             f"{PAKE}: its weights sum to 1 in nearly all tensors, {setting}",
             recorded_mean(PAKE, setting, "alpha_sum"),
+            Near(1, 0.1),
+        ),
+        _sum(
+            f"{SCALED}: its weights sum to 1 in nearly all tensors, {setting}",
+            recorded_mean(SCALED, setting, "alpha_sum"),
             Near(1, 0.1),
         ),
         _sum(

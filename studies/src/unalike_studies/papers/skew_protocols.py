@@ -16,8 +16,8 @@ from unalike_studies.papers.parameter_skew import (
     MISPRINTS,
     NOTES,
     PLACES,
-    RULE,
-    RULE_SPEC,
+    READINGS,
+    SCALED,
     SMOKE,
     TOY,
     sized,
@@ -25,9 +25,7 @@ from unalike_studies.papers.parameter_skew import (
 from unalike_studies.results import Results
 from unalike_studies.study import Layout, Scale, Study, Variant
 
-FEDAVG, TUNED = "FedAvg", "FedBABU, tuned heads"
-PAKE, BABU = "FedPake", "FedBABU"
-"""Rows of the papers' tables."""
+FEDAVG, PAKE, BABU = "FedAvg", "FedPake", "FedBABU"
 AVERAGED, OWN, LOCAL = "averaged statistics", "own statistics", "after local training"
 COLUMNS = {AVERAGED: "accuracy", OWN: "personal_accuracy", LOCAL: "local_accuracy"}
 """Protocol -> column: the shared model with averaged running statistics of BatchNorm, the shared model with those that each client
@@ -42,8 +40,8 @@ def _methods(rounds: int) -> dict[str, str | Variant]:
     once = {"buffers": "local", "protocol": "personal", "evaluate_every": rounds}
     return {
         FEDAVG: f"fedavg{STATISTICS}",
-        TUNED: Variant("fedbabu(tune='head')", once),
-        RULE: sized(RULE_SPEC, PLACES, STATISTICS),
+        BABU: Variant("fedbabu(tune='head')", once),
+        **{name: sized(spec, PLACES, STATISTICS) for name, spec in READINGS.items()},
     }
 
 
@@ -84,16 +82,16 @@ def less(first: BySetting, second: BySetting) -> BySetting:
 
 LEVELS: dict[str, BySetting] = {
     **{f"FedAvg, {protocol}": level(FEDAVG, column) for protocol, column in COLUMNS.items()},
-    "FedPake, own statistics": level(RULE, COLUMNS[OWN]),
-    TUNED: level(TUNED, "accuracy"),
+    "FedBABU, tuned heads": level(BABU, "accuracy"),
+    **{f"{rule}, own statistics": level(rule, COLUMNS[OWN]) for rule in READINGS},
 }
-AVG_AVERAGED, AVG_OWN, AVG_LOCAL, RULE_OWN, HEADS = LEVELS.values()
+AVG_AVERAGED, AVG_OWN, AVG_LOCAL, HEADS, *_ = LEVELS.values()
 GAINS: dict[str, BySetting] = {
     "FedAvg: own less averaged statistics": less(AVG_OWN, AVG_AVERAGED),
     "FedAvg: after local training less own statistics": less(AVG_LOCAL, AVG_OWN),
     "FedBABU's tuned heads less FedAvg, own statistics": less(HEADS, AVG_OWN),
-    "FedPake less FedAvg, own statistics": less(RULE_OWN, AVG_OWN),
-    "FedPake after local training less FedAvg, own statistics": less(level(RULE, COLUMNS[LOCAL]), AVG_OWN),
+    **{f"{rule} less FedAvg, own statistics": less(level(rule, COLUMNS[OWN]), AVG_OWN) for rule in READINGS},
+    f"{SCALED} after local training less FedAvg, own statistics": less(level(SCALED, COLUMNS[LOCAL]), AVG_OWN),
 }
 PRINTED = {method: {name: where.printed(method) for name, where in PLACES.items()} for method in (FEDAVG, PAKE, BABU)}
 PRINTED_GAINS = {
@@ -117,11 +115,12 @@ def _protocol_questions(setting: str) -> tuple[Claim, ...]:
     )
 
 
-def _better(row: str, quantity: BySetting, setting: str) -> Claim:
-    """The claim that a method is better than FedAvg, measured with own statistics; or worse, where its number is lower."""
-    published = PLACES[setting].gain(row)
+def _better(row: str, method: str, setting: str) -> Claim:
+    """The claim that a method, printed in this row, is better than FedAvg with own statistics; or worse, where it is lower."""
+    published, column = PLACES[setting].gain(row), "accuracy" if method == BABU else COLUMNS[OWN]
     word, expects = ("better", Above()) if published.value > 0 else ("worse", Below())
-    return Claim(f"{row} is {word} than FedAvg, {setting}", less(quantity, AVG_OWN)(setting), expects, published)
+    quantity = less(level(method, column), AVG_OWN)(setting)
+    return Claim(f"{method} is {word} than FedAvg, {setting}", quantity, expects, published)
 
 
 def _larger_batches(column: str) -> Quantity:
@@ -152,7 +151,9 @@ def _trend(severe: str, mild: str) -> Claim:
 LAYOUTS: tuple[Layout, ...] = (
     BesidePrinted("accuracy, %", LEVELS, PRINTED, FEDAVG, name="levels"),
     BesidePrinted("difference, points", GAINS, PRINTED_GAINS, "FedPake less FedAvg", name="gains"),
-    MethodTable("Mean accuracy of the last 2 evaluated rounds, averaged statistics, %", last=LAST),
+    MethodTable(
+        "Mean accuracy of the last 2 evaluated rounds, averaged statistics (FedBABU: tuned heads), %", last=LAST
+    ),
     MethodTable("The same with each client's own statistics, %", COLUMNS[OWN], last=LAST),
     MethodTable("The same after local training, %", COLUMNS[LOCAL], last=LAST),
     *(Curves(f"accuracy, {protocol}, %", column, name=column) for protocol, column in COLUMNS.items()),
@@ -193,14 +194,14 @@ STUDIES = (
         "skew-protocols",
         "FedAvg, FedBABU and FedPake with ResNet-18 in three protocols, in the settings of the largest printed gains",
         FEDPAKE,
-        _scales(CLAIMED, (FEDAVG, TUNED, RULE), (0, 1, 2), WITH_BATCHES),
+        _scales(CLAIMED, (FEDAVG, BABU, *READINGS), (0, 1, 2), WITH_BATCHES),
         (
             *(
                 claim
                 for setting in CLAIMED
                 for claim in (
-                    _better(PAKE, RULE_OWN, setting),
-                    _better(BABU, HEADS, setting),
+                    *(_better(PAKE, rule, setting) for rule in READINGS),
+                    _better(BABU, BABU, setting),
                     *_protocol_questions(setting),
                 )
             ),
@@ -220,9 +221,9 @@ STUDIES = (
         "fedpake-heterogeneity",
         "CIFAR-100, 20 clients, ResNet-18: FedAvg and FedPake from severe to mild label skew",
         FEDPAKE,
-        _scales(DEGREES, (FEDAVG, RULE), (0, 1, 2), {}),
+        _scales(DEGREES, (FEDAVG, SCALED), (0, 1, 2), {}),
         (
-            *(_better(PAKE, RULE_OWN, setting) for setting in DEGREES),
+            *(_better(PAKE, SCALED, setting) for setting in DEGREES),
             *(_trend(setting, DEGREES[-1]) for setting in DEGREES[:-1]),
         ),
         LAYOUTS,
@@ -232,7 +233,7 @@ STUDIES = (
         "skew-protocols-settings",
         "FedAvg, FedBABU and FedPake over the settings of the papers: which differences follow the printed gains?",
         FEDPAKE,
-        _scales(WITH_DATA, (FEDAVG, TUNED, RULE), (0,), {}, "; one seed, since what counts are the 13 settings"),
+        _scales(WITH_DATA, (FEDAVG, BABU, SCALED), (0,), {}, "; one seed, since what counts are the 13 settings"),
         (),
         LAYOUTS,
         f"{NOTE} A study of our own.",
