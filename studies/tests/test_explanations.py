@@ -133,15 +133,17 @@ def test_the_page_on_weight_shrinking_has_the_differences_of_the_ledger():
         assert shown == [f"{float(ours):.1f}", between, seeds, verdict], (name, claim)
 
 
-def test_the_page_of_findings_has_the_scores_of_both_benchmarks():
+def test_the_page_of_findings_has_the_scores_of_the_benchmarks():
     lines = (ROOT / "docs/explanation/findings.md").read_text().splitlines()
-    rows = [line.strip("| ").split(" | ") for line in lines if line.startswith(("| NIID-Bench", "| PFLlib"))]
-    names = {"NIID-Bench": "niid-bench-fashion", "PFLlib": "pfllib-fashion"}
+    rows = [
+        line.strip("| ").split(" | ") for line in lines if line.startswith(("| NIID-Bench", "| PFLlib", "| FLamby"))
+    ]
+    names = {"NIID-Bench": "niid-bench-fashion", "PFLlib": "pfllib-fashion", "FLamby": "flamby-heart"}
     scores = {benchmark: _rows(name) for benchmark, name in names.items()}
-    assert len(rows) == 9
+    assert len(rows) == 14
     for benchmark, setting, method, published, ours in rows:
         found = study(names[benchmark])
         place = list(found.scale("small").settings).index(setting)
         assert scores[benchmark][method][place] == ours, (benchmark, setting, method)
-        printed = found.layouts[0].published[method, setting]
+        printed = found.layouts[0].published.get((method, setting), "-")
         assert printed.replace(" (paper)", "") == published.removesuffix(" *")

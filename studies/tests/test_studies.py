@@ -429,12 +429,12 @@ def test_every_claim_is_about_cells_that_exist(name):
     """With a made-up result in every cell, each claim has as many values as there are seeds."""
     for scale in ("small", "paper"):
         cells = study(name).scale(scale).cells
-        measured = ("accuracy", "local_accuracy", "personal_accuracy", "rmse", "loss", "train_loss")
+        measured = ("accuracy", "server_accuracy", "local_accuracy", "personal_accuracy", "rmse", "loss", "train_loss")
         of_classes = (CLASS_ACCURACY + character for character in CONFUSED)
         columns = {c: [0.0, 0.25, 0.5] for c in (*measured, "seconds", *of_classes)}
         series = [{"quantity": q, "values": v} for q, v in RECORDED.items()] + COSINES + ENTRIES
         more = {"recorded": {"rounds": [1, 2, 3], "series": series}, "label_counts": [[2, 2], [4, 0], [0, 3]]}
-        more |= {"clients": {"accuracy": [0.5, 0.7]}}
+        more |= {"clients": {"accuracy": [0.5, 0.7]}, "curves": [[0.5] * 10] * 5}
         more["transport"] = [[0.0, 1.0, 2.0], [1.0, 0.0, 1.5], [2.0, 1.5, 0.0]]
         found = tuple(
             CellResult(
@@ -454,7 +454,7 @@ def test_unknown_study_is_answered_with_the_nearest_names():
 def test_committed_results_are_readable_and_belong_to_their_studies():
     """One file a study and scale; no verdict of the ledger rests on anything else than a stored result."""
     folders = {path.parent for path in (ROOT / FOLDER).glob("*/*/*.parquet")}
-    assert len(folders) == 65
+    assert len(folders) == 67
     for folder in folders:
         cells = study(folder.parent.name).scale(folder.name).cells
         assert digests(folder) <= {cell.digest for cell in cells}, "run `unalike study gather`"

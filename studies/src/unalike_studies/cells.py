@@ -23,7 +23,11 @@ from unalike.metrics.metrics import Custom
 from unalike.runtime.records.recording import Recording
 from unalike.runtime.records.run_directory import digest
 from unalike.runtime.run_config import RunConfig, prepare_run
+from unalike_studies import flamby_heart_rows
 from unalike_studies.pretraining import pretrained
+
+DATA = (flamby_heart_rows,)
+"""The modules of studies that register data sets when they are imported."""
 
 Options = Mapping[str, Any]
 
@@ -46,17 +50,18 @@ RUN = (
 )
 """Options of `ua.run`."""
 OPTIONS = (
-    *("data", "proxy", "proxy_imbalance", "pretrain", "partition", "work"),
+    *("data", "server_data", "proxy", "proxy_imbalance", "pretrain", "partition", "work"),
     *("client_curves", "class_accuracy", "histogram", "transport"),
     *DIVISION,
     *RUN,
 )
-"""Options of a cell. `work` is a mapping of the arguments of `ua.Work`; `{seed}` in `data` stands for the seed; `proxy` is the
-share of the test samples that the server learns from, or "test": those that also test, and `proxy_imbalance` their long tail;
-`pretrain` has the arguments of `pretrained`; with `client_curves`, a result keeps this column of every client for all evaluated
-rounds; with `class_accuracy`, the accuracy on each class is measured; with `histogram`, a result keeps one of the final
-parameters (`limit`, `bins`); with `transport`, the cost of optimal transport between every two clients (`samples`, the number that
-counts of each client); with `record`, the recorded numbers (`recorded_numbers.py`), not the clients' parameters."""
+"""Options of a cell. `work` is a mapping of the arguments of `ua.Work`; `{seed}` in `data` and `server_data` stands for the seed;
+`server_data` is the data set whose test samples the server has, unless they are those of `data`; `proxy` is the share of the test
+samples that the server learns from, or "test": those that also test, and `proxy_imbalance` their long tail; `pretrain` has the
+arguments of `pretrained`; with `client_curves`, a result keeps this column of every client for all evaluated rounds; with
+`class_accuracy`, the accuracy on each class is measured; with `histogram`, a result keeps one of the final parameters (`limit`,
+`bins`); with `transport`, the cost of optimal transport between every two clients (`samples`, the number that counts of each
+client); with `record`, the recorded numbers (`recorded_numbers.py`), not the clients' parameters."""
 
 CLASS_ACCURACY = "accuracy_of_"
 """Prefix of the columns with the accuracy on one class."""
@@ -94,7 +99,7 @@ class StudyCell:
             raise UnalikeError(
                 f"record={options['record']!r}: a study keeps numbers, no parameters; leave out clients(...)"
             )
-        data = _load(str(options["data"]).replace("{seed}", str(self.seed)), data_dir)
+        data = self._load("data", data_dir)
         data, proxy = _server_samples(data, options, self.seed)
         work, run = Work(**options.get("work", {})), {name: options[name] for name in RUN if name in options}
         if "pretrain" in options:
@@ -104,16 +109,21 @@ class StudyCell:
         division = {name: options[name] for name in DIVISION if name in options}
         division.setdefault("clients", usual_clients(options["partition"]))
         population = divide(data, options["partition"], seed=self.seed, **division)
+        tested = self._load("server_data", data_dir) if "server_data" in options else data
         return prepare_run(
             self.spec,
             population,
             seed=self.seed,
             work=work,
-            test=data.test if "server" in options.get("protocol", ()) else None,
+            test=tested.test if "server" in options.get("protocol", ()) else None,
             proxy=proxy,
             metrics=_class_accuracies(data.classes or []) if options.get("class_accuracy") else None,
             **run,
         )
+
+    def _load(self, option: str, data_dir: str | Path | None) -> Dataset:
+        """The data set that an option names."""
+        return _load(str(self.options[option]).replace("{seed}", str(self.seed)), data_dir)
 
 
 def merged(*layers: Options) -> dict[str, Any]:

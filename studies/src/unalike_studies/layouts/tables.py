@@ -91,6 +91,34 @@ class ClientSpread:
 
 
 @dataclass(frozen=True)
+class ClientTable:
+    """One row per method, one column per client: means and deviations over seeds, in the last evaluated round.
+
+    `published` has a method's published numbers, one a client, which stand in a row of their own.
+    """
+
+    title: str
+    clients: tuple[str, ...]
+    column: str = "accuracy"
+    scale: float = 100
+    published: Mapping[str, Sequence[float]] = field(default_factory=dict)
+
+    def table(self, results: Results) -> list[list[str]]:
+        """The rows of the table, its heading first."""
+        rows = [["method", *self.clients]]
+        entry = MethodTable(self.title, scale=self.scale).entry
+        for method in results.methods:
+            cells = [cell for cell in results.cells if cell.method == method]
+            of = [dict(zip(cell.clients.get("client", []), cell.clients.get(self.column, []))) for cell in cells]
+            values = [[score[client] for score in of if score.get(client) is not None] for client in self.clients]
+            if any(values):
+                rows.append([method, *map(entry, values)])
+                if method in self.published:
+                    rows.append([f"{method}, published", *(f"{number:.2f}" for number in self.published[method])])
+        return rows
+
+
+@dataclass(frozen=True)
 class Costs:
     """One row per method and setting, means over seeds.
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from itertools import product
 
-from unalike_studies.claim_verdicts import Above, Near, Same
+from unalike_studies.claim_verdicts import Above, Expectation, Near, Same
 from unalike_studies.claims import Claim, Quantity, best, difference, question, score
 from unalike_studies.layouts.figures import Curves
 from unalike_studies.layouts.tables import MethodTable
+from unalike_studies.published import Printed
 from unalike_studies.study import Scale, Study
 
 PAPER = "Li, Diao, Chen, He: Federated Learning on Non-IID Data Silos: An Experimental Study, ICDE 2022, table 3"
@@ -38,21 +39,22 @@ DIVISIONS = {
     "quantity 0.5": {"partition": "quantity(beta=0.5)"},
     "1 class": {"partition": "classes(k=1)"},
 }
+BEST_PROX = "FedProx with the best of four mu"
+"""Chosen by the test accuracy, as in the paper."""
 FLOWER = {
-    "FedAvg": {"Dir(0.5)": "88.4", "1 class": "10.0", "2 classes": "81.0", "3 classes": "83.2"},
-    "SCAFFOLD": {"Dir(0.5)": "88.4", "1 class": "10.0", "2 classes": "10.0", "3 classes": "84.2"},
-    "FedNova": {"Dir(0.5)": "88.1", "1 class": "11.1", "2 classes": "70.5", "3 classes": "83.2"},
+    "FedAvg": {"Dir(0.5)": 88.4, "1 class": 10.0, "2 classes": 81.0, "3 classes": 83.2},
+    "SCAFFOLD": {"Dir(0.5)": 88.4, "1 class": 10.0, "2 classes": 10.0, "3 classes": 84.2},
+    "FedNova": {"Dir(0.5)": 88.1, "1 class": 11.1, "2 classes": 70.5, "3 classes": 83.2},
+    BEST_PROX: {"Dir(0.5)": 88.6, "1 class": 38.0, "2 classes": 78.8, "3 classes": 82.5},
 }
-FLOWER_PROX = {"1 class": 38.0, "2 classes": 78.8, "3 classes": 82.5}
-"""Of the best of four mu, chosen by the test accuracy."""
-PUBLISHED = {(method, setting): text for method, row in FLOWER.items() for setting, text in row.items()}
+PUBLISHED = {(method, setting): str(number) for method, row in FLOWER.items() for setting, number in row.items()}
 PUBLISHED["FedAvg", "noise 0.1"] = "89.1 ± 0.3 (paper)"
 
 REPEATED = "Flower's baseline niid_bench, which repeats table 3"
 
 CLASSES = ("2 classes", "1 class", "3 classes")
 """The divisions of which claims are about all methods; those about the others are about FedAvg."""
-JUDGED = {name: DIVISIONS[name] for name in (*CLASSES, "Dir(0.5)", "noise 0.1")}
+JUDGED = {name: DIVISIONS[name] for name in ("2 classes", "Dir(0.5)", "noise 0.1", "1 class", "3 classes")}
 FASHION = {"data": "fashion_mnist", "clients": 10, "model": "lenet", "rounds": 50, "work": WORK, **PUBLISHED_TEST}
 TOY = {
     "data": "digits",
@@ -65,116 +67,73 @@ TOY = {
 
 
 def _last(method: str, setting: str) -> Quantity:
+    if method == BEST_PROX:
+        return best(*(score(name, setting, last=1) for name in PROX))
     return score(method, setting, last=1)
 
 
-def _best_prox(setting: str) -> Quantity:
-    return best(*(_last(method, setting) for method in PROX))
+def _repeated(method: str, setting: str) -> Printed:
+    number = FLOWER[method][setting]
+    return Printed(number, f"{number}, Flower's table")
 
 
-def _above(method: str, setting: str) -> Claim:
-    """A method is better than FedAvg, by the difference of Flower's numbers."""
-    of = FLOWER_PROX[setting] if method == "FedProx" else float(FLOWER[method][setting])
-    gain = round(of - float(FLOWER["FedAvg"][setting]), 1)
-    quantity = _best_prox(setting) if method == "FedProx" else _last(method, setting)
+def _level(method: str, setting: str, margin: float, remark: str = "") -> Claim:
+    """A method has the accuracy of Flower's repetition."""
     return Claim(
-        f"{method}{' with the best of four mu' if method == 'FedProx' else ''} is better than FedAvg, {setting} a client",
-        difference(quantity, _last("FedAvg", setting)),
-        Above(gain),
-        f"{gain}",
+        f"{method} has the accuracy of Flower's repetition, {setting}",
+        _last(method, setting),
+        Near(margin=margin),
+        _repeated(method, setting),
+        "accuracy, %",
+        remark=remark,
         source=REPEATED,
     )
 
 
+def _gap(text: str, better: tuple[str, str], worse: tuple[str, str], expects: Expectation) -> Claim:
+    """A statement about the difference of two entries (method, setting) of Flower's repetition."""
+    difference_of = difference(_last(*better), _last(*worse)), expects, _repeated(*better) - _repeated(*worse)
+    return Claim(text, *difference_of, source=REPEATED)
+
+
+DRAWN = "the partition is drawn at random, and so differs between seeds by several points"
 FASHION_CLAIMS = (
     Claim(
         "FedAvg reaches the published accuracy with noisy inputs (noise 0.1)",
         _last("FedAvg", "noise 0.1"),
-        Near(89.1, 1.0),
-        "89.1 ± 0.3",
+        Near(margin=1.0),
+        Printed(89.1, "89.1 ± 0.3, table 3"),
         "accuracy, %",
         remark="the authors' code draws noise anew in every epoch, and adds that of all parties to the test samples; "
         "here it is drawn once, and test samples have none",
     ),
-    Claim(
-        "FedAvg reaches the accuracy of Flower's repetition with two classes a client",
-        _last("FedAvg", "2 classes"),
-        Near(81.0, 5.0),
-        "81.0",
-        "accuracy, %",
-        remark="the partition is drawn at random, and so differs between seeds by several points",
-        source=REPEATED,
-    ),
-    Claim(
-        "FedAvg reaches the accuracy of Flower's repetition with Dir(0.5)",
-        _last("FedAvg", "Dir(0.5)"),
-        Near(88.4, 1.5),
-        "88.4",
-        "accuracy, %",
-        source=REPEATED,
-    ),
-    Claim(
+    _level("FedAvg", "2 classes", 5.0, DRAWN),
+    _level("FedAvg", "Dir(0.5)", 1.5),
+    _level("FedAvg", "3 classes", 3.0, DRAWN),
+    *(_level(method, "1 class", 2.0, "chance is 10") for method in ("FedAvg", "SCAFFOLD", "FedNova")),
+    _gap(
         "Two classes a client cost FedAvg accuracy, compared with Dir(0.5)",
-        difference(_last("FedAvg", "Dir(0.5)"), _last("FedAvg", "2 classes")),
-        Above(7.4),
-        "7.4",
-        source=REPEATED,
-    ),
-    Claim(
-        "FedNova is worse than FedAvg with two classes a client",
-        difference(_last("FedAvg", "2 classes"), _last("FedNova", "2 classes")),
-        Above(10.5),
-        "10.5",
-        source=REPEATED,
-    ),
-    Claim(
-        "SCAFFOLD is worse than FedAvg with two classes a client",
-        difference(_last("FedAvg", "2 classes"), _last("SCAFFOLD", "2 classes")),
-        Above(71.0),
-        "71.0",
-        source=REPEATED,
-    ),
-    Claim(
-        "FedProx with the best of four mu is as good as FedAvg with two classes a client",
-        difference(_best_prox("2 classes"), _last("FedAvg", "2 classes")),
-        Same(2.2),
-        "-2.2",
-        remark="mu is chosen by the test accuracy, as in the paper",
-        source=REPEATED,
+        ("FedAvg", "Dir(0.5)"),
+        ("FedAvg", "2 classes"),
+        Above(),
     ),
     *(
-        Claim(
-            f"{method} learns nothing with one class a client: its accuracy is that of Flower's repetition",
-            _last(method, "1 class"),
-            Near(float(FLOWER[method]["1 class"]), 2.0),
-            FLOWER[method]["1 class"],
-            "accuracy, %",
-            source=REPEATED,
+        _gap(
+            f"{method} is worse than FedAvg with two classes a client",
+            ("FedAvg", "2 classes"),
+            (method, "2 classes"),
+            Above(),
         )
-        for method in FLOWER
+        for method in ("FedNova", "SCAFFOLD")
     ),
-    _above("FedProx", "1 class"),
-    Claim(
-        "FedAvg reaches the accuracy of Flower's repetition with three classes a client",
-        _last("FedAvg", "3 classes"),
-        Near(83.2, 3.0),
-        "83.2",
-        "accuracy, %",
-        remark="the partition is drawn at random, and so differs between seeds",
-        source=REPEATED,
-    ),
-    _above("SCAFFOLD", "3 classes"),
     *(
-        Claim(
-            f"{name} is as good as FedAvg with three classes a client",
-            difference(quantity, _last("FedAvg", "3 classes")),
-            Same(1.0),
-            published,
-            source=REPEATED,
-        )
-        for name, quantity, published in (
-            ("FedProx with the best of four mu", _best_prox("3 classes"), "-0.7"),
-            ("FedNova", _last("FedNova", "3 classes"), "0.0"),
+        _gap(f"{method} is {word} FedAvg, {setting}", (method, setting), ("FedAvg", setting), expects)
+        for method, setting, word, expects in (
+            (BEST_PROX, "2 classes", "as good as", Same(2.2)),
+            (BEST_PROX, "1 class", "better than", Above()),
+            (BEST_PROX, "3 classes", "as good as", Same(1.0)),
+            ("FedNova", "3 classes", "as good as", Same(1.0)),
+            ("SCAFFOLD", "3 classes", "better than", Above()),
         )
     ),
 )
