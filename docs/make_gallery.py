@@ -33,6 +33,7 @@ BUBBLES: dict[str, tuple[Dataset, str, int | None]] = {
     "even": (TEN, "even(size=600)", 20),
     "mixture": (balanced(10, 6000), "mixture(zipf_more=5, zipf_less=5, even_more=5, even_less=5)", None),
     "clusters": (LETTERS, "clusters(groups=(10, 26, 26), size=2500)", 20),
+    "halves": (TEN, "halves", 12),
     "natural": (TEN, "natural(column='ward')", None),
     "domains": (TEN, "domains(column='domain')", 12),
     "synthetic": (load("synthetic(alpha=1.0, beta=1.0)"), "natural", None),

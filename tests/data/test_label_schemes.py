@@ -3,6 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import unalike as ua
 from unalike._utils.errors import UnalikeError
 from unalike.data import partition_labels
 
@@ -28,7 +29,15 @@ def test_scheme_gives_every_sample_to_exactly_one_client(spec):
 
 @pytest.mark.parametrize(
     "spec",
-    [*EXACT, "zipf(size=200)", "zipf(size=200, order='swap')", "even(size=50)", "zipf_less", "mixture(even_less=20)"],
+    [
+        *EXACT,
+        "halves",
+        "zipf(size=200)",
+        "zipf(size=200, order='swap')",
+        "even(size=50)",
+        "zipf_less",
+        "mixture(even_less=20)",
+    ],
 )
 def test_scheme_with_same_seed_gives_same_partition(spec):
     first, again, other = (partition_labels(spec, LABELS, clients=20, seed=seed) for seed in (3, 3, 4))
@@ -71,6 +80,38 @@ def test_clusters_given_as_number_have_ranges_of_equal_width():
     for mistake in ("groups=0", "groups=11", "size=0", "size=-5"):
         with pytest.raises(UnalikeError, match="clusters: found"):
             partition_labels(f"clusters({mistake})", labels, clients=12)
+
+
+def test_halves_are_two_groups_with_half_of_the_classes_and_one_with_all():
+    """Figure 5 of FedLWS: 12 clients, four of each kind, 500 samples each."""
+    parts = partition_labels("halves", LABELS, clients=12)
+    held = [set(np.unique(LABELS[part]).tolist()) for part in parts]
+    assert held == [set(range(5))] * 4 + [set(range(5, 10))] * 4 + [set(range(10))] * 4
+    assert set(sizes(parts)) == {500} and np.array_equal(np.sort(np.concatenate(parts)), np.arange(len(LABELS)))
+    everyone = ua.partition(ua.load("digits"), "halves", clients=6)
+    assert list(everyone.clusters) == [0, 0, 1, 1, 2, 2]
+
+
+@given(
+    counts=st.lists(st.integers(1, 60), min_size=2, max_size=7), clients=st.integers(3, 9), seed=st.integers(0, 10**6)
+)
+def test_halves_have_equal_sizes_and_repeat_no_sample(counts, clients, seed):
+    labels = np.repeat(np.arange(len(counts)), counts)
+    half, groups = (len(counts) + 1) // 2, np.bincount(np.arange(clients) * 3 // clients)
+    share = sum(counts[:half]) / len(labels)
+    most = min(
+        sum(counts[:half]) / (groups[0] + groups[2] * share), sum(counts[half:]) / (groups[1] + groups[2] * (1 - share))
+    )
+    if most < 1:
+        with pytest.raises(UnalikeError, match=r"halves: .* samples are too few|expected a sample for each"):
+            partition_labels("halves", labels, clients, seed)
+        return
+    parts = partition_labels("halves", labels, clients, seed)
+    assert set(sizes(parts)) == {int(most)} and len(np.unique(np.concatenate(parts))) == clients * int(most)
+    for k, part in enumerate(parts):
+        ranges = ((0, half), (half, len(counts)), (0, len(counts)))
+        low, end = ranges[3 * k // clients]
+        assert ((low <= labels[part]) & (labels[part] < end)).all()
 
 
 def test_quantity_sizes_have_dirichlet_variance_and_labels_stay_mixed():
@@ -176,6 +217,7 @@ def test_dirichlet_alpha_limits_are_iid_and_one_client_per_class():
         ("dirichlet", 5, "alpha"),
         ("pathological(classes=11)", 5, "1 to the 10 classes"),
         ("pathological(classes=2, least=-4)", 5, "found least=-4"),
+        ("halves", 2, "found 2 clients and 10 classes, expected 3 and 2"),
         ("pathological(classes=2)", 4, "leaves 2 of 10 classes to no client"),
         ("zipf(size=9)", 5, "size=9, expected at least one sample for each of the 10 classes"),
         ("zipf(order='sorted')", 5, "unknown order 'sorted'"),

@@ -1,4 +1,4 @@
-"""Schemes by labels and by sizes: `iid`, `dirichlet`, `pathological`, `shards`, `classes`, `quantity`, `clusters`."""
+"""Schemes by labels and by sizes: `iid`, `dirichlet`, `pathological`, `shards`, `classes`, `quantity`, `clusters`, `halves`."""
 
 from __future__ import annotations
 
@@ -216,3 +216,34 @@ def clusters(
         mixed = rng.permutation(np.concatenate(rows[end - widths[g] : end]))
         owned += [part[:size] for part in np.array_split(mixed, (member == g).sum())]
     return Division(owned, clusters=member)
+
+
+@registry.register("halves")
+def halves(labels: np.ndarray, clients: int, rng: np.random.Generator) -> Division:
+    """Three groups of clients of equal size: with the first half of the classes, with the second half, and with all classes.
+
+    Client k of K belongs to group floor(3 k / K), and the groups are the `clusters`. All clients hold the same number of samples,
+    the largest that both halves suffice for; every sample is used at most once. A client's classes are as frequent as in the data.
+
+    Source: the FedLWS paper, figure 5, with 12 clients. Limit: with halves of N / 2 samples and 3 groups of K / 3 clients, each
+    holds N / K samples and every sample is used.
+
+    Raises:
+        UnalikeError: There are fewer than 3 clients or 2 classes, or too few samples for one each.
+    """
+    rows = by_class(labels)
+    if clients < 3 or len(rows) < 2:
+        raise UnalikeError(f"halves: found {clients} clients and {len(rows)} classes, expected 3 and 2 or more")
+    half = (len(rows) + 1) // 2
+    member = np.arange(clients) * 3 // clients
+    first, second, everyone = np.bincount(member)
+    pools = [rng.permutation(np.concatenate(part)) for part in (rows[:half], rows[half:])]
+    shares = [len(pool) / len(labels) for pool in pools]
+    size = int(min(len(pool) / (n + everyone * s) for pool, n, s in zip(pools, (first, second), shares)))
+    if not size:
+        raise UnalikeError(f"halves: {len(labels)} samples are too few for {clients} clients: lower clients")
+    mixed = round(size * everyone * shares[0])
+    taken = [mixed, size * everyone - mixed]
+    parts = [(pool[n:], k) for pool, n, k in zip(pools, taken, (first, second))]
+    parts.append((rng.permutation(np.concatenate([pool[:n] for pool, n in zip(pools, taken)])), everyone))
+    return Division([part[i * size : (i + 1) * size] for part, k in parts for i in range(k)], clusters=member)
