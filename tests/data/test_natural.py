@@ -1,5 +1,9 @@
 """Data sets that are divided by nature: their samples, owners and labels are those of the published tables."""
 
+import gzip
+import hashlib
+import os
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -7,7 +11,9 @@ import torch
 
 from unalike._utils.errors import UnalikeError
 from unalike.data import load, partition
-from unalike.data.sources.natural import HEART_DISEASE
+from unalike.data.sources import natural
+from unalike.data.sources.natural import HEART_DISEASE, TABLES, NaturalTable
+from unalike.data.sources.registry import registry
 
 HOSPITALS = {"Cleveland": 303, "Hungary": 294, "Switzerland": 123, "VA Long Beach": 200}
 
@@ -41,3 +47,93 @@ def test_heart_disease_is_divided_by_hospital_unless_another_partition_is_named(
 def test_heart_disease_takes_no_options():
     with pytest.raises(UnalikeError, match=r"it takes heart_disease\(\)"):
         load("heart_disease", target="chol")
+
+
+def table_file(folder, rows, name="mine"):
+    """A CSV file, and its checksum."""
+    text = pd.DataFrame(rows).to_csv(index=False).encode()
+    (folder / f"{name}.csv.gz").write_bytes(gzip.compress(text))
+    return hashlib.sha256(text).hexdigest()
+
+
+def rows_of(target):
+    """Twenty rows of two owners with a target."""
+    return {"size": np.arange(20.0) ** 2, "owner": ["north", "south"] * 10, "outcome": target}
+
+
+def test_a_natural_table_has_its_positive_class_last_and_amounts_in_its_unit(tmp_path):
+    words = ["bad", "good", "good", "good"] * 5
+    table = NaturalTable("", "outcome", "owner", "", table_file(tmp_path, rows_of(words)), positive="bad")
+    data = table.read("mine", tmp_path)
+    assert (
+        data.classes == ["good", "bad"]
+        and data.merged()[1].sum() == 5
+        and set(data.groups["owner"]) == {"north", "south"}
+    )
+    plain = load(tmp_path / "mine.csv.gz", target="outcome", group="owner")
+    assert torch.equal(data.merged()[1], 1 - plain.merged()[1]) and torch.equal(data.merged()[0], plain.merged()[0])
+    amounts = np.arange(20) * 1000
+    table = NaturalTable("", "outcome", "owner", "", table_file(tmp_path, rows_of(amounts)), amount=1000)
+    data = table.read("mine", tmp_path)
+    assert data.task.name == "regression" and sorted(data.merged()[1].tolist()) == list(range(20))
+
+
+def test_a_natural_table_that_is_missing_or_another_one_is_refused_with_its_source_and_checksum(tmp_path):
+    table = NaturalTable("", "outcome", "owner", "rows of a package (MIT)", "0" * 64)
+    with pytest.raises(
+        UnalikeError, match=rf"found no mine\.csv\.gz in .*rows of a package \(MIT\); SHA-256 .*{'0' * 64}"
+    ):
+        table.read("mine", tmp_path)
+    with pytest.raises(UnalikeError, match="UNALIKE_DATA names no folder"):
+        table.read("mine", None)
+    (tmp_path / "natural").mkdir()
+    checksum = table_file(tmp_path / "natural", rows_of([1, 2] * 10))
+    with pytest.raises(UnalikeError, match=f"checksum {checksum}. Expected: rows of a package"):
+        table.read("mine", tmp_path)
+
+
+SIZES = {
+    "flights": (65470, 16),
+    "covid_testing": (15223, 88),
+    "pancreatitis": (602, 4),
+    "math_achievement": (7185, 160),
+    "chemistry_grades": (31022, 131),
+    "lecture_ratings": (73421, 14),
+    "loans": (9857, 50),
+    "house_prices": (2930, 28),
+    "smartwatch": (2369, 10),
+}
+
+
+@pytest.mark.skipif("UNALIKE_DATA" not in os.environ, reason="UNALIKE_DATA names no folder of data files")
+@pytest.mark.parametrize("name", SIZES)
+def test_published_natural_data_have_their_rows_and_owners(name):
+    try:
+        data = load(name)
+    except UnalikeError as error:
+        if "found no" in str(error):
+            pytest.skip(str(error))
+        raise
+    owners = next(iter(data.groups.values()))
+    assert (len(owners), len(set(owners))) == SIZES[name] and torch.isfinite(data.merged()[0]).all()
+    assert data.classes is None or len(data.classes) == 7 or data.merged()[1].float().mean() < 0.5
+
+
+def test_every_natural_data_set_has_a_size_here():
+    assert {*SIZES} == {*TABLES, "smartwatch"} and {*SIZES} <= {*registry}
+
+
+def test_smartwatch_keeps_recordings_whole_and_scales_each_channel_by_its_training_windows(tmp_path, monkeypatch):
+    rng = np.random.default_rng(0)
+    recording = np.repeat(np.arange(20, dtype=np.uint8), 3)
+    arrays = {"x": rng.normal(3, 2, (60, 100, 6)).astype(np.float32), "y": recording % 2, "recording": recording}
+    path = tmp_path / "smartwatch.npz"
+    np.savez(path, **arrays, subject=recording % 4, side=recording % 2, classes=np.array(["PEN", "ROW"]))
+    monkeypatch.setattr(natural, "found", lambda *asked: path)
+    data = load("smartwatch", tmp_path)
+    train = len(data.train[1])
+    owners = data.groups["recording"]
+    assert train == 48 and not set(owners[:train]) & set(owners[train:]) and data.input_shape == (1, 100, 6)
+    assert data.train[0].mean((0, 1, 2)).numpy() == pytest.approx(0, abs=1e-4)
+    assert data.train[0].std((0, 1, 2)).numpy() == pytest.approx(1, abs=1e-3)
+    assert next(iter(data.groups)) == "subject"

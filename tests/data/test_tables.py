@@ -2,6 +2,7 @@
 
 import datetime
 import json
+import warnings
 from decimal import Decimal
 
 import numpy as np
@@ -322,3 +323,33 @@ def test_text_length_zero_raises(tmp_path):
     (tmp_path / "t.csv").write_text("t,y\n" + "".join(f"w{i % 3},{'ab'[i % 2]}\n" for i in range(20)))
     with pytest.raises(UnalikeError, match=r"t\.csv: length=0: "):
         load(tmp_path / "t.csv", target="y", text="t", length=0)
+
+
+@pytest.mark.parametrize(
+    ("values", "task", "classes", "message"),
+    [
+        (
+            [0.0, 1.0, 1.0] * 4,
+            "classification",
+            ["0", "1"],
+            r"holds 0\.0, 1\.0, read as classes; if they are amounts, write --reg",
+        ),
+        (
+            [1.0, 2.0, 3.0] * 4,
+            "regression",
+            None,
+            r"holds 1\.0, 2\.0, 3\.0, read as amounts; if they are classes, write",
+        ),
+    ],
+)
+def test_whole_numbers_with_decimals_say_how_they_are_read(tmp_path, values, task, classes, message):
+    file = tmp_path / "visits.csv"
+    pd.DataFrame({"size": np.arange(12) ** 2, "died": values}).to_csv(file, index=False)
+    with pytest.warns(UserWarning, match=message):
+        data = load(file, target="died")
+    assert (data.task.name, data.classes) == (task, classes)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert load(file, target="died", regression=True).task.name == "regression"
+        pd.DataFrame({"size": np.arange(12) ** 2, "died": np.arange(12) / 2}).to_csv(file, index=False)
+        assert load(file, target="died").task.name == "regression"

@@ -79,6 +79,13 @@ def test_tuning_and_decision_go_by_the_objective(tune, objective):
     assert scores["local_finetune"] == pytest.approx(table.loc["local_finetune", column])
 
 
+def test_the_decision_is_among_all_methods_that_the_table_ranks(tune):
+    """fedprox(mu=0) repeats fedavg; local_only has no shared model, and its personal models are ranked and judged."""
+    found = tune(["fedavg", "fedprox(mu=0.0)", "local_only"], objective="accuracy", trials=1)
+    assert {one.method for one in found.ranking if one.rank_after} == {"fedavg", "fedprox(mu=0.0)", "local_only"}
+    assert "Nothing to decide" not in found.findings[0] and "local_only" in found.decision.verdicts
+
+
 def test_regression_is_tuned_downwards():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(120, 3)).astype(np.float32)

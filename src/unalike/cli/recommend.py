@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,7 +27,7 @@ def command(
     clients: data_flags.DataFlags,
     seed: int,
     training: dict[str, Any],
-    asked: dict[str, str],
+    asked: dict[str, Any],
     work: Any,
     out: Annotated[Path | None, typer.Option(help="Write the page and the numbers into this folder.")] = None,
 ) -> None:
@@ -66,8 +67,11 @@ def command(
         print(f"note: {note}")
     specs = ["fedavg", *(one.spec for one in recommendation.short_list)]
     if len(specs) > 1:
-        same = {"method": specs} | options
-        objective = asked["objective"]
+        metric = asked["metric"]
+        same = {"method": specs} | options | {"metric": metric}
+        objective = {"accuracy": metric or "accuracy"}.get(asked["objective"], asked["objective"])
+        if work.lr == type(work)().lr:  # not chosen: the rate that was best most often for the first method
+            work = replace(work, lr=recommendation.short_list[0].rate)
         goal = {"objective": objective if asked["candidates"] == "shared" else f"personal_{objective}"}
         seeds = write_seeds([seed, seed + 1, seed + 2]) if seed else None
         compared = same | {"seed": None, "seeds": seeds}

@@ -405,6 +405,10 @@ class RecommendationOptions:
     objective: Annotated[
         str, Help("Score to recommend by: accuracy, or worst_decile, that of the worst tenth of the clients.")
     ] = "accuracy"
+    metric: Annotated[
+        str | None,
+        Help("Metric that the printed comparison decides by, such as roc_auc. The stored runs have accuracies alone."),
+    ] = None
 
 
 @dataclass(frozen=True)

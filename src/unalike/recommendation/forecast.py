@@ -28,7 +28,8 @@ class Forecaster:
 
         w_t(x) = mean over trees of [t is in the leaf of x] / (tasks in this leaf),
 
-    and the forecast of a method's gain is sum_t w_t(x) gain_t, its quantiles those of the gains under these weights.
+    and the forecast of a method's gain is the median of the gains under these weights: where some of the tasks are of another kind,
+    their large gains do not move it, as they would move the mean.
 
     Source: Meinshausen 2006, Quantile Regression Forests.
 
@@ -64,8 +65,31 @@ class Forecaster:
         return np.asarray((same / same.sum(0)).mean(1))
 
     def forecast(self, features: np.ndarray) -> pd.Series:
-        """The expected gain of each method for features [F]."""
-        return pd.Series(self.weights(features) @ self.gains.to_numpy(), index=self.gains.columns)
+        """The median gain of each method for features [F]."""
+        weights = self.weights(features)
+        return self.gains.apply(lambda values: weighted_quantile(values.to_numpy(), weights, 0.5))
+
+    def is_unlike(self, features: np.ndarray) -> bool:
+        """Whether no stored task is like features [F].
+
+        The distance of two tasks is the mean distance of their ranks in each feature. Unlike means: farther from the nearest stored
+        task than 95 % of the stored tasks are from those of other data sets.
+        """
+        stored = self.runs.features
+        own, all_ranks = (self._ranks(rows) for rows in (features[None], stored))
+        apart = np.abs(all_ranks[:, None] - all_ranks).mean(-1)
+        data = self.runs.tasks["data"].to_numpy()
+        nearest = np.where(data[:, None] == data, np.inf, apart).min(1)
+        return bool(np.abs(all_ranks - own).mean(-1).min() > np.quantile(nearest, 0.95))
+
+    def _ranks(self, rows: np.ndarray) -> np.ndarray:
+        """The share of the stored tasks below each value [n, F]; half of those that equal it count."""
+        stored = np.sort(self.runs.features, axis=0)
+        sides = [
+            [np.searchsorted(stored[:, f], rows[:, f], side) for f in range(rows.shape[1])]
+            for side in ("left", "right")
+        ]
+        return np.mean(sides, axis=0).T / len(stored)
 
     @cached_property
     def explanation(self) -> DecisionTreeRegressor:

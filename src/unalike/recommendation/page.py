@@ -51,11 +51,11 @@ def _gains(advice: Sequence[Advice]) -> Panel:
     gains = [MeanInterval(one.gain, one.low, one.high) for one in advice]
     figure = _dots([one.method for one in advice], gains, Axis("gain over FedAvg (points)", form=".1f"))
     caption = (
-        "Markers: the expected gain over FedAvg. Bars: eight of ten stored tasks lie between their ends, by weight. Left of the "
+        "Markers: the median gain over FedAvg. Bars: eight of ten stored tasks lie between their ends, by weight. Left of the "
         "dotted line: worse than FedAvg."
     )
     alt = "; ".join(f"{one.method} {points(one.gain, '+')}" for one in advice)
-    return Panel("gains", caption, [View("Gains", figure, f"Expected gains in points: {alt}.")], [])
+    return Panel("gains", caption, [View("Gains", figure, f"Median gains in points: {alt}.")], [])
 
 
 def _regret(recommendation: Recommendation) -> Panel:

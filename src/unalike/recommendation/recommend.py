@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from unalike.data.dataset import Dataset
 from unalike.data.partitioning.given_clients import Clients, ClientsRequest
 from unalike.data.population import Population
 from unalike.diagnosis.diagnose import diagnose_population
+from unalike.metrics.named_metrics import Metric
+from unalike.metrics.named_metrics import read as read_metrics
 from unalike.recommendation import judgement
 from unalike.recommendation.forecast import Forecaster, weighted_quantile
 from unalike.recommendation.recommendation import Advice, AlikeTask, Recommendation
@@ -23,12 +26,15 @@ from unalike.recommendation.regret import AVERAGE
 from unalike.recommendation.stored_runs import OBJECTIVES, StoredRuns
 from unalike.recommendation.task_features import TITLES, Conditions, features
 from unalike.recommendation.task_runs import BASELINE, METHODS
+from unalike.reporting.wording import share
 from unalike.runtime.given_model import ModelLike
 
 LOSS = 0.005
 """A method counts as worse than FedAvg in a task where it loses more than this, half a point."""
 SHARE = 0.8
 """The share of the tasks, by weight, between the low and the high end of a gain."""
+LOPSIDED = 0.8
+"""The share of the most frequent class from which accuracy hardly tells methods apart."""
 MOST_ALIKE = 8
 """Number of alike tasks that are shown."""
 
@@ -45,6 +51,7 @@ def recommend(
     work: Work | None = None,
     candidates: str = "any",
     objective: str = "accuracy",
+    metric: str | None = None,
     seed: int = 0,
     **unknown_options: Any,
 ) -> Recommendation:
@@ -66,6 +73,7 @@ def recommend(
         candidates: Methods to recommend: "shared" for methods with one model for all clients, "any" for methods with models of
             the clients' own as well.
         objective: Score to recommend by: "accuracy", or "worst_decile": the mean accuracy of the worst tenth of the clients.
+        metric: Metric that will decide, such as "roc_auc". The stored runs have accuracies alone; the result says what that means.
         seed: Seed of all random numbers: of the partition and of the diagnosis.
         unknown_options: No other keyword is taken; a misspelt one gets a suggestion.
 
@@ -88,6 +96,7 @@ def recommend(
         Conditions(participation, work or Work(), model),
         candidates=candidates,
         objective=objective,
+        metric=metric,
         seed=seed,
     )
 
@@ -99,6 +108,7 @@ def recommend_for_population(
     *,
     candidates: str,
     objective: str,
+    metric: str | None,
     seed: int,
     command: str = "",
 ) -> Recommendation:
@@ -110,6 +120,7 @@ def recommend_for_population(
         conditions: The conditions of training.
         candidates: As for `recommend`.
         objective: As for `recommend`.
+        metric: As for `recommend`.
         seed: Seed of the diagnosis.
         command: The command that repeats the recommendation.
 
@@ -125,24 +136,27 @@ def recommend_for_population(
     ):
         if value not in choices:
             raise unknown(what, value, choices)
-    if population.outputs is None:
+    if population.classes is None:
         raise UnalikeError(
-            f"found labels for {population.task.name}, expected classes: the stored runs are of classification alone; "
-            "compare methods with ua.compare instead"
+            f"found labels for {population.task.name}, expected classes or true/false: the stored runs are of classification "
+            "alone; compare methods with ua.compare instead"
         )
     if not 0 < conditions.participation <= 1:
         raise UnalikeError(
             f"found participation={conditions.participation!r}, expected a share of the clients, above 0 and at most 1"
         )
+    wanted = [m.of(population.task, population.classes) for m in read_metrics([metric] if metric else [])]
     diagnosis = diagnose_population(population, name, seed=seed)
     runs, judged = StoredRuns.read(), judgement.read(objective, candidates)
     own = features(population, diagnosis, conditions)
     vector = np.array([own[name] for name in TITLES])
     forecaster = Forecaster(runs, objective, judgement.CANDIDATES[candidates])
     likeness = forecaster.weights(vector)
-    weights = np.full(len(likeness), 1 / len(likeness)) if judged.policy == AVERAGE else likeness
+    unlike = forecaster.is_unlike(vector)
+    weights = np.full(len(likeness), 1 / len(likeness)) if unlike or judged.policy == AVERAGE else likeness
+    headroom = 1 - own["majority"] if objective == "accuracy" else 1.0
     advice = sorted(
-        (_advice(runs, forecaster.gains[method], weights) for method in forecaster.methods),
+        (_advice(runs, forecaster.gains[method].clip(upper=headroom), weights) for method in forecaster.methods),
         key=lambda one: -one.gain,
     )
     return Recommendation(
@@ -153,7 +167,8 @@ def recommend_for_population(
         alike=_alike(forecaster, likeness, advice[0].method),
         judgement=judged,
         diagnosis=diagnosis,
-        notes=_notes(runs, own),
+        unlike=unlike,
+        notes=[*_notes(runs, own), *_notes_on_metric(own["majority"], wanted)],
         command=command,
     )
 
@@ -166,7 +181,7 @@ def _advice(runs: StoredRuns, gains: pd.Series, weights: np.ndarray) -> Advice:
     return Advice(
         method=method,
         spec=METHODS[method],
-        gain=float(weights @ values),
+        gain=weighted_quantile(values, weights, 0.5),
         low=weighted_quantile(values, weights, (1 - SHARE) / 2),
         high=weighted_quantile(values, weights, (1 + SHARE) / 2),
         risk=float(weights @ (values < -LOSS)),
@@ -184,6 +199,20 @@ def _alike(forecaster: Forecaster, weights: np.ndarray, method: str) -> list[Ali
         AlikeTask(str(gains.index[t]), float(weights[t]), str(gains.iloc[t].idxmax()), float(gains.iloc[t][method]))
         for t in most
         if weights[t] > 0
+    ]
+
+
+def _notes_on_metric(majority: float, wanted: Sequence[Metric]) -> list[str]:
+    """A note where accuracy is not what will decide, or should not be."""
+    if wanted:
+        return [
+            f"The stored runs have accuracies alone: gains in {wanted[0].word} may be others. The comparison decides by it."
+        ]
+    if majority < LOPSIDED:
+        return []
+    return [
+        f"{share(majority)} of the samples are of one class, so that accuracy hardly tells methods apart: decide by another "
+        "metric, such as --metric roc_auc or balanced_accuracy."
     ]
 
 

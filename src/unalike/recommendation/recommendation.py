@@ -34,7 +34,8 @@ class Advice:
     Attributes:
         method: The label of the method.
         spec: The method as spec text.
-        gain: The mean gain over FedAvg in the objective, weighted by likeness.
+        gain: The median gain over FedAvg in the objective, weighted by likeness. No gain is larger than what is left above always
+            predicting the most frequent class.
         low: The gain that it exceeded in nine tenths of the tasks, by weight.
         high: The gain that it exceeded in a tenth of them.
         risk: The weight of the tasks in which it was worse than FedAvg by more than `LOSS`.
@@ -83,6 +84,7 @@ class Recommendation:
         alike: The stored tasks that are most like these clients.
         judgement: How good such recommendations were on held-out tasks.
         diagnosis: The diagnosis of the clients.
+        unlike: Whether no stored task is like these clients, so that all tasks count alike.
         notes: Limits of this recommendation.
         command: The command that repeats it; empty for clients from a program.
     """
@@ -94,6 +96,7 @@ class Recommendation:
     alike: Sequence[AlikeTask]
     judgement: Judgement
     diagnosis: Diagnosis
+    unlike: bool = False
     notes: Sequence[str] = field(default_factory=tuple)
     command: str = ""
 
@@ -161,20 +164,26 @@ class Recommendation:
             return "Stay with FedAvg: no method promises a gain over it."
         first, others = self.short_list[0], [one.method for one in self.short_list[1:]]
         return (
-            f"Try {first.method} first: {points(first.gain)} points more than FedAvg expected in {OBJECTIVE_NAMES[self.objective]} "
-            f"({points(first.low)} to {points(first.high)} in eight of ten tasks); in {share(first.risk)} of them it was worse. "
+            f"Try {first.method} first: in the median of the tasks it had {points(first.gain)} points more than FedAvg in "
+            f"{OBJECTIVE_NAMES[self.objective]} ({points(first.low)} to {points(first.high)} in eight of ten tasks); in "
+            f"{share(first.risk)} of them it was worse. "
             f"Compare it with {listing([*others, BASELINE])} on your own data."
         )
 
     def _basis(self) -> str:
         tasks = self.judgement.tasks
+        if self.unlike:
+            return (
+                f"No stored task is like these clients, so this counts all {tasks} stored tasks alike: a guess. A comparison on "
+                "your own data is the only answer."
+            )
         if self.judgement.policy == AVERAGE:
             return (
-                f"This is the average over all {tasks} stored tasks: forecasts from the diagnosis were not surely better than the "
+                f"This counts all {tasks} stored tasks alike: forecasts from the diagnosis were not surely better than the "
                 "method that is best on average, so they are not used."
             )
         return (
-            f"This is the average over those of {tasks} stored tasks that are like these clients. They are alike in: "
+            f"This is about those of {tasks} stored tasks that are like these clients. They are alike in: "
             f"{'; '.join(self.reasons)}."
         )
 
@@ -202,7 +211,7 @@ def _signed(value: float) -> str:
 
 ADVICE_COLUMNS = (
     words("Method", lambda one: one.method),
-    number("Expected gain", lambda one: one.gain, _signed),
+    number("Median gain", lambda one: one.gain, _signed),
     interval(
         "In eight of ten tasks",
         lambda one: one.low,

@@ -23,6 +23,7 @@ TITLES: Mapping[str, str] = {
     "cohort": "clients in a round",
     "samples": "training samples of a client (mean)",
     "classes": "classes",
+    "majority": "share of the most frequent class",
     "steps": "local steps in a round (mean client)",
     "layers": "layers of the model with weights",
 }
@@ -60,7 +61,8 @@ def features(population: Population, diagnosis: Diagnosis, conditions: Condition
         "clients": float(clients),
         "cohort": float(max(1, round(conditions.participation * clients))),
         "samples": samples,
-        "classes": float(population.outputs or 1),
+        "classes": float(len(population.classes or "1")),
+        "majority": float(diagnosis.counts.sum().max() / diagnosis.counts.to_numpy().sum()),
         "steps": float(work.steps or work.epochs * batches),
         "layers": float(sum(value.dim() > 1 for value in model.params.values())),
     }

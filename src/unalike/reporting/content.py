@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -18,6 +18,7 @@ from unalike.metrics.statistics import in_order
 from unalike.metrics.summary import summary
 from unalike.metrics.verdicts import Rules
 from unalike.reporting.decision import Decision, decide
+from unalike.reporting.failed_training import nothing_learned
 
 MODELS = {
     "server": "shared model, server's test set",
@@ -151,12 +152,26 @@ class ReportContent:
     @cached_property
     def decision(self) -> Decision:
         """The decision that the results support, by the models that clients use."""
-        return decide(self.rounds, self.summary, self.columns, self.rules, self.decisive)
+        return self._decided(self.decisive)
 
     @cached_property
     def shared_decision(self) -> Decision:
         """The decision for one model that serves all clients."""
-        return decide(self.rounds, self.summary, self.columns, self.rules, self.plain)
+        return self._decided(self.plain)
+
+    def _decided(self, protocol: str) -> Decision:
+        found = decide(self.rounds, self.summary, self.columns, self.rules, protocol)
+        failed = nothing_learned(self.scored(protocol), self.metric, self.classes)
+        return replace(found, choice="", reason=failed) if failed else found
+
+    def scored(self, protocol: str) -> pd.DataFrame:
+        """The rows of the summary under a protocol."""
+        return self.summary[self.summary["protocol"] == protocol]
+
+    @property
+    def classes(self) -> int | None:
+        """The number of classes; None for regression."""
+        return None if self.label_counts is None else len(self.label_counts.columns)
 
     @property
     def metric(self) -> Metric:

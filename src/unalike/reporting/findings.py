@@ -9,7 +9,7 @@ from unalike.metrics.inference import EXACT_NEEDS, least_exact_p
 from unalike.metrics.moderated_t import ALPHA
 from unalike.metrics.statistics import still_rising
 from unalike.metrics.verdicts import BASELINE, BETTER, CANDIDATE, EQUAL, UNDECIDED, WORSE
-from unalike.reporting import wording
+from unalike.reporting import failed_training, wording
 from unalike.reporting.content import ReportContent
 from unalike.reporting.table import Row, rows
 
@@ -41,7 +41,8 @@ def findings(content: ReportContent) -> Findings:
         details = [(row["method"], _sentence(row, content)) for row in others]
     else:  # the baseline has no row
         details = [(row["method"], _sentence_without_baseline(row, content)) for row in others]
-    cautions = [*_rising(content), *_untuned(content)]
+    failed = failed_training.cautions(content.rounds, judged, content.columns, content.rules, content.decisive)
+    cautions = [*failed, *_rising(content), *_untuned(content)]
     limits = [*_limits(content, others), *_uneven(content, rows(judged))]
     standing, shared = _standing(others, content), _shared(content)
     return Findings(str(content.decision), _models(content), cautions, standing, shared, details, limits)

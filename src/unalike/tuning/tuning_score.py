@@ -91,9 +91,10 @@ class TuningScore:
         return pd.concat(found, names=["method", "seed"]).dropna()
 
     def decision(self, comparison: Comparison) -> Decision:
-        """The decision of a comparison by this objective."""
+        """The decision of a comparison by this objective, among all methods that have a score."""
         content = comparison.content()
-        if not (self.worst or self.personal):
+        shared = content.rounds.groupby("method")[content.scores[content.plain].name].count()
+        if not (self.worst or self.personal) and shared.all():
             return content.shared_decision
         scores = self.of_runs(comparison.rounds, comparison.clients, comparison.columns)
         columns = Columns.of([content.plain], [self.judged(content.metric)])

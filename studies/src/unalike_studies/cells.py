@@ -41,6 +41,7 @@ RUN = (
     "device",
     "precision",
     "evaluate_every",
+    "metric",
     "protocol",
     "buffers",
     "transform",

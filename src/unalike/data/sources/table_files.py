@@ -81,6 +81,8 @@ OPEN: Mapping[str, Callable[[Path, Sequence[str]], pd.DataFrame]] = {
 }
 PARTS = {"train": False, "0": False, "false": False, "test": True, "1": True, "true": True}
 """Values of a split column, and whether each means a test row."""
+FEW_VALUES = 10
+"""Most different whole numbers among decimals that may be classes."""
 LENGTH, VOCABULARY = 64, 20000
 """Default number of words that are read of a text, and default size of the vocabulary."""
 
@@ -101,9 +103,9 @@ def read_table(
 ) -> Dataset:
     """One row per sample; `target` names the column to predict.
 
-    A target of texts or whole numbers is classes, numbered in sorted order; true/false is binary; other numbers (decimals too)
-    are regression. Scaling, categories and vocabulary come from the training rows only; the data set keeps them as its
-    `encoding`.
+    A target of texts or whole numbers is classes, numbered in sorted order, and so are two whole numbers written with decimals (0.0
+    and 1.0); true/false is binary; other decimals are regression. Scaling, categories and vocabulary come from the training rows
+    only; the data set keeps them as its `encoding`.
 
     Args:
         path: The file.
@@ -217,6 +219,8 @@ def labels(column: pd.Series, where: str, regression: bool = False) -> tuple[np.
         raise UnalikeError(f"{where}: the target {column.name!r} holds {kind}; expected numbers for regression")
     if kind == TRUTH:
         return column.to_numpy(bool), None
+    if not regression and is_float_dtype(column):
+        column = _decimals(column, where)
     if regression or kind == Decimal.__name__ or is_float_dtype(column):
         return column.to_numpy(np.float32), None
     if kind not in (NUMBERS, TEXTS):
@@ -225,6 +229,25 @@ def labels(column: pd.Series, where: str, regression: bool = False) -> tuple[np.
         )
     kinds, codes = np.unique(column.to_numpy() if kind == NUMBERS else texts_of(column), return_inverse=True)
     return codes, [str(kind) for kind in kinds]
+
+
+def _decimals(column: pd.Series, where: str) -> pd.Series:
+    """A target of decimals; two whole values are classes, since pandas writes 0 and 1 as 0.0 and 1.0 after a missing value.
+
+    Warns of few whole values, which may be classes or amounts.
+    """
+    values = np.sort(column.unique())
+    if len(values) > FEW_VALUES or (values % 1 != 0).any():
+        return column
+    classes = len(values) == 2
+    read = (
+        "classes; if they are amounts, write --regression, in Python regression=True"
+        if classes
+        else "amounts; if they are classes, write them without decimals"
+    )
+    found = ", ".join(f"{value:.1f}" for value in values)
+    warnings.warn(f"{where}: the target {column.name!r} holds {found}, read as {read}", stacklevel=3)
+    return column.astype("int64") if classes else column
 
 
 def check_classes(column: pd.Series, classes: int, where: str) -> None:

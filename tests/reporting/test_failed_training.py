@@ -1,0 +1,97 @@
+"""Training that failed is named in the first sentence, or among the reasons to doubt the ranking."""
+
+import warnings
+
+import pandas as pd
+import pytest
+
+import unalike as ua
+from unalike.metrics.columns import Columns
+from unalike.metrics.named_metrics import KNOWN
+from unalike.metrics.verdicts import BASELINE, CANDIDATE, Rules
+from unalike.reporting.failed_training import cautions, nothing_learned
+from unalike.reporting.findings import findings
+
+
+def scored(**columns):
+    """Two rows of a summary: fedavg and ditto."""
+    return pd.DataFrame({"method": ["fedavg", "ditto"], "role": [BASELINE, CANDIDATE], **columns})
+
+
+@pytest.mark.parametrize(
+    ("metric", "classes", "column", "best", "learned"),
+    [
+        ("accuracy", 10, "balanced_accuracy", 0.105, False),
+        ("accuracy", 10, "balanced_accuracy", 0.13, True),
+        ("macro_f1", 62, "balanced_accuracy", 0.0165, False),
+        ("macro_f1", 62, "balanced_accuracy", 0.03, True),  # ten points above chance would hide it
+        ("roc_auc", 2, "roc_auc", 0.505, False),
+        ("roc_auc", 2, "roc_auc", 0.55, True),
+        ("rmse", None, "r2", -0.2, False),
+        ("rmse", None, "r2", 0.05, True),
+    ],
+)
+def test_nothing_is_learned_unless_one_method_is_better_than_a_constant_prediction(
+    metric, classes, column, best, learned
+):
+    table = scored(**{column: [best, best - 0.01]})
+    assert (nothing_learned(table, KNOWN[metric], classes) == "") == learned
+
+
+def test_an_area_under_the_curve_counts_although_every_prediction_is_the_same_class():
+    table = scored(roc_auc=[0.7, 0.8], balanced_accuracy=[0.5, 0.5])
+    assert nothing_learned(table, KNOWN["roc_auc"], 2) == ""
+    assert "always predicting the most frequent class" in nothing_learned(table, KNOWN["accuracy"], 2)
+
+
+def test_nothing_is_said_where_no_column_shows_it_or_only_a_reference_learned():
+    assert nothing_learned(scored(), KNOWN["accuracy"], 2) == ""
+    assert nothing_learned(scored(log_loss=[9.0, 9.0]), KNOWN["log_loss"], 2) == ""
+    table = scored(balanced_accuracy=[0.5, 0.9]).assign(role=[BASELINE, "upper reference (pooled data)"])
+    assert nothing_learned(table, KNOWN["accuracy"], 2) != ""
+
+
+def rounds(**last):
+    """Losses of two rounds: 2 before training, `last[method]` after it."""
+    rows = [(name, 0, r, loss, 0.5) for name, end in last.items() for r, loss in ((0, 2.0), (1, end))]
+    return pd.DataFrame(rows, columns=["method", "seed", "round", "loss", "accuracy"])
+
+
+def test_a_loss_a_hundred_times_that_before_training_has_exploded():
+    columns, rules = Columns.of(["clients"], [KNOWN["accuracy"], KNOWN["loss"]]), Rules("fedavg")
+    table = scored(accuracy=[0.5, 0.5])
+    [text] = cautions(rounds(fedavg=199.0, ditto=1e37), table, columns, rules, "clients")
+    assert text.startswith("The training of ditto exploded: its loss is 1e+37, 2 before training")
+    assert cautions(rounds(fedavg=1.0, ditto=2.0), table, columns, rules, "clients") == []
+
+
+def test_an_upper_reference_below_the_baseline_is_named():
+    columns = Columns.of(["clients"], [KNOWN["rmse"], KNOWN["loss"]])
+    rules = Rules("fedavg", {"centralised": "upper reference (pooled data)"})
+    table = scored(rmse=[58.1, 64.3]).assign(
+        method=["fedavg", "centralised"], role=[BASELINE, "upper reference (pooled data)"]
+    )
+    [text] = cautions(rounds(fedavg=1.0), table, columns, rules, "clients")
+    assert text.startswith("Centralised is no upper reference here: 64.3, less good than fedavg (58.1).")
+    better = table.assign(rmse=[58.1, 58.0])
+    assert cautions(rounds(fedavg=1.0), better, columns, rules, "clients") == []
+
+
+def compared(lr):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        work = ua.Work(lr=lr)
+        methods = ["fedavg", "fedprox(mu=0.1)"]
+        return ua.compare(
+            methods, data="digits", clients=3, model="linear", rounds=2, seeds=2, work=work, progress=False
+        )
+
+
+def test_a_comparison_in_which_nothing_was_learned_says_so_first_and_chooses_nothing():
+    table = compared(1e-9)
+    found = findings(table.content())
+    assert found.answer.startswith(
+        "Nothing was learned: no method is better than always predicting the most frequent class"
+    )
+    assert str(table.decision) == found.answer and not table.decision.choice and not found.standing
+    assert findings(compared(0.1).content()).answer.startswith(("Use", "Keep", "For now", "Undecided"))
