@@ -112,8 +112,8 @@ CLIENTS = {
     **{name: {"zipf-more": range(n), "even-more": range(n, 10)} for name, n in ((ONE, 1), (FIVE, 5), (NINE, 9))},
 }
 """Mix -> kind -> its clients."""
-LAST, FIRST, LATE = slice(-1, None), slice(1, 4), slice(-8, None)
-"""Rounds: the last one, the first three, the last eight."""
+LAST, THIRD, FIRST, LATE = slice(-1, None), slice(2, 3), slice(3), slice(-8, None)
+"""Rounds: the last one, the third, the first three, the last eight."""
 
 
 def _local(method: str, setting: str) -> Quantity:
@@ -127,7 +127,7 @@ def _of(
 
     def values(results: Results) -> dict[int, float]:
         return {
-            seed: fmean(summary([of_round[k] for of_round in cell.curves[rounds]]) for k in CLIENTS[setting][kind])  # type: ignore[misc]
+            seed: fmean(summary([of_round[k] for of_round in cell.curves[1:][rounds]]) for k in CLIENTS[setting][kind])  # type: ignore[misc]
             for seed, cell in results.of(method, setting).items()
             if cell.curves
         }
@@ -229,7 +229,7 @@ FIGURE3_CLAIMS = (
             "FedAvg",
             "all",
         )
-        for when, rounds in (("after three epochs", slice(3, 4)), ("in the end", LAST))
+        for when, rounds in (("after three epochs", THIRD), ("in the end", LAST))
     ),
     *(
         _level(f"{kind} clients end at {ends} %, {ONE}", _of(kind, ONE, "FedAvg"), "3b", "FedAvg", kind)
