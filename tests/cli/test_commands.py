@@ -809,3 +809,16 @@ def test_partial_start_on_the_command_line_says_what_was_taken(cli, small, tmp_p
     assert code == 0 and "2 of 4 tensors; left as initialized: body.1.weight, body.1.bias" in re.sub(
         r"\s+", " ", out + err
     )
+
+
+def test_export_writes_a_folder_with_an_example(cli, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run = trained(cli, tmp_path / "run", patients("p.csv"), "--method", "ditto")
+    code, text, err = cli("export", run, "--out", "model")
+    assert code == 0 and "python model/predict.py new.csv" in text and "a client that never trained" in err
+    assert sorted(file.name for file in (tmp_path / "model").iterdir()) == ["model.json", "model.pt2", "predict.py"]
+    assert cli("export", run, "--client", "client-1", "--out", "model")[0] == 0
+    facts = json.loads((tmp_path / "model" / "model.json").read_text())
+    assert facts["run"]["client"] == "client-1" and facts["table"]["columns"] == ["age", "pressure", "ward"]
+    code, _, err = cli("export", tmp_path, "--out", "other")
+    assert code == 2 and "holds no finished run" in err

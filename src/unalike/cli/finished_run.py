@@ -127,7 +127,7 @@ def fitting(
     """
     from unalike.data.sources.load import load, table_at
 
-    encoding = _encoding(folder, config)
+    encoding = encoding_of(folder, config)
     options = dict(columns or {})
     if table_at(data, data_dir) is not None and "(" not in data:
         flags = _kept_flags(folder)
@@ -152,7 +152,7 @@ def samples(data: str, data_dir: Path | None, folder: Path, config: dict[str, An
     """
     from unalike.runtime.prediction import new_samples
 
-    encoding, shape = _encoding(folder, config), config["data"]["input_shape"]
+    encoding, shape = encoding_of(folder, config), config["data"]["input_shape"]
     known = data if encoding is not None else fitting(data, data_dir, folder, config)
     return new_samples(known, encoding, shape, keep, data_dir)
 
@@ -166,7 +166,7 @@ def labels(found: Dataset, folder: Path, config: dict[str, Any]) -> Tensor:
     return found.labelled(found.merged()[1], data["task"], data.get("classes"), f"the run in {folder}")
 
 
-def _encoding(folder: Path, config: dict[str, Any]) -> Encoding | None:
+def encoding_of(folder: Path, config: dict[str, Any]) -> Encoding | None:
     """The table encoding of the run, or of its federation."""
     from unalike.data.table_encoding import Encoding
 

@@ -82,7 +82,7 @@ class TransformChain:
 
     def before(self, predict: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
         """Return `predict` preceded by this chain, which must draw no random numbers."""
-        return lambda x: predict(self(x, x.new_zeros(len(x), 0)))
+        return lambda x: predict(self(x, x.new_zeros(x.shape[0], 0)))
 
     def __call__(self, x: Tensor, u: Tensor) -> Tensor:
         for part, own in zip(self.parts, u.split([part.draws for part in self.parts], -1)):

@@ -143,7 +143,7 @@ class ConditionalMLP(nn.Module):
     def forward(self, x: Tensor, context: Context) -> Tensor:
         """Logits [B, C] of `x` [B, ...] for the client of this context."""
         mu = statistic(self, context, self.length)
-        return self.head(self.body(torch.cat([x.flatten(1), mu.expand(len(x), -1)], 1)))
+        return self.head(self.body(torch.cat([x.flatten(1), mu.expand(x.shape[0], -1)], 1)))
 
 
 @registry.register("conditional_cnn")
@@ -188,9 +188,9 @@ class ConditionalCNN(nn.Module):
         mu = statistic(self, context, self.components * (pixels + self.labels), remedy)
         mu = mu.unflatten(0, (self.components, -1))
         in_channels, height, width = self.image
-        extra = mu[:, :pixels].reshape(self.components * in_channels, height, width).expand(len(x), -1, -1, -1)
+        extra = mu[:, :pixels].reshape(self.components * in_channels, height, width).expand(x.shape[0], -1, -1, -1)
         features = self.convolutions(torch.cat([x, extra], 1)).flatten(1)
-        labels = mu[:, pixels:].flatten().expand(len(x), -1)
+        labels = mu[:, pixels:].flatten().expand(x.shape[0], -1)
         return self.head(self.hidden(torch.cat([features, labels], 1)))
 
 

@@ -32,6 +32,7 @@ from unalike.metrics.scoring import SharedModel
 from unalike.runtime.backend import StageBackend
 from unalike.runtime.best_round import BestRound
 from unalike.runtime.evaluation import Evaluator
+from unalike.runtime.exported_model import export_model
 from unalike.runtime.given_model import ModelLike, make_model
 from unalike.runtime.local_backend import LocalStage
 from unalike.runtime.prediction import SHARED, new_samples
@@ -180,13 +181,35 @@ class Run:
             UnalikeError: columns are missing, samples have another shape, or there is no such model; then the message says why, as
                 where a method keeps a part of the model on the clients, and none is left for one that never trained.
         """
-        state, chain = self._runner.state, self.run_config.options.chain
-        predict, population = self.predictor(client), state.population
+        state, predict = self._runner.state, self._prepared(client)
+        population = state.population
         samples = new_samples(data, population.encoding, population.input_shape, keep, data_dir)
         if client is None and state.is_personal:
             warnings.warn(SHARED, stacklevel=2)
-        prepared = predict if chain is None else chain.fixed.before(predict)
-        return samples.to(population.x.device).predictions(prepared, population.task, population.classes)
+        return samples.to(population.x.device).predictions(predict, population.task, population.classes)
+
+    def export(self, folder: str | Path, *, client: int | str | None = None) -> Path:
+        """Write the shared model, or that of a client, as a folder that predicts without this library.
+
+        It holds `model.pt2` of torch.export, `model.json` (columns, categories, scaling, classes and the run), and `predict.py`, an
+        example that reads a table and needs torch alone.
+
+        Args:
+            folder: the folder; files of an earlier export are replaced.
+            client: the client, by name or number; None: the shared model.
+
+        Returns:
+            The folder.
+
+        Raises:
+            UnalikeError: torch.export cannot follow the model, or there is no such model, as for `predict`.
+        """
+        return export_model(folder, self._prepared(client), self.config, self.run_config.population.encoding, client)
+
+    def _prepared(self, client: int | str | None) -> Predict:
+        """The predictions of a client's model, or the shared one, of samples as they are before the transforms."""
+        predict, chain = self.predictor(client), self.run_config.options.chain
+        return predict if chain is None else chain.fixed.before(predict)
 
     def _with_models_of_clients(self) -> LocalStage:
         """The runner, if it has the clients' models here."""

@@ -35,6 +35,28 @@ if TYPE_CHECKING:
 Columns = str | Sequence[str]
 
 
+MISSING_TEXTS = (
+    *(
+        "",
+        "#N/A",
+        "#N/A N/A",
+        "#NA",
+        "-1.#IND",
+        "-1.#QNAN",
+        "-NaN",
+        "-nan",
+        "1.#IND",
+        "1.#QNAN",
+        "<NA>",
+        "N/A",
+        "NA",
+        "NULL",
+    ),
+    *("NaN", "None", "n/a", "nan", "null", "?", " ?"),
+)
+"""The texts that stand for a missing value in a CSV file: those of pandas, and a question mark."""
+
+
 def _typed(reader: str, path: Path, texts: Sequence[str], **options: object) -> pd.DataFrame:
     """Read a file that stores the types of its columns."""
     import pandas as pd
@@ -59,7 +81,8 @@ def _csv(path: Path, texts: Sequence[str], *, separator: str = ",") -> pd.DataFr
                 path,
                 sep=separator,
                 index_col=False,
-                na_values=["?", " ?"],
+                keep_default_na=False,
+                na_values=MISSING_TEXTS,
                 low_memory=False,
                 dtype=dict.fromkeys(texts, str),
             )

@@ -1,0 +1,199 @@
+"""A model as a folder that predicts without this library: `model.pt2` of torch.export, `model.json`, and a script as an example.
+
+The file of torch.export takes encoded samples [n, ...] and gives the probability of each class [n, C], or for regression the
+predictions [n]. `model.json` says how a row of a table is encoded. The script needs torch alone.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from unalike._utils.errors import UnalikeError
+from unalike._utils.tensor_files import write_bytes
+from unalike.core.tasks import Task, find_task
+from unalike.data.sources.table_files import MISSING_TEXTS
+from unalike.data.table_encoding import MISSING, Encoding
+from unalike.data.text import PADDING, UNKNOWN, WORD
+from unalike.metrics.scoring import Predict
+
+MODEL, FACTS, SCRIPT = "model.pt2", "model.json", "predict.py"
+RUN = ("unalike", "method", "rounds", "seed", "work", "model", "data", "site")
+"""The parts of the configuration that are copied."""
+BATCHES = (1, 2, 7)
+"""Numbers of samples with which an exported model is compared with the model."""
+TOLERANCE = 1e-6
+FAILURES = (RuntimeError, ValueError, TypeError, AttributeError, KeyError, AssertionError, NotImplementedError)
+"""What torch.export raises for a model that it cannot follow."""
+
+
+def export_model(
+    folder: str | Path,
+    predict: Predict,
+    config: Mapping[str, Any],
+    encoding: Encoding | None,
+    client: int | str | None,
+) -> Path:
+    """Write a model, the encoding of its samples and an example of its use into a folder.
+
+    Args:
+        folder: the folder, which is made if it is missing; files of an earlier export are replaced.
+        predict: the model: samples [n, ...] -> logits.
+        config: the configuration of the run.
+        encoding: the encoding of tables; None for other samples.
+        client: the client whose model it is; None for the shared model.
+
+    Returns:
+        The folder.
+
+    Raises:
+        UnalikeError: torch.export cannot follow the model, as where its `forward` asks for values in Python, or the exported model
+            predicts something else.
+    """
+    path, data = Path(folder), config["data"]
+    task, classes, like = find_task(data["task"]), data.get("classes"), _example(predict, data["input_shape"])
+    program = _program(_Probabilities(predict, task), like)
+    path.mkdir(parents=True, exist_ok=True)
+    with warnings.catch_warnings():  # about weights that are rows of one tensor
+        warnings.simplefilter("ignore", UserWarning)
+        torch.export.save(program, path / MODEL)
+    facts = {
+        "task": task.name,
+        "classes": classes,
+        "output": "predictions [n]" if classes is None else "probabilities [n, classes]",
+        "input": {"shape": list(like.shape[1:]), "dtype": str(like.dtype).removeprefix("torch.")},
+        **({} if encoding is None else {"table": _table(encoding)}),
+        "run": {"client": client} | {name: config[name] for name in RUN if name in config},
+    }
+    write_bytes(path / FACTS, (json.dumps(facts, indent=1, ensure_ascii=False) + "\n").encode())
+    write_bytes(path / SCRIPT, _script(encoding).encode())
+    return path
+
+
+class _Probabilities(nn.Module):
+    """A model with the probabilities of its classes, or its predictions, as output."""
+
+    def __init__(self, predict: Predict, task: Task):
+        super().__init__()
+        self.predict, self.task = predict, task
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits = self.predict(x)
+        chances = self.task.probabilities(logits)
+        return self.task.predict(logits) if chances is None else chances
+
+
+def _example(predict: Predict, shape: Sequence[int]) -> Tensor:
+    """Two samples of zeros, of the type that the model takes: numbers or tokens."""
+    x = torch.zeros(2, *shape)
+    try:
+        with torch.no_grad():
+            predict(x)
+    except (RuntimeError, TypeError):  # an embedding takes whole numbers alone
+        return x.long()
+    return x
+
+
+def _program(module: nn.Module, like: Tensor) -> torch.export.ExportedProgram:
+    """The module as a program of torch.export for any number of samples, compared with the module on some of them."""
+    samples = {n: torch.cat([like] * n)[:n] for n in BATCHES}
+    if like.is_floating_point():
+        samples = {n: x + torch.linspace(-1, 1, x.numel()).reshape(x.shape) for n, x in samples.items()}
+    try:
+        with torch.no_grad():
+            wanted = {n: module(x) for n, x in samples.items()}  # first: a module may try something in its first call
+            any_number = ({0: torch.export.Dim("samples")},)
+            program = torch.export.export(module.eval(), (samples[2],), dynamic_shapes=any_number)
+            found = {n: program.module()(x) for n, x in samples.items()}
+    except FAILURES as error:
+        why = next(filter(None, map(str.strip, str(error).split("\n"))), type(error).__name__)[:200]
+        raise UnalikeError(
+            f"torch.export cannot follow the model: {why}. Expected a forward of tensor operations for any number of samples: no "
+            "`if` or `for` that depends on values, no .item(), and x.shape[0] instead of len(x); the weights alone are in "
+            "model.safetensors of the run"
+        ) from error
+    for n, values in wanted.items():
+        if not torch.allclose(found[n], values, TOLERANCE, TOLERANCE):
+            raise UnalikeError(
+                f"the exported model predicts something else for {n} samples (by {float((found[n] - values).abs().max()):.2g}); "
+                "expected a forward that depends on its parameters, its buffers and its input alone"
+            )
+    program.example_inputs = None
+    return program
+
+
+def _table(encoding: Encoding) -> dict[str, Any]:
+    """The encoding of rows as plain values, with what a reader of CSV files must know."""
+    facts = {"columns": encoding.names, "missing": list(MISSING_TEXTS), **asdict(encoding)}
+    if encoding.words is not None:
+        return facts | {"pattern": WORD.pattern, "padding": PADDING, "unknown": UNKNOWN}
+    for category, written in zip(encoding.categories, facts["categories"], strict=True):
+        written["truth"] = category.truth
+    return facts | {"missing_category": MISSING}
+
+
+HEAD = '''"""{what}: python predict.py {file} > predictions.csv. It needs torch and this folder."""
+import csv, json, pathlib, re, sys
+import torch
+
+folder = pathlib.Path(__file__).parent
+facts = json.loads((folder / "model.json").read_text("utf-8"))
+model = torch.export.load(folder / "model.pt2").module()
+'''
+NUMBERS_AND_CATEGORIES = """table = facts["table"]
+
+
+def encoded(row):
+    values = {{c: None if row[c] in table["missing"] else row[c] for c in table["columns"]}}
+    numbers = [(c, values[c["name"]]) for c in table["numbers"]]
+    numbers = [(c, v if v is None else v.lower() == "true" if c["truth"] else float(v)) for c, v in numbers]
+    scaled = [((c["fill"] if v is None else v) - c["mean"]) / c["scale"] for c, v in numbers]
+    gaps = [float(v is None) for c, v in numbers if c["gaps"]]
+    texts = [(c, values[c["name"]] or table["missing_category"]) for c in table["categories"]]
+    texts = [(c, v.capitalize() if c["truth"] and v.lower() in ("true", "false") else v) for c, v in texts]
+    return scaled + gaps + [float(v == known) for c, v in texts for known in c["values"]]
+"""
+TEXTS = """table, words = facts["table"], facts["table"]["words"]
+token = {{word: i for i, word in enumerate(words["words"], start=table["unknown"] + 1) if word}}
+
+
+def encoded(row):
+    text = "" if row[words["name"]] in table["missing"] else row[words["name"]]
+    found = re.findall(table["pattern"], text.lower())[: words["length"]]
+    tokens = [token.get(word, table["unknown"]) for word in found] or [table["unknown"]]
+    if words["bag"]:
+        return [float(tokens.count(i)) for i in range(table["unknown"] + 1, words["size"])]
+    return tokens + [table["padding"]] * (words["length"] - len(tokens))
+"""
+OF_TABLE = """
+
+with open(sys.argv[1], newline="", encoding="utf-8-sig") as file:
+    rows = list(csv.DictReader(file, delimiter="\\t" if sys.argv[1].endswith(".tsv") else ","))
+x = torch.tensor([encoded(row) for row in rows], dtype=getattr(torch, facts["input"]["dtype"]))
+"""
+OF_ARRAYS = """x = torch.tensor(json.load(open(sys.argv[1])), dtype=getattr(torch, facts["input"]["dtype"]))
+"""
+TAIL = """output = model(x).detach()
+classes = facts["classes"]
+writer = csv.writer(sys.stdout)
+writer.writerow(["sample", "prediction", *(f"probability_{{name}}" for name in classes or ())])
+for i, values in enumerate(output.tolist()):
+    writer.writerow([i, classes[values.index(max(values))], *values] if classes else [i, values])
+"""
+
+
+def _script(encoding: Encoding | None) -> str:
+    """The example: a script that encodes rows, or reads samples, and writes their predictions."""
+    if encoding is None:
+        return (HEAD + OF_ARRAYS + TAIL).format(
+            what="Predict samples, a list of nested lists of numbers", file="samples.json"
+        )
+    encode = NUMBERS_AND_CATEGORIES if encoding.words is None else TEXTS
+    return (HEAD + encode + OF_TABLE + TAIL).format(what="Predict the rows of a table", file="new.csv")
