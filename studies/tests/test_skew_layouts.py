@@ -13,7 +13,7 @@ from unalike_studies.layouts.figures import Curves
 from unalike_studies.layouts.parameter_values import Kernel, ParameterValues, half_sample_mode
 from unalike_studies.layouts.recorded import GroupSizes, RecordedTable
 from unalike_studies.layouts.tables import ClientSpread, Costs, MethodTable
-from unalike_studies.papers.parameter_skew import PLACES, baselines, sized
+from unalike_studies.papers.parameter_skew import PLACES, baselines, client_deviation, sized
 from unalike_studies.published import Printed
 from unalike_studies.results import CellResult, Results
 from unalike_studies.study import Scale
@@ -40,8 +40,11 @@ def test_costs_count_rounds_until_the_final_mean_is_reached_within_the_margin():
         "bytes_down": [0, *[16000] * 5],
         "bytes_up": [0, *[8000] * 5],
     }
-    [_, row] = Costs("t", last=2).table(Results((cell(rounds=rounds),)))
-    assert row == ["a", "s", "2", "3", "6", "0.4", "0.2"]
+    costs, results = Costs("t", last=2), Results((cell(rounds=rounds),))
+    assert costs.table(results)[1] == ["a", "s", "2", "3", "6", "0.4", "0.2"]
+    assert costs.seconds_a_round("a", "s")(results) == {0: 2} and costs.rounds_to_convergence("a", "s")(results) == {
+        0: 3
+    }
 
 
 def test_client_spread_is_the_deviation_over_clients_and_the_worst_one():
@@ -50,6 +53,7 @@ def test_client_spread_is_the_deviation_over_clients_and_the_worst_one():
     for one, scores in zip(cells, ([0.5, 0.7, None], [0.2, 0.6, None])):
         one.clients["accuracy"] = scores
     assert ClientSpread("t").table(Results(tuple(cells)))[1] == ["a", "15.00", "35.00"]
+    assert client_deviation("a", "s")(Results(tuple(cells))) == pytest.approx({0: 0.1, 1: 0.2})
 
 
 def test_explained_gains_correlate_the_gain_with_the_recorded_number():

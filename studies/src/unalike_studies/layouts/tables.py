@@ -147,10 +147,14 @@ class Costs:
 
     def seconds_a_round(self, method: str, setting: str) -> Quantity:
         """The mean seconds of the evaluated rounds."""
+        return lambda results: _known({seed: _a_round(cell) for seed, cell in results.of(method, setting).items()})
+
+    def rounds_to_convergence(self, method: str, setting: str) -> Quantity:
+        """The first evaluated round whose score is within `margin` of the final one."""
 
         def values(results: Results) -> dict[int, float]:
-            paces = {seed: _a_round(cell) for seed, cell in results.of(method, setting).items()}
-            return {seed: pace for seed, pace in paces.items() if pace is not None}
+            points = {seed: self._converged(cell) for seed, cell in results.of(method, setting).items()}
+            return _known({seed: None if point is None else float(point[0]) for seed, point in points.items()})
 
         return values
 
@@ -182,6 +186,10 @@ def _a_round(cell: CellResult) -> float | None:
     """The mean seconds of the evaluated rounds; the first one warms up and does not count, unless it is the only one."""
     seconds = [s for n, s in zip(cell.rounds.get("round", []), cell.rounds.get("seconds", [])) if n and s is not None]
     return statistics.fmean(seconds[1:] or seconds) if seconds else None
+
+
+def _known(values: Mapping[int, float | None]) -> dict[int, float]:
+    return {seed: value for seed, value in values.items() if value is not None}
 
 
 def _sent(cell: CellResult, way: str) -> list[float]:

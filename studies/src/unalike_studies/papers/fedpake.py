@@ -7,7 +7,6 @@ from typing import Any
 from unalike_studies.cells import Options
 from unalike_studies.claim_verdicts import Above, Below, Near, Same
 from unalike_studies.claims import Claim, Quantity, difference, gain, identity, question
-from unalike_studies.layouts.tables import Costs
 from unalike_studies.papers.parameter_skew import (
     BUBBLES,
     COSTS,
@@ -87,11 +86,11 @@ SHARED = tuple(name for name in BASELINES if name != "FedBABU")
 """The baselines with a shared model."""
 
 
-def _against_baselines() -> tuple[Claim, ...]:
-    """The claims of table 1 about the rule and its baselines, by both readings."""
+def _against_baselines(*rules: str) -> tuple[Claim, ...]:
+    """The claims of table 1 about the rule and its baselines, by these readings."""
     return tuple(
         claim
-        for rule in READINGS
+        for rule in rules
         for where in SETTINGS
         for claim in (
             better(rule, "FedAvg", where),
@@ -102,27 +101,41 @@ def _against_baselines() -> tuple[Claim, ...]:
     )
 
 
-def _slower(results_of: Costs, setting: str) -> Claim:
-    """The claim on the cost of a round (v1, table 4; v2, table 6), and our time beside it."""
-    seconds = difference(results_of.seconds_a_round(RULE, setting), results_of.seconds_a_round("FedAvg", setting))
-    return Claim(
-        f"A round takes longer with the rule than with FedAvg, {setting}",
-        seconds,
+COST_CLAIMS = (
+    Claim(
+        f"A round takes longer with the rule than with FedAvg, {PRACTICAL}",
+        difference(COSTS.seconds_a_round(RULE, PRACTICAL), COSTS.seconds_a_round("FedAvg", PRACTICAL)),
         Above(),
         None,
         "seconds a round",
         scale=1,
         remark="printed are 0.248 and 0.246 minutes a round of ResNet-18 and 45,000 images",
-    )
-
+    ),
+    Claim(
+        f"The rule converges in fewer rounds than FedAvg, {PRACTICAL}",
+        difference(COSTS.rounds_to_convergence(RULE, PRACTICAL), COSTS.rounds_to_convergence("FedAvg", PRACTICAL)),
+        Below(),
+        None,
+        "rounds",
+        scale=1,
+        remark="the text on figure 5; the times of table 6 give 907 rounds, and 846 for FedAvg",
+    ),
+)
+"""The statements on costs (table 6)."""
+TREND = Claim(
+    f"FedAvg is better with {PATHOLOGICAL} than with {PRACTICAL}",
+    difference(of("FedAvg", PATHOLOGICAL), of("FedAvg", PRACTICAL)),
+    Above(),
+    place(PATHOLOGICAL).printed("FedAvg") - place(PRACTICAL).printed("FedAvg"),
+)
 
 FEDSA_TABLE1 = Study(
     "fedsa-table1",
     "CIFAR-10, 20 clients: accuracy of eight baselines and of FedSA under two kinds of label skew",
     FEDSA,
-    table_scales({SA: RULES[SA], NORMALIZED: RULES[NORMALIZED], **READINGS}),
+    table_scales({SA: RULES[SA], NORMALIZED: RULES[NORMALIZED], RULE: RULE_SPEC}),
     (
-        *_against_baselines(),
+        *_against_baselines(RULE),
         *(
             same(method, "FedAvg", where, 1.0, place(where).gain(method))
             for method in ("MOON", "FedNTD", "FedALA")
@@ -162,8 +175,9 @@ TABLE1 = Study(
     FEDPAKE,
     table_scales({PAKE: RULES[PAKE], NORMALIZED: RULES[NORMALIZED], **READINGS}),
     (
-        *_against_baselines(),
-        _slower(COSTS, PRACTICAL),
+        *_against_baselines(*READINGS),
+        TREND,
+        *COST_CLAIMS,
         *(asks_better(PAKE, "FedAvg", where) for where in SETTINGS),
     ),
     (*LAYOUTS, PERSONAL),

@@ -26,6 +26,7 @@ from unalike_studies.papers.parameter_skew import (
     SCALED,
     SCALED_SPEC,
     SETTINGS,
+    UNLIKE,
     of,
 )
 from unalike_studies.papers.skew_estimators import CNN, ESTIMATORS, FASHION, MLP, PARTITIONS, TOY, UNIFORM, with_epochs
@@ -284,7 +285,7 @@ SWEEP = Study(
             seeds=(0,),
             reduced=SMOKE,
         ),
-        "small": Scale(SWEEP_METHODS, {DIR: DIVISIONS[DIR]}, CNN | NET, reduced=ON_FASHION),
+        "small": Scale(SWEEP_METHODS, {DIR: DIVISIONS[DIR]}, CNN | NET, reduced=ON_FASHION, unlike=UNLIKE),
         "paper": Scale(SWEEP_METHODS, {DIR: SETTINGS[DIR]}, PAPERS_OWN),
     },
     SWEEP_CLAIMS,

@@ -70,8 +70,8 @@ LAST = 5
 SMOKE = "digits, 10 clients, 2 rounds and a small network: shows that the study runs, nothing else"
 REDUCED = (
     "20,000 images of CIFAR-10 instead of 60,000, a small CNN with BatchNorm instead of ResNet-18, 30 rounds of batches of 40 at "
-    "rate 0.04 instead of 1000 of batches of 10 at 0.005: accuracies are far below the papers'; a rule that loses the scale of "
-    "the model does so within a few rounds, but an advantage that builds up slowly would be missed"
+    "rate 0.04 instead of 1000 of PFLlib's batches of 10 at 0.005: accuracies are far below the papers'; a rule that loses the "
+    "scale of the model does so within a few rounds, but an advantage that builds up slowly would be missed"
 )
 UNLIKE = (
     "a small CNN scored with averaged statistics of BatchNorm instead of ResNet-18 with each client's own, which change accuracies "
