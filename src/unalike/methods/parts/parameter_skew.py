@@ -462,4 +462,8 @@ def _best(entries: list[tuple[float, tuple[int, int]]]) -> tuple[float, tuple[in
 
 def _mode(classes: Tensor, micro: int) -> Tensor:
     """Most frequent micro-class of each column of [k, H]; the smallest among equals."""
-    return torch.stack([(classes == c).sum(0) for c in range(micro + 1)]).argmax(0)
+    most, mode = (classes == 0).sum(0, dtype=CLASS), torch.zeros_like(classes[0])
+    for c in range(1, micro + 1):
+        count = (classes == c).sum(0, dtype=CLASS)
+        mode, most = mode.masked_fill_(count > most, c), torch.maximum(most, count)
+    return mode.long()
