@@ -83,7 +83,7 @@ def test_partition_with_split_outside_zero_to_one_raises(blobs):
     ("option", "value", "expected"),
     [
         ("spec", 3, "a text or None"),
-        ("split", "a", "a number"),
+        ("split", "a", "a number or None"),
         ("val", "a", "a number"),
         ("min_test", 1.5, "a whole number"),
         ("merge", "no", "True or False"),

@@ -13,6 +13,7 @@ from scipy import stats
 from torch import nn
 
 import unalike as ua
+from unalike.data.partitioning.given_clients import ClientsRequest
 from unalike.experiments.comparison import Comparison
 from unalike.experiments.seed_plan import read_seeds, write_seeds
 
@@ -74,7 +75,10 @@ def test_summary_equals_hand_computed_numbers(people, small):
     }
     d = np.array([value["fedpake", s] - value["fedavg", s] for s in range(3)])
     own = np.array([value["fedpake", s] for s in range(3)])
-    half = stats.t.ppf(0.975, 2) * d.std(ddof=1) / np.sqrt(3)
+    drawn = table.resampled.pivot(index=["draw", "seed"], columns="method", values="accuracy")
+    sampled = (drawn["fedpake"] - drawn["fedavg"]).groupby("draw").mean().std(ddof=1)
+    half = np.hypot(stats.t.ppf(0.975, 2) * d.std(ddof=1) / np.sqrt(3), stats.norm.ppf(0.975) * sampled)
+    assert 0.005 < sampled < 0.2  # of 28 test samples
     row = table.summary.query("method == 'fedpake'").iloc[0]
     assert row["accuracy"] == pytest.approx(own.mean()) and row["accuracy_sd"] == pytest.approx(own.std(ddof=1))
     assert row["difference"] == pytest.approx(d.mean())
@@ -439,12 +443,30 @@ def test_compare_invalid_arguments_are_refused_before_training(people, small, tr
     assert not trained
 
 
-def test_compare_without_test_samples_is_refused(people, small, trained):
+def test_compare_draws_test_samples_of_clients_without_any_under_each_seed(people, small):
     untested = [ua.ClientData(train=c.train) for c in people]
-    with pytest.raises(ua.UnalikeError, match="no client has a test sample"):
-        small(["fedavg"], untested)
-    assert not trained
+    table = small(["fedavg"], untested, seeds=2)
+    sizes = table.clients[["n_train", "n_test"]].drop_duplicates()
+    assert (sizes["n_train"] == np.maximum(1, (0.75 * sizes.sum(axis=1)).astype(int))).all()
+    assert table.rounds.groupby("seed")["loss"].last().nunique() == 2
     assert len(small(["fedavg"], untested, protocol="server", test=people[0].test, seeds=1).summary) == 1
+
+
+def test_compare_of_clients_with_test_samples_keeps_them_unless_a_share_or_folds_are_given(people, small):
+    tested = [ua.ClientData(train=c.train, test=c.test) for c in people]
+    tests = {}
+    for name, options in (("kept", {}), ("split", {"split": 0.5}), ("folds", {"folds": 2})):
+        given = ClientsRequest(tested, **options).read(needs_test=False, compared=True)
+        tests[name] = [given.of(seed) for seed in (0, 1)]
+    first, second = tests["kept"]
+    assert first is second
+    for name in ("split", "folds"):
+        first, second = tests[name]
+        assert [a + b for a, b in zip(first.sizes, first.test.sizes)] == [
+            len(c.train[1]) + len(c.test[1]) for c in people
+        ]
+        assert set(first.test.values) != set(second.test.values)
+    assert not set(tests["folds"][0].test.values) & set(tests["folds"][1].test.values)
 
 
 def test_compare_without_data_or_with_impossible_partition_is_refused(dataset, small):

@@ -256,7 +256,9 @@ def test_export_names_with_special_characters_are_escaped(simulate):
     label = "a | <b>b</b>\nc > d"
     rounds, clients = (t.replace({"method": {"fedavg": label}}) for t in (content.rounds, content.clients))
     table = summary(rounds, clients, content.columns, Rules(label))
-    blocks = [ExportBlock("one", label, table, decide(rounds, table, content.columns, Rules(label), "clients"))]
+    blocks = [
+        ExportBlock("one", label, table, decide(rounds, table, content.columns, Rules(label), "clients"), content.about)
+    ]
     lines = [line for line in export(blocks, "markdown").splitlines() if line.startswith("|")]
     assert len({len(re.findall(r"(?<!\\)\|", line)) for line in lines}) == 1 and "<b>" not in "".join(lines)
     body = [line for line in export(blocks, "latex").splitlines() if "fedprox" in line or "d " in line]

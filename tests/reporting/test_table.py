@@ -47,7 +47,9 @@ def test_json_export_has_a_metric_that_is_computed_from_samples(simulate):
     content = simulate(rounds=4)
     [metric] = read(["roc_auc"])
     decision = replace(content.decision, metric=metric)
-    [block] = json.loads(export([ExportBlock("one", content.baseline, content.summary, decision)], "json"))
+    [block] = json.loads(
+        export([ExportBlock("one", content.baseline, content.summary, decision, content.about)], "json")
+    )
     assert block["decision"]["metric"] == metric.facts and block["decision"]["text"] == str(decision)
 
 
@@ -63,7 +65,7 @@ def test_number_of_a_summary_is_the_same_text_on_every_surface(simulate, monkeyp
     monkeypatch.setattr(terminal_tables, "console", lambda: Console(file=printed, width=300, markup=False))
     for table in summary_tables(content):
         terminal_tables.tables(table.columns, table.texts, table.caption, table.words)
-    block = ExportBlock("one", content.baseline, content.summary, content.decision)
+    block = ExportBlock("one", content.baseline, content.summary, content.decision, content.about)
     surfaces = {
         "page": render(content),
         "terminal": printed.getvalue(),

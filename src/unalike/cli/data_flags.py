@@ -106,20 +106,21 @@ class DataFlags(ServerSampleOptions, ValidationOptions, PartitionOptions, TableO
 
         if self.plan is not None:
             return ClientsRequest(self.divide(loaded.dataset), test=loaded.test)
-        return ClientsRequest(self.clients, loaded.dataset, None, self.partition, self.split, self.val, loaded.test)
+        data, test = loaded.dataset, loaded.test
+        return ClientsRequest(self.clients, data, None, self.partition, self.split, self.val, test, folds=self.folds)
 
     def divide(self, dataset: Dataset, seed: int = 0) -> Population:
         """Make clients of a data set, by the plan or the partition."""
         from unalike.data.partition_plan import PartitionPlan
         from unalike.data.partitioning.apply_plan import apply_plan
-        from unalike.data.partitioning.partition import SPLIT, divided_already, partition
+        from unalike.data.partitioning.partition import divided_already, partition
 
         if self.plan is None:
-            split = SPLIT if self.split is None else self.split
-            return partition(dataset, self.partition, self.clients, seed=seed, split=split, val=self.val)
+            shares = (self.split, 0, True, self.val, self.folds)
+            return partition(dataset, self.partition, self.clients, seed, *shares)
         plan = PartitionPlan.load(self.plan)
         remedy = "make the plan with it: `unalike partition --save`"
-        divided_already("a plan", remedy, self.partition, self.val, self.clients, self.split)
+        divided_already("a plan", remedy, self.partition, self.val, self.clients, self.split, self.folds)
         return apply_plan(plan, dataset)
 
 

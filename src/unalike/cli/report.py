@@ -74,7 +74,9 @@ def command(
         typer.echo(f"figures: {save(contents, joined.ranks, figures).resolve()}", err=True)
     if format != "html":
         named = [(block.name, block.comparison) for block in joined.blocks]
-        blocks = [ExportBlock(name, one.facts.baseline, one.summary, one.decision) for name, one in named]
+        blocks = [
+            ExportBlock(name, one.facts.baseline, one.summary, one.decision, one.findings.about) for name, one in named
+        ]
         text = export(blocks, format)
         if out is None:
             print(text, end="")

@@ -77,18 +77,18 @@ def profile_table(profile: Profile) -> None:
 
 
 def summary_table(comparison: Comparison) -> None:
-    """Print one row per method and protocol, then the decision and its limits."""
+    """Print what the intervals are about, one row per method and protocol, then the decision and its limits."""
     from unalike.metrics.statistics import scoring_rule
     from unalike.reporting.summary_columns import summary_tables
     from unalike.reporting.wording import capital
 
     facts, content = comparison.facts, comparison.content()
     rule = f"{scoring_rule(content.rounds, content.columns)}, compared with {facts.baseline}"
+    screen, texts = console(), comparison.findings
+    screen.print(texts.about, highlight=False)
     for table in summary_tables(content):
         title = f"{table.caption}: {rule}" if table.caption else capital(rule)
         tables(table.columns, table.texts, title, table.words)
-    screen = console()
-    texts = comparison.findings
     for text in (texts.answer, texts.shared, texts.models, *texts.cautions, texts.standing, *texts.limits):
         if text:
             screen.print(text, highlight=False)

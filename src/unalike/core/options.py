@@ -165,6 +165,13 @@ class TableOptions:
             "divides the data among clients unless --partition is given."
         ),
     ] = ()
+    unit: Annotated[
+        str | None,
+        Help(
+            "Column whose values, such as patients or recordings, are never divided between training and test samples; not used as "
+            "a feature."
+        ),
+    ] = None
     drop: Annotated[tuple[str, ...], Help("Column of a table to leave out; repeat for several.")] = ()
     regression: Annotated[bool, Help("Read whole numbers in the target column as numbers, not as classes.")] = False
 
@@ -195,7 +202,7 @@ class PartitionOptions:
 
 @dataclass(frozen=True)
 class ValidationOptions:
-    """The validation samples."""
+    """The validation samples, and cross-validation."""
 
     val: Annotated[
         float,
@@ -205,6 +212,13 @@ class ValidationOptions:
             "Share of each client's training samples used for validation, such as 0.1 (--stop, --select).", agreed=True
         ),
     ] = 0.0
+    folds: Annotated[
+        int | None,
+        Help(
+            "Number of folds of repeated cross-validation, instead of --split: each seed tests one fold of every client, and "
+            "with 5 folds 10 seeds are two repetitions."
+        ),
+    ] = None
 
 
 @dataclass(frozen=True)

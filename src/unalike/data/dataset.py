@@ -42,6 +42,10 @@ class Dataset:
         groups: The origin of each sample, such as {"domain": [N]}: integers or texts, for the training samples and then
             the test samples. Models never see groups; partitions by domain, hospital or writer use them.
         encoding: The encoding that turned a table's columns into x; None for data that was no table.
+        unit: The column of `groups` with the units, such as patients or recordings, that are never divided: all samples of one
+            train, or all test. None: every sample is a unit.
+        published: Whether the test set is given with the data, so that clients keep their test samples (`natural`). False: the
+            reader set it apart, and every division draws test samples of its own.
 
     Shapes:
         x: float32 images [N, C, H, W] in 0..1 or rows [N, D], or int64 tokens [N, T].
@@ -49,7 +53,8 @@ class Dataset:
 
     Raises:
         UnalikeError: Lengths differ, there are no samples, numbers are not finite, labels are out of range, or the test set
-            has another shape or type than the training set.
+            has another shape or type than the training set; or `unit` is no group, or a
+            unit has both training and test samples.
     """
 
     name: str
@@ -58,6 +63,8 @@ class Dataset:
     classes: list[str] | None = None
     groups: Mapping[str, np.ndarray] = field(default_factory=dict)
     encoding: Encoding | None = None
+    unit: str | None = None
+    published: bool = True
     _whole: Pair = field(init=False, repr=False)
 
     if TYPE_CHECKING:  # the arguments may be arrays, the fields are tensors
@@ -70,6 +77,8 @@ class Dataset:
             classes: list[str] | None = None,
             groups: Mapping[str, np.ndarray] = ...,
             encoding: Encoding | None = None,
+            unit: str | None = None,
+            published: bool = True,
         ) -> None: ...
 
     def __repr__(self) -> str:
@@ -81,7 +90,8 @@ class Dataset:
     def __reduce__(self) -> tuple[Any, ...]:
         """The call that makes the same data set in another process of this machine."""
         groups = dict(self.groups)
-        return type(self).divided, (self.name, *self.merged(), len(self.train[1]), self.classes, groups, self.encoding)
+        details = (self.classes, groups, self.encoding, self.unit, self.published)
+        return type(self).divided, (self.name, *self.merged(), len(self.train[1]), *details)
 
     def __post_init__(self) -> None:
         where, unknown = f"{self.name}, train", isinstance(self.train, Sequence) and self.train[-1] is None
@@ -104,6 +114,17 @@ class Dataset:
             column: array_checks.group(values, len(whole[1]), f"{self.name}, group {column!r}")
             for column, values in self.groups.items()
         }
+        if self.unit is not None and self.unit not in groups:
+            raise UnalikeError(
+                f"{self.name}: found unit={self.unit!r}, expected a column of groups ({', '.join(groups) or 'there are none'})"
+            )
+        if (
+            self.unit is not None
+            and np.isin(groups[self.unit][: len(train[1])], groups[self.unit][len(train[1]) :]).any()
+        ):
+            raise UnalikeError(
+                f"{self.name}: training and test samples share values of {self.unit!r}; expected all samples of a unit on one side"
+            )
         made = {"train": train, "test": test, "classes": classes, "groups": MappingProxyType(groups), "_whole": whole}
         for name, value in made.items():
             object.__setattr__(self, name, value)
@@ -118,11 +139,21 @@ class Dataset:
         classes: list[str] | None = None,
         groups: Mapping[str, Any] | None = None,
         encoding: Encoding | None = None,
+        unit: str | None = None,
+        published: bool = True,
     ) -> Dataset:
         """Make a data set from one pair of arrays without a copy: the first `train` samples train, the others test."""
         x, y = array_checks.pair((x, y), name)
         test = (x[train:], y[train:]) if train < len(y) else None
-        return cls(name, (x[:train], y[:train]), test, classes, groups or {}, encoding)
+        return cls(name, (x[:train], y[:train]), test, classes, groups or {}, encoding, unit, published)
+
+    def taken(self, rows: np.ndarray) -> Dataset:
+        """The data set with these samples alone, numbered as in `merged` and in ascending order."""
+        (x, y), index = self.merged(), torch.from_numpy(rows)
+        groups = {column: values[rows] for column, values in self.groups.items()}
+        train = int((rows < len(self.train[1])).sum())
+        details = (self.classes, groups, self.encoding, self.unit, self.published)
+        return self.divided(self.name, x[index], y[index], train, *details)
 
     def _check_alike(self, train: Pair, test: Pair) -> None:
         for what, a, b in zip(("inputs", "labels"), train, test):
@@ -155,6 +186,13 @@ class Dataset:
     def input_shape(self) -> tuple[int, ...]:
         """Shape of one sample: (C, H, W), (D,) or (T,)."""
         return tuple(self.train[0].shape[1:])
+
+    @cached_property
+    def units(self) -> np.ndarray:
+        """The number of each sample's unit, [N], training samples first."""
+        if self.unit is None:
+            return np.arange(len(self._whole[1]))
+        return np.unique(self.groups[self.unit], return_inverse=True)[1]
 
     def merged(self) -> Pair:
         """Return the training samples and then the test samples as one (x, y)."""

@@ -18,7 +18,7 @@ from unalike.data.partitioning.given_clients import Clients, ClientsRequest, Giv
 from unalike.experiments.comparison import Comparison
 from unalike.experiments.cost_estimate import Estimate
 from unalike.experiments.experiment import Cell, Experiment
-from unalike.experiments.experiment_facts import facts_of, method_text
+from unalike.experiments.experiment_facts import facts_of, method_text, sampling_of
 from unalike.experiments.facts import ComparisonFacts
 from unalike.experiments.seed_plan import SeedPlan
 from unalike.metrics.metrics import Custom
@@ -41,6 +41,7 @@ def compare(
     partition: str | None = None,
     split: float | None = None,
     val: float = 0.0,
+    folds: int | None = None,
     model: ModelLike = "mlp",
     start: str | Path | None = None,
     start_partial: bool = False,
@@ -64,13 +65,16 @@ def compare(
 
     Args:
         methods: spec texts, methods or plans, or a mapping from labels to them.
-        clients: clients as for `ua.run`, the same for every seed. With `data`: the number of clients (10, or as many as
-            the data set defines, unless given).
-        data: data set by name, or a data set. Every seed then draws a partition of its own.
+        clients: clients as for `ua.run`. Clients with test samples keep them under every seed, unless `split` or `folds` is
+            given; of clients without any, every seed draws test samples (`draw_tests`). With `data`: the number of clients
+            (10, or as many as the data set defines, unless given).
+        data: data set by name, or a data set. Every seed then draws a partition of its own, or for real owners (`natural`) its
+            own test samples, unless these are published with the data.
         data_dir: folder of data files.
         partition: partition of the data; unless given, by its first group, or "dirichlet(alpha=0.1)" if it has no groups.
-        split: share of each client's samples that train (0.75); only with `data`.
+        split: share of each client's samples that train (0.75).
         val: share of each client's training samples used for validation; only with `data`.
+        folds: number of folds of repeated cross-validation: each seed tests one fold of every client.
         model: as for `ua.run`.
         start: initial weights of every run, as for `ua.run`.
         start_partial: as for `ua.run`.
@@ -115,7 +119,7 @@ def compare(
     trackers = Trackers.of(track, group_of(out))
     experiment = prepare_experiment(
         methods,
-        ClientsRequest(clients, data, data_dir, partition, split, val, test),
+        ClientsRequest(clients, data, data_dir, partition, split, val, test, folds=folds),
         SeedPlan.of(seeds, min_seeds, max_seeds),
         model=model,
         start=start,
@@ -212,7 +216,7 @@ def prepare_experiment(
     training |= {"model": model, "protocol": _shared_model_first(training.get("protocol", "clients"))}
     works = _work_of_each(work, by_label)
     options = check_inputs(by_label.values(), has_test=request.has_test, record=record, **training)
-    given = request.read(needs_test="server" in options.protocols)
+    given = request.read(needs_test="server" in options.protocols, compared=True)
     notes = _warnings_of(given, plan.seeds)
     training |= {"test": given.test, "proxy": proxy, "metrics": metrics, "record": record}
     cells = [
@@ -230,6 +234,7 @@ def prepare_experiment(
     facts = replace(
         facts_of(cells, by_label, baseline, plan.seeds, flags, asked),
         looks=plan.looks,
+        sampling=sampling_of([given.of(seed) for seed in plan.seeds[:2]], request.folds),
         smallest_effect=smallest_effect,
         notes=list(dict.fromkeys([*notes, *cells[0].run_config.data_notes])),
     )

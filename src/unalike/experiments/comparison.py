@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 COLUMNS = {"rounds": {"round", "seconds", "bytes_down", "bytes_up"}, "clients": {"client", "n_train", "n_test"}}
 """Columns that each table must have."""
-BY_ROUND = "client_rounds"
+BY_ROUND, RESAMPLED = "client_rounds", "resampled"
 MOST_CLIENTS, MOST_ROUNDS = 100, 150
 """With more clients their rounds are not kept; of more evaluated rounds, so many evenly spaced ones are."""
 
@@ -45,6 +45,8 @@ class Comparison:
         columns: what the columns of scores in these tables measure.
         facts: how the data differs, what crosses the wire, how to repeat the comparison.
         client_rounds: the scores of single clients by round, for at most 100 clients; None for more.
+        resampled: scores on resampled test samples where all seeds have the same ones: `method seed draw` and the headline metric
+            under each protocol; None where each seed tests others.
 
     Example:
         >>> clients = ua.partition(ua.load("digits"), "dirichlet(alpha=0.1)", clients=3)  # doctest: +SKIP
@@ -58,6 +60,7 @@ class Comparison:
     columns: Columns
     facts: ComparisonFacts
     client_rounds: pd.DataFrame | None = None
+    resampled: pd.DataFrame | None = None
 
     @cached_property
     def summary(self) -> pd.DataFrame:
@@ -160,13 +163,21 @@ class Comparison:
             looks=facts.looks,
             client_rounds=self.client_rounds,
             confusions=facts.confusions,
+            sampling=facts.sampling,
+            resampled=self.resampled,
         )
 
     def save(self, folder: Path) -> None:
         """Write the tables and the facts into a folder; `load` reads them."""
-        (folder / f"{BY_ROUND}.parquet").unlink(missing_ok=True)
+        for name in (BY_ROUND, RESAMPLED):
+            (folder / f"{name}.parquet").unlink(missing_ok=True)
         self.columns.save(folder)
-        tables = {"rounds": self.rounds, "clients": self.clients, BY_ROUND: self.client_rounds}
+        tables = {
+            "rounds": self.rounds,
+            "clients": self.clients,
+            BY_ROUND: self.client_rounds,
+            RESAMPLED: self.resampled,
+        }
         for name, table in tables.items():
             if table is not None:
                 write_bytes(folder / f"{name}.parquet", table.to_parquet(index=False))
@@ -191,8 +202,8 @@ class Comparison:
         try:
             rounds, clients = (pd.read_parquet(folder / f"{name}.parquet") for name in COLUMNS)
             _check_columns(rounds=rounds, clients=clients)
-            kept = folder / f"{BY_ROUND}.parquet"
-            by_round = pd.read_parquet(kept) if kept.exists() else None
+            kept = [folder / f"{name}.parquet" for name in (BY_ROUND, RESAMPLED)]
+            by_round, resampled = (pd.read_parquet(file) if file.exists() else None for file in kept)
             is_single_run = bool(RunDirectory(folder).events)
             columns = read_columns(folder, rounds, clients)
             rows, client_rows = (cast(list[Row], table.to_dict("records")) for table in (rounds, clients))
@@ -205,7 +216,7 @@ class Comparison:
             ) from None
         if "method" not in rounds:
             return cls._of_run(history, facts)
-        return cls(rounds, clients, columns, facts, by_round)
+        return cls(rounds, clients, columns, facts, by_round, resampled)
 
     @classmethod
     def _of_run(cls, history: History, facts: ComparisonFacts) -> Comparison:
@@ -249,14 +260,15 @@ class Comparison:
         from unalike.reporting.table import html
 
         tables = [paragraph(table.caption) + html(table) for table in summary_tables(self._content)]
-        return "".join([paragraph(repr(self)), paragraph(str(self.decision)), *tables])
+        texts = (repr(self), self._content.about, str(self.decision))
+        return "".join([*map(paragraph, texts), *tables])
 
     def __str__(self) -> str:
         from unalike.reporting.summary_columns import summary_tables
         from unalike.reporting.table import plain
 
         tables = [f"{table.caption}\n{plain(table)}".lstrip() for table in summary_tables(self._content)]
-        return "\n\n".join([str(self.decision), *tables])
+        return "\n\n".join([self._content.about, str(self.decision), *tables])
 
 
 def open_comparison(folder: str | Path) -> Comparison:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 import warnings
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -21,6 +22,7 @@ from unalike.experiments.comparison import Comparison, client_rounds, labelled, 
 from unalike.experiments.cost_estimate import ROUNDS, Estimate, calibrate
 from unalike.experiments.facts import FILE, ComparisonFacts
 from unalike.experiments.standings import PlannedCell, save_cells
+from unalike.metrics.sampling import TRAINING
 from unalike.runtime.model_group import Diverged
 from unalike.runtime.processes.launch import follow_leader
 from unalike.runtime.records.history import DIVERGED
@@ -73,6 +75,9 @@ class _CellResults:
     ends: list[dict[str, Any]] = field(default_factory=list)
     client_rounds: list[pd.DataFrame] = field(default_factory=list)
     confusions: dict[str, pd.DataFrame] = field(default_factory=dict)
+    resampled: list[pd.DataFrame] = field(default_factory=list)
+    fixed_tests: Sequence[str] = ()
+    """The protocols whose test samples are the same under all seeds."""
     ran: list[Cell] = field(default_factory=list)
     was_read: bool = False
     """Whether some result was read, not run."""
@@ -102,6 +107,9 @@ class _CellResults:
         with suppress(UnalikeError):  # regression, or no test sample
             counts = run.confusion()
             self.confusions[cell.label] = counts + self.confusions.get(cell.label, 0)
+        if self.fixed_tests:
+            with suppress(UnalikeError):
+                self.resampled.append(labelled(run.resampled(self.fixed_tests), cell.label, cell.seed))
 
     def add_diverged(self, cell: Cell, error: Diverged) -> None:
         self.notes.append(f"{cell.label}, seed {cell.seed}, is left out: {error}")
@@ -125,7 +133,7 @@ class _CellResults:
                     for label, counts in self.confusions.items()
                 ],
             ),
-            pd.concat(self.client_rounds, ignore_index=True) if self.client_rounds else None,
+            *(pd.concat(t, ignore_index=True) if t else None for t in (self.client_rounds, self.resampled)),
         )
 
 
@@ -145,6 +153,15 @@ class Experiment:
     def run_configs(self) -> dict[str, RunConfig]:
         """Label -> the run config of the method under the first seed."""
         return {cell.label: cell.run_config for cell in self.cells if cell.seed == self.cells[0].seed}
+
+    @property
+    def fixed_tests(self) -> tuple[str, ...]:
+        """The protocols that test on the same samples under all seeds, if there are several seeds."""
+        same = self.facts.sampling.redrawn == TRAINING
+        protocols = self.cells[0].run_config.columns.protocols
+        return tuple(
+            name for name in protocols if same or (name == "server" and self.cells[0].run_config.test is not None)
+        )
 
     @cached_property
     def key(self) -> str:
@@ -185,8 +202,8 @@ class Experiment:
 
     def _run_cells(self, folder: Path | None, progress: ProgressCallback, trackers: Trackers) -> _CellResults:
         """Run the cells seed by seed: all of them, or seeds for the methods that matter until the decision stands."""
-        results, looks = _CellResults(), self.facts.looks
-        seeds = list(dict.fromkeys(cell.seed for cell in self.cells))
+        looks, seeds = self.facts.looks, list(dict.fromkeys(cell.seed for cell in self.cells))
+        results = _CellResults(fixed_tests=self.fixed_tests)
         methods = set(self.run_configs)
         for done, seed in enumerate(seeds):
             if looks is not None and done >= looks[0]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import tomli_w
+import torch
 
 from unalike._utils.tensor_files import write_bytes
 from unalike.core.options import SeedOptions, options_of, written
@@ -21,6 +22,7 @@ from unalike.experiments.facts import FILE, ComparisonFacts, command_line, versi
 from unalike.experiments.references import untuned
 from unalike.experiments.seed_plan import write_seeds
 from unalike.methods.plan import Stage
+from unalike.metrics.sampling import PARTITIONS, SPLITS, TRAINING, UNSAID, Sampling
 from unalike.runtime.records.run_directory import plain
 from unalike.runtime.run_config import RunConfig
 from unalike.runtime.run_recorder import Run
@@ -81,6 +83,21 @@ def save_run_facts(run: Run, label: str, source: dict[str, Any]) -> None:
     facts = facts_of([cell], {label: label}, label, [seed], source)
     facts = replace(facts, ends=[cell.end(run)], notes=list(run.notes))
     write_bytes(run.out / FILE, json.dumps(asdict(facts), indent=1).encode())
+
+
+def sampling_of(populations: Sequence[Population], folds: int | None) -> Sampling:
+    """The draws of seeds, told from the clients of two of them; unknown for one seed."""
+    if len(populations) < 2:
+        return UNSAID
+    parts = [(population.train, population.test, population.val) for population in populations]
+    if all((a.sizes == b.sizes).all() and (a.values == b.values).all() for a, b in zip(*parts)):
+        return Sampling(TRAINING)
+    owned = [[np.sort(np.concatenate(rows)) for rows in zip(*three)] for three in parts]
+    same_samples = populations[0].x is populations[1].x or torch.equal(populations[0].x, populations[1].x)
+    if not same_samples or len(owned[0]) != len(owned[1]) or not all(map(np.array_equal, *owned)):
+        return Sampling(PARTITIONS)
+    train, test = len(populations[0].train.values), len(populations[0].test.values)
+    return Sampling(SPLITS, test / train, folds)
 
 
 def method_text(method: object) -> str:

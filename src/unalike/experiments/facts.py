@@ -12,6 +12,7 @@ from typing import Any
 from unalike._utils.validated import explain_errors
 from unalike._utils.version import __version__
 from unalike.core.options import TuningOptions, options_of
+from unalike.metrics.sampling import UNSAID, Sampling
 
 FILE = "comparison.json"
 ENTRIES = {
@@ -50,6 +51,7 @@ class ComparisonFacts:
         looks: (fewest, most) seeds, if seeds were added until the decision stood; None for a fixed number.
         confusions: one entry per method with a model and classes: `method`, `classes`, and `counts`, test samples of all seeds by
             class and predicted class after the last round.
+        sampling: what each seed draws anew, and so what intervals are about; folders of older versions do not say it.
         unfinished: progress of a run that has not ended (`2 of 3 rounds`), otherwise empty. Such a run is shown but never
             joined with others.
     """
@@ -71,6 +73,7 @@ class ComparisonFacts:
     looks: tuple[int, int] | None = None
     confusions: list[dict[str, Any]] = field(default_factory=list)
     unfinished: str = ""
+    sampling: Sampling = UNSAID
 
 
 def read_facts(folder: Path) -> ComparisonFacts:

@@ -28,16 +28,18 @@ def merge(comparisons: Sequence[Comparison]) -> Comparison:
         clients.drop_duplicates(["method", "seed", "client"]),
         reduce(or_, (c.columns for c in comparisons)),
         _merge_facts([c.facts for c in comparisons]),
-        _merge_client_rounds(comparisons),
+        _merged([c.client_rounds for c in comparisons], ["method", "seed", "round", "client"]),
+        _merged([c.resampled for c in comparisons], ["method", "seed", "draw"]),
     )
     return in_method_order(merged)
 
 
-def _merge_client_rounds(comparisons: Sequence[Comparison]) -> pd.DataFrame | None:
+def _merged(tables: Sequence[pd.DataFrame | None], key: list[str]) -> pd.DataFrame | None:
+    """The tables that there are as one, with one row for each key."""
     import pandas as pd
 
-    found = [c.client_rounds for c in comparisons if c.client_rounds is not None]
-    return pd.concat(found, ignore_index=True).drop_duplicates(["method", "seed", "round", "client"]) if found else None
+    found = [table for table in tables if table is not None]
+    return pd.concat(found, ignore_index=True).drop_duplicates(key) if found else None
 
 
 def _merge_facts(all_facts: Sequence[ComparisonFacts]) -> ComparisonFacts:
@@ -111,7 +113,7 @@ def _relabelled(comparison: Comparison, labels: dict[str, str]) -> Comparison:
         ends=relabel(facts.ends, "method"),
         confusions=relabel(facts.confusions, "method"),
     )
-    tables = (comparison.rounds, comparison.clients, comparison.client_rounds)
-    rounds, clients, by_round = (None if t is None else t.assign(method=t["method"].replace(new)) for t in tables)
+    tables = (comparison.rounds, comparison.clients, comparison.client_rounds, comparison.resampled)
+    rounds, clients, *others = (None if t is None else t.assign(method=t["method"].replace(new)) for t in tables)
     assert rounds is not None and clients is not None
-    return Comparison(rounds, clients, comparison.columns, facts, by_round)
+    return Comparison(rounds, clients, comparison.columns, facts, *others)

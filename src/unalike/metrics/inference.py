@@ -17,6 +17,7 @@ from itertools import product
 
 import numpy as np
 import pandas as pd
+from numpy.typing import ArrayLike
 from scipy import stats
 
 from unalike.metrics.moderated_t import ALPHA, holm, moderated_t, residuals
@@ -30,12 +31,15 @@ ROUNDING = 1e-6
 """Relative rounding error of a score: losses, and so an RMSE, are float32, and executors sum them in different orders."""
 
 TESTED = (
-    "pairs", "difference", "ci_low", "ci_high", "boot_low", "boot_high", "p", "p_holm", "p_exact", "better", "won", "sd", "df"
+    "pairs", "difference", "ci_low", "ci_high", "boot_low", "boot_high", "p", "p_holm", "p_exact", "better", "won",
+    "sd", "error", "df",
 )  # fmt: skip
 """Columns of `family_tests`."""
 
 
-def family_tests(d: pd.DataFrame, sign: int = 1, level: float = ALPHA) -> pd.DataFrame:
+def family_tests(
+    d: pd.DataFrame, sign: int = 1, level: float = ALPHA, overlap: float = 0.0, sampling: ArrayLike = 0.0
+) -> pd.DataFrame:
     """Test every column of differences against 0: one row per method, with these columns.
 
     * `pairs difference`: number of differences and their mean;
@@ -43,14 +47,15 @@ def family_tests(d: pd.DataFrame, sign: int = 1, level: float = ALPHA) -> pd.Dat
     * `p p_holm`: the moderated t test, and after Holm's correction for all methods of the table;
     * `p_exact`: the joint sign-flip test, corrected for all methods;
     * `better won`: share of the seeds in which the method is better (ties count half), and their number;
-    * `sd df`: moderated standard deviation and its degrees of freedom.
+    * `sd error df`: moderated standard deviation, standard error of the mean and its degrees of freedom.
 
-    `sign` is -1 if lower scores are better; it does not change the sign of the differences. Numbers that are not defined are
-    NaN: intervals and p for fewer than two differences, for differences that are not finite, and for differences that are all
-    the same number other than 0 (unknown spread). If all are 0, p is 1.
+    `overlap` and `sampling` are those of `moderated_t`; the bootstrap and the sign flips know nothing of them. `sign` is -1 if
+    lower scores are better; it does not change the sign of the differences. Numbers that are not defined are NaN: intervals and p
+    for fewer than two differences, for differences that are not finite, and for differences that are all the same number other
+    than 0 (unknown spread). If all are 0, p is 1.
     """
     values = d.to_numpy(float)
-    tested = moderated_t(values, level)
+    tested = moderated_t(values, level, overlap, sampling)
     columns = [values[~np.isnan(values[:, j]), j] for j in range(values.shape[1])]
     boots = [bootstrap(own) for own in columns]
     return pd.DataFrame(
@@ -67,6 +72,7 @@ def family_tests(d: pd.DataFrame, sign: int = 1, level: float = ALPHA) -> pd.Dat
             "better": [probability_better(sign * own) for own in columns],
             "won": [int((sign * own > 0).sum()) for own in columns],
             "sd": tested.sd,
+            "error": tested.error,
             "df": tested.df,
         },
         index=d.columns,
@@ -129,21 +135,24 @@ def probability_best(d: pd.DataFrame, tests: pd.DataFrame, baseline: str, sign: 
     normal = rng.standard_normal((DRAWS, len(d))) @ residuals(d[rows.index].to_numpy(float))
     df = np.nanmin(rows["df"].fillna(np.inf))  # the same for all methods with equal numbers of seeds
     stretch = np.sqrt(df / rng.chisquare(df, DRAWS)) if np.isfinite(df) else np.ones(DRAWS)
-    error = (rows["sd"].fillna(0.0) / np.sqrt(rows["pairs"])).to_numpy(float)
+    error = rows["error"].fillna(0.0).to_numpy(float)
     means = rows["difference"].to_numpy(float) + normal * error * stretch[:, None]
     drawn = sign * np.hstack([np.zeros((DRAWS, 1)), means])
     found[[baseline, *map(str, rows.index)]] = np.bincount(drawn.argmax(1), minlength=drawn.shape[1]) / DRAWS
     return found
 
 
-def seeds_needed(difference: float, sd: float, smallest: float, level: float) -> int:
+def seeds_needed(
+    difference: float, sd: float, smallest: float, level: float, overlap: float = 0.0, sampling: float = 0.0
+) -> int:
     """Seeds with which a comparison is decided with probability 80 %, if the mean difference and its spread stay as they are.
 
     A difference is decided if it is shown not to be 0 (it is at least `smallest`), or if its interval is within -+`smallest`. The
-    result is at most `MOST_NEEDED`.
+    result is at most `MOST_NEEDED`, which also stands for never: `overlap` and `sampling` (see `moderated_t`) remain with any
+    number of seeds.
     """
     n = np.arange(2, MOST_NEEDED + 1)
-    error, t = sd / np.sqrt(n), stats.t.ppf(1 - level / 2, n - 1)
+    error, t = np.sqrt(sd**2 * (1 / n + overlap) + sampling), stats.t.ppf(1 - level / 2, n - 1)
     if abs(difference) >= smallest:
         power = stats.nct.sf(t, n - 1, abs(difference) / error)
     else:

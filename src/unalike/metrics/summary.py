@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import MappingProxyType
 from typing import Any
 
 import pandas as pd
@@ -11,6 +12,7 @@ from unalike.metrics.columns import Column, Columns
 from unalike.metrics.costs import totals
 from unalike.metrics.inference import difference_table, family_tests, probability_best
 from unalike.metrics.named_metrics import Metric
+from unalike.metrics.sampling import Draws, draws_of, sampling_variances
 from unalike.metrics.statistics import require_method, tail_mean, worst_decile
 from unalike.metrics.verdicts import CANDIDATE, Rules, roles, verdicts
 
@@ -30,7 +32,13 @@ COMPARED = (
 """Columns of a summary that compare a method with the baseline."""
 
 
-def summary(rounds: pd.DataFrame, clients: pd.DataFrame, columns: Columns, rules: Rules) -> pd.DataFrame:
+def summary(
+    rounds: pd.DataFrame,
+    clients: pd.DataFrame,
+    columns: Columns,
+    rules: Rules,
+    resampled: pd.DataFrame | None = None,
+) -> pd.DataFrame:
     """One row per method and protocol, in order of appearance. The columns, for accuracy, are:
 
     `method protocol role seeds accuracy accuracy_sd macro_f1 [further metrics] loss verdict probability_best pairs difference
@@ -42,7 +50,8 @@ def summary(rounds: pd.DataFrame, clients: pd.DataFrame, columns: Columns, rules
     the baseline has no score under this protocol: only the protocol `used` compares personal models with shared ones
     (`models_in_use`). A method outside the family has a difference and an interval of its own, without p.
     `verdict` is that of `verdicts.verdicts`, empty for methods that are no candidates. `mb_down`, `mb_up` and `seconds` are totals
-    of a run, averaged over seeds.
+    of a run, averaged over seeds. `resampled` has the scores on resampled test samples where all seeds have the same
+    (`sampling.draws_of`).
     """
     require_method(rounds, rules.baseline)
     names = _names(rounds, columns)
@@ -50,7 +59,8 @@ def summary(rounds: pd.DataFrame, clients: pd.DataFrame, columns: Columns, rules
     for column in columns.scores:
         scores = scores_by_seed(rounds, column)
         if scores:
-            tables.append(_of_protocol(rounds, clients, columns, rules, column, scores))
+            draws = draws_of(resampled, column)
+            tables.append(_of_protocol(rounds, clients, columns, rules, column, scores, draws))
     if not tables:
         return pd.DataFrame(columns=names)
     table = pd.concat(tables, ignore_index=True)
@@ -66,6 +76,7 @@ def _of_protocol(
     rules: Rules,
     column: Column,
     scores: dict[str, pd.Series],
+    draws: Draws,
 ) -> pd.DataFrame:
     metric, costs = column.metric, totals(rounds)
     others = {m.name: columns.get(column.protocol, m.name) for m in columns.metrics if m != metric}
@@ -78,20 +89,32 @@ def _of_protocol(
         row |= _spread(clients, column, method)
         rows.append(row | costs.loc[method].to_dict())
     role_of = roles(rounds, column, scores, rules)
-    tests = judged(scores, role_of, rules, metric).drop(columns=["sd", "df"])
+    tests = judged(scores, role_of, rules, metric, draws).drop(columns=["sd", "error", "df"])
     return pd.DataFrame(rows).assign(role=list(role_of.values())).merge(tests, left_on="method", right_index=True)
 
 
-def judged(scores: dict[str, pd.Series], role: dict[str, str], rules: Rules, metric: Metric) -> pd.DataFrame:
+def judged(
+    scores: dict[str, pd.Series],
+    role: dict[str, str],
+    rules: Rules,
+    metric: Metric,
+    draws: Draws = MappingProxyType({}),
+) -> pd.DataFrame:
     """The tests of every method against the baseline, with verdict and probability of being best; index: method.
 
     The candidates are one family. Every other method is tested by itself, and only its difference and interval are kept.
     """
     d = difference_table(scores, rules.baseline)
     candidates = [name for name in map(str, d) if role[name] == CANDIDATE]
-    tables = [family_tests(d[candidates], metric.sign, rules.level)]
+
+    def tested(names: list[str]) -> pd.DataFrame:
+        return family_tests(
+            d[names], metric.sign, rules.level, rules.overlap, sampling_variances(draws, rules.baseline, names)
+        )
+
+    tables = [tested(candidates)]
     for name in d.columns.difference(candidates, sort=False):
-        alone = family_tests(d[[name]], metric.sign, rules.level)
+        alone = tested([str(name)])
         tables.append(alone.assign(p=math.nan, p_holm=math.nan, p_exact=math.nan))
     tests = pd.concat([table for table in tables if len(table)]) if len(d.columns) else tables[0]
     base = scores.get(rules.baseline, pd.Series(dtype=float))

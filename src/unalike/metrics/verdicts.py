@@ -31,12 +31,14 @@ class Rules:
         references: label -> meaning, for methods that are shown but no candidates (`upper reference`).
         smallest_effect: the smallest difference of interest, in the unit of the metric; None for the default.
         looks: (fewest, most) seeds, if seeds were added until the decision stood; None for a fixed number of seeds.
+        overlap: how much the training samples of seeds overlap, as `moderated_t` takes it.
     """
 
     baseline: str
     references: Mapping[str, str] = field(default_factory=dict)
     smallest_effect: float | None = None
     looks: tuple[int, int] | None = None
+    overlap: float = 0.0
 
     @property
     def level(self) -> float:

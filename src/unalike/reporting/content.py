@@ -14,6 +14,7 @@ from unalike._utils.errors import UnalikeError
 from unalike.metrics.columns import USED, Column, Columns
 from unalike.metrics.models_in_use import personal_methods, protocol_in_use, with_models_in_use
 from unalike.metrics.named_metrics import Metric
+from unalike.metrics.sampling import PARTITIONS, SPLITS, TRAINING, UNKNOWN, UNSAID, Sampling
 from unalike.metrics.statistics import in_order
 from unalike.metrics.summary import summary
 from unalike.metrics.verdicts import Rules
@@ -74,6 +75,8 @@ class ReportContent:
     * `looks`: (fewest, most) seeds if seeds were added until the decision stood; None for a fixed number.
     * `client_rounds`: `method seed round client` and the headline metric under each protocol; None if it is not known.
     * `confusions`: `method classes counts`, test samples by class and predicted class after the last round, over all seeds.
+    * `sampling`: what each seed draws anew; `resampled`: `method seed draw` and the headline metric on resampled test samples,
+      where all seeds have the same; None for none.
     * `wire`: `method direction what bytes`, everything that enters and leaves a client in a round.
 
     Raises `UnalikeError` if the tables are not consistent.
@@ -100,6 +103,8 @@ class ReportContent:
     looks: tuple[int, int] | None = None
     client_rounds: pd.DataFrame | None = None
     confusions: list[dict[str, Any]] = field(default_factory=list)
+    sampling: Sampling = UNSAID
+    resampled: pd.DataFrame | None = None
 
     def __post_init__(self) -> None:
         _check_labels(self.labels, self.baseline)
@@ -121,7 +126,7 @@ class ReportContent:
             object.__setattr__(self, name, in_order(getattr(self, name), self.labels))
         if self.decisive == USED:
             personal, columns = self.personal, self.columns
-            for name in ("rounds", "clients", "client_rounds"):
+            for name in ("rounds", "clients", "client_rounds", "resampled"):
                 table = getattr(self, name)
                 used = None if table is None else with_models_in_use(table, personal, columns)
                 object.__setattr__(self, name, used)
@@ -136,12 +141,36 @@ class ReportContent:
     def rules(self) -> Rules:
         """The rules by which the methods are judged."""
         references = {method.label: method.reference for method in self.methods if method.reference}
-        return Rules(self.baseline, references, self.smallest_effect, self.looks)
+        return Rules(self.baseline, references, self.smallest_effect, self.looks, self.sampling.overlap)
 
     @cached_property
     def summary(self) -> pd.DataFrame:
         """One row per method and protocol (`metrics.summary.summary`)."""
-        return summary(self.rounds, self.clients, self.columns, self.rules)
+        return summary(self.rounds, self.clients, self.columns, self.rules, self.resampled)
+
+    @property
+    def about(self) -> str:
+        """The subject of the intervals: the draws of the seeds besides training runs, and the samples that they share."""
+        seeds, clients = len(self.seeds), self.clients["client"].nunique()
+        if seeds == 1:
+            return "One seed: there is no interval."
+        column = self.columns.get(self.decisive)
+        fixed = self.resampled is not None and column is not None and column.name in self.resampled
+        drawn = {
+            PARTITIONS: ("other partitions of this data set", f"{seeds} seeds with a partition each"),
+            SPLITS: (f"other samples of these {clients} clients", f"{seeds} redrawn splits"),
+            TRAINING: ("" if fixed else "this test set only:", f"{seeds} seeds on the same samples"),
+            UNKNOWN: ("", f"{seeds} seeds; what they share was not recorded"),
+        }
+        subject, how = drawn[self.sampling.redrawn]
+        if self.sampling.folds is not None:
+            how = f"{seeds} folds of repeated {self.sampling.folds}-fold cross-validation"
+        if fixed:
+            tests = "other test samples" + ("" if self.decisive == "server" else f" of these {clients} clients")
+            subject = ", ".join(filter(None, [subject, tests]))
+            how += ", the test samples resampled"
+        joint = "" if not subject else " " if subject.endswith(":") else " and "
+        return f"Interval: {subject}{joint}other training runs; {how}."
 
     @property
     def smallest_difference(self) -> float:
@@ -160,7 +189,7 @@ class ReportContent:
         return self._decided(self.plain)
 
     def _decided(self, protocol: str) -> Decision:
-        found = decide(self.rounds, self.summary, self.columns, self.rules, protocol)
+        found = decide(self.rounds, self.summary, self.columns, self.rules, protocol, self.resampled)
         failed = nothing_learned(self.scored(protocol), self.metric, self.classes)
         return replace(found, choice="", reason=failed) if failed else found
 

@@ -12,6 +12,7 @@ import pandas as pd
 from unalike.metrics.columns import Columns
 from unalike.metrics.inference import MOST_NEEDED, difference_table, family_tests, seeds_needed
 from unalike.metrics.named_metrics import Metric
+from unalike.metrics.sampling import Draws, draws_of, sampling_variances
 from unalike.metrics.summary import scores_by_seed
 from unalike.metrics.verdicts import BETTER, CANDIDATE, EQUAL, UNDECIDED, WORSE, Rules, repeats, verdicts
 from unalike.reporting import wording
@@ -45,6 +46,7 @@ class Decision:
         reason: why there is nothing to decide; empty if there is.
         metric: the metric that decides.
         protocol: the protocol whose scores decide; with `used`, a method is judged by personal models where it trains them.
+        samples_limit: whether a part of the interval's width remains with any number of seeds, because these share samples.
     """
 
     baseline: str
@@ -68,6 +70,7 @@ class Decision:
     contenders: tuple[str, ...] = ()
     reason: str = ""
     protocol: str = "clients"
+    samples_limit: bool = False
 
     @property
     def stands(self) -> bool:
@@ -123,6 +126,9 @@ class Decision:
             told = "" if self.open == (self.best,) else f"Still open: {wording.few(list(self.open))}"
         if self.settles is None:
             return f"{told}." if told else ""
+        if self.settles == MOST_NEEDED and self.samples_limit:
+            few = "More seeds will not settle that: more samples would."
+            return f"{told}. {few}" if told else few
         more = wording.plural(self.settles, "more seed")
         about = f"about {more}" if self.settles < MOST_NEEDED / 5 else f"hundreds of seeds (about {self.settles})"
         return f"{told}; {about} would settle that." if told else f"{wording.capital(about)} would settle it."
@@ -135,8 +141,15 @@ def _ratio(ratio: float) -> str:
     return "the same" if abs(ratio - 1) < 0.05 else f"{wording.significant(ratio, digits=2)} times the"
 
 
-def decide(rounds: pd.DataFrame, table: pd.DataFrame, columns: Columns, rules: Rules, protocol: str) -> Decision:
-    """Derive the decision under a protocol from the histories and their `summary`."""
+def decide(
+    rounds: pd.DataFrame,
+    table: pd.DataFrame,
+    columns: Columns,
+    rules: Rules,
+    protocol: str,
+    resampled: pd.DataFrame | None = None,
+) -> Decision:
+    """Derive the decision under a protocol from the histories and their `summary`; `resampled` is as for `summary`."""
     metric = columns.metric
     scored = table[table["protocol"] == protocol].set_index("method")
     candidates = scored[scored["role"] == CANDIDATE]
@@ -152,12 +165,13 @@ def decide(rounds: pd.DataFrame, table: pd.DataFrame, columns: Columns, rules: R
     column = columns.get(protocol)
     assert column is not None
     by_seed = scores_by_seed(rounds, column)
-    rivals, rival_tests = _rivals(by_seed, best, list(found), rules, metric, smallest)
+    draws = draws_of(resampled, column)
+    rivals, rival_tests = _rivals(by_seed, draws, best, list(found), rules, metric, smallest)
     open_ = _open(best, found, rivals)
-    own = family_tests(_differences(by_seed, [rules.baseline, *found]), metric.sign, rules.level)
+    own = _tests(by_seed, draws, [rules.baseline, *found], rules, metric)
     family = max(1, int(candidates["p"].notna().sum()))
-    against_base = partial(_needs, own, smallest=smallest, level=rules.level / family)
-    against_best = partial(_needs, rival_tests, smallest=smallest, level=rules.level)
+    against_base = partial(_needs, own, smallest=smallest, level=rules.level / family, overlap=rules.overlap)
+    against_best = partial(_needs, rival_tests, smallest=smallest, level=rules.level, overlap=rules.overlap)
     if found[best] == BETTER:
         needs = against_best(open_)
     elif (
@@ -191,6 +205,7 @@ def decide(rounds: pd.DataFrame, table: pd.DataFrame, columns: Columns, rules: R
         contenders=(rules.baseline, best, *(name for name in _contenders(best, found, rivals))),
         reason=reason,
         protocol=protocol,
+        samples_limit=bool(rules.overlap or draws),
     )
 
 
@@ -214,13 +229,18 @@ def _nothing_to_decide(
     return ""
 
 
-def _differences(by_seed: Mapping[str, pd.Series], methods: list[str]) -> pd.DataFrame:
-    """Differences of the methods to the first of them, by seed."""
-    return difference_table({name: by_seed[name] for name in methods}, methods[0])
+def _tests(
+    by_seed: Mapping[str, pd.Series], draws: Draws, methods: list[str], rules: Rules, metric: Metric
+) -> pd.DataFrame:
+    """The tests of the methods against the first of them, with the variance that their test samples add (`sampling`)."""
+    d = difference_table({name: by_seed[name] for name in methods}, methods[0])
+    variances = sampling_variances(draws, methods[0], methods[1:])
+    return family_tests(d, metric.sign, rules.level, rules.overlap, variances).assign(sampling=variances)
 
 
 def _rivals(
     by_seed: Mapping[str, pd.Series],
+    draws: Draws,
     best: str,
     candidates: list[str],
     rules: Rules,
@@ -233,7 +253,7 @@ def _rivals(
     p is the p of that claim (Hung and Fithian, 2019).
     """
     others = [name for name in candidates if name != best]
-    tests = family_tests(_differences(by_seed, [best, *others]), metric.sign, rules.level)
+    tests = _tests(by_seed, draws, [best, *others], rules, metric)
     gain, low, high = (metric.sign * tests[name] for name in ("difference", "ci_low", "ci_high"))
     words = verdicts(gain, low, high, tests["p"], rules.level, smallest)
     return dict(zip(others, map(str, words))), tests
@@ -262,13 +282,13 @@ def _contenders(best: str, found: Mapping[str, str], rivals: Mapping[str, str]) 
     ]
 
 
-def _needs(tests: pd.DataFrame, names: Sequence[str], smallest: float, level: float) -> list[int]:
-    """For each method that can be tested, about how many more seeds would decide its comparison."""
-    known = tests.loc[list(names)].dropna(subset=["sd"])
-    return [
-        max(1, seeds_needed(float(row["difference"]), float(row["sd"]), smallest, level) - int(row["pairs"]))
-        for _, row in known.iterrows()
+def _needs(tests: pd.DataFrame, names: Sequence[str], smallest: float, level: float, overlap: float) -> list[int]:
+    """For each method that can be tested, about how many more seeds would decide its comparison; `MOST_NEEDED` also for never."""
+    known = tests.loc[list(names), ["difference", "sd", "sampling", "pairs"]].dropna(subset=["sd"])
+    needed = [
+        (seeds_needed(d, sd, smallest, level, overlap, extra), pairs) for d, sd, extra, pairs in known.to_numpy(float)
     ]
+    return [n if n == MOST_NEEDED else max(1, n - int(pairs)) for n, pairs in needed]
 
 
 def _divided(value: float, base: float) -> float:

@@ -35,12 +35,13 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class ExportBlock:
-    """The summary of one comparison, with its partition, its baseline and its decision."""
+    """The summary of one comparison, with its partition, its baseline, its decision and what its intervals are about."""
 
     partition: str
     baseline: str
     summary: pd.DataFrame
     decision: Decision
+    about: str
 
     @property
     def metric(self) -> Metric:
@@ -55,11 +56,20 @@ def export(blocks: Sequence[ExportBlock], format: str) -> str:
 
 
 def _markdown(blocks: Sequence[ExportBlock]) -> str:
-    return "\n\n".join([*map(markdown, _tables(blocks)), NOTE]) + "\n"
+    return "\n\n".join([*_about(blocks), *map(markdown, _tables(blocks)), NOTE]) + "\n"
 
 
 def _latex(blocks: Sequence[ExportBlock]) -> str:
-    return "\n\n".join(["% needs \\usepackage{booktabs}", *map(latex, _tables(blocks)), "% " + NOTE]) + "\n"
+    about = [f"% {line}" for line in _about(blocks)]
+    return "\n\n".join([*about, "% needs \\usepackage{booktabs}", *map(latex, _tables(blocks)), "% " + NOTE]) + "\n"
+
+
+def _about(blocks: Sequence[ExportBlock]) -> list[str]:
+    """The subject of the intervals, in a line for all partitions of which the same is true."""
+    lines: dict[str, list[str]] = {}
+    for block in blocks:
+        lines.setdefault(block.about, []).append(block.partition)
+    return list(lines) if len(lines) == 1 else [f"{'; '.join(names)}: {text}" for text, names in lines.items()]
 
 
 def _csv(blocks: Sequence[ExportBlock]) -> str:
@@ -80,6 +90,7 @@ def _json(blocks: Sequence[ExportBlock]) -> str:
     parts = [
         {
             "partition": block.partition,
+            "about": block.about,
             "decision": {"text": str(block.decision)} | asdict(block.decision) | _written(block.decision),
             "summary": block.summary.drop(columns="seconds").to_dict("records"),
         }

@@ -18,11 +18,13 @@ from unalike.reporting.table import Row, rows
 class Findings:
     """The sentences of a report.
 
-    `answer` is the decision, `models` says which models it judges, `cautions` are reasons to doubt the ranking. `standing` groups
-    the methods by verdict, `shared` is the decision for one model that serves all clients; `models`, `standing` and `shared` may be
-    empty. `details` has one sentence for each other method, `limits` says what the statistics can show.
+    `about` says what the intervals are about. `answer` is the decision, `models` says which models it judges, `cautions` are
+    reasons to doubt the ranking. `standing` groups the methods by verdict, `shared` is the decision for one model for all clients;
+    `models`, `standing` and `shared` may be empty. `details` has one sentence for each other method, `limits` says what the
+    statistics can show.
     """
 
+    about: str
     answer: str
     models: str
     cautions: list[str]
@@ -45,7 +47,7 @@ def findings(content: ReportContent) -> Findings:
     cautions = [*failed, *_rising(content), *_untuned(content)]
     limits = [*_limits(content, others), *_uneven(content, rows(judged))]
     standing, shared = _standing(others, content), _shared(content)
-    return Findings(str(content.decision), _models(content), cautions, standing, shared, details, limits)
+    return Findings(content.about, str(content.decision), _models(content), cautions, standing, shared, details, limits)
 
 
 def _standing(others: list[Row], content: ReportContent) -> str:

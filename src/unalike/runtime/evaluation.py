@@ -103,6 +103,10 @@ MANY = 10_000
 """With more clients than this, only the clients of a round have a row in the history and a personal model evaluated."""
 
 
+RESAMPLES, RESAMPLE_SEED = 200, 0
+"""Number of times that test samples are drawn again, for a variance that is known to 10 %, and the seed of these draws."""
+
+
 class Evaluator:
     """Evaluates the models of a stage under the protocols asked for. The first one fills the plain columns."""
 
@@ -181,6 +185,23 @@ class Evaluator:
         scores, size = Scores.join(parts), len(classes)
         pairs = scores.y.astype(np.int64) * size + scores.predicted.astype(np.int64)
         return np.bincount(pairs, minlength=size**2).reshape(size, size)
+
+    def resampled(self, models: ClientModels, protocol: str) -> list[Metrics] | None:
+        """The metrics of the last models under a protocol, on test samples that are drawn again with replacement in each client.
+
+        The draws are the same for all models that are scored on the same samples. None where a protocol has no model then, and
+        where not every client is evaluated.
+        """
+        predicting = MODELS[protocol](models, None) if len(self.population) <= MANY else None
+        split = self.splits_of(protocol)[TEST]
+        if predicting is None or not len(self.splits[split].of(range(len(self.population)))[0]):
+            return None
+        scores = Scores.join(self.scores({TEST: split}, predicting)[TEST])
+        scores = scores.of(np.argsort(scores.client, kind="stable"))
+        sizes = np.bincount(scores.client)[scores.client]
+        starts, rng = np.searchsorted(scores.client, scores.client), np.random.default_rng(RESAMPLE_SEED)
+        draws = (starts + (rng.random(len(sizes)) * sizes).astype(int) for _ in range(RESAMPLES))
+        return [measure(self.population.task, scores.of(rows), self.custom) for rows in draws]
 
     def scored(
         self, splits: Splits, models: Models | None, clients_shown: Sequence[int] | None = None

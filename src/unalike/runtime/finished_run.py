@@ -230,17 +230,34 @@ class Run:
 
         Raises `UnalikeError` for regression, and where the run does not hold the samples, as one that was read from a folder.
         """
-        if not self._has_samples or not isinstance(
-            self._runner, LocalStage
-        ):  # the clients of a federation are elsewhere
-            raise UnalikeError("the samples of this run are not here; call ua.run with its arguments and out=")
-        counts = Evaluator(self.run_config).confusion(self._runner)
+        counts = Evaluator(self.run_config).confusion(self._with_samples())
         if counts is None:
             raise UnalikeError("found no test sample with a class, so there is no confusion to count")
         import pandas as pd
 
         classes = self.run_config.population.classes
         return pd.DataFrame(counts, index=classes, columns=classes)
+
+    def resampled(self, protocols: Sequence[str]) -> pd.DataFrame:
+        """The headline metric under each protocol on test samples drawn with replacement in each client: a row for each draw.
+
+        Raises `UnalikeError` where the run does not hold the samples.
+        """
+        import pandas as pd
+
+        runner, columns = self._with_samples(), self.run_config.columns
+        found = {}
+        for column in (column for column in columns.scores if column.protocol in protocols):
+            draws = Evaluator(self.run_config).resampled(runner, column.protocol)
+            if draws is not None:
+                found[column.name] = [metrics[column.metric.name] for metrics in draws]
+        return pd.DataFrame(found).rename_axis("draw").reset_index()
+
+    def _with_samples(self) -> LocalStage:
+        """The runner, if the clients' samples are here: those of a federation are elsewhere, and a folder holds none."""
+        if not self._has_samples or not isinstance(self._runner, LocalStage):
+            raise UnalikeError("the samples of this run are not here; call ua.run with its arguments and out=")
+        return self._runner
 
     def plot(self, metric: str | None = None) -> go.Figure:
         """The curves of a metric over the rounds; see `History.plot`."""

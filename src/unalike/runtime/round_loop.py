@@ -51,6 +51,7 @@ def run(
     partition: str | None = None,
     split: float | None = None,
     val: float = 0.0,
+    folds: int | None = None,
     model: ModelLike = "mlp",
     rounds: int = 50,
     start: str | Path | None = None,
@@ -89,8 +90,9 @@ def run(
         data_dir: folder of data files.
         partition: partition of the data, drawn with `seed`; unless given, by the groups of the data, or where it has none,
             "dirichlet(alpha=0.1)".
-        split: share of each client's samples that train (0.75); only with `data`.
+        split: share of each client's samples that train (0.75); with `clients` their test samples are drawn anew.
         val: share of each client's training samples used for validation; only with `data`.
+        folds: number of folds of repeated cross-validation: `seed` says which fold of every client tests.
         model: model to train: a name such as "mlp(hidden=(64, 32))", a module (its weights are the start; it is not changed),
             or a function that makes one.
         rounds: number of rounds, over all stages of a plan.
@@ -152,7 +154,7 @@ def run(
     trackers = Trackers.of(track)
     check_keywords("ua.run", unknown, [n for n in signature(run).parameters if n != "unknown"], fields_of(Work))
     network: dict[str, Any] = {"model": model, "start": start, "start_partial": start_partial}
-    request = ClientsRequest(clients, data, data_dir, partition, split, val, test)
+    request = ClientsRequest(clients, data, data_dir, partition, split, val, test, folds=folds)
     asked = check_inputs([spec], work=work, has_test=request.has_test, record=record, **network, **options)
     given = request.read(needs_test="server" in asked.protocols)
     run_config = prepare_run(

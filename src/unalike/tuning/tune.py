@@ -222,7 +222,7 @@ def _comparison(
 
 def _clients(asked: TuneRequest, settings: Mapping[str, Any]) -> Population:
     """The clients of the trials. Samples that are the server's test set in the comparison are at no client."""
-    given = asked.clients.read(needs_test="server" in _listed(settings.get("protocol", ())))
+    given = asked.clients.read(needs_test="server" in _listed(settings.get("protocol", ())), compared=True)
     return on_validation(given.of(asked.seed))
 
 

@@ -18,13 +18,14 @@ from unalike.data.heterogeneity import label_counts
 from unalike.data.partitioning.apply_plan import apply_plan
 from unalike.data.partitioning.hold_out import test_apart
 from unalike.data.partitioning.partition import (
-    SPLIT,
     check_scheme,
     divided_already,
     partition,
     share_apart,
+    share_asked,
     usual_partition,
 )
+from unalike.data.partitioning.splitting import draw_tests
 from unalike.data.population import Population
 from unalike.data.ragged import Ragged
 from unalike.data.sources.load import load
@@ -61,11 +62,13 @@ class ClientsRequest:
         data: a data set or its name.
         data_dir: the folder of data files.
         partition: the partition of `data`; None: by its groups, or the usual one.
-        split: the training share of each client's samples; None: the usual one.
+        split: the training share of each client's samples; None: the usual one. Clients that are given keep their test samples
+            unless `split` or `folds` is.
         val: the share of each client's training samples for validation.
         test: the server's test samples.
         tests_of: a seed whose division says which samples of `data` test, under whatever seed they are divided. None: each
             division draws its own.
+        folds: the number of folds of cross-validation, instead of `split`.
     """
 
     clients: Clients | int | None = None
@@ -76,6 +79,7 @@ class ClientsRequest:
     val: float = 0.0
     test: Pair | None = None
     tests_of: int | None = None
+    folds: int | None = None
 
     @property
     def has_test(self) -> bool:
@@ -88,13 +92,17 @@ class ClientsRequest:
         if not isinstance(self.data, str):
             return {}
         folder = self.data_dir and str(self.data_dir)
-        return {"data": self.data, "data_dir": folder, "split": self.split, "val": self.val or None}
+        return {"data": self.data, "data_dir": folder, "split": self.split, "val": self.val or None} | (
+            {} if self.folds is None else {"folds": self.folds}
+        )
 
-    def read(self, needs_test: bool) -> GivenClients:
+    def read(self, needs_test: bool, compared: bool = False) -> GivenClients:
         """Read the data, if it is to be read.
 
         Args:
             needs_test: Whether the server evaluates: without `test` it then gets the published test set of `data`.
+            compared: Whether methods are to be compared, which takes test samples: clients that are given without any draw
+                theirs under each seed.
 
         Returns:
             The clients and the server's test samples.
@@ -103,7 +111,7 @@ class ClientsRequest:
             UnalikeError: There are neither clients nor data, or both, or the data cannot be read.
         """
         if self.data is None:
-            return self._given()
+            return self._given(compared and not needs_test)
         number = self.clients
         if not (number is None or isinstance(number, int)):
             raise UnalikeError(
@@ -114,21 +122,33 @@ class ClientsRequest:
         dataset, test = load(self.data, self.data_dir) if isinstance(self.data, str) else self.data, self.test
         if needs_test and test is None:
             dataset, test = test_apart(dataset)
-        scheme, split = self.partition or usual_partition(dataset), SPLIT if self.split is None else self.split
-        of = cache(lambda seed: partition(dataset, scheme, number, seed=seed, split=split, val=self.val))
+        scheme, shares = self.partition or usual_partition(dataset), (self.split, 0, True, self.val, self.folds)
+        of = cache(lambda seed: partition(dataset, scheme, number, seed, *shares))
         if self.tests_of is not None:
             return GivenClients(cache(lambda seed: tested_as(of(seed), of(self.tests_of), dataset)), test, scheme)
         return GivenClients(of, test, scheme)
 
-    def _given(self) -> GivenClients:
+    def _given(self, needs_tests: bool) -> GivenClients:
         if self.clients is None or isinstance(self.clients, int):
             raise UnalikeError(
                 "found no data; give clients (from ua.partition, or a list of ua.ClientData) or data='digits'"
             )
         divide = "make them with it: ua.partition(..., val=0.1)"
-        divided_already("clients", divide, self.partition, self.val, split=self.split)
+        divided_already("clients", divide, self.partition, self.val)
         fixed = self.clients if isinstance(self.clients, Population) else Population.of(self.clients)
-        return GivenClients(lambda seed: fixed, self.test)
+        asked, split = share_asked(self.split, self.folds)
+        if not (asked or (needs_tests and not len(fixed.test.values))):
+            return GivenClients(lambda seed: fixed, self.test)
+        draw = cache(lambda seed: redrawn(fixed, seed, split, self.folds))
+        return GivenClients(draw if self.tests_of is None else lambda seed: draw(self.tests_of), self.test)
+
+
+def redrawn(clients: Population, seed: int, split: float, folds: int | None = None) -> Population:
+    """The clients with test samples drawn anew from their training and test samples, as `draw_tests` does; validation stays."""
+    owned = [np.concatenate(parts) for parts in zip(clients.train, clients.test, strict=True)]
+    tests = draw_tests(owned, clients.y.cpu().numpy(), np.arange(len(clients.y)), seed, split, folds)
+    train, test = (Ragged.of(rows[t == one] for rows, t in zip(owned, tests)) for one in (False, True))
+    return replace(clients, train=train, test=test, plan=None)
 
 
 def tested_as(drawn: Population, other: Population, dataset: Dataset) -> Population:
@@ -152,7 +172,8 @@ def tested_as(drawn: Population, other: Population, dataset: Dataset) -> Populat
     for k, parts in enumerate(zip(plan.train, plan.val, plan.test, strict=True)):
         samples = np.concatenate(parts)
         tested = np.isin(samples, tests.test.values)
-        validated, trained = share_apart(samples[~tested], plan.val_share, plan.seed, k)
+        units = None if dataset.unit is None else dataset.units
+        validated, trained = share_apart(samples[~tested], plan.val_share, plan.seed, k, units)
         roles.append((trained, validated, samples[tested]))
     train, val, test = (Ragged.of(rows) for rows in zip(*roles, strict=True))
     labels = (dataset.merged() if plan.merge else dataset.train)[1]

@@ -15,7 +15,8 @@ from unalike.data.dataset import Dataset
 def hold_out(data: Dataset, share: float, seed: int = 0, imbalance: float = 1.0) -> tuple[Dataset, Pair]:
     """Hold out a share of the test samples as proxy data for methods that learn on the server.
 
-    The held-out samples have the same number of each class, n = round(share * tests / classes), at least one; for regression they
+    No unit of the data is divided: the server gets all samples of a chosen one's unit. But for that,
+    the held-out samples have the same number of each class, n = round(share * tests / classes), at least one; for regression they
     are drawn at random. If there are no test samples, training samples are taken. Li et al. 2023 (FedLAW) hold out 2 %.
 
     Args:
@@ -51,12 +52,10 @@ def hold_out(data: Dataset, share: float, seed: int = 0, imbalance: float = 1.0)
     else:
         each = _sizes(share * len(pool), len(data.classes), imbalance)
         chosen = _drawn(y[torch.from_numpy(pool)].numpy(), pool, each, share, rng)
-    rest = np.setdiff1d(np.arange(len(y)), chosen)
-    rows, held = torch.from_numpy(rest), torch.from_numpy(chosen)
-    groups = {column: values[rest] for column, values in data.groups.items()}
-    train = int((rest < trains).sum())
-    remaining = Dataset.divided(data.name, x[rows], y[rows], train, data.classes, groups, data.encoding)
-    return remaining, (x[held], y[held])
+    if data.unit is not None:  # with every unit of a chosen sample
+        chosen = np.flatnonzero(np.isin(data.units, data.units[chosen]))
+    held = torch.from_numpy(chosen)
+    return data.taken(np.setdiff1d(np.arange(len(y)), chosen)), (x[held], y[held])
 
 
 def test_apart(data: Dataset, share: float = 0.2) -> tuple[Dataset, Pair]:
@@ -65,7 +64,8 @@ def test_apart(data: Dataset, share: float = 0.2) -> tuple[Dataset, Pair]:
         return hold_out(data, share)
     count = len(data.train[1])
     groups = {column: values[:count] for column, values in data.groups.items()}
-    return Dataset.divided(data.name, *data.train, count, data.classes, groups, data.encoding), data.test
+    own = Dataset.divided(data.name, *data.train, count, data.classes, groups, data.encoding, data.unit, data.published)
+    return own, data.test
 
 
 def _sizes(samples: float, classes: int, imbalance: float) -> list[int]:

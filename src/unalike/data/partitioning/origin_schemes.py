@@ -28,7 +28,8 @@ def natural(
 
     `clients=` below the number of clients draws that many at random; otherwise every sample is used once. `cluster` is the
     column of the clients' true clusters, for references that may know them. With `own_test` a client that has both training
-    and test samples keeps this division; the samples of any other client are divided by `split`.
+    and test samples by a published division keeps it. The samples of any other client are divided by `split`, anew under each
+    seed and stratified by outcome.
 
     Source: LEAF (Caldas et al. 2018).
     """
@@ -51,7 +52,7 @@ def natural(
                     f"natural(cluster={cluster!r}): the samples of client {names[k]} lie in several clusters, expected one; name "
                     "another column, or leave cluster out"
                 )
-    return Division(owned, test, [str(names[k]) for k in chosen], truth)
+    return Division(owned, test, [str(names[k]) for k in chosen], truth, stratified=True)
 
 
 @registry.register("domains")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from unalike.data.partition_plan import PartitionPlan
 from unalike.data.partitioning import feature_skew
 from unalike.data.partitioning.apply_plan import apply_plan
 from unalike.data.partitioning.scheme import Division, registry
+from unalike.data.partitioning.splitting import draw_tests
 from unalike.data.population import Population
 from unalike.data.ragged import Ragged
 
@@ -35,16 +37,18 @@ def partition(
     spec: str | None = None,
     clients: int | None = None,
     seed: int = 0,
-    split: float = SPLIT,
+    split: float | None = None,
     min_test: int = 0,
     merge: bool = True,
     val: float = 0.0,
+    folds: int | None = None,
 ) -> Population:
     """Divide a data set among clients, and each client's samples into training, test and validation samples.
 
-    Each client's samples are shuffled and not stratified. Of n samples, floor(split n), at least 1, train and the others test,
-    unless the scheme says which samples test. Then floor(val n) of the n training samples, never all, become validation
-    samples. The same arguments give the same population.
+    Of a client's n samples, floor(split n), at least 1, train and the others test, unless the scheme says which samples test.
+    They are shuffled; those of real owners (`natural`), and all samples of data with units or under `folds`, are stratified by
+    outcome (`draw_tests`). Then floor(val n) of the n training samples, never all, become validation samples. Samples of one
+    unit of the data are never divided. The same arguments give the same population.
 
     >>> partition(load("digits"), "dirichlet(alpha=0.1)", clients=20).sizes.sum()   # doctest: +SKIP
     1339
@@ -57,11 +61,13 @@ def partition(
         clients: The number of clients: 10, or as many as the scheme knows of (`natural`, `domains`, `mixture`, `index_files`),
             unless given.
         seed: The seed of the division.
-        split: The training share of each client's samples.
+        split: The training share of each client's samples, 0.75 unless given.
         min_test: The smallest number of test samples that a client may have.
         merge: Merge training and test samples first; False: divide training samples only, and leave `data.test` held out.
         val: The share of each client's training samples set apart for choices (early stopping, the best round, tuning), so
             that nothing is chosen on test samples. The test samples are the same for every `val`.
+        folds: The number of folds of cross-validation instead of `split`: the seeds are folds, and every `folds` seeds are a
+            repetition.
 
     Returns:
         The clients. `.plan` is the record of the partition.
@@ -69,16 +75,20 @@ def partition(
     Raises:
         UnalikeError: `data` is not a data set; the scheme is unknown; there are more clients than samples; a class is empty in
             a scheme that divides by classes; the data lacks a column; a client would have fewer than `min_test` test samples;
-            or another constraint cannot be met. The message says which, and by how much.
+            `split` or `folds` is given and the scheme says which samples test; the published division divides a unit; or
+            another constraint cannot be met. The message says which, and by how much.
     """
     if not isinstance(data, Dataset):
         raise UnalikeError(
             f"found a {type(data).__name__} to divide, expected a data set: ua.load('digits'), ua.load('my.npz') or "
             "ua.Dataset('mine', (x, y))"
         )
-    check_kinds(partition, {"spec": spec, "split": split, "min_test": min_test, "merge": merge, "val": val})
+    check_kinds(
+        partition, {"spec": spec, "split": split, "min_test": min_test, "merge": merge, "val": val, "folds": folds}
+    )
     spec = usual_partition(data) if spec is None else spec
     clients = usual_clients(spec) if clients is None else clients
+    asked, split = share_asked(split, folds)
     if not 0 < split <= 1:
         raise UnalikeError(f"found split={split!r}, expected the training share of each client, above 0 and at most 1")
     if not 0 <= val < 1:
@@ -87,11 +97,24 @@ def partition(
         )
     labels = (data.merged() if merge else data.train)[1]
     columns = {column: values[: len(labels)] for column, values in data.groups.items()}
-    held_out = np.arange(len(labels)) >= len(data.train[1])
+    held_out = (np.arange(len(labels)) >= len(data.train[1])) & data.published
     division = _divide(spec, labels.cpu().numpy(), clients, seed, columns, held_out, data.classes)
     _warn(division)
-    train, test = _split(division, split, min_test, seed)
-    train, chosen_by = _set_apart(division, train, val, seed)
+    if asked and division.test is not None and all(map(len, division.test)):
+        raise UnalikeError(
+            f"found {asked} beside {spec}, which keeps each client's own test samples; leave it out"
+            + (", or write own_test=False" if "own_test" in canonical(spec) else "")
+        )
+    units = data.units[: len(labels)]
+    draw = None
+    if division.stratified or data.unit is not None or folds is not None:
+        draw = partial(draw_tests, labels=labels.cpu().numpy(), units=units, folds=folds)
+    train, test = _split(division, split, min_test, seed, draw)
+    train, chosen_by = _set_apart(division, train, val, seed, None if data.unit is None else units)
+    if data.unit is not None and np.isin(units[train.values], units[test.values]).any():
+        raise UnalikeError(
+            f"the test samples that {spec} keeps divide units of {data.unit!r}; keep each unit on one side, or leave unit out"
+        )
     plan = PartitionPlan(
         canonical(spec),
         len(train),
@@ -113,10 +136,16 @@ def partition(
 
 
 def divided_already(
-    what: str, remedy: str, partition: str | None, val: float, clients: int | None = None, split: float | None = None
+    what: str,
+    remedy: str,
+    partition: str | None,
+    val: float,
+    clients: int | None = None,
+    split: float | None = None,
+    folds: int | None = None,
 ) -> None:
     """Raise `UnalikeError` if options of a new partition are given although `what` is divided already."""
-    arguments = {"partition": partition, "clients": clients, "split": split, "val": val or None}
+    arguments = {"partition": partition, "clients": clients, "split": split, "val": val or None, "folds": folds}
     words = [f"{name}={value!r}" for name, value in arguments.items() if value is not None]
     if words:
         raise UnalikeError(
@@ -276,14 +305,36 @@ def _clusters(spec: str, division: Division) -> list[int] | None:
     return np.unique(np.stack(numberings, 1), axis=0, return_inverse=True)[1].reshape(-1).tolist()
 
 
-def _split(division: Division, split: float, min_test: int, seed: int) -> tuple[Ragged, Ragged]:
+def share_asked(split: float | None, folds: int | None) -> tuple[str, float]:
+    """The options of the division of each client's samples, in words, and its training share. Raises `UnalikeError`."""
+    if folds is None:
+        return "" if split is None else f"split={split}", SPLIT if split is None else split
+    _check_number("folds", folds, 2)
+    if split is not None:
+        raise UnalikeError(
+            f"found split={split} beside folds={folds}, which test one part in {folds}; leave one of them out"
+        )
+    return f"folds={folds}", 1 - 1 / folds
+
+
+def _split(
+    division: Division, split: float, min_test: int, seed: int, draw: Callable[..., list[np.ndarray]] | None
+) -> tuple[Ragged, Ragged]:
+    """Divide each client's samples into training and test samples; `draw`: `draw_tests`, None for shuffled samples."""
     train, test = [], []
-    for k, rows in enumerate(division.owned):
-        own_test = division.test[k] if division.test is not None else rows[:0]
-        if division.val is not None:
-            rows = rows[~np.isin(rows, division.val[k])]
+    own_tests = division.test or [rows[:0] for rows in division.owned]
+    free = [
+        rows if division.val is None else rows[~np.isin(rows, division.val[k])] for k, rows in enumerate(division.owned)
+    ]
+    drawn = None
+    if draw is not None:
+        to_draw = [rows[:0] if len(own) else rows for rows, own in zip(free, own_tests)]
+        drawn = draw(to_draw, seed=seed, split=split, min_test=min_test)
+    for k, (rows, own_test) in enumerate(zip(free, own_tests)):
         if len(own_test):
             first, rest = rows[~np.isin(rows, own_test)], own_test
+        elif drawn is not None:
+            first, rest = rows[~drawn[k]], rows[drawn[k]]
         else:
             # 0.29 * 100 is 28.999...: the small term keeps floor from losing a sample to rounding.
             cut = min(max(int(split * len(rows) + 1e-9), 1), max(len(rows) - min_test, 0))
@@ -298,14 +349,25 @@ def _split(division: Division, split: float, min_test: int, seed: int) -> tuple[
     return Ragged.of(train), Ragged.of(test)
 
 
-def share_apart(rows: np.ndarray, share: float, seed: int, client: int) -> tuple[np.ndarray, np.ndarray]:
-    """Draw a client's validation samples, floor(share n) of its n training samples but never all; returns them and the rest."""
-    count = min(int(share * len(rows) + 1e-9), len(rows) - 1) if len(rows) else 0
-    validation, training = np.split(generator(seed, "validation", client).permutation(rows), [count])
-    return validation, training
+def share_apart(
+    rows: np.ndarray, share: float, seed: int, client: int, units: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Draw a client's validation samples, floor(share n) of its n training samples but never all; returns them and the rest.
+
+    With `units` (the unit of every sample of the data) these are shares of the client's units.
+    """
+    own = rows if units is None else np.unique(units[rows])
+    count = min(int(share * len(own) + 1e-9), len(own) - 1) if len(own) else 0
+    validation, training = np.split(generator(seed, "validation", client).permutation(own), [count])
+    if units is None:
+        return validation, training
+    chosen = np.isin(units[rows], validation)
+    return rows[chosen], rows[~chosen]
 
 
-def _set_apart(division: Division, train: Ragged, share: float, seed: int) -> tuple[Ragged, Ragged]:
+def _set_apart(
+    division: Division, train: Ragged, share: float, seed: int, units: np.ndarray | None
+) -> tuple[Ragged, Ragged]:
     """Return the remaining training samples and the validation samples: the scheme's own, or a share drawn for each client."""
     if division.val is None and not share:
         return train, Ragged.empty(len(train))
@@ -313,7 +375,7 @@ def _set_apart(division: Division, train: Ragged, share: float, seed: int) -> tu
     for k, rows in enumerate(train):
         validation = rows[:0] if division.val is None else division.val[k]
         if not len(validation) and share:
-            validation, rows = share_apart(rows, share, seed, k)
+            validation, rows = share_apart(rows, share, seed, k, units)
         left.append(rows)
         apart.append(validation)
     return Ragged.of(left), Ragged.of(apart)

@@ -12,7 +12,7 @@ from unalike.data import array_checks
 from unalike.data.dataset import Dataset
 from unalike.data.sources.registry import formats, layouts
 
-NAMES = ("train_x", "train_y", "test_x", "test_y", "x", "y", "classes")
+NAMES = ("train_x", "train_y", "test_x", "test_y", "x", "y", "classes", "unit")
 GROUP = "group_"
 CHANNELS = (1, 3, 4)
 """Possible lengths of a channel axis: gray, color, color with transparency."""
@@ -27,7 +27,8 @@ def read_npz(path: Path) -> Dataset:
 
     Bytes of three or four dimensions are images and are divided by 255. [N, H, W] becomes [N, 1, H, W], and [N, H, W, C] with C
     of 1, 3 or 4 becomes [N, C, H, W]. Integer labels are classes, floats are regression. `group_hospital` [N] becomes the group
-    "hospital": one value per sample, training samples first.
+    "hospital": one value per sample, training samples first. A text `unit` names the group whose values, such as
+    patients, are never divided between training and test samples.
     """
     with reading(path, "an archive of plain arrays"):
         archive = np.load(path, allow_pickle=False)
@@ -77,6 +78,7 @@ def joined(
     test: Arrays | None = None,
     classes: list[str] | None = None,
     groups: Mapping[str, np.ndarray] | None = None,
+    unit: str | None = None,
 ) -> Dataset:
     """Make a data set of raw training and test arrays; they are joined while they are bytes, which halves the memory."""
     alike = test is not None and all(a.dtype == b.dtype and a.shape[1:] == b.shape[1:] for a, b in zip(train, test))
@@ -84,10 +86,15 @@ def joined(
         # `Dataset` reports arrays that do not fit together.
         tested = None if test is None else array_checks.pair((images(test[0]), test[1]), f"{name}, test")
         return Dataset(
-            name, array_checks.pair((images(train[0]), train[1]), f"{name}, train"), tested, classes, groups or {}
+            name,
+            array_checks.pair((images(train[0]), train[1]), f"{name}, train"),
+            tested,
+            classes,
+            groups or {},
+            unit=unit,
         )
     x, y = (np.concatenate(arrays) for arrays in zip(train, test))
-    return Dataset.divided(name, images(x), y, len(train[1]), classes, groups)
+    return Dataset.divided(name, images(x), y, len(train[1]), classes, groups, unit=unit)
 
 
 def _dataset(path: Path, arrays: Mapping[str, np.ndarray], found: str) -> Dataset:
@@ -101,7 +108,8 @@ def _dataset(path: Path, arrays: Mapping[str, np.ndarray], found: str) -> Datase
     groups = {name.removeprefix(GROUP): values for name, values in arrays.items() if name.startswith(GROUP)}
     with reading(path, "arrays with class names in UTF-8"):
         classes = _texts(arrays.get("classes"))
-    return joined(path.stem, train, test, classes, groups)
+        unit = str(arrays["unit"]) if "unit" in arrays else None
+    return joined(path.stem, train, test, classes, groups, unit)
 
 
 def _texts(names: np.ndarray | None) -> list[str] | None:

@@ -58,13 +58,14 @@ def read_image_folder(path: Path, *, group: str | None = None, size: Size = None
     if unknown:
         raise UnalikeError(f"{path}: test has classes that train has not: {', '.join(unknown[:5])}; add or remove them")
     groups = {} if group is None else {group: np.array([image.client for image in images])}
-    return _dataset(path.name, images, size, groups)
+    divided = [path] if group is None else _folders(path)
+    return _dataset(path.name, images, size, groups, published=any(_parts(folder) for folder in divided))
 
 
 def _divided(path: Path) -> list[Image]:
     """List the images of a folder with its own division, or with every fifth image of a class for testing."""
-    parts = {folder.name.lower(): folder for folder in _folders(path)}
-    if "train" not in parts:
+    parts = _parts(path)
+    if not parts:
         images = _by_folder(path)
         tests = every_fifth(np.unique([image.name for image in images], return_inverse=True)[1]).tolist()
         return [image._replace(tests=test) for image, test in zip(images, tests)]
@@ -72,6 +73,12 @@ def _divided(path: Path) -> list[Image]:
     part = next((part for part in TESTS if part in parts), None)
     tested = [] if part is None else _by_folder(parts[part])
     return train + [image._replace(tests=True) for image in tested]
+
+
+def _parts(path: Path) -> dict[str, Path]:
+    """The sub-folders of a folder that is divided into `train` and others, by name in small letters; empty for any other folder."""
+    parts = {folder.name.lower(): folder for folder in _folders(path)}
+    return parts if "train" in parts else {}
 
 
 @layouts.register("val/val_annotations.txt")
@@ -141,12 +148,14 @@ def _dataset(
     size: Size,
     groups: Mapping[str, np.ndarray] | None = None,
     named: Mapping[str, str] | None = None,
+    published: bool = True,
 ) -> Dataset:
     """Make a data set of images; the test images must come last."""
     classes, y = np.unique([image.name for image in images], return_inverse=True)
     called = [(named or {}).get(text, text) for text in classes.tolist()]
     train = sum(not image.tests for image in images)
-    return Dataset.divided(name, decode([image.file for image in images], size), y, train, called, groups)
+    x = decode([image.file for image in images], size)
+    return Dataset.divided(name, x, y, train, called, groups, published=published)
 
 
 def _by_folder(path: Path) -> list[Image]:

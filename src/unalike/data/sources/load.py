@@ -99,7 +99,8 @@ def digits() -> Dataset:
     bunch = load_digits()
     x, y = (bunch.images / 16).astype(np.float32)[:, None], bunch.target
     test = every_fifth(y)
-    return Dataset("digits", (x[~test], y[~test]), (x[test], y[test]), [str(label) for label in range(10)])
+    names = [str(label) for label in range(10)]
+    return Dataset("digits", (x[~test], y[~test]), (x[test], y[test]), names, published=False)
 
 
 def _named(text: str, folder: Path | None) -> Call | Path:

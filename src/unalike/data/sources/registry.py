@@ -109,11 +109,15 @@ def first_file(folder: Path, *patterns: str) -> Path | None:
     return next((file for pattern in patterns for file in sorted(folder.glob(pattern)) if file.is_file()), None)
 
 
-def every_fifth(y: np.ndarray) -> np.ndarray:
+def every_fifth(y: np.ndarray, units: np.ndarray | None = None) -> np.ndarray:
     """Mark the test samples of data without a published division, bool [N]: every fifth of each class, in order.
 
-    For regression (float labels) every fifth sample. A class with fewer than five samples has no test sample.
+    For regression (float labels) every fifth sample. A class with fewer than five samples has no test sample. With the `units` [N]
+    of the samples every fifth unit tests, by the label of its first sample.
     """
+    if units is not None:
+        first, unit = np.unique(units, return_index=True, return_inverse=True)[1:]
+        return every_fifth(y[first])[unit]
     if y.dtype.kind == "f":
         return np.arange(len(y)) % 5 == 4
     order = np.argsort(y, kind="stable")

@@ -117,6 +117,7 @@ def read_table(
     text: str | None = None,
     drop: Columns = (),
     group: Columns = (),
+    unit: str | None = None,
     split: str | None = None,
     regression: bool = False,
     length: int = LENGTH,
@@ -137,7 +138,10 @@ def read_table(
             `table_encoding.fit` says.
         drop: Columns to leave out.
         group: Columns that become groups for partitions, such as a hospital or a writer; they are not features.
-        split: A column that says train or test (or 0 or 1); without it every fifth row of a class tests.
+        unit: A column whose values, such as patients or recordings, are never divided between training and test samples; it is not
+            a feature.
+        split: A column that says train or test (or 0 or 1), which clients then keep; without it every fifth row of a class (with
+            `unit`, every fifth unit) tests, where nothing else divides the rows.
         regression: Read a target of whole numbers as regression.
         length: The number of words that are read of each text.
         vocabulary: The size of the vocabulary of `text`.
@@ -159,11 +163,13 @@ def read_table(
             f"{path.name} is a table with the columns {', '.join(map(str, frame))}; name the one to predict, with --target COLUMN "
             "or in Python target='COLUMN' (and with --group or group= one that says whose row it is, if there is one)"
         )
+    group += [unit] if unit is not None and unit not in group else []
     require_columns(frame, [target, *drop, *group, *_several(split or ()), *_several(text or ())], path.name)
     y, classes = labels(frame[target], path.name, regression)
     if classes is not None and encoding is None:
         check_classes(frame[target], len(classes), path.name)
-    test = every_fifth(y) if split is None else _tests(frame[split], path.name)
+    units = None if unit is None else np.array(texts_of(frame[unit]))
+    test = every_fifth(y, units) if split is None else _tests(frame[split], path.name)
     order, train = np.argsort(test, kind="stable"), int((~test).sum())
     frame, y = frame.iloc[order], y[order]
     groups = {column: frame[column].to_numpy() for column in group}
@@ -183,7 +189,7 @@ def read_table(
     else:
         encoding = fit(frame.drop(columns=unused), train, path.name)
     x = encoding.apply(frame, path.name)
-    return Dataset.divided(_stem(path), x, y, train, classes, groups, encoding)
+    return Dataset.divided(_stem(path), x, y, train, classes, groups, encoding, unit, split is not None)
 
 
 for name in OPEN:

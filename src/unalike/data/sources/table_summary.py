@@ -133,6 +133,7 @@ def summarize(
     target: str,
     drop: Sequence[str] = (),
     group: Sequence[str] = (),
+    unit: str | None = None,
     regression: bool = False,
     least: int = LEAST,
 ) -> TableSummary:
@@ -143,6 +144,7 @@ def summarize(
         target: The column to predict.
         drop: Columns to leave out.
         group: Columns that are no features.
+        unit: The column of units, which are summarized as a whole or not at all; it is no feature.
         regression: Read a target of whole numbers as numbers.
         least: Fewest rows that a name or a number in the summary is about. Rarer categories and classes are left out; numbers of
             a column with fewer values count as missing.
@@ -156,12 +158,12 @@ def summarize(
     from pandas.api.types import is_bool_dtype
 
     frame, where = opened(path), path.name
-    unused = [target, *drop, *group]
+    unused = list(dict.fromkeys([target, *drop, *group, *([] if unit is None else [unit])]))
     require_columns(frame, unused, where)
     y, classes = labels(frame[target], where, regression)
     if classes is not None:
         check_classes(frame[target], len(classes), where)
-    rows = frame[~every_fifth(y)]
+    rows = frame[~every_fifth(y, None if unit is None else np.array(texts_of(frame[unit])))]
     features = rows.drop(columns=unused)
     numbers, categories = [], []
     for name in features:

@@ -20,16 +20,17 @@ from unalike.federation.protocol.federation_file import Federation, Schema
 
 
 def site_data(federation: Federation, data: str, data_dir: Path | None, site: str) -> ClientData:
-    """A site's samples. Without a test set every fifth sample of a class is for testing; `val` takes validation samples."""
+    """A site's samples. Without a test set every fifth of a class (of its units, if it names any) tests; `val` validates."""
     dataset = _read(federation.data, data, data_dir)
     (x, y), test = dataset.train, dataset.test
+    units = None if dataset.unit is None else dataset.units[: len(y)]
     if test is None:
-        tests = torch.from_numpy(every_fifth(y.numpy()))
-        x, y, test = x[~tests], y[~tests], (x[tests], y[tests])
+        tests = torch.from_numpy(every_fifth(y.numpy(), units))
+        x, y, test, units = x[~tests], y[~tests], (x[tests], y[tests]), None if units is None else units[~tests.numpy()]
     y, test = _labelled(y, dataset, federation.data), (test[0], _labelled(test[1], dataset, federation.data))
     if not federation.val:
         return ClientData(train=(x, y), test=test, name=site)
-    chosen = share_apart(np.arange(len(y)), federation.val, federation.seed, federation.number(site))
+    chosen = share_apart(np.arange(len(y)), federation.val, federation.seed, federation.number(site), units)
     val, left = (torch.from_numpy(rows) for rows in chosen)
     return ClientData(train=(x[left], y[left]), test=test, val=(x[val], y[val]), name=site)
 

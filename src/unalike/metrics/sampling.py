@@ -1,0 +1,60 @@
+"""The repetitions of a comparison: the draws of its seeds, and the variance that they cannot see."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+
+from unalike.metrics.columns import Column
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+UNKNOWN, PARTITIONS, SPLITS, TRAINING = "unknown", "partitions", "splits", "training"
+"""Draws of each seed: other clients of the same data, other test samples of the same clients, or training alone."""
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """The draws of the seeds of a comparison besides initial weights, cohorts and batches.
+
+    Attributes:
+        redrawn: `partitions` (each seed divides the data among other clients), `splits` (each seed tests other samples of the same
+            clients), `training` (all seeds have the same training and test samples), or `unknown`.
+        overlap: test samples divided by training samples where splits are redrawn, else 0 (see `moderated_t`).
+        folds: the number of folds of cross-validation; None where test samples are drawn at random.
+    """
+
+    redrawn: str = UNKNOWN
+    overlap: float = 0.0
+    folds: int | None = None
+
+
+UNSAID = Sampling()
+"""Of comparisons whose folder does not say what seeds drew anew, and of one seed."""
+
+Draws: TypeAlias = "Mapping[str, pd.DataFrame]"
+"""Method -> its scores on resampled test samples, [draw, seed], the same samples for all methods and seeds."""
+
+
+def draws_of(resampled: pd.DataFrame | None, column: Column) -> Draws:
+    """The draws of a column, from a table with the rows `method seed draw` and scores; none where the column has no scores."""
+    if resampled is None or column.name not in resampled:
+        return {}
+    known = resampled[resampled[column.name].notna()].groupby("method", sort=False)
+    return {str(name): rows.pivot(index="draw", columns="seed", values=column.name) for name, rows in known}
+
+
+def sampling_variances(draws: Draws, baseline: str, methods: Sequence[str]) -> np.ndarray:
+    """The variance of each method's mean difference to the baseline that comes from the test samples, [methods].
+
+    It is the variance over the draws of the difference, averaged over the seeds that both have; 0 for methods without draws.
+    """
+    found = np.zeros(len(methods))
+    for j, name in enumerate(methods):
+        if name in draws and baseline in draws:
+            found[j] = (draws[name] - draws[baseline]).mean(axis=1).var(ddof=1)
+    return np.nan_to_num(found)
