@@ -10,7 +10,10 @@ import torch.nn.functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 from unalike.data.sources.load import load
+from unalike_studies.catalogue import study
+from unalike_studies.layouts.tables import ClientTable
 from unalike_studies.papers.flamby_heart import HOSPITALS, TEST_ROWS
+from unalike_studies.results import CellResult, Results
 
 SEED, BATCH, UPDATES, ROUNDS = 42, 4, 100, 15
 
@@ -84,3 +87,28 @@ def test_plain_fedavg_gives_the_published_accuracies_of_the_first_seed(hospitals
     assert accuracy(model, pooled) == pytest.approx(0.751969, abs=1e-6)
     by_hospital = [accuracy(model, test) for _, test in hospitals]
     assert by_hospital == pytest.approx([0.759615, 0.696629, 0.6875, 0.622222], abs=1e-6)
+
+
+def test_server_tests_on_the_rows_of_its_own_data_set():
+    of_server = next(iter(study("flamby-heart-splits").scale("small").cells))
+    assert of_server.seed == 0 and of_server.options["server_data"] == "flamby_heart(split={seed}, pooled=True)"
+    expected = load("flamby_heart(split=0, pooled=True)").test[0]
+    assert torch.equal(of_server.prepare().test[0], expected)
+    assert of_server.prepare().population.names == list(HOSPITALS)
+
+
+def test_table_of_clients_has_a_column_for_each_and_published_rows():
+    def cell(method, seed, **scores):
+        clients = {"client": list(scores), "accuracy": list(scores.values())}
+        return CellResult(method, "s", seed, "", "", {}, 1.0, "", {}, {}, clients=clients)
+
+    results = Results(
+        (cell("a", 0, north=0.5, south=0.7), cell("a", 1, north=0.7, south=0.7), cell("b", 0, south=0.25))
+    )
+    table = ClientTable("Accuracy", ("north", "south"), published={"b": (40, 20)}).table(results)
+    assert table == [
+        ["method", "north", "south"],
+        ["a", "60.00 ± 14.14 (2)", "70.00 ± 0.00 (2)"],
+        ["b", "-", "25.00"],
+        ["b, published", "40.00", "20.00"],
+    ]
