@@ -417,11 +417,14 @@ RECORDED |= {m + q: [0.4, 0.5, 0.6] for m in ("", "matched_") for q in ("skewnes
 RECORDED |= {"high": [0.1, 0.2, 0.3], "alpha_sum": [0.5, 1.0, 1.0], "macro_class": [0.0, 0.0, 0.0]}
 COSINES = [
     {"quantity": "cosine", "client": i, "other": j, "values": [c] * 3}
-    for i, j, c in ((0, 1, 0.5), (0, 2, 0.2), (1, 2, 0))
+    for i, j, c in ((0, 1, 0.5), (0, 2, 0.2), (1, 2, 0), (0, 3, 0.9))
 ]
 ENTRIES = [
     {"quantity": "parameter", "layer": "w[0]", "client": k, "values": [v] * 3} for k, v in enumerate((0.1, 0.2, 0.6))
 ] + [{"quantity": "parameter", "layer": "w[0]", "values": [0.3] * 3}]
+
+LAYERS = ("stem.0.weight", "body.1.weight", "body.3.weight", "x.attention.qkv.weight", "x.expand.weight", "head.weight")
+FACTORS = [{"quantity": "gamma", "layer": layer, "values": [0.9, 0.95, 0.99]} for layer in LAYERS]
 
 
 @pytest.mark.parametrize("name", STUDIES)
@@ -431,15 +434,15 @@ def test_every_claim_is_about_cells_that_exist(name):
         cells = study(name).scale(scale).cells
         measured = ("accuracy", "server_accuracy", "local_accuracy", "personal_accuracy", "rmse", "loss", "train_loss")
         of_classes = (CLASS_ACCURACY + character for character in CONFUSED)
-        columns = {c: [0.0, 0.25, 0.5] for c in (*measured, "seconds", *of_classes)}
-        series = [{"quantity": q, "values": v} for q, v in RECORDED.items()] + COSINES + ENTRIES
-        more = {"recorded": {"rounds": [1, 2, 3], "series": series}, "label_counts": [[2, 2], [4, 0], [0, 3]]}
+        columns = {c: [0.0, 0.25, 0.5, 0.5, 0.5] for c in (*measured, "seconds", *of_classes)}
+        columns |= {"round": [0, 1, 2, 3, 15], "participants": [2] * 5}
+        series = [{"quantity": q, "values": v} for q, v in RECORDED.items()] + COSINES + ENTRIES + FACTORS
+        more = {"recorded": {"rounds": [1, 2, 3], "series": series}, "label_counts": [[2, 2], [4, 0], [0, 3], [3, 3]]}
         more |= {"clients": {"accuracy": [0.5, 0.7]}, "curves": [[0.5] * 10] * 5}
+        more["parameters"] = [1] * 50
         more["transport"] = [[0.0, 1.0, 2.0], [1.0, 0.0, 1.5], [2.0, 1.5, 0.0]]
         found = tuple(
-            CellResult(
-                c.method, c.setting, c.seed, "", "", {}, 1.0, "", {}, {}, rounds={"round": [0, 1, 2], **columns}, **more
-            )
+            CellResult(c.method, c.setting, c.seed, "", "", dict(c.options), 1.0, "", {}, {}, rounds=columns, **more)
             for c in cells
         )
         for claim in study(name).claims:
@@ -454,7 +457,7 @@ def test_unknown_study_is_answered_with_the_nearest_names():
 def test_committed_results_are_readable_and_belong_to_their_studies():
     """One file a study and scale; no verdict of the ledger rests on anything else than a stored result."""
     folders = {path.parent for path in (ROOT / FOLDER).glob("*/*/*.parquet")}
-    assert len(folders) == 67
+    assert len(folders) == 68
     for folder in folders:
         cells = study(folder.parent.name).scale(folder.name).cells
         assert digests(folder) <= {cell.digest for cell in cells}, "run `unalike study gather`"

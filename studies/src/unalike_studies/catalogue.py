@@ -9,6 +9,7 @@ from unalike._utils.errors import unknown
 from unalike_studies.papers import (
     fedlws_central,
     fedlws_effects,
+    fedlws_factors,
     fedlws_figures,
     fedlws_resnet,
     fedlws_tables,
@@ -32,6 +33,7 @@ from unalike_studies.study import Study
 PAPERS = (
     fedlws_central,
     fedlws_effects,
+    fedlws_factors,
     fedlws_tables,
     fedlws_figures,
     fedlws_resnet,

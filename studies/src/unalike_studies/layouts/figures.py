@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from unalike.reporting.charts.figure import Axis, Figure, HeatMap, Line, Plot, Points, named
 from unalike_studies.cells import CLASS_ACCURACY
+from unalike_studies.claims import Quantity
 from unalike_studies.layouts.looks import HEIGHT, over_seeds
 from unalike_studies.layouts.tables import MISSING
 from unalike_studies.results import LOWER_IS_BETTER, CellResult, Results
@@ -203,10 +204,17 @@ class ParameterHistogram:
             for method in results.methods:
                 cells = [cell for cell in results.of(method, setting).values() if cell.parameters]
                 if cells:
-                    limit = float(cells[0].options["histogram"]["limit"])
-                    near = sum(y for x, y in zip(*_shares(cells)) if abs(x) < limit / 10)
-                    rows.append([method, setting, str(len(cells)), f"{limit:g}", f"{near:.3f}"])
+                    rows.append([method, setting, str(len(cells)), f"{_limit(cells[0]):g}", f"{_near_zero(cells):.3f}"])
         return rows
+
+    def near_zero(self, method: str, setting: str) -> Quantity:
+        """Seed -> the share of small parameters."""
+
+        def values(results: Results) -> dict[int, float]:
+            cells = results.of(method, setting).items()
+            return {seed: _near_zero([cell]) for seed, cell in cells if cell.parameters}
+
+        return values
 
     def figure(self, results: Results) -> Figure:
         """The figure."""
@@ -219,10 +227,19 @@ class ParameterHistogram:
         return Figure(plots, HEIGHT)
 
 
+def _limit(cell: CellResult) -> float:
+    return float(cell.options["histogram"]["limit"])
+
+
+def _near_zero(cells: Sequence[CellResult]) -> float:
+    """The share of the parameters within a tenth of the limit."""
+    return sum(share for middle, share in zip(*_shares(cells)) if abs(middle) < _limit(cells[0]) / 10)
+
+
 def _shares(cells: Iterable[CellResult]) -> tuple[list[float], list[float]]:
     """The middles of the bins, and the mean share of the parameters in each."""
     with_bins = [cell for cell in cells if cell.parameters]
-    bins, limit = len(with_bins[0].parameters), float(with_bins[0].options["histogram"]["limit"])
+    bins, limit = len(with_bins[0].parameters), _limit(with_bins[0])
     middles = [limit * ((2 * i + 1) / bins - 1) for i in range(bins)]
     shares = [[count / sum(cell.parameters) for count in cell.parameters] for cell in with_bins]
     return middles, [statistics.fmean(column) for column in zip(*shares)]

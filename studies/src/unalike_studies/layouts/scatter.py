@@ -1,14 +1,14 @@
-"""Scatter plots: two recorded numbers against each other, and the divergence of data against that of updates."""
+"""Scatter plots: recorded numbers against each other, a bound and what it bounds, divergence of data and of updates."""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from unalike.reporting.charts.figure import Axis, Figure, Plot
+from unalike.reporting.charts.figure import Axis, Figure, Line, Plot
 from unalike.reporting.charts.figure import Points as PointMarks
 from unalike_studies.claims import Quantity
 from unalike_studies.layouts.looks import HEIGHT
@@ -76,8 +76,12 @@ class Scatter:
                 PointMarks(label=method, x=[x for x, _ in points], y=[y for _, y in points], size=7)
                 for method, points in by_method.items()
             ]
-            plots.append(Plot(marks, Axis(self.x), Axis(self.title), setting))
+            plots.append(Plot([*marks, *self.lines(marks)], Axis(self.x), Axis(self.title), setting))
         return Figure(plots, HEIGHT)
+
+    def lines(self, marks: Sequence[PointMarks]) -> list[Line]:
+        """Lines to draw besides the points; none unless a layout defines them."""
+        return []
 
     def _cells(self, results: Results) -> Iterator[tuple[str, str, CellResult]]:
         for setting in results.settings:
@@ -108,6 +112,63 @@ class RecordedScatter(Scatter):
 
 
 @dataclass(frozen=True)
+class GapAgainstBound(Scatter):
+    """|test loss - training loss| against sqrt(2 tau / K) of K clients, one point per evaluated round, and the diagonal.
+
+    For cells that record tau. The training loss is the mean loss while clients train, weighted by their samples. Layers record
+    their own tau; that of the model lies between the root of the sum of their squares and their sum. The sum is taken, so that
+    the bound is not too small.
+
+    Source: FedLWS, theorem D.2.
+    """
+
+    @property
+    def x(self) -> str:
+        return "sqrt(2 tau / K)"
+
+    @property
+    def name(self) -> str:
+        return "gap-against-bound"
+
+    def points(self, cell: CellResult) -> Points:
+        tau = by_round(cell.recorded, "tau").values()
+        rows = zip(*(cell.rounds.get(name, []) for name in ("round", "participants", "loss", "train_loss")))
+        return [
+            (math.sqrt(2 * sum(by_number[number] for by_number in tau) / clients), abs(loss - train_loss))
+            for number, clients, loss, train_loss in rows
+            if tau and all(number in by_number for by_number in tau)
+        ]
+
+    def slack(self, method: str, setting: str) -> Quantity:
+        """Seed -> the mean over rounds of the bound less the gap: the theorem bounds the expected gap."""
+
+        def values(results: Results) -> dict[int, float]:
+            by_seed = {seed: self.points(cell) for seed, cell in results.of(method, setting).items()}
+            return {seed: statistics.fmean(x - y for x, y in points) for seed, points in by_seed.items() if points}
+
+        return values
+
+    def table(self, results: Results) -> list[list[str]]:
+        """Means, the share of rounds above the bound, the least C with gap <= C bound, and the rank correlation, by seed."""
+        rows = [
+            ["method", "setting", "seed", "rounds", "gap", "bound", "rounds above it, %", "least C", "rank correlation"]
+        ]
+        for method, setting, cell in self._cells(results):
+            points = self.points(cell)
+            bound, gap = (statistics.fmean(values) for values in zip(*points))
+            above = 100 * statistics.fmean(y > x for x, y in points)
+            numbers = f"{gap:.2f}", f"{bound:.2f}", f"{above:.0f}", f"{max(y / x for x, y in points):.2f}"
+            r = pearson(list(zip(*map(_ranks, zip(*points)))))
+            rows.append([method, setting, str(cell.seed), str(len(points)), *numbers, f"{r:.2f}"])
+        return rows
+
+    def lines(self, marks: Sequence[PointMarks]) -> list[Line]:
+        """The diagonal."""
+        most = max(max(*mark.x, *mark.y) for mark in marks) if marks else 1.0
+        return [Line(label="gap = bound", x=[0, most], y=[0, most], markers=False)]
+
+
+@dataclass(frozen=True)
 class DataAgainstUpdates(Scatter):
     """Every two clients: total variation of their label distributions, and 1 - cosine of their updates, the mean over rounds.
 
@@ -130,6 +191,16 @@ class DataAgainstUpdates(Scatter):
             if (i, j) in cosines
         ]
 
+    def mean_between(self, low: float, high: float, method: str, setting: str) -> Quantity:
+        """Seed -> the mean distance of the updates of clients whose data differ by `low` to `high`."""
+
+        def values(results: Results) -> dict[int, float]:
+            cells = results.of(method, setting).items()
+            chosen = {seed: [y for x, y in self.points(cell) if low <= x <= high] for seed, cell in cells}
+            return {seed: statistics.fmean(distances) for seed, distances in chosen.items() if distances}
+
+        return values
+
     def distances(self, cell: CellResult) -> list[list[float]]:
         """The distance of every two clients' data."""
         shares = [[count / max(1, sum(row)) for count in row] for row in cell.label_counts]
@@ -150,6 +221,12 @@ class TransportAgainstUpdates(DataAgainstUpdates):
 
     def distances(self, cell: CellResult) -> list[list[float]]:
         return cell.transport
+
+
+def _ranks(values: Sequence[float]) -> list[float]:
+    """The rank of each value; equal values have one rank."""
+    ordered = sorted(values)
+    return [float(ordered.index(value)) for value in values]
 
 
 def _means(cell: CellResult, quantity: str) -> dict[int, float]:

@@ -1,0 +1,229 @@
+"""FedLWS: its factors by layer and round (figures 3a and 9, table 12), and the bound of theorem D.2."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import product
+from statistics import fmean, pstdev
+
+from unalike_studies.cells import Options
+from unalike_studies.claim_verdicts import Above, Near, Same
+from unalike_studies.claims import Claim, Quantity, difference, recorded_mean
+from unalike_studies.layouts.recorded import RecordedCurves
+from unalike_studies.layouts.scatter import GapAgainstBound
+from unalike_studies.papers.fedlws_settings import (
+    CIFAR,
+    CIFARS,
+    FACTORS,
+    LWS,
+    NARROW,
+    PAIR,
+    PAPER,
+    PAPERS_OWN,
+    RECORDED,
+    REDUCED,
+    SMALL,
+    SMOKE,
+    TOY,
+    TOYS,
+    UNLIKE,
+    lws,
+)
+from unalike_studies.published import Printed, printed
+from unalike_studies.recorded_numbers import by_round
+from unalike_studies.results import Results
+from unalike_studies.study import Scale, Study
+
+Rounds = list[dict[str, float]]
+"""The factors of the recorded rounds: layer -> gamma."""
+
+
+def of_factors(method: str, where: str, number: Callable[[Rounds], float]) -> Quantity:
+    """A number that is made of the factors of all layers and rounds."""
+
+    def values(results: Results) -> dict[int, float]:
+        by_layer = {seed: by_round(cell.recorded, "gamma") for seed, cell in results.of(method, where).items()}
+        return {
+            seed: number([dict(zip(layers, row)) for row in zip(*(of.values() for of in layers.values()))])
+            for seed, layers in by_layer.items()
+            if layers
+        }
+
+    return values
+
+
+def mean_factor(method: str, where: str, *parts: str) -> Quantity:
+    """The mean factor of the layers whose names have one of these parts; of all layers without parts."""
+
+    def is_wanted(layer: str) -> bool:
+        return not parts or any(part in layer for part in parts)
+
+    def number(rounds: Rounds) -> float:
+        return fmean(gamma for row in rounds for layer, gamma in row.items() if is_wanted(layer))
+
+    return of_factors(method, where, number)
+
+
+def _from_others(row: dict[str, float], layer: str) -> float:
+    return abs(row[layer] - fmean(gamma for other, gamma in row.items() if other != layer))
+
+
+def _classifier_first(rounds: Rounds) -> float:
+    """The distance of the classifier's factor from the others' mean, less the largest such distance of another layer, at first."""
+    *others, classifier = rounds[0]
+    return _from_others(rounds[0], classifier) - max(_from_others(rounds[0], layer) for layer in others)
+
+
+def _change(of_row: Callable[[Iterable[float]], float]) -> Callable[[Rounds], float]:
+    """A number of the factors of a round: its mean over the last third of the rounds less that over the first third."""
+
+    def number(rounds: Rounds) -> float:
+        third, values = max(1, len(rounds) // 3), [of_row(row.values()) for row in rounds]
+        return fmean(values[-third:]) - fmean(values[:third])
+
+    return number
+
+
+def _spread_shrinks(rounds: Rounds) -> float:
+    return -_change(lambda gammas: pstdev(list(gammas)))(rounds)
+
+
+def factor_claims(method: str, where: str) -> tuple[Claim, ...]:
+    """The paper's statements on figures 3a and 9."""
+    statements = {
+        "At first the factor of the classifier differs most from the others": _classifier_first,
+        "The spread of the factors over layers shrinks": _spread_shrinks,
+        "The factors tend to 1: their mean grows": _change(fmean),
+    }
+    return tuple(
+        Claim(f"{text}, {where}", of_factors(method, where, number), Above(), unit="of gamma", scale=1)
+        for text, number in statements.items()
+    )
+
+
+def printed_factor(layers: str) -> Printed:
+    """The mean factor of table 12 of a type of layer."""
+    return printed("fedlws", "12", "FedLWS", quantity="mean shrinking factor gamma over layers", layers=layers)
+
+
+BOUND = GapAgainstBound("|test loss - training loss|")
+
+
+def bound_claim(method: str, where: str) -> Claim:
+    """Theorem D.2 for a method in a setting."""
+    text = f"The mean generalization gap is at most sqrt(2 tau / K) (theorem D.2): bound less gap, {method}, {where}"
+    return Claim(text, BOUND.slack(method, where), Above(), unit="loss", scale=1)
+
+
+TYPES: dict[str, Options] = {
+    "MLP": {**CIFARS[CIFAR], "model": "mlp(hidden=(64, 64))"},
+    "convolutions": {**CIFARS[CIFAR], "model": "cnn"},
+    "attention": {**CIFARS[CIFAR], "model": "vit"},
+}
+SMALL_TYPES: dict[str, Options] = TYPES | {
+    "convolutions": {**CIFARS[CIFAR], "model": NARROW},
+    "attention": {**CIFARS[CIFAR], "model": "vit(patch=8, width=48, depth=2, heads=2)"},
+}
+PRINTED_TYPES = {
+    ("MLP", 0.011): (printed_factor("MLP, 3 layers"), mean_factor(LWS, "MLP")),
+    ("attention", 0.003): (printed_factor("ViT, attention"), mean_factor(LWS, "attention", ".attention.")),
+    ("linear layers of the transformer", 0.037): (
+        printed_factor("ViT, MLP"),
+        mean_factor(LWS, "attention", ".expand.", ".contract."),
+    ),
+}
+MLP_LAYERS = ("body.1.weight", "body.3.weight", "head.weight")
+TABLE12 = Study(
+    "fedlws-table12",
+    "The factors of LWS by type of layer: linear layers, convolutions, attention",
+    PAPER,
+    {
+        "smoke": Scale({LWS: PAIR[LWS]}, TOYS, TOY | RECORDED, seeds=(0,), reduced=SMOKE),
+        "small": Scale(
+            {LWS: PAIR[LWS]},
+            SMALL_TYPES,
+            SMALL | RECORDED,
+            reduced=f"{REDUCED}; a transformer of two blocks for patches of 8 x 8",
+            unlike="beta, on which a factor hangs: the paper states none for the MLP and the transformer, here it is 0.1",
+        ),
+        "paper": Scale({LWS: PAIR[LWS]}, TYPES, PAPERS_OWN | RECORDED),
+    },
+    (
+        *(
+            Claim(f"The mean factor is the printed one, {layers}", quantity, Near(margin=sd), number, "factor", 1)
+            for (layers, sd), (number, quantity) in PRINTED_TYPES.items()
+        ),
+        *(
+            Claim(
+                f"The factor is the printed one, layer {n} of the MLP",
+                recorded_mean(LWS, "MLP", "gamma", layer),
+                Near(margin=0.011),
+                printed("fedlws", "text B.6", "FedLWS", layers=f"MLP, layer {n}", quantity="shrinking factor gamma"),
+                "factor",
+                1,
+            )
+            for n, layer in enumerate(MLP_LAYERS, 1)
+        ),
+        *(claim for where in TYPES for claim in factor_claims(LWS, where)),
+    ),
+    (FACTORS, RecordedCurves("gamma", "gamma"), RecordedCurves("tau", "tau")),
+    "Margins are the deviations of table 12. Its convolutions are those of ResNet-20: fedlws-resnet has them; here they "
+    "are those of a CNN with beta 0.1.",
+)
+
+WITH_TAU = {"FedAvg": lws("fedavg", 0), LWS: PAIR[LWS]}
+"""With beta = 0 shrinking notes tau and changes nothing."""
+MODEL_WISE = f"{LWS}, model-wise"
+SCOPES = WITH_TAU | {MODEL_WISE: lws("fedavg", scope="model")}
+ELSEWHERE = frozenset((MODEL_WISE, where) for where in CIFARS if where != CIFAR)
+FACTORS_STUDY = Study(
+    "fedlws-factors",
+    "The factors of LWS by layer and round, and the norms of the layers",
+    PAPER,
+    {
+        "smoke": Scale(SCOPES, TOYS, TOY | RECORDED, seeds=(0,), reduced=SMOKE),
+        "small": Scale(SCOPES, CIFARS, SMALL | RECORDED, left_out=ELSEWHERE, reduced=REDUCED, unlike=UNLIKE),
+        "paper": Scale(SCOPES, CIFARS, PAPERS_OWN | RECORDED, left_out=ELSEWHERE),
+    },
+    (
+        *(claim for where in CIFARS for claim in factor_claims(LWS, where)),
+        Claim(
+            f"The mean of the factors by layer is that of the whole model, {CIFAR}",
+            difference(mean_factor(LWS, CIFAR), recorded_mean(MODEL_WISE, CIFAR, "gamma")),
+            Same(0.01),
+            unit="of gamma",
+            scale=1,
+        ),
+    ),
+    (
+        FACTORS,
+        RecordedCurves("gamma", "gamma"),
+        RecordedCurves("variance of updates (tau)", "tau"),
+        RecordedCurves("norm of parameters", "model_norm"),
+    ),
+)
+
+WITHOUT_FEDAVG = frozenset(product(["FedAvg"], ("MLP", "attention")))
+BOUND_SETTINGS = CIFARS | {name: SMALL_TYPES[name] for name in ("MLP", "attention")}
+BOUND_STUDY = Study(
+    "fedlws-bound",
+    "Theorem D.2: the generalization gap of the evaluated rounds beside its bound sqrt(2 tau / K)",
+    PAPER,
+    {
+        "smoke": Scale(WITH_TAU, TOYS, TOY | RECORDED, seeds=(0,), reduced=SMOKE),
+        "small": Scale(WITH_TAU, BOUND_SETTINGS, SMALL | RECORDED, left_out=WITHOUT_FEDAVG, reduced=REDUCED),
+        "paper": Scale(WITH_TAU, {**BOUND_SETTINGS, **TYPES}, PAPERS_OWN | RECORDED, left_out=WITHOUT_FEDAVG),
+    },
+    tuple(
+        bound_claim(method, where)
+        for where, method in product(BOUND_SETTINGS, WITH_TAU)
+        if (method, where) not in WITHOUT_FEDAVG
+    ),
+    (BOUND,),
+    "The theorem drops constants: sigma^2 is a squared loss, tau a norm of updates. It is tested as printed, and the least C with "
+    "gap <= C sqrt(2 tau / K) is given. The printed gap takes every client's loss after training, with equal weights; kept is the "
+    "mean loss while clients train, which is larger, so that the printed gap would be larger, too. Layers store their own tau: the "
+    "bound has their sum, which is at least the model's tau.",
+)
+
+STUDIES = (TABLE12, FACTORS_STUDY, BOUND_STUDY)
