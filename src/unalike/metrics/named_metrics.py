@@ -225,9 +225,16 @@ def _by_class(score: Callable[[np.ndarray, np.ndarray], float], labels: np.ndarr
 
 
 def _roc_auc(labels: np.ndarray, predicted: np.ndarray, logits: np.ndarray) -> float:
-    from sklearn.metrics import roc_auc_score
+    return _by_class(_area, labels, logits)
 
-    return _by_class(roc_auc_score, labels, logits)
+
+def _area(positive: np.ndarray, value: np.ndarray) -> float:
+    """The share of pairs (positive, other sample) in the right order, a tie counting half; faster than `roc_auc_score`."""
+    from scipy.stats import rankdata
+
+    count = int(positive.sum())
+    above = rankdata(value)[positive].sum() - count * (count + 1) / 2
+    return float(above / (count * (len(positive) - count)))
 
 
 def _average_precision(labels: np.ndarray, predicted: np.ndarray, logits: np.ndarray) -> float:

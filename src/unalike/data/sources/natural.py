@@ -165,12 +165,12 @@ def smartwatch(data_dir: Path | None) -> Dataset:
     with reading(path, "an archive of windows"), np.load(path, allow_pickle=False) as archive:
         x, y, classes = archive["x"], archive["y"].astype(np.int64), archive["classes"].tolist()
         groups = {name: archive[name].astype(np.int64) for name in ("subject", "recording", "side")}
-    first = np.unique(groups["recording"], return_index=True)[1]
-    test = every_fifth(y[first])[np.searchsorted(groups["recording"][first], groups["recording"])]
+    test = every_fifth(y, groups["recording"])
     order, train = np.argsort(test, kind="stable"), int((~test).sum())
     x = (x - x[~test].mean((0, 1))) / x[~test].std((0, 1))
     groups = {name: values[order] for name, values in groups.items()}
-    return Dataset.divided("smartwatch", x[order, None].astype(np.float32), y[order], train, classes, groups)
+    rows = x[order, None].astype(np.float32)
+    return Dataset.divided("smartwatch", rows, y[order], train, classes, groups, unit="recording", published=False)
 
 
 def found(name: str, file: str, data_dir: Path | None, source: str, sha256: str) -> Path:

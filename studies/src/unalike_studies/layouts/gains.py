@@ -6,7 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from unalike.metrics.inference import t_test
+import numpy as np
+
+from unalike.metrics.moderated_t import moderated_t
 from unalike_studies.layouts.tables import MISSING
 from unalike_studies.results import LOWER_IS_BETTER, CellResult, Results
 
@@ -20,7 +22,7 @@ class GainTable:
     points, of errors per cent of the baseline's error, and positive where the method is better.
 
     Every seed tests other samples and trains on many of the same, so seeds vary less than other samples would make them. The
-    variance of a mean over J seeds is therefore (1 / J + tests / trains) s^2 (Nadeau and Bengio 2003), in a t interval.
+    variance of a mean over J seeds is therefore (1 / J + tests / trains) s^2 (Nadeau and Bengio 2003), as in `moderated_t`.
     """
 
     title: str
@@ -77,7 +79,6 @@ def _entry(values: Sequence[float], share: float, sign: str) -> str:
         return MISSING
     if not all(map(math.isfinite, values)):
         return "diverges"
-    mean, low, high = t_test(values)[:3]
-    wider = math.sqrt(1 + share * len(values))
-    ends = (mean - wider * (mean - low), mean + wider * (high - mean))
-    return f"{mean:{sign}.2f}" + (f" ({ends[0]:{sign}.2f} to {ends[1]:{sign}.2f})" if math.isfinite(ends[0]) else "")
+    tested = moderated_t(np.asarray(values)[:, None], overlap=share)
+    mean, low, high = (end.item() for end in (tested.mean, tested.low, tested.high))
+    return f"{mean:{sign}.2f}" + (f" ({low:{sign}.2f} to {high:{sign}.2f})" if math.isfinite(low) else "")

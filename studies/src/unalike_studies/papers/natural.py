@@ -16,7 +16,7 @@ METHODS = {
     "FedAvgM": "fedavgm",
     "FedDyn": "feddyn(alpha=0.1)",
     "FedMix": "fedmix(mu=0.1)",
-    "FedPake": "fedpake",
+    "FedAdagrad": "fedadagrad",
     "FedLWS": "fedlws",
     "Ditto": "ditto(lam=0.1)",
     "fine-tuning": "local_finetune",
