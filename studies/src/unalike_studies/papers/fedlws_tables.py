@@ -97,7 +97,8 @@ BAG: dict[str, Any] = {"data": "amazon_reviews(features=5000)", "partition": "do
 TEXTS: dict[str, Options] = {
     AG: setting("ag_news", 0.1, model="textcnn"),
     AMAZON: BAG,
-    "Sogou News, alpha 0.1": setting("sogou_news", 0.1, model="textcnn"),
+    "AG News, alpha 0.5": setting("ag_news", 0.5, model="textcnn"),
+    **{f"Sogou News, alpha {alpha:g}": setting("sogou_news", alpha, model="textcnn") for alpha in (0.5, 0.1)},
 }
 SMALL_TEXTS: dict[str, Options] = {
     AG: setting(
