@@ -22,9 +22,9 @@ from unalike_studies.papers.parameter_skew import (
     NOTES,
     PAKE,
     PAPERS_OWN,
+    RANKED,
+    RANKED_SPEC,
     RULES,
-    SCALED,
-    SCALED_SPEC,
     SETTINGS,
     UNLIKE,
     of,
@@ -78,7 +78,7 @@ SKEW = Study(
     "Are parameters skewed over clients? Skewness, dispersion and squared deviations by round, and a map of the clients",
     FEDPAKE,
     _scales(
-        {"FedAvg": "fedavg", SCALED: SCALED_SPEC},
+        {"FedAvg": "fedavg", RANKED: RANKED_SPEC},
         DIVISIONS,
         CNN | NET | RECORDED,
         TINY | {"evaluate_every": 1},
@@ -103,7 +103,7 @@ SKEW = Study(
         ),
         Claim(
             f"Parameters deviate less from their mean over clients with FedPake than with FedAvg, {DIR}",
-            difference(_of_model("squared_deviation", DIR, SCALED), _of_model("squared_deviation", DIR)),
+            difference(_of_model("squared_deviation", DIR, RANKED), _of_model("squared_deviation", DIR)),
             Below(),
             None,
             "squared deviation",
@@ -132,7 +132,7 @@ VALUES = Study(
     "Single parameters of the head at 20 clients after the first round, and each method's estimate of their centre",
     FEDPAKE,
     _scales(
-        ESTIMATORS | {UNIFORM: "fedavg + uniform", SCALED: SCALED_SPEC},
+        ESTIMATORS | {UNIFORM: "fedavg + uniform", RANKED: RANKED_SPEC},
         DIVISIONS,
         CNN | NET | FIRST_ROUND,
         TINY | FIRST_ROUND,
@@ -142,7 +142,7 @@ VALUES = Study(
     tuple(
         Claim(
             f"The rule's value lies closer to the main peak over the clients than the mean does, {setting}",
-            difference(VALUES_SHOWN.from_peak(SCALED, setting), VALUES_SHOWN.from_peak(UNIFORM, setting)),
+            difference(VALUES_SHOWN.from_peak(RANKED, setting), VALUES_SHOWN.from_peak(UNIFORM, setting)),
             Below(),
             None,
             "standard deviations over clients",
@@ -200,7 +200,7 @@ PARAMETERS = {
 SWEPT = {
     PAKE: "fedpake(variant='literal', {}={})",
     NORMALIZED: "fedpake({}={})",
-    SCALED: f"{SCALED_SPEC[:-1]}, {{}}={{}})",
+    RANKED: f"{RANKED_SPEC[:-1]}, {{}}={{}})",
 }
 
 
@@ -212,7 +212,7 @@ SWEEP_METHODS: dict[str, str | Variant] = {
     UNIFORM: "fedavg + uniform",
     PAKE: RULES[PAKE],
     NORMALIZED: RULES[NORMALIZED],
-    SCALED: SCALED_SPEC,
+    RANKED: RANKED_SPEC,
 }
 SWEEP_METHODS |= {
     label: SWEPT[rule].format(field, value)
@@ -220,7 +220,7 @@ SWEEP_METHODS |= {
     for value in values
     if (label := _label(rule, parameter, value)) not in SWEEP_METHODS
 }
-BASE = {UNIFORM, PAKE, NORMALIZED, SCALED}
+BASE = {UNIFORM, PAKE, NORMALIZED, RANKED}
 LITERAL = [label for label in SWEEP_METHODS if label.startswith(PAKE)]
 """The printed rule with all values of all parameters."""
 
@@ -234,7 +234,7 @@ SWEEP_CLAIMS = (
     *(
         Claim(
             f"A threshold of {value:g} is worse than 0.2",
-            _changed(SCALED, "threshold", value),
+            _changed(RANKED, "threshold", value),
             Below(),
             remark="figure 6 of v1, without numbers",
         )
@@ -243,14 +243,14 @@ SWEEP_CLAIMS = (
     ),
     Claim(
         "A least similarity of 0.3 is worse than 0.2",
-        _changed(SCALED, "similarity", 0.3),
+        _changed(RANKED, "similarity", 0.3),
         Below(),
         remark="figure 6 of v1, without numbers; fewer clients count",
     ),
     *(
         Claim(
             f"{parameter} = {value} is as good as 4",
-            _changed(SCALED, parameter, value),
+            _changed(RANKED, parameter, value),
             Same(1),
             remark='"little influence", figure 6 of v1, without numbers',
         )

@@ -14,12 +14,12 @@ from unalike_studies.papers.parameter_skew import (
     NOTES,
     PAKE,
     PAPERS_OWN,
+    RANKED,
     READINGS,
     REDUCED,
     RULE,
     RULES,
     SA,
-    SCALED,
     SETTINGS,
     SMALL,
     SMOKE,
@@ -76,7 +76,7 @@ def _claims(setting: str) -> tuple[Claim, ...]:
             for rule, text, expects in (
                 (NORMALIZED, "less than 5 %", Near(0, 5)),
                 (RULE, "less than 5 %", Near(0, 5)),
-                (SCALED, "about 80 %", Near(80, 5)),
+                (RANKED, "about 80 %", Near(80, 5)),
             )
         ),
         _share(
@@ -88,11 +88,6 @@ def _claims(setting: str) -> tuple[Claim, ...]:
         _sum(
             f"{PAKE}: its weights sum to 1 in nearly all tensors, {setting}",
             recorded_mean(PAKE, setting, "alpha_sum"),
-            Near(1, 0.1),
-        ),
-        _sum(
-            f"{SCALED}: its weights sum to 1 in nearly all tensors, {setting}",
-            recorded_mean(SCALED, setting, "alpha_sum"),
             Near(1, 0.1),
         ),
         _sum(

@@ -16,8 +16,8 @@ from unalike_studies.papers.parameter_skew import (
     MISPRINTS,
     NOTES,
     PLACES,
+    RANKED,
     READINGS,
-    SCALED,
     SMOKE,
     TOY,
     sized,
@@ -92,7 +92,7 @@ GAINS: dict[str, BySetting] = {
     "FedAvg: after local training less own statistics": less(AVG_LOCAL, AVG_OWN),
     "FedBABU's tuned heads less FedAvg, own statistics": less(HEADS, AVG_OWN),
     **{f"{rule} less FedAvg, own statistics": less(level(rule, COLUMNS[OWN]), AVG_OWN) for rule in READINGS},
-    f"{SCALED} after local training less FedAvg, own statistics": less(level(SCALED, COLUMNS[LOCAL]), AVG_OWN),
+    f"{RANKED} after local training less FedAvg, own statistics": less(level(RANKED, COLUMNS[LOCAL]), AVG_OWN),
 }
 PRINTED = {method: {name: where.printed(method) for name, where in PLACES.items()} for method in (FEDAVG, PAKE, BABU)}
 PRINTED_GAINS = {
@@ -222,9 +222,9 @@ STUDIES = (
         "fedpake-heterogeneity",
         "CIFAR-100, 20 clients, ResNet-18: FedAvg and FedPake from severe to mild label skew",
         FEDPAKE,
-        _scales(DEGREES, (FEDAVG, SCALED), (0, 1, 2), {}),
+        _scales(DEGREES, (FEDAVG, RANKED), (0, 1, 2), {}),
         (
-            *(_better(PAKE, SCALED, setting) for setting in DEGREES),
+            *(_better(PAKE, RANKED, setting) for setting in DEGREES),
             *(_trend(setting, DEGREES[-1]) for setting in DEGREES[:-1]),
         ),
         LAYOUTS,
@@ -234,7 +234,7 @@ STUDIES = (
         "skew-protocols-settings",
         "FedAvg, FedBABU and FedPake over the settings of the papers: which differences follow the printed gains?",
         FEDPAKE,
-        _scales(WITH_DATA, (FEDAVG, BABU, SCALED), (0,), {}, "; one seed, since what counts are the 13 settings"),
+        _scales(WITH_DATA, (FEDAVG, BABU, RANKED), (0,), {}, "; one seed, since what counts are the 13 settings"),
         (),
         LAYOUTS,
         f"{NOTE} A study of our own.",
