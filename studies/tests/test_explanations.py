@@ -9,10 +9,12 @@ import pytest
 
 from unalike_studies.catalogue import study
 from unalike_studies.claims import recorded_mean
+from unalike_studies.ledger import results_of
 from unalike_studies.papers.parameter_skew import NORMALIZED, PAKE
 from unalike_studies.result_files import read
 
 ROOT = Path(__file__).parents[2]
+REGRESSIONS = ("table2-linear", "table3-linear", "table2-logistic", "table3-logistic")
 
 
 @pytest.mark.parametrize(("name", "cells", "seeds"), [("skew-estimators", 360, 5), ("skew-estimators-cnn", 216, 3)])
@@ -74,31 +76,38 @@ def test_the_page_on_parameter_skew_has_the_shares_of_high_parameters_and_the_su
         assert f"| {' | '.join([method, *own, *(f'{fmean(found):.2f}' for found in sums)])} |" in page, method
 
 
-def _rows(name, layout=0):
-    """Method -> the shown scores of one table of a study, setting by setting, without the columns of published numbers."""
-    results = read(ROOT / "studies/results" / name / "small", study(name).scale("small").cells)
+def _rows(name, layout=0, published=False):
+    """Method -> the shown scores of one table of a study, setting by setting, with or without the columns of published numbers."""
+    results = results_of(study(name), ROOT / "studies/results")
+    results = results["small"] if len(results["small"]) else results["paper"]
     head, *rows = study(name).layouts[layout].table(results.instead(study(name).instead))
-    kept = [i for i, column in enumerate(head) if i and not column.endswith(", published")]
+    kept = [i for i, column in enumerate(head) if i and (published or not column.endswith(", published"))]
     return {
         method: [score.replace(" (3)", "") for i, score in enumerate([method, *scores]) if i in kept]
         for method, *scores in rows
     }
 
 
-def test_the_page_on_local_statistics_has_the_scores_of_the_studies():
+def test_the_page_on_local_statistics_has_our_scores_beside_the_printed_ones():
     page = (ROOT / "docs/explanation/local_statistics.md").read_text()
-    linear, logistic = _rows("local-statistics-table1"), _rows("local-statistics-table2")
-    assert len(linear) == 7
+    tables = [_rows(f"local-statistics-{name}", published=True) for name in REGRESSIONS]
+    methods = {method for table in tables for method in table}
+    assert len(methods) == 10
+    for method in methods:
+        row = [score for table in tables for score in table.get(method, ["-", "-"])]
+        assert f"| {' | '.join([method, *row])} |" in page, method
+
+
+def test_the_page_on_local_statistics_has_the_scores_of_federated_training_and_of_characters():
+    page = (ROOT / "docs/explanation/local_statistics.md").read_text()
+    linear, logistic = _rows("local-statistics-federated-linear"), _rows("local-statistics-federated-logistic")
+    assert linear.keys() == logistic.keys() and len(linear) >= 15
     for method, scores in linear.items():
         assert f"| {' | '.join([method, *scores, *logistic[method]])} |" in page, method
-    federated, classified = _rows("local-statistics-federated-linear"), _rows("local-statistics-federated-logistic")
-    assert len(federated) == 15
-    for method, scores in federated.items():
-        assert f"| {' | '.join([method, *scores, *classified[method]])} |" in page, method
-    characters = _rows("local-statistics-table3")
+    characters = _rows("local-statistics-table1", published=True)
     assert len(characters) == 9
-    for method, [score] in characters.items():
-        assert f"| {method} | {score} |" in page, method
+    for method, scores in characters.items():
+        assert f"| {' | '.join([method, *scores])} |" in page, method
 
 
 def test_the_page_on_unequal_clients_has_the_scores_of_the_studies():

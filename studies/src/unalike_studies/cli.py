@@ -88,7 +88,7 @@ def run(
 
     \b
     unalike study run niid-bench-fcube
-    unalike study run local-statistics-table1 --scale small --jobs 2
+    unalike study run local-statistics-table2-linear --scale small --jobs 2
     unalike study run 'fedlws-*' --scale small --jobs 2      # all studies of a paper
     unalike study run niid-bench-fashion --scale paper --data-dir data --dry-run
     unalike study run fedpake-table1 --scale paper --device cuda

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import chain
 
 import numpy as np
 
@@ -109,21 +110,27 @@ class ClientCurves:
 class ClassScores:
     """The accuracy on each class after the last round, mean over seeds, one line per method: for cells with `class_accuracy`.
 
-    `chosen` are the classes to show, such as those that are easily confused; empty shows all.
+    `chosen` are the classes to show, such as those that are easily confused; empty shows all. `published` are the printed
+    entries of (method, class).
     """
 
     title: str
     setting: str
     chosen: tuple[str, ...] = ()
     name: str = "classes"
+    published: Mapping[tuple[str, str], str] = field(default_factory=dict)
 
     def table(self, results: Results) -> list[list[str]]:
-        """One row per class, one column per method."""
-        lines = self._scores(results)
+        """One row per class, one column per method, and one for the published entries of a method."""
+        lines, printed = self._scores(results), {method for method, _ in self.published}
         classes = list(dict.fromkeys(name for scores in lines.values() for name in scores))
-        rows = [["class", *lines]]
+        rows = [["class", *chain.from_iterable([m, f"{m}, published"] if m in printed else [m] for m in lines)]]
         for label in classes:
-            rows.append([label, *(f"{scores[label]:.1f}" if label in scores else MISSING for scores in lines.values())])
+            row = [label]
+            for method, scores in lines.items():
+                row.append(f"{scores[label]:.1f}" if label in scores else MISSING)
+                row += [self.published.get((method, label), MISSING)] if method in printed else []
+            rows.append(row)
         return rows
 
     def figure(self, results: Results) -> Figure:

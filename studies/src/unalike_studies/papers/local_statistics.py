@@ -1,16 +1,18 @@
-"""Conditioning on local statistics (Brannvall 2025): synthetic clusters and characters."""
+"""Conditioning on local statistics (Brannvall 2025): regression on clusters of clients, tables 1 to 3 of the paper."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from unalike_studies.cells import CLASS_ACCURACY, Options
+from unalike_studies.cells import Options
 from unalike_studies.claim_verdicts import Above, Below, Expectation, Near, Same
-from unalike_studies.claims import NOT_AT_HAND, Claim, Quantity, difference, gain, mean, question, score
-from unalike_studies.layouts.figures import ClassScores
-from unalike_studies.layouts.sweeps import Sweep
+from unalike_studies.claims import Claim, Quantity, gain, question, score
 from unalike_studies.layouts.tables import MethodTable
-from unalike_studies.study import Layout, Scale, Study, Variant
+from unalike_studies.published import Printed, printed
+from unalike_studies.results import Results
+from unalike_studies.study import Scale, Study, Variant
 
 PAPER = (
     "Brannvall: Conditioning on Local Statistics for Scalable Heterogeneous Federated Learning, arXiv:2503.00378, 2025"
@@ -30,10 +32,31 @@ POOLED: dict[str, Any] = {
 """The paper's training: AdamW on the pooled samples, each with the statistic of its client. A round is an epoch."""
 EPOCHS = {"rounds": 100, "evaluate_every": 10}
 AS_PRINTED: dict[str, Any] = POOLED | EPOCHS
-SHORT_PASS: dict[str, Any] = POOLED | {"rounds": 30, "evaluate_every": 5}
 SHORT: dict[str, Any] = {"rounds": 30, "evaluate_every": 5, "work": POOLED["work"] | {"lr": 0.01}}
 KINDS = ("linear", "ensemble", "MLP")
+REFERENCES = ("global", "client", "cluster")
 ENSEMBLE = {"model": "conditional_ensemble"}
+COMMON = {"partition": "natural(cluster='cluster')"}
+READINGS: Mapping[str, str] = {
+    "ols": "(X'X)^-1 X'y, as in equation 2",
+    "covariance": "the covariance of X and y, as in the text",
+}
+"""Statistic -> what the paper says mu is."""
+CONDITIONED = "conditional(statistic='covariance')"
+SMOKE = "10 clients a cluster, 5 rounds: shows that the study runs, nothing else"
+TRAINING = (
+    "The paper prints AdamW with a learning rate of 0.001, batches of 100 and 100 epochs, and not whether a client or the pooled "
+    "samples are meant: here it is pooled samples, and local-statistics-federated tries both"
+)
+REGRESSION = (
+    "The references are trained to convergence by full-batch steps. The paper does not print the number of the ensemble's linear "
+    f"models: here eight. {TRAINING}"
+)
+BOTH = (
+    "The paper's text calls the statistic mu the covariance of X and y; its equation 2 is mu = (X'X)^-1 X'y (`ols`). Both are "
+    f"tried. {REGRESSION}"
+)
+IN_THE_TEXT = f"The statistic is the covariance of X and y, which the paper's text names. {REGRESSION}"
 
 
 def references() -> dict[str, Variant]:
@@ -46,352 +69,204 @@ def references() -> dict[str, Variant]:
     }
 
 
-def _methods(statistic: str, pooled: dict[str, Any]) -> dict[str, str | Variant]:
-    """References and the three conditional models."""
-    zeros = f"centralised + conditional(statistic='zeros', like='{statistic}')"
-    conditional = {
-        f"conditional {kind}": Variant(
-            f"centralised + conditional(statistic='{statistic}')", pooled | {"model": f"conditional_{kind.lower()}"}
+def conditional(kind: str, reading: str) -> str:
+    """The label of a conditional model whose statistic is that of a reading."""
+    return f"conditional {kind}, {reading}"
+
+
+@dataclass(frozen=True)
+class Task:
+    """The linear or the logistic regression.
+
+    Attributes:
+        name: "linear" or "logistic".
+        column: the column of the score.
+        unit: the unit of the score.
+        scale: factor between the stored and the printed scores.
+        digits: digits of the score in tables.
+        margin: difference of scores that counts as none.
+        solved: the same for the client and cluster models, which are solved.
+        draw: the same for the global model, whose score depends on the coefficients that are drawn for the clusters.
+        better: the expectation that one score is better than another.
+        worse: the opposite.
+    """
+
+    name: str
+    column: str
+    unit: str
+    scale: float
+    digits: int
+    margin: float
+    solved: float
+    draw: float
+    better: Expectation
+    worse: Expectation
+
+    @property
+    def table_title(self) -> str:
+        """The heading of a table of scores."""
+        return f"{self.column.capitalize()} after the last round{self._percent}"
+
+    @property
+    def curve_title(self) -> str:
+        """The title of the axis of scores."""
+        return f"{self.column}{self._percent}"
+
+    @property
+    def _percent(self) -> str:
+        return ", %" if self.scale == 100 else ""
+
+    def data(self, clusters: int, clients: int | None = None) -> Options:
+        """The clients: each cluster has 100 unless given."""
+        size = "" if clients is None else f" clients={clients},"
+        return {"data": f"{self.name}_clusters(clusters={clusters},{size} seed={{seed}})"}
+
+    def printed(self, method: str, clusters: int) -> Printed:
+        """The printed score of a method."""
+        table = "2" if clusters == 3 else "3"
+        return printed("local-statistics", table, method, self.name, self.column)
+
+    def published(self, clusters: int, suffix: str = "") -> dict[tuple[str, str], str]:
+        """(method, setting) -> the printed score, for tables. `suffix` is that of the labels of conditional models."""
+        labels = {name: name for name in REFERENCES}
+        labels |= {conditional(k, r) + suffix: f"conditional {k}" for k in KINDS for r in READINGS}
+        return {
+            (label, f"{clusters} clusters"): f"{self.printed(name, clusters).value:g}" for label, name in labels.items()
+        }
+
+    def gain(self, method: str, other: str, setting: str) -> Quantity:
+        """The score of a method after the last round less that of another."""
+        return gain(method, other, setting, self.column, last=1)
+
+    def score(self, method: str, setting: str) -> Quantity:
+        """The score of a method after the last round."""
+        return score(method, setting, self.column, last=1)
+
+    def claim(
+        self, text: str, quantity: Quantity, expects: Expectation, published: Printed | None, **more: Any
+    ) -> Claim:
+        """A claim about a score or a difference of scores."""
+        return Claim(text, quantity, expects, published, self.unit, self.scale, **more)
+
+    def question(self, text: str, quantity: Quantity, expects: Expectation, **more: Any) -> Claim:
+        """A question of ours about a score or a difference of scores."""
+        return question(text, quantity, expects, self.unit, self.scale, **more)
+
+
+TASKS = {
+    "linear": Task("linear", "rmse", "rmse", 1, 4, 0.02, 0.002, 2.5, Below(), Above()),
+    "logistic": Task("logistic", "accuracy", "points of accuracy", 100, 2, 1.0, 1.0, 3.0, Above(), Below()),
+}
+TABLES = {3: "table2", 8: "table3"}
+"""Number of clusters -> the paper's table."""
+DRAWN = "the coefficients drawn for the clusters decide it"
+DISTANCE = "of the difference of our score from the printed one"
+
+
+def claims(task: Task, clusters: int) -> tuple[Claim, ...]:
+    """Every number of a row of the table, and the differences that the text speaks of."""
+    setting = f"{clusters} clusters"
+
+    def level(label: str, name: str, margin: float, what: str = "", **more: Any) -> Claim:
+        text = f"The {name} model has the printed {task.column}{what}"
+        return task.claim(text, task.score(label, setting), Near(margin=margin), task.printed(name, clusters), **more)
+
+    def against(kind: str, other: str, expects: Expectation, text: str) -> Claim:
+        quantity = task.gain(conditional(kind, "ols"), other, setting)
+        names = (f"conditional {kind}", other.removesuffix(", ols"))
+        first, second = (task.printed(name, clusters) for name in names)
+        return task.claim(f"The conditional {kind} is {text}", quantity, expects, first - second)
+
+    found = [
+        level("global", "global", task.draw, remark=DRAWN),
+        *(level(name, name, task.solved) for name in ("client", "cluster")),
+        *(
+            level(conditional(kind, reading), f"conditional {kind}", task.margin, f" with mu = {what}")
+            for reading, what in READINGS.items()
+            for kind in KINDS
+        ),
+        *(against(kind, "global", task.better, "better than the global model") for kind in KINDS),
+        against("ensemble", "cluster", Same(0.5 * task.margin), "as good as the cluster oracle"),
+        against("MLP", conditional("ensemble", "ols"), task.worse, "worse than the ensemble"),
+        against("linear", conditional("ensemble", "ols"), task.worse, "worse than the ensemble"),
+    ]
+    if task.name == "logistic":
+        found += [
+            against("ensemble", "client", task.better, "better than each client alone"),
+            against("MLP", "client", task.better, "better than each client alone"),
+        ]
+    return *found, *questions(task, clusters)
+
+
+def questions(task: Task, clusters: int) -> tuple[Claim, ...]:
+    """Questions of ours: which reading the numbers support, and whether the gain comes from the statistic."""
+    setting = f"{clusters} clusters"
+    nearer = (
+        task.question(
+            f"The printed {task.column} of the conditional {kind} is nearer to that with {READINGS['ols']}, than to that with "
+            "the covariance",
+            _nearer(task, kind, clusters),
+            Below(),
+            remark=DISTANCE,
         )
+        for kind in KINDS
+    )
+    return *nearer, task.question(
+        "Without the statistic (zeros) the ensemble is no better than the global model",
+        task.gain("global, zeros", "global", setting),
+        Same(5 * task.margin if task.name == "linear" else task.margin),
+    )
+
+
+def _nearer(task: Task, kind: str, clusters: int) -> Quantity:
+    """The distance of our score from the printed one with `ols` less that with the covariance."""
+    number = task.printed(f"conditional {kind}", clusters).value / task.scale
+
+    def values(results: Results) -> dict[int, float]:
+        ols, covariance = (
+            results.scores(conditional(kind, reading), f"{clusters} clusters", task.column, 1) for reading in READINGS
+        )
+        return {seed: abs(ols[seed] - number) - abs(covariance[seed] - number) for seed in ols if seed in covariance}
+
+    return values
+
+
+def _methods(pooled: dict[str, Any]) -> dict[str, Variant]:
+    """References, and the conditional models with both readings of the statistic."""
+    models = {
+        conditional(kind, reading): Variant(
+            f"centralised + conditional(statistic='{reading}')", pooled | {"model": f"conditional_{kind.lower()}"}
+        )
+        for reading in READINGS
         for kind in KINDS
     }
-    return {**references(), "global, zeros": Variant(zeros, pooled | ENSEMBLE), **conditional}
+    dummy = Variant("centralised + conditional(statistic='zeros', like='covariance')", pooled | ENSEMBLE)
+    return {**references(), "global, zeros": dummy, **models}
 
 
-CONDITIONED = "conditional(statistic='covariance')"
-COMMON = {"partition": "natural(cluster='cluster')"}
-LINEAR: dict[str, Options] = {
-    f"{n} clusters": {"data": f"linear_clusters(clusters={n}, seed={{seed}})"} for n in (3, 8)
-}
-LOGISTIC: dict[str, Options] = {
-    f"{n} clusters": {"data": f"logistic_clusters(clusters={n}, seed={{seed}})"} for n in (3, 8)
-}
-CLUSTERS = {"3 clusters": 3.0, "8 clusters": 8.0}
-SMOKE = "10 clients a cluster, 5 rounds: shows that the study runs, nothing else"
-REDUCED = (
-    "30 epochs of AdamW with a learning rate of 0.01 instead of 100 with 0.001; the references are trained to convergence by "
-    "full-batch steps"
-)
-NUMBERS = (
-    "The numbers of the tables come from our notes; no copy of the paper was at hand when the study was written. The paper "
-    "prints AdamW with a learning rate of 0.001 for 100 epochs, and not whether a client or the pooled samples are meant: here it "
-    "is pooled samples, and local-statistics-federated tries both"
-)
-
-
-def _tiny(settings: dict[str, Options]) -> dict[str, Options]:
-    return {name: {"data": o["data"].replace("(clusters", "(clients=10, clusters")} for name, o in settings.items()}
-
-
-RMSE = {
-    ("global", "3 clusters"): "14.901",
-    ("global", "8 clusters"): "17.655",
-    ("client", "3 clusters"): "0.106",
-    ("cluster", "3 clusters"): "0.1",
-}
-
-
-def rmse_claim(text: str, quantity: Quantity, expects: Expectation, published: str = NOT_AT_HAND, **more: Any) -> Claim:
-    """A claim about an rmse."""
-    return Claim(text, quantity, expects, published, "rmse", scale=1, **more)
-
-
-def rmse_gain(method: str, baseline: str, setting: str) -> Quantity:
-    """The rmse of a method after the last round less that of a baseline."""
-    return gain(method, baseline, setting, "rmse", last=1)
-
-
-RMSE_CLAIMS = (
-    rmse_claim(
-        "One linear model for all clients reaches the published rmse, 3 clusters",
-        score("global", "3 clusters", "rmse", last=1),
-        Near(14.901, 2.5),
-        "14.901",
-        remark="the draw of the three coefficient vectors decides it: its expectation is 14.9",
-    ),
-    rmse_claim(
-        "One linear model for all clients reaches the published rmse, 8 clusters",
-        score("global", "8 clusters", "rmse", last=1),
-        Near(17.655, 2.0),
-        "17.655",
-        remark="the draw of the eight coefficient vectors decides it: its expectation is 17.1; a draw deviates by about 1",
-    ),
-    rmse_claim(
-        "One linear model for each true cluster reaches the published rmse",
-        score("cluster", "3 clusters", "rmse", last=1),
-        Near(0.1, 0.002),
-        "0.1",
-    ),
-    rmse_claim(
-        "Least squares on one client's samples reaches the published rmse",
-        score("client", "3 clusters", "rmse", last=1),
-        Near(0.106, 0.002),
-        "0.106",
-    ),
-    *(
-        rmse_claim(
-            f"The conditional ensemble is as good as the cluster oracle, {setting}",
-            rmse_gain("conditional ensemble", "cluster", setting),
-            Same(0.01),
-        )
-        for setting in LINEAR
-    ),
-    *(
-        rmse_claim(
-            f"The conditional {kind} is better than the global model, {setting}",
-            rmse_gain(f"conditional {kind}", "global", setting),
-            Below(),
-        )
-        for setting in LINEAR
-        for kind in KINDS
-    ),
-    rmse_claim(
-        "Without the statistic (zeros) the ensemble is no better than the global model, 3 clusters",
-        rmse_gain("global, zeros", "global", "3 clusters"),
-        Same(0.1),
-    ),
-)
-ACCURACY_CLAIMS = (
-    Claim(
-        "The conditional ensemble reaches the published accuracy, 3 clusters",
-        score("conditional ensemble", "3 clusters", last=1),
-        Near(98.9, 1.0),
-        "98.9",
-        "accuracy, %",
-    ),
-    *(
-        Claim(
-            f"The conditional ensemble is as good as the cluster oracle, {setting}",
-            gain("conditional ensemble", "cluster", setting, last=1),
-            Same(1.0),
-        )
-        for setting in LOGISTIC
-    ),
-    *(
-        Claim(
-            f"The conditional ensemble is better than each client alone, {setting}",
-            difference(score("client", setting, last=1), score("conditional ensemble", setting, last=1)),
-            Below(),
-        )
-        for setting in LOGISTIC
-    ),
-)
-
-
-def _scales(statistic: str, settings: dict[str, Options]) -> dict[str, Scale]:
-    tiny = {"rounds": 5, "evaluate_every": 5, "work": POOLED["work"]}
+def _study(task: Task, clusters: int) -> Study:
+    """One row of the paper's table 2 or 3; table 1 repeats columns of table 2."""
+    settings, tiny = {f"{clusters} clusters": task.data(clusters)}, {"rounds": 5, "evaluate_every": 5}
+    few = {f"{clusters} clusters": task.data(clusters, 10)}
     smoke = {
-        label: Variant(v.spec, {**v.options, **tiny})
-        for label, v in _methods(statistic, SHORT).items()
-        if isinstance(v, Variant)
+        label: Variant(v.spec, {**v.options, **tiny, "work": POOLED["work"]}) for label, v in _methods(SHORT).items()
     }
-    return {
-        "smoke": Scale(smoke, _tiny(settings), COMMON, seeds=(0,), reduced=SMOKE),
-        "small": Scale(_methods(statistic, SHORT), settings, COMMON, reduced=REDUCED),
-        "paper": Scale(_methods(statistic, AS_PRINTED), settings, COMMON, seeds=tuple(range(5))),
-    }
-
-
-CHARACTERS: dict[str, Any] = {
-    "data": "emnist(split='byclass')",
-    "partition": "clusters(groups=(10, 26, 26), size=3333)",
-    "clients": 12,
-    "model": "cnn",
-    "rounds": 20,
-    "evaluate_every": 5,
-    "work": {"batch_size": 50, "lr": 0.05},
-    "class_accuracy": True,
-}
-"""2,500 training images for each client."""
-GLYPHS = CHARACTERS | {
-    "data": "glyphs(train=24000, test=4000)",
-    "partition": "clusters(groups=(10, 26, 26), size=800)",
-    "rounds": 60,
-    "evaluate_every": 10,
-    "work": {"batch_size": 50, "optimizer": "adam", "lr": 0.003},
-}
-"""With SGD at 0.05 for 20 rounds, models of all clients reach an accuracy of 0.12, those of clusters 0.6: too early to compare."""
-FEW_GLYPHS = GLYPHS | {"data": "glyphs(train=2000, test=400)"}
-ON_GLYPHS = (
-    "glyphs (distorted printed characters) instead of EMNIST; 600 training images for each client instead of 2,500; mostly 30 "
-    "epochs of AdamW on pooled samples instead of 100, 60 rounds of Adam on clients. Of the accuracies only the order carries "
-    "over, and less data favors methods that share"
-)
-
-CONDITIONAL_CNN = "conditional CNN"
-LONGER_CNN, FEDERATED_CNN = f"{CONDITIONAL_CNN}, 100 epochs", f"{CONDITIONAL_CNN}, FedAvg"
-IN_TABLE3 = (
-    *("global", "global, zeros", "global, pooled component", "client", "cluster", CONDITIONAL_CNN, LONGER_CNN),
-    *("global, FedAvg", FEDERATED_CNN),
-)
-IN_TABLE4 = {"global": "0", CONDITIONAL_CNN: "1", "2 components": "2", "4 components": "4"}
-"""Label among all methods -> label in table 4: the number of components."""
-
-
-def _character_methods(
-    pooled: dict[str, Any], longer: dict[str, Any], federated: dict[str, Any]
-) -> dict[str, str | Variant]:
-    """References and conditional models on pooled samples, as in the paper, one of them for longer, and the same federated."""
-
-    def conditional(where: str, options: dict[str, Any], statistic: str, components: int = 1) -> Variant:
-        like = ", like='pca'" if statistic == "zeros" else ""
-        model = {"model": f"conditional_cnn(components={components})"}
-        part = f"conditional(statistic='{statistic}', components={components}{like})"
-        return Variant(f"{where} + {part}", options | model)
-
-    return {
-        "global": Variant("centralised", pooled),
-        "global, zeros": conditional("centralised", pooled, "zeros"),
-        "global, pooled component": conditional("centralised", pooled, "pooled_pca"),
-        "client": Variant("local_only", federated | {"protocol": "personal"}),
-        "cluster": Variant("cluster_oracle(method='fedavg')", federated),
-        CONDITIONAL_CNN: conditional("centralised", pooled, "pca"),
-        LONGER_CNN: conditional("centralised", pooled | longer, "pca"),
-        **{f"{n} components": conditional("centralised", pooled, "pca", n) for n in (2, 4)},
-        "global, FedAvg": Variant("fedavg", federated),
-        FEDERATED_CNN: conditional("fedavg", federated, "pca"),
-    }
-
-
-CHARACTER_SETTING: dict[str, Options] = {"digits, upper and lower case": {}}
-NAME = "digits, upper and lower case"
-CONFUSED = (*"0Oo", *"1Il", *"2Zz", *"5Ss", *"CcUuVvWwXx")
-"""Characters that look alike across the three kinds."""
-
-
-def _class_gain(character: str) -> Quantity:
-    """The accuracy of the conditional CNN on one class less that of the global model."""
-    return gain(CONDITIONAL_CNN, "global", NAME, CLASS_ACCURACY + character, last=1)
-
-
-CHARACTER_CLAIMS = tuple(
-    Claim(text, gain(method, other, NAME, last=1), expects)
-    for text, method, other, expects in (
-        ("The conditional CNN is better than the global model", CONDITIONAL_CNN, "global", Above()),
-        ("The conditional CNN is better than each client alone", CONDITIONAL_CNN, "client", Above()),
-        ("The conditional CNN is as good as the cluster oracle after 100 epochs", LONGER_CNN, "cluster", Same(1.0)),
-        (
-            "The gain comes from the statistic: with zeros in its place there is none over the global model",
-            "global, zeros",
-            "global",
-            Same(1.0),
-        ),
-    )
-) + tuple(
-    question(text, gain(method, other, NAME, last=1), expects)
-    for text, method, other, expects in (
-        ("The conditional CNN is as good as the cluster oracle after 30 epochs", CONDITIONAL_CNN, "cluster", Same(1.0)),
-        (
-            "With a component of all clients' samples in place of the client's own there is no gain over the global model",
-            "global, pooled component",
-            "global",
-            Same(1.0),
-        ),
-        (
-            "The conditional CNN of FedAvg is as good as that of pooled samples",
-            FEDERATED_CNN,
-            CONDITIONAL_CNN,
-            Same(1.0),
-        ),
-        ("The conditional CNN of FedAvg is better than its global model", FEDERATED_CNN, "global, FedAvg", Above()),
-    )
-)
-CONFUSED_CLAIMS = (
-    question(
-        f"The conditional CNN is better than the global model on the {len(CONFUSED)} characters that look alike, on average",
-        mean(*(_class_gain(character) for character in CONFUSED)),
-        Above(),
-    ),
-    question(
-        "The conditional CNN recognizes more of the small o than the global model",
-        _class_gain("o"),
-        Above(),
-        remark="chosen after the results: the character with the largest gain",
-    ),
-)
-
-
-def _characters(name: str, title: str, labels: dict[str, str], claims: tuple[Claim, ...], *layouts: Layout) -> Study:
-    """A study of some of the methods: label among all methods -> label in this study."""
-
-    def scale(
-        common: dict[str, Any], pooled: dict[str, Any], longer: dict[str, Any], federated: dict[str, Any], **more: Any
-    ) -> Scale:
-        methods = _character_methods(pooled, longer, federated)
-        return Scale({labels[n]: v for n, v in methods.items() if n in labels}, CHARACTER_SETTING, common, **more)
-
-    once = {"rounds": 1, "evaluate_every": 1}
+    paper = Scale(_methods(AS_PRINTED), settings, COMMON)
+    short = "30 epochs of AdamW with a learning rate of 0.01 instead of 100 with 0.001"
     return Study(
-        name,
-        title,
+        f"local-statistics-{TABLES[clusters]}-{task.name}",
+        f"{task.name.capitalize()} regression on {clusters} clusters of 100 clients: {task.column} of global, client, cluster "
+        "and conditional models",
         PAPER,
         {
-            "smoke": scale(FEW_GLYPHS, once, {}, once, seeds=(0,), reduced="few glyphs and one round"),
-            "small": scale(GLYPHS, SHORT_PASS, EPOCHS, {}, reduced=ON_GLYPHS),
-            "paper": scale(CHARACTERS, AS_PRINTED, EPOCHS, {}),
+            "smoke": Scale(smoke, few, COMMON, seeds=(0,), reduced=SMOKE),
+            "small": paper if task.name == "linear" else Scale(_methods(SHORT), settings, COMMON, reduced=short),
+            "paper": paper,
         },
-        claims,
-        layouts,
-        "Global and conditional models are trained on pooled samples, as in the paper; clients and clusters by FedAvg. "
-        + NUMBERS,
+        claims(task, clusters),
+        (MethodTable(task.table_title, task.column, 1, task.scale, task.digits, published=task.published(clusters)),),
+        BOTH,
     )
 
 
-STUDIES = (
-    _characters(
-        "local-statistics-table3",
-        "Characters, divided among clients of digits, of upper and of lower case: accuracy",
-        {name: name for name in IN_TABLE3},
-        CHARACTER_CLAIMS,
-        MethodTable("Accuracy after the last round, %", last=1),
-    ),
-    _characters(
-        "local-statistics-table4",
-        "Characters: number of principal components in the client's statistic",
-        IN_TABLE4,
-        (
-            Claim(
-                "More components than one change little",
-                gain("4", "1", NAME, last=1),
-                Same(1.0),
-                remark="our reading of the paper; the gain of one component over none is a claim of local-statistics-table3",
-            ),
-        ),
-        MethodTable("Accuracy after the last round, %", last=1),
-    ),
-    _characters(
-        "local-statistics-figure1",
-        "Characters that look alike across the three kinds: accuracy on each",
-        {name: name for name in ("global", "cluster", CONDITIONAL_CNN)},
-        CONFUSED_CLAIMS,
-        ClassScores("accuracy, %", NAME, CONFUSED),
-    ),
-    Study(
-        "local-statistics-table1",
-        "Linear regression on clusters of clients: rmse of global, client, cluster and conditional models",
-        PAPER,
-        _scales("covariance", LINEAR),
-        RMSE_CLAIMS,
-        (
-            MethodTable("Rmse after the last round", "rmse", last=1, scale=1, digits=4, published=RMSE),
-            Sweep("rmse after the last round", "number of clusters", CLUSTERS, "rmse", last=1, scale=1, log=True),
-        ),
-        NUMBERS,
-    ),
-    Study(
-        "local-statistics-table2",
-        "Logistic regression on clusters of clients: accuracy of global, client, cluster and conditional models",
-        PAPER,
-        _scales("covariance", LOGISTIC),
-        ACCURACY_CLAIMS,
-        (
-            MethodTable(
-                "Accuracy after the last round, %",
-                last=1,
-                published={("conditional ensemble", "3 clusters"): "98.9"},
-            ),
-            Sweep("accuracy after the last round, %", "number of clusters", CLUSTERS, last=1),
-        ),
-        NUMBERS,
-    ),
-)
+STUDIES = tuple(_study(task, clusters) for clusters in TABLES for task in TASKS.values())
