@@ -25,7 +25,7 @@ TRAINED = (*DATA, declared.ValidationOptions, declared.ModelOptions, declared.St
 COMPARED = (declared.DecisionOptions, declared.SeedsOptions, declared.RoundOptions)
 FUNCTIONS = {
     "run": (*TRAINED, declared.SimulationOptions),
-    "compare": (*TRAINED, *COMPARED),
+    "compare": (*TRAINED, *COMPARED, declared.AcrossOptions),
     "tune": (*TRAINED, *COMPARED, declared.TuningOptions),
     "diagnose": (*DATA, declared.ModelOptions, declared.SeedOptions),
     "recommend": (*DATA, declared.ModelOptions, declared.SimulationOptions, declared.RecommendationOptions),
@@ -38,6 +38,8 @@ OTHERWISE = {
     ("diagnose", "rounds"): "rounds to look at; a diagnosis trains nothing unless asked",
     ("partition", "seed"): "None tells a seed of 0 from none beside --plan",
     ("report", "target"): "a score, not a column",
+    ("report", "across"): "None keeps the one of the comparison",
+    ("report", "clients"): "whether the table is that of the clients",
     ("report", "smallest_effect"): "None keeps the one of the comparison",
     ("evaluate", "data"): "the run's own clients unless given",
     ("evaluate", "metric"): "those of the run unless given",

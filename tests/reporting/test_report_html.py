@@ -11,13 +11,10 @@ import pytest
 from unalike._utils.errors import UnalikeError
 from unalike.metrics.columns import derived
 from unalike.metrics.named_metrics import KNOWN
-from unalike.metrics.summary import summary
-from unalike.metrics.verdicts import Rules
 from unalike.reporting import render, write
 from unalike.reporting.charts import report_charts
 from unalike.reporting.charts.palette import looks
 from unalike.reporting.charts.plotly_figures import draw
-from unalike.reporting.decision import decide
 from unalike.reporting.export import ExportBlock, export
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>"
@@ -255,10 +252,9 @@ def test_export_names_with_special_characters_are_escaped(simulate):
     content = simulate(methods=2, rounds=5)
     label = "a | <b>b</b>\nc > d"
     rounds, clients = (t.replace({"method": {"fedavg": label}}) for t in (content.rounds, content.clients))
-    table = summary(rounds, clients, content.columns, Rules(label))
-    blocks = [
-        ExportBlock("one", label, table, decide(rounds, table, content.columns, Rules(label), "clients"), content.about)
-    ]
+    methods = [dataclasses.replace(m, label=label) if m.label == "fedavg" else m for m in content.methods]
+    named = dataclasses.replace(content, methods=methods, baseline=label, rounds=rounds, clients=clients)
+    blocks = [ExportBlock("one", named)]
     lines = [line for line in export(blocks, "markdown").splitlines() if line.startswith("|")]
     assert len({len(re.findall(r"(?<!\\)\|", line)) for line in lines}) == 1 and "<b>" not in "".join(lines)
     body = [line for line in export(blocks, "latex").splitlines() if "fedprox" in line or "d " in line]

@@ -46,10 +46,8 @@ def test_table_writers_keep_words_left_and_numbers_right():
 def test_json_export_has_a_metric_that_is_computed_from_samples(simulate):
     content = simulate(rounds=4)
     [metric] = read(["roc_auc"])
-    decision = replace(content.decision, metric=metric)
-    [block] = json.loads(
-        export([ExportBlock("one", content.baseline, content.summary, decision, content.about)], "json")
-    )
+    content.__dict__["decision"] = decision = replace(content.decision, metric=metric)
+    [block] = json.loads(export([ExportBlock("one", content)], "json"))
     assert block["decision"]["metric"] == metric.facts and block["decision"]["text"] == str(decision)
 
 
@@ -65,7 +63,7 @@ def test_number_of_a_summary_is_the_same_text_on_every_surface(simulate, monkeyp
     monkeypatch.setattr(terminal_tables, "console", lambda: Console(file=printed, width=300, markup=False))
     for table in summary_tables(content):
         terminal_tables.tables(table.columns, table.texts, table.caption, table.words)
-    block = ExportBlock("one", content.baseline, content.summary, content.decision, content.about)
+    block = ExportBlock("one", content)
     surfaces = {
         "page": render(content),
         "terminal": printed.getvalue(),

@@ -10,7 +10,7 @@ import typer
 from unalike.cli import data_flags
 from unalike.cli import flags as f
 from unalike.cli.config_file import Config, resolved_config
-from unalike.core.options import DecisionOptions, SeedsOptions
+from unalike.core.options import AcrossOptions, DecisionOptions, SeedsOptions
 
 NAME = "compare"
 
@@ -25,7 +25,12 @@ def seed_plan(**values: Any) -> Any:
     return SeedPlan.of(read_seeds(values["seeds"]), values["min_seeds"], values["max_seeds"])
 
 
-@f.uses_flags(samples=data_flags.samples, seeds=seed_plan, decision=f.values_of(DecisionOptions), training=f.training)
+@f.uses_flags(
+    samples=data_flags.samples,
+    seeds=seed_plan,
+    decision=f.values_of(DecisionOptions, AcrossOptions),
+    training=f.training,
+)
 def command(
     context: typer.Context,
     method: Annotated[

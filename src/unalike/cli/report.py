@@ -39,6 +39,16 @@ def command(
     smallest_effect: Annotated[
         float | None, typer.Option(help="Smallest difference that matters (0.005 is half a point), for the verdicts.")
     ] = None,
+    across: Annotated[
+        str | None,
+        typer.Option(
+            help="Score that decides: pooled, clients or worst (as for compare); that of the comparison unless given."
+        ),
+    ] = None,
+    clients: Annotated[
+        bool,
+        typer.Option("--clients", help="The table of the clients with every method, instead of that of the methods."),
+    ] = False,
     figures: Annotated[
         Path | None, typer.Option(help="Also write the figures as SVG and PDF into this folder.")
     ] = None,
@@ -58,7 +68,7 @@ def command(
     """
     from unalike.experiments.comparison import Comparison
     from unalike.experiments.joining import join
-    from unalike.reporting.export import ExportBlock, export
+    from unalike.reporting.export import ExportBlock, export, export_clients
     from unalike.reporting.html import write_text
 
     if format != "html" and (target, title) != (None, None):
@@ -66,18 +76,19 @@ def command(
         raise UnalikeError(
             f"found {flag} with --format {format}: only the html page uses {flag}; leave one of the two out"
         )
-    joined = join([(str(folder), Comparison.load(folder).judged_by(smallest_effect)) for folder in folders])
+    joined = join([(str(folder), Comparison.load(folder).judged_by(smallest_effect, across)) for folder in folders])
     if figures is not None:
         from unalike.reporting.paper_figures import save
 
         contents = [(block.name, block.comparison.content()) for block in joined.blocks]
         typer.echo(f"figures: {save(contents, joined.ranks, figures).resolve()}", err=True)
+    if clients and format == "html":
+        raise UnalikeError(
+            "found --clients with --format html, which has these tables anyway; give --format markdown, csv or latex"
+        )
     if format != "html":
-        named = [(block.name, block.comparison) for block in joined.blocks]
-        blocks = [
-            ExportBlock(name, one.facts.baseline, one.summary, one.decision, one.findings.about) for name, one in named
-        ]
-        text = export(blocks, format)
+        blocks = [ExportBlock(block.name, block.comparison.content()) for block in joined.blocks]
+        text = export_clients(blocks, format) if clients else export(blocks, format)
         if out is None:
             print(text, end="")
         else:

@@ -79,6 +79,7 @@ def profile_table(profile: Profile) -> None:
 def summary_table(comparison: Comparison) -> None:
     """Print what the intervals are about, one row per method and protocol, then the decision and its limits."""
     from unalike.metrics.statistics import scoring_rule
+    from unalike.reporting.client_tables import clients_of_best
     from unalike.reporting.summary_columns import summary_tables
     from unalike.reporting.wording import capital
 
@@ -89,6 +90,8 @@ def summary_table(comparison: Comparison) -> None:
     for table in summary_tables(content):
         title = f"{table.caption}: {rule}" if table.caption else capital(rule)
         tables(table.columns, table.texts, title, table.words)
+    for table in clients_of_best(content):
+        tables(table.columns, table.texts, table.caption, table.words)
     for text in (texts.answer, texts.shared, texts.models, *texts.cautions, texts.standing, *texts.limits):
         if text:
             screen.print(text, highlight=False)

@@ -380,6 +380,19 @@ class DecisionOptions:
 
 
 @dataclass(frozen=True)
+class AcrossOptions:
+    """The score of all clients."""
+
+    across: Annotated[
+        Literal["pooled", "clients", "worst"],
+        Help(
+            "Score that decides: pooled, the metric of all clients' test samples together; clients, its mean over the clients; or "
+            "worst, over the worst tenth of them. A pooled ROC AUC also rewards knowing which client is which."
+        ),
+    ] = "pooled"
+
+
+@dataclass(frozen=True)
 class SeedsOptions:
     """The seeds of a comparison."""
 

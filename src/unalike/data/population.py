@@ -200,6 +200,12 @@ class Population(Sequence[ClientData]):
         """Return the population with its samples on `device`."""
         return replace(self, x=self.x.to(device), y=self.y.to(device))
 
+    @property
+    def positives(self) -> np.ndarray | None:
+        """Number of test samples of the second of two classes per client, [K]; None for more classes and for regression."""
+        pair = self.classes is not None and len(self.classes) == 2
+        return label_counts(self.y, self.classes, self.test)[:, 1] if pair else None
+
     def label_counts(self) -> np.ndarray:
         """Count training samples per client and class, int64 [K, C]. Raises `UnalikeError` for regression."""
         if self.classes is None:

@@ -21,6 +21,7 @@ from unalike.experiments.experiment import Cell, Experiment
 from unalike.experiments.experiment_facts import facts_of, method_text, sampling_of
 from unalike.experiments.facts import ComparisonFacts
 from unalike.experiments.seed_plan import SeedPlan
+from unalike.metrics.client_scores import ACROSS
 from unalike.metrics.metrics import Custom
 from unalike.runtime.given_model import ModelLike
 from unalike.runtime.records.recording import Hook
@@ -50,6 +51,7 @@ def compare(
     min_seeds: int = 3,
     max_seeds: int = 10,
     smallest_effect: float | None = None,
+    across: str = "pooled",
     work: Work | Mapping[str, Work] | None = None,
     baseline: str | None = None,
     test: Pair | None = None,
@@ -86,6 +88,8 @@ def compare(
         max_seeds: most seeds with `seeds="auto"`.
         smallest_effect: smallest difference that matters, in the unit of the metric. Unless given, half a point
             (0.005) of a bounded metric such as accuracy or a Brier score, and 1 % of the baseline's score of others such as RMSE.
+        across: score that decides: "pooled" (the metric of all clients' test samples together), "clients" (its mean over the
+            clients), or "worst" (over the worst tenth of them).
         work: the local training of the clients; a mapping from labels of methods gives each its own.
         baseline: label of the method that the others are compared with; the first method unless given.
         test: test samples of the server, for `protocol="server"`; with `data` its published test set unless given.
@@ -126,6 +130,7 @@ def compare(
         start_partial=start_partial,
         rounds=rounds,
         smallest_effect=smallest_effect,
+        across=across,
         work=work,
         baseline=baseline,
         proxy=proxy,
@@ -175,6 +180,7 @@ def prepare_experiment(
     model: ModelLike = "mlp",
     baseline: str | None = None,
     smallest_effect: float | None = None,
+    across: str = "pooled",
     work: Work | Mapping[str, Work] | None = None,
     proxy: Pair | None = None,
     metrics: Custom | None = None,
@@ -191,6 +197,7 @@ def prepare_experiment(
         model: as for `compare`.
         baseline: as for `compare`.
         smallest_effect: as for `compare`.
+        across: as for `compare`.
         work: as for `compare`.
         proxy: as for `compare`.
         metrics: as for `compare`.
@@ -211,6 +218,8 @@ def prepare_experiment(
         raise UnalikeError(
             f"found smallest_effect={smallest_effect}; expected 0 or more, such as 0.005 for half a point"
         )
+    if across not in ACROSS:
+        raise unknown("value of across", across, ACROSS)
     own = dict.fromkeys([*signature(compare).parameters, *fields_of(RunOptions)])
     check_keywords("ua.compare", training, own.keys() - {"options", "seed"}, fields_of(Work))
     training |= {"model": model, "protocol": _shared_model_first(training.get("protocol", "clients"))}
@@ -228,7 +237,11 @@ def prepare_experiment(
     flags = request.flags if source is None else source
     if request.data is not None and flags:
         flags = {**flags, "partition": given.scheme, "clients": len(cells[0].run_config.population)}
-    asked = plan.flags | {"smallest_effect": smallest_effect, "tests_of": request.tests_of}
+    asked = plan.flags | {
+        "smallest_effect": smallest_effect,
+        "across": None if across == "pooled" else across,
+        "tests_of": request.tests_of,
+    }
     if isinstance(work, Mapping):
         asked["work"] = "; ".join(f"{label}: {one}" for label, one in works.items())
     facts = replace(
@@ -236,6 +249,7 @@ def prepare_experiment(
         looks=plan.looks,
         sampling=sampling_of([given.of(seed) for seed in plan.seeds[:2]], request.folds),
         smallest_effect=smallest_effect,
+        across=across,
         notes=list(dict.fromkeys([*notes, *cells[0].run_config.data_notes])),
     )
     without_flags = {

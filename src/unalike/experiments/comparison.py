@@ -98,11 +98,22 @@ class Comparison:
         texts = (config.get(key) or self.facts.partition.get(key) for key in ("data", "partition"))
         return ", ".join(str(text) for text in texts if text) or "your clients"
 
-    def judged_by(self, smallest_effect: float | None) -> Comparison:
-        """The same results with another smallest effect of interest; None changes nothing."""
-        if smallest_effect is None:
-            return self
-        return replace(self, facts=replace(self.facts, smallest_effect=smallest_effect))
+    def judged_by(self, smallest_effect: float | None = None, across: str | None = None) -> Comparison:
+        """The same results with another smallest effect of interest, or another score of all clients; None changes nothing.
+
+        `across`: "pooled" (the metric of all test samples together), "clients" (its mean over the clients) or "worst" (over the
+        worst tenth of them).
+        """
+        wanted = {"smallest_effect": smallest_effect, "across": across}
+        return replace(self, facts=replace(self.facts, **{k: v for k, v in wanted.items() if v is not None}))  # type: ignore[arg-type]
+
+    @property
+    def client_scores(self) -> pd.DataFrame:
+        """The score of each client with each method: mean over seeds, interval, difference to the baseline and to training alone.
+
+        The columns are those of `metrics.client_scores.client_scores`. Empty where seeds divide the data among other clients.
+        """
+        return self._content.client_scores
 
     def report(self, path: str | Path = "report.html", title: str | None = None) -> Path:
         """Write the report as one HTML file that needs no network.
@@ -125,7 +136,7 @@ class Comparison:
         """The content of the report and of its figures. `target`: the score for which the costs are compared."""
         import pandas as pd
 
-        from unalike.experiments.references import reference
+        from unalike.experiments.references import is_alone, reference
         from unalike.reporting.content import MethodResult, ReportContent
         from unalike.reporting.wording import plural
 
@@ -141,6 +152,7 @@ class Comparison:
                     reference(m["spec"]),
                     m.get("untuned", ""),
                     m.get("work", ""),
+                    is_alone(m["spec"]),
                 )
                 for m in facts.methods
             ],
@@ -165,6 +177,7 @@ class Comparison:
             confusions=facts.confusions,
             sampling=facts.sampling,
             resampled=self.resampled,
+            across=facts.across,
         )
 
     def save(self, folder: Path) -> None:
@@ -256,18 +269,24 @@ class Comparison:
         return f"<Comparison of {methods} on {self.name}, {plural(self.rounds['seed'].nunique(), 'seed')}>"
 
     def _repr_html_(self) -> str:
+        from unalike.reporting.client_tables import clients_of_best
         from unalike.reporting.summary_columns import summary_tables
         from unalike.reporting.table import html
 
-        tables = [paragraph(table.caption) + html(table) for table in summary_tables(self._content)]
+        tables = [
+            paragraph(table.caption) + html(table)
+            for table in (*summary_tables(self._content), *clients_of_best(self._content))
+        ]
         texts = (repr(self), self._content.about, str(self.decision))
         return "".join([*map(paragraph, texts), *tables])
 
     def __str__(self) -> str:
+        from unalike.reporting.client_tables import clients_of_best
         from unalike.reporting.summary_columns import summary_tables
         from unalike.reporting.table import plain
 
-        tables = [f"{table.caption}\n{plain(table)}".lstrip() for table in summary_tables(self._content)]
+        found = (*summary_tables(self._content), *clients_of_best(self._content))
+        tables = [f"{table.caption}\n{plain(table)}".lstrip() for table in found]
         return "\n\n".join([self._content.about, str(self.decision), *tables])
 
 

@@ -20,7 +20,7 @@ CLIENT_NAMES = ("data", "partition", "clients", "federation")
 """Settings that name the clients. Of a federation's sites only the sample counts are known: its name identifies the clients."""
 DATA = (*CLIENT_NAMES, "data_dir", "plan", "fingerprint", "sizes")
 """Settings that make another partition of the same study; a difference in any other setting makes another study."""
-CELLS = ("method", "baseline", "seeds", "seed", "min_seeds", "max_seeds", "smallest_effect")
+CELLS = ("method", "baseline", "seeds", "seed", "min_seeds", "max_seeds", "smallest_effect", "across")
 """Settings that select the cells of a comparison, or the rules by which they are judged."""
 MACHINE = ("executor", "device")
 """Settings that change only speed and rounding."""

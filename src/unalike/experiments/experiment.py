@@ -99,9 +99,13 @@ class _CellResults:
         self.notes += [f"{cell.label}: {note}" for note in run.notes if note not in cell.run_config.data_notes]
         self.ends.append(cell.end(run))
         self.rounds.append(labelled(run.history.rounds, cell.label, cell.seed))
-        clients = last_rounds(run.history, cell.run_config.population.names)
+        population = cell.run_config.population
+        clients = last_rounds(run.history, population.names)
+        if population.positives is not None:
+            of_name = dict(zip(population.names, population.positives.tolist(), strict=True))
+            clients.insert(list(clients).index("n_test") + 1, "n_positive", clients["client"].map(of_name))
         self.clients.append(labelled(clients, cell.label, cell.seed))
-        by_round = client_rounds(run.history, cell.run_config.population.names)
+        by_round = client_rounds(run.history, population.names)
         if by_round is not None:
             self.client_rounds.append(labelled(by_round, cell.label, cell.seed))
         with suppress(UnalikeError):  # regression, or no test sample

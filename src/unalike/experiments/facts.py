@@ -48,6 +48,7 @@ class ComparisonFacts:
         ends: one entry per run: its rounds, why it ended, and the selected round (None if the last rounds count).
         estimate: the cost estimate beside the actual cost: rows of `what unit estimated actual`.
         smallest_effect: the smallest difference of interest; None for the default of the metric.
+        across: the score of all clients that decides, one of `metrics.client_scores.ACROSS`.
         looks: (fewest, most) seeds, if seeds were added until the decision stood; None for a fixed number.
         confusions: one entry per method with a model and classes: `method`, `classes`, and `counts`, test samples of all seeds by
             class and predicted class after the last round.
@@ -70,6 +71,7 @@ class ComparisonFacts:
     ends: list[dict[str, Any]] = field(default_factory=list)
     estimate: list[dict[str, Any]] = field(default_factory=list)
     smallest_effect: float | None = None
+    across: str = "pooled"
     looks: tuple[int, int] | None = None
     confusions: list[dict[str, Any]] = field(default_factory=list)
     unfinished: str = ""

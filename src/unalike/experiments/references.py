@@ -7,6 +7,7 @@ import inspect
 from unalike._utils import spec
 from unalike._utils.errors import UnalikeError
 from unalike.methods.part import registry
+from unalike.methods.plan import complete_spec, plan
 
 UPPER = "upper reference (pooled data)"
 ORACLE = "reference (knows the true clusters)"
@@ -20,6 +21,11 @@ def reference(method: str) -> str:
     if method.startswith("centralised("):
         return UPPER
     return ORACLE if method.startswith("cluster_oracle(") else ""
+
+
+def is_alone(method: str) -> bool:
+    """Whether the spec with every field is that of training alone, without communication."""
+    return method == complete_spec(plan("local_only"))
 
 
 def untuned(method: str) -> str:

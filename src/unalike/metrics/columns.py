@@ -28,7 +28,10 @@ TEST, VALIDATION = "test", "val"
 """The samples that are scored."""
 FILE = "columns.json"
 
-_HISTORY = "round stage seconds participants train_loss bytes bytes_down bytes_up client n_train n_test status method seed headline"
+_HISTORY = (
+    "round stage seconds participants train_loss bytes bytes_down bytes_up client n_train n_test n_positive status method seed "
+    "headline"
+)
 _SUMMARY = (
     "partition protocol baseline seeds pairs accuracy_sd rmse_sd difference ci_low ci_high boot_low boot_high p p_holm p_exact "
     "better won role verdict probability_best client_sd worst_decile mb_down mb_up"

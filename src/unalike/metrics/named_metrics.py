@@ -102,6 +102,11 @@ class Metric:
             word=f"{self.word} of the worst tenth of clients",
         )
 
+    @property
+    def of_clients(self) -> Metric:
+        """Its unweighted mean over the clients, in the same columns."""
+        return replace(self, title=f"{self.title}, mean of clients", word=f"{self.word} (mean of the clients)")
+
     def worst_first(self, values: pd.Series) -> pd.Series:
         """The values sorted from the worst to the best."""
         return values.sort_values(ascending=self.sign > 0, kind="stable")
@@ -136,6 +141,10 @@ class Metric:
     def interval(self, low: float, high: float) -> str:
         """An interval of differences: `+0.3 to +1.9`."""
         return as_text(low + high, f"{self._scaled(low, '+')} to {self._scaled(high, '+')}")
+
+    def between(self, low: float, high: float) -> str:
+        """An interval of values: `71.2 to 84.0 %`."""
+        return as_text(low + high, f"{self._scaled(low)} to {self._scaled(high)}{PERCENT if self.percent else ''}")
 
     def _scaled(self, value: float, sign: str = "") -> str:
         return f"{100 * value:{sign or '-'}.1f}" if self.percent else significant(value, sign)

@@ -73,7 +73,8 @@ def recommend(
         candidates: Methods to recommend: "shared" for methods with one model for all clients, "any" for methods with models of
             the clients' own as well.
         objective: Score to recommend by: "accuracy", or "worst_decile": the mean accuracy of the worst tenth of the clients.
-        metric: Metric that will decide, such as "roc_auc". The stored runs have accuracies alone; the result says what that means.
+        metric: Metric that the printed comparison decides by, such as "roc_auc". The stored runs have accuracies alone; the result
+            says what that means.
         seed: Seed of all random numbers: of the partition and of the diagnosis.
         unknown_options: No other keyword is taken; a misspelt one gets a suggestion.
 

@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 
 from unalike._utils.errors import UnalikeError
+from unalike.metrics.client_scores import MEAN, POOLED, client_scores, scored_across
 from unalike.metrics.columns import USED, Column, Columns
 from unalike.metrics.models_in_use import personal_methods, protocol_in_use, with_models_in_use
 from unalike.metrics.named_metrics import Metric
@@ -21,6 +22,8 @@ from unalike.metrics.verdicts import Rules
 from unalike.reporting.decision import Decision, decide
 from unalike.reporting.failed_training import nothing_learned
 
+POOLED_SCORE = "pooled"
+"""The score of all clients that is in the histories: the metric of all test samples together."""
 MODELS = {
     "server": "shared model, server's test set",
     "clients": "shared model",
@@ -45,7 +48,7 @@ class MethodResult:
 
     `label` is short, `spec` has every field, `protocols` are those that scored it. `reference` says what the method shows if it is
     no candidate (`upper reference`); `untuned` lists what ran with default settings (`moon(mu=1.0)`), `work` says how its local
-    training differs from the baseline's (`lr=0.3`).
+    training differs from the baseline's (`lr=0.3`), `alone` whether clients train without communication.
     """
 
     label: str
@@ -54,6 +57,7 @@ class MethodResult:
     reference: str = ""
     untuned: str = ""
     work: str = ""
+    alone: bool = False
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,7 @@ class ReportContent:
     * `ends`: `method seed rounds why selected`, one row per run; `estimate`: `what unit estimated actual`.
     * `smallest_effect`: the smallest difference of interest; None for the default of the metric.
     * `looks`: (fewest, most) seeds if seeds were added until the decision stood; None for a fixed number.
+    * `across`: the score of all clients that decides, one of `metrics.client_scores.ACROSS`.
     * `client_rounds`: `method seed round client` and the headline metric under each protocol; None if it is not known.
     * `confusions`: `method classes counts`, test samples by class and predicted class after the last round, over all seeds.
     * `sampling`: what each seed draws anew; `resampled`: `method seed draw` and the headline metric on resampled test samples,
@@ -105,6 +110,9 @@ class ReportContent:
     confusions: list[dict[str, Any]] = field(default_factory=list)
     sampling: Sampling = UNSAID
     resampled: pd.DataFrame | None = None
+    across: str = POOLED_SCORE
+    pooled_rounds: pd.DataFrame | None = field(default=None, init=False)
+    own_metric: Metric | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         _check_labels(self.labels, self.baseline)
@@ -131,6 +139,11 @@ class ReportContent:
                 used = None if table is None else with_models_in_use(table, personal, columns)
                 object.__setattr__(self, name, used)
             object.__setattr__(self, "columns", columns.with_used())
+        if self.across != POOLED_SCORE:
+            rounds, columns = scored_across(self.across, self.rounds, self.client_rounds, self.columns)
+            made = {"pooled_rounds": self.rounds, "own_metric": self.metric, "rounds": rounds, "columns": columns}
+            for name, value in (made | {"resampled": None}).items():
+                object.__setattr__(self, name, value)
 
     @property
     def labels(self) -> list[str]:
@@ -180,8 +193,39 @@ class ReportContent:
 
     @cached_property
     def decision(self) -> Decision:
-        """The decision that the results support, by the models that clients use."""
-        return self._decided(self.decisive)
+        """The decision that the results support, by the models that clients use, with the clients that lose by it."""
+        found = self._decided(self.decisive)
+        return replace(found, losers=self._losers(found))
+
+    def _losers(self, found: Decision) -> dict[str, tuple[float, float, float]]:
+        """The clients that lose with the best candidate, by more than the smallest effect of interest, the largest loss first."""
+        table = self.client_scores
+        if not found.best or table.empty:
+            return {}
+        own = table[(table["method"] == found.best) & ~table["client"].isin([MEAN, POOLED])]
+        loss = -self.metric.sign * own[f"to_{self.baseline}"]
+        lost = own.loc[loss[loss >= self.smallest_difference].sort_values(ascending=False, kind="stable").index]
+        ends = [f"to_{self.baseline}{end}" for end in ("", "_low", "_high")]
+        return {str(row["client"]): (row[ends[0]], row[ends[1]], row[ends[2]]) for row in lost.to_dict("records")}
+
+    @property
+    def same_clients(self) -> bool:
+        """Whether all seeds have the same clients, so that a client has a score over seeds."""
+        return len(self.seeds) == 1 or self.sampling.redrawn in (SPLITS, TRAINING)
+
+    @property
+    def compared_with(self) -> list[str]:
+        """The methods that every client is compared with: the baseline, and training alone where it was run."""
+        return [self.baseline, *(m.label for m in self.methods if m.alone and m.label != self.baseline)]
+
+    @cached_property
+    def client_scores(self) -> pd.DataFrame:
+        """The scores of single clients by the models in use (`metrics.client_scores`); empty where seeds have other clients."""
+        column = self.columns.get(self.decisive)
+        if column is None or not self.same_clients:
+            return pd.DataFrame()
+        rounds = self.rounds if self.pooled_rounds is None else self.pooled_rounds
+        return client_scores(rounds, self.clients, column, self.compared_with, self.rules)
 
     @cached_property
     def shared_decision(self) -> Decision:
@@ -206,6 +250,11 @@ class ReportContent:
     def metric(self) -> Metric:
         """The metric that decides."""
         return self.columns.metric
+
+    @property
+    def metric_of_clients(self) -> Metric:
+        """The metric of a single client: the one that decides, before it was taken across clients."""
+        return self.metric if self.own_metric is None else self.own_metric
 
     @property
     def plain(self) -> str:

@@ -17,6 +17,9 @@ from unalike.metrics.summary import scores_by_seed
 from unalike.metrics.verdicts import BETTER, CANDIDATE, EQUAL, UNDECIDED, WORSE, Rules, repeats, verdicts
 from unalike.reporting import wording
 
+MOST_LOSERS = 3
+"""Most clients that a decision names."""
+
 
 @dataclass(frozen=True)
 class Decision:
@@ -46,6 +49,7 @@ class Decision:
         reason: why there is nothing to decide; empty if there is.
         metric: the metric that decides.
         protocol: the protocol whose scores decide; with `used`, a method is judged by personal models where it trains them.
+        losers: client -> its mean difference with `best`, and the interval, of clients that lose; the largest loss first.
         samples_limit: whether a part of the interval's width remains with any number of seeds, because these share samples.
     """
 
@@ -71,6 +75,7 @@ class Decision:
     reason: str = ""
     protocol: str = "clients"
     samples_limit: bool = False
+    losers: Mapping[str, tuple[float, float, float]] = field(default_factory=dict)
 
     @property
     def stands(self) -> bool:
@@ -80,7 +85,9 @@ class Decision:
     def __str__(self) -> str:
         if self.reason:
             return self.reason
-        return " ".join(filter(None, (self._verdict(), self._chances(), self._costs(), self._outlook())))
+        return " ".join(
+            filter(None, (self._verdict(), self._losses(), self._chances(), self._costs(), self._outlook()))
+        )
 
     def _verdict(self) -> str:
         gain = self.metric.difference(self.difference)
@@ -95,6 +102,21 @@ class Decision:
             return f"{keep} {self.baseline}: the best candidate, {self.best}, is {found}: {measured}."
         none = f"Undecided: no candidate is shown to be better than {self.baseline}."
         return f"{none} {self.best} comes closest: {measured}, {ahead}."
+
+    def _losses(self) -> str:
+        """The clients that lose, with their differences."""
+        if not self.losers or self.verdicts[self.best] in (EQUAL, WORSE):
+            return ""
+        texts = []
+        for name, (d, low, high) in list(self.losers.items())[:MOST_LOSERS]:
+            known = not math.isnan(low)
+            texts.append(
+                f"{name} ({self.metric.difference(d)}{f', {self.metric.interval(low, high)}' if known else ''})"
+            )
+        more = len(self.losers) - MOST_LOSERS
+        rest = f" and {wording.plural(more, 'more client')}" if more > 0 else ""
+        lose = f"{wording.plural(len(self.losers), 'client')} {'loses' if len(self.losers) == 1 else 'lose'} with it"
+        return f"On average over the seeds, {lose}: {', '.join(texts)}{rest}."
 
     def _chances(self) -> str:
         if math.isnan(self.probability_best) or self.verdicts[self.best] in (EQUAL, WORSE):

@@ -15,8 +15,9 @@ from typing import Any
 import pandas as pd
 from pydantic import TypeAdapter
 
-from unalike._utils.errors import unknown
-from unalike.metrics.named_metrics import Metric
+from unalike._utils.errors import UnalikeError, unknown
+from unalike.reporting.client_tables import all_clients
+from unalike.reporting.content import ReportContent
 from unalike.reporting.decision import Decision
 from unalike.reporting.summary_columns import summary_columns
 from unalike.reporting.table import Table, latex, markdown, rows, words
@@ -35,17 +36,14 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class ExportBlock:
-    """The summary of one comparison, with its partition, its baseline, its decision and what its intervals are about."""
+    """The content of one comparison, and its partition."""
 
     partition: str
-    baseline: str
-    summary: pd.DataFrame
-    decision: Decision
-    about: str
+    content: ReportContent
 
     @property
-    def metric(self) -> Metric:
-        return self.decision.metric
+    def summary(self) -> pd.DataFrame:
+        return self.content.summary
 
 
 def export(blocks: Sequence[ExportBlock], format: str) -> str:
@@ -53,6 +51,26 @@ def export(blocks: Sequence[ExportBlock], format: str) -> str:
     if format not in FORMATS:
         raise unknown("format", format, FORMATS)
     return FORMATS[format](blocks)
+
+
+def export_clients(blocks: Sequence[ExportBlock], format: str) -> str:
+    """The scores of all clients with every method as one text. Raises `UnalikeError` for another format, or if none has any."""
+    found = [block for block in blocks if len(block.content.client_scores)]
+    if not found:
+        raise UnalikeError(
+            "no comparison has the same clients under all seeds, so no client has a score over the seeds"
+        )
+    if format == "csv":
+        rows = pd.concat([block.content.client_scores.assign(partition=block.partition) for block in found])
+        return str(rows[["partition", *rows.columns.drop("partition")]].to_csv(index=False, lineterminator="\n"))
+    if format not in CLIENT_FORMATS:
+        raise unknown("format", format, ["csv", *CLIENT_FORMATS])
+    comment = "% " if format == "latex" else ""
+    tables = [CLIENT_FORMATS[format](table) for b in found if (table := all_clients(b.content)) is not None]
+    return "\n\n".join([*(f"{comment}{line}" for line in _about(found)), *tables]) + "\n"
+
+
+CLIENT_FORMATS: dict[str, Callable[[Table], str]] = {"markdown": markdown, "latex": latex}
 
 
 def _markdown(blocks: Sequence[ExportBlock]) -> str:
@@ -68,13 +86,13 @@ def _about(blocks: Sequence[ExportBlock]) -> list[str]:
     """The subject of the intervals, in a line for all partitions of which the same is true."""
     lines: dict[str, list[str]] = {}
     for block in blocks:
-        lines.setdefault(block.about, []).append(block.partition)
+        lines.setdefault(block.content.about, []).append(block.partition)
     return list(lines) if len(lines) == 1 else [f"{'; '.join(names)}: {text}" for text, names in lines.items()]
 
 
 def _csv(blocks: Sequence[ExportBlock]) -> str:
     out = io.StringIO()
-    tables = [b.summary.assign(partition=b.partition, baseline=b.baseline) for b in blocks]
+    tables = [b.summary.assign(partition=b.partition, baseline=b.content.baseline) for b in blocks]
     table = pd.concat(tables, ignore_index=True).drop(columns="seconds")
     first = ["partition", "method", "protocol", "baseline"]
     table = table[[*first, *(name for name in table if name not in first)]]
@@ -90,9 +108,12 @@ def _json(blocks: Sequence[ExportBlock]) -> str:
     parts = [
         {
             "partition": block.partition,
-            "about": block.about,
-            "decision": {"text": str(block.decision)} | asdict(block.decision) | _written(block.decision),
+            "about": block.content.about,
+            "decision": {"text": str(block.content.decision)}
+            | asdict(block.content.decision)
+            | _written(block.content.decision),
             "summary": block.summary.drop(columns="seconds").to_dict("records"),
+            "clients": block.content.client_scores.to_dict("records"),
         }
         for block in blocks
     ]
@@ -119,7 +140,7 @@ def _groups(blocks: Sequence[ExportBlock]) -> list[list[ExportBlock]]:
     """The blocks in groups with the same metric and baseline; each group makes one table."""
     groups: dict[tuple[str, str], list[ExportBlock]] = {}
     for block in blocks:
-        groups.setdefault((block.metric.name, block.baseline), []).append(block)
+        groups.setdefault((block.content.metric.name, block.content.baseline), []).append(block)
     return list(groups.values())
 
 
@@ -127,7 +148,7 @@ def _tables(blocks: Sequence[ExportBlock]) -> list[Table]:
     """One table for each group."""
     tables = []
     for group in _groups(blocks):
-        by_name = summary_columns(group[0].metric, group[0].baseline)
+        by_name = summary_columns(group[0].content.metric, group[0].content.baseline)
         columns = [words("Partition", "partition"), *(by_name[name] for name in COLUMNS)]
         tables.append(Table.of("", columns, (r for b in group for r in rows(b.summary.assign(partition=b.partition)))))
     return tables

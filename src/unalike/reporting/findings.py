@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from unalike.metrics.client_scores import MEAN
 from unalike.metrics.inference import EXACT_NEEDS, least_exact_p
 from unalike.metrics.moderated_t import ALPHA
 from unalike.metrics.statistics import still_rising
 from unalike.metrics.verdicts import BASELINE, BETTER, CANDIDATE, EQUAL, UNDECIDED, WORSE
 from unalike.reporting import failed_training, wording
-from unalike.reporting.content import ReportContent
+from unalike.reporting.content import POOLED_SCORE, ReportContent
 from unalike.reporting.table import Row, rows
 
 
@@ -44,7 +45,7 @@ def findings(content: ReportContent) -> Findings:
     else:  # the baseline has no row
         details = [(row["method"], _sentence_without_baseline(row, content)) for row in others]
     failed = failed_training.cautions(content.rounds, judged, content.columns, content.rules, content.decisive)
-    cautions = [*failed, *_rising(content), *_untuned(content)]
+    cautions = [*failed, *_otherwise_by_mean(content), *_rising(content), *_untuned(content)]
     limits = [*_limits(content, others), *_uneven(content, rows(judged))]
     standing, shared = _standing(others, content), _shared(content)
     return Findings(content.about, str(content.decision), _models(content), cautions, standing, shared, details, limits)
@@ -149,6 +150,25 @@ def _rising(content: ReportContent) -> list[str]:
 
 MOST_NAMED = 3
 """Most methods that a warning names."""
+
+
+def _otherwise_by_mean(content: ReportContent) -> list[str]:
+    """A warning where the pooled score and the mean of the clients point into different directions."""
+    decision, table = content.decision, content.client_scores
+    if content.across != POOLED_SCORE or decision.reason or table.empty:
+        return []
+    mean = table[(table["method"] == decision.best) & (table["client"] == MEAN)]
+    ends = [f"to_{content.baseline}{end}" for end in ("", "_low", "_high")]
+    for d, low, high in mean[ends].itertuples(index=False):
+        if d * decision.difference < 0 and min(abs(d), abs(decision.difference)) >= content.smallest_difference:
+            gain = content.metric.difference(d) + (
+                "" if math.isnan(low) else f" ({content.metric.interval(low, high)})"
+            )
+            return [
+                f"These are scores of all test samples pooled. The mean of the clients says otherwise: {gain} with "
+                f"{decision.best}; --across clients decides by it."
+            ]
+    return []
 
 
 def _untuned(content: ReportContent) -> list[str]:

@@ -15,6 +15,7 @@ from plotly.offline import get_plotlyjs
 from unalike._utils.errors import UnalikeError
 from unalike.reporting import panels, tables
 from unalike.reporting.charts.palette import looks
+from unalike.reporting.client_tables import client_tables
 from unalike.reporting.content import ReportContent
 from unalike.reporting.findings import findings
 
@@ -91,7 +92,7 @@ def _parts(content: ReportContent) -> dict[str, Any]:
             "targets": [tables.target(content, protocol, style) for protocol in content.tabled],
             "estimate": tables.estimate(content),
             "effects": [tables.effects(content, protocol, style) for protocol in content.tabled],
-            "clients": tables.single_clients(content, style),
+            "clients": client_tables(content) or [tables.single_clients(content, style)],
             "partition": tables.facts("The partition of the data", content.partition),
             "costs": tables.costs(content, style),
             "wire": tables.wire(content, style),

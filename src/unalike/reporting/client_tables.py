@@ -1,0 +1,69 @@
+"""The tables of the clients: each client's score with a method, its interval, and its gain or loss compared with other methods."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from unalike.reporting import wording
+from unalike.reporting.content import ReportContent
+from unalike.reporting.table import Table, TableColumn, interval, number, rows, words
+
+MOST_CLIENTS = 30
+"""With more clients a terminal and a notebook show no table of them."""
+
+
+def client_columns(content: ReportContent, methods: bool = False) -> list[TableColumn]:
+    """The columns for the rows of `content.client_scores`; `methods`: with the method."""
+    metric, table = content.metric_of_clients, content.client_scores
+    level = f"{wording.confidence(content.rules.level)} interval"
+    columns = [words("Client", "client"), *([words("Method", "method")] if methods else [])]
+    columns.append(number("Test samples", "n_test", _count))
+    if table["n_positive"].notna().any():
+        columns.append(number("Positives", "n_positive", _count))
+    columns += [number(metric.title, "score", metric.text), interval(level, "low", "high", metric.between)]
+    for other in content.compared_with:
+        if table[f"to_{other}"].notna().any():
+            columns.append(number(f"Gain over {other}", f"to_{other}", metric.difference))
+            columns.append(interval(level, f"to_{other}_low", f"to_{other}_high", metric.interval))
+    return columns
+
+
+def client_table(content: ReportContent, method: str) -> Table | None:
+    """The clients with one method; None where it has no score of clients that all seeds have."""
+    scores = content.client_scores
+    own = scores[scores["method"] == method] if len(scores) else scores
+    if own.empty:
+        return None
+    seeds = wording.plural(int(own["seeds"].max()), "seed")
+    return Table.of(f"Every client with {method}, mean over {seeds}", _filled(client_columns(content), own), rows(own))
+
+
+def clients_of_best(content: ReportContent) -> list[Table]:
+    """The table of the clients with the best candidate, or with the baseline; none for many clients."""
+    if content.clients["client"].nunique() > MOST_CLIENTS:
+        return []
+    found = client_table(content, content.decision.best or content.baseline)
+    return [] if found is None else [found]
+
+
+def client_tables(content: ReportContent) -> list[Table]:
+    """The table of the clients with each method, that of the best candidate first."""
+    names = dict.fromkeys([content.decision.best or content.baseline, *content.labels])
+    return [table for name in names if (table := client_table(content, name)) is not None]
+
+
+def all_clients(content: ReportContent) -> Table | None:
+    """One table of all clients with all methods; None where seeds have other clients."""
+    scores = content.client_scores
+    return None if scores.empty else Table.of("", client_columns(content, methods=True), rows(scores))
+
+
+def _filled(columns: list[TableColumn], table: pd.DataFrame) -> list[TableColumn]:
+    """The columns that have a number in some row, and those of text."""
+    made = [(column, [column.cell(row) for row in rows(table)]) for column in columns]
+    return [c for c, cells in made if any(not cell.numeric or cell.value == cell.value for cell in cells)]
+
+
+def _count(value: float) -> str:
+    """A mean number of samples: whole, or with one decimal where seeds have different numbers."""
+    return wording.decimal(value, 0 if float(value).is_integer() else 1)

@@ -1,0 +1,120 @@
+"""The tables of the clients on every surface, the losers in the decision, and the score of all clients that decides."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import unalike as ua
+from unalike.reporting.client_tables import MOST_CLIENTS, clients_of_best
+from unalike.reporting.export import ExportBlock, export, export_clients
+from unalike.reporting.html import render
+
+NAMES = ("north", "south", "west")
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    """FedAvg, Ditto and training alone on three hospitals; in the west the sign of the effect is another, and it is sicker."""
+    rng = np.random.default_rng(0)
+    rows = []
+    for name, count, sign, shift in zip(NAMES, (90, 70, 40), (1, 1, -1), (0.0, 0.3, 1.2)):
+        x = rng.normal(size=(count, 3))
+        ill = sign * x[:, 0] + shift + rng.normal(0, 0.7, count) > 0.3
+        rows.append(
+            pd.DataFrame(x, columns=["a", "b", "c"]).assign(hospital=name, outcome=np.where(ill, "ill", "fine"))
+        )
+    file = tmp_path_factory.mktemp("data") / "t.csv"
+    pd.concat(rows).to_csv(file, index=False)
+    return ua.load(file, target="outcome", group="hospital")
+
+
+@pytest.fixture(scope="module")
+def compared(table, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("results") / "out"
+    options = {"model": "linear", "rounds": 6, "metric": "roc_auc", "seeds": 4, "work": ua.Work(lr=0.3)}
+    return ua.compare(["fedavg", "ditto", "local_only"], data=table, out=folder, **options), folder
+
+
+def test_every_client_has_samples_positives_interval_and_gains(compared):
+    found, folder = compared
+    scores = found.client_scores.set_index(["method", "client"])
+    assert list(scores.loc["ditto"].index) == [*NAMES, "mean of the clients", "all test samples pooled"]
+    clients = found.content().clients
+    by_seed = clients[(clients["method"] == "fedavg") & (clients["client"] == "north")]
+    assert scores.loc[("fedavg", "north"), "score"] == pytest.approx(by_seed["used_roc_auc"].mean())
+    assert scores.loc[("fedavg", "north"), "n_positive"] == by_seed["n_positive"].mean() > 0
+    assert scores["to_fedavg"].notna().sum() == 10 and scores["to_local_only"].notna().sum() == 10
+    assert scores.loc[("ditto", "west"), "to_fedavg"] > 0.1
+    pd.testing.assert_frame_equal(ua.open_comparison(folder).client_scores, found.client_scores)
+
+
+def test_all_surfaces_have_the_table(compared):
+    found, _ = compared
+    content = found.content()
+    [best] = clients_of_best(content)
+    assert best.columns[:5] == ["Client", "Test samples", "Positives", "ROC AUC", "95\u00a0% interval"]
+    assert "Gain over fedavg" in best.columns and best.rows[2][0].text == "west"
+    for text in (str(found), found._repr_html_(), render(content)):
+        assert "Every client with" in text and "all test samples pooled" in text
+    page = render(content)
+    assert all(f"Every client with {label}, mean over 4 seeds" in page for label in content.labels)
+    block = [ExportBlock("one", content)]
+    of_csv = pd.read_csv(io.StringIO(export_clients(block, "csv")))
+    assert len(of_csv) == 15 and list(of_csv)[:3] == ["partition", "method", "client"]
+    markdown, latex = export_clients(block, "markdown"), export_clients(block, "latex")
+    assert markdown.startswith("Interval: other samples of these 3 clients") and markdown.count("| west |") == 3
+    assert r"Gain over local\_only" in latex and latex.startswith("% Interval")
+    assert len(json.loads(export(block, "json"))[0]["clients"]) == 15
+    with pytest.raises(ua.UnalikeError, match="unknown format 'xml'"):
+        export_clients(block, "xml")
+
+
+def test_losers_are_named_in_the_decision(compared):
+    found, _ = compared
+    decision = found.judged_by(smallest_effect=0.0001).decision
+    scores = found.client_scores.set_index(["method", "client"]).loc[decision.best].loc[list(NAMES)]
+    lost = scores["to_fedavg"][scores["to_fedavg"] <= -0.0001].sort_values()
+    assert list(decision.losers) == list(lost.index)
+    for name, (d, low, high) in decision.losers.items():
+        assert (d, low, high) == tuple(scores.loc[name, ["to_fedavg", "to_fedavg_low", "to_fedavg_high"]])
+        assert f"{name} ({decision.metric.difference(d)}" in str(decision)
+
+
+@pytest.mark.parametrize("across", ["clients", "worst"])
+def test_another_score_of_all_clients_decides(compared, across):
+    found, _ = compared
+    other = found.judged_by(across=across)
+    used = found.content().clients.groupby(["method", "seed"])["used_roc_auc"]
+    wanted = (used.mean() if across == "clients" else used.min()).groupby("method").mean()
+    shown = other.summary[other.summary["protocol"] == "used"].set_index("method")["roc_auc"]
+    assert shown.to_dict() == pytest.approx(wanted.to_dict())
+    word = {"clients": "ROC AUC (mean of the clients)", "worst": "ROC AUC of the worst tenth of clients"}[across]
+    assert word in str(other.decision) and word not in str(found.decision)
+    pd.testing.assert_frame_equal(other.client_scores, found.client_scores)
+    assert word in render(other.content())
+
+
+def test_pooled_gain_that_the_clients_do_not_have_is_said(compared, simulate):
+    """The caution appears exactly where both differences matter and have different signs."""
+    found, _ = compared
+    texts = found.findings.cautions
+    row = found.client_scores.set_index(["method", "client"]).loc[(found.decision.best, "mean of the clients")]
+    differs = row["to_fedavg"] * found.decision.difference < 0
+    assert any("--across clients decides by it" in text for text in texts) == bool(differs)
+    content = simulate(methods=3)
+    assert content.client_scores.empty  # the folder does not say that seeds have the same clients
+
+
+def test_partitions_that_differ_by_seed_have_no_clients_in_common(tmp_path):
+    found = ua.compare(["fedavg", "fedprox"], data="digits", clients=3, model="linear", rounds=1, seeds=2)
+    assert found.client_scores.empty and found.decision.losers == {} and not clients_of_best(found.content())
+    with pytest.raises(ua.UnalikeError, match="the same clients under all seeds"):
+        export_clients([ExportBlock("one", found.content())], "csv")
+    with pytest.raises(ua.UnalikeError, match="unknown value of across 'median'"):
+        ua.compare(["fedavg", "fedprox"], data="digits", clients=3, model="linear", rounds=1, seeds=2, across="median")
+    assert MOST_CLIENTS >= 30
