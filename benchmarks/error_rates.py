@@ -1,9 +1,11 @@
-"""Simulate the error rates of verdicts: false winners, power, and the error when seeds are added until a decision stands.
+"""Simulate the error rates of verdicts, the interval of the chosen method's gain, and the probability of being best.
 
     python benchmarks/error_rates.py [data sets per row, 4000 unless given]
 
-Prints three tables. A false winner is a candidate that is called better than the baseline although all methods have the same mean.
-A row simulates the differences d[seed, candidate] = noise of the candidate - noise of the baseline.
+A false winner is a candidate that is called better than the baseline although all methods have the same mean, a false loser one
+that is called worse. Tests are two-sided at 5 %, so that each of the two is nominally 2.5 %. A row simulates the differences
+d[seed, candidate] = noise of the candidate - noise of the baseline. With `SHARED`, a part of each difference is the same for all
+seeds, as where seeds redraw test samples of the same clients; the test then allows for overlapping training samples.
 """
 
 from __future__ import annotations
@@ -12,8 +14,10 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
+import pandas as pd
 from scipy import stats
 
+from unalike.metrics.inference import family_tests, posterior_means, probability_best
 from unalike.metrics.moderated_t import ALPHA, holm, moderated_t
 from unalike.metrics.sequential import level_of_each_look
 from unalike.metrics.verdicts import BETTER, EQUAL, WORSE, verdicts
@@ -28,6 +32,13 @@ TAILS: dict[str, Noise] = {
         rng.standard_t(3, shape) / np.sqrt(3)
     ),  # Student's t with 3 degrees of freedom, sd 1
 }
+SKEWED: dict[str, Noise] = {
+    "excels at times": lambda rng, shape: rng.exponential(size=shape) - 1,
+    "collapses at times": lambda rng, shape: 1 - rng.exponential(size=shape),
+}
+"""Noise of the baseline alone, sd 1; that of the candidates is normal."""
+SHARED = 0.25
+"""Correlation of the differences of seeds that test a quarter of the same samples each (Nadeau and Bengio, 2003)."""
 SPREADS: dict[str, Callable[[int], tuple[np.ndarray, float]]] = {
     "equal": lambda k: (np.ones(k), 1.0),
     "1 to 30": lambda k: (np.geomspace(0.1, 3.0, k) if k > 1 else np.ones(1), 0.3),
@@ -42,14 +53,21 @@ def differences(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Differences [sets, seeds, candidates] without a true difference, and their standard deviations [candidates]."""
     own, base = SPREADS[spread](candidates)
-    noise = TAILS[tail]
-    d = own * noise(rng, (sets, seeds, candidates)) - base * noise(rng, (sets, seeds, 1))
+    noise, of_base = TAILS.get(tail, TAILS["normal"]), SKEWED.get(tail, TAILS.get(tail))
+    assert of_base is not None
+    d = own * noise(rng, (sets, seeds, candidates)) - base * of_base(rng, (sets, seeds, 1))
     return d, np.sqrt(own**2 + base**2)
 
 
-def moderated(d: np.ndarray, level: float = ALPHA) -> np.ndarray:
+def with_shared(rng: np.random.Generator, d: np.ndarray, spread: str) -> np.ndarray:
+    """The differences with a part that all seeds share, of the same variance in all."""
+    part, _ = differences(rng, len(d), 1, d.shape[2], spread, "normal")
+    return np.sqrt(1 - SHARED) * d + np.sqrt(SHARED) * part
+
+
+def moderated(d: np.ndarray, level: float = ALPHA, overlap: float = 0.0) -> np.ndarray:
     """The verdicts of this project; no difference is too small to matter."""
-    found = moderated_t(d, level)
+    found = moderated_t(d, level, overlap)
     return verdicts(found.mean, found.low, found.high, holm(found.p), level, 0.0)
 
 
@@ -66,6 +84,65 @@ def false_winners(sets: int, seeds: int, methods: int, spread: str, tail: str) -
     return tuple(float((rule(d) == BETTER).any(1).mean()) for rule in (moderated, plain))  # type: ignore[return-value]
 
 
+def false_rates(sets: int, seeds: int, methods: int, tail: str) -> tuple[float, float]:
+    """The shares of data sets with a false winner and with a false loser, where most noise is the baseline's and skewed."""
+    d, _ = differences(np.random.default_rng(seeds), sets, seeds, methods - 1, "baseline's", tail)
+    found = moderated(d)
+    return float((found == BETTER).any(1).mean()), float((found == WORSE).any(1).mean())
+
+
+def overlapping(sets: int, seeds: int, methods: int, spread: str, effect: float = 0.0) -> tuple[float, float]:
+    """The share of data sets in which a candidate (with an `effect`: the one that has it) is called better, where seeds share a
+    part: with the correction for overlapping training samples, and without."""
+    rng = np.random.default_rng(seeds)
+    d, sd = differences(rng, sets, seeds, methods - 1, spread, "normal")
+    d, j = with_shared(rng, d, spread), (methods - 1) // 2
+    d[:, :, j] += effect * sd[j]
+    found = [moderated(d, overlap=overlap) == BETTER for overlap in (SHARED / (1 - SHARED), 0.0)]
+    return tuple(float((f[:, j] if effect else f.any(1)).mean()) for f in found)  # type: ignore[return-value]
+
+
+def chosen_gain(sets: int, seeds: int, methods: int) -> tuple[float, float, float, float, float]:
+    """The best candidate's gain, where one is truly better by the sd of a method: shares of its plain and of its adjusted intervals
+    that cover the truth, for all data sets; the latter where it is called better; and by how much the mean and the shrunken gain
+    are too large there."""
+    rng, k = np.random.default_rng(seeds), methods - 1
+    d, _ = differences(rng, sets, seeds, k, "equal", "normal")
+    d[:, :, 0] += 1.0
+    best, rows, true = d.mean(1).argmax(1), np.arange(sets), np.eye(k)[0]
+    covers = []
+    for level in (ALPHA, ALPHA / k):
+        found = moderated_t(d, level)
+        low, high = found.low[rows, best], found.high[rows, best]
+        covers.append((low <= true[best]) & (true[best] <= high))
+    called = moderated(d)[rows, best] == BETTER
+    shrunken = [_posterior(d[i]).mean().iloc[best[i]] for i in np.flatnonzero(called)]
+    means = (float(np.mean(x - true[best[called]])) for x in (d.mean(1)[rows, best][called], shrunken))
+    return float(covers[0].mean()), float(covers[1].mean()), float(covers[1][called].mean()), *means  # type: ignore[return-value]
+
+
+def calibration(sets: int, seeds: int, methods: int) -> list[tuple[float, float, int]]:
+    """P(best) of the likeliest method, and the share of data sets in which it is the best, by the former: (mean, share, number).
+
+    The true means are normal, with a spread of a quarter, a half or all of a method's noise.
+    """
+    rng, told = np.random.default_rng(seeds), []
+    for spread in (0.25, 0.5, 1.0):
+        d, _ = differences(rng, sets, seeds, methods - 1, "equal", "normal")
+        true = spread * (rng.standard_normal((sets, methods - 1)) - rng.standard_normal((sets, 1)))
+        for own, gain in zip(d + true[:, None], true, strict=True):
+            p = probability_best(_posterior(own), "base", list(map(str, range(methods - 1)))).to_numpy()
+            told.append((p.max(), p.argmax() == np.append(0, gain).argmax()))
+    p, right = np.array(told).T
+    parts = [(low <= p) & (p < high) for low, high in ((0.3, 0.5), (0.5, 0.7), (0.7, 0.9), (0.9, 1.01))]
+    return [(float(p[part].mean()), float(right[part].mean()), int(part.sum())) for part in parts if part.any()]
+
+
+def _posterior(d: np.ndarray) -> pd.DataFrame:
+    table = pd.DataFrame(d).rename(columns=str)
+    return posterior_means(table, family_tests(table))
+
+
 def power(sets: int, seeds: int, methods: int, spread: str, tail: str, effect: float = 2.0) -> tuple[float, float]:
     """The share of data sets in which one candidate is called better that truly is, by `effect` standard deviations of its
     differences: (moderated, plain)."""
@@ -75,14 +152,18 @@ def power(sets: int, seeds: int, methods: int, spread: str, tail: str, effect: f
     return tuple(float((rule(d)[:, j] == BETTER).mean()) for rule in (moderated, plain))  # type: ignore[return-value]
 
 
-def sequential(sets: int, methods: int, spread: str, tail: str, effect: float = 0.0) -> tuple[float, float, float]:
+def sequential(
+    sets: int, methods: int, spread: str, tail: str, effect: float = 0.0, shared: bool = False
+) -> tuple[float, float, float]:
     """Add seeds from `FIRST` to `LAST` until the decision stands: (rejected, called better at any look, mean seeds).
 
     The decision stands if the leading candidate is called better than the baseline and every other candidate is called worse than
     the leader or than the baseline, or if no candidate is undecided. `rejected` counts the data sets whose last verdict on the
     middle candidate (with an `effect`) or on any candidate (without) is better.
     """
-    d, sd = differences(np.random.default_rng(methods), sets, LAST, methods - 1, spread, tail)
+    rng = np.random.default_rng(methods)
+    d, sd = differences(rng, sets, LAST, methods - 1, spread, tail)
+    d, overlap = (with_shared(rng, d, spread), SHARED / (1 - SHARED)) if shared else (d, 0.0)
     j = (methods - 1) // 2
     d[:, :, j] += effect * sd[j]
     level = level_of_each_look(FIRST, LAST)
@@ -91,20 +172,20 @@ def sequential(sets: int, methods: int, spread: str, tail: str, effect: float = 
     for seeds in range(FIRST, LAST + 1):
         now = np.flatnonzero(running)
         part = d[now, :seeds]
-        found = moderated(part, level)
+        found = moderated(part, level, overlap)
         better = found[:, j] == BETTER if effect else (found == BETTER).any(1)
         ever[now] |= better
-        stands = _stands(part, found, level) | (seeds == LAST)
+        stands = _stands(part, found, level, overlap) | (seeds == LAST)
         done = now[stands]
         final[done], used[done], running[done] = better[stands], seeds, False
     return float(final.mean()), float(ever.mean()), float(used.mean())
 
 
-def _stands(d: np.ndarray, found: np.ndarray, level: float) -> np.ndarray:
+def _stands(d: np.ndarray, found: np.ndarray, level: float, overlap: float) -> np.ndarray:
     leader = d.mean(1).argmax(1)
     rows = np.arange(len(d))
     against = d - d[rows, :, leader][:, :, None]
-    mean = moderated_t(np.where(np.arange(d.shape[2]) == leader[:, None, None], np.nan, against), level)
+    mean = moderated_t(np.where(np.arange(d.shape[2]) == leader[:, None, None], np.nan, against), level, overlap)
     rivals = verdicts(mean.mean, mean.low, mean.high, mean.p, level, 0.0)
     beaten = (rivals == WORSE) | (found == WORSE) | (np.arange(d.shape[2]) == leader[:, None])
     return np.where(found[rows, leader] == BETTER, beaten.all(1), np.isin(found, (WORSE, EQUAL)).all(1))
@@ -120,7 +201,45 @@ def _print(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> N
         print(f"| {' | '.join(row)} |", flush=True)
 
 
+def new_rules(sets: int) -> None:
+    """Print the tables of skewed noise, overlapping training samples, the chosen method's gain, and P(best)."""
+    rows = [
+        [tail, str(m), *(_percents(false_rates(sets, n, m, tail)) for n in SEEDS)]
+        for tail in SKEWED
+        for m in (2, 4, 12)
+    ]
+    _print("False winners (false losers), %", ["Baseline", "Methods", *(f"{n} seeds" for n in SEEDS)], rows)
+    rows = [
+        [spread, f"{m}", *(_percents(overlapping(sets, n, m, spread, effect)) for n in SEEDS for effect in (0.0, 2.0))]
+        for spread in ("equal", "baseline's")
+        for m in (2, 4, 12)
+    ]
+    heads = [f"{what}, {n} seeds" for n in SEEDS for what in ("false winners", "power")]
+    _print("Overlapping training samples, %: corrected (not)", ["Spreads", "Methods", *heads], rows)
+    rows = [
+        [spread, *(f"{100 * sequential(sets, m, spread, 'normal', shared=True)[0]:.1f}" for m in METHODS)]
+        for spread in ("equal", "baseline's")
+    ]
+    print("\nFalse winners, %, if seeds are added that overlap", METHODS, rows)
+    few = max(1, sets // 4)
+    rows = [
+        [str(m), str(n), *(f"{100 * x:.0f}" for x in found[:3]), *(f"{x:+.2f}" for x in found[3:])]
+        for m in (4, 9)
+        for n in SEEDS
+        for found in [chosen_gain(few, n, m)]
+    ]
+    heads = ["plain", "adjusted", "adjusted, where called better", "overstated: mean", "overstated: shrunken"]
+    _print("The chosen method's gain", ["Methods", "Seeds", *heads], rows)
+    rows = [
+        [str(m), str(n), "; ".join(f"{100 * p:.0f} -> {100 * s:.0f} ({c})" for p, s, c in calibration(few // 3, n, m))]
+        for m in (4, 9)
+        for n in SEEDS
+    ]
+    _print("P(best), %: told -> true (data sets)", ["Methods", "Seeds", "Calibration"], rows)
+
+
 def main(sets: int) -> None:
+    new_rules(sets)
     columns = [f"{m} methods, {n} seeds" for n in SEEDS for m in (2, 4, 12)]
     cases = [(spread, tail) for tail in TAILS for spread in SPREADS]
     for title, measure in (

@@ -10,6 +10,7 @@ from scipy import optimize, special, stats
 
 from unalike.metrics import inference as inf
 from unalike.metrics.moderated_t import ALPHA, holm, moderated_t
+from unalike.metrics.sampling import sampling_variances
 
 
 def compared(values, baseline, sign=1):
@@ -50,6 +51,40 @@ def test_moderated_variances_of_proportional_differences_are_their_own():
     found = moderated_t(np.stack([one, 2 * one, -one], axis=1))
     assert found.df == pytest.approx([3.0] * 3)
     assert found.sd == pytest.approx([one.std(ddof=1) * factor for factor in (1, 2, 1)])
+
+
+def test_overlapping_training_samples_widen_the_interval_as_nadeau_and_bengio_say():
+    d = np.array([[0.3], [0.1], [0.4], [0.2]])
+    plain, corrected = moderated_t(d), moderated_t(d, overlap=1 / 3)
+    wider = math.sqrt((1 / 4 + 1 / 3) / (1 / 4))
+    assert corrected.high - corrected.mean == pytest.approx(wider * (plain.high - plain.mean))
+    t = d.mean() / (d.std(ddof=1) * math.sqrt(1 / 4 + 1 / 3))
+    assert corrected.p == pytest.approx(2 * stats.t.sf(t, 3)) and corrected.df == plain.df
+
+
+def test_variance_of_shared_test_samples_joins_two_intervals():
+    """The half width is the hypotenuse of those of seeds and of samples, and p is at 5 % where the interval ends at 0."""
+    d = np.array([[0.3], [0.1], [0.4]])
+    plain, joined = moderated_t(d), moderated_t(d, sampling=[0.01])
+    half = math.hypot(float((plain.high - plain.mean)[0]), stats.norm.ppf(0.975) * 0.1)
+    assert joined.high - joined.mean == pytest.approx(half)
+    edge = moderated_t(d - d.mean() + half, sampling=[0.01])
+    assert edge.p == pytest.approx(0.05) and edge.low == pytest.approx(0.0, abs=1e-12)
+
+
+def test_variance_of_samples_is_that_of_paired_draws():
+    """Methods that are right on the same samples differ by nothing, however few samples there are."""
+    rng = np.random.default_rng(0)
+    a = pd.DataFrame(rng.normal(size=(200, 3)))
+    draws = {"base": a, "same": a + 0.5, "other": a + pd.DataFrame(rng.normal(size=(200, 3)))}
+    found = sampling_variances(draws, "base", ["same", "other", "unknown"])
+    assert found == pytest.approx([0.0, 1 / 3, 0.0], abs=0.06)
+
+
+def test_no_number_of_seeds_narrows_an_interval_below_what_seeds_share():
+    assert inf.seeds_needed(0.5, 1.0, 0.1, 0.05) < 50
+    assert inf.seeds_needed(0.5, 1.0, 0.1, 0.05, overlap=1 / 3) == inf.MOST_NEEDED
+    assert inf.seeds_needed(3.0, 1.0, 0.1, 0.05, overlap=1 / 3) < 20
 
 
 def test_moderated_t_of_many_families_equals_that_of_each():
@@ -117,22 +152,37 @@ def test_family_counts_ties_half_and_uses_the_sign():
     assert lower["better"] == pytest.approx((2 + 0.5) / 3) and lower["won"] == 2
 
 
-def test_probability_best_of_one_candidate_is_the_t_distribution():
-    """d = 1, 2, 3: t = 2 sqrt(3), and P(mean > 0) is the t distribution with two degrees of freedom at t."""
-    d = family([1, 2, 3])
-    found = inf.probability_best(d, inf.family_tests(d), "base")
-    assert found["m0"] == pytest.approx(stats.t.cdf(2 * math.sqrt(3), 2), abs=0.01)
+def best_of(d, sign=1):
+    """P(best) and the shrunken differences of a table of differences."""
+    means = inf.posterior_means(d, inf.family_tests(d, sign))
+    return inf.probability_best(means, "base", d.columns, sign), means.mean()
+
+
+def test_probability_best_of_one_candidate_is_below_that_of_a_flat_prior():
+    """d = 1, 2, 3: with a flat prior on the mean, P(mean > 0) is the t distribution with two degrees of freedom at 2 sqrt(3)."""
+    found, shrunken = best_of(family([1, 2, 3]))
+    assert 0.75 < found["m0"] < stats.t.cdf(2 * math.sqrt(3), 2) and 0.8 < shrunken["m0"] < 2.0
     assert found.sum() == pytest.approx(1)
-    lower = inf.probability_best(d, inf.family_tests(d, -1), "base", -1)
-    assert lower["base"] == found["m0"]
+    assert best_of(family([1, 2, 3]), -1)[0]["base"] == found["m0"]
+    far, shrunken = best_of(family([101, 102, 103]))
+    assert far["m0"] > 0.98 and shrunken["m0"] > 95  # what noise could not make is hardly shrunk
 
 
 def test_probability_best_of_equal_methods_is_even():
     rng = np.random.default_rng(1)
     d = family(*(rng.normal(size=(3, 4000)) - rng.normal(size=4000)))
     d = d - d.mean()
-    found = inf.probability_best(d, inf.family_tests(d), "base")
+    found, shrunken = best_of(d)
     assert found.to_numpy() == pytest.approx([0.25] * 4, abs=0.03)
+    assert shrunken.abs().max() < 0.01
+
+
+def test_methods_without_an_interval_have_no_probability():
+    d = family([0.1, 0.1, 0.1], [0.1, 0.3, 0.2])
+    found, shrunken = best_of(d)
+    assert math.isnan(found["m0"]) and "m0" not in shrunken and found[["base", "m1"]].sum() == pytest.approx(1)
+    nothing, _ = best_of(family([0.0, 0.0, 0.0]))
+    assert nothing.tolist() == [1.0, 0.0]
 
 
 def test_seeds_needed_reach_the_power():

@@ -29,6 +29,17 @@ def rates(monkeypatch):
     del sys.modules["error_rates"]
 
 
+@pytest.fixture(scope="module")
+def hospitals():
+    """The simulation of models that are trained again on redrawn splits."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(BENCHMARKS))
+        import redrawn_splits
+
+        yield redrawn_splits
+        del sys.modules["redrawn_splits"]
+
+
 @pytest.mark.parametrize(
     ("gain", "low", "high", "p", "expected"),
     [
@@ -102,3 +113,60 @@ def test_level_of_each_look_holds_for_random_walks():
     z = np.abs(walks) / np.sqrt(np.arange(3, 11))
     crossed = (2 * stats.norm.sf(z) < level_of_each_look(3, 10)).any(1).mean()
     assert crossed == pytest.approx(0.05, abs=0.005)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seeds", [3, 5, 10])
+@pytest.mark.parametrize("pair", ["local against shared", "no difference"])
+@pytest.mark.parametrize("sites", ["4 hospitals of 40 to 300", "the same, 1 in 7 ill", "10 hospitals of 30"])
+def test_intervals_cover_the_difference_over_other_patients(hospitals, sites, pair, seeds):
+    """Retrained models, 200 data sets: the corrected interval covers what its first line says; that of a fixed split did not."""
+    found = {name: hospitals.simulated(200, sites, pair, seeds, *rule) for name, rule in hospitals.RULES.items()}
+    assert min(found["corrected"][0], found["folds"][0]) >= 0.95 - 3 * (0.05 * 0.95 / 200) ** 0.5
+    assert found["fixed"][0] < 0.6
+    if seeds == 10:
+        assert found["redrawn"][0] < 0.92  # overlap matters most with many seeds
+    if pair == "no difference":
+        assert max(found["corrected"][1], found["folds"][1]) <= 0.025 + 3 * (0.025 * 0.975 / 200) ** 0.5
+
+
+@pytest.mark.slow
+def test_corrected_intervals_have_power(hospitals):
+    """A method that is ten points better is found in most data sets of 590 patients with ten seeds."""
+    sites = "4 hospitals of 40 to 300"
+    assert hospitals.simulated(200, sites, "no difference", 10, hospitals.redrawn, True, 0.1)[1] > 0.8
+
+
+@pytest.mark.parametrize("spread", ["equal", "baseline's"])
+def test_false_winners_of_overlapping_seeds_are_those_of_independent_ones(rates, spread):
+    """Where seeds share a part, uncorrected tests find winners that are none."""
+    found = {(n, m): rates.overlapping(SETS, n, m, spread) for n in (3, 10) for m in (2, 4)}
+    assert max(corrected for corrected, _ in found.values()) <= 0.05 + MARGIN, found
+    assert found[10, 2][1] > 0.08 and rates.overlapping(SETS, 10, 4, spread, 4.0)[0] > 0.8
+
+
+def test_added_seeds_that_overlap_have_false_winners_of_at_most_five_percent(rates):
+    found = {methods: rates.sequential(SETS, methods, "equal", "normal", shared=True)[0] for methods in (2, 4)}
+    assert max(found.values()) <= 0.05 + MARGIN, found
+
+
+def test_skewed_noise_of_the_baseline_gives_false_winners_where_it_excels_and_losers_where_it_collapses(rates):
+    winners, losers = rates.false_rates(SETS, 5, 4, "excels at times")
+    assert winners > 0.05 > losers
+    winners, losers = rates.false_rates(SETS, 5, 4, "collapses at times")
+    assert losers > 0.05 > winners
+
+
+@pytest.mark.parametrize("methods", [4, 9])
+def test_adjusted_interval_of_the_best_covers_its_gain_and_the_shrunken_gain_is_less_overstated(rates, methods):
+    plain, adjusted, where_better, mean, shrunken = rates.chosen_gain(600, 5, methods)
+    assert plain < 0.95 and adjusted >= 0.95 - 3 * (0.05 * 0.95 / 600) ** 0.5
+    assert where_better > 0.7 and shrunken < 0.6 * mean
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seeds", [3, 5, 10])
+def test_probability_best_is_calibrated(rates, seeds):
+    """Over data sets whose methods differ little to much, what is told to be the best with probability p is so in about p."""
+    for told, true, count in rates.calibration(120, seeds, 4):
+        assert true > told - 0.1 - 2 * (told * (1 - told) / count) ** 0.5, (told, true, count)

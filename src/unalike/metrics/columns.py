@@ -33,8 +33,8 @@ _HISTORY = (
     "headline"
 )
 _SUMMARY = (
-    "partition protocol baseline seeds pairs accuracy_sd rmse_sd difference ci_low ci_high boot_low boot_high p p_holm p_exact "
-    "better won role verdict probability_best client_sd worst_decile mb_down mb_up"
+    "partition protocol baseline seeds pairs accuracy_sd rmse_sd difference shrunken ci_low ci_high boot_low boot_high "
+    "p p_holm p_exact better won role verdict probability_best client_sd worst_decile mb_down mb_up"
 )
 OTHERS = frozenset(f"{_HISTORY} {_SUMMARY}".split())
 """Columns of a history and of a comparison's summary that hold no score."""

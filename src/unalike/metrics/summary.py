@@ -10,7 +10,7 @@ import pandas as pd
 
 from unalike.metrics.columns import Column, Columns
 from unalike.metrics.costs import totals
-from unalike.metrics.inference import difference_table, family_tests, probability_best
+from unalike.metrics.inference import difference_table, family_tests, posterior_means, probability_best
 from unalike.metrics.named_metrics import Metric
 from unalike.metrics.sampling import Draws, draws_of, sampling_variances
 from unalike.metrics.statistics import require_method, tail_mean, worst_decile
@@ -19,6 +19,7 @@ from unalike.metrics.verdicts import CANDIDATE, Rules, roles, verdicts
 COMPARED = (
     "pairs",
     "difference",
+    "shrunken",
     "ci_low",
     "ci_high",
     "boot_low",
@@ -42,14 +43,15 @@ def summary(
     """One row per method and protocol, in order of appearance. The columns, for accuracy, are:
 
     `method protocol role seeds accuracy accuracy_sd macro_f1 [further metrics] loss verdict probability_best pairs difference
-    ci_low ci_high boot_low boot_high p p_holm p_exact better won client_sd worst_decile mb_down mb_up seconds`
+    shrunken ci_low ci_high boot_low boot_high p p_holm p_exact better won client_sd worst_decile mb_down mb_up seconds`
 
     `accuracy` is the mean over seeds of `tail_mean`, `accuracy_sd` its standard deviation (ddof 1; NaN for one seed). `role` is
     `baseline`, `candidate`, or the reason why the method is outside the family (`verdicts.roles`). The difference and its tests
     are those of `inference.family_tests` over the candidates of a protocol, in `pairs` pairs with the same seed. They are NaN if
     the baseline has no score under this protocol: only the protocol `used` compares personal models with shared ones
     (`models_in_use`). A method outside the family has a difference and an interval of its own, without p.
-    `verdict` is that of `verdicts.verdicts`, empty for methods that are no candidates. `mb_down`, `mb_up` and `seconds` are totals
+    `shrunken` is the posterior mean of the difference (`inference.posterior_means`). `verdict` is that of `verdicts.verdicts`,
+    empty for methods that are no candidates. `mb_down`, `mb_up` and `seconds` are totals
     of a run, averaged over seeds. `resampled` has the scores on resampled test samples where all seeds have the same
     (`sampling.draws_of`).
     """
@@ -123,12 +125,13 @@ def judged(
     words = pd.Series(
         verdicts(gain, low, high, tests["p_holm"], rules.level, smallest), index=tests.index, dtype=object
     )
-    best = probability_best(d[candidates], tests.loc[candidates], rules.baseline, metric.sign)
+    means = posterior_means(d[candidates], tests.loc[candidates])
     tests = tests.assign(verdict=words.where(tests.index.isin(candidates) & (tests["pairs"] > 0), ""))
     return tests.reindex(list(scores)).assign(
         **{n: tests[n].reindex(list(scores)).fillna(0).astype(int) for n in ("pairs", "won")},
         verdict=lambda t: t["verdict"].fillna(""),
-        probability_best=best,
+        probability_best=probability_best(means, rules.baseline, candidates, metric.sign),
+        shrunken=means.mean(),
     )
 
 

@@ -34,6 +34,9 @@ class Decision:
         score: mean score of `best` over its seeds.
         difference: mean difference of `best` to the baseline over paired seeds.
         interval: its interval, with confidence 1 - `level`.
+        selected: the same, adjusted for the choice of `best`: with confidence 1 - `level`, such intervals of all candidates cover
+            their true differences, and so does that of the best (Bonferroni, as the first step of Holm's correction).
+        shrunken: the posterior mean of the difference, which the choice of the best does not bias (`posterior_means`).
         level: 5 %, or the level of each look if seeds were added until the decision stood.
         smallest_effect: differences below it do not matter.
         seeds: paired seeds of `best`.
@@ -60,6 +63,8 @@ class Decision:
     score: float = math.nan
     difference: float = math.nan
     interval: tuple[float, float] = (math.nan, math.nan)
+    selected: tuple[float, float] = (math.nan, math.nan)
+    shrunken: float = math.nan
     level: float = math.nan
     smallest_effect: float = math.nan
     seeds: int = 0
@@ -90,13 +95,19 @@ class Decision:
         )
 
     def _verdict(self) -> str:
-        gain = self.metric.difference(self.difference)
-        between = f"{wording.confidence(self.level)} interval {self.metric.interval(*self.interval)}"
-        measured = f"{gain} of {self.metric.word} compared with {self.baseline} ({between})"
+        found = self.verdicts[self.best]
+        gain = f"{self.metric.difference(self.difference)} of {self.metric.word} compared with {self.baseline}"
+        several = len(self.verdicts) > 1 and found not in (EQUAL, WORSE)
+        between = f"{wording.confidence(self.level)} interval " + (
+            f"{self.metric.interval(*self.selected)}, adjusted for the choice among {len(self.verdicts)} candidates; "
+            f"shrunken estimate {self.metric.difference(self.shrunken)}"
+            if several
+            else self.metric.interval(*self.interval)
+        )
+        measured = f"{gain} ({between})"
         ahead = f"ahead in {self.seeds_won} of {self.seeds} seeds"
         if self.choice == self.best:
             return f"Use {self.best}: {self.metric.text(self.score)}, {measured}, {ahead}."
-        found = self.verdicts[self.best]
         if found in (EQUAL, WORSE):
             keep = "Keep" if self.choice else "For now, keep"
             return f"{keep} {self.baseline}: the best candidate, {self.best}, is {found}: {measured}."
@@ -190,8 +201,8 @@ def decide(
     draws = draws_of(resampled, column)
     rivals, rival_tests = _rivals(by_seed, draws, best, list(found), rules, metric, smallest)
     open_ = _open(best, found, rivals)
-    own = _tests(by_seed, draws, [rules.baseline, *found], rules, metric)
     family = max(1, int(candidates["p"].notna().sum()))
+    own = _tests(by_seed, draws, [rules.baseline, *found], rules, metric, rules.level / family)
     against_base = partial(_needs, own, smallest=smallest, level=rules.level / family, overlap=rules.overlap)
     against_best = partial(_needs, rival_tests, smallest=smallest, level=rules.level, overlap=rules.overlap)
     if found[best] == BETTER:
@@ -210,6 +221,8 @@ def decide(
         score=float(row[metric.name]),
         difference=float(row["difference"]),
         interval=(float(row["ci_low"]), float(row["ci_high"])),
+        selected=(float(own["ci_low"][best]), float(own["ci_high"][best])),
+        shrunken=float(row["shrunken"]),
         level=rules.level,
         smallest_effect=smallest,
         seeds=int(row["pairs"]),
@@ -252,12 +265,12 @@ def _nothing_to_decide(
 
 
 def _tests(
-    by_seed: Mapping[str, pd.Series], draws: Draws, methods: list[str], rules: Rules, metric: Metric
+    by_seed: Mapping[str, pd.Series], draws: Draws, methods: list[str], rules: Rules, metric: Metric, level: float
 ) -> pd.DataFrame:
     """The tests of the methods against the first of them, with the variance that their test samples add (`sampling`)."""
     d = difference_table({name: by_seed[name] for name in methods}, methods[0])
     variances = sampling_variances(draws, methods[0], methods[1:])
-    return family_tests(d, metric.sign, rules.level, rules.overlap, variances).assign(sampling=variances)
+    return family_tests(d, metric.sign, level, rules.overlap, variances).assign(sampling=variances)
 
 
 def _rivals(
@@ -275,7 +288,7 @@ def _rivals(
     p is the p of that claim (Hung and Fithian, 2019).
     """
     others = [name for name in candidates if name != best]
-    tests = _tests(by_seed, draws, [best, *others], rules, metric)
+    tests = _tests(by_seed, draws, [best, *others], rules, metric, rules.level)
     gain, low, high = (metric.sign * tests[name] for name in ("difference", "ci_low", "ci_high"))
     words = verdicts(gain, low, high, tests["p"], rules.level, smallest)
     return dict(zip(others, map(str, words))), tests
