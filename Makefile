@@ -1,4 +1,4 @@
-# `make demo` runs the main job on the embedded data, `make test` runs the tests, `make help` lists all targets.
+# `make demo` runs the main job on embedded data, `make test` runs the tests, `make help` lists all targets.
 # Every target first sets up what it needs in .venv.
 
 PYTHON ?= python3
@@ -15,8 +15,9 @@ LIGHT := .venv-light
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
 
-demo: $(READY)  ## compare methods on the digits and write the report
-	$(BIN)/unalike compare --config examples/demo.toml --out $(OUT)
+demo: $(READY)  ## compare methods on the patients of four hospitals and on digits, and write a report of each
+	$(BIN)/unalike compare --config examples/hospitals.toml --out $(OUT)/hospitals
+	$(BIN)/unalike compare --config examples/digits.toml --out $(OUT)/digits
 
 test: $(READY)  ## run the tests, except whole federations over sockets (ten minutes more) and whole studies
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not (network and slow) and not study"

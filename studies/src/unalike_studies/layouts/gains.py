@@ -47,10 +47,10 @@ class GainTable:
 
     def _scores(self, results: Results, method: str, setting: str) -> dict[int, float]:
         """Seed -> score."""
-        return {s: _score(cell, self.columns[setting]) for s, cell in results.of(method, setting).items()}
+        return {s: score_of(cell, self.columns[setting]) for s, cell in results.of(method, setting).items()}
 
 
-def _score(cell: CellResult, column: str) -> float:
+def score_of(cell: CellResult, column: str) -> float:
     """The mean of the clients' own metric by test samples; a run that diverged is infinitely bad."""
     own = cell.clients.get(f"personal_{column}") or cell.clients.get(column)
     if own is None:
