@@ -40,14 +40,11 @@ class Above:
     contradicted    the interval lies below 0
     """
 
-    published: float | None = None
-
     def __str__(self) -> str:
         return "above 0"
 
     def verdict(self, mean: float, low: float, high: float, published: float | None = None) -> str:
         """The verdict for the mean of the quantity and its interval."""
-        published = self.published if published is None else published
         if low > 0:
             return REPRODUCED if published is None or high >= published else SAME_DIRECTION
         return CONTRADICTED if high < 0 else NO_EFFECT
@@ -57,14 +54,11 @@ class Above:
 class Below:
     """The quantity is below 0; by the published number where the paper prints one. The mirror image of `Above`."""
 
-    published: float | None = None
-
     def __str__(self) -> str:
         return "below 0"
 
     def verdict(self, mean: float, low: float, high: float, published: float | None = None) -> str:
         """The verdict for the mean of the quantity and its interval."""
-        published = self.published if published is None else published
         return Above().verdict(-mean, -high, -low, None if published is None else -published)
 
 

@@ -16,8 +16,6 @@ from unalike_studies.results import Results
 Quantity = Callable[[Results], dict[int, float]]
 """From the results of a study to seed -> value. Seeds whose cells are not stored are missing."""
 
-NOT_AT_HAND = "not at hand"
-"""Stands for a published number that could not be read in a copy of the paper."""
 WHOLE_MODEL = ""
 """The layer of recorded numbers of the whole model."""
 UNIT = "points of accuracy"
@@ -47,7 +45,7 @@ class Claim:
     text: str
     quantity: Quantity
     expects: Expectation
-    published: Printed | str | None = None
+    published: Printed | None = None
     unit: str = UNIT
     scale: float = 100
     remark: str = ""
@@ -70,7 +68,7 @@ class Claim:
         With `unlike`, differences from the paper's setting that are known to matter, what speaks against a statement of the
         paper is no contradiction: it was not reproduced here.
         """
-        number = self.published.value if isinstance(self.published, Printed) else None
+        number = None if self.published is None else self.published.value
         values = [self.scale * value for value in self.quantity(results).values()]
         finding = judge(values, self.expects, self.bounds, number)
         speaks_against = finding.verdict == CONTRADICTED and self.is_papers and unlike
@@ -78,7 +76,7 @@ class Claim:
 
     def contains_published(self, finding: Finding) -> str:
         """Whether the published number lies inside the interval of a finding: "yes", "above it", "below it", or "-"."""
-        if not isinstance(self.published, Printed) or not math.isfinite(finding.low):
+        if self.published is None or not math.isfinite(finding.low):
             return "-"
         number = self.published.value
         return "above it" if number > finding.high else "below it" if number < finding.low else "yes"

@@ -149,9 +149,9 @@ def _end(end: str, figure: str, method: str, clients: str) -> Printed:
 def _level(text: str, quantity: Quantity, figure: str, method: str, clients: str) -> Claim:
     """Clients end in a printed range."""
     low, high = (_end(end, figure, method, clients).value for end in ("lower", "upper"))
-    within = Near((low + high) / 2, (high - low) / 2)
-    text_of_range, remark = f"{low:g} to {high:g} (fig {figure})", "levels do not carry over from glyphs to EMNIST"
-    return Claim(text, quantity, within, text_of_range, "accuracy, %", remark=remark)
+    middle = Printed((low + high) / 2, f"middle of {low:g} to {high:g}, fig {figure}")
+    within, remark = Near(margin=(high - low) / 2), "levels do not carry over from glyphs to EMNIST"
+    return Claim(text, quantity, within, middle, "accuracy, %", remark=remark)
 
 
 def _apart(text: str, method: str, figure: str, zipf: Quantity, even: Quantity) -> Claim:
