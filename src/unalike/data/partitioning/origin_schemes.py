@@ -55,6 +55,28 @@ def natural(
     return Division(owned, test, [str(names[k]) for k in chosen], truth, stratified=True)
 
 
+@registry.register("leave_one_out")
+def leave_one_out(columns: Columns, seed: int, *, column: str = "client", client: str | None = None) -> Division:
+    """The owners of `natural`, of whom one never trains and is only tested, while all samples of the others train.
+
+    Of K owners in the order of their names, the one with number seed mod K is left out, so that K seeds leave out each of them
+    once; `client` names one for all seeds. Scores are those of a client that never trained. Its personal model was never trained
+    either: judge methods by their shared models.
+    """
+    names, rows = by_value(_column("leave_one_out", columns, column))
+    texts = [str(name) for name in names]
+    if len(texts) < 2 or client not in (None, *texts):
+        found = f"client={client!r}" if client is not None else f"{len(texts)} owner"
+        raise UnalikeError(
+            f"leave_one_out(column={column!r}): found {found}; expected one of two or more: {', '.join(texts)}"
+        )
+    place = seed % len(texts) if client is None else texts.index(client)
+    test = [mine if k == place else mine[:0] for k, mine in enumerate(rows)]
+    who = f"{client} is" if client is not None else f"one of the {len(texts)} clients, under each seed the next one, is"
+    note = f"{who} left out of training and alone is tested; it has no personal model, so judge methods by their shared models"
+    return Division(rows, test, texts, notes=(note,), all_tests=True)
+
+
 @registry.register("domains")
 def domains(columns: Columns, wanted: int | None, rng: np.random.Generator, *, column: str = "domain") -> Division:
     """Feature skew by domain: the samples of each of D domains are divided evenly, at random, among K / D clients.

@@ -100,7 +100,7 @@ def partition(
     held_out = (np.arange(len(labels)) >= len(data.train[1])) & data.published
     division = _divide(spec, labels.cpu().numpy(), clients, seed, columns, held_out, data.classes)
     _warn(division)
-    if asked and division.test is not None and all(map(len, division.test)):
+    if asked and division.test is not None and (division.all_tests or all(map(len, division.test))):
         raise UnalikeError(
             f"found {asked} beside {spec}, which keeps each client's own test samples; leave it out"
             + (", or write own_test=False" if "own_test" in canonical(spec) else "")
@@ -267,6 +267,7 @@ def _divide(
         "held_out": held_out,
         "clients": clients,
         "wanted": clients,
+        "seed": seed,
         "rng": generator(seed, "partition"),
     }
     made = registry.build(call, **{name: value for name, value in offered.items() if name in asked})
@@ -328,10 +329,10 @@ def _split(
     ]
     drawn = None
     if draw is not None:
-        to_draw = [rows[:0] if len(own) else rows for rows, own in zip(free, own_tests)]
+        to_draw = [rows[:0] if len(own) or division.all_tests else rows for rows, own in zip(free, own_tests)]
         drawn = draw(to_draw, seed=seed, split=split, min_test=min_test)
     for k, (rows, own_test) in enumerate(zip(free, own_tests)):
-        if len(own_test):
+        if len(own_test) or division.all_tests:
             first, rest = rows[~np.isin(rows, own_test)], own_test
         elif drawn is not None:
             first, rest = rows[~drawn[k]], rows[drawn[k]]

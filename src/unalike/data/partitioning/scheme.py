@@ -9,6 +9,7 @@ and it returns a list of index arrays, or a `Division` with more detail. The inp
     held_out  [N] booleans: True for the test samples that are published with the data set
     clients   the number of clients, which the user must give
     wanted    the number of clients, for a scheme that can choose it; None if the user gave none
+    seed      the seed of the division
     rng       the scheme's only source of randomness
 """
 
@@ -35,6 +36,7 @@ class Division:
 
     `test[k]` and `val[k]` are its test and validation samples, a subset of `owned[k]`. If `test[k]` is empty or None, the
     samples are divided by `split`; if `val[k]` is empty or None, a share `val` of the training samples is drawn.
+    With `all_tests` there are no test samples but those of `test`.
     `stratified`: the test samples that `split` draws are stratified by outcome (`draw_tests`), not a share of shuffled samples.
     `names` are the clients' names, `clusters` [K] their true clusters. `notes` are warnings, such as of clients that get less than
     was asked for.
@@ -47,6 +49,7 @@ class Division:
     val: list[np.ndarray] | None = None
     notes: tuple[str, ...] = ()
     stratified: bool = False
+    all_tests: bool = False
 
 
 def by_class(labels: np.ndarray) -> list[np.ndarray]:
