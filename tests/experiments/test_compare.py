@@ -469,6 +469,32 @@ def test_compare_of_clients_with_test_samples_keeps_them_unless_a_share_or_folds
     assert not set(tests["folds"][0].test.values) & set(tests["folds"][1].test.values)
 
 
+def test_first_line_says_what_the_interval_is_about(people, dataset, small, tmp_path):
+    x, y = dataset.merged()
+    site = np.arange(len(y)) % 3
+    owners = ua.Dataset("sites", (x, y), groups={"site": site})
+    subjects = {
+        "other samples of these 3 clients and other training runs; 2 redrawn splits.": small(["fedavg"], data=owners),
+        "2 folds of repeated 4-fold cross-validation.": small(["fedavg"], data=owners, folds=4),
+        "other partitions of this data set and other training runs": small(
+            ["fedavg"], 3, data=dataset, partition="iid"
+        ),
+        "other test samples of these 5 clients and other training runs": small(["fedavg"], people, out=tmp_path / "c"),
+        "One seed: there is no interval.": small(["fedavg"], people, seeds=1),
+    }
+    for text, table in subjects.items():
+        assert text in table.findings.about and str(table).startswith(table.findings.about)
+    overlaps = [table.facts.sampling.overlap for table in subjects.values()]
+    assert overlaps == pytest.approx([1 / 3, 1 / 3, 0, 0, 0], abs=0.01)
+    stored = tmp_path / "c" / "comparison.json"
+    facts = json.loads(stored.read_text())
+    assert facts.pop("sampling")["redrawn"] == "training"
+    stored.write_text(json.dumps(facts))
+    (tmp_path / "c" / "resampled.parquet").unlink()
+    older = ua.open_comparison(tmp_path / "c")
+    assert older.findings.about == "Interval: other training runs; 2 seeds; what they share was not recorded."
+
+
 def test_compare_without_data_or_with_impossible_partition_is_refused(dataset, small):
     with pytest.raises(ua.UnalikeError, match="found no data"):
         small(["fedavg"])

@@ -126,18 +126,18 @@ SCALES, STRETCHES = np.geomspace(0.05, 20.0, 24), 6
 def posterior_means(d: pd.DataFrame, tests: pd.DataFrame) -> pd.DataFrame:
     """Draws of the true mean differences, [`DRAWS`, methods]; `tests` is the `family_tests` of `d`.
 
-    The true means of all methods, the baseline among them, are taken as drawn from one normal distribution: no method is special
-    beforehand. Its spread is unknown, with a half-Cauchy prior (Gelman, 2006) whose scale is the typical standard error; so
-    differences that noise could have made are shrunk towards 0, and large ones hardly. Given the spread, errors are normal with the
-    `error` of the tests, stretched as their degrees of freedom say, and with the correlations of the seeds, which n seeds and k
-    methods shrink by (n - 1) / (n - 1 + k) towards 1/2, that of methods with independent noise of equal size. A posterior is not
-    changed by the choice of the best method, so its mean is no winner's curse. Methods without an interval are left out.
+    In units of its standard error, the true means of all methods, the baseline among them, are taken as drawn from one normal
+    distribution: no method is special beforehand, and one whose score varies more may also differ more (a g prior). Its spread is
+    unknown, with a half-Cauchy prior of scale 1 (Gelman, 2006); so differences that noise could have made are shrunk towards 0,
+    and large ones less. Given the spread, errors are normal with the `error` of the tests, stretched as their degrees of freedom
+    say, and with the correlations of the seeds, which n seeds and k methods shrink by (n - 1) / (n - 1 + k) towards 1/2, that of
+    methods with independent noise of equal size. A posterior is not changed by the choice of the best method, so its mean is no
+    winner's curse. Methods without an interval are left out.
     """
     rows = tests[tests["ci_low"].notna()]
     k, rng = len(rows), np.random.default_rng(DRAW_SEED)
     mean, error = rows["difference"].to_numpy(float), rows["error"].fillna(0.0).to_numpy(float)
-    size = math.sqrt((error**2).mean()) if k else 0.0
-    if not size > 0:
+    if not error.any():
         return pd.DataFrame(np.broadcast_to(mean, (DRAWS, k)), columns=rows.index)
     own, seen = residuals(d[rows.index].to_numpy(float)), len(d) - 1
     correlations = (seen * own.T @ own + k * (1 + np.eye(k)) / 2) / (seen + k)
@@ -145,20 +145,20 @@ def posterior_means(d: pd.DataFrame, tests: pd.DataFrame) -> pd.DataFrame:
     df = np.nanmin(rows["df"].fillna(np.inf))
     quantiles = (np.arange(STRETCHES) + 0.5) / STRETCHES
     stretch = df / stats.chi2.ppf(quantiles, df) if np.isfinite(df) else np.ones(1)
-    true = (SCALES * size)[:, None, None] ** 2 * (np.eye(k) + 1)
-    noise = correlations * np.outer(error, error)
-    whole = stretch[:, None, None, None] * noise + true + 1e-12 * size**2 * np.eye(k)
+    true = SCALES[:, None, None] ** 2 * (np.eye(k) + 1)
+    whole = stretch[:, None, None, None] * correlations + true
+    z = np.divide(mean, error, out=np.zeros(k), where=error > 0)
     inverse = np.linalg.inv(whole)
     gain = true @ inverse
     logs = np.linalg.slogdet(whole)[1]
-    fit = -0.5 * np.einsum("i,...ij,j->...", mean, inverse, mean) - 0.5 * logs
+    fit = -0.5 * np.einsum("i,...ij,j->...", z, inverse, z) - 0.5 * logs
     weight = np.exp(fit - fit.max()) * SCALES / (1 + SCALES**2)
     counts = rng.multinomial(DRAWS, (weight / weight.sum()).ravel()).reshape(weight.shape)
-    left = np.linalg.cholesky(true - gain @ true + 1e-9 * size**2 * np.eye(k))
+    left = np.linalg.cholesky(true - gain @ true + 1e-9 * np.eye(k))
     draws = [
-        gain[cell] @ mean + rng.standard_normal((counts[cell], k)) @ left[cell].T for cell in zip(*np.nonzero(counts))
+        gain[cell] @ z + rng.standard_normal((counts[cell], k)) @ left[cell].T for cell in zip(*np.nonzero(counts))
     ]
-    return pd.DataFrame(np.concatenate(draws), columns=rows.index)
+    return pd.DataFrame(np.concatenate(draws) * error, columns=rows.index)
 
 
 def probability_best(means: pd.DataFrame, baseline: str, methods: Iterable[str], sign: int = 1) -> pd.Series:
