@@ -35,9 +35,10 @@ explore: $(READY)  ## draw new examples for the property tests (`make test` alwa
 	$(BIN)/python -m pytest -n $(WORKERS) -m hypothesis --hypothesis-profile=explore
 
 gpu: export UNALIKE_TEST_DEVICE := cuda
-gpu: $(READY)  ## on a machine with a CUDA device: compare all executors with the CPU, and measure them (ten minutes)
+gpu: $(READY)  ## on a machine with a CUDA device: compare all executors with the CPU, measure them, and run cells of studies for five minutes
 	$(BIN)/python -m pytest -n $(WORKERS) tests/devices/on_cuda.py tests/contract
 	$(BIN)/python benchmarks/executors.py --device cuda --json gpu.json
+	-timeout 300 $(BIN)/unalike study run fedlws-resnet skew-protocols --scale small --device cuda
 
 package: $(READY)  ## build wheels and sdists into dist, and try the wheels in an environment without extras
 	rm -rf build studies/build dist $(LIGHT)

@@ -123,8 +123,10 @@ SCALES, STRETCHES = np.geomspace(0.05, 20.0, 24), 6
 """Spreads of true means, in standard errors, and the number of quantiles of the errors' uncertainty, that a posterior sums over."""
 
 
-def posterior_means(d: pd.DataFrame, tests: pd.DataFrame) -> pd.DataFrame:
+def posterior_means(d: pd.DataFrame, tests: pd.DataFrame, sign: int = 1) -> pd.DataFrame:
     """Draws of the true mean differences, [`DRAWS`, methods]; `tests` is the `family_tests` of `d`.
+
+    `sign` is -1 where lower is better: a metric and its mirror image have mirrored draws.
 
     In units of its standard error, the true means of all methods, the baseline among them, are taken as drawn from one normal
     distribution: no method is special beforehand, and one whose score varies more may also differ more (a g prior). Its spread is
@@ -147,7 +149,7 @@ def posterior_means(d: pd.DataFrame, tests: pd.DataFrame) -> pd.DataFrame:
     stretch = df / stats.chi2.ppf(quantiles, df) if np.isfinite(df) else np.ones(1)
     true = SCALES[:, None, None] ** 2 * (np.eye(k) + 1)
     whole = stretch[:, None, None, None] * correlations + true
-    z = np.divide(mean, error, out=np.zeros(k), where=error > 0)
+    z = sign * np.divide(mean, error, out=np.zeros(k), where=error > 0)
     inverse = np.linalg.inv(whole)
     gain = true @ inverse
     logs = np.linalg.slogdet(whole)[1]
@@ -158,7 +160,7 @@ def posterior_means(d: pd.DataFrame, tests: pd.DataFrame) -> pd.DataFrame:
     draws = [
         gain[cell] @ z + rng.standard_normal((counts[cell], k)) @ left[cell].T for cell in zip(*np.nonzero(counts))
     ]
-    return pd.DataFrame(np.concatenate(draws) * error, columns=rows.index)
+    return pd.DataFrame(sign * np.concatenate(draws) * error, columns=rows.index)
 
 
 def probability_best(means: pd.DataFrame, baseline: str, methods: Iterable[str], sign: int = 1) -> pd.Series:

@@ -125,7 +125,7 @@ def judged(
     words = pd.Series(
         verdicts(gain, low, high, tests["p_holm"], rules.level, smallest), index=tests.index, dtype=object
     )
-    means = posterior_means(d[candidates], tests.loc[candidates])
+    means = posterior_means(d[candidates], tests.loc[candidates], metric.sign)
     tests = tests.assign(verdict=words.where(tests.index.isin(candidates) & (tests["pairs"] > 0), ""))
     return tests.reindex(list(scores)).assign(
         **{n: tests[n].reindex(list(scores)).fillna(0).astype(int) for n in ("pairs", "won")},
