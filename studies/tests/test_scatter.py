@@ -8,8 +8,9 @@ import torch
 import unalike as ua
 from unalike.reporting.charts.figure import Points
 from unalike_studies.claims import recorded_mean
+from unalike_studies.correlations import pearson
 from unalike_studies.layouts.figures import ParameterHistogram
-from unalike_studies.layouts.scatter import DataAgainstUpdates, RecordedScatter, TransportAgainstUpdates, pearson
+from unalike_studies.layouts.scatter import DataAgainstUpdates, RecordedScatter, TransportAgainstUpdates
 from unalike_studies.result_of_run import transport_costs
 from unalike_studies.results import CellResult, Results
 

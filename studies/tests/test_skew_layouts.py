@@ -6,7 +6,8 @@ import pytest
 
 from unalike.reporting.charts.figure import Points
 from unalike_studies.claims import WHOLE_MODEL, recorded_mean, score
-from unalike_studies.layouts.beside_printed import BesidePrinted, correlated
+from unalike_studies.correlations import pearson_with_interval
+from unalike_studies.layouts.beside_printed import BesidePrinted
 from unalike_studies.layouts.client_map import ClientMap
 from unalike_studies.layouts.explained_gains import ExplainedGains, explained_by
 from unalike_studies.layouts.figures import Curves
@@ -182,7 +183,7 @@ def test_quantities_stand_beside_printed_numbers_with_their_correlation_over_set
 
 @pytest.mark.parametrize("pairs", [([1, 2, 3], [1, 2, 4]), ([1, 2, 3, 4], [5, 5, 5, 5])])
 def test_correlation_of_few_or_constant_numbers_is_not_known(pairs):
-    assert all(math.isnan(number) for number in correlated(*pairs))
+    assert all(math.isnan(number) for number in pearson_with_interval(list(zip(*pairs))))
 
 
 def test_main_peak_is_in_the_narrowest_half_of_the_narrowest_half():

@@ -62,17 +62,19 @@ def printed(
     Raises:
         UnalikeError: no record, or more than one, has these entries, or its label is illegible in the copy of the paper.
     """
-    wanted = {"paper": paper, "table": table, "method": method, "quantity": quantity}
+    wanted = {"method": method, "quantity": quantity}
     wanted |= {} if dataset is None else {"dataset": dataset}
     found = [
         record
-        for record in records()
+        for record in _of_table(paper, table)
         if all(record[name] == value for name, value in wanted.items())
         and all(record["setting"].get(name) == value for name, value in setting.items())
         and record.get("legible", True)
     ]
     if len(found) != 1:
-        raise UnalikeError(f"{len(found)} printed numbers have {wanted | setting}; expected one")
+        raise UnalikeError(
+            f"{len(found)} printed numbers have {wanted | setting} in table {table} of {paper}; expected one"
+        )
     return _number(found[0])
 
 
@@ -81,6 +83,11 @@ def _number(record: Record) -> Printed:
     value, table = round(scale * record["value"], 6), record["table"]
     deviation = "" if record["sd"] is None else f" ± {scale * record['sd']:g}"
     return Printed(value, f"{value:g}{deviation}, {f'table {table}' if table[0].isdigit() else table}")
+
+
+@cache
+def _of_table(paper: str, table: str) -> list[Record]:
+    return [record for record in records() if (record["paper"], record["table"]) == (paper, table)]
 
 
 @cache

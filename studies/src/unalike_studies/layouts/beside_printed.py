@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from statistics import correlation, fmean, pstdev
+from statistics import fmean
 
 from unalike.reporting.charts.figure import Axis, Figure, Plot, Points
 from unalike_studies.claims import Quantity
+from unalike_studies.correlations import pearson_with_interval
 from unalike_studies.layouts.looks import HEIGHT
 from unalike_studies.layouts.tables import MISSING
 from unalike_studies.published import Printed
@@ -16,25 +17,6 @@ from unalike_studies.results import Results
 
 BySetting = Callable[[str], Quantity]
 """Setting -> the quantity there."""
-LEAST = 4
-"""Settings below which no interval of a correlation is known."""
-NORMAL = 1.959964
-"""The 97.5 % point of the standard normal distribution."""
-
-
-def correlated(x: Sequence[float], y: Sequence[float]) -> tuple[float, float, float]:
-    """Pearson's r of n pairs and its 95 % interval, tanh(artanh r ± 1.96 / sqrt(n - 3)) (Fisher 1915).
-
-    All are NaN for fewer than four pairs, or if one of the two is constant. The interval takes the pairs for a sample of a normal
-    distribution.
-    """
-    if len(x) < LEAST or not pstdev(x) or not pstdev(y):
-        return (math.nan,) * 3
-    r = correlation(x, y)
-    if abs(r) >= 1:
-        return r, r, r
-    middle, half = math.atanh(r), NORMAL / math.sqrt(len(x) - 3)
-    return r, math.tanh(middle - half), math.tanh(middle + half)
 
 
 @dataclass(frozen=True)
@@ -64,7 +46,9 @@ class BesidePrinted:
         for setting in results.settings:
             own = [_shown(values.get(setting)) for values in columns.values()]
             rows.append([setting, *own, *(_printed(numbers.get(setting)) for numbers in self.printed.values())])
-        found = {label: correlated(*zip(*pairs)) for label in columns if len(pairs := self._pairs(columns[label])) > 1}
+        found = {
+            label: pearson_with_interval(pairs) for label in columns if len(pairs := self._pairs(columns[label])) > 1
+        }
         blank = [""] * len(self.printed)
         known = [found.get(label, (math.nan,) * 3) for label in columns]
         rows.append([f"correlation with {self.reference}, printed", *(_shown(r) for r, _, _ in known), *blank])

@@ -7,16 +7,12 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from scipy.stats import spearmanr
-
 from unalike.reporting.charts.figure import Axis, Figure, Plot, Points
 from unalike_studies.claims import WHOLE_MODEL, Quantity, gain, recorded_mean
+from unalike_studies.correlations import rank_correlation
 from unalike_studies.layouts.looks import HEIGHT
 from unalike_studies.layouts.tables import MISSING
 from unalike_studies.results import Results
-
-LEAST = 3
-"""Settings below which no correlation is given."""
 
 
 def explained_by(
@@ -34,7 +30,7 @@ def explained_by(
         numbers = [recorded_mean(recorded_of, setting, quantity, WHOLE_MODEL)(results) for setting in settings]
         gains = [gain(method, baseline, setting, column, last)(results) for setting in settings]
         seeds = set.intersection(*map(set, (*numbers, *gains))) if settings else set[int]()
-        return {seed: _rank_correlation([n[seed] for n in numbers], [g[seed] for g in gains]) for seed in sorted(seeds)}
+        return {seed: rank_correlation([(n[seed], g[seed]) for n, g in zip(numbers, gains)]) for seed in sorted(seeds)}
 
     return values
 
@@ -111,13 +107,6 @@ class ExplainedGains:
             (n, gained) for n, gained in pairs if n is not None and gained is not None and gained >= self.least
         )
         return [number for number, _ in points], [gained for _, gained in points]
-
-
-def _rank_correlation(x: Sequence[float], y: Sequence[float]) -> float:
-    """NaN for fewer than `LEAST` points, or if one of the two is constant."""
-    if len(x) < LEAST or len(set(x)) < 2 or len(set(y)) < 2:
-        return math.nan
-    return float(spearmanr(x, y).statistic)
 
 
 def _mean(values: Sequence[float]) -> float | None:

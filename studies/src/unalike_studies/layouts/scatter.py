@@ -11,19 +11,12 @@ from itertools import combinations
 from unalike.reporting.charts.figure import Axis, Figure, Line, Plot
 from unalike.reporting.charts.figure import Points as PointMarks
 from unalike_studies.claims import Quantity
+from unalike_studies.correlations import pearson, rank_correlation
 from unalike_studies.layouts.looks import HEIGHT
 from unalike_studies.recorded_numbers import by_round
 from unalike_studies.results import CellResult, Results
 
 Points = list[tuple[float, float]]
-
-
-def pearson(points: Points) -> float:
-    """Pearson's r; NaN for fewer than three points, or where a coordinate does not vary."""
-    x, y = ([point[i] for point in points] for i in (0, 1))
-    if len(points) < 3 or min(statistics.pstdev(x), statistics.pstdev(y)) == 0:
-        return math.nan
-    return statistics.correlation(x, y)
 
 
 @dataclass(frozen=True)
@@ -158,7 +151,7 @@ class GapAgainstBound(Scatter):
             bound, gap = (statistics.fmean(values) for values in zip(*points))
             above = 100 * statistics.fmean(y > x for x, y in points)
             numbers = f"{gap:.2f}", f"{bound:.2f}", f"{above:.0f}", f"{max(y / x for x, y in points):.2f}"
-            r = pearson(list(zip(*map(_ranks, zip(*points)))))
+            r = rank_correlation(points)
             rows.append([method, setting, str(cell.seed), str(len(points)), *numbers, f"{r:.2f}"])
         return rows
 
@@ -221,12 +214,6 @@ class TransportAgainstUpdates(DataAgainstUpdates):
 
     def distances(self, cell: CellResult) -> list[list[float]]:
         return cell.transport
-
-
-def _ranks(values: Sequence[float]) -> list[float]:
-    """The rank of each value; equal values have one rank."""
-    ordered = sorted(values)
-    return [float(ordered.index(value)) for value in values]
 
 
 def _means(cell: CellResult, quantity: str) -> dict[int, float]:

@@ -19,9 +19,10 @@ from unalike_studies.claims import (
     question,
     score,
 )
+from unalike_studies.correlations import pearson
 from unalike_studies.layouts.figures import Curves, LabelBubbles, ParameterHistogram
 from unalike_studies.layouts.recorded import RecordedCurves
-from unalike_studies.layouts.scatter import DataAgainstUpdates, RecordedScatter, TransportAgainstUpdates, pearson
+from unalike_studies.layouts.scatter import DataAgainstUpdates, RecordedScatter, TransportAgainstUpdates
 from unalike_studies.layouts.sweeps import MethodSweep, Sweep
 from unalike_studies.papers.fedlws_settings import (
     BASES,
