@@ -19,8 +19,7 @@ from scipy import stats
 
 from unalike.metrics.inference import family_tests, posterior_means, probability_best
 from unalike.metrics.moderated_t import ALPHA, holm, moderated_t
-from unalike.metrics.sequential import level_of_each_look
-from unalike.metrics.verdicts import BETTER, EQUAL, WORSE, verdicts
+from unalike.metrics.verdicts import BETTER, EQUAL, WORSE, level_of_each_look, verdicts
 
 SEEDS, METHODS = (3, 5, 10), (2, 3, 4, 7, 12)
 FIRST, LAST = 3, 10

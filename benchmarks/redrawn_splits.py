@@ -59,7 +59,7 @@ def five_folds(rng: np.random.Generator, y: np.ndarray, hospital: np.ndarray, se
 
 
 def _drawn(rng: np.random.Generator, y: np.ndarray, hospital: np.ndarray, seeds: int, folds: int | None) -> np.ndarray:
-    """The draws of `unalike.data.partitioning.splitting.draw_tests`, for many data sets at once."""
+    """The draws of `unalike.data.partitioning.hold_out.draw_tests`, for many data sets at once."""
     sets, tests = len(y), np.zeros((len(y), seeds, len(hospital)), bool)
     for k in np.unique(hospital):
         rows = np.flatnonzero(hospital == k)

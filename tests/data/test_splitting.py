@@ -8,8 +8,7 @@ import pytest
 import unalike as ua
 from unalike._utils.errors import UnalikeError
 from unalike.data import Dataset, partition
-from unalike.data.partitioning.hold_out import hold_out
-from unalike.data.partitioning.splitting import draw_tests
+from unalike.data.partitioning.hold_out import draw_tests, hold_out
 
 RNG = np.random.default_rng(0)
 SITE = np.repeat(["north", "south", "tiny"], [60, 33, 7])

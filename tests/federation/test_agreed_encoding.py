@@ -197,7 +197,7 @@ def test_moved_run_folder_keeps_encoding(made, tmp_path):
 
 
 def test_local_federation_keeps_encoding(made, tmp_path, monkeypatch):
-    monkeypatch.setattr("unalike.federation.operations.local_federation.coordinate", lambda *a, **more: None)
+    monkeypatch.setattr("unalike.federation.operations.run_coordinator.coordinate", lambda *a, **more: None)
     data = spec(str(made[2]["sample"]), {"target": "outcome"})
     words = ["federation", "up", "--local", 2, "--data", data, "--model", "linear", "--out", tmp_path / "local"]
     done = CliRunner().invoke(app, [str(word) for word in words])

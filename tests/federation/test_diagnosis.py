@@ -14,9 +14,8 @@ import unalike as ua
 from unalike._utils.errors import UnalikeError
 from unalike.core import tree
 from unalike.diagnosis.from_counts.run_diagnosis import run_diagnosis
-from unalike.federation.coordinator.coordinator import Coordinator
+from unalike.federation.coordinator.coordinator import Coordinator, run_rounds
 from unalike.federation.coordinator.federation_folder import FederationFolder
-from unalike.federation.coordinator.run_rounds import run_rounds
 from unalike.federation.operations.run_coordinator import coordinate
 from unalike.federation.protocol.federation_file import Schema
 from unalike.methods.client_query import QueryInputs

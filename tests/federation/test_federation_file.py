@@ -18,12 +18,12 @@ from unalike._utils.errors import UnalikeError
 from unalike.cli import app
 from unalike.dashboard.state import Followed
 from unalike.federation.coordinator import run_control as control
+from unalike.federation.coordinator.coordinator import run_rounds
 from unalike.federation.coordinator.federation_folder import FederationFolder
 from unalike.federation.coordinator.operator_commands import listening
 from unalike.federation.coordinator.run_control import OperatorCommands, Stopped
-from unalike.federation.coordinator.run_rounds import run_rounds
 from unalike.federation.flower.flower_processes import check_port
-from unalike.federation.operations.local_federation import write_site
+from unalike.federation.operations.run_coordinator import write_site
 from unalike.federation.protocol.federation_file import EnrolledSite, Federation, Schema
 from unalike.federation.protocol.transport import InMemoryTransport
 from unalike.federation.security.keys import public_text
@@ -183,7 +183,7 @@ def up_locally(folder, *flags):
 
 
 def test_local_federation_with_other_flags_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("unalike.federation.operations.local_federation.coordinate", lambda *a, **more: None)
+    monkeypatch.setattr("unalike.federation.operations.run_coordinator.coordinate", lambda *a, **more: None)
     out = tmp_path / "fed"
     for _ in range(2):
         done = up_locally(out)
@@ -213,7 +213,7 @@ def test_local_federation_with_other_flags_is_refused(tmp_path, monkeypatch):
 
 
 def test_local_federation_missing_sample_files_are_written(tmp_path, monkeypatch):
-    monkeypatch.setattr("unalike.federation.operations.local_federation.coordinate", lambda *a, **more: None)
+    monkeypatch.setattr("unalike.federation.operations.run_coordinator.coordinate", lambda *a, **more: None)
     up_locally(tmp_path / "fed")
     file = tmp_path / "fed" / "sites" / "site-2" / "data.npz"
     before = file.read_bytes()
@@ -236,7 +236,7 @@ def test_stop_logs_command_that_continues(again, tmp_path):
 def test_local_federation_continue_command_names_out_folder(tmp_path, monkeypatch):
     told = {}
     monkeypatch.setattr(
-        "unalike.federation.operations.local_federation.coordinate", lambda *a, **more: told.update(more)
+        "unalike.federation.operations.run_coordinator.coordinate", lambda *a, **more: told.update(more)
     )
     up_locally(tmp_path / "fed")
     assert told["again"] == f"unalike federation up --local 2 ... --out {tmp_path / 'fed'}"
@@ -246,7 +246,7 @@ def test_local_federation_continue_command_names_out_folder(tmp_path, monkeypatc
 def test_local_federation_wait_flag_is_passed(flags, tmp_path, monkeypatch):
     told = {}
     monkeypatch.setattr(
-        "unalike.federation.operations.local_federation.coordinate", lambda *a, **more: told.update(more)
+        "unalike.federation.operations.run_coordinator.coordinate", lambda *a, **more: told.update(more)
     )
     up_locally(tmp_path / "fed", *flags)
     assert told["wait"] == bool(flags)

@@ -10,7 +10,7 @@ from small_federation import SmallFederation, federation_of, make_clients, state
 import unalike as ua
 from unalike._utils.errors import UnalikeError
 from unalike.federation.coordinator.run_control import Control, Stopped
-from unalike.federation.operations.local_federation import write_site
+from unalike.federation.operations.run_coordinator import write_site
 from unalike.federation.protocol.federation_file import Schema
 from unalike.federation.site.site_data import site_data
 

@@ -15,9 +15,9 @@ import unalike as ua
 from unalike._utils.errors import UnalikeError
 from unalike._utils.system import local_socket
 from unalike.cli.data_flags import spec
+from unalike.federation.coordinator.coordinator import run_rounds
 from unalike.federation.coordinator.federation_folder import FederationFolder
 from unalike.federation.coordinator.operator_commands import command, listening
-from unalike.federation.coordinator.run_rounds import run_rounds
 from unalike.federation.protocol.bundle import Bundle
 from unalike.federation.protocol.federation_file import Schema
 from unalike.federation.protocol.transport import InMemoryTransport

@@ -7,8 +7,7 @@ import sys
 import pytest
 
 import unalike as ua
-from unalike.dashboard.comparison_state import FollowedComparison
-from unalike.dashboard.state import Followed
+from unalike.dashboard.state import Followed, FollowedComparison
 from unalike.experiments.standings import standings
 from unalike.metrics.named_metrics import read, registry
 

@@ -10,8 +10,7 @@ import pytest
 from scipy import stats
 
 from unalike.metrics.named_metrics import KNOWN
-from unalike.metrics.sequential import level_of_each_look
-from unalike.metrics.verdicts import BETTER, EQUAL, UNDECIDED, WORSE, Rules, verdicts
+from unalike.metrics.verdicts import BETTER, EQUAL, UNDECIDED, WORSE, Rules, level_of_each_look, verdicts
 
 ACCURACY, RMSE = KNOWN["accuracy"], KNOWN["rmse"]
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"

@@ -16,7 +16,7 @@ from unalike._utils.system.supervisor import Supervisor
 from unalike.federation.coordinator.federation_folder import FederationFolder
 from unalike.federation.flower import internals
 from unalike.federation.flower.flower_processes import environment, free_port
-from unalike.federation.operations.local_federation import write_site
+from unalike.federation.operations.run_coordinator import write_site
 from unalike.federation.protocol.federation_file import Schema
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "flower_app"

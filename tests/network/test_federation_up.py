@@ -25,7 +25,7 @@ from unalike._utils.tensor_files import read_tensors
 from unalike.data import Population
 from unalike.federation.coordinator.federation_folder import FederationFolder
 from unalike.federation.flower.flower_processes import free_port
-from unalike.federation.operations.local_federation import write_site
+from unalike.federation.operations.run_coordinator import write_site
 from unalike.federation.protocol.federation_file import Schema
 from unalike.federation.protocol.transport import InMemoryTransport
 from unalike.federation.site.site_worker import SiteWorker

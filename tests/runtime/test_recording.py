@@ -8,8 +8,7 @@ import unalike as ua
 from unalike import UnalikeError
 from unalike._utils.profiler_regions import profiled_function, timed
 from unalike.core.tree import layers
-from unalike.runtime.records.client_values import moments
-from unalike.runtime.records.neuron_matching import matched
+from unalike.runtime.records.client_values import matched, moments
 from unalike.runtime.records.recording import COLUMNS
 
 

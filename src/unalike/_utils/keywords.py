@@ -34,14 +34,8 @@ FOREIGN = {
 def check_keywords(owner: str, given: Iterable[str], known: Collection[str], work: Collection[str] = ()) -> None:
     """Check the keywords given to a function.
 
-    Args:
-        owner: The function as users write it: "ua.run".
-        given: The keywords that it was given.
-        known: Those that it takes.
-        work: The fields of `ua.Work`, if the function takes `work`.
-
-    Raises:
-        InvalidValue: One of them is not known. The message suggests the one that was meant.
+    `owner` is the function as users write it ("ua.run"), `known` the keywords that it takes, `work` the fields of `ua.Work` if
+    it takes `work`. Raises `InvalidValue`, which suggests the keyword that was meant.
     """
     for name in given:
         if name in known:

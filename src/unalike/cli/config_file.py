@@ -139,9 +139,7 @@ Config = Annotated[
 def resolved_config(context: typer.Context, **known: Any) -> str:
     """Lines of TOML, one per option that has a value; defaults are marked.
 
-    Args:
-        context: the command that was called.
-        known: values that the command found out, such as the number of clients of a data set.
+    `known` are values that the command found out, such as the number of clients of a data set.
     """
     lines = []
     for name in (option.name or "" for option in context.command.params):

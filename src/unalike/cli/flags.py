@@ -61,10 +61,8 @@ def uses_flags(
 ) -> Callable[[Command], Command]:
     """Decorator: give a command the flags of options, and of groups of flags that it shares with other commands.
 
-    Args:
-        declared: The classes that declare the options. Their values become keywords of the command.
-        only: The names of the options that are taken; empty: all of them.
-        groups: Argument of the command -> a function with such flags, whose result becomes the argument.
+    The values of the options that the classes `declared` declare (`only` these names, if any) become keywords of the command;
+    `groups`: argument of the command -> a function with such flags, whose result becomes the argument.
     """
     options = [o for o in options_of(*declared).values() if not only or o.name in only]
 

@@ -21,15 +21,8 @@ ACTIVATIONS = (nn.ReLU, nn.Tanh, nn.Sigmoid)
 class Convolution:
     """h <- relu(pool(h * W + b)): a convolution with stride 1, max pooling of `pool` x `pool` positions, and ReLU if `rectified`.
 
-    Args:
-        weight: the name of W [filters, channels, kernel, kernel].
-        bias: the name of b; None without one.
-        channels: channels of the input.
-        filters: channels of the output.
-        kernel: side of W in pixels.
-        padding: zeros on each side of the input.
-        pool: side of the pooled windows, which do not overlap; 1 without pooling.
-        rectified: whether a ReLU follows.
+    `weight` and `bias` are the names of W [filters, channels, kernel, kernel] and b (None without one); `kernel`, `padding` and
+    `pool` are in pixels, 1 is no pooling.
     """
 
     weight: str
@@ -79,9 +72,7 @@ class LayerChain:
     def products(self, sample: Sequence[int], parameters: int) -> int:
         """Products of numbers and weights in a forward pass of a sample of this shape.
 
-        Args:
-            sample: its shape.
-            parameters: those of the model; each takes part once in a linear layer, and once at every position in a convolution.
+        Each parameter takes part once in a linear layer, and once at every position in a convolution.
         """
         found = parameters
         for layer, (height, width) in zip(self.convolutions, self.sides(sample)[1:]):

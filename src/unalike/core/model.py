@@ -131,10 +131,6 @@ class Model:
         """The same model with images as [B, H, W, C] in memory, which makes convolutions of one client faster.
 
         A module that fails with them, because it uses `view` on its activations, is left as it is. This is tried once per shape.
-
-        Args:
-            x: samples of a client.
-            context: the client's static facts.
         """
         if not self.convolutional or x.dim() != 4:
             return self

@@ -14,10 +14,8 @@ from torch import Tensor, nn
 class ForwardPass:
     """Values of one forward pass for the hooks and norms inside the module.
 
-    Args:
-        weight: 0 for rows of padding.
-        features: the input of the head, set by a hook.
-        mixes: nothing is stacked, so torch's own batch norm takes bf16 activations beside float32 statistics.
+    `weight` is 0 for rows of padding, `features` the input of the head, set by a hook. `mixes`: nothing is stacked, so torch's
+    own batch norm takes bf16 activations beside float32 statistics.
     """
 
     weight: Tensor | None = None

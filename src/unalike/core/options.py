@@ -113,12 +113,7 @@ def default_of(field: Field[Any]) -> Any:
 def written(settings: Any, *, changed: bool = False) -> dict[str, Any]:
     """The options of a dataclass as they are given on the command line, by name.
 
-    Args:
-        settings: An instance of a dataclass that declares options.
-        changed: Whether those that have their default are left out.
-
-    Returns:
-        The values; None for an option that no flag has to be given for.
+    `changed`: those that have their default are left out. None for an option that no flag has to be given for.
     """
     values = {name: (option, getattr(settings, name)) for name, option in options_of(settings.__class__).items()}
     return {

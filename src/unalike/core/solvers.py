@@ -31,16 +31,8 @@ class Solver(Protocol):
     ) -> tuple[Tree, PartTrees]:
         """One step.
 
-        Args:
-            params: the parameters before the step.
-            grads: their gradients, under the same names.
-            state: the solver's state before the step.
-            lr: the learning rate.
-            owned: whether `params` and `state` may be overwritten, which saves memory traffic.
-            fused: whether one fused kernel may update all tensors; it cannot be stacked by `torch.vmap`.
-
-        Returns:
-            The parameters and the state after the step.
+        `owned`: `params` and `state` may be overwritten, which saves memory traffic. `fused`: one fused kernel may update all
+        tensors; it cannot be stacked by `torch.vmap`. Returns the parameters and the state after the step.
         """
 
     def weight(self, steps: Tensor) -> Tensor:

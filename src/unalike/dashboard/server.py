@@ -21,8 +21,7 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response, S
 from starlette.routing import Route
 
 from unalike._utils.errors import UnalikeError
-from unalike.dashboard.comparison_state import FollowedComparison
-from unalike.dashboard.state import Followed, State
+from unalike.dashboard.state import Followed, FollowedComparison, State
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1", "[::1]")
 COOKIE = "unalike-dashboard"

@@ -27,8 +27,7 @@ Arrays = tuple[Tensor | npt.ArrayLike, Tensor | npt.ArrayLike]
 def pair(found: Any, where: str) -> Pair:
     """Convert (x, y) to tensors of equal length.
 
-    Raises:
-        UnalikeError: `found` is not a pair, its lengths differ, or `inputs` or `labels` refuses it.
+    Raises `UnalikeError` for anything that is not a pair, for unequal lengths, and as `inputs` and `labels` do.
     """
     if not isinstance(found, Sequence) or len(found) != 2:
         raise UnalikeError(f"{where}: found {type(found).__name__}, expected (x, y): inputs [N, ...] and labels [N]")
@@ -41,9 +40,8 @@ def pair(found: Any, where: str) -> Pair:
 def inputs(found: Any, where: str) -> Tensor:
     """Convert inputs to float32 images [N, C, H, W] or rows [N, D], or to int64 tokens [N, T].
 
-    Raises:
-        UnalikeError: The inputs are uint8, which could be pixels or tokens; they have fewer than two dimensions, numbers that
-            are not finite, or negative tokens.
+    Raises `UnalikeError` for uint8, which could be pixels or tokens, fewer than two dimensions, numbers that are not finite,
+    and negative tokens.
     """
     x = _tensor(found, f"{where}: x")
     if x.dtype == torch.uint8:
@@ -114,8 +112,7 @@ def group(found: Any, samples: int, where: str) -> np.ndarray:
 def class_names(y: Tensor, names: Sequence[str] | None) -> list[str] | None:
     """Return the given names, or "0", "1", ... up to the largest label; "False" and "True" for bool, None for regression.
 
-    Raises:
-        UnalikeError: A name occurs twice, or a label is too large for the index of a class.
+    Raises `UnalikeError` for a name that occurs twice, and a label too large for the index of a class.
     """
     if y.is_floating_point():
         return None

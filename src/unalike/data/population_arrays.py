@@ -37,9 +37,8 @@ def join_clients(
 ) -> PopulationArrays:
     """Concatenate the samples client by client: training, then test, then validation samples.
 
-    Raises:
-        UnalikeError: Input shapes differ, the task cannot have the labels, a label is outside the classes, or a name occurs
-            twice. The message names the client.
+    Raises `UnalikeError`, which names the client, for unequal shapes, labels that the task cannot have or outside the classes,
+    and a name that occurs twice.
     """
     if not clients:
         raise UnalikeError("found no clients, expected at least one ClientData(train=(x, y))")

@@ -167,8 +167,7 @@ class Encoding:
     def apply(self, frame: pd.DataFrame, where: str) -> torch.Tensor:
         """Encode a table: float32 [N, width], or the tokens of `words`. Columns that the encoding does not name are ignored.
 
-        Raises:
-            UnalikeError: Columns are missing, have another type, or hold infinite numbers. The message names them.
+        Raises `UnalikeError`, which names the columns, for those that are missing, have another type, or hold infinite numbers.
         """
         lacking = [name for name in self.names if name not in frame.columns]
         if len(lacking) > 1:

@@ -24,8 +24,7 @@ def restrict_vocabulary(population: Population) -> Population:
 
     The other words keep their tokens, so samples held out for the server use the same numbering.
 
-    Raises:
-        UnalikeError: The inputs are not tokens.
+    Raises `UnalikeError` for inputs that are not tokens.
     """
     if population.x.is_floating_point() or population.x.dim() != 2:
         raise UnalikeError(

@@ -35,17 +35,10 @@ Redraw = Callable[[np.random.Generator], np.ndarray]
 class Clusters:
     """A way to divide the clients into clusters.
 
-    Attributes:
-        basis: What the clients are compared by: "label distributions" or "gradients".
-        names: The clients' names, K of them.
-        members: The cluster of each client.
-        distances: The distances between clients.
-        linkage: The joins, as SciPy's `linkage` gives them.
-        silhouette: The mean silhouette of the clusters, as a measure; its p value is that against clients without groups.
-        stability: The mean agreement with the clusters of samples that were drawn again.
-
-    Shapes:
-        members: [K]. distances: [K, K]. linkage: [K - 1, 4].
+    `basis` is what the clients are compared by, "label distributions" or "gradients". `members` [K] is the cluster of each
+    client, `distances` [K, K], `linkage` [K - 1, 4] the joins, as SciPy's `linkage` gives them. `silhouette` is the mean
+    silhouette of the clusters, with the p value against clients without groups; `stability` the mean agreement with the
+    clusters of samples that were drawn again.
     """
 
     basis: str
@@ -96,16 +89,8 @@ def clusters_of(
 ) -> Clusters | None:
     """Cut the clients into clusters, and test whether these are more than a way to cut clients apart.
 
-    Args:
-        distances: The distances between clients, [K, K].
-        names: The clients' names.
-        basis: What the clients are compared by.
-        redrawn: The distances after samples are drawn again.
-        groupless: The distances of clients that differ as much, but have no groups.
-        seed: Seed of the draws.
-
-    Returns:
-        The clusters; None for fewer than four clients, or if all are equal.
+    `distances` are [K, K], `redrawn` those after samples are drawn again, `groupless` those of clients that differ as much but
+    have no groups; `basis` is what clients are compared by. None for fewer than four clients, or if all are equal.
     """
     if len(names) < LEAST_CLIENTS or not distances.max() > 0:
         return None

@@ -37,12 +37,8 @@ class ConceptModels(Protocol):
     def losses(self, owners: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The losses of samples under the models of all clients.
 
-        Args:
-            owners: the client of each sample, [N].
-
-        Returns:
-            [N, K] each: the loss of sample n under client i's model; its loss under its own client's model, which was made
-            without it; and whether the two can be compared.
+        `owners` is the client of each sample [N]. Returns [N, K] each: the loss of sample n under client i's model, its loss
+        under its own client's model, which was made without it, and whether the two can be compared.
         """
 
 

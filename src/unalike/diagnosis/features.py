@@ -26,10 +26,7 @@ class SlicedDistance:
     The distribution of all clients of a class is F = s F_k + (1 - s) F_others, where s is client k's share. Therefore the area
     between F_k and F_others is that between F_k and F divided by 1 - s, and one sorted pool serves all clients.
 
-    Args:
-        features: the features, [N, d].
-        strata: the class of each sample, [N]; equal numbers compare all samples.
-        directions: [d, R], of length 1.
+    Of features [N, d] with classes `strata` [N] (equal numbers compare all samples) along `directions` [d, R], of length 1.
     """
 
     def __init__(self, features: np.ndarray, strata: np.ndarray, directions: np.ndarray):

@@ -52,14 +52,8 @@ def reference_scale(
 ) -> dict[str, dict[str, float]]:
     """The means of several statistics over drawn reference divisions.
 
-    Args:
-        statistics: From counts [K, C] to name -> number.
-        specs: Reference -> partition.
-        samples: The samples to divide.
-        seed: Seed of the divisions.
-
-    Returns:
-        Name of the statistic -> reference -> mean over the draws.
+    `statistics` are functions of counts [K, C], `specs` the partitions by reference. Returns name of the statistic -> reference
+    -> mean over the draws.
     """
     table: dict[str, dict[str, float]] = {}
     for reference, spec in specs.items():

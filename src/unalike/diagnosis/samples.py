@@ -39,15 +39,8 @@ BINS = 10
 class ClientCounts:
     """The numbers of training samples by client and class, from which label and quantity skew follow.
 
-    Attributes:
-        names: The clients' names, K of them.
-        classes: The names of the classes.
-        counts: The samples of each client by class.
-        sizes: The number of samples of each client.
-        noise: The standard deviation of the noise that clients added to their counts before they sent them.
-
-    Shapes:
-        counts: [K, C]. sizes: [K].
+    `counts` [K, C] by class, `sizes` [K]; `noise` is the standard deviation of what clients added to their counts before they
+    sent them.
     """
 
     names: list[str]
@@ -77,18 +70,8 @@ class ClientCounts:
 class ClientSamples:
     """The training samples of the clients that have any, one row per sample and client.
 
-    Attributes:
-        names: The clients' names, K of them.
-        rows: The place of each sample in the population.
-        owners: The client of each sample.
-        inputs: The samples.
-        labels: The class of each sample; for regression, the tenth of all labels that it belongs to.
-        targets: The labels as numbers.
-        classes: The names of the classes.
-        regression: Whether the labels are numbers.
-
-    Shapes:
-        rows: [N]. owners: [N]. inputs: [N, ...]. labels: [N]. targets: [N].
+    `rows` [N] is the place of each sample in the population, `owners` [N] its client, `labels` [N] its class, or for regression
+    the tenth of all labels that it belongs to; `inputs` [N, ...] and `targets` [N], the labels as numbers.
     """
 
     names: list[str]

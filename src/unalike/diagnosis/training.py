@@ -34,7 +34,7 @@ from unalike.diagnosis.clusters import Clusters, clusters_of
 from unalike.diagnosis.measure import NO_SKEW, RESAMPLES, Measure, bootstrap_interval, shuffled_within
 from unalike.diagnosis.reference_divisions import divided, reference_specs
 from unalike.diagnosis.samples import ClientSamples
-from unalike.methods.plans.gradients import FOLDS, folds, gradient
+from unalike.methods.plans.diagnosis_plan import FOLDS, folds, gradient
 from unalike.reporting.wording import plural
 from unalike.runtime.given_model import ModelLike
 from unalike.runtime.round_loop import execute
@@ -59,15 +59,8 @@ class TrainingRequest:
 class TrainedDivision:
     """The inner products of the updates and gradients of a division of the samples that was trained.
 
-    Attributes:
-        layers: The names of the model's layers.
-        updates: The inner products of the clients' updates by round and layer.
-        weights: The clients' weights in the average.
-        start: The inner products of the gradients of every part of every client at the first model.
-        end: The same at the last model.
-
-    Shapes:
-        updates: [R, L, K, K]. weights: [K]. start, end: [K, F, K, F].
+    Inner products: `updates` [R, L, K, K] of the clients' updates by round and layer, `start` and `end` [K, F, K, F] of the
+    gradients of every part of every client at the first and at the last model. `weights` [K] are those of the average.
     """
 
     layers: list[str]
@@ -106,15 +99,7 @@ def skew_of(
 ) -> TrainingSkew:
     """The measures of a trained division.
 
-    Args:
-        own: The clients' division.
-        references: The reference divisions by name; without any, the measures have no scale.
-        names: The clients' names.
-        rounds: The number of rounds.
-        seed: Seed of resampling.
-
-    Returns:
-        The measures, with their intervals.
+    `own` is the clients' division; without references the measures have no scale. `seed` is that of resampling.
     """
     share, cosine = (0.0, 1.0), (-1.0, 1.0)
     after = plural(rounds, "round")

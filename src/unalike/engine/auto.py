@@ -74,14 +74,7 @@ def decide(text: str, client_pool: ClientPool, participants: int, rounds: int) -
     A rule decides short runs, so that they repeat bit for bit. Runs of at least `LONG` seconds are measured: the loop against
     chunks of several widths, on a few clients whose updates are thrown away.
 
-    Args:
-        text: the executor as the user wrote it.
-        client_pool: the clients.
-        participants: clients per round.
-        rounds: rounds of the run.
-
-    Raises:
-        UnalikeError: chunks were asked for, but the model or a part cannot be stacked.
+    `text` is the executor as the user wrote it. Raises `UnalikeError` for chunks of a model or part that cannot be stacked.
     """
     call = spec.parse_one(text)
     if call.name == "batched" and (problem := _obstacle(client_pool)):

@@ -74,12 +74,8 @@ class BatchTransform(Protocol):
 class ClientPool:
     """The simulated clients as an executor sees them.
 
-    Args:
-        method: the method.
-        settings: the stage's settings.
-        source: the clients' samples.
-        client_states: what the method's parts keep of each client between rounds.
-        transform: changes the samples of training batches.
+    `source` has the clients' samples, `client_states` what the method's parts keep of each client; `transform` changes training
+    batches.
     """
 
     method: Method
@@ -251,22 +247,14 @@ class ClientPool:
 
 @dataclass(frozen=True)
 class Executor:
-    """Trains the clients of a round. It owns the client states; everything that it calls is pure.
-
-    Args:
-        client_pool: the clients.
-    """
+    """Trains the clients of a round. It owns the client states; everything that it calls is pure."""
 
     client_pool: ClientPool
 
     def feed(self, broadcast: Broadcast, ids: Sequence[int], accepted: AcceptedRounds, sink: UpdateSink) -> None:
         """Train the clients `ids` and pass each update to the sink when it is there.
 
-        Args:
-            broadcast: what the server sends.
-            ids: the clients.
-            accepted: the round of each client's last accepted update; its state of that round is the current one.
-            sink: takes the updates.
+        `accepted` is the round of each client's last accepted update; its state of that round is the current one.
         """
         raise NotImplementedError
 

@@ -56,10 +56,8 @@ def distinct(numbers: np.ndarray) -> tuple[list[int], np.ndarray]:
 class BatchSchedule(LazySequence[Batches]):
     """The batches of clients in one phase of a round.
 
-    Args:
-        rows: the sample indices of all clients, one client after the other.
-        kinds: distinct tuples of batch sizes; there are few, since clients with equally many samples share one.
-        which: the kind of each client.
+    `rows` are the sample indices of all clients, one after the other; `kinds` distinct tuples of batch sizes, of which there
+    are few, since clients with equally many samples share one; `which` is the kind of each client.
     """
 
     def __init__(self, rows: np.ndarray, kinds: Sequence[tuple[int, ...]], which: np.ndarray):
@@ -116,12 +114,8 @@ class BatchSchedule(LazySequence[Batches]):
 class LazyBatches(LazySequence[Batch]):
     """Batches of samples that are not kept, however many epochs there are.
 
-    Args:
-        x: all samples.
-        y: all labels.
-        rows: the sample indices of each batch.
-        take: take(x, index) gives rows of x.
-        change: change(samples, place) transforms the samples of the batch at this place.
+    `rows` are the sample indices of each batch; take(x, index) gives rows of x, change(samples, place) transforms the samples
+    of the batch at this place.
     """
 
     def __init__(

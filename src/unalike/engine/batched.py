@@ -50,9 +50,8 @@ STRETCH = 2**36
 class Batched(Executor):
     """Trains chunks of stacked clients.
 
-    Args:
-        chunk: clients per chunk; None: as many as fit the cache, or the accelerator's memory.
-        compiled_loops: whether compiled loops may train chains of layers (see `engine.compiled`).
+    `chunk` clients are stacked; None: as many as fit the cache, or the accelerator's memory. `compiled_loops`: these may train
+    chains of layers (see `engine.compiled`).
     """
 
     chunk: int | None = None

@@ -38,11 +38,8 @@ class StackedBatches(Mapping[str, Tensor]):
 
     As a mapping: `x` [K, T, B, ...], `y` [K, T, B] and, if some rows are padding, `weight` [K, T, B]; empty without batches.
 
-    Args:
-        samples: all samples [N, ...].
-        labels: all labels [N].
-        index: the sample of each row [K, T, B]; rows of padding repeat the client's first sample.
-        sizes: rows that count in each step [K, T].
+    `samples` are [N, ...], `labels` [N], `index` the sample of each row [K, T, B], where rows of padding repeat the client's
+    first sample, and `sizes` the rows that count in each step [K, T].
     """
 
     samples: Tensor
@@ -115,13 +112,8 @@ class StackedBatches(Mapping[str, Tensor]):
 class ClientChunk:
     """Stacked clients.
 
-    Args:
-        method: the method whose parts take part.
-        settings: the stage's settings.
-        broadcast: the server's broadcast, the same for all of them.
-        given: each client's inputs.
-        phases: the batches of each phase.
-        whole: all of the clients' samples once, for methods that need them.
+    `given` are each client's inputs, `phases` the batches of each phase; `whole` has all of the clients' samples once, for
+    methods that need them.
     """
 
     method: Method

@@ -27,10 +27,8 @@ from unalike.methods.roles import Conditioner
 class FactsPerSample(nn.Module):
     """`module` for samples [B, numbers] that end with the facts of their owner.
 
-    Args:
-        module: takes `context`; its parameters are those of this module, under the same names.
-        shape: the shape of one sample.
-        facts: the facts of one client, for their names and shapes.
+    `module` takes `context`; its parameters are those of this module, under the same names. `shape` is that of one sample;
+    `facts` are one client's, for names and shapes.
     """
 
     def __init__(self, module: nn.Module, shape: tuple[int, ...], facts: Context):
@@ -64,8 +62,7 @@ class FactsPerSample(nn.Module):
 def pooled_with_facts(described: ClientPool) -> ClientPool:
     """The pool that trains all clients as one, on samples with the facts of their owner.
 
-    Raises:
-        UnalikeError: for a transform of images, and for a model with buffers, which would see one sample at a time.
+    Raises `UnalikeError` for a transform of images, and for a model with buffers, which would see one sample at a time.
     """
     settings, population = described.settings, described.source
     assert isinstance(population, Population)

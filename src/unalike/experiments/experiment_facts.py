@@ -38,13 +38,8 @@ def facts_of(
 ) -> ComparisonFacts:
     """The facts about cells, as far as they are known before the cells have run.
 
-    Args:
-        cells: one cell per method and seed.
-        methods: label -> method as the user gave it.
-        baseline: label of the baseline.
-        seeds: the seeds of the cells.
-        source: command-line flags that make the same clients; empty if no flags do.
-        asked: flags of the seeds and of the decision, in place of the list of seeds.
+    `methods`: label -> method as the user gave it. `source` are command-line flags that make the same clients, empty if no
+    flags do; `asked` those of the seeds and of the decision, in place of the list of seeds.
     """
     run_configs = {cell.label: cell.run_config for cell in cells if cell.seed == seeds[0]}
     first = run_configs[baseline]

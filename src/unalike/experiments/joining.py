@@ -166,11 +166,8 @@ def join(comparisons: Sequence[tuple[str, Comparison]]) -> Joined:
     methods add up to a comparison. Blocks with the same training on different clients are partitions of one study: methods
     are ranked over them. Nothing else is pooled.
 
-    Args:
-        comparisons: (folder as the user gave it, its comparison), in the order of the report.
-
-    Raises:
-        UnalikeError: if there is no comparison.
+    `comparisons` are (folder as the user gave it, its comparison), in the order of the report. Raises `UnalikeError` if there
+    is none.
     """
     if not comparisons:
         raise UnalikeError("found nothing to join; give one or more folders")

@@ -100,14 +100,8 @@ def save_cells(folder: Path, baseline: str, cells: Iterable[PlannedCell]) -> Non
 def standings(folder: str | Path) -> Standings:
     """Read the standings of a comparison from its folder; it may still run.
 
-    Args:
-        folder: the folder of `ua.compare(..., out=folder)` or `unalike compare --out`.
-
-    Returns:
-        The methods, best score first; methods without a score come last.
-
-    Raises:
-        UnalikeError: if the folder holds no comparison that has begun.
+    The best score comes first; methods without a score come last. Raises `UnalikeError` for a folder without a comparison that
+    has begun.
     """
     folder = Path(folder)
     baseline, cells = planned(folder)

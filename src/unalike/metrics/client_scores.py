@@ -66,12 +66,8 @@ def client_scores(
     ROC AUC of one class, has no score in that seed, and does not count in its mean over the clients. Intervals are t intervals of
     each row by itself, widened for overlapping training sets as those of methods are, and not corrected for the number of rows.
 
-    Args:
-        rounds: the histories, as in a report.
-        clients: `method seed client n_train n_test [n_positive]` and scores, one row per method, seed and client.
-        column: the score.
-        others: the methods to compare with.
-        rules: the rules of the comparison, for level and overlap.
+    `clients` has one row per method, seed and client, `method seed client n_train n_test [n_positive]` and scores; `others` are
+    the methods to compare with; `rules` give level and overlap.
     """
     if column.name not in clients:
         return pd.DataFrame()

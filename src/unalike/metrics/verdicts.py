@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
+from scipy import integrate, optimize, stats
 
 from unalike.metrics.columns import Column
 from unalike.metrics.inference import ROUNDING
 from unalike.metrics.moderated_t import ALPHA
 from unalike.metrics.named_metrics import Metric
-from unalike.metrics.sequential import level_of_each_look
 
 BASELINE, CANDIDATE = "baseline", "candidate"
 """Roles. Any other role is a text that says why the method is outside the family: `upper reference`, `equal to fedavg ...`."""
@@ -65,16 +67,8 @@ def verdicts(
     * better or worse: the corrected p is below `level`, and the difference is at least `smallest`;
     * undecided: anything else.
 
-    Args:
-        gain: mean difference to the baseline; positive is better.
-        low: lower end of its interval.
-        high: upper end of its interval.
-        p: its p, corrected for the number of candidates.
-        level: the level of the test.
-        smallest: the smallest effect of interest.
-
-    Returns:
-        An array of texts, of the shape of `gain`.
+    `gain` is the mean difference to the baseline, positive if better, with its interval and its p corrected for the number of
+    candidates; `level` is that of the test, `smallest` the smallest effect of interest. Returns texts, of the shape of `gain`.
     """
     gain, low, high, p = (np.asarray(x, dtype=float) for x in (gain, low, high, p))
     within = (np.maximum(np.abs(low), np.abs(high)) <= smallest) & ~np.isnan(low)
@@ -118,3 +112,34 @@ def _same(a: pd.Series, b: pd.Series) -> bool:
     """Whether two methods have the same scores in all rounds of all seeds that both have, up to rounding."""
     shared = a.index.intersection(b.index)
     return len(shared) > 0 and bool(np.allclose(a[shared], b[shared], rtol=ROUNDING, atol=0.0))
+
+
+POINTS = 201
+"""Points of the grid on which the distribution between two looks is integrated."""
+
+
+@lru_cache
+def level_of_each_look(first: int, last: int) -> float:
+    """The level of each test if results are looked at after `first`, `first` + 1, ..., `last` seeds.
+
+    Pocock (1977): all looks use the same level, chosen so that the probability of a wrong rejection at any look is 5 %. A result
+    that stands at one look is therefore judged by the same level at the next one. The level is computed for a mean of normal
+    differences with known variance; the t tests use the same level (Jennison and Turnbull, 2000, section 4.4).
+
+    The error is not larger if seeds are no longer added for another reason than these tests.
+    """
+    if last <= first:
+        return ALPHA
+    bound = optimize.brentq(lambda z: _crossing(z, first, last) - ALPHA, stats.norm.isf(ALPHA / 2), 5.0, xtol=1e-5)
+    return float(2 * stats.norm.sf(bound))
+
+
+def _crossing(z: float, first: int, last: int) -> float:
+    """The probability that |S_n| / sqrt(n) exceeds z at some look, for a random walk S with standard normal steps."""
+    x = np.linspace(-z, z, POINTS) * math.sqrt(first)
+    density = stats.norm.pdf(x, scale=math.sqrt(first))
+    for n in range(first + 1, last + 1):
+        following = np.linspace(-z, z, POINTS) * math.sqrt(n)
+        density = integrate.trapezoid(stats.norm.pdf(following[:, None] - x) * density, x, axis=1)
+        x = following
+    return 1 - float(integrate.trapezoid(density, x))

@@ -23,10 +23,8 @@ RUN_FILE = "model.safetensors"
 class Start:
     """The source of the initial weights of a run.
 
-    Attributes:
-        path: The file or folder.
-        partial: Whether a part of the tensors was enough.
-        taken: The tensors, such as "18 of 20 tensors; left as initialized: head.weight, head.bias".
+    `partial`: a part of the tensors was enough. `taken` is such as "18 of 20 tensors; left as initialized: head.weight,
+    head.bias".
     """
 
     path: str
@@ -37,17 +35,10 @@ class Start:
 def start_from(model: Model, path: str | Path, partial: bool = False) -> tuple[Model, Start]:
     """The model with the weights of a file, and which of its tensors the file had.
 
-    Args:
-        model: The model.
-        path: A file (`.safetensors`, or any file that `torch.save(module.state_dict(), FILE)` wrote), or a run's folder.
-        partial: Take the tensors that fit by name and shape, and leave all others as initialized. A layer with a tensor of
-            another shape is left as a whole.
-
-    Returns:
-        A model with these initial values, and what was taken from where.
-
-    Raises:
-        UnalikeError: The file cannot be read, does not fit the model (unless `partial`), or has no tensor that fits.
+    `path` is a file (`.safetensors`, or any that `torch.save(module.state_dict(), FILE)` wrote), or a run's folder. `partial`
+    takes the tensors that fit by name and shape and leaves all others as initialized; a layer with a tensor of another shape is
+    left as a whole. Also returns what was taken from where. Raises `UnalikeError` for a file that cannot be read, does not fit
+    the model (unless `partial`), or has no tensor that fits.
     """
     stored, initial = read_state_dict(path), model.state_dict(model.params | model.buffers)
     other = [n for n, t in stored.items() if n in initial and not _fits(t, initial[n])]

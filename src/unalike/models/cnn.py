@@ -25,11 +25,7 @@ class CNN(nn.Module):
 
     Source: the code of FedLWS.
 
-    Shapes:
-        input: float32 [B, channels, height, width].
-
-    Raises:
-        UnalikeError: The samples are not images, or are too small for the convolutions.
+    Raises `UnalikeError` for samples that are no images, or too small for the convolutions.
     """
 
     def __init__(

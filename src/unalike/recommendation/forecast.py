@@ -32,11 +32,6 @@ class Forecaster:
     their large gains do not move it, as they would move the mean.
 
     Source: Meinshausen 2006, Quantile Regression Forests.
-
-    Attributes:
-        runs: The stored runs.
-        objective: The score, such as "accuracy".
-        methods: The methods to forecast.
     """
 
     runs: StoredRuns

@@ -115,21 +115,7 @@ def recommend_for_population(
 ) -> Recommendation:
     """Recommend methods for clients that are in memory; see `recommend`.
 
-    Args:
-        population: The clients.
-        name: The data and its partition, for the title.
-        conditions: The conditions of training.
-        candidates: As for `recommend`.
-        objective: As for `recommend`.
-        metric: As for `recommend`.
-        seed: Seed of the diagnosis.
-        command: The command that repeats the recommendation.
-
-    Returns:
-        The recommendation.
-
-    Raises:
-        UnalikeError: As for `recommend`.
+    `name` is the data and its partition, for the title, `command` the one that repeats the recommendation.
     """
     for what, value, choices in (
         ("candidates", candidates, judgement.CANDIDATES),

@@ -75,14 +75,7 @@ def regrets(runs: StoredRuns, objective: str, methods: tuple[str, ...], by: str)
     All tasks with the same value of column `by` are held out at a time; policies learn from the others. The best method is known
     after the fact, from the same seeds, so that even a perfect forecast has some regret.
 
-    Args:
-        runs: The stored runs.
-        objective: The score.
-        methods: The methods to choose from.
-        by: "data" or "kind".
-
-    Returns:
-        Tasks (rows) by policies (columns).
+    `by` is "data" or "kind". Returns tasks (rows) by policies (columns).
     """
     scores, groups = runs.scores(objective)[list(methods)], runs.tasks[by].to_numpy()
     values = scores.to_numpy()
@@ -99,13 +92,8 @@ def regrets(runs: StoredRuns, objective: str, methods: tuple[str, ...], by: str)
 def means(regret: pd.DataFrame, groups: np.ndarray, versus: str | None = None) -> pd.DataFrame:
     """The mean of each policy's regret, and its 95 % interval over groups of tasks drawn with replacement.
 
-    Args:
-        regret: Tasks by policies.
-        groups: The group of each task, such as its data set.
-        versus: A policy whose regret is subtracted task by task.
-
-    Returns:
-        One row per policy: `mean low high`.
+    `groups` is the group of each task, such as its data set; `versus` a policy whose regret is subtracted task by task. Returns
+    one row per policy: `mean low high`.
     """
     values = regret if versus is None else regret.sub(regret[versus], axis=0)
     kinds = list(dict.fromkeys(groups))

@@ -82,13 +82,7 @@ class StoredRuns:
 def collect(tasks: Iterable[StoredTask], path: Path = FILE, jobs: int = 1) -> Iterator[str]:
     """Run the tasks that a file of runs lacks, and write the file after each. Call it again to continue after an interruption.
 
-    Args:
-        tasks: The tasks.
-        path: The file of runs.
-        jobs: The number of processes.
-
-    Yields:
-        The name of each task as it ends.
+    Yields the name of each task as it ends.
     """
     import pandas as pd
 

@@ -32,13 +32,7 @@ TITLES: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Conditions:
-    """The conditions of training.
-
-    Attributes:
-        participation: The share of clients in a round.
-        work: The local training.
-        model: The model.
-    """
+    """The conditions of training. `participation` is the share of clients in a round."""
 
     participation: float
     work: Work

@@ -22,10 +22,7 @@ def nothing_learned(scored: pd.DataFrame, metric: Metric, classes: int | None) -
     A constant prediction has a balanced accuracy of 1 / classes whatever the labels, an area under the ROC curve of one half, and
     an R2 of 0 at best.
 
-    Args:
-        scored: the rows of a summary under one protocol.
-        metric: the metric that decides.
-        classes: the number of classes; None for regression.
+    `scored` are the rows of a summary under one protocol; `classes` is None for regression.
     """
     chance, measure, constant = _chance(metric, classes)
     own = scored[scored["role"].isin([BASELINE, CANDIDATE])]
@@ -54,12 +51,7 @@ def _chance(metric: Metric, classes: int | None) -> tuple[float, str, str]:
 def cautions(rounds: pd.DataFrame, scored: pd.DataFrame, columns: Columns, rules: Rules, protocol: str) -> list[str]:
     """Sentences about losses that exploded, and about an upper reference below the baseline.
 
-    Args:
-        rounds: the rounds of all methods, as for a report.
-        scored: the rows of the summary under the protocol.
-        columns: the meaning of the columns.
-        rules: the rules of the comparison.
-        protocol: the protocol that decides.
+    `scored` are the rows of the summary under the protocol that decides.
     """
     found, metric, loss = [], columns.metric, columns.get(protocol, "loss")
     for method, own in rounds.groupby("method", sort=False) if loss is not None and loss.name in rounds else ():

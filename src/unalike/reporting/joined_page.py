@@ -34,13 +34,9 @@ class Pooled:
 class JoinedContent:
     """The content of the page.
 
-    Attributes:
-        title: headline of the page.
-        parts: (name, content) of each comparison.
-        letters: the letters of the folders.
-        differences: (setting, its value in each folder).
-        obstacles: sentences that say why results are not pooled.
-        pooled: the scores that methods are ranked over; None if there are too few.
+    `parts` are (name, content) of each comparison, `letters` those of the folders, `differences` (setting, its value in each
+    folder). `obstacles` say why results are not pooled; `pooled` are the scores that methods are ranked over, None if there are
+    too few.
     """
 
     title: str

@@ -24,9 +24,8 @@ pages = Registry("page", home=[f"unalike.{kind}.page" for kind in ("diagnosis", 
 class Page:
     """The page of a kind of result.
 
-    Attributes:
-        render: makes the HTML document; the same result gives the same text.
-        panels: makes the panels by kind of figure; None where there is nothing to draw.
+    `render` makes the HTML document (the same result gives the same text), `panels` the panels by kind of figure; None where
+    there is nothing to draw.
     """
 
     render: Callable[[Any], str]
@@ -43,16 +42,7 @@ class Result(Protocol):
 def save(kind: str, result: Result, folder: str | Path) -> Path:
     """Write the page of a result as `<kind>.html` and its numbers as `<kind>.json`.
 
-    Args:
-        kind: the kind of result, such as "diagnosis".
-        result: the result.
-        folder: the folder; it is made if it does not exist.
-
-    Returns:
-        The path of the page.
-
-    Raises:
-        UnalikeError: the folder cannot be written.
+    The folder is made if it does not exist. Returns the path of the page. Raises `UnalikeError` if it cannot be written.
     """
     target = Path(folder)
     with writing(target):
@@ -64,8 +54,7 @@ def save(kind: str, result: Result, folder: str | Path) -> Path:
 def plot(kind: str, result: Result, figure: str, remedy: str) -> go.Figure:
     """Draw one of the figures of a result's page, for a notebook.
 
-    Raises:
-        UnalikeError: the page has no such figure, or nothing to draw for it; `remedy` says what to do then.
+    Raises `UnalikeError` without such a figure, or with nothing to draw for it; `remedy` says what to do then.
     """
     panels = _page(kind).panels(result)
     if figure not in panels:

@@ -21,16 +21,8 @@ Looks = Mapping[str, Look]
 def save(contents: Sequence[tuple[str, ReportContent]], ranks: Ranks | None, folder: Path) -> Path:
     """Write every figure of every comparison, and the ranks over them, as SVG and PDF.
 
-    Args:
-        contents: (name, content) of each comparison.
-        ranks: ranks over the comparisons; None if there are none.
-        folder: the folder to write to; it is made if it does not exist.
-
-    Returns:
-        The folder.
-
-    Raises:
-        UnalikeError: if the figures cannot be written.
+    The folder is made if it does not exist; `ranks` is None if there are none. Raises `UnalikeError` if the figures cannot be
+    written.
     """
     shared = looks(list(dict.fromkeys(label for _, content in contents for label in content.labels)))
     try:

@@ -23,14 +23,9 @@ def nothing() -> None:
 class RoundUpdates:
     """The updates of a round's cohort, and what it cost to get them.
 
-    Args:
-        groups: group -> its usable updates; groups without a client in the cohort are left out.
-        seconds: time that broadcast and training took.
-        bytes_down: bytes sent to clients.
-        bytes_up: bytes sent by clients.
-        faults: client -> what went wrong with it before it had an update to look at.
-        local: client -> evaluation of its model after local training, where clients evaluate that themselves.
-        complete: called when the updates have been aggregated: frees what held them.
+    `groups` leaves out groups without a client in the cohort; `faults` say what went wrong with a client before it had an
+    update to look at; `local` are evaluations of the models after local training, where clients evaluate these themselves.
+    `complete` is called when the updates have been aggregated, and frees what held them.
     """
 
     groups: Mapping[str, GroupUpdates]
@@ -45,9 +40,8 @@ class RoundUpdates:
 class Replies(NamedTuple):
     """The result of an exchange with the clients.
 
-    Args:
-        metrics: the metrics of the current models, and one row per client; None where they were not evaluated.
-        updates: the updates of the clients that trained; None where none did.
+    `metrics` of the current models and one row per client, None where they were not evaluated; `updates` of the clients that
+    trained, None where none did.
     """
 
     metrics: tuple[Row, list[Row]] | None = None

@@ -43,19 +43,9 @@ def export_model(
 ) -> Path:
     """Write a model, the encoding of its samples and an example of its use into a folder.
 
-    Args:
-        folder: the folder, which is made if it is missing; files of an earlier export are replaced.
-        predict: the model: samples [n, ...] -> logits.
-        config: the configuration of the run.
-        encoding: the encoding of tables; None for other samples.
-        client: the client whose model it is; None for the shared model.
-
-    Returns:
-        The folder.
-
-    Raises:
-        UnalikeError: torch.export cannot follow the model, as where its `forward` asks for values in Python, or the exported model
-            predicts something else.
+    `predict` is the model, samples [n, ...] -> logits, `client` the client whose model it is. The folder is made if it is
+    missing; files of an earlier export are replaced. Raises `UnalikeError` where torch.export cannot follow the model, as where
+    its `forward` asks for values in Python, or the exported model predicts something else.
     """
     path, data = Path(folder), config["data"]
     task, classes, like = find_task(data["task"]), data.get("classes"), _example(predict, data["input_shape"])

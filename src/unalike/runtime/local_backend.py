@@ -52,11 +52,7 @@ class LocalBackend:
 class LocalStage:
     """Trains the clients of a stage in this process (a `StageBackend`).
 
-    Args:
-        run_config: the run.
-        stage: the stage of the plan.
-        index: its number among the steps of the plan.
-        folder: keeps the clients' states of the run; None: memory does.
+    `folder` keeps the clients' states of the run; None: memory does.
     """
 
     trains_ahead = False

@@ -31,17 +31,10 @@ class Diverged(UnalikeError):
 class GroupUpdates(NamedTuple):
     """The usable client updates of a round in one group: each by itself, or added up already.
 
-    Args:
-        ids: the clients that were asked.
-        population: clients of the group that can take part at all.
-        refused: client -> why its update is unusable.
-        sent: bytes of one update.
-        cohort: the updates, or with `read` their numbers alone; None where they are added up.
-        read: gives a client's update along a leading [1].
-        keep: whether the updates are looked at after the round.
-        sums: the weighted sums of the updates.
-        weights: what they were weighted with.
-        again: trains these clients once more, with the same updates.
+    `ids` were asked; `population` clients of the group can take part at all; `refused` says why an update is unusable; `sent`
+    are the bytes of one. `cohort` has the updates, or with `read`, which gives a client's update along a leading [1], their
+    numbers alone; None where they are added up: then `sums` are the weighted sums, and `weights` what they were weighted with.
+    `keep`: the updates are looked at after the round. `again` trains these clients once more, with the same updates.
     """
 
     ids: Sequence[int]
@@ -59,13 +52,8 @@ class GroupUpdates(NamedTuple):
 class ModelGroup:
     """A group of clients that share one model.
 
-    Args:
-        stage: the stage of the plan.
-        settings: those of the stage, for this group.
-        source: the samples that the group's clients train on.
-        client_states: what the method's parts keep of each client between rounds.
-        transform: changes training batches.
-        start: the server state that the group goes on from.
+    `source` has the samples that its clients train on, `client_states` what the method's parts keep of each client between
+    rounds; `start` is the server state that the group goes on from.
     """
 
     executor: Executor

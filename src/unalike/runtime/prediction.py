@@ -69,15 +69,9 @@ def new_samples(
 ) -> NewSamples:
     """The samples to predict.
 
-    Args:
-        data: a table (a DataFrame, or a file) that needs no target, a name or file of a data set, a `Dataset`, or an array.
-        encoding: the encoding of the run's table; None if its data was no table.
-        shape: the shape of a sample.
-        keep: columns of the table that go along, such as an id.
-        data_dir: the folder of data files.
-
-    Raises:
-        UnalikeError: a table lacks columns, or the run had none; samples have another shape.
+    The arguments are those of `Run.predict`, with the encoding of the run's table (None if its data was no table) and the shape
+    of a sample. Raises `UnalikeError` for a table that lacks columns, or where the run had none, and for samples of another
+    shape.
     """
     keep = [keep] if isinstance(keep, str) else list(keep)
     if hasattr(data, "iloc"):

@@ -64,21 +64,7 @@ def check_inputs(
 ) -> RunOptions:
     """Check everything that needs no data, so that a mistake is reported before data is read.
 
-    Args:
-        specs: the methods.
-        model: the model.
-        start: the file or folder of initial weights.
-        start_partial: whether a part of them is enough.
-        work: the local training.
-        has_test: whether the server has test samples, or gets some.
-        record: what to record.
-        options: the fields of `RunOptions`.
-
-    Returns:
-        The options.
-
-    Raises:
-        UnalikeError: something in it is unknown or out of range.
+    `has_test`: the server has test samples, or gets some. Raises `UnalikeError` for anything unknown or out of range.
     """
     try:
         chosen = RunOptions(**options)

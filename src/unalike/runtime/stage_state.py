@@ -32,17 +32,10 @@ Choose = Callable[["StageState", int], str]
 class RoundResult:
     """The outcome of a round, filled in by the backend and the round loop.
 
-    Args:
-        before: the states that the round began with, by group.
-        cohorts: by group, the clients with accepted updates; with the updates themselves only if the backend keeps them.
-        trained: these clients, of all groups.
-        train_loss: their mean task loss over all steps, weighted by training samples.
-        refused: client -> why its update was refused, where that is still to be recorded as an event.
-        faults: client -> what went wrong with it, as the table of clients shows it.
-        seconds: time that training and aggregation took.
-        bytes_down: bytes sent to clients.
-        bytes_up: bytes sent by clients.
-        local: client -> evaluation of its model after local training, where clients evaluate that themselves.
+    `before` are the states that the round began with, `cohorts` the clients with accepted updates, both by group; `trained` are
+    these clients of all groups, `train_loss` their mean task loss over all steps, weighted by training samples. `refused` says
+    why an update was refused, where that is still to be recorded as an event, `faults` what went wrong with a client, as the
+    table of clients shows it. `seconds` of training and aggregation; `local` as in `RoundUpdates`.
     """
 
     before: dict[str, ServerState] = field(default_factory=dict)
@@ -70,12 +63,8 @@ class RoundResult:
 class StageState:
     """The groups of a stage in progress.
 
-    Args:
-        run_config: the run; a stage may bring another model.
-        stage: the stage of the plan.
-        index: its number among the steps of the plan.
-        make_group: makes its groups.
-        choose: asks a client for its choice when it is first needed; None: all of them were asked at once.
+    A stage may bring another model than the run's. `make_group` makes its groups; `choose` asks a client for its choice when it
+    is first needed; None: all of them were asked at once.
     """
 
     def __init__(

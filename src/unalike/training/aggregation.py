@@ -44,12 +44,7 @@ class UpdateSink(Protocol):
 
 
 class BufferedUpdates(NamedTuple):
-    """Client updates that have arrived.
-
-    Attributes:
-        ids: The K clients.
-        stacked: Their updates, every tensor [K, ...].
-    """
+    """Client updates that have arrived. `stacked` has every tensor of the K clients `ids` along a leading [K]."""
 
     ids: list[int]
     stacked: ClientUpdate
@@ -107,10 +102,7 @@ class UpdateBuffer:
 class SumWeights:
     """Factors of the clients' updates and buffers in the sums of a linear method.
 
-    Attributes:
-        ids: The K clients.
-        weights: Final weights, the factors of their buffers, [K].
-        coefficients: Factors of their updates, [K].
+    Of K clients: `weights` [K] are the factors of their buffers, `coefficients` [K] those of their updates.
     """
 
     ids: tuple[int, ...]

@@ -80,16 +80,7 @@ def train(task: ClientTask, stacked: bool = False) -> tuple[ClientUpdate, PartTr
 
 
 def run_phases(task: ClientTask, phases: Sequence[Phase], make_trainer: TrainerFactory) -> TrainedClient:
-    """Local training, phase by phase.
-
-    Args:
-        task: the inputs of a client that has begun, or of stacked clients.
-        phases: the phases to train.
-        make_trainer: makes the trainer of each phase.
-
-    Returns:
-        The client after the last phase.
-    """
+    """Local training, phase by phase."""
     training = LocalTraining(task)
     for number, (phase, batches) in enumerate(zip(phases, task.data.batches, strict=True)):
         work, before = training.start(phase)

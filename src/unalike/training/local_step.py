@@ -34,11 +34,8 @@ TrainerFactory = Callable[..., "LocalTrainer"]
 class StepState:
     """Everything that a step changes.
 
-    Args:
-        variables: the parameters that the solver trains, by model (`MODEL`, or the name of a part).
-        state: the solver's state, by model.
-        buffers: the shared model's buffers.
-        own: the buffers of the parts' models, by part.
+    `variables` are the parameters that the solver trains and `state` is its state, by model (`MODEL`, or the name of a part);
+    `buffers` are the shared model's, `own` those of the parts' models.
     """
 
     variables: PartTrees
@@ -50,11 +47,8 @@ class StepState:
 class StepSums(NamedTuple):
     """Sums over the steps of a phase.
 
-    Args:
-        loss: the task's losses of all samples.
-        rows: samples.
-        steps: steps with at least one sample.
-        gained: what the steps added to the model's parameters; None where the `StepState` holds the new parameters.
+    Of the task's losses, of samples, and of steps with at least one sample; `gained` was added to the model's parameters, None
+    where the `StepState` holds the new parameters.
     """
 
     loss: Tensor | float = 0.0

@@ -25,13 +25,8 @@ from unalike.tuning.trial_runner import in_one_process, threads_of
 class FreshComparison:
     """A comparison that is to be run.
 
-    Attributes:
-        methods: label -> method.
-        works: label -> its local training.
-        clients: the clients, tested on samples that no trial saw.
-        seeds: the seeds.
-        settings: the other arguments of `prepare_experiment`.
-        command: the command that the report shows.
+    The clients are tested on samples that no trial saw; `settings` are the other arguments of `prepare_experiment`, `command`
+    the one that the report shows.
     """
 
     methods: Mapping[str, object]

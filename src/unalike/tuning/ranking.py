@@ -57,12 +57,8 @@ def ranking(
 ) -> list[Ranked]:
     """The methods, best after tuning first, then the references, which have no rank.
 
-    Args:
-        before: score by (method, seed) with the values as given.
-        after: the same with the chosen values.
-        methods: labels of all methods.
-        references: labels of those that are no candidates.
-        sign: +1 if more is better, -1 if less is.
+    `before` and `after` are scores by (method, seed) with the values as given and as chosen; `sign` is +1 if more is better, -1
+    if less is.
     """
     scores = [{name: _of_method(table, name) for name in methods} for table in (before, after)]
     ranks = [_ranks({n: own for n, own in table.items() if n not in references}, sign) for table in scores]

@@ -36,12 +36,8 @@ def require_optuna() -> None:
 def next_values(spaces: Spaces, done: Sequence[Trial], number: int, sign: int, seed: int) -> Values:
     """The values of trial `number`.
 
-    Args:
-        spaces: hyperparameter -> search space.
-        done: the trials of the same method that have ended.
-        number: the number of the trial.
-        sign: +1 if a higher score is better, -1 if a lower one is.
-        seed: the seed of the tuning.
+    `spaces`: hyperparameter -> search space. `done` are the trials of the same method that have ended. `sign` is +1 if a higher
+    score is better, -1 if a lower one is.
     """
     study = _study(spaces, done, sign, seed, number)
     return dict(study.ask({name: _distribution(space) for name, space in spaces.items()}).params)

@@ -53,13 +53,8 @@ class _Watch:
 class TrialRunner:
     """The common inputs of all trials of a tuning.
 
-    Attributes:
-        methods: label -> method with its local training, as they were given.
-        clients: the clients with their validation samples in the place of test samples, so that no trial can see a test sample.
-        objective: the score that is tuned.
-        seed: the seed of all trials: the same initial weights, cohorts and batches for all.
-        training: the other arguments of `prepare_run`.
-        prune: whether trials are stopped early.
+    The clients have their validation samples in the place of test samples, so that no trial can see a test sample. `seed` is
+    that of all trials: the same initial weights, cohorts and batches. `training` are the other arguments of `prepare_run`.
     """
 
     methods: Mapping[str, Tunable]

@@ -63,16 +63,8 @@ class _Progress:
 def run_trials(runner: TrialRunner, budget: TrialBudget, folder: Path | None, jobs: int, on_trial: OnTrial) -> Trials:
     """Run the trials that the folder does not hold yet.
 
-    Args:
-        runner: the methods and everything that their trials share.
-        budget: what each method may spend.
-        folder: keeps one file per trial; None keeps none.
-        jobs: the number of processes; with 1 the trials run in this one, one after another, and the same seed gives the same
-            trials.
-        on_trial: called as trials end.
-
-    Returns:
-        The trials of each method.
+    `budget` is what each method may spend; `folder` keeps one file per trial. With jobs = 1 the trials run in this process, one
+    after another, and the same seed gives the same trials. `on_trial` is called as trials end.
     """
     folders = {} if folder is None else {label: _folder_of(folder, runner, label) for label in runner.methods}
     progress = _Progress(budget, {label: _stored(folders.get(label), budget) for label in runner.methods})

@@ -22,17 +22,8 @@ def in_processes(work: Callable[[Item], Result], items: Iterable[Item], jobs: in
 
     See `process_pool` for errors and the end of this process.
 
-    Args:
-        work: A function that can be sent to a process, such as one of a module or a `functools.partial` of it.
-        items: The items.
-        jobs: The number of processes.
-        threads: The number of PyTorch's threads in each of them.
-
-    Yields:
-        The results, in the order in which they end.
-
-    Raises:
-        Exception: The first exception that `work` raised.
+    `work` can be sent to a process, such as a function of a module or a `functools.partial` of it; each process has `threads`
+    of PyTorch. The first exception of `work` is raised here.
     """
     with process_pool(jobs, threads) as pool:
         for done in as_completed([pool.submit(work, item) for item in items]):

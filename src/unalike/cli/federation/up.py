@@ -68,7 +68,7 @@ def command(
         return
     from unalike.data.partitioning.partition import partition as divide
     from unalike.data.partitioning.partition import usual_partition
-    from unalike.federation.operations.local_federation import locally
+    from unalike.federation.operations.run_coordinator import locally
 
     loaded = replace(source, **held_out).load(terms["protocol"])
     spec = partition or usual_partition(loaded.dataset, "dirichlet(alpha=0.5, min_size=2)")

@@ -16,7 +16,7 @@ from unalike.data.client_data import ClientData
 from unalike.data.dataset import Dataset
 from unalike.data.heterogeneity import label_counts
 from unalike.data.partitioning.apply_plan import apply_plan
-from unalike.data.partitioning.hold_out import test_apart
+from unalike.data.partitioning.hold_out import draw_tests, test_apart
 from unalike.data.partitioning.partition import (
     check_scheme,
     divided_already,
@@ -25,7 +25,6 @@ from unalike.data.partitioning.partition import (
     share_asked,
     usual_partition,
 )
-from unalike.data.partitioning.splitting import draw_tests
 from unalike.data.population import Population
 from unalike.data.ragged import Ragged
 from unalike.data.sources.load import load
@@ -37,10 +36,8 @@ Clients = Population | Sequence[ClientData]
 class GivenClients:
     """Clients for any seed, and the server's test samples.
 
-    Args:
-        of: seed -> the clients: a partition of the data for each seed, or always the same clients.
-        test: (x, y); None if the server has none.
-        scheme: the partition; None for clients that were given.
+    `of`: seed -> the clients, a partition of the data for each seed or always the same ones. `test` is None if the server has
+    none, `scheme` (the partition) for clients that were given.
     """
 
     of: Callable[[int], Population]
@@ -57,18 +54,8 @@ class GivenClients:
 class ClientsRequest:
     """The arguments of `ua.run` and `ua.compare` that name the clients; nothing is read before `read`.
 
-    Args:
-        clients: the clients, or with `data` their number.
-        data: a data set or its name.
-        data_dir: the folder of data files.
-        partition: the partition of `data`; None: by its groups, or the usual one.
-        split: the training share of each client's samples; None: the usual one. Clients that are given keep their test samples
-            unless `split` or `folds` is.
-        val: the share of each client's training samples for validation.
-        test: the server's test samples.
-        tests_of: a seed whose division says which samples of `data` test, under whatever seed they are divided. None: each
-            division draws its own.
-        folds: the number of folds of cross-validation, instead of `split`.
+    `tests_of` is a seed whose division says which samples of `data` test, under whatever seed they are divided; None: each
+    division draws its own.
     """
 
     clients: Clients | int | None = None
@@ -99,16 +86,9 @@ class ClientsRequest:
     def read(self, needs_test: bool, compared: bool = False) -> GivenClients:
         """Read the data, if it is to be read.
 
-        Args:
-            needs_test: Whether the server evaluates: without `test` it then gets the published test set of `data`.
-            compared: Whether methods are to be compared, which takes test samples: clients that are given without any draw
-                theirs under each seed.
-
-        Returns:
-            The clients and the server's test samples.
-
-        Raises:
-            UnalikeError: There are neither clients nor data, or both, or the data cannot be read.
+        `needs_test`: the server evaluates, on the published test set of `data` unless `test` is given. `compared`: methods are
+        to be compared, so clients that are given without test samples draw theirs under each seed. Raises `UnalikeError` if
+        there are neither clients nor data, or both, and for data that cannot be read.
         """
         if self.data is None:
             return self._given(compared and not needs_test)
@@ -156,14 +136,6 @@ def tested_as(drawn: Population, other: Population, dataset: Dataset) -> Populat
 
     Each client tests on those of its samples that are test samples there, and trains on its other samples. So no sample that
     `other` trains or validates on is tested on. A client may be left without test samples.
-
-    Args:
-        drawn: A partition of `dataset`.
-        other: Another partition of `dataset`, for instance the one that hyperparameters were chosen on.
-        dataset: The data set.
-
-    Returns:
-        The clients of `drawn`, with other roles of their samples.
     """
     plan, tests = drawn.plan, other.plan
     if drawn is other or plan is None or tests is None:

@@ -1,6 +1,8 @@
-"""Samples that are held out for the server before the data is divided among clients."""
+"""Samples that are held out: tests within each client, and the server's, before the data is divided among clients."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -12,6 +14,51 @@ from unalike.data.array_checks import Pair
 from unalike.data.dataset import Dataset
 
 
+def draw_tests(
+    owned: Sequence[np.ndarray],
+    labels: np.ndarray,
+    units: np.ndarray,
+    seed: int,
+    split: float,
+    folds: int | None = None,
+    min_test: int = 0,
+) -> list[np.ndarray]:
+    """Draw the test samples of each client.
+
+    A client's units are put in order of their outcome (the mean of their labels), at random among equal outcomes, and are drawn at
+    equal distances from a random start (systematic sampling). So every class, and every range of a numeric outcome, has its share
+    of test samples up to one, and each unit tests with the same probability, even the only one with its outcome. Of n units
+    floor(split n), at least 1, train. A unit with samples of several clients is on the side that the first of them draws.
+
+    With `folds` = k the seeds are those of repeated k-fold cross-validation: seed s tests fold s mod k of repetition
+    floor(s / k), so that k seeds in a row test every sample once.
+
+    Returns for each client whether each of its samples tests, [n_k]. `labels` and `units` are [N]: classes, binary labels or
+    numbers, and the number of each sample's unit, such as a patient. `split` is the training share of each client's units,
+    `min_test` the smallest number of units that test.
+    """
+    tests = np.zeros(units.max(initial=-1) + 1, bool)
+    drawn = np.zeros_like(tests)
+    found = []
+    for k, rows in enumerate(owned):
+        own, place = np.unique(units[rows], return_inverse=True)
+        outcome = np.bincount(place, labels[rows].astype(float)) / np.bincount(place)
+        free = ~drawn[own]
+        rng = generator(seed, "stratified", k) if folds is None else generator(seed // folds, "folds", k)
+        ordered = own[free][np.lexsort((rng.random(free.sum()), outcome[free]))]
+        n = len(ordered)
+        if folds is None:
+            # 0.29 * 100 is 28.999...: the small term keeps floor from losing a sample to rounding.
+            size = n - min(max(int(split * n + 1e-9), 1), max(n - min_test, 0))
+            chosen = ((np.arange(size) + rng.random()) * n / max(size, 1)).astype(int)
+        else:
+            chosen = np.flatnonzero((np.arange(n) + rng.integers(folds)) % folds == seed % folds)
+            chosen = chosen if n > 1 else chosen[:0]
+        tests[ordered[chosen]], drawn[own] = True, True
+        found.append(tests[units[rows]])
+    return found
+
+
 def hold_out(data: Dataset, share: float, seed: int = 0, imbalance: float = 1.0) -> tuple[Dataset, Pair]:
     """Hold out a share of the test samples as proxy data for methods that learn on the server.
 
@@ -19,19 +66,9 @@ def hold_out(data: Dataset, share: float, seed: int = 0, imbalance: float = 1.0)
     the held-out samples have the same number of each class, n = round(share * tests / classes), at least one; for regression they
     are drawn at random. If there are no test samples, training samples are taken. Li et al. 2023 (FedLAW) hold out 2 %.
 
-    Args:
-        data: The data set.
-        share: The share of the test samples to hold out.
-        seed: The seed of the draw.
-        imbalance: Ratio of the largest to the smallest class among the held-out samples: class c of C gets
-            round(n * imbalance ** (-c / (C - 1))) of them, at least one (a long tail as of Cui et al. 2019).
-
-    Returns:
-        The data set without the held-out samples, and the held-out (x, y).
-
-    Raises:
-        UnalikeError: The share is not between 0 and 1, a class has too few samples, or `imbalance` is below 1 or given for
-            regression.
+    With `imbalance` r, class c of C gets round(n r ** (-c / (C - 1))) samples, at least one (a long tail as of Cui et al.
+    2019). Returns the data set without the held-out samples, and these. Raises `UnalikeError` for a share that is not between 0
+    and 1, a class with too few samples, and `imbalance` below 1 or for regression.
     """
     check_kinds(hold_out, {"share": share, "seed": seed, "imbalance": imbalance})
     if not 0 < share < 1:

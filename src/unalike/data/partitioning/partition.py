@@ -19,8 +19,8 @@ from unalike.data.heterogeneity import label_counts
 from unalike.data.partition_plan import PartitionPlan
 from unalike.data.partitioning import feature_skew
 from unalike.data.partitioning.apply_plan import apply_plan
+from unalike.data.partitioning.hold_out import draw_tests
 from unalike.data.partitioning.scheme import Division, registry
-from unalike.data.partitioning.splitting import draw_tests
 from unalike.data.population import Population
 from unalike.data.ragged import Ragged
 

@@ -75,8 +75,7 @@ def bubbles(
 def sample_images(population: Population, columns: int = 5, title: str = "") -> Figure:
     """Draw the first training images of at most ten clients, one row per client, to show feature skew.
 
-    Raises:
-        UnalikeError: The samples are not images.
+    Raises `UnalikeError` for samples that are not images.
     """
     if population.x.dim() != 4:
         raise UnalikeError(f"found samples of shape {population.input_shape}, expected images; use `bubbles` instead")

@@ -42,15 +42,7 @@ def write_partition(plan: PartitionPlan, folder: Path | str) -> Path:
     Numbers count through the training and then the test samples of the data set; in a plan with `merge=False` through its
     training samples. `partition(data, "index_files(path='folder')")` reads them.
 
-    Args:
-        plan: The partition.
-        folder: A new or empty folder.
-
-    Returns:
-        The folder.
-
-    Raises:
-        UnalikeError: The folder is not empty, or a client's name is too long for a folder.
+    Raises `UnalikeError` for a folder that is not empty, and a client's name that is too long for a folder.
     """
     root = _new_folder(folder)
     for client in map(ClientIndices, plan.names, plan.train, plan.test, plan.val):
@@ -63,15 +55,7 @@ def write_partition(plan: PartitionPlan, folder: Path | str) -> Path:
 def write_clients(population: Population, folder: Path | str) -> Path:
     """Write the clients' samples: one folder per client with `train.npz`, `test.npz`, `val.npz`, each with `x` and `y`.
 
-    Args:
-        population: The clients. A split that a client lacks is not written.
-        folder: A new or empty folder.
-
-    Returns:
-        The folder.
-
-    Raises:
-        UnalikeError: The folder is not empty, or a client's name is too long for a folder.
+    A split that a client lacks is not written. Errors are those of `write_partition`.
     """
     root = _new_folder(folder)
     for client in population:
@@ -84,8 +68,7 @@ def write_clients(population: Population, folder: Path | str) -> Path:
 def read_indices(path: Path | str, samples: int) -> list[ClientIndices]:
     """Read the clients of a folder or JSON file; those of a folder are sorted by name, digits by their value.
 
-    Raises:
-        UnalikeError: There are no index files at the path, a number is outside 0..samples-1, or a client has one twice.
+    Raises `UnalikeError` without index files at the path, for a number outside 0..samples-1, and one that a client has twice.
     """
     source = Path(path)
     if not source.exists():

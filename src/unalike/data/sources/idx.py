@@ -50,8 +50,7 @@ def parts(path: Path, prefix: str) -> tuple[Arrays, Arrays | None]:
 def read_array(path: Path) -> np.ndarray:
     """Read the array in one IDX file.
 
-    Raises:
-        UnalikeError: The magic number is not 0, 0, kind, dimensions, or the file is not as long as its header says.
+    Raises `UnalikeError` unless the magic number is 0, 0, kind, dimensions, and the file as long as its header says.
     """
     data = content(path)
     if len(data) < 4 or data[:2] != b"\0\0" or data[2] not in KINDS or len(data) < 4 + 4 * data[3]:

@@ -38,14 +38,9 @@ def heart_disease() -> Dataset:
 class NaturalTable:
     """A table whose rows have owners: what its columns mean, and which file it is.
 
-    Attributes:
-        summary: one line about the rows, the clients and what is predicted.
-        target: the column to predict.
-        group: the column with the owners.
-        source: where the rows are from, and their licence.
-        sha256: of the CSV file, decompressed.
-        positive: the class of two that counts as positive; None for other targets.
-        amount: what one unit of a target that is an amount is worth, such as 1000; None for classes.
+    `target` is the column to predict, `positive` its positive class of two, `amount` what a unit of it is worth if it is an
+    amount, such as 1000. `group` is the column with the owners, `source` says where the rows are from and their licence,
+    `sha256` is that of the CSV file, decompressed.
     """
 
     summary: str

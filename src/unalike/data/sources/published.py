@@ -114,8 +114,7 @@ def find(
 ) -> Dataset:
     """Read `name.npz` in `data_dir`, else with `reader` the first of the folders `places` there, else call `hub(**fetch)`.
 
-    Raises:
-        UnalikeError: None of these is there. The message says which files to `put` where, and how to have them fetched.
+    Raises `UnalikeError`, which says which files to `put` where and how to have them fetched, if none is there.
     """
     if data_dir is not None:
         archive = data_dir / f"{name}.npz"

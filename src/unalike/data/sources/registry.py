@@ -60,8 +60,7 @@ def layout(folder: Path) -> str | None:
 def read(path: Path, encoding: Encoding | None = None, **options: Any) -> Dataset:
     """Read a file by its ending, or a folder by its layout; `encoding` is passed to readers of tables.
 
-    Raises:
-        UnalikeError: No reader fits.
+    Raises `UnalikeError` if no reader fits.
     """
     if path.is_dir():
         pattern = layout(path)

@@ -199,8 +199,7 @@ for name in OPEN:
 def opened(path: Path, encoding: Encoding | None = None) -> pd.DataFrame:
     """Read the columns of a table; if the file stores no types, categories of the `encoding` are read as texts.
 
-    Raises:
-        UnalikeError: The file cannot be read.
+    Raises `UnalikeError` for a file that cannot be read.
     """
     texts = [category.name for category in encoding.categories if not category.truth] if encoding else []
     with reading(path, "a table"):
@@ -232,8 +231,7 @@ def tokens(
 def labels(column: pd.Series, where: str, regression: bool = False) -> tuple[np.ndarray, list[str] | None]:
     """Convert a target column to labels and class names; `regression` reads whole numbers as numbers, not as classes.
 
-    Raises:
-        UnalikeError: Values are missing, or the column has another type, such as dates.
+    Raises `UnalikeError` for missing values, and for other types, such as dates.
     """
     from pandas.api.types import is_float_dtype
 

@@ -139,21 +139,9 @@ def summarize(
 ) -> TableSummary:
     """Summarize the training rows of a table, those that a site would train on: all but every fifth of a class.
 
-    Args:
-        path: The table.
-        target: The column to predict.
-        drop: Columns to leave out.
-        group: Columns that are no features.
-        unit: The column of units, which are summarized as a whole or not at all; it is no feature.
-        regression: Read a target of whole numbers as numbers.
-        least: Fewest rows that a name or a number in the summary is about. Rarer categories and classes are left out; numbers of
-            a column with fewer values count as missing.
-
-    Returns:
-        The summary.
-
-    Raises:
-        UnalikeError: The table cannot be read or encoded. The message names the column.
+    The arguments are those of `read_table`; all samples of a unit are summarized, or none. `least` is the fewest rows that a
+    name or a number in the summary is about: rarer categories and classes are left out, and numbers of a column with fewer
+    values count as missing. Raises `UnalikeError`, which names the column, for a table that cannot be read or encoded.
     """
     from pandas.api.types import is_bool_dtype
 
@@ -191,14 +179,8 @@ def agreed(summaries: Mapping[str, TableSummary]) -> tuple[Encoding, TargetNames
     Means and scales are those of all training rows together; a missing number becomes the median by the sites' quantiles. A
     category is one that is frequent at some site.
 
-    Args:
-        summaries: Site -> its summary.
-
-    Returns:
-        The encoding, and the target with the classes of all sites.
-
-    Raises:
-        UnalikeError: Sites have other columns, or the same column holds another kind of values. The message names both.
+    The target has the classes of all sites. Raises `UnalikeError`, which names both sites, where these have other columns, or
+    other kinds of values in the same one.
     """
     first, one = next(iter(summaries.items()))
     for site, found in summaries.items():

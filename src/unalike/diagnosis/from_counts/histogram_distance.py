@@ -18,15 +18,8 @@ CLEAR = 4.0
 class ClientHistograms:
     """The training samples of the clients by direction, class and range.
 
-    Attributes:
-        counts: The samples of K clients along R directions in C classes and B ranges. Noise may make them negative.
-        sizes: The samples of each client and class.
-        low: The lower end of the first range of each direction.
-        high: The upper end of the last range.
-        noise: The standard deviation of the noise on each count.
-
-    Shapes:
-        counts: [K, R, C, B]. sizes: [K, C]. low, high: [R].
+    `counts` [K, R, C, B] of K clients along R directions in C classes and B ranges between `low` and `high` [R], with normal
+    noise of standard deviation `noise`, which may make them negative. `sizes` [K, C] are the samples of each client and class.
     """
 
     counts: np.ndarray
@@ -90,15 +83,8 @@ def distances(counts: np.ndarray, edges: np.ndarray) -> np.ndarray:
     As in `SlicedDistance`: with the client's share s of a class, the area between its distribution function and that of the
     others is the area between its own and that of all clients, divided by 1 - s. The functions are linear within a range.
 
-    Args:
-        counts: The histograms.
-        edges: The ends of the ranges.
-
-    Returns:
-        The distances; NaN for a client without a class that another one has, too.
-
-    Shapes:
-        counts: [K, R, C, B]. edges: [R, B + 1]. Result: [K, R].
+    From `counts` [K, R, C, B] with the ends of ranges `edges` [R, B + 1], [K, R]; NaN for a client without a class that another
+    one has, too.
     """
     below, sizes, pool = _below(counts), counts.sum(-1), counts.sum((0, -1))
     own, together = below / np.maximum(sizes, 1)[..., None], below.sum(0) / np.maximum(pool, 1)[..., None]
@@ -122,16 +108,8 @@ def dealt(pool: np.ndarray, sizes: np.ndarray, rng: np.random.Generator) -> np.n
 def moved(counts: np.ndarray, edges: np.ndarray, moves: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Histograms after every client's samples were moved along each direction, and the ends of as many ranges that hold them.
 
-    Args:
-        counts: The histograms.
-        edges: The ends of the ranges in standard deviations of all samples.
-        moves: The moves in the same unit.
-
-    Returns:
-        The moved histograms, and their ends in standard deviations of all moved samples.
-
-    Shapes:
-        counts: [K, R, C, B]. edges: [R, B + 1]. moves: [K, R].
+    From `counts` [K, R, C, B], with `edges` [R, B + 1] and `moves` [K, R] in standard deviations of all samples; the new ends
+    are in standard deviations of all moved samples.
     """
     shares = counts.sum((2, 3)) / counts.sum((0, 2, 3))
     spread = np.sqrt(1 + (shares * moves**2).sum(0) - (shares * moves).sum(0) ** 2)

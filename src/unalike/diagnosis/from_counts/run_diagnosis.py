@@ -38,16 +38,9 @@ FEATURE_STEPS = ("features-magnitudes", "features-spans", "features")
 def run_diagnosis(run: Run, name: str, command: str = "") -> Diagnosis:
     """Make the diagnosis of a finished run of the plan `diagnosis`.
 
-    Args:
-        run: The run, in simulation or in a federation, as it ended in this process.
-        name: The name of the clients or of the federation.
-        command: The command that repeats it.
-
-    Returns:
-        The diagnosis. It has no concept shift, and the numbers about training have no scale.
-
-    Raises:
-        UnalikeError: The run is one of another plan, was read from a folder, or fewer than two clients answered.
+    The run ended in this process, in simulation or in a federation; `name` is that of the clients or of the federation. The
+    diagnosis has no concept shift, and the numbers about training have no scale. Raises `UnalikeError` for a run of another
+    plan or one that was read from a folder, and where fewer than two clients answered.
     """
     plan, answers = run.run_config.plan, run.answers
     if not isinstance(plan, DiagnosisPlan) or "features" not in answers:
@@ -202,16 +195,8 @@ def epsilon(noise: float, feature_histograms: int, label_histograms: int = 0) ->
     classes and 2 R for those along R directions. Normal noise of standard deviation s gives rho-zero-concentrated privacy with
     rho = distance^2 / (2 s^2), which adds up over questions, and epsilon = rho + 2 sqrt(rho ln(1 / delta)).
 
-    Args:
-        noise: The standard deviation of the noise on each count.
-        feature_histograms: The number of questions about features.
-        label_histograms: The number of questions about labels or classes.
-
-    Returns:
-        The epsilon; infinite without noise.
-
-    Source:
-        Bun and Steinke 2016, propositions 1.3 and 1.6, lemma 2.3.
+    `feature_histograms` and `label_histograms` are numbers of questions; infinite without noise. Source: Bun and Steinke 2016,
+    propositions 1.3 and 1.6, lemma 2.3.
     """
     if not noise:
         return math.inf

@@ -59,12 +59,8 @@ def kernels() -> ModuleType | None:
 def supports(method: Method, phases: Sequence[Phase], settings: StageSettings, x: Tensor, rows: int) -> bool:
     """Whether the loops can train clients.
 
-    Args:
-        method: the method; its parts may add pulls to the gradient of a model, one may have an inner loop, and nothing else.
-        phases: the phases to train.
-        settings: model and work. The model is a chain of layers in float32, the solver SGD.
-        x: samples [N, ...].
-        rows: samples of the largest batch.
+    The method's parts may add pulls to the gradient of a model, one may have an inner loop, and nothing else. The model is a
+    chain of layers in float32, the solver SGD; `rows` are samples of the largest batch.
     """
     work, model = settings.work, settings.model
     phased = [phase.work(work) for phase in phases]
@@ -128,13 +124,8 @@ def _stands_for_loss(part: Part, hook: str) -> bool:
 def train(chunk: ClientChunk, factors: Tensor | None = None) -> tuple[ClientUpdate, PartTrees, bool]:
     """The clients' round, as `training.client_update.train` computes it for one client.
 
-    Args:
-        chunk: the stacked clients, with a method that `supports` accepts.
-        factors: weights [K] of the updates in the server's sum; None keeps every update.
-
-    Returns:
-        The client updates [K, ...], the client states [K, ...], and whether the updates were summed: then `update` is the sum
-        with these factors, [1, ...].
+    `factors` are weights [K] of the updates in the server's sum; None keeps every update. Returns the client updates and states
+    [K, ...], and whether the updates were summed: then `update` is the sum with these factors, [1, ...].
     """
     method, chunk = chunk.method, _begun(chunk)
     if method.closing:  # parts look at the trained parameters of each client

@@ -47,11 +47,7 @@ def convolution_table(
 ) -> ConvolutionTable:
     """Lay out the convolutions of a chain.
 
-    Args:
-        chain: the layers.
-        sample: the shape of a sample.
-        begins: each parameter's first float in a client's row.
-        moves: the parameters that are trained.
+    `begins` is each parameter's first float in a client's row; `moves` are the parameters that are trained.
     """
     from unalike.engine.compiled.convolution_loops import LANES, PIXELS  # needs numba, which `supports` found
 

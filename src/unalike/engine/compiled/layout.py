@@ -86,14 +86,7 @@ def layout_of(
     moves: frozenset[str],
     sample: tuple[int, ...],
 ) -> Layout:
-    """The layout of a chain.
-
-    Args:
-        chain: the layers.
-        shapes: each parameter's name and shape.
-        moves: the parameters that are trained.
-        sample: the shape of a sample.
-    """
+    """The layout of a chain. `shapes` are those of the parameters by name, `moves` the parameters that are trained."""
     from unalike.engine.compiled import layer_loops as loops  # needs numba, which `supports` found
 
     shape = dict(shapes)

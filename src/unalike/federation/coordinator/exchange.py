@@ -65,15 +65,8 @@ class Exchange(Generic[T]):
     Without a quorum by the deadline the deadline is extended, substitutes are asked in addition, and after `patience` attempts of
     the federation file the run is paused. At each attempt the sites that were unable are asked again.
 
-    Args:
-        mailbox: sends and receives messages.
-        place: stage and round, as messages say them.
-        requests: makes the requests and reads the answers.
-        sites: the sites that are asked.
-        counted: the sites that count towards the quorum.
-        quorum: usable answers that are needed of them.
-        values: usable answers by site.
-        faults: site -> what went wrong.
+    `sites` are asked; `quorum` usable answers are needed of those that are `counted`. `values` are usable answers by site,
+    `faults` say what went wrong.
     """
 
     mailbox: Mailbox

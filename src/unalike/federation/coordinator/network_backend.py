@@ -140,14 +140,7 @@ class NetworkStage:
     Updates wait on disk until the round is complete, and are added up in the order of the sites: so the bits are those of a
     simulation, whichever site answers first.
 
-    Args:
-        stage: the stage of the plan.
-        index: its number among the steps of the plan.
-        run_config: the run.
-        mailbox: sends and receives messages.
-        position: the position in the plan, as sites are told.
-        rounds_before: rounds of earlier stages.
-        folder: takes the updates of the current round.
+    `position` is the position in the plan, as sites are told, `folder` takes the updates of the current round.
     """
 
     trains_ahead = True

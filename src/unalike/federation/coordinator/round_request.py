@@ -33,11 +33,8 @@ SplitSums = dict[str, MetricSums]
 class SiteReply(NamedTuple):
     """A site's checked reply.
 
-    Args:
-        tallies: its evaluations, by protocol.
-        client_update: its update if it trained; once that is on disk, its numbers alone.
-        norms: the update's norms, for the norm guard.
-        sent: bytes of the update.
+    `tallies` are its evaluations by protocol, `client_update` its update if it trained (once that is on disk, its numbers
+    alone), `sent` the bytes of the update.
     """
 
     tallies: dict[str, SplitSums]
@@ -50,14 +47,9 @@ class SiteReply(NamedTuple):
 class GroupPlan:
     """A group's part of a round plan.
 
-    Args:
-        number: its place among the stage's groups.
-        population: its clients that can take part at all.
-        broadcast: what the server sends, with what is addressed to single clients.
-        samples: training samples by client, with public ones that the stage adds.
-        accepted: client -> round of its last accepted update.
-        digest: the digest of `fixed`.
-        fixed: tensors that stay the same in the whole stage, sent once.
+    `number` is its place among the stage's groups, `population` the number of its clients that can take part at all, `samples`
+    the training samples by client with public ones that the stage adds, `accepted` the round of each client's last accepted
+    update. The tensors `fixed` stay the same in the whole stage and are sent once; `digest` is theirs.
     """
 
     number: int
@@ -73,13 +65,8 @@ class GroupPlan:
 class RoundPlan:
     """Everything that the requests of one exchange are made of.
 
-    Args:
-        position: the position in the run's plan.
-        groups: the groups that have clients.
-        group_of: client -> its group, of all clients that may be asked.
-        evaluate: the protocols under which sites evaluate the broadcast model.
-        local: whether sites evaluate their model after local training.
-        metrics: the metrics that were chosen by name.
+    `groups` are those that have clients, `group_of` is of all clients that may be asked; sites evaluate the broadcast model
+    under the protocols `evaluate`, and with `local` their model after training. `metrics` were chosen by name.
     """
 
     position: StepRequest
@@ -155,14 +142,9 @@ def _fixed(state: StageState, name: str) -> Tree:
 class RoundRequests(Requests[SiteReply]):
     """Makes the requests of a round plan, checks the replies, and stores the updates.
 
-    Args:
-        plan: the round plan.
-        drawn: the clients that are asked to train; grows when others are asked in addition.
-        state: the state of the stage; its population are placeholders of the sites' samples, with their true numbers.
-        mailbox: knows the sites, and which of them can be reached.
-        digests: client -> digest of the fixed tensors that it has; shrinks when a site may have lost them.
-        update_store: takes the updates.
-        norm_guard: refuses updates that are much larger than the others.
+    `drawn` are asked to train, and grow when others are asked in addition. The population of `state` are placeholders of the
+    sites' samples, with their true numbers. `digests` (client -> digest of the fixed tensors that it has) shrink when a site
+    may have lost them.
     """
 
     def __init__(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
+from unalike.federation.coordinator.coordinator import run_rounds
 from unalike.federation.coordinator.federation_folder import FederationFolder
-from unalike.federation.coordinator.run_rounds import run_rounds
 from unalike.federation.flower.grid_transport import GridTransport
 
 server_app = ServerApp()

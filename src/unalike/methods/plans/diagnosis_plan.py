@@ -2,21 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from typing import ClassVar
 
 import numpy as np
 import torch
-from pydantic import NonNegativeFloat
+from pydantic import NonNegativeFloat, NonNegativeInt
 from torch import Tensor
 
+from unalike._utils.seeds import generator
 from unalike.core import tree
 from unalike.core.model import Model
+from unalike.core.tasks import Task
+from unalike.core.types import Tree
+from unalike.methods.client_query import ClientQuery, QueryInputs, client_query
 from unalike.methods.method import Method
 from unalike.methods.plan import Answers, PlanInputs, PlanSteps, QueryStep, Stage
-from unalike.methods.plans.gradients import Gradients
 from unalike.methods.plans.histograms import BINS, ClassCounts, Histograms, Magnitudes, Of, Ranges, magnitude_edges
 from unalike.methods.plans.staged_plan import StagedPlan, of_samples_alone, staged_plan
+
+FOLDS = 4
+"""Number of parts of each client's samples with a gradient each; they tell differences between clients from noise."""
+MOST_PER_FOLD = 128
+
+
+@client_query
+class Gradients(ClientQuery):
+    """`parts` [4, P]: the gradients of the mean loss over four random parts of the training samples, 128 samples each at most."""
+
+    name: ClassVar[str] = "gradients"
+
+    seed: NonNegativeInt = 0
+
+    def answer(self, inputs: QueryInputs) -> Tree:
+        model, params = inputs.model, inputs.params
+        if not inputs.batches:
+            return {"parts": torch.zeros(FOLDS, sum(w.numel() for n, w in params.items() if model.trainable(n)))}
+        x, y = torch.cat([b.x for b in inputs.batches]), torch.cat([b.y for b in inputs.batches])
+        order = generator(self.seed, "gradient parts").permutation(len(y))
+        parts = [gradient(model, params, inputs.buffers, inputs.task, x[rows], y[rows]) for rows in folds(order)]
+        return {"parts": torch.stack(parts).float().cpu()}
+
+
+def folds(order: np.ndarray) -> Iterable[Tensor]:
+    """Samples in a random order [n] as parts; fewer samples than parts are in several of them."""
+    few = order[: FOLDS * MOST_PER_FOLD]
+    return (torch.from_numpy(part) for part in np.array_split(np.resize(few, max(len(few), FOLDS)), FOLDS))
+
+
+def gradient(model: Model, params: Tree, buffers: Tree, task: Task, x: Tensor, y: Tensor) -> Tensor:
+    """The gradient [P] of the mean loss by all parameters that train, in evaluation mode."""
+    leaves = {n: w.detach().clone().requires_grad_(model.trainable(n)) for n, w in params.items()}
+    trained = [w for w in leaves.values() if w.requires_grad]
+    with torch.enable_grad():
+        loss = task.loss(model(leaves, x, buffers=buffers).logits, y)
+        found = torch.autograd.grad(loss, trained, allow_unused=True)
+    return torch.cat([(torch.zeros_like(w) if g is None else g).flatten() for w, g in zip(trained, found)])
+
 
 TENTHS = 10
 """Number of classes that the labels of a regression are cut into, with about as many samples each."""
@@ -96,15 +138,8 @@ def _pooled(answers: Answers, noise: float) -> Tensor:
 def spanned(counts: Tensor, edges: Tensor) -> tuple[Tensor, Tensor]:
     """The ends of the ranges that hold all samples but a share `TAIL` on either side.
 
-    Args:
-        counts: The histograms of all clients.
-        edges: The ends of their ranges.
-
-    Returns:
-        The lower and the upper ends.
-
-    Shapes:
-        counts: [R, B]. edges: [B + 1] or [R, B + 1]. Ends: [R].
+    `counts` are the histograms of all clients [R, B], `edges` the ends of their ranges [B + 1] or [R, B + 1]. Returns the lower
+    and the upper ends, [R].
     """
     edges = edges.expand(len(counts), -1)
     below = counts.cumsum(1) / counts.sum(1, keepdim=True).clamp_min(1)
