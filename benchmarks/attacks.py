@@ -9,6 +9,7 @@ attacker's class, and the number of refused updates.
 
 from __future__ import annotations
 
+import sys
 import tempfile
 import warnings
 from collections.abc import Callable
@@ -21,9 +22,11 @@ import unalike as ua
 from unalike.federation.coordinator.coordinator import Coordinator
 from unalike.federation.protocol.envelope import Head, seal, unseal
 from unalike.federation.protocol.federation_file import EnrolledSite, Federation, Schema
-from unalike.federation.protocol.transport import InMemoryTransport
 from unalike.federation.security.keys import new_key, public_text
 from unalike.federation.site.site_worker import SiteWorker
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "helpers"))
+from in_memory_transport import InMemoryTransport
 
 SITES, HOSTILE, ROUNDS = 10, 3, 30
 WORK = ua.Work(epochs=2, batch_size=16, lr=0.1)

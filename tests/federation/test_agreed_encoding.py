@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from in_memory_transport import InMemoryTransport
 from small_federation import federation_of, make_clients
 from typer.testing import CliRunner
 
@@ -25,7 +26,6 @@ from unalike.federation.coordinator.federation_folder import FederationFolder
 from unalike.federation.operations.run_site import wire_lines
 from unalike.federation.protocol.bundle import Bundle
 from unalike.federation.protocol.federation_file import Federation, Schema
-from unalike.federation.protocol.transport import InMemoryTransport
 from unalike.federation.site.site_data import own_samples, site_data
 from unalike.federation.site.site_worker import SiteWorker
 

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from in_memory_transport import InMemoryTransport
 from small_federation import SmallFederation, federation_of, key_of, make_clients
 from typer.testing import CliRunner
 
@@ -25,7 +26,6 @@ from unalike.federation.coordinator.run_control import OperatorCommands, Stopped
 from unalike.federation.flower.flower_processes import check_port
 from unalike.federation.operations.run_coordinator import write_site
 from unalike.federation.protocol.federation_file import EnrolledSite, Federation, Schema
-from unalike.federation.protocol.transport import InMemoryTransport
 from unalike.federation.security.keys import public_text
 from unalike.runtime.records.run_directory import RunDirectory
 

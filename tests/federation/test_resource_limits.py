@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("flwr")
 
 from flwr.supercore.task_identity import TaskIdentity
+from in_memory_transport import InMemoryTransport
 from small_federation import COORDINATOR, federation_of, make_clients
 
 from unalike.federation.coordinator.mailbox import NOTED, REQUESTS_PER_SITE, Mailbox
@@ -19,7 +20,6 @@ from unalike.federation.coordinator.run_control import Control
 from unalike.federation.flower import gateway
 from unalike.federation.flower.gateway import Gateway, Settings
 from unalike.federation.flower.grid_transport import MAX_UNANSWERED, GridTransport
-from unalike.federation.protocol.transport import InMemoryTransport
 from unalike.federation.security import certificates
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from in_memory_transport import InMemoryTransport
 from small_federation import MODEL, WORK, make_clients, states
 
 import unalike as ua
@@ -20,7 +21,6 @@ from unalike.federation.coordinator.federation_folder import FederationFolder
 from unalike.federation.coordinator.operator_commands import command, listening
 from unalike.federation.protocol.bundle import Bundle
 from unalike.federation.protocol.federation_file import Schema
-from unalike.federation.protocol.transport import InMemoryTransport
 from unalike.federation.site.site_data import own_samples, site_data
 from unalike.federation.site.site_worker import SiteWorker
 

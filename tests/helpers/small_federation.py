@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from in_memory_transport import InMemoryTransport, NetworkFaults
 
 import unalike as ua
 from unalike.federation.coordinator.coordinator import Coordinator
 from unalike.federation.coordinator.run_control import Control
 from unalike.federation.protocol.envelope import seal, unseal
 from unalike.federation.protocol.federation_file import EnrolledSite, Federation, Schema
-from unalike.federation.protocol.transport import InMemoryTransport, NetworkFaults
 from unalike.federation.security.keys import PrivateKey, private_key, public_text
 from unalike.federation.site.site_worker import SiteWorker
 

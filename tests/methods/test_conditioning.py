@@ -11,7 +11,7 @@ from unalike._utils.errors import UnalikeError
 from unalike.core.types import Batch
 from unalike.methods.method import Method
 from unalike.methods.parts.conditioning import STATISTICS, Conditional
-from unalike.models import model
+from unalike.models.registry import model
 from unalike.training.wire import wire
 
 

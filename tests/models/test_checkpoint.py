@@ -9,8 +9,8 @@ from torch import nn
 
 from unalike._utils.errors import UnalikeError
 from unalike.core.model import Model
-from unalike.models import model
 from unalike.models.checkpoint import read_state_dict, start_from
+from unalike.models.registry import model
 
 
 def network(classes=10, seed=0):

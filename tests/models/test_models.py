@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from unalike._utils.errors import UnalikeError
-from unalike.models import model
+from unalike.models.registry import model
 
 
 def size(module: torch.nn.Module) -> int:

@@ -7,7 +7,7 @@ import torch
 
 from unalike._utils.errors import UnalikeError
 from unalike.core.pooling_order import pools_first
-from unalike.models import model, registry
+from unalike.models.registry import model, registry
 from unalike.models.vit import Attention
 
 

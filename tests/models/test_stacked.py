@@ -6,8 +6,8 @@ from torch.func import grad, vmap
 
 from unalike.core.model import Model
 from unalike.core.tasks import task_for
-from unalike.models import model, registry
 from unalike.models.densenet import DenseNet
+from unalike.models.registry import model, registry
 from unalike.models.resnet import ResNet
 from unalike.models.vgg import POOL, VGG
 

@@ -19,6 +19,7 @@ pytest.importorskip("flwr")
 import pandas as pd
 import torch
 from echo_network import expire
+from in_memory_transport import InMemoryTransport
 
 import unalike as ua
 from unalike._utils.tensor_files import read_tensors
@@ -27,7 +28,6 @@ from unalike.federation.coordinator.federation_folder import FederationFolder
 from unalike.federation.flower.flower_processes import free_port
 from unalike.federation.operations.run_coordinator import write_site
 from unalike.federation.protocol.federation_file import Schema
-from unalike.federation.protocol.transport import InMemoryTransport
 from unalike.federation.site.site_worker import SiteWorker
 
 UNALIKE = [sys.executable, "-c", "from unalike.cli import main; main()"]

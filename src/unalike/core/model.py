@@ -30,11 +30,8 @@ class Model:
     `projection` they are the projection's output (MOON). A module may also return an `Output` itself. A `forward` that takes
     `context` receives the client's static facts.
 
-    Args:
-        module: it is copied and never changed.
-
-    Raises:
-        UnalikeError: the module cannot be copied, or has hooks on its parameters' gradients.
+    It is copied and never changed. Raises `UnalikeError` for a module that cannot be copied, or has hooks on its parameters'
+    gradients.
     """
 
     def __init__(self, module: nn.Module):
@@ -67,13 +64,9 @@ class Model:
     ) -> Output:
         """The forward pass.
 
-        Args:
-            params: all parameters by name.
-            x: samples [B, ...].
-            buffers: all buffers by name.
-            context: the client's static facts.
-            training: training mode; `Output.buffers` are then new tensors.
-            weight: [B]; rows of weight 0 are padding and do not count in the buffers. None: every row counts.
+        Of samples x [B, ...], with all parameters and buffers by name and the client's static facts `context`. In training,
+        `Output.buffers` are new tensors. Rows of weight [B] 0 are padding and do not count in the buffers; None: every row
+        counts.
         """
         state = params | ({n: b.clone() for n, b in buffers.items()} if training else buffers)
         call = ForwardPass(weight, mixes=self._format is torch.channels_last)
@@ -227,8 +220,7 @@ class Model:
         A batch moves the running statistics r of a batch norm with momentum m to (1 - m) r + m s, s being the batch's. So after
         T batches they are after + (1 - m)^T (own - before), and the counter own + T. Other buffers are those of `after`.
 
-        Raises:
-            UnalikeError: A batch norm has momentum=None and averages over all batches.
+        Raises `UnalikeError` for a batch norm with momentum=None, which averages over all batches.
         """
         moved = dict(after)
         norms = {f"{path}." if path else "": m for path, m in self._plain.named_modules() if isinstance(m, BatchNorm)}

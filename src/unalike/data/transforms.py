@@ -47,8 +47,7 @@ class Transform(Protocol):
 def transform(spec: str) -> TransformChain:
     """Build the transforms of a spec; they are applied from left to right.
 
-    Raises:
-        UnalikeError: A name or option is unknown.
+    Raises `UnalikeError` for an unknown name or option.
     """
     return TransformChain(tuple(registry.build(call) for call in parse(spec)))
 

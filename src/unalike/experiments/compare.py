@@ -190,26 +190,9 @@ def prepare_experiment(
 ) -> Experiment:
     """Check the arguments of `compare` and prepare one run per method and seed, without training.
 
-    Args:
-        methods: as for `compare`.
-        request: the arguments of `compare` that name the clients.
-        plan: the seeds.
-        model: as for `compare`.
-        baseline: as for `compare`.
-        smallest_effect: as for `compare`.
-        across: as for `compare`.
-        work: as for `compare`.
-        proxy: as for `compare`.
-        metrics: as for `compare`.
-        record: as for `compare`.
-        source: the command-line flags that make the same clients, for the command in the report; derived if the data is a name.
-        training: the other arguments of `compare`.
-
-    Returns:
-        The experiment.
-
-    Raises:
-        UnalikeError: something cannot be run.
+    `request` are the arguments that name the clients, `plan` is that of the seeds, and `training` are all others. `source` are the
+    command-line flags that make the same clients, for the command in the report; derived if the data is a name. Raises
+    `UnalikeError` if something cannot be run.
     """
     by_label = labelled_methods(methods)
     baseline = baseline or next(iter(by_label), "")

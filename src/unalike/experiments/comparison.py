@@ -197,17 +197,7 @@ class Comparison:
 
     @classmethod
     def load(cls, folder: str | Path) -> Comparison:
-        """Read a comparison or a run from its folder. Of an unfinished run, read the rounds that are done.
-
-        Args:
-            folder: a folder that `ua.compare(..., out=folder)` or `ua.run(..., out=folder)` wrote.
-
-        Returns:
-            The comparison; a run is a comparison of one method under one seed.
-
-        Raises:
-            UnalikeError: if the folder holds neither a finished comparison nor a run with at least one round.
-        """
+        """Read a comparison or a run from its folder, as `open_comparison`. Of an unfinished run, read the rounds that are done."""
         import pandas as pd
 
         folder = Path(folder)

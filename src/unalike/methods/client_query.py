@@ -54,11 +54,7 @@ class ClientQuery:
     def answer(self, inputs: QueryInputs) -> Tree:
         """The answer of one client.
 
-        Args:
-            inputs: The model and the client's samples.
-
-        Returns:
-            A tree with the same names and shapes on all clients, also on one without batches.
+        Returns a tree with the same names and shapes on all clients, also on one without batches.
         """
         raise NotImplementedError
 

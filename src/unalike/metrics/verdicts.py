@@ -28,12 +28,9 @@ HALF_A_POINT, ONE_PERCENT = 0.005, 0.01
 class Rules:
     """The rules by which a comparison is judged.
 
-    Attributes:
-        baseline: label of the method that the others are compared with.
-        references: label -> meaning, for methods that are shown but no candidates (`upper reference`).
-        smallest_effect: the smallest difference of interest, in the unit of the metric; None for the default.
-        looks: (fewest, most) seeds, if seeds were added until the decision stood; None for a fixed number of seeds.
-        overlap: how much the training samples of seeds overlap, as `moderated_t` takes it.
+    `references`: label -> meaning, for methods that are shown but are no candidates (`upper reference`). `smallest_effect` is
+    in the unit of the metric; None for the default. `looks` are the (fewest, most) seeds, if seeds were added until the
+    decision stood. `overlap` is how much the training samples of seeds overlap, as `moderated_t` takes it.
     """
 
     baseline: str

@@ -37,7 +37,6 @@ class Logits(nn.Module):
         self.module, self.output, self.input, self.mask = module, output, input, mask
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits [B, C] of samples `x` [B, ...]."""
         masks = {} if self.mask is None else {self.mask: (x != 0).long()}
         result = self.module(x, **masks) if self.input is None else self.module(**{self.input: x}, **masks)
         logits = _entry(result, self.output)

@@ -47,7 +47,6 @@ class CNN(nn.Module):
         self.head = nn.Linear(units, classes or 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits [B, C] of images `x` [B, channels, height, width]."""
         return self.head(self.hidden(self.convolutions(x)))
 
 
@@ -71,7 +70,6 @@ class EmnistCNN(nn.Module):
         self.head = nn.Linear(32 * (height // 4) * (width // 4), classes or 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits [B, C] of images `x` [B, channels, height, width]."""
         return self.head(self.body(x))
 
 
@@ -97,7 +95,6 @@ class LeNet(nn.Module):
         self.head = nn.Linear(84, classes or 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits [B, C] of images `x` [B, channels, height, width]."""
         return self.head(self.hidden(self.convolutions(x)))
 
 
@@ -122,7 +119,6 @@ class McMahanCNN(nn.Module):
         self.head = nn.Linear(512, classes or 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits [B, C] of images `x` [B, channels, height, width]."""
         return self.head(self.hidden(self.convolutions(x)))
 
 

@@ -28,7 +28,6 @@ class Linear(nn.Module):
         self.head = nn.Linear(math.prod(input_shape), classes or 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits [B, C] of `x` [B, ...]."""
         return self.head(self.body(x))
 
 
@@ -51,7 +50,6 @@ class MLP(nn.Module):
         self.head = nn.Linear(widths[-1], classes or 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits [B, C] of `x` [B, ...]."""
         return self.head(self.body(x))
 
 

@@ -63,7 +63,6 @@ class DenseNet(nn.Module):
         check.he_init(self)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits [B, C] of images `x` [B, channels, height, width]."""
         return self.head(self.body(x).mean((-2, -1)))
 
 

@@ -78,7 +78,6 @@ class MobileNetV2(nn.Module):
         check.he_init(self)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits [B, C] of images `x` [B, channels, height, width]."""
         return self.head(self.body(x).mean((-2, -1)))
 
 

@@ -12,7 +12,8 @@ from unalike._utils.registry import Registry
 from unalike._utils.seeds import isolated
 from unalike._utils.spec import Call, parse_one
 
-registry = Registry("model", home="unalike.models")
+FAMILIES = ("cnn", "conditional", "dense", "densenet", "mobilenet", "resnet", "text", "vgg", "vit")
+registry = Registry("model", home=[f"unalike.models.{family}" for family in FAMILIES])
 
 ALIASES = {"2nn": "two_nn"}
 """Published names that are not Python identifiers, and their registered names."""

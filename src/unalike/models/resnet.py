@@ -100,7 +100,6 @@ class ResNet(nn.Module):
         check.he_init(self)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits [B, C] of images `x` [B, channels, height, width]."""
         return self.head(self.stages(self.stem(x)).mean((-2, -1)))
 
 
@@ -131,8 +130,7 @@ def resnet18(input_shape: tuple[int, ...], classes: int | None, *, norm: str = "
 def resnet34(input_shape: tuple[int, ...], classes: int | None, *, norm: str = "batch", stem: str = "cifar") -> ResNet:
     """ResNet-34 (He et al. 2016): 21,282,122 parameters with 10 classes and the 3x3 stem.
 
-    stem="imagenet" is the published network, as in torchvision: 21,797,672 parameters with 1,000 classes. It divides the sides of
-    an image by 32 instead of 8, and takes a fifteenth of the operations.
+    stem="imagenet" is as for `resnet18`: 21,797,672 parameters with 1,000 classes.
     """
     return ResNet(input_shape, classes, widths=(64, 128, 256, 512), blocks=(3, 4, 6, 3), norm=norm, stem=stem)
 

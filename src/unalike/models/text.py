@@ -43,7 +43,6 @@ class CharLSTM(nn.Module):
         self.head = nn.Linear(hidden, classes or 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits [B, C] of tokens `x` [B, T]."""
         positions, _ = self.lstm(self.characters(x))
         return self.head(positions[:, -1])
 
@@ -89,7 +88,6 @@ class TextCNN(nn.Module):
         self.head = nn.Linear(filters * len(windows), classes or 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits [B, C] of tokens `x` [B, T]."""
         real = (x != 0).to(self.words.weight.dtype).unsqueeze(-2)
         words = self.words(x).transpose(-2, -1) * real
         return self.head(self.dropout(torch.cat([_strongest(conv, words, real) for conv in self.windows], -1)))

@@ -50,7 +50,6 @@ class VGG(nn.Module):
         check.he_init(self)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits [B, C] of images `x` [B, channels, height, width]."""
         return self.head(self.hidden(self.convolutions(x)))
 
 

@@ -90,7 +90,6 @@ class ViT(nn.Module):
                 nn.init.zeros_(layer.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits [B, C] of images `x` [B, channels, height, width]."""
         patches = self.patches(x).flatten(-2).transpose(-2, -1)
         token = self.token.expand(patches.shape[0], -1, -1)
         x = self.blocks(torch.cat([token, patches], 1) + self.positions)

@@ -30,12 +30,9 @@ class MeanInterval:
 class Judgement:
     """The regret of each policy on held-out tasks, for one objective and one list of methods.
 
-    Attributes:
-        objective: The score.
-        candidates: A name of `CANDIDATES`.
-        tasks: The number of stored tasks.
-        regret: "data" or "kind" (what was held out) -> policy -> mean regret.
-        forecast_less_average: "data" or "kind" -> regret of the forecasts less that of the method that is best on average.
+    `candidates` is a name of `CANDIDATES`, `tasks` the number of stored tasks. `regret`: "data" or "kind" (what was held out)
+    -> policy -> mean regret; `forecast_less_average`: the same -> regret of the forecasts less that of the method that is best
+    on average.
     """
 
     objective: str

@@ -59,11 +59,7 @@ class Advice:
 class AlikeTask:
     """A stored task that is like the clients.
 
-    Attributes:
-        task: Its name.
-        weight: Its weight; all weights sum to 1.
-        best: The best method there.
-        gain: The gain of the recommended method there.
+    The weights of all tasks sum to 1; `best` is the best method there, `gain` that of the recommended method there.
     """
 
     task: str
@@ -136,14 +132,7 @@ class Recommendation:
     def save(self, folder: str | Path) -> Path:
         """Write the page `recommendation.html`, which needs no network, and the numbers as `recommendation.json`.
 
-        Args:
-            folder: The folder; it is made if it does not exist.
-
-        Returns:
-            The path of the page.
-
-        Raises:
-            UnalikeError: The folder cannot be written.
+        The folder is made if it does not exist. Returns the path of the page. Raises `UnalikeError` if it cannot be written.
         """
         from unalike.reporting.pages import save
 

@@ -29,11 +29,7 @@ RESULTS = ("method", "spec", "rate", "validation", "seed", "accuracy", "worst_de
 
 @dataclass(frozen=True, eq=False)
 class StoredRuns:
-    """Runs of all methods on some tasks.
-
-    Attributes:
-        table: One row per task, method and seed; see `DATASHEET.md`.
-    """
+    """Runs of all methods on some tasks. `table` has one row per task, method and seed; see `DATASHEET.md`."""
 
     table: pd.DataFrame
 

@@ -24,15 +24,8 @@ SAMPLES = 1600
 class StoredTask:
     """A data set, its division among clients, and the conditions of training.
 
-    Attributes:
-        data: The name of a data source of `SOURCES`.
-        kind: The kind of heterogeneity that the partition makes.
-        partition: The partition.
-        clients: The number of clients.
-        participation: The share of clients in a round.
-        epochs: Local epochs in a round.
-        model: The model.
-        concepts: The number of groups of clients that have labels of their own for equal inputs; 1 for none.
+    `data` is a name of `SOURCES`, `kind` the kind of heterogeneity that the partition makes, `participation` the share of
+    clients in a round, `concepts` the number of groups of clients that have labels of their own for equal inputs; 1 for none.
     """
 
     data: str

@@ -57,9 +57,8 @@ BATCH_SIZE = 32
 def run_task(task: StoredTask) -> pd.DataFrame:
     """Diagnose the clients of a task, tune the learning rate of every method on validation samples, and run it under fresh seeds.
 
-    Returns:
-        One row per method and seed: the fields of the task, its features, and `method spec rate validation seed accuracy
-        worst_decile bytes seconds`. A run that diverged has accuracy 0.
+    Returns one row per method and seed: the fields of the task, its features, and `method spec rate validation seed accuracy
+    worst_decile bytes seconds`. A run that diverged has accuracy 0.
     """
     import pandas as pd
 

@@ -71,20 +71,15 @@ class ReportContent:
     * `clients`: `method seed client n_train n_test loss accuracy macro_f1 personal_accuracy status`, one row per
       method, seed and client.
     * `label_counts`: training samples by client (index) and class (columns) under `seed`; None for regression.
-    * `partition`: facts that describe how the clients' data differs under `seed`.
     * `target`: the score for which costs are compared; None for the baseline's final mean.
     * `columns`: what the columns of scores in these tables measure.
-    * `ends`: `method seed rounds why selected`, one row per run; `estimate`: `what unit estimated actual`.
-    * `smallest_effect`: the smallest difference of interest; None for the default of the metric.
-    * `looks`: (fewest, most) seeds if seeds were added until the decision stood; None for a fixed number.
-    * `across`: the score of all clients that decides, one of `metrics.client_scores.ACROSS`.
     * `client_rounds`: `method seed round client` and the headline metric under each protocol; None if it is not known.
     * `confusions`: `method classes counts`, test samples by class and predicted class after the last round, over all seeds.
     * `sampling`: what each seed draws anew; `resampled`: `method seed draw` and the headline metric on resampled test samples,
       where all seeds have the same; None for none.
     * `wire`: `method direction what bytes`, everything that enters and leaves a client in a round.
 
-    Raises `UnalikeError` if the tables are not consistent.
+    The other fields are those of `experiments.facts.ComparisonFacts`. Raises `UnalikeError` if the tables are not consistent.
     """
 
     title: str

@@ -58,11 +58,8 @@ Track = str | Tracker | Sequence[str | Tracker]
 def trackers(track: Track | None) -> list[Tracker]:
     """Make the trackers that `track=` asks for.
 
-    Args:
-        track: spec texts such as "tensorboard" or "mlflow(uri='sqlite:///runs.db')", trackers, or a list of them.
-
-    Raises:
-        UnalikeError: a tracker is unknown, or its extra is not installed.
+    `track` is spec texts such as "tensorboard" or "mlflow(uri='sqlite:///runs.db')", trackers, or a list of them. Raises
+    `UnalikeError` for an unknown tracker, and one whose extra is not installed.
     """
     listed = [] if track is None else [track] if isinstance(track, str | Tracker) else list(track)
     return [_tracker(item) for item in listed]

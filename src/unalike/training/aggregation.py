@@ -31,11 +31,8 @@ class UpdateSink(Protocol):
     def add(self, ids: Sequence[int], client_update: ClientUpdate, summed: bool = False) -> None:
         """Add the stacked updates of `ids`.
 
-        Args:
-            ids: The k clients.
-            client_update: Their updates, every tensor [k, ...].
-            summed: True if the executor has multiplied the updates by `factors` and summed them: then `client_update.update`
-                is this sum, [1, ...], and everything in `client_update` is finite.
+        Every tensor is [k, ...]. `summed`: the executor has multiplied the updates by `factors` and summed them; then
+        `client_update.update` is this sum, [1, ...], and everything in `client_update` is finite.
         """
 
     @profiled_function("aggregation")
@@ -127,13 +124,9 @@ class SumWeights:
 class UpdateSums:
     """The sums over the client updates that have arrived.
 
-    Attributes:
-        update: sum_k c_k update_k; empty before the first update.
-        buffers: sum_k p_k buffers_k; of integer buffers the maximum.
-        folded: Sum of each part's `fold`, by the part's name.
-        taken: The client updates without update, buffers and messages; None if no valid one has arrived.
-        refused: Client -> why its update does not count.
-        sent: Bytes of one client's update.
+    `update` is sum_k c_k update_k, empty before the first one; `buffers` sum_k p_k buffers_k, of integers the maximum; `folded`
+    the sum of each part's `fold`. `taken` are the client updates without update, buffers and messages, None if no valid one has
+    arrived; `refused` says why an update does not count; `sent` are the bytes of one.
     """
 
     update: Tree

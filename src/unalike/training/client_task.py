@@ -24,15 +24,9 @@ BUFFERS = "buffers"
 class ClientTask:
     """The training of one client in a round. Of stacked clients every tensor but the broadcast's has a leading [K].
 
-    Args:
-        method: the method whose parts take part.
-        settings: the stage's settings.
-        broadcast: what the server sent to this client.
-        client_state: what the client kept since its last participation; after `begin`, what parts made of it there.
-        data: its batches of this round, by phase.
-        context: its static facts.
-        size: the number of its training samples, a scalar.
-        begun: the parameters that training starts from; None before `begin`.
+    `client_state` is what the client kept since its last participation, or after `begin` what parts made of it there; `data`
+    are its batches of this round by phase, `context` its static facts, `size` the number of its training samples, a scalar.
+    `begun` are the parameters that training starts from; None before `begin`.
     """
 
     method: Method

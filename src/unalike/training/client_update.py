@@ -37,17 +37,10 @@ SOLVER = "solver"
 class TrainedClient(NamedTuple):
     """A client after its local training, before its update is made; of stacked clients every tensor has a leading [K].
 
-    Args:
-        params: all parameters of the model.
-        moved: those of them that training made new tensors for, which may be overwritten.
-        gained: what training added to the other trained parameters, where the trainer returns that.
-        buffers: the shared model's buffers.
-        own: the buffers of the parts' models, by part.
-        client_state: the client's state, by part.
-        states: the solver's state after each phase.
-        steps: the steps that trained shared parameters.
-        loss: the mean task loss over all steps.
-        finished: new client states that the trainer has found in place of `finish`, by part.
+    Training made new tensors for the parameters `moved`, which may be overwritten, and added `gained` to others, where the
+    trainer returns that. `buffers` are the shared model's, `own` those of the parts' models. `states` are the solver's after
+    each phase, `steps` those that trained shared parameters, `loss` is the mean task loss over all steps. `finished` are new
+    client states that the trainer has found in place of `finish`, by part.
     """
 
     params: Tree
@@ -68,12 +61,7 @@ def train(task: ClientTask, stacked: bool = False) -> tuple[ClientUpdate, PartTr
     Pure, and written once for one client: executors call it as it is, or stacked with `torch.vmap`. A step whose rows all have
     weight 0 changes nothing.
 
-    Args:
-        task: the client's inputs.
-        stacked: whether it is called under `torch.vmap`.
-
-    Returns:
-        The client update for the server, and the client's new state.
+    `stacked`: it is called under `torch.vmap`. Returns the client update for the server, and the client's new state.
     """
     task = task.begin()
     return make_client_update(task, run_phases(task, task.method.phases, _trainer_factory(task, stacked)))

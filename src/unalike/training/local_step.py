@@ -67,16 +67,10 @@ class LocalTrainer(Protocol):
 class LocalStep:
     """Trains one phase step by step; everything that does not change between steps is computed once.
 
-    Args:
-        method: the method whose losses and corrections apply.
-        work: the phase's work (solver, learning rate, clipping).
-        phase: the phase's number.
-        view_of: makes a part's view of the client (`ClientTask.view_of`).
-        params: all parameters at the start of the phase.
-        client_state: the client's state at the start of the phase.
-        sent: names of the shared parameters.
-        stacked: whether `torch.vmap` stacks clients: then gradients are functional, and solvers use no fused kernels.
-        leaf: copies a parameter, so that steps may overwrite it in place; None: steps make new tensors.
+    `work` is the phase's, `view_of` is `ClientTask.view_of`; `params` are all parameters and `client_state` is the client's
+    state at the start of the phase, `sent` names the shared parameters. With `stacked` clients gradients are functional, and
+    solvers use no fused kernels. `leaf` copies a parameter, so that steps may overwrite it in place; None: steps make new
+    tensors.
     """
 
     def __init__(
@@ -119,14 +113,8 @@ class LocalStep:
     def __call__(self, before: StepState, batch: Batch, number: int, owned: bool) -> tuple[Tensor, StepState]:
         """One step.
 
-        Args:
-            before: the values before the step; with `owned` they may be overwritten.
-            batch: the step's samples.
-            number: the step's number in its phase, from 0.
-            owned: whether the tensors of `before` may be overwritten.
-
-        Returns:
-            The task's mean loss before the step, and the values after it.
+        `number` is the step's in its phase, from 0. With `owned` the tensors of `before` may be overwritten. Returns the task's
+        mean loss before the step, and the values after it.
         """
         with profiled("forward and backward"):
             grads, (value, buffers, own) = self._gradients(before, batch, number, before.variables)

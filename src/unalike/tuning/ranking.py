@@ -35,13 +35,8 @@ class Score:
 class Ranked:
     """A method before and after tuning.
 
-    Attributes:
-        method: label.
-        before: score with the values that the method was given with.
-        after: score with the chosen values.
-        gain: the difference under the same seeds; above 0 is better.
-        rank_before: 1 for the best score; None without a score, and for references.
-        rank_after: the same with the chosen values.
+    `before` and `after` are the scores with the values as given and as chosen, `gain` their difference under the same seeds,
+    above 0 if better. Ranks are 1 for the best score, None without a score and for references.
     """
 
     method: str

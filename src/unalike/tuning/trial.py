@@ -23,14 +23,10 @@ DIVERGED: End = "diverged"
 class Trial:
     """A trial that has ended.
 
-    Attributes:
-        number: place among the trials of its method, from 0; trial 0 has the values that the method was given with.
-        values: hyperparameter -> value.
-        scores: (round, validation score) of the evaluated rounds.
-        score: score of the whole run; of a pruned trial that of its last evaluated round; None if it diverged.
-        end: why the trial ended; "pruned" means that it was stopped early, since it was unlikely to win.
-        rounds: rounds that were trained.
-        seconds: time that the trial took.
+    `number` is its place among the trials of its method; trial 0 has the values that the method was given with. `scores` are
+    (round, validation score) of the evaluated rounds, `score` is that of the whole run, of a pruned trial that of its last
+    evaluated round, None if it diverged. `end` says why it ended: "pruned" means that it was stopped early, since it was
+    unlikely to win.
     """
 
     number: int

@@ -157,14 +157,7 @@ class Tuning:
     def save(self, folder: str | Path) -> Path:
         """Write the page `tuning.html`, which needs no network, and the numbers as `tuning.json`.
 
-        Args:
-            folder: The folder; it is made if it does not exist.
-
-        Returns:
-            The path of the page.
-
-        Raises:
-            UnalikeError: The folder cannot be written.
+        The folder is made if it does not exist. Returns the path of the page. Raises `UnalikeError` if it cannot be written.
         """
         from unalike.reporting.pages import save
 

@@ -28,11 +28,9 @@ PERSONAL, WORST_DECILE = "personal_", "worst_decile_"
 class TuningScore:
     """A score of a run and its better direction.
 
-    Attributes:
-        text: the objective as the user wrote it; empty for the usual metric.
-        metric: spec of the metric, such as `macro_f1`; empty for the first metric of the runs.
-        personal: whether personal models are scored where a method has them; otherwise the shared model, where it has one.
-        worst: whether the score is the mean over the worst tenth of the clients.
+    `text` is the objective as the user wrote it and `metric` the spec of the metric, both empty for the usual one. `personal`:
+    personal models are scored where a method has them; otherwise the shared model, where it has one. `worst`: the score is the
+    mean over the worst tenth of the clients.
     """
 
     text: str = ""

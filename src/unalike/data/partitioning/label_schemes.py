@@ -80,8 +80,7 @@ def pathological(
 
     Source: PFLlib. Limit: classes = C gives equal shares of every class.
 
-    Raises:
-        UnalikeError: The rule would leave a class to no client.
+    Raises `UnalikeError` where the rule would leave a class to no client.
     """
     check_count("pathological", 0, least=least)
     rows = by_class(labels)
@@ -120,8 +119,7 @@ def shards(labels: np.ndarray, clients: int, rng: np.random.Generator, *, per_cl
 
     Source: McMahan et al. 2017. Limit: per_client -> N / K is `iid`.
 
-    Raises:
-        UnalikeError: There are more shards than samples.
+    Raises `UnalikeError` for more shards than samples.
     """
     check_count("shards", per_client=per_client)
     total = clients * per_client
@@ -143,8 +141,7 @@ def classes(labels: np.ndarray, clients: int, rng: np.random.Generator, *, k: in
 
     Source: Li et al. 2022, NIID-Bench (#label = k). Limit: k = C is `iid` class by class.
 
-    Raises:
-        UnalikeError: No client holds some class, which can happen with fewer clients than classes only.
+    Raises `UnalikeError` where no client holds some class, which can happen with fewer clients than classes only.
     """
     rows = by_class(labels)
     if not 1 <= k <= len(rows):
@@ -228,8 +225,7 @@ def halves(labels: np.ndarray, clients: int, rng: np.random.Generator) -> Divisi
     Source: the FedLWS paper, figure 5, with 12 clients. Limit: with halves of N / 2 samples and 3 groups of K / 3 clients, each
     holds N / K samples and every sample is used.
 
-    Raises:
-        UnalikeError: There are fewer than 3 clients or 2 classes, or too few samples for one each.
+    Raises `UnalikeError` for fewer than 3 clients or 2 classes, or too few samples for one each.
     """
     rows = by_class(labels)
     if clients < 3 or len(rows) < 2:

@@ -32,15 +32,8 @@ def bubbles(
 
     >>> bubbles(clients.plan, clients.classes).savefig("plan.png")   # doctest: +SKIP
 
-    Args:
-        plan_or_counts: A partition plan, or training samples per client and class.
-        classes: The names of the classes.
-        sizes: Training samples per client, which regression needs; a plan brings its own.
-        title: The title; a plan has its data set and spec by default.
-
-    Shapes:
-        plan_or_counts: int [K, C]; [K, 0] for regression.
-        sizes: int [K].
+    From a plan, or from training samples per client and class [K, C] ([K, 0] and the `sizes` [K] for regression). The title is
+    the plan's data set and spec unless given.
     """
     if isinstance(plan_or_counts, PartitionPlan):
         plan = plan_or_counts

@@ -36,8 +36,7 @@ def amazon_reviews(data_dir: Path | None, *, features: int = WIDTH) -> Dataset:
 
     Source: Blitzer et al. 2007; Chen et al. 2012.
 
-    Raises:
-        UnalikeError: There is no such file. The message says which file to put where.
+    Raises `UnalikeError`, which says which file to put where, if there is none.
     """
     if features < 1:
         raise UnalikeError(f"amazon_reviews: found features={features}, expected at least one column")

@@ -35,8 +35,7 @@ def hub(
     `test` name the splits (None: no test set); `length`, `vocabulary` and `encoding` are as for text files.
     Needs the extra: pip install 'unalike[hub]'.
 
-    Raises:
-        UnalikeError: The package or the network is missing, or a split or column does not exist.
+    Raises `UnalikeError` without the package, the network, or such a split or column.
     """
     parts = [split for split in (train, test) if split is not None]
     columns = (x,) if isinstance(x, str) else x

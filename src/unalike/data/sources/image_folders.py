@@ -45,9 +45,8 @@ def read_image_folder(path: Path, *, group: str | None = None, size: Size = None
     all are gray, else RGB. `size` (a number, or (height, width)) resizes them; without it all must have one size. With
     `group="hospital"` each sub-folder is such a folder itself, one per hospital: `north/cats/1.png`.
 
-    Raises:
-        UnalikeError: A class has no images, images differ in size, pixels are floats or 32-bit integers, or a file is not an
-            image.
+    Raises `UnalikeError` for a class without images, images that differ in size, pixels that are floats or 32-bit integers, and
+    a file that is no image.
     """
     if group is None:
         images = _divided(path)

@@ -11,7 +11,7 @@ import numpy as np
 from unalike._utils.errors import UnalikeError, unknown
 from unalike._utils.spec import Call, parse_one
 from unalike.data.dataset import Dataset
-from unalike.data.sources import (
+from unalike.data.sources import (  # noqa: F401  (imported, they register names, formats and layouts)
     amazon,
     arrays,
     cifar,
@@ -27,22 +27,6 @@ from unalike.data.sources import (
 )
 from unalike.data.sources.registry import FOLDER, data_folder, ending, every_fifth, formats, read, registry
 from unalike.data.table_encoding import Encoding
-
-REGISTERED = (
-    amazon,
-    arrays,
-    cifar,
-    glyphs,
-    hub,
-    idx,
-    image_folders,
-    natural,
-    published,
-    speech,
-    synthetic,
-    table_files,
-)
-"""The modules that register names, formats and layouts when they are imported."""
 
 
 def load(

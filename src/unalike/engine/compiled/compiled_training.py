@@ -215,16 +215,11 @@ def _pulls(chunk: ClientChunk, work: Work, phase: int, params: Tree, client_stat
 class CompiledTrainer:
     """Trains one phase of stacked clients in the loops; all tensors have a leading [K].
 
-    Args:
-        settings: the stage's settings.
-        work: the phase's work.
-        origin: all parameters where training starts.
-        params: those of the model at the start of the phase.
-        shared: the shared parameters as received, without a leading [K]; those that pulls lead to.
-        pulls: the sum of the parts' pulls on each trained model.
-        inner: the inner loop of the shared model's loss; None for the task's loss.
-        differences: return what was added to the parameters (`StepSums.gained`) instead of the new parameters.
-        factors: [K]; return the sum of these differences with these factors, [1, ...], and no client's own.
+    `origin` has all parameters where training starts, `params` those of the model at the start of the phase, `shared` those
+    that pulls lead to: the shared ones as received, without a leading [K]. `pulls` is the sum of the parts' pulls on each
+    trained model, `inner` the inner loop of the shared model's loss; None for the task's loss. `differences`: return what was
+    added to the parameters (`StepSums.gained`) instead of the new ones. With `factors` [K] return the sum of these differences
+    with these factors, [1, ...], and no client's own.
     """
 
     settings: StageSettings

@@ -94,8 +94,7 @@ class ControlVariatesAfterMomentum(ControlVariates):
     what they correct. The same as a gradient, since the momentum rho of a constant a is a at every step if the gradient adds
     a at the first step, and (1 - rho) a at each later one. Without momentum it is `control_variates`. Everything else is, too.
 
-    Raises:
-        UnalikeError: for Nesterov's momentum, for Adam, and for an optimizer state that is kept between rounds.
+    Raises `UnalikeError` for Nesterov's momentum, for Adam, and for an optimizer state that is kept between rounds.
     """
 
     def correct(self, client: ClientView, grads: Tree, batch: Batch) -> Tree:

@@ -64,11 +64,9 @@ RANDOM_MACRO = ("random_macro", "random")
 class SkewDecision:
     """The decision of the rule on one tensor: on its high parameters, since all others take the mean.
 
-    Attributes:
-        high: Places of the high parameters in the flat tensor, [H].
-        micro: Micro-class of each client at each of them, [K, H], 0 for none; None where no parameter is high.
-        macro: The clients of each macro-class.
-        alpha: Weight of each macro-class at each high parameter, [S, H]; None where there is no macro-class.
+    `high` [H] are the places of the high parameters in the flat tensor, `micro` [K, H] the micro-class of each client at each
+    of them, 0 for none (None where no parameter is high), `macro` the clients of each macro-class, and `alpha` [S, H] the
+    weight of each at each high parameter (None where there is no macro-class).
     """
 
     high: Tensor
@@ -130,11 +128,8 @@ class ParameterSkew(Aggregator):
     def alpha(self, counts: Tensor, modal: Tensor, high: int, share: Tensor) -> Tensor:
         """alpha [S, H] of the macro-classes at the high parameters.
 
-        Args:
-            counts: Number of high parameters with each modal micro-class, [S, C + 1].
-            modal: Modal micro-class of each high parameter, [S, H].
-            high: Number H of high parameters.
-            share: Sum of the weights in each macro-class [S], or ones.
+        From the number of high parameters with each modal micro-class, `counts` [S, C + 1], the `modal` micro-class of each
+        high parameter [S, H], their number H, and the sum of the weights in each macro-class `share` [S], or ones.
         """
 
     def combine(self, server: ServerView, cohort: Cohort, weights: Tensor) -> Tree:
@@ -155,14 +150,9 @@ class ParameterSkew(Aggregator):
     ) -> dict[str, SkewDecision]:
         """Decide on each single parameter: its classes, its clusters of clients, and their weights.
 
-        Args:
-            params: Shared parameters w, [*shape] each.
-            update: Updates w_k - w of the clients, [K, *shape] each.
-            weights: Weights p_k of the clients, [K].
-            generator: Source of the classes that `assignment` draws at random.
-
-        Returns:
-            Name of the tensor (of the first one of a layer or model, with that scope) -> its decision.
+        From the shared parameters w [*shape], the updates w_k - w [K, *shape] and the weights p_k [K]; `generator` draws the
+        random classes of `assignment`. Returns name of the tensor (of the first one of a layer or model, with that scope) ->
+        its decision.
         """
         generator, decisions = generator or torch.Generator(), {}
         for names in self._groups(params, update):

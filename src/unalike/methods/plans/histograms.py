@@ -36,13 +36,8 @@ Of = Literal["features", "labels"]
 class Ranges(nn.Module):
     """The ranges in which clients count. They are sent as the buffers of a model, so no code is.
 
-    Args:
-        low: Lower end of the first range of each direction.
-        high: Upper end of the last one. Values beyond the ends count in the outermost ranges.
-        edges: Labels of a regression are cut into classes here; empty for classes.
-
-    Shapes:
-        low, high: [R]. edges: [C - 1].
+    Between `low` and `high` [R] of each direction; values beyond the ends count in the outermost ranges. Labels of a regression
+    are cut into classes at `edges` [C - 1]; empty for classes.
     """
 
     low: Tensor

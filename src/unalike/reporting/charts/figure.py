@@ -19,10 +19,8 @@ Numbers = Sequence[float]
 class Mark:
     """Something that is drawn on axes.
 
-    Attributes:
-        look: color, dash and marker.
-        label: its name in the legend and under the pointer; a mark without label and texts does not answer to the pointer.
-        texts: what each point is, for the pointer.
+    `look` is color, dash and marker, `label` the name in the legend and under the pointer, `texts` what each point is; a mark
+    without label and texts does not answer to the pointer.
     """
 
     look: Look = BLUE_CIRCLE
@@ -188,11 +186,9 @@ class Plot:
 class Figure:
     """Plots side by side.
 
-    Attributes:
-        plots: the plots, at most `IN_A_ROW` beside each other.
-        height: height of a plot on a page in pixels; on paper, `PIXELS` of them are an inch.
-        legend: whether labels are listed if there are several; not if rows name the marks.
-        room: letters of the longest note that stands beside the axes.
+    At most `IN_A_ROW` plots are beside each other. `height` is that of a plot on a page in pixels; on paper, `PIXELS` of them
+    are an inch. `legend` lists labels if there are several; not if rows name the marks. `room` is for the letters of the
+    longest note beside the axes.
     """
 
     plots: Sequence[Plot]
