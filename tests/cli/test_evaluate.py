@@ -55,7 +55,8 @@ def test_the_metrics_are_those_of_the_run(cli, run):
 
 def test_metric_replaces_them(cli, run):
     found, _ = evaluated(cli, run, "--metric", "average_precision", "--metric", "sensitivity_at(specificity=0.8)")
-    assert list(found)[2:4] == ["average_precision", "sensitivity_at_80"] and "roc_auc" not in found
+    assert list(found)[2:4] == ["average_precision", "sensitivity_at_80"] and "brier_score" not in found
+    assert list(found)[4] == "loss" and list(found)[-1] == "roc_auc"  # no longer in front: of every task of two classes
     for wrong, why in (("auc", "unknown metric"), ("rmse", "is not defined for classification")):
         code, _, err = cli("evaluate", run, "--metric", wrong)
         assert code == 2 and why in err
@@ -108,3 +109,25 @@ def test_regression_has_no_positives(cli, visits):
     assert cli("run", *FLAGS, "--model", "linear", "--metric", "mae", "--out", "run")[0] == 0
     found, _ = evaluated(cli, "run")
     assert list(found)[:2] == ["samples", "mae"] and len(found) == 5
+
+
+def test_a_column_that_is_a_feature_groups_the_rows(cli, visits, tmp_path):
+    """The hospital is a feature of this run; the model gets it, and its values have a row each."""
+    flags = ["--data", "visits.csv", "--target", "outcome", "--partition", "iid", "--clients", 2, "--model", "linear"]
+    code, _, err = cli("run", *flags, "--method", "fedavg", "--rounds", 2, "--out", tmp_path / "iid")
+    assert code == 0, err
+    found, _ = evaluated(cli, tmp_path / "iid", "--data", "visits.csv", "--group", "hospital")
+    risk, frame = ua.open_run(tmp_path / "iid").predict("visits.csv")["probability_ill"], pd.read_csv("visits.csv")
+    assert found.index[:3].tolist() == ["east", "north", "west"]
+    for name, own in frame.groupby("hospital"):
+        assert found.loc[name, "roc_auc"] == pytest.approx(roc_auc_score(own["outcome"] == "ill", risk[own.index]))
+
+
+def test_a_run_knows_whether_few_whole_numbers_are_amounts(cli, visits, tmp_path):
+    """A new table whose decimals happen to be whole is not asked about: the run is of amounts."""
+    frame = pd.read_csv("visits.csv").assign(outcome=np.arange(150) / 4)
+    frame.to_csv("visits.csv", index=False)
+    assert cli("run", *FLAGS, "--model", "linear", "--lr", 0.01, "--out", "run")[0] == 0
+    frame[:30].assign(outcome=[1.0, 2.0, 3.0] * 10).to_csv("new.csv", index=False)
+    found, err = evaluated(cli, "run", "--data", "new.csv")
+    assert "rmse" in found and not err

@@ -93,7 +93,7 @@ def test_load_with_encoding_of_another_table_uses_it(tmp_path):
     other = load(f"file(path={str(tmp_path / 'other.parquet')!r}, target='y')", encoding=first.encoding)
     assert torch.equal(other.merged()[0], first.encoding.apply(wider, "other")) and other.encoding == first.encoding
     for options, message in (
-        ({"drop": "age"}, "'age' is the target, a group, the split or dropped here, but a feature"),
+        ({"drop": "age"}, "'age' is the target, the split or dropped here, but a feature"),
         ({"text": "sex"}, "found text='sex', but the encoding that was agreed reads age, ill, sex"),
     ):
         with pytest.raises(UnalikeError, match=message):

@@ -80,7 +80,7 @@ def test_table_without_split_tests_every_fifth_row_and_keeps_groups(tmp_path):
     ("values", "task", "classes"),
     [
         ([1.5, 2.0], "regression", None),
-        ([True, False], "binary", ["False", "True"]),
+        ([True, False], "classification", ["False", "True"]),
         ([3, 7], "classification", ["3", "7"]),
     ],
 )
@@ -97,7 +97,8 @@ def test_table_target_decides_the_task(tmp_path, values, task, classes):
         (pd.Categorical(["b", "a"]), "classification", ["a", "b"], [1, 0]),
         (pd.array([10, 9], "Int64"), "classification", ["9", "10"], [1, 0]),
         (pd.array([0.5, 2.5], "Float64"), "regression", None, [0.5, 2.5]),
-        (pd.array([True, False], "boolean"), "binary", ["False", "True"], [True, False]),
+        (pd.array([True, False], "boolean"), "classification", ["False", "True"], [1, 0]),
+        (pd.array([True, True], "boolean"), "classification", ["False", "True"], [1, 1]),
     ],
 )
 def test_parquet_target_keeps_its_type(tmp_path, values, task, classes, labels):
@@ -334,15 +335,9 @@ def test_text_length_zero_raises(tmp_path):
             ["0", "1"],
             r"holds 0\.0, 1\.0, read as classes; if they are amounts, write --reg",
         ),
-        (
-            [1.0, 2.0, 3.0] * 4,
-            "regression",
-            None,
-            r"holds 1\.0, 2\.0, 3\.0, read as amounts; if they are classes, write",
-        ),
     ],
 )
-def test_whole_numbers_with_decimals_say_how_they_are_read(tmp_path, values, task, classes, message):
+def test_two_whole_numbers_with_decimals_are_classes(tmp_path, values, task, classes, message):
     file = tmp_path / "visits.csv"
     pd.DataFrame({"size": np.arange(12) ** 2, "died": values}).to_csv(file, index=False)
     with pytest.warns(UserWarning, match=message):
@@ -350,6 +345,30 @@ def test_whole_numbers_with_decimals_say_how_they_are_read(tmp_path, values, tas
     assert (data.task.name, data.classes) == (task, classes)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
+        assert load(file, target="died", regression=False).classes == classes
         assert load(file, target="died", regression=True).task.name == "regression"
         pd.DataFrame({"size": np.arange(12) ** 2, "died": np.arange(12) / 2}).to_csv(file, index=False)
         assert load(file, target="died").task.name == "regression"
+
+
+def test_a_few_whole_numbers_with_decimals_are_asked_about(tmp_path):
+    """Both answers are named."""
+    file, frame = tmp_path / "visits.csv", pd.DataFrame({"size": np.arange(12) ** 2, "grade": [1.0, 2.0, 3.0] * 4})
+    frame.to_csv(file, index=False)
+    why = r"holds 1\.0, 2\.0, 3\.0, which may be classes or amounts: .* --no-regression, .*=False; .* --regression, .*=True"
+    with pytest.raises(UnalikeError, match=why):
+        load(file, target="grade")
+    assert load(file, target="grade", regression=False).classes == ["1", "2", "3"]
+    assert load(file, target="grade", regression=True).task.name == "regression"
+    frame.assign(grade=np.arange(12) / 2).to_csv(file, index=False)
+    with pytest.raises(UnalikeError, match="'grade' holds fractions; expected whole numbers for classes"):
+        load(file, target="grade", regression=False)
+
+
+@pytest.mark.parametrize(("own", "theirs"), [([False, True], ["0", "1"]), ([0, 1], ["False", "True"])])
+def test_true_and_false_are_the_classes_one_and_zero_of_another_table(tmp_path, own, theirs):
+    data = load(save(pd.DataFrame({"x": range(8), "y": own * 4}), tmp_path / "t.csv"), target="y")
+    y = data.merged()[1]
+    assert data.labelled(y, "classification", theirs, "the run").tolist() == y.tolist()
+    with pytest.raises(UnalikeError, match="found the classes"):
+        data.labelled(y, "classification", ["no", "yes"], "the run")

@@ -156,7 +156,7 @@ def test_no_encoding_scales_tables_per_site_and_refuses_texts(made, tmp_path):
             spec(str(files["north"]), {"target": "outcome"}),
             None,
             tmp_path,
-            {"federation": "fed", "data": {"input_shape": [5]}},
+            {"federation": "fed", "data": {"input_shape": [5], "task": "classification"}},
         )
     texts = f"file(path={str(files['north'])!r}, target='outcome', text='ward', length=3)"
     with pytest.raises(UnalikeError, match="agreed on no vocabulary"):
@@ -171,7 +171,7 @@ def test_no_encoding_scales_tables_per_site_and_refuses_texts(made, tmp_path):
 
 def test_evaluate_reads_tables_with_encoding_of_run(made):
     folder, _, files = made
-    config = {"federation": "fed", "data": {"input_shape": [5]}}
+    config = {"federation": "fed", "data": {"input_shape": [5], "task": "classification"}}
     data = spec(str(files["north"]), {"target": "outcome"})
     x, _ = fitting(data, None, folder.run, config).merged()
     assert torch.equal(x, load(data, encoding=folder.federation.data.encoding).merged()[0])
@@ -190,7 +190,7 @@ def test_moved_run_folder_keeps_encoding(made, tmp_path):
     )
     copied = shutil.copytree(tmp_path / "run", tmp_path / "away" / "copy")
     assert Encoding.load(copied / "encoding.json") == federation.data.encoding
-    config = {"federation": "fed", "data": {"input_shape": [5]}}
+    config = {"federation": "fed", "data": {"input_shape": [5], "task": "classification"}}
     data = spec(str(files["north"]), {"target": "outcome"})
     x, _ = fitting(data, None, copied, config).merged()
     assert torch.equal(x, load(data, encoding=federation.data.encoding).merged()[0])

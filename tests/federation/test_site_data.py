@@ -66,6 +66,7 @@ def test_labels_without_names_are_class_indices(tmp_path):
 
 
 NUMBERS, TRUTHS = Schema(shape=(2,), task="regression"), Schema(shape=(2,), task="binary")
+SPELT = Schema(shape=(2,), classes=("False", "True"))
 COUNTED, HEALTH = Schema(shape=(2,), classes=("1", "2", "3")), Schema(shape=(2,), classes=("ill", "well"))
 
 
@@ -79,6 +80,9 @@ COUNTED, HEALTH = Schema(shape=(2,), classes=("1", "2", "3")), Schema(shape=(2,)
         (TRUTHS, [True, False, True, True], [True, False, True, True]),
         (COUNTED, [2.0, 1.0, 3.0, 1.0], [1, 0, 2, 0]),
         (COUNTED, [3, 2, 2, 3], [2, 1, 1, 2]),
+        (NUMBERS, [2.0, 1.0, 3.0, 1.0], [2.0, 1.0, 3.0, 1.0]),
+        (SPELT, [1, 0, 0, 1], [1, 0, 0, 1]),
+        (SPELT, [True, False, True, True], [1, 0, 1, 1]),
     ],
 )
 @pytest.mark.filterwarnings("ignore:.*no encoding of tables")
@@ -95,14 +99,14 @@ def test_table_labels_match_by_name_or_value(schema, labels, expected, tmp_path)
 @pytest.mark.parametrize(
     ("schema", "labels", "message"),
     [
-        (NUMBERS, ["yes", "no"], r"the labels are classes \(no, yes\); the federation has numbers: write"),
-        (NUMBERS, [True, False], r"the labels are true/false \(False, True\); the federation has numbers"),
+        (NUMBERS, ["yes", "no"], "the target 'label' holds texts; expected numbers for regression"),
+        (NUMBERS, [True, False], "the target 'label' holds true/false; expected numbers for regression"),
         (TRUTHS, [1, 2], r"the labels are classes \(1, 2\); the federation has true/false"),
         (TRUTHS, [-1, 1], r"the labels are classes \(-1, 1\); the federation has true/false"),
         (TRUTHS, ["yes", "no"], r"the labels are classes \(no, yes\); the federation has true/false"),
-        (TRUTHS, [0.5, 1.0], r"the labels are numbers \(0.5, 1.*\); the federation has true/false"),
+        (TRUTHS, [0.5, 1.0], "the target 'label' holds fractions; expected whole numbers for classes"),
         (HEALTH, [0.0, 1.0], "found the classes '0', '1'; expected those of the federation, 'ill', 'well'"),
-        (COUNTED, [1.0, 1.5], r"the labels are numbers \(1, 1.5.*\); the federation has classes"),
+        (COUNTED, [1.0, 1.5], "the target 'label' holds fractions; expected whole numbers for classes"),
     ],
 )
 @pytest.mark.filterwarnings("ignore:.*no encoding of tables")

@@ -74,7 +74,8 @@ def command(
 
     folder = model_folder(folder)
     predict, config = load_model(folder, client)
-    task, classes = find_task(config["data"]["task"]), config["data"].get("classes")
+    classes = config["data"].get("classes")
+    task = find_task(config["data"]["task"]).of(classes)
     chosen = _metrics(metric, config, task, classes)
     if data is not None:
         x, y, owner, rows = _other_samples(data, data_dir, folder, config, table)

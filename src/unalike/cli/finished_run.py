@@ -129,9 +129,9 @@ def fitting(
 
     encoding = encoding_of(folder, config)
     options = dict(columns or {})
-    if table_at(data, data_dir) is not None and "(" not in data:
-        flags = _kept_flags(folder)
-        options = {name: flags[name] for name in ("target", "regression") if name in flags} | options
+    if table_at(data, data_dir) is not None:
+        target = {} if "(" in data else {k: v for k, v in _kept_flags(folder).items() if k == "target"}
+        options = {"regression": config["data"]["task"] == "regression"} | target | options
     dataset, wanted = load(data, data_dir, encoding=encoding, **options), config["data"]["input_shape"]
     if encoding is None and dataset.encoding is not None:
         why = "the run is older, or its data is no table; if it is one, run the command of the run again (nothing is trained), else"

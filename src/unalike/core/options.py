@@ -168,7 +168,12 @@ class TableOptions:
         ),
     ] = None
     drop: Annotated[tuple[str, ...], Help("Column of a table to leave out; repeat for several.")] = ()
-    regression: Annotated[bool, Help("Read whole numbers in the target column as numbers, not as classes.")] = False
+    regression: Annotated[
+        bool | None,
+        Help(
+            "Read whole numbers in the target column as amounts, or with --no-regression decimals such as 2.0 as classes."
+        ),
+    ] = None
 
 
 @dataclass(frozen=True)

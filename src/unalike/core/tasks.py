@@ -16,6 +16,12 @@ class Task:
     """Losses from logits and labels, and predictions from logits."""
 
     name: ClassVar[str]
+    areas: ClassVar[bool] = False
+    """Whether there are two classes, so that areas under curves are among the metrics of the task."""
+
+    def of(self, classes: Sequence[str] | None) -> Task:
+        """The same task with these classes."""
+        return self
 
     @property
     def stacked(self) -> Task:
@@ -44,6 +50,9 @@ class Classification(Task):
 
     name = "classification"
 
+    def of(self, classes: Sequence[str] | None) -> Task:
+        return TwoClasses() if classes is not None and len(classes) == 2 else self
+
     @property
     def stacked(self) -> Task:
         return StackedClassification()
@@ -59,6 +68,12 @@ class Classification(Task):
 
     def probabilities(self, logits: Tensor) -> Tensor:
         return logits.softmax(-1)
+
+
+class TwoClasses(Classification):
+    """Cross-entropy over two classes, the second of which is the positive one."""
+
+    areas = True
 
 
 class StackedClassification(Classification):
@@ -78,6 +93,7 @@ class Binary(Task):
     """Binary cross-entropy on one logit; labels are booleans."""
 
     name = "binary"
+    areas = True
 
     def losses(self, logits: Tensor, y: Tensor) -> Tensor:
         return F.binary_cross_entropy_with_logits(logits.reshape(y.shape), y.to(logits.dtype), reduction="none")

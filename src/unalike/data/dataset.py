@@ -201,9 +201,9 @@ class Dataset:
     def labelled(self, y: Tensor, task: str, names: Sequence[str] | None, owner: str) -> Tensor:
         """Translate labels of this data set to the task and the class order of another one, such as the data of a finished run.
 
-        Classes are matched by name, because a file that lacks a class numbers the remaining ones differently. Numbers are
-        matched by value: a table turns whole numbers into classes, so the classes "9", "10" and "12" match 9.0, 10.0 and 12.0.
-        Class indices without names are taken to be in the other data set's order already.
+        Classes are matched by name, because a file that lacks a class numbers the remaining ones differently; true and false may be
+        written as 1 and 0. Numbers are matched by value: a table turns whole numbers into classes, so the classes "9" and "12"
+        match 9.0 and 12.0. Class indices without names are taken to be in the other data set's order already.
 
         Args:
             y: Labels [N] of this data set.
@@ -233,6 +233,8 @@ class Dataset:
 
     def _numbered(self, places: Tensor, own: Sequence[str], names: Sequence[str], owner: str) -> Tensor:
         """Map class indices `places` from the order of `own` to the order of `names`."""
+        if {name.lower() for name in (*own, *names)} <= TRUTHS.keys():
+            own, names = ([str(TRUTHS[name.lower()]) for name in some] for some in (own, names))
         numbers = [str(i) for i in range(len(names))]
         nameless = self.encoding is None and (self.classes is None or own == numbers[: len(own)])
         known = numbers if nameless and not set(own) <= set(names) else names

@@ -54,7 +54,7 @@ class Population(Sequence[ClientData]):
         val: The indices of each client's validation samples.
         names: The clients' names.
         classes: The names of the classes; None for regression.
-        task: The task.
+        task: The task; of the classes, where there are two.
         plan: The partition plan, if a partition made the population.
         clusters: The true cluster of each client, if it is known.
         encoding: The encoding that turned a table into x.
@@ -98,6 +98,7 @@ class Population(Sequence[ClientData]):
         return f"<Population of {len(self.train)} clients, {samples} of shape {self.input_shape}, {self.task.name}>"
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "task", self.task.of(self.classes))
         counts = {"y": len(self.y) == len(self.x)} | {
             part: len(getattr(self, part)) == len(self.train) for part in ("test", "val", "names")
         }

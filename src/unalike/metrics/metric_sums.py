@@ -13,6 +13,7 @@ import numpy as np
 from unalike._utils.errors import UnalikeError
 from unalike.core.tasks import Task
 from unalike.metrics.metrics import (
+    AREAS,
     METRICS,
     Metrics,
     RunMetrics,
@@ -25,8 +26,6 @@ from unalike.metrics.metrics import (
 from unalike.metrics.named_metrics import KNOWN, Metric
 from unalike.metrics.scoring import Scores
 
-AREAS = ("roc_auc", "average_precision")
-"""Metrics of every binary task that cannot be computed from sums."""
 MOST = sys.float_info.max
 """The largest sum of losses that is accepted."""
 
@@ -139,7 +138,7 @@ class MetricSums:
 def own_names(task: Task, chosen: RunMetrics = MappingProxyType({})) -> tuple[str, ...]:
     """The metrics that each client computes from its own samples, because sums and counts do not give them."""
     others = tuple(name for name in chosen if name not in METRICS[task.name])
-    return tuple(dict.fromkeys((*others, *(AREAS if task.name == "binary" else ()))))
+    return tuple(dict.fromkeys((*others, *(AREAS if task.areas else ()))))
 
 
 def unpooled(task: Task, chosen: RunMetrics = MappingProxyType({})) -> tuple[str, ...]:

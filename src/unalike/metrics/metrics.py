@@ -4,7 +4,7 @@ loss               mean loss
 accuracy           correct / samples
 macro_f1           mean of 2 TP / (2 TP + FP + FN) over the classes among labels or predictions
 balanced_accuracy  mean recall over the classes among the labels
-roc_auc, average_precision       of binary labels: area under the ROC curve, average precision; NaN where there is one class only
+roc_auc, average_precision       of two classes: area under the ROC curve, average precision; NaN where samples are of one class
 rmse, mae, r2      of regression: root of the mean squared error, mean absolute error, coefficient of determination (NaN for labels
                    that are all the same)
 
@@ -67,14 +67,20 @@ class Grouped:
         return self.sum(values) / self.sizes
 
     @cached_property
+    def margin(self) -> np.ndarray:
+        """The logit of the second of two classes beyond that of the first, [n]."""
+        z = self.scores.logits
+        return z if z.ndim == 1 else z[:, 1].astype(np.float64) - z[:, 0]
+
+    @cached_property
     def ties(self) -> tuple[np.ndarray, ...]:
-        """`owner positives negatives above below` for each group of equal logits of a client, in descending order.
+        """`owner positives negatives above below` for each group of equal margins of a client, in descending order.
 
         `above` and `below` count the client's positives and negatives in this group and in those before it.
         """
-        order = np.lexsort((-self.scores.logits, self.owner))
-        of, logit, y = self.owner[order], self.scores.logits[order], self.scores.y[order].astype(np.int64)
-        first = np.flatnonzero(np.append(True, (np.diff(of) != 0) | (np.diff(logit) != 0))[: len(of)])
+        order = np.lexsort((-self.margin, self.owner))
+        of, margin, y = self.owner[order], self.margin[order], self.scores.y[order].astype(np.int64)
+        first = np.flatnonzero(np.append(True, (np.diff(of) != 0) | (np.diff(margin) != 0))[: len(of)])
         positives = np.add.reduceat(y, first) if len(first) else y
         negatives = np.diff(np.append(first, len(of))) - positives
         own = of[first]
@@ -86,7 +92,7 @@ class Grouped:
         """Positives and negatives of each client; NaN for a client without one of them or with a NaN among its logits."""
         positive = self.sum(self.scores.y.astype(float))
         negative = self.sizes - positive
-        whole = (positive > 0) & (negative > 0) & (self.sum(np.isnan(self.scores.logits).astype(float)) == 0)
+        whole = (positive > 0) & (negative > 0) & (self.sum(np.isnan(self.margin).astype(float)) == 0)
         return np.where(whole, positive, np.nan), np.where(whole, negative, np.nan)
 
     def by_class(self, formula: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]) -> np.ndarray:
@@ -163,6 +169,8 @@ def _correct(own: Grouped) -> np.ndarray:
     return own.mean(own.scores.predicted == own.scores.y)
 
 
+AREAS: dict[str, Callable[[Grouped], np.ndarray]] = {"roc_auc": roc_auc, "average_precision": average_precision}
+"""Metrics of two classes that cannot be computed from sums."""
 _ANY = {"loss": lambda own: own.mean(own.scores.loss)}
 _CLASSES = _ANY | {
     "accuracy": _correct,
@@ -171,10 +179,15 @@ _CLASSES = _ANY | {
 }
 METRICS: dict[str, dict[str, Callable[[Grouped], np.ndarray]]] = {
     "classification": _CLASSES,
-    "binary": _CLASSES | {"roc_auc": roc_auc, "average_precision": average_precision},
+    "binary": _CLASSES,
     "regression": _ANY | {"rmse": lambda own: np.sqrt(own.mean(own.scores.loss)), "mae": mae, "r2": r2},
 }
-"""Task -> metric -> formula, in the order of the columns."""
+"""Name of a task -> metric -> formula, in the order of the columns."""
+
+
+def formulas(task: Task) -> dict[str, Callable[[Grouped], np.ndarray]]:
+    """Metric -> formula, for the metrics of a task in the order of the columns."""
+    return METRICS[task.name] | (AREAS if task.areas else {})
 
 
 def own_metrics(functions: Custom | None) -> dict[str, Metric]:
@@ -191,7 +204,7 @@ def own_metrics(functions: Custom | None) -> dict[str, Metric]:
 def run_metrics(task: Task, chosen: RunMetrics = MappingProxyType({})) -> dict[str, Metric]:
     """Column -> metric, for all metrics of a run in the order of its columns: those that lead, those of the task, the others."""
     leading = {name: metric for name, metric in chosen.items() if metric.leads}
-    return leading | {name: KNOWN[name] for name in METRICS[task.name] if name not in leading} | dict(chosen)
+    return leading | {name: KNOWN[name] for name in formulas(task) if name not in leading} | dict(chosen)
 
 
 def metric_names(task: Task, chosen: RunMetrics = MappingProxyType({})) -> tuple[str, ...]:
@@ -205,7 +218,7 @@ def in_front(metrics: Mapping[str, float]) -> Metrics:
     return {name: metrics[name] for name in (*chosen, *USUAL) if name in metrics}
 
 
-BUILT_IN = frozenset(name for metrics in METRICS.values() for name in metrics)
+BUILT_IN = frozenset(name for metrics in (*METRICS.values(), AREAS) for name in metrics)
 """The metrics of all tasks."""
 
 
@@ -224,10 +237,10 @@ def positives(scores: Scores, clients: int, classes: Sequence[str] | None) -> np
 def per_client(task: Task, scores: Scores, clients: int, chosen: RunMetrics = MappingProxyType({})) -> list[Metrics]:
     """The metrics of each of `clients` clients."""
     own = Grouped(scores.of(np.argsort(scores.client, kind="stable")), clients)
-    formulas = METRICS[task.name]
+    summed = {name: f for name, f in formulas(task).items() if name not in chosen or chosen[name].positive is None}
     with np.errstate(invalid="ignore", divide="ignore"):  # a client without samples has no metric
         columns = {
-            name: (formulas[name](own) if name in formulas else own.one_by_one(name, chosen[name])).tolist()
+            name: (summed[name](own) if name in summed else own.one_by_one(name, chosen[name])).tolist()
             for name in metric_names(task, chosen)
         }
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]

@@ -27,7 +27,7 @@ samples of one dimension, whose activations are no larger than they.
 class Scores:
     """One entry per test sample: its client, its loss, its label, the prediction and the logits.
 
-    Logits are [n] for one output and [n, C] for classes, for which they are kept only where asked for (else [n, 0]).
+    Logits are [n] for one output and [n, C] for classes; for more than two they are kept only where asked for (else [n, 0]).
     """
 
     client: np.ndarray
@@ -56,12 +56,14 @@ class Scores:
 
 
 def score(task: Task, predict: Predict, x: Tensor, y: Tensor, client: np.ndarray, logits: bool = False) -> Scores:
-    """Run a model over samples x [n, ...], y [n] that belong to clients [n]; `logits`: keep those of classes too."""
+    """Run a model over samples x [n, ...], y [n] that belong to clients [n]; `logits`: keep those of more classes, too."""
     losses, predicted, kept = [], [], []
     for found, rows in zip(outputs(predict, x), y.split(rows_at_once(x)), strict=True):
         losses.append(task.losses(found, rows))
         predicted.append(task.predict(found))
-        kept.append(found.flatten() if task.name != "classification" else found if logits else found[:, :0])
+        kept.append(
+            found.flatten() if task.name != "classification" else found if logits or task.areas else found[:, :0]
+        )
     arrays = (torch.cat(found).cpu().numpy() for found in (losses, predicted, kept))
     loss, guess, own = arrays
     return Scores(client, loss, y.cpu().numpy(), guess, own)

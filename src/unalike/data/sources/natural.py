@@ -57,7 +57,7 @@ class NaturalTable:
             found(name, f"{name}.csv.gz", data_dir, self.source, self.sha256),
             target=self.target,
             group=self.group,
-            regression=self.amount is not None,
+            regression=None if self.amount is None else True,
         )
         if (amount := self.amount) is not None:
             return _with_labels(data, lambda y: y / amount)

@@ -119,7 +119,7 @@ def read_table(
     group: Columns = (),
     unit: str | None = None,
     split: str | None = None,
-    regression: bool = False,
+    regression: bool | None = None,
     length: int = LENGTH,
     vocabulary: int = VOCABULARY,
     bag: bool = False,
@@ -127,9 +127,9 @@ def read_table(
 ) -> Dataset:
     """One row per sample; `target` names the column to predict.
 
-    A target of texts or whole numbers is classes, numbered in sorted order, and so are two whole numbers written with decimals (0.0
-    and 1.0); true/false is binary; other decimals are regression. Scaling, categories and vocabulary come from the training rows
-    only; the data set keeps them as its `encoding`.
+    A target of texts, whole numbers or true/false is classes, numbered in sorted order, and so are two whole numbers written with
+    decimals (0.0 and 1.0); other decimals are regression. Scaling, categories and vocabulary come from the training rows only; the
+    data set keeps them as its `encoding`.
 
     Args:
         path: The file.
@@ -137,12 +137,13 @@ def read_table(
         text: The only column to read as a feature, as tokens; without it all other columns are features, encoded as
             `table_encoding.fit` says.
         drop: Columns to leave out.
-        group: Columns that become groups for partitions, such as a hospital or a writer; they are not features.
+        group: Columns that become groups for partitions, such as a hospital or a writer; they are not features, unless the agreed
+            encoding says so.
         unit: A column whose values, such as patients or recordings, are never divided between training and test samples; it is not
             a feature.
         split: A column that says train or test (or 0 or 1), which clients then keep; without it every fifth row of a class (with
             `unit`, every fifth unit) tests, where nothing else divides the rows.
-        regression: Read a target of whole numbers as regression.
+        regression: Read a target of whole numbers as regression (True), or one written with decimals as classes (False).
         length: The number of words that are read of each text.
         vocabulary: The size of the vocabulary of `text`.
         bag: Read `text` as rows of word counts, not as tokens.
@@ -150,7 +151,8 @@ def read_table(
 
     Raises:
         UnalikeError: No target is named, the file cannot be read, a column is missing, or the target has missing values,
-            another type such as dates, or hardly two rows per class.
+            another type such as dates, hardly two rows per class, or a few whole numbers written with decimals, which may be
+            classes or amounts.
     """
     frame = opened(path, encoding)
     drop, group = _several(drop), _several(group)
@@ -173,9 +175,10 @@ def read_table(
     order, train = np.argsort(test, kind="stable"), int((~test).sum())
     frame, y = frame.iloc[order], y[order]
     groups = {column: frame[column].to_numpy() for column in group}
-    unused = list(dict.fromkeys([target, *drop, *group, *_several(split or ())]))
+    unread = [target, *drop, *_several(split or ())]
+    unused = list(dict.fromkeys([*unread, *group]))
     if encoding is not None:
-        _check_agreed(encoding, unused, text, path.name)
+        _check_agreed(encoding, unread, text, path.name)
     elif text is not None:
         if text in unused:
             raise UnalikeError(
@@ -228,10 +231,11 @@ def tokens(
     return encoding.apply(frame, "the texts"), encoding
 
 
-def labels(column: pd.Series, where: str, regression: bool = False) -> tuple[np.ndarray, list[str] | None]:
-    """Convert a target column to labels and class names; `regression` reads whole numbers as numbers, not as classes.
+def labels(column: pd.Series, where: str, regression: bool | None = None) -> tuple[np.ndarray, list[str] | None]:
+    """Convert a target column to labels, and class names for int64 labels.
 
-    Raises `UnalikeError` for missing values, and for other types, such as dates.
+    With `regression` None, whole numbers written without decimals, and two that are written with them, are classes. Raises
+    `UnalikeError` for missing values, for other types, such as dates, and for numbers that may be classes or amounts.
     """
     from pandas.api.types import is_float_dtype
 
@@ -245,10 +249,12 @@ def labels(column: pd.Series, where: str, regression: bool = False) -> tuple[np.
     if regression and kind not in (NUMBERS, Decimal.__name__):
         raise UnalikeError(f"{where}: the target {column.name!r} holds {kind}; expected numbers for regression")
     if kind == TRUTH:
-        return column.to_numpy(bool), None
-    if not regression and is_float_dtype(column):
-        column = _decimals(column, where)
-    if regression or kind == Decimal.__name__ or is_float_dtype(column):
+        return column.to_numpy(bool).astype(np.int64), [str(False), str(True)]
+    if kind == Decimal.__name__:
+        kind, column = NUMBERS, column.astype(float)
+    if is_float_dtype(column) and not regression:
+        column = _decimals(column, where, regression is False)
+    if regression or is_float_dtype(column):
         return column.to_numpy(np.float32), None
     if kind not in (NUMBERS, TEXTS):
         raise UnalikeError(
@@ -258,23 +264,27 @@ def labels(column: pd.Series, where: str, regression: bool = False) -> tuple[np.
     return codes, [str(kind) for kind in kinds]
 
 
-def _decimals(column: pd.Series, where: str) -> pd.Series:
-    """A target of decimals; two whole values are classes, since pandas writes 0 and 1 as 0.0 and 1.0 after a missing value.
+def _decimals(column: pd.Series, where: str, classes: bool) -> pd.Series:
+    """A target of decimals: whole numbers if they are `classes`, or two, as pandas writes 0 and 1 after a missing value.
 
-    Warns of few whole values, which may be classes or amounts.
+    Warns of two whole values. Raises `UnalikeError` for a few more, which may be classes or amounts, and for fractions of classes.
     """
     values = np.sort(column.unique())
-    if len(values) > FEW_VALUES or (values % 1 != 0).any():
+    whole = not (values % 1 != 0).any()
+    if classes and not whole:
+        raise UnalikeError(f"{where}: the target {column.name!r} holds fractions; expected whole numbers for classes")
+    if not classes and (len(values) > FEW_VALUES or not whole):
         return column
-    classes = len(values) == 2
-    read = (
-        "classes; if they are amounts, write --regression, in Python regression=True"
-        if classes
-        else "amounts; if they are classes, write them without decimals"
-    )
-    found = ", ".join(f"{value:.1f}" for value in values)
-    warnings.warn(f"{where}: the target {column.name!r} holds {found}, read as {read}", stacklevel=3)
-    return column.astype("int64") if classes else column
+    holds = f"{where}: the target {column.name!r} holds {', '.join(f'{value:.1f}' for value in values)}"
+    amounts = "amounts, write --regression, in Python regression=True"
+    if not classes and len(values) != 2:
+        raise UnalikeError(
+            f"{holds}, which may be classes or amounts: for classes, write --no-regression, in Python regression=False; "
+            f"for {amounts}"
+        )
+    if not classes:
+        warnings.warn(f"{holds}, read as classes; if they are {amounts}", stacklevel=3)
+    return column.astype("int64")
 
 
 def check_classes(column: pd.Series, classes: int, where: str) -> None:
@@ -308,7 +318,7 @@ def _check_agreed(encoding: Encoding, unused: Sequence[str], text: str | None, w
     for column in unused:
         if column in read:
             raise UnalikeError(
-                f"{where}: {column!r} is the target, a group, the split or dropped here, but a feature in the encoding that was "
+                f"{where}: {column!r} is the target, the split or dropped here, but a feature in the encoding that was "
                 f"agreed; expected its features {', '.join(read)} to be free"
             )
     if text is not None and (encoding.words is None or encoding.words.name != text):

@@ -25,7 +25,6 @@ from unalike.data.table_encoding import (
     MISSING,
     MOST_CATEGORIES,
     NUMBERS,
-    TRUTH,
     Category,
     Encoding,
     Number,
@@ -134,7 +133,7 @@ def summarize(
     drop: Sequence[str] = (),
     group: Sequence[str] = (),
     unit: str | None = None,
-    regression: bool = False,
+    regression: bool | None = None,
     least: int = LEAST,
 ) -> TableSummary:
     """Summarize the training rows of a table, those that a site would train on: all but every fifth of a class.
@@ -218,7 +217,7 @@ def _frequent(values: Iterable[str], least: int) -> dict[str, int]:
 def _target(column: pd.Series, y: np.ndarray, classes: list[str] | None, least: int) -> TargetNames:
     name, kind = str(column.name), kind_of(column)
     if classes is None:
-        return TargetNames(name, "binary" if kind == TRUTH else "regression")
+        return TargetNames(name, "regression")
     rows = np.bincount(y, minlength=len(classes))
     frequent = tuple(text for text, n in zip(classes, rows) if n >= least)
     return TargetNames(name, "classification", frequent, kind == NUMBERS)
@@ -275,6 +274,11 @@ def _agreed_target(summaries: Mapping[str, TableSummary]) -> TargetNames:
             raise UnalikeError(
                 f"the target of {site} is {found.target.name!r} ({found.target.kind}), that of {first} {one.target.name!r} "
                 f"({one.target.kind}); expected the same at all sites"
+            )
+        if found.target.numbers != one.target.numbers and {*found.target.classes}.isdisjoint(one.target.classes):
+            classes = ", ".join(found.target.classes), ", ".join(one.target.classes)
+            raise UnalikeError(
+                f"the classes of {site} are {classes[0]}, those of {first} {classes[1]}; expected the same names at all sites"
             )
     names = {name for found in summaries.values() for name in found.target.classes}
     numbers = all(found.target.numbers for found in summaries.values())

@@ -14,7 +14,7 @@ from unalike.data.array_checks import Pair
 from unalike.data.client_data import ClientData
 from unalike.data.dataset import Dataset
 from unalike.data.partitioning.partition import share_apart
-from unalike.data.sources.load import load
+from unalike.data.sources.load import load, table_at
 from unalike.data.sources.registry import every_fifth
 from unalike.federation.protocol.federation_file import Federation, Schema
 
@@ -44,7 +44,8 @@ def own_samples(schema: Schema, data: str, data_dir: Path | None = None) -> Pair
 
 def _read(schema: Schema, data: str, data_dir: Path | None) -> Dataset:
     """Load a data set or file; tables use the federation's encoding. Raises `UnalikeError` for texts without an encoding."""
-    dataset = load(data, data_dir, encoding=schema.encoding)
+    known = {} if table_at(data, data_dir) is None else {"regression": schema.task == "regression"}
+    dataset = load(data, data_dir, encoding=schema.encoding, **known)
     if schema.encoding is None and dataset.encoding is not None:
         if dataset.encoding.words is not None:
             raise UnalikeError(

@@ -26,7 +26,7 @@ class History:
     """`rounds`: round seconds participants loss accuracy macro_f1 train_loss bytes_down bytes_up, then the further metrics.
 
     `clients`: round client n_train n_test loss accuracy macro_f1 personal_accuracy status, then the further metrics:
-    balanced_accuracy, for binary tasks roc_auc and average_precision, the user's own; regression has loss, rmse, mae and
+    balanced_accuracy, for two classes roc_auc and average_precision, the user's own; regression has loss, rmse, mae and
     r2. Metrics that were chosen by name stand in front of the loss. Row r of `rounds` belongs to
     the model after r rounds; row 0 is the start. The plain columns hold the first protocol of the run, others carry their name in
     front, and scores of validation samples `val_` before the metric (`val_accuracy`, `personal_val_accuracy`). Where a round was
