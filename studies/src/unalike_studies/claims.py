@@ -11,7 +11,7 @@ from typing import Any
 from unalike_studies.claim_verdicts import CONTRADICTED, NOT_HERE, Expectation, Finding, judge
 from unalike_studies.published import Printed
 from unalike_studies.recorded_numbers import by_round
-from unalike_studies.results import Results
+from unalike_studies.results import CellResult, Results
 
 Quantity = Callable[[Results], dict[int, float]]
 """From the results of a study to seed -> value. Seeds whose cells are not stored are missing."""
@@ -101,14 +101,20 @@ def score(method: str, setting: str, column: str = "accuracy", last: int = 10) -
     return lambda results: results.scores(method, setting, column, last)
 
 
+def by_cell(method: str, setting: str, number: Callable[[CellResult], float | None]) -> Quantity:
+    """A number of each cell of a method in a setting; a seed whose number is None is left out."""
+
+    def values(results: Results) -> dict[int, float]:
+        numbers = {seed: number(cell) for seed, cell in results.of(method, setting).items()}
+        return {seed: value for seed, value in numbers.items() if value is not None}
+
+    return values
+
+
 def peak(method: str, setting: str, column: str = "accuracy") -> Quantity:
     """The largest value of a column over the rounds, chosen by the test samples: what some authors report."""
 
-    def values(results: Results) -> dict[int, float]:
-        columns = {seed: cell.column(column) for seed, cell in results.of(method, setting).items()}
-        return {seed: max(column) for seed, column in columns.items() if column}
-
-    return values
+    return by_cell(method, setting, lambda cell: max(cell.column(column), default=None))
 
 
 def recorded_mean(method: str, setting: str, name: str, layer: str | None = None) -> Quantity:
@@ -118,25 +124,16 @@ def recorded_mean(method: str, setting: str, name: str, layer: str | None = None
     """
     by, entry = ("quantity", name) if layer is None else ("layer", layer)
 
-    def values(results: Results) -> dict[int, float]:
-        cells = results.of(method, setting)
-        rounds = {seed: by_round(cell.recorded, name, by).get(entry, {}) for seed, cell in cells.items()}
-        return {seed: fmean(numbers.values()) for seed, numbers in rounds.items() if numbers}
+    def number(cell: CellResult) -> float | None:
+        rounds = by_round(cell.recorded, name, by).get(entry, {})
+        return fmean(rounds.values()) if rounds else None
 
-    return values
+    return by_cell(method, setting, number)
 
 
 def after_round(number: int, method: str, setting: str, column: str = "accuracy") -> Quantity:
     """The value of a column after one round."""
-
-    def values(results: Results) -> dict[int, float]:
-        cells = results.of(method, setting)
-        rounds = {
-            seed: dict(zip(cell.rounds["round"], cell.rounds[column])) for seed, cell in cells.items() if cell.rounds
-        }
-        return {seed: by_number[number] for seed, by_number in rounds.items() if by_number.get(number) is not None}
-
-    return values
+    return by_cell(method, setting, lambda cell: cell.by_number(column).get(number))
 
 
 def difference(first: Quantity, second: Quantity) -> Quantity:

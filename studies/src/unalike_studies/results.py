@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -81,6 +81,10 @@ class CellResult:
         values = zip(self.rounds.get("round", []), self.rounds.get(name, []))
         return [value for number, value in values if number > 0 and value is not None]
 
+    def by_number(self, name: str) -> dict[int, Any]:
+        """Round -> the value of a column of the history."""
+        return dict(zip(self.rounds.get("round", []), self.rounds.get(name, [])))
+
     def instead(self, columns: Mapping[str, str]) -> CellResult:
         """The result with other columns in place of some: column -> the column in its place."""
 
@@ -126,6 +130,13 @@ class Results:
     def settings(self) -> list[str]:
         """The labels of the settings, in the order of the study."""
         return list(dict.fromkeys(cell.setting for cell in self.cells))
+
+    def groups(self) -> Iterator[tuple[str, str, list[CellResult]]]:
+        """Method, setting, and the cells of all seeds, for the pairs that have cells, setting by setting."""
+        for setting in self.settings:
+            for method in self.methods:
+                if cells := list(self.of(method, setting).values()):
+                    yield method, setting, cells
 
     @property
     def seconds(self) -> float:

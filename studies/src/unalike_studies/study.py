@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from unalike._utils.errors import unknown
@@ -120,3 +121,52 @@ class Study:
         if name not in self.scales:
             raise unknown(f"scale of {self.name}", name, self.scales)
         return self.scales[name]
+
+
+Fields = Mapping[str, Any]
+"""Fields of a `Scale` that are other than its template's; the entry `more` has options that are added to the common ones."""
+NONE: Fields = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class StudyTemplate:
+    """The common part of the studies of a paper: the paper, three scales without methods, and the usual tables and figures."""
+
+    paper: str
+    scales: Mapping[str, Scale]
+    layouts: tuple[Layout, ...] = ()
+
+    def study(
+        self,
+        name: str,
+        title: str,
+        methods: Mapping[str, str | Variant],
+        settings: Mapping[str, Options] | None = None,
+        claims: Iterable[Claim] = (),
+        layouts: tuple[Layout, ...] | None = None,
+        notes: str = "",
+        *,
+        more: Options = NONE,
+        smoke: Fields = NONE,
+        small: Fields = NONE,
+        paper: Fields = NONE,
+        instead: Mapping[str, Mapping[str, str]] = NONE,
+    ) -> Study:
+        """A study with these methods at all scales, and these settings at `small` and `paper`; the template's unless given.
+
+        `more` are options that all scales add; `smoke`, `small` and `paper` have what is other at one scale.
+        """
+        placed = {} if settings is None else {"settings": settings}
+        own = {"smoke": smoke, "small": {**placed, **small}, "paper": {**placed, **paper}}
+        scales = {
+            scale: _changed(usual, {"methods": methods, **own[scale]}, more) for scale, usual in self.scales.items()
+        }
+        layouts = self.layouts if layouts is None else layouts
+        return Study(name, title, self.paper, scales, tuple(claims), layouts, notes, instead)
+
+
+def _changed(scale: Scale, fields: Fields, more: Options) -> Scale:
+    """The scale with other fields, and with options added."""
+    rest = {name: value for name, value in fields.items() if name != "more"}
+    changed = replace(scale, **rest)
+    return replace(changed, common={**changed.common, **more, **fields.get("more", {})})

@@ -11,7 +11,7 @@ from unalike.reporting.charts.figure import Axis, Figure, Plot, Points
 from unalike_studies.claims import Quantity
 from unalike_studies.correlations import pearson_with_interval
 from unalike_studies.layouts.looks import HEIGHT
-from unalike_studies.layouts.tables import MISSING
+from unalike_studies.layouts.tables import MISSING, shown
 from unalike_studies.published import Printed
 from unalike_studies.results import Results
 
@@ -40,23 +40,21 @@ class BesidePrinted:
     name: str = "beside"
 
     def table(self, results: Results) -> list[list[str]]:
-        """The rows of the table, its heading first."""
         columns = {label: self._values(results, quantity) for label, quantity in self.ours.items()}
         rows = [["setting", *columns, *(f"{label}, printed" for label in self.printed)]]
         for setting in results.settings:
-            own = [_shown(values.get(setting)) for values in columns.values()]
-            rows.append([setting, *own, *(_printed(numbers.get(setting)) for numbers in self.printed.values())])
-        found = {
-            label: pearson_with_interval(pairs) for label in columns if len(pairs := self._pairs(columns[label])) > 1
-        }
+            numbers = [of.get(setting) for of in self.printed.values()]
+            printed = [MISSING if number is None else f"{number.value:.2f}" for number in numbers]
+            own = [shown(values.get(setting), ".2f") for values in columns.values()]
+            rows.append([setting, *own, *printed])
+        pairs = {label: self._pairs(values) for label, values in columns.items()}
+        known = [pearson_with_interval(of) if len(of) > 1 else (math.nan,) * 3 for of in pairs.values()]
         blank = [""] * len(self.printed)
-        known = [found.get(label, (math.nan,) * 3) for label in columns]
-        rows.append([f"correlation with {self.reference}, printed", *(_shown(r) for r, _, _ in known), *blank])
+        rows.append([f"correlation with {self.reference}, printed", *(shown(r, ".2f") for r, _, _ in known), *blank])
         intervals = [MISSING if math.isnan(low) else f"{low:.2f} to {high:.2f}" for _, low, high in known]
         return [*rows, ["its 95 % interval", *intervals, *blank]]
 
     def figure(self, results: Results) -> Figure:
-        """The figure."""
         marks = []
         for label, quantity in self.ours.items():
             if pairs := self._pairs(self._values(results, quantity)):
@@ -73,11 +71,3 @@ class BesidePrinted:
         """Our number and the printed one in each setting that has both."""
         printed = self.printed[self.reference]
         return [(value, printed[setting].value) for setting, value in values.items() if setting in printed]
-
-
-def _shown(value: float | None) -> str:
-    return MISSING if value is None or math.isnan(value) else f"{value:.2f}"
-
-
-def _printed(number: Printed | None) -> str:
-    return MISSING if number is None else f"{number.value:.2f}"

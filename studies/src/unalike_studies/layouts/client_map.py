@@ -39,7 +39,6 @@ class ClientMap:
         return rows
 
     def figure(self, results: Results) -> Figure:
-        """The figure."""
         plots = []
         for setting, cell in self._cells(results).items():
             kinds = _kinds(cell)

@@ -11,7 +11,7 @@ from unalike.reporting.charts.figure import Axis, Figure, Plot, Points
 from unalike_studies.claims import WHOLE_MODEL, Quantity, gain, recorded_mean
 from unalike_studies.correlations import rank_correlation
 from unalike_studies.layouts.looks import HEIGHT
-from unalike_studies.layouts.tables import MISSING
+from unalike_studies.layouts.tables import shown
 from unalike_studies.results import Results
 
 
@@ -54,26 +54,19 @@ class ExplainedGains:
     name: str = "explained"
 
     def table(self, results: Results) -> list[list[str]]:
-        """The rows of the table, its heading first."""
         others = self._others(results)
         rows = [["setting", *self.quantities, *(f"{method} less {self.baseline}" for method in others)]]
         for setting in results.settings:
             numbers = [self._number(results, setting, quantity) for quantity in self.quantities]
             gains = [self._gain(results, method, setting) for method in others]
-            rows.append([setting, *(_shown(n, ".4g") for n in numbers), *(_shown(g, "+.2f") for g in gains)])
+            rows.append([setting, *(shown(n, ".4g") for n in numbers), *(shown(g, "+.2f") for g in gains)])
+        blank = [""] * len(self.quantities)
         for quantity in self.quantities:
             correlations = [self._correlation(results, quantity, method) for method in others]
-            rows.append(
-                [
-                    f"correlation with {quantity}",
-                    *[""] * len(self.quantities),
-                    *(_shown(r, "+.2f") for r in correlations),
-                ]
-            )
+            rows.append([f"correlation with {quantity}", *blank, *(shown(r, "+.2f") for r in correlations)])
         return rows
 
     def figure(self, results: Results) -> Figure:
-        """The figure."""
         plots, title = [], self.title
         if math.isfinite(self.least):
             title += f"; below {self.least:g} not drawn"
@@ -111,7 +104,3 @@ class ExplainedGains:
 
 def _mean(values: Sequence[float]) -> float | None:
     return statistics.fmean(values) if values else None
-
-
-def _shown(value: float | None, form: str) -> str:
-    return MISSING if value is None or math.isnan(value) else format(value, form)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 
 import numpy as np
 
 from unalike.reporting.charts.figure import Axis, Figure, HeatMap, Line, Plot, Points, named
 from unalike_studies.cells import CLASS_ACCURACY
-from unalike_studies.claims import Quantity
-from unalike_studies.layouts.looks import HEIGHT, over_seeds
+from unalike_studies.claims import Quantity, by_cell
+from unalike_studies.layouts.looks import HEIGHT, ROUNDS, over_seeds, panels
 from unalike_studies.layouts.tables import MISSING
 from unalike_studies.results import LOWER_IS_BETTER, CellResult, Results
 
@@ -36,37 +36,29 @@ class Curves:
         """The rounds that are drawn of each method and setting, and the best of them."""
         rows = [["method", "setting", "seeds", "rounds", "best round", "its mean"]]
         sign = -1 if self.column.endswith(LOWER_IS_BETTER) else 1
-        for setting in results.settings:
-            for method in results.methods:
-                line = self._line(method, setting, results)
-                if line is not None:
-                    best = max(range(len(line.y)), key=lambda i: sign * line.y[i])
-                    seeds = str(len(results.of(method, setting)))
-                    rows.append([method, setting, seeds, f"{line.x[-1]:g}", f"{line.x[best]:g}", f"{line.y[best]:.2f}"])
+        for method, setting, cells in results.groups():
+            if line := self._line(method, cells):
+                best = max(range(len(line.y)), key=lambda i: sign * line.y[i])
+                numbers = f"{line.x[-1]:g}", f"{line.x[best]:g}", f"{line.y[best]:.2f}"
+                rows.append([method, setting, str(len(cells)), *numbers])
         return rows
 
     def figure(self, results: Results) -> Figure:
-        """The figure."""
-        plots = []
-        for setting in results.settings:
-            of_methods = (self._line(method, setting, results) for method in results.methods)
-            lines = [line for line in of_methods if line is not None]
-            plots.append(
-                Plot(lines, Axis("round", word="round ", form="", log=self.log_rounds), Axis(self.title), setting)
-            )
-        return Figure(plots, HEIGHT)
+        def lines(setting: str) -> list[Line]:
+            of_methods = (self._line(method, results.of(method, setting).values()) for method in results.methods)
+            return [line for line in of_methods if line is not None]
 
-    def _line(self, method: str, setting: str, results: Results) -> Line | None:
+        return panels(results, lines, replace(ROUNDS, log=self.log_rounds), self.title)
+
+    def _line(self, method: str, cells: Iterable[CellResult]) -> Line | None:
         by_round: dict[float, list[float]] = {}
-        for cell in results.of(method, setting).values():
+        for cell in cells:
             values = cell.rounds.get(self.column, [])
             taken = cell.rounds.get(self.less, []) if self.less else [0.0] * len(values)
             for number, value, other in zip(cell.rounds.get("round", []), values, taken):
                 if value is not None and other is not None and (number > 0 or not self.log_rounds):
                     by_round.setdefault(number, []).append(self.scale * (value - other))
-        if not by_round:
-            return None
-        return over_seeds(method, by_round)
+        return over_seeds(method, by_round) if by_round else None
 
 
 @dataclass(frozen=True)
@@ -87,10 +79,7 @@ class ClientCurves:
         return rows
 
     def figure(self, results: Results) -> Figure:
-        """The figure."""
-        x, y = Axis("round", word="round ", form=""), Axis(self.title)
-        plots = [Plot(self._lines(results.of(self.method, setting)), x, y, setting) for setting in results.settings]
-        return Figure(plots, HEIGHT)
+        return panels(results, lambda setting: self._lines(results.of(self.method, setting)), ROUNDS, self.title)
 
     def _lines(self, cells: Mapping[int, CellResult]) -> list[Line]:
         """One line per client of the cell under the first seed."""
@@ -123,9 +112,8 @@ class ClassScores:
     def table(self, results: Results) -> list[list[str]]:
         """One row per class, one column per method, and one for the published entries of a method."""
         lines, printed = self._scores(results), {method for method, _ in self.published}
-        classes = list(dict.fromkeys(name for scores in lines.values() for name in scores))
         rows = [["class", *chain.from_iterable([m, f"{m}, published"] if m in printed else [m] for m in lines)]]
-        for label in classes:
+        for label in _classes(lines):
             row = [label]
             for method, scores in lines.items():
                 row.append(f"{scores[label]:.1f}" if label in scores else MISSING)
@@ -134,9 +122,8 @@ class ClassScores:
         return rows
 
     def figure(self, results: Results) -> Figure:
-        """The figure."""
         lines = self._scores(results)
-        classes = list(dict.fromkeys(name for scores in lines.values() for name in scores))
+        classes = _classes(lines)
         marks = [
             Points(label=method, x=range(len(classes)), y=[scores.get(c, 0.0) for c in classes], texts=classes)
             for method, scores in lines.items()
@@ -157,6 +144,11 @@ class ClassScores:
         return scores
 
 
+def _classes(scores: Mapping[str, Mapping[str, float]]) -> list[str]:
+    """The classes that any method has."""
+    return list(dict.fromkeys(name for of_method in scores.values() for name in of_method))
+
+
 @dataclass(frozen=True)
 class LabelBubbles:
     """One panel per setting: the training samples of each client (row) and class (column) under the first seed."""
@@ -169,22 +161,19 @@ class LabelBubbles:
         rows = [["setting", "client", "training samples", "classes", "share of the largest class"]]
         for setting, counts in self._counts(results).items():
             for client, row in enumerate(counts):
-                total = max(1, sum(row))
-                rows.append(
-                    [setting, str(client), str(sum(row)), str(sum(n > 0 for n in row)), f"{max(row) / total:.2f}"]
-                )
+                largest = f"{max(row) / max(1, sum(row)):.2f}"
+                rows.append([setting, str(client), str(sum(row)), str(sum(n > 0 for n in row)), largest])
         return rows
 
     def figure(self, results: Results) -> Figure:
         """The figure. Darker is more, by the square root of the count."""
-        x, y, bar = Axis("class"), Axis("client", reverse=True), "training samples"
-        return Figure(
-            [
-                Plot([HeatMap(np.array(counts), bar, root=True, form="")], x, y, setting)
-                for setting, counts in self._counts(results).items()
-            ],
-            HEIGHT,
-        )
+        counts, y = self._counts(results), Axis("client", reverse=True)
+
+        def bubbles(setting: str) -> list[HeatMap]:
+            return [HeatMap(np.array(counts[setting]), "training samples", root=True, form="")]
+
+        shown = Results(tuple(cell for cell in results.cells if cell.setting in counts))
+        return panels(shown, bubbles, Axis("class"), y)
 
     def _counts(self, results: Results) -> dict[str, list[list[int]]]:
         counts: dict[str, list[list[int]]] = {}
@@ -207,31 +196,23 @@ class ParameterHistogram:
     def table(self, results: Results) -> list[list[str]]:
         """The share of small parameters: those within a tenth of the limit."""
         rows = [["method", "setting", "seeds", "limit", "share within a tenth of it"]]
-        for setting in results.settings:
-            for method in results.methods:
-                cells = [cell for cell in results.of(method, setting).values() if cell.parameters]
-                if cells:
-                    rows.append([method, setting, str(len(cells)), f"{_limit(cells[0]):g}", f"{_near_zero(cells):.3f}"])
+        for method, setting, cells in results.groups():
+            if binned := [cell for cell in cells if cell.parameters]:
+                numbers = f"{_limit(binned[0]):g}", f"{_near_zero(binned):.3f}"
+                rows.append([method, setting, str(len(binned)), *numbers])
         return rows
 
     def near_zero(self, method: str, setting: str) -> Quantity:
         """Seed -> the share of small parameters."""
-
-        def values(results: Results) -> dict[int, float]:
-            cells = results.of(method, setting).items()
-            return {seed: _near_zero([cell]) for seed, cell in cells if cell.parameters}
-
-        return values
+        return by_cell(method, setting, lambda cell: _near_zero([cell]) if cell.parameters else None)
 
     def figure(self, results: Results) -> Figure:
-        """The figure."""
-        plots = []
-        for setting in results.settings:
+        def lines(setting: str) -> list[Line]:
             of_methods = {method: results.of(method, setting).values() for method in results.methods}
             shares = {m: _shares(cells) for m, cells in of_methods.items() if any(cell.parameters for cell in cells)}
-            lines = [Line(label=method, x=middles, y=share) for method, (middles, share) in shares.items()]
-            plots.append(Plot(lines, Axis("parameter"), Axis(self.title, log=True), setting))
-        return Figure(plots, HEIGHT)
+            return [Line(label=method, x=middles, y=share) for method, (middles, share) in shares.items()]
+
+        return panels(results, lines, Axis("parameter"), Axis(self.title, log=True))
 
 
 def _limit(cell: CellResult) -> float:

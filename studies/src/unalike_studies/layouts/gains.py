@@ -31,7 +31,6 @@ class GainTable:
     baseline: str = "FedAvg"
 
     def table(self, results: Results) -> list[list[str]]:
-        """The rows of the table, its heading first."""
         others = [method for method in results.methods if method != self.baseline]
         rows = [["data set", "metric", self.baseline, *others]]
         for setting in results.settings:

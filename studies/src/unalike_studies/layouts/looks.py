@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from unalike._utils.tensor_files import writing
 from unalike.reporting.charts import matplotlib_figures, plotly_figures
-from unalike.reporting.charts.figure import Figure, Line, with_looks
+from unalike.reporting.charts.figure import AnyMark, Axis, Figure, Line, Plot, with_looks
 from unalike.reporting.charts.palette import Look, looks
+from unalike_studies.results import Results
 
 HEIGHT = 330
 """Height of a plot, in pixels of a page."""
+ROUNDS = Axis("round", word="round ", form="")
 FAINT = Look("faint", "#C4C4C4", "solid", "circle")
 """The look of what stands in the background."""
 PLACES = {
@@ -28,6 +30,12 @@ def over_seeds(label: str, values: Mapping[int, Sequence[float]] | Mapping[float
     spread = [statistics.stdev(of_seeds) if len(of_seeds) > 1 else 0.0 for of_seeds in values.values()]
     low, high = ([m + sign * s for m, s in zip(means, spread)] for sign in (-1, 1))
     return Line(label=label, x=list(values), y=means, low=low, high=high)
+
+
+def panels(results: Results, marks: Callable[[str], Sequence[AnyMark]], x: Axis, y: str | Axis) -> Figure:
+    """One panel per setting, with the marks of the setting."""
+    axis = Axis(y) if isinstance(y, str) else y
+    return Figure([Plot(marks(setting), x, axis, setting) for setting in results.settings], HEIGHT)
 
 
 def styled(figure: Figure) -> Figure:

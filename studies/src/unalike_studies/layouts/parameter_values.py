@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from unalike.reporting.charts.figure import Axis, Figure, HeatMap, Plot, Points, named
-from unalike_studies.claims import Quantity
+from unalike_studies.claims import Quantity, by_cell
 from unalike_studies.layouts.looks import FAINT, HEIGHT
-from unalike_studies.layouts.tables import MISSING
+from unalike_studies.layouts.tables import shown_mean
 from unalike_studies.results import CellResult, Results
 
 SERVER = -1
@@ -47,7 +47,6 @@ class ParameterValues:
         return rows
 
     def figure(self, results: Results) -> Figure:
-        """The figure."""
         plots, x = [], Axis("parameter", named(range(self.entries)))
         for setting in results.settings:
             methods = {method: _standardized(values) for method, values in _methods(results, setting).items()}
@@ -65,15 +64,12 @@ class ParameterValues:
     def from_peak(method: str, setting: str) -> Quantity:
         """Seed -> the mean distance of a method's new values from the main peak over the clients, in standard deviations."""
 
-        def values(results: Results) -> dict[int, float]:
-            found = {seed: _standardized(_values(cell)) for seed, cell in results.of(method, setting).items()}
-            distances = {
-                seed: [abs(at[SERVER] - half_sample_mode(_of_clients(at))) for at in entries.values() if SERVER in at]
-                for seed, entries in found.items()
-            }
-            return {seed: statistics.fmean(of_entries) for seed, of_entries in distances.items() if of_entries}
+        def number(cell: CellResult) -> float | None:
+            entries = _standardized(_values(cell)).values()
+            distances = [abs(at[SERVER] - half_sample_mode(_of_clients(at))) for at in entries if SERVER in at]
+            return statistics.fmean(distances) if distances else None
 
-        return values
+        return by_cell(method, setting, number)
 
     def _points(self, method: str, values: Values, place: float) -> Points:
         """The new values of a method, beside the clients' points by `place`."""
@@ -100,7 +96,6 @@ class Kernel:
         return rows + [[method, _distance(values)] for method, values in _methods(results, self.setting).items()]
 
     def figure(self, results: Results) -> Figure:
-        """The figure."""
         plots, bar = [], f"{self.title}, cut at {self.limit:g}"
         for method, values in _methods(results, self.setting).items():
             scaled = _standardized(values)
@@ -153,5 +148,4 @@ def _standardized(values: Values) -> Values:
 
 
 def _distance(values: Values) -> str:
-    distances = [abs(at[SERVER]) for at in _standardized(values).values() if SERVER in at]
-    return f"{statistics.fmean(distances):.3f}" if distances else MISSING
+    return shown_mean((abs(at[SERVER]) for at in _standardized(values).values() if SERVER in at), ".3f")

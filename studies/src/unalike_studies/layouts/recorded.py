@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from unalike.reporting.charts.figure import Axis, Figure, HeatMap, Plot, named
-from unalike_studies.claims import Quantity
-from unalike_studies.layouts.looks import HEIGHT, over_seeds
+from unalike_studies.claims import Quantity, by_cell
+from unalike_studies.layouts.looks import HEIGHT, ROUNDS, over_seeds
 from unalike_studies.layouts.tables import MISSING
 from unalike_studies.recorded_numbers import by_round
-from unalike_studies.results import Results
+from unalike_studies.results import CellResult, Results
 
 WHOLE = "model"
 """The label of a number that belongs to no layer."""
@@ -53,14 +53,11 @@ class RecordedCurves:
         return rows
 
     def figure(self, results: Results) -> Figure:
-        """The figure."""
         plots = []
         for method, setting in _recorded(results, self.quantity):
-            lines = [
-                over_seeds(entry, by_number) for entry, by_number in self.entries(results, method, setting).items()
-            ]
-            x = Axis("round", word="round ", form="")
-            plots.append(Plot(lines, x, Axis(self.title), _title(results, method, setting)))
+            entries = self.entries(results, method, setting).items()
+            lines = [over_seeds(entry, by_number) for entry, by_number in entries]
+            plots.append(Plot(lines, ROUNDS, Axis(self.title), _title(results, method, setting)))
         return Figure(plots, HEIGHT)
 
     def entries(self, results: Results, method: str, setting: str) -> Entries:
@@ -84,7 +81,6 @@ class RecordedTable:
     quantity: str
 
     def table(self, results: Results) -> list[list[str]]:
-        """The rows of the table, its heading first."""
         pairs = _recorded(results, self.quantity)
         columns = [RecordedCurves("", self.quantity).entries(results, *pair) for pair in pairs]
         layers = dict.fromkeys(layer for entries in columns for layer in entries)
@@ -105,12 +101,12 @@ class GroupSizes:
     quantity: str
 
     def table(self, results: Results) -> list[list[str]]:
-        """The rows of the table, its heading first."""
         rows = [
             ["method", "setting", "layers, rounds and seeds", "most frequent sizes", "share, %", "next", "share, %"]
         ]
         for method, setting in _recorded(results, self.quantity):
-            counts = Counter(sizes for of_seed in self._sizes(results, method, setting).values() for sizes in of_seed)
+            cells = results.of(method, setting).values()
+            counts = Counter(sizes for cell in cells for sizes in self._sizes(cell))
             shown = [
                 text
                 for sizes, count in counts.most_common(2)
@@ -122,24 +118,21 @@ class GroupSizes:
     def share(self, method: str, setting: str, sizes: tuple[int, ...]) -> Quantity:
         """The share of layers and rounds in which the groups have these sizes, by seed."""
 
-        def values(results: Results) -> dict[int, float]:
-            by_seed = self._sizes(results, method, setting)
-            return {seed: of_seed.count(sizes) / len(of_seed) for seed, of_seed in by_seed.items() if of_seed}
+        def number(cell: CellResult) -> float | None:
+            of_cell = self._sizes(cell)
+            return of_cell.count(sizes) / len(of_cell) if of_cell else None
 
-        return values
+        return by_cell(method, setting, number)
 
-    def _sizes(self, results: Results, method: str, setting: str) -> dict[int, list[tuple[int, ...]]]:
-        """Seed -> the sizes of the groups in each layer and round, largest first; clients in no group are left out."""
-        by_seed = {}
-        for seed, cell in results.of(method, setting).items():
-            groups: dict[tuple[str, int], Counter[int]] = {}
-            for series in cell.recorded.get("series", []):
-                if series["quantity"] == self.quantity:
-                    for number, group in zip(cell.recorded["rounds"], series["values"]):
-                        if group is not None and group >= 0:
-                            groups.setdefault((series.get("layer", ""), number), Counter())[int(group)] += 1
-            by_seed[seed] = [tuple(sorted(members.values(), reverse=True)) for members in groups.values()]
-        return by_seed
+    def _sizes(self, cell: CellResult) -> list[tuple[int, ...]]:
+        """The sizes of the groups in each layer and round, largest first; clients in no group are left out."""
+        groups: dict[tuple[str, int], Counter[int]] = {}
+        for series in cell.recorded.get("series", []):
+            if series["quantity"] == self.quantity:
+                for number, group in zip(cell.recorded["rounds"], series["values"]):
+                    if group is not None and group >= 0:
+                        groups.setdefault((series.get("layer", ""), number), Counter())[int(group)] += 1
+        return [tuple(sorted(members.values(), reverse=True)) for members in groups.values()]
 
 
 @dataclass(frozen=True)
@@ -147,7 +140,6 @@ class RecordedMap(RecordedCurves):
     """As `RecordedCurves`, but a heat map with rounds as columns and layers as rows; for many layers."""
 
     def figure(self, results: Results) -> Figure:
-        """The figure."""
         plots = []
         for method, setting in _recorded(results, self.quantity):
             entries = self.entries(results, method, setting)
@@ -165,12 +157,8 @@ class RecordedMap(RecordedCurves):
 
 def _recorded(results: Results, quantity: str) -> list[tuple[str, str]]:
     """The (method, setting) pairs with a recorded number, in the order of the study."""
-    return [
-        (method, setting)
-        for setting in results.settings
-        for method in results.methods
-        if any(by_round(cell.recorded, quantity) for cell in results.of(method, setting).values())
-    ]
+    groups = results.groups()
+    return [(m, where) for m, where, cells in groups if any(by_round(cell.recorded, quantity) for cell in cells)]
 
 
 def _between(values: Mapping[int, list[float]]) -> str:

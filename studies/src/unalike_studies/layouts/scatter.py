@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations
 
-from unalike.reporting.charts.figure import Axis, Figure, Line, Plot
+from unalike.reporting.charts.figure import Axis, Figure, Line
 from unalike.reporting.charts.figure import Points as PointMarks
-from unalike_studies.claims import Quantity
+from unalike_studies.claims import Quantity, by_cell
 from unalike_studies.correlations import pearson, rank_correlation
-from unalike_studies.layouts.looks import HEIGHT
+from unalike_studies.layouts.looks import panels
 from unalike_studies.recorded_numbers import by_round
 from unalike_studies.results import CellResult, Results
 
@@ -24,29 +24,22 @@ class Scatter:
     """One panel per setting, the points of one method in one color, all seeds together; the table has Pearson's r of each seed."""
 
     title: str
+    x: str = ""
+    """The label of the x axis."""
+    name: str = field(default="scatter", kw_only=True)
 
     def points(self, cell: CellResult) -> Points:
         """The points of a cell. Layouts define it."""
         raise NotImplementedError
 
-    @property
-    def x(self) -> str:
-        """The label of the x axis. Layouts define it."""
-        raise NotImplementedError
-
-    @property
-    def name(self) -> str:
-        """The name of the figure's files."""
-        return "scatter"
-
     def correlation(self, method: str, setting: str) -> Quantity:
         """Seed -> Pearson's r of a method's points."""
 
-        def values(results: Results) -> dict[int, float]:
-            correlations = {seed: pearson(self.points(cell)) for seed, cell in results.of(method, setting).items()}
-            return {seed: r for seed, r in correlations.items() if math.isfinite(r)}
+        def number(cell: CellResult) -> float | None:
+            r = pearson(self.points(cell))
+            return r if math.isfinite(r) else None
 
-        return values
+        return by_cell(method, setting, number)
 
     def table(self, results: Results) -> list[list[str]]:
         """The number of points and Pearson's r, seed by seed."""
@@ -58,49 +51,38 @@ class Scatter:
         return rows
 
     def figure(self, results: Results) -> Figure:
-        """The figure."""
-        plots = []
-        for setting in results.settings:
+        def marks(setting: str) -> list[PointMarks | Line]:
             by_method: dict[str, Points] = {}
             for method, where, cell in self._cells(results):
                 if where == setting:
                     by_method.setdefault(method, []).extend(self.points(cell))
-            marks = [
-                PointMarks(label=method, x=[x for x, _ in points], y=[y for _, y in points], size=7)
-                for method, points in by_method.items()
+            points = [
+                PointMarks(label=method, x=[x for x, _ in of], y=[y for _, y in of], size=7)
+                for method, of in by_method.items()
             ]
-            plots.append(Plot([*marks, *self.lines(marks)], Axis(self.x), Axis(self.title), setting))
-        return Figure(plots, HEIGHT)
+            return [*points, *self.lines(points)]
+
+        return panels(results, marks, Axis(self.x), self.title)
 
     def lines(self, marks: Sequence[PointMarks]) -> list[Line]:
         """Lines to draw besides the points; none unless a layout defines them."""
         return []
 
     def _cells(self, results: Results) -> Iterator[tuple[str, str, CellResult]]:
-        for setting in results.settings:
-            for method in results.methods:
-                for cell in results.of(method, setting).values():
-                    if self.points(cell):
-                        yield method, setting, cell
+        for method, setting, cells in results.groups():
+            for cell in cells:
+                if self.points(cell):
+                    yield method, setting, cell
 
 
 @dataclass(frozen=True)
 class RecordedScatter(Scatter):
-    """Two recorded numbers of the whole model against each other, one point per round, for cells with `record`."""
+    """Two recorded numbers of the whole model, `x` and `y`, one point per round, for cells with `record`."""
 
-    first: str
-    second: str
-
-    @property
-    def x(self) -> str:
-        return self.first
-
-    @property
-    def name(self) -> str:
-        return f"{self.second}-against-{self.first}"
+    y: str = ""
 
     def points(self, cell: CellResult) -> Points:
-        x, y = (_means(cell, quantity) for quantity in (self.first, self.second))
+        x, y = (_means(cell, quantity) for quantity in (self.x, self.y))
         return [(x[number], y[number]) for number in sorted(x) if number in y]
 
 
@@ -115,13 +97,8 @@ class GapAgainstBound(Scatter):
     Source: FedLWS, theorem D.2.
     """
 
-    @property
-    def x(self) -> str:
-        return "sqrt(2 tau / K)"
-
-    @property
-    def name(self) -> str:
-        return "gap-against-bound"
+    x: str = "sqrt(2 tau / K)"
+    name: str = "gap-against-bound"
 
     def points(self, cell: CellResult) -> Points:
         tau = by_round(cell.recorded, "tau").values()
@@ -135,11 +112,11 @@ class GapAgainstBound(Scatter):
     def slack(self, method: str, setting: str) -> Quantity:
         """Seed -> the mean over rounds of the bound less the gap: the theorem bounds the expected gap."""
 
-        def values(results: Results) -> dict[int, float]:
-            by_seed = {seed: self.points(cell) for seed, cell in results.of(method, setting).items()}
-            return {seed: statistics.fmean(x - y for x, y in points) for seed, points in by_seed.items() if points}
+        def number(cell: CellResult) -> float | None:
+            points = self.points(cell)
+            return statistics.fmean(x - y for x, y in points) if points else None
 
-        return values
+        return by_cell(method, setting, number)
 
     def table(self, results: Results) -> list[list[str]]:
         """Means, the share of rounds above the bound, the least C with gap <= C bound, and the rank correlation, by seed."""
@@ -168,13 +145,8 @@ class DataAgainstUpdates(Scatter):
     For cells with `record="updates"` and label counts.
     """
 
-    @property
-    def x(self) -> str:
-        return "total variation of labels"
-
-    @property
-    def name(self) -> str:
-        return "updates-against-data"
+    x: str = "total variation of labels"
+    name: str = "updates-against-data"
 
     def points(self, cell: CellResult) -> Points:
         cosines, distances = _cosines(cell), self.distances(cell)
@@ -187,12 +159,11 @@ class DataAgainstUpdates(Scatter):
     def mean_between(self, low: float, high: float, method: str, setting: str) -> Quantity:
         """Seed -> the mean distance of the updates of clients whose data differ by `low` to `high`."""
 
-        def values(results: Results) -> dict[int, float]:
-            cells = results.of(method, setting).items()
-            chosen = {seed: [y for x, y in self.points(cell) if low <= x <= high] for seed, cell in cells}
-            return {seed: statistics.fmean(distances) for seed, distances in chosen.items() if distances}
+        def number(cell: CellResult) -> float | None:
+            chosen = [y for x, y in self.points(cell) if low <= x <= high]
+            return statistics.fmean(chosen) if chosen else None
 
-        return values
+        return by_cell(method, setting, number)
 
     def distances(self, cell: CellResult) -> list[list[float]]:
         """The distance of every two clients' data."""
@@ -204,13 +175,8 @@ class DataAgainstUpdates(Scatter):
 class TransportAgainstUpdates(DataAgainstUpdates):
     """The same with the cost of optimal transport between samples, for cells with `transport`."""
 
-    @property
-    def x(self) -> str:
-        return "optimal transport of samples"
-
-    @property
-    def name(self) -> str:
-        return "updates-against-transport"
+    x: str = "optimal transport of samples"
+    name: str = "updates-against-transport"
 
     def distances(self, cell: CellResult) -> list[list[float]]:
         return cell.transport

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from unalike.reporting.charts.figure import Axis, Figure, Line, Plot
-from unalike_studies.layouts.looks import HEIGHT, over_seeds
+from unalike_studies.layouts.looks import HEIGHT, over_seeds, panels
 from unalike_studies.layouts.tables import MISSING
 from unalike_studies.results import Results
 
@@ -36,7 +36,6 @@ class Sweep:
         return rows
 
     def figure(self, results: Results) -> Figure:
-        """The figure."""
         x = Axis(self.parameter, word=f"{self.parameter} ")
         return Figure([Plot(self._lines(results), x, Axis(self.title, log=self.log))], HEIGHT)
 
@@ -81,10 +80,8 @@ class MethodSweep:
         return rows
 
     def figure(self, results: Results) -> Figure:
-        """The figure."""
-        x, y = Axis(self.parameter, log=self.log, word=f"{self.parameter} "), Axis(self.title)
-        plots = [Plot(self._lines(results, setting), x, y, setting) for setting in results.settings]
-        return Figure(plots, HEIGHT)
+        x = Axis(self.parameter, log=self.log, word=f"{self.parameter} ")
+        return panels(results, lambda setting: self._lines(results, setting), x, self.title)
 
     def _scores(self, results: Results, method: str, setting: str) -> dict[int, float]:
         scores = results.scores(method, setting, self.column, self.last)

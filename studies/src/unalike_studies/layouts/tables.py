@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from unalike_studies.claims import Quantity, peak, score
+from unalike_studies.claims import Quantity, by_cell, peak, score
 from unalike_studies.results import CellResult, Results
 
 MISSING = "-"
@@ -75,14 +75,13 @@ class ClientSpread:
     scale: float = 100
 
     def table(self, results: Results) -> list[list[str]]:
-        """The rows of the table, its heading first."""
         rows = [["method", *(f"{setting}, {what}" for setting in results.settings for what in ("deviation", "worst"))]]
         for method in results.methods:
             row = [method]
             for setting in results.settings:
                 scores = [self._scores(cell) for cell in results.of(method, setting).values()]
                 of_seeds = [of_clients for of_clients in scores if len(of_clients) > 1]
-                row += [_shown(map(statistics.pstdev, of_seeds), ".2f"), _shown(map(min, of_seeds), ".2f")]
+                row += [shown_mean(map(statistics.pstdev, of_seeds), ".2f"), shown_mean(map(min, of_seeds), ".2f")]
             rows.append(row)
         return rows
 
@@ -104,7 +103,6 @@ class ClientTable:
     published: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
     def table(self, results: Results) -> list[list[str]]:
-        """The rows of the table, its heading first."""
         rows = [["method", *self.clients]]
         entry = MethodTable(self.title, scale=self.scale).entry
         for method in results.methods:
@@ -135,36 +133,33 @@ class Costs:
     learned: float = 0.02
 
     def table(self, results: Results) -> list[list[str]]:
-        """The rows of the table, its heading first."""
         head = ["method", "setting", "seconds a round", "rounds to convergence", "seconds to convergence"]
         rows = [[*head, "thousand parameters down", "up"]]
-        for setting in results.settings:
-            for method in results.methods:
-                cells = list(results.of(method, setting).values())
-                if cells:
-                    rows.append([method, setting, *self._row(cells)])
-        return rows
+        return [*rows, *([method, setting, *self._row(cells)] for method, setting, cells in results.groups())]
 
     def seconds_a_round(self, method: str, setting: str) -> Quantity:
         """The mean seconds of the evaluated rounds."""
-        return lambda results: _known({seed: _a_round(cell) for seed, cell in results.of(method, setting).items()})
+        return by_cell(method, setting, _a_round)
 
     def rounds_to_convergence(self, method: str, setting: str) -> Quantity:
         """The first evaluated round whose score is within `margin` of the final one."""
 
-        def values(results: Results) -> dict[int, float]:
-            points = {seed: self._converged(cell) for seed, cell in results.of(method, setting).items()}
-            return _known({seed: None if point is None else float(point[0]) for seed, point in points.items()})
+        def number(cell: CellResult) -> float | None:
+            point = self._converged(cell)
+            return None if point is None else float(point[0])
 
-        return values
+        return by_cell(method, setting, number)
 
     def _row(self, cells: list[CellResult]) -> list[str]:
         converged = [point for cell in cells if (point := self._converged(cell)) is not None]
         return [
-            _shown(seconds for cell in cells if (seconds := _a_round(cell)) is not None),
-            _shown(number for number, _ in converged),
-            _shown(seconds for _, seconds in converged),
-            *(_shown(sent / 1000 for cell in cells for sent in _sent(cell, way)) for way in ("bytes_down", "bytes_up")),
+            shown_mean(seconds for cell in cells if (seconds := _a_round(cell)) is not None),
+            shown_mean(number for number, _ in converged),
+            shown_mean(seconds for _, seconds in converged),
+            *(
+                shown_mean(sent / 1000 for cell in cells for sent in _sent(cell, way))
+                for way in ("bytes_down", "bytes_up")
+            ),
         ]
 
     def _converged(self, cell: CellResult) -> tuple[int, float] | None:
@@ -188,20 +183,21 @@ def _a_round(cell: CellResult) -> float | None:
     return statistics.fmean(seconds[1:] or seconds) if seconds else None
 
 
-def _known(values: Mapping[int, float | None]) -> dict[int, float]:
-    return {seed: value for seed, value in values.items() if value is not None}
-
-
 def _sent(cell: CellResult, way: str) -> list[float]:
     """The parameters sent to or by a client in each evaluated round."""
     columns = zip(cell.rounds.get(way, []), cell.rounds.get("participants", []))
     return [sent / BYTES / count for sent, count in columns if sent is not None and count]
 
 
-def _shown(values: Iterable[float], form: str = ".4g") -> str:
+def shown(value: float | None, form: str = ".4g") -> str:
+    """A number as text; `MISSING` for one that is not known."""
+    return MISSING if value is None or math.isnan(value) else format(value, form)
+
+
+def shown_mean(values: Iterable[float], form: str = ".4g") -> str:
     """The mean of values as text."""
     numbers = list(values)
-    return format(statistics.fmean(numbers), form) if numbers else MISSING
+    return shown(statistics.fmean(numbers) if numbers else None, form)
 
 
 def markdown(rows: Sequence[Sequence[str]]) -> str:

@@ -8,31 +8,14 @@ from statistics import fmean, pstdev
 
 from unalike_studies.cells import Options
 from unalike_studies.claim_verdicts import Above, Near, Same
-from unalike_studies.claims import Claim, Quantity, difference, recorded_mean
+from unalike_studies.claims import Claim, Quantity, by_cell, difference, recorded_mean
 from unalike_studies.layouts.recorded import RecordedCurves
 from unalike_studies.layouts.scatter import GapAgainstBound
-from unalike_studies.papers.fedlws_settings import (
-    CIFAR,
-    CIFARS,
-    FACTORS,
-    LWS,
-    NARROW,
-    PAIR,
-    PAPER,
-    PAPERS_OWN,
-    RECORDED,
-    REDUCED,
-    SMALL,
-    SMOKE,
-    TOY,
-    TOYS,
-    UNLIKE,
-    lws,
-)
+from unalike_studies.papers import fedlws_settings as fedlws
+from unalike_studies.papers.fedlws_settings import CIFAR, CIFARS, FACTORS, LWS
 from unalike_studies.published import Printed, printed
 from unalike_studies.recorded_numbers import by_round
-from unalike_studies.results import Results
-from unalike_studies.study import Scale, Study
+from unalike_studies.results import CellResult
 
 Rounds = list[dict[str, float]]
 """The factors of the recorded rounds: layer -> gamma."""
@@ -41,15 +24,15 @@ Rounds = list[dict[str, float]]
 def of_factors(method: str, where: str, number: Callable[[Rounds], float]) -> Quantity:
     """A number that is made of the factors of all layers and rounds."""
 
-    def values(results: Results) -> dict[int, float]:
-        by_layer = {seed: by_round(cell.recorded, "gamma") for seed, cell in results.of(method, where).items()}
-        return {
-            seed: number([dict(zip(layers, row)) for row in zip(*(of.values() for of in layers.values()))])
-            for seed, layers in by_layer.items()
+    def of_cell(cell: CellResult) -> float | None:
+        layers = by_round(cell.recorded, "gamma")
+        return (
+            number([dict(zip(layers, row)) for row in zip(*(of.values() for of in layers.values()))])
             if layers
-        }
+            else None
+        )
 
-    return values
+    return by_cell(method, where, of_cell)
 
 
 def mean_factor(method: str, where: str, *parts: str) -> Quantity:
@@ -106,6 +89,7 @@ def printed_factor(layers: str) -> Printed:
     return printed("fedlws", "12", "FedLWS", quantity="mean shrinking factor gamma over layers", layers=layers)
 
 
+GAMMA = RecordedCurves("gamma", "gamma")
 BOUND = GapAgainstBound("|test loss - training loss|")
 
 
@@ -121,7 +105,7 @@ TYPES: dict[str, Options] = {
     "attention": {**CIFARS[CIFAR], "model": "vit"},
 }
 SMALL_TYPES: dict[str, Options] = TYPES | {
-    "convolutions": {**CIFARS[CIFAR], "model": NARROW},
+    "convolutions": {**CIFARS[CIFAR], "model": fedlws.NARROW},
     "attention": {**CIFARS[CIFAR], "model": "vit(patch=8, width=48, depth=2, heads=2)"},
 }
 PRINTED_TYPES = {
@@ -133,21 +117,11 @@ PRINTED_TYPES = {
     ),
 }
 MLP_LAYERS = ("body.1.weight", "body.3.weight", "head.weight")
-TABLE12 = Study(
+TABLE12 = fedlws.study(
     "fedlws-table12",
     "The factors of LWS by type of layer: linear layers, convolutions, attention",
-    PAPER,
-    {
-        "smoke": Scale({LWS: PAIR[LWS]}, TOYS, TOY | RECORDED, seeds=(0,), reduced=SMOKE),
-        "small": Scale(
-            {LWS: PAIR[LWS]},
-            SMALL_TYPES,
-            SMALL | RECORDED,
-            reduced=f"{REDUCED}; a transformer of two blocks for patches of 8 x 8",
-            unlike="beta, on which a factor hangs: the paper states none for the MLP and the transformer, here it is 0.1",
-        ),
-        "paper": Scale({LWS: PAIR[LWS]}, TYPES, PAPERS_OWN | RECORDED),
-    },
+    {LWS: fedlws.PAIR[LWS]},
+    TYPES,
     (
         *(
             Claim(f"The mean factor is the printed one, {layers}", quantity, Near(margin=sd), number, "factor", 1)
@@ -166,25 +140,26 @@ TABLE12 = Study(
         ),
         *(claim for where in TYPES for claim in factor_claims(LWS, where)),
     ),
-    (FACTORS, RecordedCurves("gamma", "gamma"), RecordedCurves("tau", "tau")),
+    (FACTORS, GAMMA, RecordedCurves("tau", "tau")),
     "Margins are the deviations of table 12. Its convolutions are those of ResNet-20: fedlws-resnet has them; here they "
     "are those of a CNN with beta 0.1.",
+    more=fedlws.RECORDED,
+    small={
+        "settings": SMALL_TYPES,
+        "reduced": f"{fedlws.REDUCED}; a transformer of two blocks for patches of 8 x 8",
+        "unlike": "beta, on which a factor hangs: the paper states none for the MLP and the transformer, here it is 0.1",
+    },
 )
 
-WITH_TAU = {"FedAvg": lws("fedavg", 0), LWS: PAIR[LWS]}
+WITH_TAU = {"FedAvg": fedlws.lws("fedavg", 0), LWS: fedlws.PAIR[LWS]}
 """With beta = 0 shrinking notes tau and changes nothing."""
 MODEL_WISE = f"{LWS}, model-wise"
-SCOPES = WITH_TAU | {MODEL_WISE: lws("fedavg", scope="model")}
-ELSEWHERE = frozenset((MODEL_WISE, where) for where in CIFARS if where != CIFAR)
-FACTORS_STUDY = Study(
+ELSEWHERE = {"left_out": frozenset((MODEL_WISE, where) for where in CIFARS if where != CIFAR)}
+FACTORS_STUDY = fedlws.study(
     "fedlws-factors",
     "The factors of LWS by layer and round, and the norms of the layers",
-    PAPER,
-    {
-        "smoke": Scale(SCOPES, TOYS, TOY | RECORDED, seeds=(0,), reduced=SMOKE),
-        "small": Scale(SCOPES, CIFARS, SMALL | RECORDED, left_out=ELSEWHERE, reduced=REDUCED, unlike=UNLIKE),
-        "paper": Scale(SCOPES, CIFARS, PAPERS_OWN | RECORDED, left_out=ELSEWHERE),
-    },
+    WITH_TAU | {MODEL_WISE: fedlws.lws("fedavg", scope="model")},
+    CIFARS,
     (
         *(claim for where in CIFARS for claim in factor_claims(LWS, where)),
         Claim(
@@ -197,24 +172,23 @@ FACTORS_STUDY = Study(
     ),
     (
         FACTORS,
-        RecordedCurves("gamma", "gamma"),
+        GAMMA,
         RecordedCurves("variance of updates (tau)", "tau"),
         RecordedCurves("norm of parameters", "model_norm"),
     ),
+    more=fedlws.RECORDED,
+    small=ELSEWHERE,
+    paper=ELSEWHERE,
 )
 
 WITHOUT_FEDAVG = frozenset(product(["FedAvg"], ("MLP", "attention")))
 BOUND_SETTINGS = CIFARS | {name: SMALL_TYPES[name] for name in ("MLP", "attention")}
-BOUND_STUDY = Study(
+BOUND_STUDY = fedlws.study(
     "fedlws-bound",
     "Theorem D.2: the generalization gap of the evaluated rounds beside its bound sqrt(2 tau / K)",
-    PAPER,
-    {
-        "smoke": Scale(WITH_TAU, TOYS, TOY | RECORDED, seeds=(0,), reduced=SMOKE),
-        "small": Scale(WITH_TAU, BOUND_SETTINGS, SMALL | RECORDED, left_out=WITHOUT_FEDAVG, reduced=REDUCED),
-        "paper": Scale(WITH_TAU, {**BOUND_SETTINGS, **TYPES}, PAPERS_OWN | RECORDED, left_out=WITHOUT_FEDAVG),
-    },
-    tuple(
+    WITH_TAU,
+    BOUND_SETTINGS,
+    (
         bound_claim(method, where)
         for where, method in product(BOUND_SETTINGS, WITH_TAU)
         if (method, where) not in WITHOUT_FEDAVG
@@ -224,6 +198,9 @@ BOUND_STUDY = Study(
     "gap <= C sqrt(2 tau / K) is given. The printed gap takes every client's loss after training, with equal weights; kept is the "
     "mean loss while clients train, which is larger, so that the printed gap would be larger, too. Layers store their own tau: the "
     "bound has their sum, which is at least the model's tau.",
+    more=fedlws.RECORDED,
+    small={"left_out": WITHOUT_FEDAVG, "unlike": ""},
+    paper={"left_out": WITHOUT_FEDAVG, "settings": {**BOUND_SETTINGS, **TYPES}},
 )
 
 STUDIES = (TABLE12, FACTORS_STUDY, BOUND_STUDY)

@@ -2,75 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from itertools import pairwise, product
 from statistics import fmean
 from typing import Any
 
 from unalike_studies.cells import Options
 from unalike_studies.claim_verdicts import Above, Below
-from unalike_studies.claims import (
-    Claim,
-    Quantity,
-    after_round,
-    best,
-    difference,
-    gain,
-    question,
-    score,
-)
+from unalike_studies.claims import Claim, Quantity, after_round, best, by_cell, difference, gain, question, score
 from unalike_studies.correlations import pearson
 from unalike_studies.layouts.figures import Curves, LabelBubbles, ParameterHistogram
 from unalike_studies.layouts.recorded import RecordedCurves
 from unalike_studies.layouts.scatter import DataAgainstUpdates, RecordedScatter, TransportAgainstUpdates
 from unalike_studies.layouts.sweeps import MethodSweep, Sweep
-from unalike_studies.papers.fedlws_settings import (
-    BASES,
-    CIFAR,
-    CIFARS,
-    FIXED,
-    FIXED_HELPS,
-    LAST,
-    LWS,
-    PAIR,
-    PAPER,
-    PAPERS_OWN,
-    RECORDED,
-    REDUCED,
-    SMALL,
-    SMOKE,
-    TABLE,
-    TOY,
-    TOYS,
-    UNDERFITTED,
-    UNLIKE,
-    WITH,
-    Methods,
-    better,
-    by_alpha,
-    helps,
-    is_better,
-    lws,
-    setting,
-    with_lws,
-)
+from unalike_studies.papers import fedlws_settings as fedlws
+from unalike_studies.papers.fedlws_settings import BASES, CIFAR, CIFARS, FIXED, LAST, LWS, PAIR, WITH, Methods, helps
 from unalike_studies.published import printed
-from unalike_studies.results import Results
-from unalike_studies.study import Scale, Study, Variant
+from unalike_studies.results import CellResult, Results
+from unalike_studies.study import Study, Variant
 
 LEARNED = "gamma learned from test samples"
 CORRELATION = "correlation of gradient variance tau and ratio r"
 RATIO: Methods = {LEARNED: "fedavg + lws(beta=0, scope='model') + learned_shrinking(epochs=100)"}
 SMALL_RATIO: Methods = {LEARNED: "fedavg + lws(beta=0, scope='model') + learned_shrinking(epochs=15, lr=0.05)"}
 """With beta = 0 shrinking notes tau and changes nothing."""
-DEGREES = by_alpha("cifar10", "CIFAR-10", (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1))
+DEGREES = fedlws.by_alpha("cifar10", "CIFAR-10", (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1))
 """The heterogeneities over which figure 1(a) correlates."""
-SMALL_DEGREES = by_alpha("cifar10", "CIFAR-10", (0.1, 0.2, 0.5, 1))
+SMALL_DEGREES = fedlws.by_alpha("cifar10", "CIFAR-10", (0.1, 0.2, 0.5, 1))
 RATIOS: dict[str, Options] = (
     CIFARS | SMALL_DEGREES | {f"{CIFAR}, MLP": {**CIFARS[CIFAR], "model": "mlp(hidden=(64, 64))"}}
 )
 
-RATIO_AT = RecordedScatter("ratio at the best factor", "tau", "ratio")
+PEARSON: dict[str, Any] = {"unit": "Pearson's r", "scale": 1, "bounds": (-1, 1)}
+RATIO_AT = RecordedScatter("ratio at the best factor", "tau", "ratio", name="ratio-against-tau")
 
 
 def over_degrees(degrees: Iterable[str]) -> Quantity:
@@ -91,38 +55,25 @@ def over_degrees(degrees: Iterable[str]) -> Quantity:
     return values
 
 
-RATIO_STUDY = Study(
+RATIO_STUDY = fedlws.study(
     "fedlws-ratio",
     "The ratio of regularization to optimization at the best factor, found on test samples, against the variance of updates",
-    PAPER,
-    {
-        "smoke": Scale(SMALL_RATIO, TOYS, TOY | RECORDED | {"rounds": 6}, seeds=(0,), reduced=SMOKE),
-        "small": Scale(
-            SMALL_RATIO,
-            RATIOS,
-            SMALL | RECORDED | {"rounds": 20, "evaluate_every": 1, "proxy": 0.1},
-            reduced=f"{REDUCED}; 20 rounds, and the factor is found on 400 test samples that do not test afterwards",
-        ),
-        "paper": Scale(RATIO, DEGREES | RATIOS, PAPERS_OWN | RECORDED | {"proxy": "test"}),
-    },
+    SMALL_RATIO,
+    RATIOS,
     (
         Claim(
             "Over degrees of heterogeneity, the ratio at the best factor grows with the variance of updates",
             over_degrees(SMALL_DEGREES),
             Above(),
             printed("fedlws", "text 4.1", "FedAvg with gamma optimized on test samples", quantity=CORRELATION),
-            unit="Pearson's r",
-            scale=1,
-            bounds=(-1, 1),
+            **PEARSON,
         ),
         *(
             question(
                 f"Over the rounds of a run, the ratio at the best factor grows with the variance of updates, {where}",
                 RATIO_AT.correlation(LEARNED, where),
                 Above(),
-                unit="Pearson's r",
-                scale=1,
-                bounds=(-1, 1),
+                **PEARSON,
             )
             for where in RATIOS
         ),
@@ -130,24 +81,28 @@ RATIO_STUDY = Study(
     (RATIO_AT, RecordedCurves("gamma", "gamma", by="part")),
     "The paper correlates over alpha, from 0.1 to 1. The factor is chosen on the samples that measure the accuracy "
     "at full scale, as in the paper: no accuracy of this study may be compared with that of another method.",
+    more=fedlws.RECORDED,
+    smoke={"more": {"rounds": 6}},
+    small={
+        "more": {"rounds": 20, "evaluate_every": 1, "proxy": 0.1},
+        "reduced": f"{fedlws.REDUCED}; 20 rounds, and the factor is found on 400 test samples that do not test afterwards",
+        "unlike": "",
+    },
+    paper={"methods": RATIO, "settings": DEGREES | RATIOS, "more": {"proxy": "test"}},
 )
 
-FACTORS = (0.9, 0.95, 0.98, 0.99, 0.995)
+AT = {f"factor {gamma:g}": gamma for gamma in (0.9, 0.95, 0.98, 0.99, 0.995)}
 CONSTANT: Methods = {"FedAvg": "fedavg", FIXED: "fedavg + fixed_shrink(step=0.01)"} | {
-    f"factor {gamma:g}": f"fedavg + fixed_shrink(step=0, first={gamma})" for gamma in FACTORS
+    label: f"fedavg + fixed_shrink(step=0, first={gamma})" for label, gamma in AT.items()
 }
-BEST_FACTOR = best(*(score(f"factor {gamma:g}", CIFAR, last=LAST) for gamma in FACTORS))
-FIXED_STUDY = Study(
+BEST_FACTOR = best(*(score(label, CIFAR, last=LAST) for label in AT))
+FIXED_STUDY = fedlws.study(
     "fedlws-fixed",
     "Accuracy of FedAvg with fixed factors in every round: one for the model, or 1 - 0.01 l for layer l",
-    PAPER,
-    {
-        "smoke": Scale(CONSTANT, TOYS, TOY, seeds=(0,), reduced=SMOKE),
-        "small": Scale(CONSTANT, {CIFAR: CIFARS[CIFAR]}, SMALL, reduced=REDUCED, unlike=UNDERFITTED),
-        "paper": Scale(CONSTANT, CIFARS, PAPERS_OWN),
-    },
+    CONSTANT,
+    fedlws.ON_CIFAR,
     (
-        FIXED_HELPS,
+        fedlws.FIXED_HELPS,
         Claim(
             "Fixed factors by layer are better than the best fixed factor of the model",
             difference(score(FIXED, CIFAR, last=LAST), BEST_FACTOR),
@@ -158,22 +113,14 @@ FIXED_STUDY = Study(
             difference(BEST_FACTOR, score("FedAvg", CIFAR, last=LAST)),
             Above(),
         ),
-        is_better("A factor slightly below 1 (0.99) makes FedAvg better", "factor 0.99", "FedAvg"),
+        fedlws.is_better("A factor slightly below 1 (0.99) makes FedAvg better", "factor 0.99", "FedAvg"),
         question("A factor of 0.9 makes FedAvg worse", gain("factor 0.9", "FedAvg", CIFAR, last=LAST), Below()),
     ),
-    (
-        TABLE,
-        MethodSweep(
-            "accuracy, %",
-            "factor",
-            {"fixed factor": {f"factor {gamma:g}": gamma for gamma in FACTORS}},
-            "FedAvg",
-            last=LAST,
-            log=False,
-        ),
-    ),
+    (fedlws.TABLE, MethodSweep("accuracy, %", "factor", {"fixed factor": AT}, "FedAvg", last=LAST, log=False)),
     "The paper's factors by layer (figure 1b) fall from 1 in the first to 0.96 in the fifth layer; table 11 has their accuracy. "
     "The best factor of the model is chosen by the test samples.",
+    small={"unlike": fedlws.UNDERFITTED},
+    paper={"settings": CIFARS},
 )
 
 
@@ -190,27 +137,25 @@ def _swept(
     at = {value: _where(parameter, value) for value in sorted({*small, *paper})}
     settings: dict[str, Options] = {where: {**CIFARS[CIFAR], **options(value)} for value, where in at.items()}
     few = {at[value]: settings[at[value]] for value in small}
-    few_samples = setting("digits", 0.1)
+    few_samples = fedlws.setting("digits", 0.1)
     toys: dict[str, Options] = {where: {**few_samples, **_toy(settings[where])} for where in few}
-    return Study(
+    return fedlws.study(
         name,
         title,
-        PAPER,
-        {
-            "smoke": Scale(PAIR, toys, TOY, seeds=(0,), reduced=SMOKE),
-            "small": Scale(PAIR, few, SMALL, reduced=REDUCED, unlike=UNLIKE),
-            "paper": Scale(PAIR, settings, PAPERS_OWN),
-        },
+        PAIR,
+        settings,
         (
             *(
-                better(f"LWS makes FedAvg better, {where}", LWS, "FedAvg", None, where)
+                fedlws.better(f"LWS makes FedAvg better, {where}", LWS, "FedAvg", None, where)
                 for where in few
                 if where != CIFAR
             ),
             *claims,
         ),
-        (TABLE, Sweep("accuracy, %", parameter, {where: value for value, where in at.items()}, last=LAST)),
+        (fedlws.TABLE, Sweep("accuracy, %", parameter, {where: value for value, where in at.items()}, last=LAST)),
         f"Figure 4 of the paper has {', '.join(f'{value:g}' for value in paper)}, without numbers and without naming its data.",
+        smoke={"settings": toys},
+        small={"settings": few},
     )
 
 
@@ -229,12 +174,12 @@ def _toy(options: Options) -> dict[str, Any]:
 def unrest(method: str, where: str) -> Quantity:
     """The mean change of the accuracy between evaluated rounds, in the second half of a run."""
 
-    def values(results: Results) -> dict[int, float]:
-        columns = {seed: cell.column("accuracy") for seed, cell in results.of(method, where).items()}
-        late = {seed: column[len(column) // 2 :] for seed, column in columns.items()}
-        return {seed: fmean(abs(b - a) for a, b in pairwise(of)) for seed, of in late.items() if len(of) > 1}
+    def number(cell: CellResult) -> float | None:
+        column = cell.column("accuracy")
+        late = column[len(column) // 2 :]
+        return fmean(abs(b - a) for a, b in pairwise(late)) if len(late) > 1 else None
 
-    return values
+    return by_cell(method, where, number)
 
 
 CLIENTS_STUDY = _swept(
@@ -276,17 +221,12 @@ PARTICIPATION_STUDY = _swept(
     ),
 )
 
-HISTOGRAM = {"histogram": {"limit": 0.25, "bins": 50}}
 NEAR_ZERO = ParameterHistogram("share of the parameters")
-PARAMETERS_STUDY = Study(
+PARAMETERS_STUDY = fedlws.study(
     "fedlws-parameters",
     "Histogram of the final parameters of FedAvg with and without LWS",
-    PAPER,
-    {
-        "smoke": Scale(PAIR, TOYS, TOY | HISTOGRAM, seeds=(0,), reduced=SMOKE),
-        "small": Scale(PAIR, {CIFAR: CIFARS[CIFAR]}, SMALL | HISTOGRAM, reduced=REDUCED),
-        "paper": Scale(PAIR, {CIFAR: CIFARS[CIFAR]}, PAPERS_OWN | HISTOGRAM),
-    },
+    PAIR,
+    fedlws.ON_CIFAR,
     (
         Claim(
             "LWS leaves more parameters near 0 than FedAvg: within a tenth of 0.25",
@@ -296,9 +236,10 @@ PARAMETERS_STUDY = Study(
         ),
     ),
     (NEAR_ZERO,),
+    more={"histogram": {"limit": 0.25, "bins": 50}},
+    small={"unlike": ""},
 )
 
-TWELVE = {"clients": 12, "record": "updates"}
 DIVERGENCE = DataAgainstUpdates("1 - cosine of updates")
 TRANSPORT = TransportAgainstUpdates("1 - cosine of updates")
 TRANSPORTED = {"transport": {"samples": 300}}
@@ -320,20 +261,11 @@ ORDER = {
     "clients of a half and of all classes differ less than those of opposite halves": (HALF_OF_THEM, OTHERS),
 }
 DIVERGES = {"labels": DIVERGENCE, "samples, by optimal transport,": TRANSPORT}
-DIVERGENCE_STUDY = Study(
+DIVERGENCE_STUDY = fedlws.study(
     "fedlws-divergence",
     "Divergence of data against divergence of updates for every two of 12 clients",
-    PAPER,
-    {
-        "smoke": Scale({"FedAvg": "fedavg"}, TOYS, TOY | TWELVE | {"evaluate_every": 3}, seeds=(0,), reduced=SMOKE),
-        "small": Scale(
-            {"FedAvg": "fedavg"},
-            DIVIDED,
-            SMALL | TWELVE | TRANSPORTED | {"rounds": 10, "evaluate_every": 10},
-            reduced="4,000 training images of CIFAR-10, the tenth round alone",
-        ),
-        "paper": Scale({"FedAvg": "fedavg"}, DIVIDED, PAPERS_OWN | TWELVE | TRANSPORTED | {"evaluate_every": 50}),
-    },
+    {"FedAvg": "fedavg"},
+    DIVIDED,
     (
         *(
             Claim(f"Updates of {which}", difference(more, less), Above(), unit="1 - cosine", scale=1)
@@ -355,61 +287,58 @@ DIVERGENCE_STUDY = Study(
     "variation of their distributions, which is the cost of optimal transport between them where every change of class costs the "
     "same. Samples are moved with their labels: the cost is the mean squared difference of pixels, in units of their variance, and "
     "1 more where the labels differ; at most 300 samples of a client count.",
+    more={"clients": 12, "record": "updates"},
+    smoke={"more": {"evaluate_every": 3}},
+    small={
+        "more": {**TRANSPORTED, "rounds": 10, "evaluate_every": 10},
+        "reduced": "4,000 training images of CIFAR-10, the tenth round alone",
+        "unlike": "",
+    },
+    paper={"more": {**TRANSPORTED, "evaluate_every": 50}},
 )
 
 SOME_BASES = {name: BASES[name] for name in ("FedProx", "FedDisco")}
 SOME_BETAS = (0.01, 1.0)
 
 
-def _betas(bases: dict[str, str]) -> dict[str, str | Variant]:
-    swept = {f"{name}{WITH}, beta {b:g}": lws(spec, b) for (name, spec), b in product(bases.items(), SOME_BETAS)}
-    return with_lws(bases) | swept
+def _with_betas(name: str) -> dict[str, float]:
+    """The labels of a base method with LWS -> beta."""
+    return {name + WITH: 0.1} | {f"{name}{WITH}, beta {b:g}": b for b in SOME_BETAS}
 
 
-BASES_STUDY = Study(
+def _betas(bases: Mapping[str, str]) -> dict[str, str | Variant]:
+    swept = {label: fedlws.lws(spec, b) for name, spec in bases.items() for label, b in _with_betas(name).items()}
+    return fedlws.with_lws(bases) | swept
+
+
+BASES_STUDY = fedlws.study(
     "fedlws-beta-bases",
     "Accuracy over beta for several base methods",
-    PAPER,
-    {
-        "smoke": Scale(_betas(SOME_BASES), TOYS, TOY, seeds=(0,), reduced=SMOKE),
-        "small": Scale(
-            _betas(SOME_BASES),
-            {CIFAR: CIFARS[CIFAR]},
-            SMALL,
-            reduced=f"{REDUCED}; FedProx and FedDisco only",
-            unlike=UNLIKE,
-        ),
-        "paper": Scale(_betas(BASES), {CIFAR: CIFARS[CIFAR]}, PAPERS_OWN),
-    },
-    tuple(helps(name, CIFAR) for name in SOME_BASES),
+    _betas(SOME_BASES),
+    fedlws.ON_CIFAR,
+    (helps(name, CIFAR) for name in SOME_BASES),
     (
-        TABLE,
+        fedlws.TABLE,
         *(
             MethodSweep(
-                "accuracy, %",
-                "beta",
-                {name + WITH: {name + WITH: 0.1} | {f"{name}{WITH}, beta {b:g}": b for b in SOME_BETAS}},
-                name,
-                last=LAST,
-                name=f"sweep-{name.lower()}",
+                "accuracy, %", "beta", {name + WITH: _with_betas(name)}, name, last=LAST, name=f"sweep-{name.lower()}"
             )
             for name in SOME_BASES
         ),
     ),
+    small={"reduced": f"{fedlws.REDUCED}; FedProx and FedDisco only"},
+    paper={"methods": _betas(BASES)},
 )
 
-ONE_ROUND = {"rounds": 1, "evaluate_every": 1, "model": "linear"}
-LABELS_STUDY = Study(
+LABELS_STUDY = fedlws.study(
     "fedlws-labels",
     "The samples of each client and class by heterogeneity",
-    PAPER,
-    {
-        "smoke": Scale({"FedAvg": "fedavg"}, TOYS, TOY | ONE_ROUND, seeds=(0,), reduced=SMOKE),
-        "small": Scale({"FedAvg": "fedavg"}, CIFARS, SMALL | ONE_ROUND, seeds=(0,), reduced="4,000 training images"),
-        "paper": Scale({"FedAvg": "fedavg"}, CIFARS, PAPERS_OWN | ONE_ROUND, seeds=(0,)),
-    },
-    (),
-    (LabelBubbles("Samples by client and class"),),
+    {"FedAvg": "fedavg"},
+    CIFARS,
+    layouts=(LabelBubbles("Samples by client and class"),),
+    more={"rounds": 1, "evaluate_every": 1, "model": "linear"},
+    small={"seeds": (0,), "reduced": "4,000 training images", "unlike": ""},
+    paper={"seeds": (0,)},
 )
 
 
@@ -417,15 +346,11 @@ def _gap(method: str, where: str) -> Quantity:
     return difference(score(method, where, "loss", LAST), score(method, where, "train_loss", LAST))
 
 
-GAP_STUDY = Study(
+GAP_STUDY = fedlws.study(
     "fedlws-gap",
     "The generalization gap of FedAvg with and without LWS by heterogeneity",
-    PAPER,
-    {
-        "smoke": Scale(PAIR, TOYS, TOY, seeds=(0,), reduced=SMOKE),
-        "small": Scale(PAIR, CIFARS, SMALL, reduced=REDUCED, unlike=UNLIKE),
-        "paper": Scale(PAIR, CIFARS, PAPERS_OWN),
-    },
+    PAIR,
+    CIFARS,
     (
         *(
             Claim(

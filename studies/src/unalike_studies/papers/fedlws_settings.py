@@ -12,7 +12,7 @@ from unalike_studies.layouts.figures import Curves
 from unalike_studies.layouts.recorded import RecordedTable
 from unalike_studies.layouts.tables import MethodTable
 from unalike_studies.published import Printed, printed
-from unalike_studies.study import Variant
+from unalike_studies.study import Scale, StudyTemplate, Variant
 
 PAPER = "Shi, Guo, Zhao, Li, Chang: FedLWS: Federated Learning with Adaptive Layer-wise Weight Shrinking, ICLR 2025"
 LONGER_RUNS = (
@@ -59,6 +59,8 @@ IMAGES: dict[str, Any] = {"model": "cnn", "transform": "normalize(mean=0.5, std=
 
 PAPERS_OWN: dict[str, Any] = FEDERATION | IMAGES | {"rounds": 200, "split": 0.7, "evaluate_every": 2, "work": WORK}
 """The paper states neither the rounds nor samples that are held out: both are those of the authors' code."""
+WITHOUT_IMAGES = {name: value for name, value in PAPERS_OWN.items() if name not in IMAGES}
+"""The same for texts."""
 NARROW_CHANNELS = (16, 32, 64)
 NARROW = f"cnn(channels={NARROW_CHANNELS})"
 """The small scale's network: a training step takes a quarter of the time of the paper's CNN, which has (32, 64, 64)."""
@@ -101,16 +103,27 @@ def setting(data: str, alpha: float, **more: Any) -> dict[str, Any]:
     return {"data": data, "partition": f"dirichlet(alpha={alpha:g}, balance=False)", **more}
 
 
-def by_alpha(data: str, name: str, alphas: tuple[float, ...] = (100, 0.5, 0.1)) -> dict[str, Options]:
+def by_alpha(data: str, name: str, alphas: tuple[float, ...] = (100, 0.5, 0.1), **more: Any) -> dict[str, Options]:
     """A data set at several alphas, those of table 1 unless given."""
-    return {f"{name}, alpha {alpha:g}": setting(data, alpha) for alpha in alphas}
+    return {f"{name}, alpha {alpha:g}": setting(data, alpha, **more) for alpha in alphas}
 
 
 CIFAR, FASHION = "CIFAR-10, alpha 0.1", "Fashion-MNIST, alpha 0.1"
 CIFARS, HUNDREDS = by_alpha("cifar10", "CIFAR-10"), by_alpha("cifar100", "CIFAR-100")
 FASHIONS = by_alpha("fashion_mnist", "Fashion-MNIST")
+SHORT_NEWS = setting(
+    "ag_news(length=32, vocabulary=5000)", 0.1, model="textcnn(vocabulary=5000, embedding=64, filters=50)"
+)
+ON_CIFAR = {CIFAR: CIFARS[CIFAR]}
 SMALL_FASHION: dict[str, Options] = {FASHION: {**FASHIONS[FASHION], "split": 0.1}}
 TOYS: dict[str, Options] = {"digits, alpha 0.1": {"partition": "dirichlet(alpha=0.1)"}}
+SCALES = {
+    "smoke": Scale({}, TOYS, TOY, seeds=(0,), reduced=SMOKE),
+    "small": Scale({}, ON_CIFAR, SMALL, reduced=REDUCED, unlike=UNLIKE),
+    "paper": Scale({}, ON_CIFAR, PAPERS_OWN),
+}
+study = StudyTemplate(PAPER, SCALES, (TABLE, CURVES)).study
+"""A study of the paper: at the small scale Dir(0.1) of CIFAR-10 with the narrow CNN, in full with the paper's CNN."""
 
 
 def lws(base: str, beta: float = CNN_BETA, **more: Any) -> str:

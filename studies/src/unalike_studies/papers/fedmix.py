@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from functools import partial
 from statistics import fmean, pstdev
 from typing import Any
 
 from unalike_studies.cells import Options
-from unalike_studies.claim_verdicts import Above, Below, Expectation, Near, Same
+from unalike_studies.claim_verdicts import Above, Below, Near, Same
 from unalike_studies.claims import (
     Claim,
     Quantity,
     after_round,
+    by_cell,
     difference,
     gain,
     identity,
@@ -24,8 +24,8 @@ from unalike_studies.claims import (
 from unalike_studies.layouts.figures import ClientCurves, Curves, LabelBubbles
 from unalike_studies.layouts.tables import MethodTable
 from unalike_studies.published import Printed, printed
-from unalike_studies.results import Results
-from unalike_studies.study import Scale, Study
+from unalike_studies.results import CellResult
+from unalike_studies.study import NONE, Scale, Study
 
 PAPER = "Toward Data Heterogeneity of Federated Learning (FedMix), arXiv:2212.08944, 2022"
 NUMBERS = (
@@ -35,16 +35,10 @@ NUMBERS = (
     "With the paper's clients every client makes the same number of steps, so that FedNova is FedAvg and FedMix is FedProx."
 )
 METHODS = {"FedAvg": "fedavg", "FedProx": "fedprox(mu=0.001)", "FedNova": "fednova", "FedMix": "fedmix(mu=0.001)"}
-SKEWS = {
-    "10 even-more": {"partition": "mixture(even_more=10)"},
-    "1 zipf-more, 9 even-more": {"partition": "mixture(zipf_more=1, even_more=9)"},
-    "1 even-less, 9 even-more": {"partition": "mixture(even_less=1, even_more=9)"},
-}
-MIXES = {
-    "1 zipf-more, 9 even-more": {"partition": "mixture(zipf_more=1, even_more=9)"},
-    "5 zipf-more, 5 even-more": {"partition": "mixture(zipf_more=5, even_more=5)"},
-    "9 zipf-more, 1 even-more": {"partition": "mixture(zipf_more=9, even_more=1)"},
-}
+MIXES = {f"{n} zipf-more, {10 - n} even-more": f"mixture(zipf_more={n}, even_more={10 - n})" for n in (1, 5, 9)}
+ONE, FIVE, NINE = MIXES
+EVEN, LESS = "10 even-more", "1 even-less, 9 even-more"
+SKEWS = {EVEN: "mixture(even_more=10)", ONE: MIXES[ONE], LESS: "mixture(even_less=1, even_more=9)"}
 _TEN = {"partition": "mixture(even_less=9, even_more=1)"}
 TENFOLD: dict[str, Options] = {
     "9 even-less, 1 even-more": _TEN,
@@ -80,10 +74,6 @@ ON_GLYPHS = (
 TENTH = "zipf-less and even-less clients under the labels zipf-more and even-more"
 SMOKE = f"few glyphs, 3 rounds, a small network, and {TENTH}: shows that the study runs, nothing else"
 
-_LESS: dict[str, Options] = {
-    name: {"partition": str(options["partition"]).replace("more", "less")} for name, options in MIXES.items()
-}
-
 
 def _smaller(mix: str) -> str:
     """The mix with a tenth of the samples, unless it has such clients already."""
@@ -94,18 +84,19 @@ def _quarter(mix: str) -> str:
     return mix.replace(")", f", scale={QUARTER})")
 
 
-def _scales(methods: dict[str, str], settings: dict[str, dict[str, str]]) -> dict[str, Scale]:
-    toy = {name: {"partition": _smaller(options["partition"])} for name, options in settings.items()}
-    quarter = {name: {"partition": _quarter(options["partition"])} for name, options in settings.items()}
+def _settings(mixes: Mapping[str, str], sized: Callable[[str], str] = str) -> dict[str, Options]:
+    return {name: {"partition": sized(mix)} for name, mix in mixes.items()}
+
+
+def _scales(methods: dict[str, str], mixes: Mapping[str, str], more: Options = NONE) -> dict[str, Scale]:
+    """Clients have a quarter of the paper's samples at the small scale, a tenth at smoke."""
     return {
-        "smoke": Scale(methods, toy, TOY, seeds=(0,), reduced=SMOKE),
-        "small": Scale(methods, quarter, GLYPHS, reduced=ON_GLYPHS, unlike=EASIER),
-        "paper": Scale(methods, settings, EMNIST),
+        "smoke": Scale(methods, _settings(mixes, _smaller), {**TOY, **more}, seeds=(0,), reduced=SMOKE),
+        "small": Scale(methods, _settings(mixes, _quarter), {**GLYPHS, **more}, reduced=ON_GLYPHS, unlike=EASIER),
+        "paper": Scale(methods, _settings(mixes), {**EMNIST, **more}),
     }
 
 
-ONE, FIVE, NINE = MIXES
-EVEN, LESS = tuple(name for name in SKEWS if name not in MIXES)
 CLIENTS = {
     EVEN: {"even-more": range(10)},
     LESS: {"even-more": range(9), "even-less": range(9, 10)},
@@ -125,14 +116,12 @@ def _of(
 ) -> Quantity:
     """A summary of a client's local accuracies in some rounds, averaged over the clients of a kind."""
 
-    def values(results: Results) -> dict[int, float]:
-        return {
-            seed: fmean(summary([of_round[k] for of_round in cell.curves[1:][rounds]]) for k in CLIENTS[setting][kind])  # type: ignore[misc]
-            for seed, cell in results.of(method, setting).items()
-            if cell.curves
-        }
+    def number(cell: CellResult) -> float | None:
+        curves: Any = cell.curves[1:][rounds]
+        clients = CLIENTS[setting][kind]
+        return fmean(summary([of_round[k] for of_round in curves]) for k in clients) if cell.curves else None
 
-    return values
+    return by_cell(method, setting, number)
 
 
 def _in_mixes(kind: str, method: str) -> Quantity:
@@ -162,6 +151,11 @@ def _apart(text: str, method: str, figure: str, zipf: Quantity, even: Quantity) 
     )
 
 
+SHARED_ACCURACY = MethodTable("Accuracy of the shared model after the last round, %", last=1)
+LOCAL_ACCURACY = MethodTable("Accuracy after local training in the last round, %", "local_accuracy", last=1)
+MACRO_F1 = MethodTable("Macro-F1 of the shared model after the last round, %", "macro_f1", last=1)
+
+
 def _figure(number: int, method: str) -> Study:
     shown, claims = {"FedAvg": "fedavg"} | {method: METHODS[method]}, _kinds(f"{number}", method)
     if method in ("FedNova", "FedProx"):
@@ -182,11 +176,7 @@ def _figure(number: int, method: str) -> Study:
         PAPER,
         _scales(shown, MIXES),
         claims,
-        (
-            MethodTable("Accuracy after local training in the last round, %", "local_accuracy", last=1),
-            MethodTable("Macro-F1 of the shared model after the last round, %", "macro_f1", last=1),
-            ClientCurves("accuracy after local training, %", method),
-        ),
+        (LOCAL_ACCURACY, MACRO_F1, ClientCurves("accuracy after local training, %", method)),
         NUMBERS,
     )
 
@@ -268,7 +258,7 @@ IDENTITY = {
     "protocol": ("clients", "local"),
 }
 """Batches of 90, so that the 558 samples of an even-less client and the 622 of a zipf-less one make seven steps each."""
-IDENTITIES = _LESS | TENFOLD
+IDENTITIES = _settings(MIXES, _smaller) | TENFOLD
 
 PAIRS = (("FedNova", "FedAvg"), ("FedMix", "FedProx"))
 """A method that normalizes the number of local steps, and the one that it is under equal steps."""
@@ -312,45 +302,44 @@ SERVER_REDUCED = (
     "quorums may"
 )
 QUORUMS = {"all 10": {}, "quorum of 8": {"participation": 0.8}, "quorum of 5": {"participation": 0.5}}
-SERVER_METHODS = {"FedAvg": "fedavg", "FedMix": METHODS["FedMix"]}
 """A quorum in simulation: each round closes with the updates of so many clients, drawn at random."""
 
 
-def _server(common: dict[str, object], mix: str, worst: float, rounds: int, **more: Any) -> Scale:
+def _server(common: Options, mix: str, worst: float, rounds: int, **more: Any) -> Scale:
     stop = {"partition": mix, "stop": f"min_local_accuracy >= {worst}", "rounds": rounds}
-    return Scale(SERVER_METHODS, QUORUMS, common | stop, **more)
+    return Scale({name: METHODS[name] for name in ("FedAvg", "FedMix")}, QUORUMS, {**common, **stop}, **more)
 
 
-def _quorum(text: str, method: str, quorum: str, column: str, expects: Expectation, unit: str, scale: float) -> Claim:
-    """A question of ours about a quorum less all clients."""
-    quantity = difference(score(method, quorum, column, 1), score(method, "all 10", column, 1))
-    return question(text, quantity, expects, unit, scale)
+def _quorum(method: str, quorum: str, column: str) -> Quantity:
+    """A number of a quorum less that of all clients."""
+    return difference(score(method, quorum, column, 1), score(method, "all 10", column, 1))
 
 
 SERVER_CLAIMS = tuple(
     claim
-    for method in SERVER_METHODS
+    for method in ("FedAvg", "FedMix")
     for claim in (
-        _quorum(
+        question(
             f"{method} reaches the stop rule in as many rounds with a quorum of 8 clients as with all 10",
-            method, "quorum of 8", "round", Same(2), "rounds", 1,
+            _quorum(method, "quorum of 8", "round"),
+            Same(2),
+            "rounds",
+            scale=1,
         ),
-        _quorum(
+        question(
             f"{method}'s shared model, when the rule stops, is worse with a quorum of 5 clients than with all 10",
-            method, "quorum of 5", "accuracy", Below(), "points of accuracy", 100,
+            _quorum(method, "quorum of 5", "accuracy"),
+            Below(),
         ),
     )
-)  # fmt: skip
+)
 
 STUDIES = (
     Study(
         "fedmix-figure2",
         "The samples of each client and class in the mixes of clients",
         PAPER,
-        {
-            name: replace(scale, common={**scale.common, "rounds": 1, "model": "linear"})
-            for name, scale in _scales({"FedAvg": "fedavg"}, SKEWS | MIXES).items()
-        },
+        _scales({"FedAvg": "fedavg"}, SKEWS | MIXES, {"rounds": 1, "model": "linear"}),
         (),
         (LabelBubbles("Samples by client and class"),),
         NUMBERS,
@@ -361,12 +350,7 @@ STUDIES = (
         PAPER,
         _scales({"FedAvg": "fedavg"}, SKEWS),
         FIGURE3_CLAIMS,
-        (
-            MethodTable("Accuracy of the shared model after the last round, %", last=1),
-            MethodTable("Accuracy after local training in the last round, %", "local_accuracy", last=1),
-            MethodTable("Macro-F1 of the shared model after the last round, %", "macro_f1", last=1),
-            ClientCurves("accuracy after local training, %", "FedAvg"),
-        ),
+        (SHARED_ACCURACY, LOCAL_ACCURACY, MACRO_F1, ClientCurves("accuracy after local training, %", "FedAvg")),
         NUMBERS,
     ),
     *(_figure(number, method) for number, method in zip((4, 5, 6, 7), ("FedAvg", "FedNova", "FedProx", "FedMix"))),
@@ -386,15 +370,14 @@ STUDIES = (
                 METHODS,
                 IDENTITIES,
                 IDENTITY,
-                reduced="glyphs instead of EMNIST, an MLP instead of the CNN, and where steps are equal "
-                f"{TENTH}: "
+                reduced=f"glyphs instead of EMNIST, an MLP instead of the CNN, and where steps are equal {TENTH}: "
                 "identities hold for any model and data; of the differences under unequal steps only the sign carries over",
             ),
-            "paper": Scale(METHODS, MIXES | TENFOLD, EMNIST),
+            "paper": Scale(METHODS, _settings(MIXES) | TENFOLD, EMNIST),
         },
         IDENTITY_CLAIMS,
         (
-            MethodTable("Accuracy of the shared model after the last round, %", last=1),
+            SHARED_ACCURACY,
             MethodTable("Loss of the shared model after the last round", "loss", last=1, scale=1, digits=4),
         ),
         NUMBERS,
@@ -404,15 +387,15 @@ STUDIES = (
         "FedMix's server: rounds that close with a quorum of clients, and training that ends when the worst client is good enough",
         PAPER,
         {
-            "smoke": _server(TOY, "mixture(zipf_less=5, even_less=5)", 0.8, 3, seeds=(0,), reduced=SMOKE),
-            "small": _server(IDENTITY, "mixture(zipf_less=5, even_less=5)", REACHED, 60, reduced=SERVER_REDUCED),
-            "paper": _server(EMNIST, MIXES["5 zipf-more, 5 even-more"]["partition"], 0.8, 16),
+            "smoke": _server(TOY, _smaller(MIXES[FIVE]), 0.8, 3, seeds=(0,), reduced=SMOKE),
+            "small": _server(IDENTITY, _smaller(MIXES[FIVE]), REACHED, 60, reduced=SERVER_REDUCED),
+            "paper": _server(EMNIST, MIXES[FIVE], 0.8, 16),
         },
         SERVER_CLAIMS,
         (
             MethodTable("Rounds until the rule stops", "round", last=1, scale=1, digits=1),
             MethodTable("Accuracy of the shared model when the rule stops, %", last=1),
-            MethodTable("Accuracy after local training in the last round, %", "local_accuracy", last=1),
+            LOCAL_ACCURACY,
             Curves("accuracy of the shared model, %"),
         ),
         "The published code stops when every client's accuracy after local training is at least 0.8; its clients all answer. The "

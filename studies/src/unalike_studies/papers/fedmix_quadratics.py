@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from unalike_studies.claim_verdicts import Above, Below, Expectation, Same
-from unalike_studies.claims import Claim, gain, identity, question
+from dataclasses import replace
+from typing import Any
+
+from unalike_studies.cells import Options
+from unalike_studies.claim_verdicts import Above, Below, Same
+from unalike_studies.claims import gain, identity, question
 from unalike_studies.layouts.figures import Curves
 from unalike_studies.layouts.tables import MethodTable
 from unalike_studies.papers.fedmix import METHODS, PAPER
@@ -20,32 +24,33 @@ QUADRATIC = {
     "merge": False,
     "protocol": "server",
 }
-QUADRATICS = {"600 and 9 x 60 samples": {}, "equal samples": {"data": "quadratic(sizes=(60, 60), optima=(10.0, 0.0))"}}
 UNEQUAL = "600 and 9 x 60 samples"
+QUADRATICS: dict[str, Options] = {
+    UNEQUAL: {},
+    "equal samples": {"data": "quadratic(sizes=(60, 60), optima=(10.0, 0.0))"},
+}
 QUADRATIC_LAYOUTS = (
     MethodTable("Root of the objective after the last round", "rmse", last=1, scale=1, digits=4),
     Curves("root of the objective", "rmse", scale=1),
 )
-QUADRATIC_METHODS = METHODS | {"pooled": "centralised"}
 
 
-def _by_rmse(text: str, method: str, other: str, expects: Expectation) -> Claim:
-    """A question of ours about the root of the objective of a method less that of another one."""
-    quantity = gain(method, other, UNEQUAL, "rmse", last=1)
-    return question(text, quantity, expects, "rmse", scale=1)
-
-
-QUADRATIC_CLAIMS = (
-    _by_rmse(
-        "FedAvg settles away from the optimum where clients make unequal numbers of steps (objective inconsistency)",
-        "FedAvg",
-        "pooled",
-        Above(),
-    ),
-    _by_rmse(
-        "FedNova's objective is consistent: it settles nearer to the optimum than FedAvg", "FedNova", "FedAvg", Below()
-    ),
-    _by_rmse("FedMix settles nearer to the optimum than FedProx", "FedMix", "FedProx", Below()),
+INCONSISTENCY = (
+    "FedAvg settles away from the optimum where clients make unequal numbers of steps (objective inconsistency)"
+)
+RMSE: dict[str, Any] = {"unit": "rmse", "scale": 1}
+QUADRATIC_CLAIMS = tuple(
+    question(text, gain(method, other, UNEQUAL, "rmse", last=1), expects, **RMSE)
+    for method, other, expects, text in (
+        ("FedAvg", "pooled", Above(), INCONSISTENCY),
+        (
+            "FedNova",
+            "FedAvg",
+            Below(),
+            "FedNova's objective is consistent: it settles nearer to the optimum than FedAvg",
+        ),
+        ("FedMix", "FedProx", Below(), "FedMix settles nearer to the optimum than FedProx"),
+    )
 )
 
 BY_STEPS = {
@@ -55,7 +60,7 @@ BY_STEPS = {
     "FedMix, series": "fedmix(mu=0.001)",
     "FedMix, steps": "fedmix(mu=0.001, normalize_by='steps')",
 }
-MOMENTA = {"no momentum": {}, "momentum 0.9": {"work": {"momentum": 0.9, "lr": 0.0001}}}
+MOMENTA: dict[str, Options] = {"no momentum": {}, "momentum 0.9": {"work": {"momentum": 0.9, "lr": 0.0001}}}
 """The learning rates are equal: with momentum 0.9 a gradient moves the model ten times as far in the end."""
 
 BY_STEPS_CLAIMS = (
@@ -64,8 +69,7 @@ BY_STEPS_CLAIMS = (
             f"Without momentum {method} by steps is {method} by the series",
             gain(f"{method}, steps", f"{method}, series", "no momentum", "rmse", last=1),
             Same(1e-4),
-            "rmse",
-            scale=1,
+            **RMSE,
         )
         for method in ("FedNova", "FedMix")
     ),
@@ -74,8 +78,7 @@ BY_STEPS_CLAIMS = (
             f"With momentum {method} by steps settles farther from the optimum than by the series",
             gain(f"{method}, steps", f"{method}, series", "momentum 0.9", "rmse", last=1),
             Above(),
-            "rmse",
-            scale=1,
+            **RMSE,
         )
         for method in ("FedNova", "FedMix")
     ),
@@ -83,39 +86,37 @@ BY_STEPS_CLAIMS = (
         "With momentum FedNova by steps settles nearer to the optimum than FedAvg",
         gain("FedNova, steps", "FedAvg", "momentum 0.9", "rmse", last=1),
         Below(),
-        "rmse",
-        scale=1,
+        **RMSE,
     ),
 )
+
+ABOUT_SEEDS = "The seed decides the initial weights alone."
+
+
+def _scales(methods: dict[str, str], settings: dict[str, Options]) -> dict[str, Scale]:
+    full = Scale(methods, settings, QUADRATIC)
+    few = replace(full, common=QUADRATIC | {"rounds": 60}, reduced="60 rounds instead of 300")
+    return {"smoke": few, "small": full, "paper": full}
+
 
 STUDIES = (
     Study(
         "fedmix-quadratic",
         "Objective inconsistency on quadratics: where methods settle when one client makes ten times the steps of nine others",
         "Wang et al.: Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization, 2020",
-        {
-            "smoke": Scale(
-                QUADRATIC_METHODS, QUADRATICS, QUADRATIC | {"rounds": 60}, reduced="60 rounds instead of 300"
-            ),
-            "small": Scale(QUADRATIC_METHODS, QUADRATICS, QUADRATIC),
-            "paper": Scale(QUADRATIC_METHODS, QUADRATICS, QUADRATIC),
-        },
+        _scales(METHODS | {"pooled": "centralised"}, QUADRATICS),
         QUADRATIC_CLAIMS,
         QUADRATIC_LAYOUTS,
-        "The seed decides the initial weights alone.",
+        ABOUT_SEEDS,
     ),
     Study(
         "fedmix-normalization",
         "FedNova and FedMix normalized by the momentum series, and by steps as FedMix's figure 1 writes, on the quadratics of "
         "fedmix-quadratic",
         PAPER,
-        {
-            "smoke": Scale(BY_STEPS, MOMENTA, QUADRATIC | {"rounds": 60}, reduced="60 rounds instead of 300"),
-            "small": Scale(BY_STEPS, MOMENTA, QUADRATIC),
-            "paper": Scale(BY_STEPS, MOMENTA, QUADRATIC),
-        },
+        _scales(BY_STEPS, MOMENTA),
         BY_STEPS_CLAIMS,
         QUADRATIC_LAYOUTS,
-        "The paper's clients train without momentum, where both are the same. The seed decides the initial weights alone.",
+        f"The paper's clients train without momentum, where both are the same. {ABOUT_SEEDS}",
     ),
 )

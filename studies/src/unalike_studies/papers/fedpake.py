@@ -2,83 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from unalike_studies.cells import Options
 from unalike_studies.claim_verdicts import Above, Below, Near, Same
 from unalike_studies.claims import Claim, Quantity, difference, gain, identity, question
-from unalike_studies.papers.parameter_skew import (
-    BUBBLES,
-    COSTS,
-    FEDPAKE,
-    FEDSA,
-    LAST,
-    LAYOUTS,
-    MEAN,
-    MISPRINTS,
-    NORMALIZED,
-    NOTES,
-    PAKE,
-    PAPERS_OWN,
-    PATHOLOGICAL,
-    PERSONAL,
-    PLACES,
-    PRACTICAL,
-    READINGS,
-    REDUCED,
-    RULE,
-    RULE_SPEC,
-    RULES,
-    SA,
-    SETTINGS,
-    SMALL,
-    SMOKE,
-    TOY,
-    TOYS,
-    UNLIKE,
-    asks_better,
-    baselines,
-    better,
-    better_than_best,
-    better_than_mean,
-    client_deviation,
-    of,
-    personal_gain,
-    place,
-    same,
-    sized,
-    table_scales,
-)
+from unalike_studies.papers import parameter_skew as skew
+from unalike_studies.papers.parameter_skew import LAST, NORMALIZED, PAKE, PRACTICAL, RULE, RULES, SETTINGS, of, place
 from unalike_studies.published import printed
-from unalike_studies.study import Scale, Study, Variant
+from unalike_studies.study import Variant
 
+NOTES = f"{skew.NOTES} {skew.MISPRINTS}"
 PAIR: dict[str, str | Variant] = {PAKE: RULES[PAKE], NORMALIZED: RULES[NORMALIZED]}
 BASE: dict[str, str | Variant] = {"FedAvg": "fedavg"}
-OURS_OF_PAPER: dict[str, str | Variant] = {RULE: RULE_SPEC}
 
-
-def _scales(
-    methods: dict[str, str | Variant],
-    settings: dict[str, Options],
-    paper: Scale,
-    left_out: frozenset[tuple[str, str]] = frozenset(),
-) -> dict[str, Scale]:
-    """The scales of a table; the smoke scale has its first two settings."""
-    toys = {name: {**options, **_toy(options)} for name, options in list(settings.items())[:2]}
-    return {
-        "smoke": Scale(methods, toys, TOY, seeds=(0,), reduced=SMOKE),
-        "small": Scale(methods, settings, SMALL, left_out=left_out, reduced=REDUCED, unlike=UNLIKE),
-        "paper": paper,
-    }
-
-
-def _toy(options: Options) -> dict[str, Any]:
-    """The changes that make a setting fit the few digits of the smoke scale."""
-    text = str(options["partition"]).replace(", min_size=40", "")
-    return {"partition": text, "data": "digits", "clients": 10}
-
-
-BASELINES = baselines(PAPERS_OWN["rounds"], 1000)
+BASELINES = skew.baselines(skew.PAPERS_OWN["rounds"], 1000)
 """The baselines of table 1 at scale paper."""
 SHARED = tuple(name for name in BASELINES if name != "FedBABU")
 """The baselines with a shared model."""
@@ -91,10 +30,10 @@ def _against_baselines(*rules: str) -> tuple[Claim, ...]:
         for rule in rules
         for where in SETTINGS
         for claim in (
-            better(rule, "FedAvg", where),
-            better_than_best(rule, SHARED, where),
-            better(rule, "FedBABU", where),
-            better_than_mean(rule, BASELINES, where),
+            skew.better(rule, "FedAvg", where),
+            skew.better_than_best(rule, SHARED, where),
+            skew.better(rule, "FedBABU", where),
+            skew.better_than_mean(rule, BASELINES, where),
         )
     )
 
@@ -102,7 +41,7 @@ def _against_baselines(*rules: str) -> tuple[Claim, ...]:
 COST_CLAIMS = (
     Claim(
         f"A round takes longer with the rule than with FedAvg, {PRACTICAL}",
-        difference(COSTS.seconds_a_round(RULE, PRACTICAL), COSTS.seconds_a_round("FedAvg", PRACTICAL)),
+        difference(skew.COSTS.seconds_a_round(RULE, PRACTICAL), skew.COSTS.seconds_a_round("FedAvg", PRACTICAL)),
         Above(),
         None,
         "seconds a round",
@@ -111,7 +50,9 @@ COST_CLAIMS = (
     ),
     Claim(
         f"The rule converges in fewer rounds than FedAvg, {PRACTICAL}",
-        difference(COSTS.rounds_to_convergence(RULE, PRACTICAL), COSTS.rounds_to_convergence("FedAvg", PRACTICAL)),
+        difference(
+            skew.COSTS.rounds_to_convergence(RULE, PRACTICAL), skew.COSTS.rounds_to_convergence("FedAvg", PRACTICAL)
+        ),
         Below(),
         None,
         "rounds",
@@ -121,27 +62,26 @@ COST_CLAIMS = (
 )
 """The statements on costs (table 6)."""
 TREND = Claim(
-    f"FedAvg is better with {PATHOLOGICAL} than with {PRACTICAL}",
-    difference(of("FedAvg", PATHOLOGICAL), of("FedAvg", PRACTICAL)),
+    f"FedAvg is better with {skew.PATHOLOGICAL} than with {PRACTICAL}",
+    difference(of("FedAvg", skew.PATHOLOGICAL), of("FedAvg", PRACTICAL)),
     Above(),
-    place(PATHOLOGICAL).printed("FedAvg") - place(PRACTICAL).printed("FedAvg"),
+    place(skew.PATHOLOGICAL).printed("FedAvg") - place(PRACTICAL).printed("FedAvg"),
 )
 
-FEDSA_TABLE1 = Study(
+FEDSA_TABLE1 = skew.of_table1(
     "fedsa-table1",
     "CIFAR-10, 20 clients: accuracy of eight baselines and of FedSA under two kinds of label skew",
-    FEDSA,
-    table_scales({SA: RULES[SA], NORMALIZED: RULES[NORMALIZED], RULE: RULE_SPEC}),
+    {skew.SA: RULES[skew.SA], NORMALIZED: RULES[NORMALIZED], RULE: skew.RULE_SPEC},
     (
         *_against_baselines(RULE),
         *(
-            same(method, "FedAvg", where, 1.0, place(where).gain(method))
+            skew.same(method, "FedAvg", where, 1.0, place(where).gain(method))
             for method in ("MOON", "FedNTD", "FedALA")
             for where in SETTINGS
         ),
         Claim(
             f"Accuracy differs less between clients with the rule than with FedAvg, {PRACTICAL}",
-            difference(client_deviation(RULE, PRACTICAL), client_deviation("FedAvg", PRACTICAL)),
+            difference(skew.client_deviation(RULE, PRACTICAL), skew.client_deviation("FedAvg", PRACTICAL)),
             Below(),
             remark="figure 5 of v1, without numbers",
         ),
@@ -151,35 +91,33 @@ FEDSA_TABLE1 = Study(
             )
             for where in SETTINGS
         ),
-        *(same(NORMALIZED, MEAN, where, 0.5) for where in SETTINGS),
-        *(asks_better(SA, "FedAvg", where) for where in SETTINGS),
+        *(skew.same(NORMALIZED, skew.MEAN, where, 0.5) for where in SETTINGS),
+        *(skew.asks_better(skew.SA, "FedAvg", where) for where in SETTINGS),
         *(
             question(
                 f"The personal models of {method} are better than its shared model, {where}",
-                personal_gain(method, where),
+                skew.personal_gain(method, where),
                 Above(),
             )
             for where in SETTINGS
             for method in ("Ditto", "FedALA")
         ),
     ),
-    (*LAYOUTS, PERSONAL, BUBBLES),
-    f"{NOTES} {MISPRINTS} The other tables and the figures of FedSA are those of FedPake, see the studies fedpake-*.",
+    skew.BUBBLES,
+    notes="The other tables and the figures of FedSA are those of FedPake, see the studies fedpake-*.",
 )
 
-TABLE1 = Study(
+TABLE1 = skew.of_table1(
     "fedpake-table1",
     "CIFAR-10, 20 clients: accuracy of eight baselines and of FedPake under two kinds of label skew",
-    FEDPAKE,
-    table_scales({PAKE: RULES[PAKE], NORMALIZED: RULES[NORMALIZED], **READINGS}),
+    {PAKE: RULES[PAKE], NORMALIZED: RULES[NORMALIZED], **skew.READINGS},
     (
-        *_against_baselines(*READINGS),
+        *_against_baselines(*skew.READINGS),
         TREND,
         *COST_CLAIMS,
-        *(asks_better(PAKE, "FedAvg", where) for where in SETTINGS),
+        *(skew.asks_better(PAKE, "FedAvg", where) for where in SETTINGS),
     ),
-    (*LAYOUTS, PERSONAL),
-    f"{NOTES} {MISPRINTS} The same comparison with ResNet-18 and each client's own statistics is in skew-protocols.",
+    notes="The same comparison with ResNet-18 and each client's own statistics is in skew-protocols.",
 )
 
 SIMPLE = "FedPake, simple CNN"
@@ -190,9 +128,8 @@ TABLE5_METHODS = BASE | {
     "FedConcat": CONCAT,
     PAKE: RULES[PAKE],
     NORMALIZED: RULES[NORMALIZED],
-    RULE: RULE_SPEC,
+    RULE: skew.RULE_SPEC,
 }
-TABLE5_SMALL = TABLE5_METHODS | {"FedConcat": "fedconcat(clusters=5, encoder_rounds=20, classifier_rounds=10)"}
 SIMPLE_CNN = {"model": "lenet"}
 
 
@@ -206,35 +143,11 @@ def _rule5(setting: str) -> Quantity:
     return lambda results: simple(results) or common(results)
 
 
-TABLE5 = Study(
+TABLE5 = skew.study(
     "fedpake-table5",
     "CIFAR-10, 20 clients: SCAFFOLD, FedDyn and FedConcat beside FedAvg and FedPake",
-    FEDPAKE,
-    {
-        "smoke": Scale(
-            TABLE5_SMALL | {"FedConcat": "fedconcat(clusters=2, encoder_rounds=1, classifier_rounds=1)"},
-            {PRACTICAL: TOYS[PRACTICAL]},
-            TOY,
-            seeds=(0,),
-            reduced=SMOKE,
-        ),
-        "small": Scale(
-            TABLE5_SMALL,
-            SETTINGS,
-            SMALL,
-            reduced=f"{REDUCED}; FedConcat trains encoders for 20 rounds, the head for 10",
-            unlike=UNLIKE,
-        ),
-        "paper": Scale(
-            TABLE5_METHODS
-            | {
-                "FedConcat": Variant(CONCAT, SIMPLE_CNN),
-                SIMPLE: Variant(RULE_SPEC, SIMPLE_CNN),
-            },
-            {PRACTICAL: SETTINGS[PRACTICAL]},
-            PAPERS_OWN,
-        ),
-    },
+    TABLE5_METHODS | {"FedConcat": "fedconcat(clusters=5, encoder_rounds=20, classifier_rounds=10)"},
+    SETTINGS,
     (
         Claim(
             f"FedPake is better than FedConcat, {PRACTICAL}",
@@ -256,8 +169,17 @@ TABLE5 = Study(
             remark="the text says about 0.5",
         ),
     ),
-    LAYOUTS,
-    f"{NOTES} {MISPRINTS} The table has Dir(0.1) alone, without FedAvg; FedConcat and one row of FedPake have a simple CNN.",
+    notes=f"{NOTES} The table has Dir(0.1) alone, without FedAvg; FedConcat and one row of FedPake have a simple CNN.",
+    smoke={
+        "methods": TABLE5_METHODS | {"FedConcat": "fedconcat(clusters=2, encoder_rounds=1, classifier_rounds=1)"},
+        "settings": {PRACTICAL: skew.TOYS[PRACTICAL]},
+    },
+    small={"reduced": f"{skew.REDUCED}; FedConcat trains encoders for 20 rounds, the head for 10"},
+    paper={
+        "methods": TABLE5_METHODS
+        | {"FedConcat": Variant(CONCAT, SIMPLE_CNN), SIMPLE: Variant(skew.RULE_SPEC, SIMPLE_CNN)},
+        "settings": {PRACTICAL: SETTINGS[PRACTICAL]},
+    },
 )
 
 DRAWN = {
@@ -272,7 +194,7 @@ RANDOM = DRAWN | {MODAL: "random_modal"}
 """A macro-class stands in eq. 11 by its modal micro-class alone: to draw that is another reading of a macro-class at random."""
 ABLATION_METHODS: dict[str, str | Variant] = {
     **BASE,
-    MEAN: "fedavg + uniform",
+    skew.MEAN: "fedavg + uniform",
     PAKE: RULES[PAKE],
     **{f"FedPake, random {what}": f"fedpake(variant='literal', assignment='{how}')" for what, how in DRAWN.items()},
     NORMALIZED: RULES[NORMALIZED],
@@ -291,16 +213,11 @@ PRINTED4 = {
     )
 }
 """Table 4: which classes are drawn -> accuracy. The setting is not said; by the measured row it is close to Dir(0.1)."""
-ABLATION = Study(
+ABLATION = skew.study(
     "fedpake-ablation",
     "CIFAR-10, 20 clients: micro- and macro-classes drawn at random instead of measured",
-    FEDPAKE,
-    _scales(
-        ABLATION_METHODS,
-        SETTINGS,
-        Scale(ABLATION_METHODS, SETTINGS, PAPERS_OWN),
-        frozenset((label, PATHOLOGICAL) for label in ABLATION_METHODS if label.startswith(BY_RANK)),
-    ),
+    ABLATION_METHODS,
+    SETTINGS,
     (
         *(
             Claim(
@@ -330,11 +247,13 @@ ABLATION = Study(
             for where in SETTINGS
             for what in DRAWN
         ),
-        *(same(f"Normalized, random {what}", NORMALIZED, where, 0.5) for where in SETTINGS for what in DRAWN),
+        *(skew.same(f"Normalized, random {what}", NORMALIZED, where, 0.5) for where in SETTINGS for what in DRAWN),
     ),
-    LAYOUTS,
-    f"{NOTES} {MISPRINTS} A rule whose alphas do not sum to 1 shrinks or grows the high parameters in every round, whatever the "
+    notes=f"{NOTES} A rule whose alphas do not sum to 1 shrinks or grows the high parameters in every round, whatever the "
     "classes are.",
+    small={
+        "left_out": frozenset((label, skew.PATHOLOGICAL) for label in ABLATION_METHODS if label.startswith(BY_RANK))
+    },
 )
 
 
@@ -348,23 +267,18 @@ CROWDS: dict[str, Options] = {
     for clients in (50, 100)
     for share in (0.5, 1.0)
 }
-PRINTED_CROWDS = [name for name in CROWDS if f"CIFAR-10, {name}" in PLACES]
+PRINTED_CROWDS = [name for name in CROWDS if f"CIFAR-10, {name}" in skew.PLACES]
 HALF, ALL = (f"50 clients, {share} take part" for share in ("0.5", "1"))
 ALL_CROWDS: dict[str, Options] = {name: CROWDS[name] for name in PRINTED_CROWDS} | {
-    name: found.options for name, found in PLACES.items() if found.table == "2" and found.dataset == "CIFAR-100"
+    name: found.options for name, found in skew.PLACES.items() if found.table == "2" and found.dataset == "CIFAR-100"
 }
-CROWD = Study(
+CROWD = skew.study(
     "fedpake-clients",
     "CIFAR-10, Dir(0.1): FedAvg and FedPake with 50 and 100 clients, of which half or all take part",
-    FEDPAKE,
-    _scales(
-        BASE | PAIR | OURS_OF_PAPER,
-        CROWDS,
-        Scale(BASELINES | {RULE: sized(RULE_SPEC, ALL_CROWDS)}, ALL_CROWDS, PAPERS_OWN),
-        frozenset((RULE, name) for name in CROWDS if name not in PRINTED_CROWDS),
-    ),
+    {**BASE, **PAIR, RULE: skew.RULE_SPEC},
+    CROWDS,
     (
-        *(better(RULE, "FedAvg", where) for where in PRINTED_CROWDS),
+        *(skew.better(RULE, "FedAvg", where) for where in PRINTED_CROWDS),
         Claim(
             "FedPake is better when all of 50 clients take part than when half of them do",
             difference(of(RULE, ALL), of(RULE, HALF)),
@@ -372,8 +286,10 @@ CROWD = Study(
             place(ALL).printed("FedPake") - place(HALF).printed("FedPake"),
         ),
     ),
-    LAYOUTS,
-    f"{NOTES} {MISPRINTS} The papers have no run of 100 clients that all take part. CIFAR-100 is in skew-protocols-settings.",
+    notes=f"{NOTES} The papers have no run of 100 clients that all take part. CIFAR-100 is in skew-protocols-settings.",
+    smoke={"settings": {where: {**CROWDS[where], "data": "digits", "clients": 10} for where in (HALF, ALL)}},
+    small={"left_out": frozenset((RULE, name) for name in CROWDS if name not in PRINTED_CROWDS)},
+    paper={"methods": BASELINES | {RULE: skew.sized(skew.RULE_SPEC, ALL_CROWDS)}, "settings": ALL_CROWDS},
 )
 
 LOCAL, GROUP, TRAINED = "BatchNorm kept at clients", "GroupNorm", "tested after local training"
@@ -391,39 +307,22 @@ def _protocols(settings: dict[str, Options], group_norm: str) -> dict[str, Optio
 
 
 ZERO = {"MOON, term at zero": "moon(mu=0, tau=1.0)", "FedNTD, term at zero": "fedntd(beta=0)"}
-PROTOCOL_METHODS: dict[str, str | Variant] = {**BASE, **PAIR, **ZERO}
 PROTOCOLS = _protocols(SETTINGS, "cnn(channels=(8, 16, 32), norm='group')")
 ONCE = frozenset((method, where) for method in ZERO for where in PROTOCOLS if where != PRACTICAL)
 AFTER_TRAINING = {f"{where}, {TRAINED}": {"accuracy": "local_accuracy", "loss": "local_loss"} for where in SETTINGS}
 """In these settings, layouts show clients' own models."""
-PROTOCOL = Study(
+PROTOCOL = skew.study(
     "fedpake-protocol",
     "CIFAR-10, 20 clients, a small CNN: how much of the gains each choice of the protocol explains",
-    FEDPAKE,
-    {
-        "smoke": Scale(
-            PROTOCOL_METHODS,
-            _protocols({PRACTICAL: TOYS[PRACTICAL]}, "cnn(channels=4, hidden=8, norm='group')"),
-            TOY,
-            seeds=(0,),
-            left_out=ONCE,
-            reduced=SMOKE,
-        ),
-        "small": Scale(PROTOCOL_METHODS, PROTOCOLS, SMALL, left_out=ONCE, reduced=REDUCED, unlike=UNLIKE),
-        "paper": Scale(
-            PROTOCOL_METHODS,
-            _protocols(SETTINGS, "resnet18(stem='imagenet', norm='group')"),
-            PAPERS_OWN | {"buffers": "average"},
-            left_out=ONCE,
-        ),
-    },
+    {**BASE, **PAIR, **ZERO},
+    PROTOCOLS,
     (
         *(
             identity(f"{method} is FedAvg, {PRACTICAL}", gain(method, "FedAvg", PRACTICAL, last=LAST), Same(1e-3))
             for method in ZERO
         ),
         *(
-            asks_better(PAKE, "FedAvg", f"{where}, {changed}", column)
+            skew.asks_better(PAKE, "FedAvg", f"{where}, {changed}", column)
             for where in SETTINGS
             for changed, column in ((LOCAL, "accuracy"), (TRAINED, "local_accuracy"), (GROUP, "accuracy"))
         ),
@@ -444,11 +343,20 @@ PROTOCOL = Study(
             for where in SETTINGS
         ),
     ),
-    LAYOUTS,
-    f"{NOTES} PFLlib tests shared models with each client's own BatchNorm statistics, and its terms of MOON and FedNTD are zero "
-    "by default. With ResNet-18 the protocols are in skew-protocols. Networks without a norm are in skew-estimators-cnn: the small "
-    "one here does not learn within 30 rounds (10 to 15 % with FedAvg and one seed).",
+    notes=f"{skew.NOTES} PFLlib tests shared models with each client's own BatchNorm statistics, and its terms of MOON and FedNTD "
+    "are zero by default. With ResNet-18 the protocols are in skew-protocols. Networks without a norm are in skew-estimators-cnn: "
+    "the small one here does not learn within 30 rounds (10 to 15 % with FedAvg and one seed).",
+    smoke={
+        "settings": _protocols({PRACTICAL: skew.TOYS[PRACTICAL]}, "cnn(channels=4, hidden=8, norm='group')"),
+        "left_out": ONCE,
+    },
+    small={"left_out": ONCE},
+    paper={
+        "settings": _protocols(SETTINGS, "resnet18(stem='imagenet', norm='group')"),
+        "left_out": ONCE,
+        "more": {"buffers": "average"},
+    },
     instead=AFTER_TRAINING,
 )
 
-STUDIES = (FEDSA_TABLE1, TABLE1, TABLE5, ABLATION, CROWD, PROTOCOL)
+STUDIES = (replace(FEDSA_TABLE1, paper=skew.FEDSA), TABLE1, TABLE5, ABLATION, CROWD, PROTOCOL)

@@ -9,28 +9,15 @@ from unalike_studies.cells import Options
 from unalike_studies.claim_verdicts import Above, Below, Same
 from unalike_studies.claims import WHOLE_MODEL, Claim, Quantity, best, difference, gain, question, recorded_mean
 from unalike_studies.layouts.client_map import ClientMap
-from unalike_studies.layouts.figures import Curves, LabelBubbles
 from unalike_studies.layouts.parameter_values import Kernel, ParameterValues
 from unalike_studies.layouts.recorded import RecordedCurves
 from unalike_studies.layouts.sweeps import MethodSweep
 from unalike_studies.layouts.tables import MethodTable
-from unalike_studies.papers.parameter_skew import (
-    FEDPAKE,
-    LAST,
-    MISPRINTS,
-    NORMALIZED,
-    NOTES,
-    PAKE,
-    PAPERS_OWN,
-    RANKED,
-    RANKED_SPEC,
-    RULES,
-    SETTINGS,
-    UNLIKE,
-    of,
-)
-from unalike_studies.papers.skew_estimators import CNN, ESTIMATORS, FASHION, MLP, PARTITIONS, TOY, UNIFORM, with_epochs
-from unalike_studies.study import Scale, Study, Variant
+from unalike_studies.papers import parameter_skew as skew
+from unalike_studies.papers import skew_estimators as estimators
+from unalike_studies.papers.parameter_skew import LAST, NORMALIZED, NOTES, PAKE, RANKED, RANKED_SPEC, RULES, of
+from unalike_studies.papers.skew_estimators import CNN, MOMENTS, SKEWNESS, UNIFORM, over_epochs
+from unalike_studies.study import Scale, StudyTemplate, Variant
 
 ON_FASHION = (
     "Fashion-MNIST with a small CNN instead of CIFAR-10 with ResNet-18, and 16 rounds instead of 1000: directions carry over, "
@@ -39,27 +26,20 @@ ON_FASHION = (
 ONE_ROUND = (
     "Fashion-MNIST instead of CIFAR-10; {}, and one round: the papers do not say which layer and round theirs are of"
 )
-LARGE: dict[str, Any] = PAPERS_OWN | {"merge": True, "split": 0.75, "protocol": "clients"}
+LARGE: dict[str, Any] = skew.PAPERS_OWN | {"merge": True, "split": 0.75, "protocol": "clients"}
 SMOKE = "digits, 10 clients, 2 rounds: shows that the study runs, nothing else"
 NET = {"model": "cnn(channels=(8, 16), hidden=32, norm='batch')"}
-TINY = TOY | {"model": "cnn(channels=4, hidden=8, norm='batch')"}
-DIVISIONS: dict[str, Options] = {name: {"partition": partition} for name, partition in PARTITIONS.items()}
+TINY = estimators.TOY | {"model": estimators.TOY_CNN}
+DIVISIONS: dict[str, Options] = {name: {"partition": partition} for name, partition in estimators.PARTITIONS.items()}
 IID, DIR, TWO = DIVISIONS
-
-
-def _scales(
-    methods: dict[str, str | Variant],
-    settings: dict[str, Options],
-    common: Options,
-    toy: Options,
-    paper: Options,
-    reduced: str = ON_FASHION,
-) -> dict[str, Scale]:
-    return {
-        "smoke": Scale(methods, settings, {**common, **toy}, seeds=(0,), reduced=SMOKE),
-        "small": Scale(methods, settings, common, reduced=reduced),
-        "paper": Scale(methods, settings, {**common, **paper}),
-    }
+study = StudyTemplate(
+    skew.FEDPAKE,
+    {
+        "smoke": Scale({}, DIVISIONS, {}, seeds=(0,), reduced=SMOKE),
+        "small": Scale({}, DIVISIONS, {}, reduced=ON_FASHION),
+        "paper": Scale({}, DIVISIONS, {}),
+    },
+).study
 
 
 def _of_model(what: str, setting: str, method: str = "FedAvg") -> Quantity:
@@ -72,18 +52,11 @@ def _more(what: str, setting: str) -> Quantity:
     return difference(_of_model(what, setting), _of_model(what, IID))
 
 
-RECORDED = {"record": "updates + moments", "evaluate_every": 2}
-SKEW = Study(
+SKEW = study(
     "fedpake-skew",
     "Are parameters skewed over clients? Skewness, dispersion and squared deviations by round, and a map of the clients",
-    FEDPAKE,
-    _scales(
-        {"FedAvg": "fedavg", RANKED: RANKED_SPEC},
-        DIVISIONS,
-        CNN | NET | RECORDED,
-        TINY | {"evaluate_every": 1},
-        LARGE | {"evaluate_every": 100},
-    ),
+    {"FedAvg": "fedavg", RANKED: RANKED_SPEC},
+    DIVISIONS,
     (
         *(
             Claim(
@@ -112,34 +85,29 @@ SKEW = Study(
         ),
     ),
     (
-        LabelBubbles("Samples by client and class"),
-        RecordedCurves("skewness over clients", "skewness"),
-        RecordedCurves("coefficient of variation over clients", "cv"),
+        skew.BUBBLES,
+        *MOMENTS,
         RecordedCurves("squared deviation over clients", "squared_deviation"),
         ClientMap("t-SNE of the clients' updates", "FedAvg"),
-        Curves("accuracy, %"),
-        Curves("loss", "loss", scale=1, name="loss"),
+        skew.CURVES,
+        skew.LOSS,
     ),
     NOTES
     + " Twenty draws from a normal distribution have a mean |skewness| of about 0.38: values about that show no skewness of "
     "the distribution.",
+    more=CNN | NET | {"record": "updates + moments", "evaluate_every": 2},
+    smoke={"more": TINY},
+    paper={"more": LARGE | {"evaluate_every": 100}},
 )
 
 FIRST_ROUND = {"rounds": 1, "evaluate_every": 1, "record": "entries(layers='head.weight', first=8)"}
 VALUES_SHOWN = ParameterValues("(value - mean) / deviation over clients")
-VALUES = Study(
+VALUES = study(
     "fedpake-figure2",
     "Single parameters of the head at 20 clients after the first round, and each method's estimate of their centre",
-    FEDPAKE,
-    _scales(
-        ESTIMATORS | {UNIFORM: "fedavg + uniform", RANKED: RANKED_SPEC},
-        DIVISIONS,
-        CNN | NET | FIRST_ROUND,
-        TINY | FIRST_ROUND,
-        LARGE | FIRST_ROUND,
-        ONE_ROUND.format("a small CNN instead of ResNet-18"),
-    ),
-    tuple(
+    estimators.ESTIMATORS | {UNIFORM: "fedavg + uniform", RANKED: RANKED_SPEC},
+    DIVISIONS,
+    (
         Claim(
             f"The rule's value lies closer to the main peak over the clients than the mean does, {setting}",
             difference(VALUES_SHOWN.from_peak(RANKED, setting), VALUES_SHOWN.from_peak(UNIFORM, setting)),
@@ -154,6 +122,10 @@ VALUES = Study(
     NOTES
     + " The entries are the first eight of the tensor. Under the first seed, which is drawn, all of them are high for "
     "FedPake as printed in all settings, and none for the normalized rule.",
+    more=CNN | NET,
+    smoke={"more": TINY | FIRST_ROUND},
+    small={"more": FIRST_ROUND, "reduced": ONE_ROUND.format("a small CNN instead of ResNet-18")},
+    paper={"more": LARGE | FIRST_ROUND},
 )
 
 KERNEL = {"rounds": 1, "evaluate_every": 1, "record": "entries(layers='convolutions.0.weight', first=25)"}
@@ -170,18 +142,12 @@ KERNEL_METHODS: dict[str, str | Variant] = {
     **{f"S = {v}": f"fedpake(variant='literal', macro={v})" for v in (2, 8)},
 }
 NINE = "9 clients"
-FIGURE7 = Study(
+NINE_CLIENTS: dict[str, Options] = {NINE: {"partition": "dirichlet(alpha=0.1)"}}
+FIGURE7 = study(
     "fedpake-figure7",
     "One 5x5 kernel of 9 clients: the new values by threshold, number of micro-classes C and of macro-classes S",
-    FEDPAKE,
-    _scales(
-        KERNEL_METHODS,
-        {NINE: {"partition": "dirichlet(alpha=0.1)"}},
-        FASHION | {"clients": 9, "model": "lenet", "work": CNN["work"]} | KERNEL,
-        KERNEL | KERNEL_TOY,
-        LARGE | KERNEL | {"model": "lenet"},
-        ONE_ROUND.format("LeNet at both scales"),
-    ),
+    KERNEL_METHODS,
+    NINE_CLIENTS,
     (),
     (Kernel("(new value - mean) / deviation over clients", NINE),),
     NOTES
@@ -189,6 +155,10 @@ FIGURE7 = Study(
     "nothing, because squared deviations are far below 1/C: all micro-classes are class 1. The threshold changes nothing, because "
     "the few parameters with mu near 0 decide the range of sd / mu, and all others lie close together, here above any threshold; "
     "under another seed 0.8 gives the mean. S = 8 halves the kernel: nine clients form four macro-classes, and each counts 1/8.",
+    more=estimators.FASHION | {"clients": 9, "model": "lenet", "work": CNN["work"]} | KERNEL,
+    smoke={"settings": NINE_CLIENTS, "more": KERNEL_TOY},
+    small={"reduced": ONE_ROUND.format("LeNet at both scales")},
+    paper={"more": LARGE | KERNEL | {"model": "lenet"}},
 )
 
 PARAMETERS = {
@@ -214,13 +184,13 @@ SWEEP_METHODS: dict[str, str | Variant] = {
     NORMALIZED: RULES[NORMALIZED],
     RANKED: RANKED_SPEC,
 }
+BASE = tuple(SWEEP_METHODS)
 SWEEP_METHODS |= {
     label: SWEPT[rule].format(field, value)
     for rule, (parameter, (field, values, _)) in product(SWEPT, PARAMETERS.items())
     for value in values
     if (label := _label(rule, parameter, value)) not in SWEEP_METHODS
 }
-BASE = {UNIFORM, PAKE, NORMALIZED, RANKED}
 LITERAL = [label for label in SWEEP_METHODS if label.startswith(PAKE)]
 """The printed rule with all values of all parameters."""
 
@@ -273,21 +243,11 @@ SWEEP_CLAIMS = (
         if value != default
     ),
 )
-SWEEP = Study(
+SWEEP = study(
     "fedpake-sweeps",
     "Accuracy over the threshold, the least similarity, and the numbers of micro- and macro-classes",
-    FEDPAKE,
-    {
-        "smoke": Scale(
-            {name: SWEEP_METHODS[name] for name in (*BASE, _label(PAKE, "threshold", 0.8))},
-            {DIR: DIVISIONS[DIR]},
-            CNN | TINY,
-            seeds=(0,),
-            reduced=SMOKE,
-        ),
-        "small": Scale(SWEEP_METHODS, {DIR: DIVISIONS[DIR]}, CNN | NET, reduced=ON_FASHION, unlike=UNLIKE),
-        "paper": Scale(SWEEP_METHODS, {DIR: SETTINGS[DIR]}, PAPERS_OWN),
-    },
+    SWEEP_METHODS,
+    {DIR: DIVISIONS[DIR]},
     SWEEP_CLAIMS,
     (
         MethodTable("Mean accuracy of the last 5 evaluated rounds, %", last=LAST),
@@ -304,59 +264,47 @@ SWEEP = Study(
             for parameter, (field, values, _) in PARAMETERS.items()
         ),
     ),
-    f"{NOTES} {MISPRINTS} The figure is for CIFAR-10.",
+    f"{NOTES} {skew.MISPRINTS} The figure is for CIFAR-10.",
+    smoke={
+        "methods": {name: SWEEP_METHODS[name] for name in (*BASE, _label(PAKE, "threshold", 0.8))},
+        "settings": {DIR: DIVISIONS[DIR]},
+        "more": CNN | TINY,
+    },
+    small={"more": CNN | NET, "unlike": skew.UNLIKE},
+    paper={"settings": {DIR: skew.SETTINGS[DIR]}, "more": skew.PAPERS_OWN},
 )
 
-MATCHED = {"record": "moments + matched_moments"}
-LONG: dict[str, Options] = {
-    with_epochs(name, epochs): {"partition": partition, "rounds": rounds, "work": {"epochs": epochs}}
-    for (name, partition), (epochs, rounds) in product(PARTITIONS.items(), ((1, 40), (10, 10)))
-}
-MATCHING = Study(
+LONG = over_epochs({1: 40, 10: 10})
+MATCHING = study(
     "skew-matching",
     "Do neurons of different clients correspond? Skewness and dispersion before and after weight matching, with an MLP",
-    FEDPAKE,
-    _scales(
-        {"FedAvg": "fedavg"},
-        LONG,
-        MLP | MATCHED | {"evaluate_every": 2},
-        TOY | {"model": "mlp(hidden=8)"},
-        {"split": 1.0},
-        reduced="a fifth of the training images",
-    ),
-    tuple(
+    {"FedAvg": "fedavg"},
+    LONG,
+    (
         question(
-            f"Matching neurons leaves the skewness as it is, {where}",
-            difference(
-                _of_model("matched_skewness", where),
-                _of_model("skewness", where),
-            ),
-            Same(0.02),
-            "skewness",
+            f"Matching neurons {text}, {where}",
+            difference(_of_model(f"matched_{what}", where), _of_model(what, where)),
+            expects,
+            what.replace("_", " "),
             scale=1,
         )
-        for where in LONG
-    )
-    + tuple(
-        question(
-            f"Matching neurons makes clients more alike, {where}",
-            difference(
-                _of_model("matched_squared_deviation", where),
-                _of_model("squared_deviation", where),
-            ),
-            Below(),
-            "squared deviation",
-            scale=1,
+        for what, text, expects in (
+            ("skewness", "leaves the skewness as it is", Same(0.02)),
+            ("squared_deviation", "makes clients more alike", Below()),
         )
         for where in LONG
     ),
     (
-        RecordedCurves("skewness over clients", "skewness"),
+        SKEWNESS,
         RecordedCurves("skewness over clients, matched", "matched_skewness"),
         RecordedCurves("share of neurons that move", "moved"),
     ),
     "A study of our own. Within a round all clients start from the same model, so that neurons move only where local training is "
     "long.",
+    more=estimators.MLP | {"record": "moments + matched_moments", "evaluate_every": 2},
+    smoke={"settings": LONG, "more": estimators.TOY | {"model": "mlp(hidden=8)"}},
+    small={"reduced": "a fifth of the training images"},
+    paper={"more": {"split": 1.0}},
 )
 
 STUDIES = (SKEW, VALUES, FIGURE7, SWEEP, MATCHING)

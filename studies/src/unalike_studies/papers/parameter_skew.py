@@ -9,13 +9,13 @@ from statistics import pstdev
 from typing import Any
 
 from unalike_studies.cells import Options
-from unalike_studies.claim_verdicts import Above, Below, Same
-from unalike_studies.claims import Claim, Quantity, best, difference, gain, mean, question, score
+from unalike_studies.claim_verdicts import Above, Below, Expectation, Same
+from unalike_studies.claims import Claim, Quantity, best, by_cell, difference, gain, mean, question, score
 from unalike_studies.layouts.figures import Curves, LabelBubbles
 from unalike_studies.layouts.tables import ClientSpread, Costs, MethodTable
 from unalike_studies.published import Printed, printed
-from unalike_studies.results import Results
-from unalike_studies.study import Scale, Variant
+from unalike_studies.results import CellResult
+from unalike_studies.study import Layout, Scale, Study, StudyTemplate, Variant
 
 FEDSA = "Wang, Liao, Yuan, Zhang: The Key of Parameter Skew in Federated Learning (FedSA), arXiv:2408.11278v1, 2024"
 FEDPAKE = "Liao, Wang, Yuan, Zhang: The Key of Parameter Skew in Federated Learning (FedPake), arXiv:2408.11278v2, 2025"
@@ -181,34 +181,20 @@ def baselines(rounds: int, steps: int) -> dict[str, str | Variant]:
     }
 
 
-def table_scales(rules: dict[str, str]) -> dict[str, Scale]:
-    """The scales of table 1: FedAvg, FedALA and `rules` at all, the other baselines at small and paper."""
-    uniform: dict[str, str | Variant] = {MEAN: "fedavg + uniform"}
-    small = baselines(SMALL["rounds"], 100) | rules | uniform
-    few = {name: spec for name, spec in small.items() if name in ("FedAvg", "FedALA", MEAN, *rules)}
-    large = {name: sized(spec, FULL) for name, spec in rules.items()}
-    return {
-        "smoke": Scale(few, TOYS, TOY, seeds=(0,), reduced=SMOKE),
-        "small": Scale(
-            small,
-            SETTINGS,
-            SMALL,
-            reduced=f"{REDUCED}; CIFAR-10 alone; 100 steps of FedGen's generator a round, not 1000",
-            unlike=UNLIKE,
-        ),
-        "paper": Scale(baselines(PAPERS_OWN["rounds"], 1000) | large | uniform, FULL, PAPERS_OWN),
-    }
-
-
 def of(method: str, setting: str, column: str = "accuracy") -> Quantity:
     """The mean over the last evaluated rounds of a method."""
     return score(method, setting, column, LAST)
 
 
+def as_printed(published: Printed) -> tuple[str, Expectation]:
+    """Whether a printed difference says that a method is better or worse, as a word and as what it expects."""
+    return ("better", Above()) if published.value > 0 else ("worse", Below())
+
+
 def better(method: str, baseline: str, setting: str, row: str = "FedPake", column: str = "accuracy") -> Claim:
     """The papers' claim that a method, printed in this row, is better than a baseline; or worse, where its number is lower."""
     quantity, published = gain(method, baseline, setting, column, last=LAST), place(setting).gain(row, baseline)
-    word, expects = ("better", Above()) if published.value > 0 else ("worse", Below())
+    word, expects = as_printed(published)
     return Claim(f"{method} is {word} than {baseline}, {setting}", quantity, expects, published)
 
 
@@ -247,12 +233,11 @@ def same(method: str, baseline: str, setting: str, margin: float, published: Pri
 def client_deviation(method: str, setting: str) -> Quantity:
     """The deviation of accuracy over clients."""
 
-    def values(results: Results) -> dict[int, float]:
-        of_seeds = {seed: cell.clients.get("accuracy", []) for seed, cell in results.of(method, setting).items()}
-        known = {seed: [value for value in scores if value is not None] for seed, scores in of_seeds.items()}
-        return {seed: pstdev(scores) for seed, scores in known.items() if len(scores) > 1}
+    def number(cell: CellResult) -> float | None:
+        scores = [value for value in cell.clients.get("accuracy", []) if value is not None]
+        return pstdev(scores) if len(scores) > 1 else None
 
-    return values
+    return by_cell(method, setting, number)
 
 
 def personal_gain(method: str, setting: str) -> Quantity:
@@ -269,3 +254,33 @@ LOSS = Curves("loss", "loss", scale=1, name="loss")
 BUBBLES = LabelBubbles("Samples by client and class")
 LAYOUTS = (TABLE, SPREAD, COSTS, CURVES, LOSS)
 """The layouts of a table with shared models alone."""
+study = StudyTemplate(
+    FEDPAKE,
+    {
+        "smoke": Scale({}, TOYS, TOY, seeds=(0,), reduced=SMOKE),
+        "small": Scale({}, SETTINGS, SMALL, reduced=REDUCED, unlike=UNLIKE),
+        "paper": Scale({}, SETTINGS, PAPERS_OWN),
+    },
+    LAYOUTS,
+).study
+"""A study of CIFAR-10 at 20 clients."""
+
+
+def of_table1(
+    name: str, title: str, rules: dict[str, str], claims: Iterable[Claim], *more: Layout, notes: str
+) -> Study:
+    """A study of table 1: FedAvg, FedALA and `rules` at all scales, the other baselines at small and paper."""
+    small: dict[str, str | Variant] = baselines(SMALL["rounds"], 100) | rules | {MEAN: "fedavg + uniform"}
+    large = {rule: sized(spec, FULL) for rule, spec in rules.items()}
+    return study(
+        name,
+        title,
+        small,
+        SETTINGS,
+        claims,
+        (*LAYOUTS, PERSONAL, *more),
+        f"{NOTES} {MISPRINTS} {notes}",
+        smoke={"methods": {label: small[label] for label in small if label in ("FedAvg", "FedALA", MEAN, *rules)}},
+        small={"reduced": f"{REDUCED}; CIFAR-10 alone; 100 steps of FedGen's generator a round, not 1000"},
+        paper={"methods": baselines(PAPERS_OWN["rounds"], 1000) | large | {MEAN: small[MEAN]}, "settings": FULL},
+    )

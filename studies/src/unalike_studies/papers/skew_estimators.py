@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -30,15 +32,12 @@ ESTIMATORS: dict[str, str | Variant] = {
     **RULES,
     **{label: f"fedavg + shifted_mean(shift={shift})" for label, shift in SHIFTS.items()},
 }
+ROBUST = (MEDIAN, TRIMMED, GEOMETRIC, *SHIFTS)
 STEPS: dict[str, str | Variant] = {
     f"mean, {step:g} x step": f"fedavg + uniform + server_momentum(lr={step}, momentum=0)" for step in (1.5, 2.0)
 }
 """The control of `shifted_mean`: a larger step of the server for all parameters."""
-PARTITIONS = {
-    "iid": "iid",
-    "Dir(0.1)": "dirichlet(alpha=0.1)",
-    "2 classes": "pathological(classes=2)",
-}
+PARTITIONS = {"iid": "iid", "Dir(0.1)": "dirichlet(alpha=0.1)", "2 classes": "pathological(classes=2)"}
 SKEWED = ("Dir(0.1)", "2 classes")
 
 FASHION: dict[str, Any] = {
@@ -52,20 +51,25 @@ FASHION: dict[str, Any] = {
 """A fifth of the 60,000 training images, so that a run takes seconds; the published test set judges the shared model."""
 MLP = FASHION | {"model": "mlp(hidden=64)", "work": {"batch_size": 32, "lr": 0.05}}
 CNN = FASHION | {"split": 0.1, "rounds": 16, "work": {"batch_size": 20, "lr": 0.05}}
-ROUNDS = {1: 50, 5: 20}
-"""Local epochs -> rounds."""
 TOY = {"data": "digits", "clients": 10, "split": 0.5, "rounds": 2, "evaluate_every": 1}
+TOY_CNN = "cnn(channels=4, hidden=8, norm='batch')"
+SKEWNESS = RecordedCurves("skewness over clients", "skewness")
+MOMENTS = (SKEWNESS, RecordedCurves("coefficient of variation over clients", "cv"))
 
 
-def with_epochs(partition: str, epochs: int) -> str:
-    """The label of a setting."""
-    return f"{partition}, {epochs} epoch{'s' if epochs > 1 else ''}"
+def over_epochs(rounds: Mapping[int, int]) -> dict[str, Options]:
+    """Every partition with several numbers of local epochs: `rounds` has the rounds of each."""
+    return {
+        f"{name}, {epochs} epoch{'s' if epochs > 1 else ''}": {
+            "partition": partition,
+            "rounds": count,
+            "work": {"epochs": epochs},
+        }
+        for (name, partition), (epochs, count) in product(PARTITIONS.items(), rounds.items())
+    }
 
 
-MLPS: dict[str, Options] = {
-    with_epochs(name, epochs): {"partition": partition, "rounds": rounds, "work": {"epochs": epochs}}
-    for (name, partition), (epochs, rounds) in product(PARTITIONS.items(), ROUNDS.items())
-}
+MLPS = over_epochs({1: 50, 5: 20})
 NORMS = {"no norm": "None", "BatchNorm": "'batch'", "GroupNorm": "'group'"}
 CNNS: dict[str, Options] = {
     f"{norm}, {name}": {"partition": PARTITIONS[name], "model": f"cnn(channels=(8, 16), hidden=32, norm={text})"}
@@ -73,52 +77,22 @@ CNNS: dict[str, Options] = {
 }
 
 
-def _toys(settings: dict[str, Options], **more: object) -> dict[str, Options]:
-    return {name: {**options, **TOY, **more} for name, options in settings.items()}
+def _better(text: str, method: str, other: str, setting: str) -> Claim:
+    return question(f"{text}, {setting}", gain(method, other, setting, last=LAST), Above())
 
 
-def _gains(settings: list[str]) -> tuple[Claim, ...]:
-    """A robust centre against the mean, and the rules against the mean, in each setting."""
-    return tuple(
-        question(
-            f"The {estimator} is a better centre than the mean, {setting}",
-            gain(estimator, UNIFORM, setting, last=LAST),
-            Above(),
-        )
-        for setting in settings
-        for estimator in (MEDIAN, TRIMMED, GEOMETRIC, *SHIFTS)
-    ) + tuple(
-        question(
-            f"{rule} is a better centre than the mean, {setting}", gain(rule, UNIFORM, setting, last=LAST), Above()
-        )
-        for setting in settings
-        for rule in (SA, PAKE)
-    )
-
-
-def _not_the_step(settings: list[str]) -> tuple[Claim, ...]:
-    """The mean towards the tail against larger steps of the server."""
-    return tuple(
-        question(
-            f"The mean towards the tail is better than the {step}, {setting}",
-            gain("mean towards the tail", step, setting, last=LAST),
-            Above(),
-        )
-        for setting in settings
-        for step in STEPS
-    )
-
-
-def _is_mean(settings: list[str]) -> tuple[Claim, ...]:
-    return tuple(
-        question(f"{NORMALIZED} is the mean, {setting}", gain(NORMALIZED, UNIFORM, setting, last=LAST), Same(0.5))
-        for setting in settings
-    )
-
-
-def _explained(settings: list[str]) -> tuple[Claim, ...]:
-    return tuple(
-        question(
+def _claims(settings: list[str]) -> Iterator[Claim]:
+    """Robust centres, the rules and larger steps of the server against the mean, in each setting, and what explains the gains."""
+    for setting, estimator in product(settings, ROBUST):
+        yield _better(f"The {estimator} is a better centre than the mean", estimator, UNIFORM, setting)
+    for setting, rule in product(settings, (SA, PAKE)):
+        yield _better(f"{rule} is a better centre than the mean", rule, UNIFORM, setting)
+    for setting, step in product(settings, STEPS):
+        yield _better(f"The mean towards the tail is better than the {step}", "mean towards the tail", step, setting)
+    for setting in settings:
+        yield question(f"{NORMALIZED} is the mean, {setting}", gain(NORMALIZED, UNIFORM, setting, last=LAST), Same(0.5))
+    for estimator, quantity in product((*ROBUST, *STEPS), ("skewness", "cv")):
+        yield question(
             f"The gain of the {estimator} over the mean grows with the {quantity} of parameters over clients",
             explained_by(quantity, estimator, UNIFORM, settings, UNIFORM, LAST),
             Above(),
@@ -126,41 +100,33 @@ def _explained(settings: list[str]) -> tuple[Claim, ...]:
             scale=1,
             bounds=(-1, 1),
         )
-        for estimator in (MEDIAN, TRIMMED, GEOMETRIC, *SHIFTS, *STEPS)
-        for quantity in ("skewness", "cv")
-    )
 
 
 def _study(name: str, title: str, settings: dict[str, Options], common: Options, toy: str, seeds: int) -> Study:
-    toys = _toys(settings, model=toy)
-    places = list(settings)
+    toys = {name: {**settings[name], **TOY, "model": toy} for name in list(settings)[-2:]}
+    few = {label: ESTIMATORS[label] for label in (UNIFORM, MEDIAN, NORMALIZED)}
+    small = Scale(
+        ESTIMATORS | STEPS,
+        settings,
+        common,
+        seeds=tuple(range(seeds)),
+        reduced=f"{100 * common['split']:g} % of the training images instead of all",
+    )
+    smoke = "digits, 10 clients, 2 rounds: shows that the study runs, nothing else"
     return Study(
         name,
         title,
         FEDPAKE,
         {
-            "smoke": Scale(
-                {label: ESTIMATORS[label] for label in (UNIFORM, MEDIAN, NORMALIZED)},
-                {place: toys[place] for place in places[-2:]},
-                common,
-                seeds=(0,),
-                reduced="digits, 10 clients, 2 rounds: shows that the study runs, nothing else",
-            ),
-            "small": Scale(
-                ESTIMATORS | STEPS,
-                settings,
-                common,
-                seeds=tuple(range(seeds)),
-                reduced=f"{100 * common['split']:g} % of the training images instead of all",
-            ),
-            "paper": Scale(ESTIMATORS | STEPS, settings, {**common, "split": 1.0}, seeds=tuple(range(seeds))),
+            "smoke": Scale(few, toys, common, seeds=(0,), reduced=smoke),
+            "small": small,
+            "paper": replace(small, common={**common, "split": 1.0}, reduced=""),
         },
-        _gains(places) + _not_the_step(places) + _is_mean(places) + _explained(places),
+        tuple(_claims(list(settings))),
         (
             MethodTable("Mean accuracy of the last 5 evaluated rounds on the server's test samples, %", last=LAST),
             ExplainedGains("gain over the mean, points", UNIFORM, QUANTITIES, UNIFORM, last=LAST, least=-25),
-            RecordedCurves("skewness over clients", "skewness"),
-            RecordedCurves("coefficient of variation over clients", "cv"),
+            *MOMENTS,
             Curves("accuracy, %"),
         ),
         "A study of our own, on Fashion-MNIST with 20 clients: the papers do not separate the estimator from its model, "
@@ -168,21 +134,8 @@ def _study(name: str, title: str, settings: dict[str, Options], common: Options,
     )
 
 
+ABOUT = "Estimators of the centre of each parameter over clients, by partition and"
 STUDIES = (
-    _study(
-        "skew-estimators",
-        "Estimators of the centre of each parameter over clients, by partition and local epochs, with an MLP",
-        MLPS,
-        MLP,
-        "mlp(hidden=8)",
-        5,
-    ),
-    _study(
-        "skew-estimators-cnn",
-        "Estimators of the centre of each parameter over clients, by partition and normalization layer, with a CNN",
-        CNNS,
-        CNN,
-        "cnn(channels=4, hidden=8, norm='batch')",
-        3,
-    ),
+    _study("skew-estimators", f"{ABOUT} local epochs, with an MLP", MLPS, MLP, "mlp(hidden=8)", 5),
+    _study("skew-estimators-cnn", f"{ABOUT} normalization layer, with a CNN", CNNS, CNN, TOY_CNN, 3),
 )

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from unalike_studies.cells import Options
-from unalike_studies.claim_verdicts import Above, Below, Same
+from unalike_studies.claim_verdicts import Above, Same
 from unalike_studies.claims import Claim, Quantity, difference, question, score
 from unalike_studies.layouts.beside_printed import BesidePrinted, BySetting
 from unalike_studies.layouts.figures import Curves
 from unalike_studies.layouts.tables import MethodTable
-from unalike_studies.papers.parameter_skew import (
-    FEDPAKE,
-    MISPRINTS,
-    NOTES,
-    PLACES,
-    RANKED,
-    READINGS,
-    SMOKE,
-    TOY,
-    sized,
-)
+from unalike_studies.papers import parameter_skew as skew
+from unalike_studies.papers.parameter_skew import PLACES, RANKED, READINGS
 from unalike_studies.results import Results
 from unalike_studies.study import Layout, Scale, Study, Variant
 
@@ -41,7 +32,7 @@ def _methods(rounds: int) -> dict[str, str | Variant]:
     return {
         FEDAVG: f"fedavg{STATISTICS}",
         BABU: Variant("fedbabu(tune='head')", once),
-        **{name: sized(spec, PLACES, STATISTICS) for name, spec in READINGS.items()},
+        **{name: skew.sized(spec, PLACES, STATISTICS) for name, spec in READINGS.items()},
     }
 
 
@@ -100,26 +91,25 @@ PRINTED_GAINS = {
 }
 
 
-def _protocol_questions(setting: str) -> tuple[Claim, ...]:
+def _protocol_questions(setting: str) -> Iterator[Claim]:
     """Questions about the accuracy of FedAvg under two protocols."""
-    return (
-        question(
-            f"Each client's own statistics of BatchNorm raise the accuracy of FedAvg's shared model, {setting}",
-            less(AVG_OWN, AVG_AVERAGED)(setting),
-            Above(),
+    for text, quantity in (
+        (
+            "Each client's own statistics of BatchNorm raise the accuracy of FedAvg's shared model",
+            less(AVG_OWN, AVG_AVERAGED),
         ),
-        question(
-            f"Models after local training are better than FedAvg's shared model with own statistics, {setting}",
-            less(AVG_LOCAL, AVG_OWN)(setting),
-            Above(),
+        (
+            "Models after local training are better than FedAvg's shared model with own statistics",
+            less(AVG_LOCAL, AVG_OWN),
         ),
-    )
+    ):
+        yield question(f"{text}, {setting}", quantity(setting), Above())
 
 
 def _better(row: str, method: str, setting: str) -> Claim:
     """The claim that a method, printed in this row, is better than FedAvg with own statistics; or worse, where it is lower."""
     published, column = PLACES[setting].gain(row), "accuracy" if method == BABU else COLUMNS[OWN]
-    word, expects = ("better", Above()) if published.value > 0 else ("worse", Below())
+    word, expects = skew.as_printed(published)
     quantity = less(level(method, column), AVG_OWN)(setting)
     return Claim(f"{method} is {word} than FedAvg, {setting}", quantity, expects, published)
 
@@ -131,9 +121,7 @@ def _larger_batches(column: str) -> Quantity:
         large, small = (results.of(FEDAVG, setting) for setting in (TWO, SMALL_BATCHES))
         found = {}
         for seed in large.keys() & small.keys():
-            first, second = (
-                dict(zip(cell.rounds["round"], cell.rounds[column])) for cell in (large[seed], small[seed])
-            )
+            first, second = large[seed].by_number(column), small[seed].by_number(column)
             last = max(first.keys() & second.keys())
             found[seed] = first[last] - second[last]
         return found
@@ -144,7 +132,7 @@ def _larger_batches(column: str) -> Quantity:
 def _trend(severe: str, mild: str) -> Claim:
     """FedAvg itself in two degrees of skew."""
     published = PRINTED[FEDAVG][severe] - PRINTED[FEDAVG][mild]
-    word, expects = ("better", Above()) if published.value > 0 else ("worse", Below())
+    word, expects = skew.as_printed(published)
     quantity = difference(AVG_OWN(severe), AVG_OWN(mild))
     return Claim(f"FedAvg is {word} in {severe} than in {mild.partition(', ')[2]}", quantity, expects, published)
 
@@ -160,9 +148,9 @@ LAYOUTS: tuple[Layout, ...] = (
     *(Curves(f"accuracy, {protocol}, %", column, name=column) for protocol, column in COLUMNS.items()),
 )
 NOTE = (
-    f"{NOTES} {MISPRINTS} In training, BatchNorm takes the statistics of the batch, so that averaged and own statistics belong to "
-    "one course of training, scored in two ways. FedBABU is scored once, after the last round, with heads that are tuned for 10 "
-    "epochs and the clients' own statistics."
+    f"{skew.NOTES} {skew.MISPRINTS} In training, BatchNorm takes the statistics of the batch, so that averaged and own statistics "
+    "belong to one course of training, scored in two ways. FedBABU is scored once, after the last round, with heads that are tuned "
+    "for 10 epochs and the clients' own statistics."
 )
 DEGREES = tuple(f"CIFAR-100, Dir({beta})" for beta in ("0.01", "0.1", "0.5", "1"))
 WITH_DATA = tuple(
@@ -179,12 +167,12 @@ def _scales(
     settings = {name: PLACES[name].options for name in names} | more
     small, large, toy = (
         {name: spec for name, spec in _methods(common["rounds"]).items() if name in methods}
-        for common in (COMMON, LARGE, TOY)
+        for common in (COMMON, LARGE, skew.TOY)
     )
     out = frozenset((method, setting) for method in methods if method != FEDAVG for setting in more)
-    toys = {name: {**options, **TOY, "partition": "dirichlet(alpha=0.5)"} for name, options in settings.items()}
+    toys = {name: {**options, **skew.TOY, "partition": "dirichlet(alpha=0.5)"} for name, options in settings.items()}
     return {
-        "smoke": Scale(toy, toys, COMMON, (0,), out, SMOKE),
+        "smoke": Scale(toy, toys, COMMON, (0,), out, skew.SMOKE),
         "small": Scale(small, settings, COMMON, seeds, out, REDUCED + why, UNLIKE),
         "paper": Scale(large, settings, LARGE, left_out=out),
     }
@@ -194,7 +182,7 @@ STUDIES = (
     Study(
         "skew-protocols",
         "FedAvg, FedBABU and FedPake with ResNet-18 in three protocols, in the settings of the largest printed gains",
-        FEDPAKE,
+        skew.FEDPAKE,
         _scales(CLAIMED, (FEDAVG, BABU, *READINGS), (0, 1, 2), WITH_BATCHES),
         (
             *(
@@ -221,7 +209,7 @@ STUDIES = (
     Study(
         "fedpake-heterogeneity",
         "CIFAR-100, 20 clients, ResNet-18: FedAvg and FedPake from severe to mild label skew",
-        FEDPAKE,
+        skew.FEDPAKE,
         _scales(DEGREES, (FEDAVG, RANKED), (0, 1, 2), {}),
         (
             *(_better(PAKE, RANKED, setting) for setting in DEGREES),
@@ -233,7 +221,7 @@ STUDIES = (
     Study(
         "skew-protocols-settings",
         "FedAvg, FedBABU and FedPake over the settings of the papers: which differences follow the printed gains?",
-        FEDPAKE,
+        skew.FEDPAKE,
         _scales(WITH_DATA, (FEDAVG, BABU, RANKED), (0,), {}, "; one seed, since what counts are the 13 settings"),
         (),
         LAYOUTS,
