@@ -266,3 +266,23 @@ def _group_of(pid):
         return os.getpgid(pid)
     except ProcessLookupError:
         return None
+
+
+def test_after_tuning_the_test_samples_of_owners_are_the_same_and_their_variance_counts():
+    """The interval is about other samples, and the headline is the decision of the comparison, for which methods differ."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(120, 3)).astype(np.float32)
+    y = (x[:, 0] + rng.normal(size=120) > 0).astype(int)
+    data = ua.Dataset("visits", (x, y), groups={"hospital": np.repeat(["a", "b", "c"], 40)})
+    methods, options = ["fedavg", "fedprox(mu=0.5)", "local_only"], {"model": "linear", "rounds": 3, "progress": False}
+    found = ua.tune(methods, data=data, folds=4, trials=1, seeds=3, work=ua.Work(lr=0.05), **options)
+    after = found.after
+    assert after.facts.sampling.redrawn == "training" and after.facts.sampling.folds is None
+    assert after.content().about == (
+        "Interval: other test samples of these 3 clients and other training runs; 3 seeds on the same samples, the test samples "
+        "resampled."
+    )
+    assert after.clients.groupby("seed")["n_test"].max().tolist() == [10, 10, 10]  # a fold of four
+    ours, theirs = found.decision, after.decision
+    for name in ("best", "difference", "selected", "shrunken", "probability_best", "verdicts", "rivals"):
+        assert getattr(ours, name) == getattr(theirs, name), name

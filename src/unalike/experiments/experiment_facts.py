@@ -89,6 +89,9 @@ def sampling_of(populations: Sequence[Population], folds: int | None) -> Samplin
         return Sampling(TRAINING)
     owned = [[np.sort(np.concatenate(rows)) for rows in zip(*three)] for three in parts]
     same_samples = populations[0].x is populations[1].x or torch.equal(populations[0].x, populations[1].x)
+    tests = [[np.sort(rows) for rows in population.test] for population in populations]
+    if same_samples and len(tests[0]) == len(tests[1]) and all(map(np.array_equal, *tests)):
+        return Sampling(TRAINING)  # as after tuning: training and validation samples are drawn anew, the tests are not
     if not same_samples or len(owned[0]) != len(owned[1]) or not all(map(np.array_equal, *owned)):
         return Sampling(PARTITIONS)
     train, test = len(populations[0].train.values), len(populations[0].test.values)

@@ -43,6 +43,7 @@ def tune(
     partition: str | None = None,
     split: float | None = None,
     val: float | None = None,
+    folds: int | None = None,
     trials: int = 20,
     rounds: int = 50,
     budget_seconds: float | None = None,
@@ -74,6 +75,8 @@ def tune(
         split: as for `ua.compare`.
         val: share of each client's training samples used for validation, which trials are scored on (0.2); only with `data`.
             Clients that are given need validation samples.
+        folds: number of folds of repeated cross-validation, instead of `split`; the fold of `seed` tests all seeds of the
+            comparison, and trials see the other folds.
         trials: number of trials of each method.
         rounds: number of rounds of a trial, and of each run of the comparison.
         budget_seconds: time limit per method, in seconds: it gets no more trials once its trials took so long.
@@ -108,7 +111,7 @@ def tune(
     known = dict.fromkeys([*own, "proxy", "metrics", "start", "start_partial", *fields_of(RunOptions)])
     check_keywords("ua.tune", options, list(known), fields_of(Work))
     share = VAL if val is None and data is not None else val or 0.0
-    request = ClientsRequest(clients, data, data_dir, partition, split, share, options.pop("test", None))
+    request = ClientsRequest(clients, data, data_dir, partition, split, share, options.pop("test", None), folds=folds)
     asked = TuneRequest(
         methods=labelled_methods(methods),
         clients=request,

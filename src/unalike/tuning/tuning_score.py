@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -79,8 +79,7 @@ class TuningScore:
 
         found = {}
         for method, own in rounds.groupby("method", sort=False):
-            highest = {str(name): float(own[name].max()) for name in own.select_dtypes("number")}
-            column = self._column(highest, columns)
+            column = self._column_of(own, columns)
             if self.worst:
                 by_seed = clients[clients["method"] == method].groupby("seed", sort=False)[column.name]
                 found[method] = by_seed.agg(lambda values: worst_decile(values, columns.metric))
@@ -94,14 +93,27 @@ class TuningScore:
         shared = content.rounds.groupby("method")[content.scores[content.plain].name].count()
         if not (self.worst or self.personal) and shared.all():
             return content.shared_decision
-        scores = self.of_runs(comparison.rounds, comparison.clients, comparison.columns)
         columns = Columns.of([content.plain], [self.judged(content.metric)])
-        column = columns.metric.name
-        rounds = comparison.rounds.groupby(["method", "seed"], sort=False)[["seconds", "bytes_down", "bytes_up"]].sum()
-        table = rounds.assign(**{column: scores}, round=1).dropna(subset=[column]).reset_index()
+        column, resampled = columns.metric.name, None
+        if self.worst:
+            scores = self.of_runs(comparison.rounds, comparison.clients, comparison.columns)
+            costs = comparison.rounds.groupby(["method", "seed"], sort=False)[
+                ["seconds", "bytes_down", "bytes_up"]
+            ].sum()
+            table = costs.assign(**{column: scores}, round=1).dropna(subset=[column]).reset_index()
+        else:
+            by_method = comparison.rounds.groupby("method")
+            of = {str(name): self._column_of(own, comparison.columns).name for name, own in by_method}
+            table = _taken(comparison.rounds, column, of)
+            resampled = None if comparison.resampled is None else _taken(comparison.resampled, column, of)
         clients = comparison.clients[["method", "seed", "client"]].assign(**{column: math.nan})
-        judged = summary(table, clients, columns, content.rules)
-        return decide(table, judged, columns, content.rules, content.plain)
+        judged = summary(table, clients, columns, content.rules, resampled)
+        return decide(table, judged, columns, content.rules, content.plain, resampled)
+
+    def _column_of(self, rounds: pd.DataFrame, columns: Columns) -> Column:
+        """The column of the rounds of a method."""
+        highest = {str(name): float(rounds[name].max()) for name in rounds.select_dtypes("number")}
+        return self._column(highest, columns)
 
     def _column(self, row: Row, columns: Columns) -> Column:
         """The column of the wanted models, personal or shared; that of the other ones where only these have a score."""
@@ -110,6 +122,14 @@ class TuningScore:
         personal = personal or shared
         wanted, other = (personal, shared) if self.personal else (shared, personal)
         return other if math.isnan(wanted.value(row)) and not math.isnan(other.value(row)) else wanted
+
+
+def _taken(table: pd.DataFrame, column: str, of: Mapping[str, str]) -> pd.DataFrame:
+    """The table with the scores of each method's own column in one column."""
+    import pandas as pd
+
+    scores = [own[of[str(m)]] if of[str(m)] in own else own["seed"] * math.nan for m, own in table.groupby("method")]
+    return table.assign(**{column: pd.concat(scores)})
 
 
 def _split_prefix(prefix: str, text: str) -> tuple[bool, str]:

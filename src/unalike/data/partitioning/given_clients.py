@@ -146,7 +146,9 @@ def tested_as(drawn: Population, other: Population, dataset: Dataset) -> Populat
         tested = np.isin(samples, tests.test.values)
         units = None if dataset.unit is None else dataset.units
         validated, trained = share_apart(samples[~tested], plan.val_share, plan.seed, k, units)
-        roles.append((trained, validated, samples[tested]))
+        roles.append(
+            (trained, validated, np.sort(samples[tested]))
+        )  # in one order, so that seeds can resample them alike
     train, val, test = (Ragged.of(rows) for rows in zip(*roles, strict=True))
     labels = (dataset.merged() if plan.merge else dataset.train)[1]
     counts = label_counts(labels, dataset.classes, train)
