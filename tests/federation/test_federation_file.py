@@ -283,13 +283,13 @@ def test_status_without_sites_is_waiting(tmp_path):
         state = Followed(made.path).state()
         return state["state"], state["running"] and state["running"]["round"]
 
-    with listening(made.socket, desk.commands):
+    with listening(made.socket, desk.commands, desk.status):
         while not made.socket.exists():
             time.sleep(0.01)
         assert seen() == ("waiting", None)
-        desk.pause()
+        desk.control.pause()
         assert seen()[0] == "paused: asked for"
-        desk.resume()
+        desk.control.resume()
         absent.offline.clear()
         desk.wait_for_sites(lambda line: None, lambda: None)
         assert seen() == ("running", 3)

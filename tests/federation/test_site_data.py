@@ -187,7 +187,7 @@ def test_local_socket_visible_path_is_answered(tmp_path, monkeypatch):
 
     monkeypatch.setattr(local_socket.socket, "socket", Slow)
     path = tmp_path / "control"
-    with listening(path, {"status": dict}):
+    with listening(path, {"status": dict}, dict):
         while not path.exists():
             pass
         assert command(path, "status") == {} and path.stat().st_mode & 0o777 == 0o600

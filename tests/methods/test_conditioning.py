@@ -280,7 +280,7 @@ def test_conditional_model_statistic_of_wrong_length_is_refused(clusters):
 
 def test_conditional_model_server_protocol_is_refused(clusters):
     x, y = clusters[0].test
-    with pytest.raises(UnalikeError, match="statistic"):
+    with pytest.raises(UnalikeError, match="feeds its model facts of each client's own samples; use 'clients'"):
         ua.run(
             "conditional",
             clusters,

@@ -22,7 +22,6 @@ def table(header: Sequence[object], rows: Iterable[Sequence[object]]) -> str:
 
 
 def paragraph(text: object) -> str:
-    """A paragraph of plain text."""
     return f"<p>{escape(str(text))}</p>"
 
 

@@ -50,7 +50,6 @@ def published() -> list[str]:
 
 
 def parts() -> list[str]:
-    """The names of the parts."""
     return sorted(n for n in registry if _is_part(n))
 
 

@@ -29,7 +29,6 @@ def zeros(tree: Tree) -> Tree:
 
 
 def add(a: Tree, b: Tree) -> Tree:
-    """a + b."""
     return map(torch.add, a, b)
 
 
@@ -39,12 +38,10 @@ def total(a: Tree, b: Tree) -> Tree:
 
 
 def sub(a: Tree, b: Tree) -> Tree:
-    """a - b."""
     return map(torch.sub, a, b)
 
 
 def scale(tree: Tree, factor: float | Tensor) -> Tree:
-    """factor * tree."""
     return map(lambda t: factor * t, tree)
 
 

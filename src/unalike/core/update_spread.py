@@ -23,7 +23,6 @@ def spread(stacked: Tree) -> Tree:
 
 
 def weighted_sum_and_spread(stacked: Tree, weights: Tensor) -> tuple[Tree, Tree]:
-    """`tree.weighted_sum(stacked, weights)` and `spread(stacked)`."""
     loops = compiled_loops.loops("unalike.core.update_spread_loops") if tree.nbytes(stacked) >= LARGE else None
     found = {name: _sum_and_spread(loops, t, weights.to(t.dtype)) for name, t in stacked.items()}
     return {name: total for name, (total, _) in found.items()}, {name: apart for name, (_, apart) in found.items()}

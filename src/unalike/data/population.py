@@ -137,7 +137,7 @@ class Population(Sequence[ClientData]):
                 f"found a {type(wrong).__name__} where clients were expected; give what ua.partition(data, 'iid', clients=10) "
                 "returns, or a list of ua.ClientData(train=(x, y), test=(x, y))"
             )
-        return cls(*join_clients(found, classes, task))
+        return cls(**join_clients(found, classes, task))
 
     @property
     def input_shape(self) -> tuple[int, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,23 +19,10 @@ from unalike.data.ragged import Ragged, client_name
 LABELS = {"classification": torch.int64, "binary": torch.bool, "regression": torch.float32}
 
 
-class PopulationArrays(NamedTuple):
-    """The first fields of `Population`, in its order."""
-
-    x: Tensor
-    y: Tensor
-    train: Ragged
-    test: Ragged
-    val: Ragged
-    names: list[str]
-    classes: list[str] | None
-    task: Task
-
-
 def join_clients(
     clients: list[ClientData], classes: Sequence[str] | None = None, task: Task | str | None = None
-) -> PopulationArrays:
-    """Concatenate the samples client by client: training, then test, then validation samples.
+) -> dict[str, Any]:
+    """The first fields of a `Population`: the samples client by client, training, then test, then validation samples.
 
     Raises `UnalikeError`, which names the client, for unequal shapes, labels that the task cannot have or outside the classes,
     and a name that occurs twice.
@@ -61,7 +48,8 @@ def join_clients(
     sizes = np.array([[0 if pair is None else len(pair[1]) for pair in row] for row in pairs])
     starts = (sizes.cumsum() - sizes.ravel()).reshape(sizes.shape)
     train, test, val = (Ragged.ranges(starts[:, i], sizes[:, i]) for i in range(len(SPLITS)))
-    return PopulationArrays(torch.cat([pair[0] for pair in blocks.values()]), y, train, test, val, names, classes, task)
+    samples = {"x": torch.cat([pair[0] for pair in blocks.values()]), "y": y, "train": train, "test": test, "val": val}
+    return samples | {"names": names, "classes": classes, "task": task}
 
 
 def _check_names(names: list[str]) -> None:

@@ -56,7 +56,6 @@ class Ragged(Sequence[np.ndarray]):
 
     @classmethod
     def empty(cls, count: int) -> Ragged:
-        """Make `count` empty rows."""
         return cls(np.empty(0, np.int32), np.broadcast_to(np.int32(0), count + 1))
 
     @property

@@ -56,7 +56,6 @@ class Clusters:
 
     @property
     def count(self) -> int:
-        """The number of clusters."""
         return int(self.members.max()) + 1
 
     @property

@@ -94,16 +94,7 @@ def diagnose_population(
 ) -> Diagnosis:
     """Diagnose clients that are in memory; see `diagnose`.
 
-    Args:
-        population: The clients.
-        name: The data and its partition, for the title.
-        seed: Seed of all resampling and of training.
-        features: As for `diagnose`.
-        training: The rounds to train; None trains nothing.
-        command: The command that repeats the diagnosis.
-
-    Returns:
-        The diagnosis.
+    `name` is the data and its partition, for the title; without `training` nothing is trained; `command` repeats the diagnosis.
     """
     samples = ClientSamples.of(population, seed)
     concept = concept_shift(samples, features, seed)

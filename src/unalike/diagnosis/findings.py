@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from unalike.diagnosis.clusters import Clusters
 from unalike.diagnosis.measure import NO_SKEW, Measure
-from unalike.reporting.table import TableColumn, interval, number, words
+from unalike.reporting.table import interval, number, words
 from unalike.reporting.wording import capital, listing, plural, probability, share, significant
 
 EQUAL = 1.2
@@ -126,17 +126,13 @@ def _by_chance(measure: Measure) -> str:
     return f"chance alone would give {significant(measure.scale[NO_SKEW])}"
 
 
-def interval_column(title: str = "95 % interval") -> TableColumn:
-    """The intervals of measures."""
-    return interval(
-        title, lambda m: m.low, lambda m: m.high, lambda low, high: f"{significant(low)} to {significant(high)}"
-    )
-
-
+INTERVALS = interval(
+    "95 % interval", lambda m: m.low, lambda m: m.high, lambda a, b: f"{significant(a)} to {significant(b)}"
+)
 MEASURE_COLUMNS = (
     words("Measure", lambda m: capital(m.title)),
     number("Value", lambda m: m.value, significant),
-    interval_column(),
+    INTERVALS,
     number("p", lambda m: m.p, probability),
     words("On the scale", lambda m: m.place),
     words("Scale", lambda m: " · ".join(f"{name} {significant(value, digits=2)}" for name, value in m.scale.items())),

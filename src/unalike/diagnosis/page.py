@@ -10,7 +10,7 @@ import numpy as np
 from unalike.diagnosis import charts
 from unalike.diagnosis.clusters import NO_GROUPS
 from unalike.diagnosis.diagnosis import Diagnosis
-from unalike.diagnosis.findings import MEASURE_COLUMNS, interval_column
+from unalike.diagnosis.findings import INTERVALS, MEASURE_COLUMNS
 from unalike.diagnosis.measure import Measure
 from unalike.reporting.charts.report_charts import labels
 from unalike.reporting.html import fill
@@ -153,7 +153,7 @@ def _layers(layers: Sequence[Measure]) -> Table:
     columns = [
         words("Layer", lambda m: m.name),
         number("Share", lambda m: m.value, significant),
-        interval_column(),
+        INTERVALS,
         *(number(name, partial(_reference, name), significant) for name in layers[0].scale),
     ]
     return Table.of("Share of the movement that cancels, by layer", columns, layers)

@@ -49,7 +49,6 @@ class StackedBatches(Mapping[str, Tensor]):
 
     @classmethod
     def of(cls, samples: Tensor, labels: Tensor, schedules: BatchSchedule) -> StackedBatches:
-        """The batches of a schedule."""
         sizes = schedules.sizes
         most = sizes.max(initial=0)
         if sizes.min(initial=most) == most:
@@ -86,7 +85,6 @@ class StackedBatches(Mapping[str, Tensor]):
 
     @cached_property
     def paddings(self) -> list[StepPadding]:
-        """The padding of each step."""
         return [StepPadding(least == self.index.shape[2], least == 0) for least in self.sizes.min(0).tolist()]
 
     def __getitem__(self, name: str) -> Tensor:

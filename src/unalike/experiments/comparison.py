@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -15,6 +15,7 @@ from unalike._utils.notebook import paragraph
 from unalike._utils.tensor_files import write_bytes
 from unalike.experiments.facts import FILE, ComparisonFacts, facts_of_run, read_facts
 from unalike.metrics.columns import Columns, derived
+from unalike.metrics.sampling import SharedFacts
 from unalike.runtime.records.history import History, Row, last_stage
 from unalike.runtime.records.run_directory import RunDirectory
 
@@ -142,6 +143,7 @@ class Comparison:
         facts = self.facts
         counts = None if facts.label_counts is None else pd.DataFrame.from_dict(facts.label_counts, orient="index")
         return ReportContent(
+            **{shared.name: getattr(facts, shared.name) for shared in fields(SharedFacts)},
             title=title or f"{plural(len(facts.methods), 'method')} on {facts.partition.get('data', 'your clients')}",
             methods=[
                 MethodResult(
@@ -155,28 +157,15 @@ class Comparison:
                 )
                 for m in facts.methods
             ],
-            baseline=facts.baseline,
             rounds=self.rounds,
             clients=self.clients,
             columns=self.columns,
-            config=facts.config,
-            command=facts.command,
-            seed=facts.seed,
             label_counts=counts,
-            partition=dict(facts.partition),
-            versions=facts.versions,
             wire=pd.DataFrame(facts.wire) if facts.wire else None,
             warnings=facts.notes,
             target=target,
-            ends=facts.ends,
-            estimate=facts.estimate,
-            smallest_effect=facts.smallest_effect,
-            looks=facts.looks,
             client_rounds=self.client_rounds,
-            confusions=facts.confusions,
-            sampling=facts.sampling,
             resampled=self.resampled,
-            across=facts.across,
         )
 
     def save(self, folder: Path) -> None:
@@ -193,7 +182,7 @@ class Comparison:
         for name, table in tables.items():
             if table is not None:
                 write_bytes(folder / f"{name}.parquet", table.to_parquet(index=False))
-        write_bytes(folder / FILE, json.dumps(asdict(self.facts), indent=1).encode())
+        self.facts.save(folder)
 
     @classmethod
     def load(cls, folder: str | Path) -> Comparison:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from types import MappingProxyType
@@ -12,13 +11,12 @@ import numpy as np
 import tomli_w
 import torch
 
-from unalike._utils.tensor_files import write_bytes
 from unalike.core.options import SeedOptions, options_of, written
 from unalike.core.work import Work
 from unalike.data.heterogeneity import summary
 from unalike.data.population import Population
 from unalike.experiments.experiment import Cell
-from unalike.experiments.facts import FILE, ComparisonFacts, command_line, versions
+from unalike.experiments.facts import ComparisonFacts, command_line, versions
 from unalike.experiments.references import untuned
 from unalike.experiments.seed_plan import write_seeds
 from unalike.methods.plan import Stage
@@ -76,8 +74,7 @@ def save_run_facts(run: Run, label: str, source: dict[str, Any]) -> None:
     seed = run.run_config.options.seed
     cell = Cell(label, seed, run.run_config)
     facts = facts_of([cell], {label: label}, label, [seed], source)
-    facts = replace(facts, ends=[cell.end(run)], notes=list(run.notes))
-    write_bytes(run.out / FILE, json.dumps(asdict(facts), indent=1).encode())
+    replace(facts, ends=[cell.end(run)], notes=list(run.notes)).save(run.out)
 
 
 def sampling_of(populations: Sequence[Population], folds: int | None) -> Sampling:

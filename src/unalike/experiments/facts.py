@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import math
 import platform
 import shlex
 import tomllib
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from unalike._utils.tensor_files import write_bytes
 from unalike._utils.validated import explain_errors
 from unalike._utils.version import __version__
 from unalike.core.options import TrainingOptions, TuningOptions, WorkOptions, options_of, written_config
-from unalike.metrics.sampling import UNSAID, Sampling
+from unalike.metrics.sampling import SharedFacts
 from unalike.runtime.records.history import History
 from unalike.runtime.records.run_directory import MAY_DIFFER, RunDirectory, plain
 
@@ -34,54 +36,31 @@ ON = [name for name, option in options_of(TuningOptions).items() if option.defau
 """Options that are on unless a flag turns them off."""
 
 
-@dataclass(frozen=True)
-class ComparisonFacts:
+@dataclass(frozen=True, kw_only=True)
+class ComparisonFacts(SharedFacts):
     """Facts about a comparison: how its data differs, what crosses the wire, how to repeat it.
 
     Attributes:
         methods: one entry per method: its label, its spec with every field, the protocols that scored it, (`untuned`)
             what of it ran with default settings, and (`work`) how its local training differs from the baseline's.
-        baseline: label of the method that the others are compared with.
-        config: the configuration as TOML; `unalike compare --config` reads it.
-        command: the command line that repeats the comparison, or a comment that says how to repeat it.
-        partition: numbers that describe how the clients' data differs.
         label_counts: client -> class -> training samples; None for regression.
         wire: what each method sends, as rows of `method direction what bytes`.
         notes: warnings to show above the results.
-        versions: versions of the software that produced the numbers.
-        seed: the first seed; `partition` and `label_counts` describe its clients.
         clients: names of the clients.
-        ends: one entry per run: its rounds, why it ended, and the selected round (None if the last rounds count).
-        estimate: the cost estimate beside the actual cost: rows of `what unit estimated actual`.
-        smallest_effect: the smallest difference of interest; None for the default of the metric.
-        across: the score of all clients that decides, one of `metrics.client_scores.ACROSS`.
-        looks: (fewest, most) seeds, if seeds were added until the decision stood; None for a fixed number.
-        confusions: one entry per method with a model and classes: `method`, `classes`, and `counts`, test samples of all seeds by
-            class and predicted class after the last round.
-        sampling: what each seed draws anew, and so what intervals are about; folders of older versions do not say it.
         unfinished: progress of a run that has not ended (`2 of 3 rounds`), otherwise empty. Such a run is shown but never
             joined with others.
     """
 
     methods: list[dict[str, Any]]
-    baseline: str
-    config: str
-    command: str
-    partition: dict[str, Any] = field(default_factory=dict)
     label_counts: dict[str, dict[str, int]] | None = None
     wire: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    versions: dict[str, str] = field(default_factory=dict)
-    seed: int = 0
     clients: list[str] = field(default_factory=list)
-    ends: list[dict[str, Any]] = field(default_factory=list)
-    estimate: list[dict[str, Any]] = field(default_factory=list)
-    smallest_effect: float | None = None
-    across: str = "pooled"
-    looks: tuple[int, int] | None = None
-    confusions: list[dict[str, Any]] = field(default_factory=list)
     unfinished: str = ""
-    sampling: Sampling = UNSAID
+
+    def save(self, folder: Path) -> None:
+        """Write `comparison.json` into a folder."""
+        write_bytes(folder / FILE, json.dumps(asdict(self), indent=1).encode())
 
 
 def read_facts(folder: Path) -> ComparisonFacts:

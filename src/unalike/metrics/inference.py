@@ -34,7 +34,7 @@ TESTED = (
     "pairs", "difference", "ci_low", "ci_high", "boot_low", "boot_high", "p", "p_holm", "p_exact", "better", "won",
     "sd", "error", "df",
 )  # fmt: skip
-"""Columns of `family_tests`."""
+"""Columns of `family_tests`; the last three are not among those of a summary."""
 
 
 def family_tests(

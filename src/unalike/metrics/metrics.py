@@ -235,7 +235,6 @@ def positives(scores: Scores, clients: int, classes: Sequence[str] | None) -> np
 
 
 def per_client(task: Task, scores: Scores, clients: int, chosen: RunMetrics = MappingProxyType({})) -> list[Metrics]:
-    """The metrics of each of `clients` clients."""
     own = Grouped(scores.of(np.argsort(scores.client, kind="stable")), clients)
     summed = {name: f for name, f in formulas(task).items() if name not in chosen or chosen[name].positive is None}
     with np.errstate(invalid="ignore", divide="ignore"):  # a client without samples has no metric

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -35,6 +35,43 @@ class Sampling:
 
 UNSAID = Sampling()
 """Of comparisons whose folder does not say what seeds drew anew, and of one seed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharedFacts:
+    """The facts about a comparison that its folder keeps and its report shows.
+
+    Attributes:
+        baseline: label of the method that the others are compared with.
+        config: the configuration as TOML; `unalike compare --config` reads it.
+        command: the command line that repeats the comparison, or a comment that says how to repeat it.
+        partition: numbers that describe how the clients' data differs.
+        versions: versions of the software that produced the numbers.
+        seed: the first seed; the partition and the counts of labels are those of its clients.
+        ends: one entry per run: its rounds, why it ended, and the selected round (None if the last rounds count).
+        estimate: the cost estimate beside the actual cost: rows of `what unit estimated actual`.
+        smallest_effect: the smallest difference of interest; None for the default of the metric.
+        across: the score of all clients that decides, one of `metrics.client_scores.ACROSS`.
+        looks: (fewest, most) seeds, if seeds were added until the decision stood; None for a fixed number.
+        confusions: one entry per method with a model and classes: `method`, `classes`, and `counts`, test samples of all seeds by
+            class and predicted class after the last round.
+        sampling: what each seed draws anew, and so what intervals are about; folders of older versions do not say it.
+    """
+
+    baseline: str
+    config: str
+    command: str
+    partition: dict[str, Any] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    seed: int = 0
+    ends: list[dict[str, Any]] = field(default_factory=list)
+    estimate: list[dict[str, Any]] = field(default_factory=list)
+    smallest_effect: float | None = None
+    across: str = "pooled"
+    looks: tuple[int, int] | None = None
+    confusions: list[dict[str, Any]] = field(default_factory=list)
+    sampling: Sampling = UNSAID
+
 
 Draws: TypeAlias = "Mapping[str, pd.DataFrame]"
 """Method -> its scores on resampled test samples, [draw, seed], the same samples for all methods and seeds."""

@@ -138,9 +138,9 @@ def client_effects(clients: pd.DataFrame, baseline: str, column: Column) -> pd.D
     (seed, client); `largest_loss` is the largest loss of a client compared with its score under the baseline, 0 if no client
     loses.
     """
-    metric = column.metric
+    metric, columns = column.metric, ["method", "worst", "better_off", "worse_off", "largest_loss"]
     if column.name not in clients:
-        return pd.DataFrame(columns=["method", "worst", "better_off", "worse_off", "largest_loss"])
+        return pd.DataFrame(columns=columns)
     scores = clients.dropna(subset=[column.name]).set_index(["seed", "client"])
     base = scores.loc[scores["method"] == baseline, column.name]
     rows = []
@@ -154,7 +154,7 @@ def client_effects(clients: pd.DataFrame, baseline: str, column: Column) -> pd.D
         better, worse = ((gain > 0).mean(), (gain < 0).mean()) if compared else (math.nan, math.nan)
         loss = max(0.0, -gain.min()) if compared else math.nan
         rows.append({"method": method, "worst": worst, "better_off": better, "worse_off": worse, "largest_loss": loss})
-    return pd.DataFrame(rows, columns=["method", "worst", "better_off", "worse_off", "largest_loss"])
+    return pd.DataFrame(rows, columns=columns)
 
 
 def worst_decile(values: pd.Series, metric: Metric) -> float:

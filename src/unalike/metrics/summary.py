@@ -10,35 +10,18 @@ import pandas as pd
 
 from unalike.metrics.columns import Column, Columns
 from unalike.metrics.costs import totals
-from unalike.metrics.inference import difference_table, family_tests, posterior_means, probability_best
+from unalike.metrics.inference import TESTED, difference_table, family_tests, posterior_means, probability_best
 from unalike.metrics.named_metrics import Metric
 from unalike.metrics.sampling import Draws, draws_of, sampling_variances
-from unalike.metrics.statistics import require_method, tail_mean, worst_decile
+from unalike.metrics.statistics import in_order, require_method, tail_mean, worst_decile
 from unalike.metrics.verdicts import CANDIDATE, Rules, roles, verdicts
 
-COMPARED = (
-    "pairs",
-    "difference",
-    "shrunken",
-    "ci_low",
-    "ci_high",
-    "boot_low",
-    "boot_high",
-    "p",
-    "p_holm",
-    "p_exact",
-    "better",
-    "won",
-)
+COMPARED = (*TESTED[:2], "shrunken", *TESTED[2:-3])
 """Columns of a summary that compare a method with the baseline."""
 
 
 def summary(
-    rounds: pd.DataFrame,
-    clients: pd.DataFrame,
-    columns: Columns,
-    rules: Rules,
-    resampled: pd.DataFrame | None = None,
+    rounds: pd.DataFrame, clients: pd.DataFrame, columns: Columns, rules: Rules, resampled: pd.DataFrame | None = None
 ) -> pd.DataFrame:
     """One row per method and protocol, in order of appearance. The columns, for accuracy, are:
 
@@ -66,9 +49,7 @@ def summary(
     if not tables:
         return pd.DataFrame(columns=names)
     table = pd.concat(tables, ignore_index=True)
-    place = {name: i for i, name in enumerate(rounds["method"].unique())}
-    table = table.sort_values("method", key=lambda names: names.map(place), kind="stable", ignore_index=True)
-    return table.reindex(columns=names)
+    return in_order(table, rounds["method"].unique()).reindex(columns=names)
 
 
 def _of_protocol(
@@ -91,7 +72,7 @@ def _of_protocol(
         row |= _spread(clients, column, method)
         rows.append(row | costs.loc[method].to_dict())
     role_of = roles(rounds, column, scores, rules)
-    tests = judged(scores, role_of, rules, metric, draws).drop(columns=["sd", "error", "df"])
+    tests = judged(scores, role_of, rules, metric, draws).drop(columns=[*TESTED[-3:]])
     return pd.DataFrame(rows).assign(role=list(role_of.values())).merge(tests, left_on="method", right_index=True)
 
 

@@ -49,7 +49,6 @@ class Logits(nn.Module):
 
 
 def _entry(result: Any, output: str | int) -> Any:
-    """The entry of an output, or None."""
     if isinstance(output, int):
         return result[output] if isinstance(result, Sequence) and -len(result) <= output < len(result) else None
     return result.get(output) if isinstance(result, Mapping) else getattr(result, output, None)

@@ -94,10 +94,7 @@ def _fits(found: Tensor, own: Tensor) -> bool:
 
 
 def _summary(own: Tree, found: Tree, fitting: Tree) -> str:
-    rest = {
-        "left as initialized": [n for n in own if n not in fitting],
-        "not used": [n for n in found if n not in own],
-    }
+    rest = {"left as initialized": [n for n in own if n not in fitting], "not used": [n for n in found if n not in own]}
     lists = (f"; {what}: {_listed(names, 10)}" for what, names in rest.items() if names)
     return f"{len(fitting)} of {len(own)} tensors" + "".join(lists)
 

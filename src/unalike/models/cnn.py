@@ -58,9 +58,7 @@ class EmnistCNN(nn.Module):
     head sees 7x7 positions of a 28x28 image.
 
     Source: FedMix.
-
-    Shapes:
-        input: float32 [B, channels, height, width], sides of 4 pixels or more.
+    Input: float32 [B, channels, height, width], sides of 4 pixels or more.
     """
 
     def __init__(self, input_shape: tuple[int, ...], classes: int | None):
@@ -81,9 +79,7 @@ class LeNet(nn.Module):
     max-pooling and complete connections.
 
     Source: Li et al. 2022, section V.
-
-    Shapes:
-        input: float32 [B, channels, height, width], sides of 16 pixels or more.
+    Input: float32 [B, channels, height, width], sides of 16 pixels or more.
     """
 
     def __init__(self, input_shape: tuple[int, ...], classes: int | None):
@@ -106,9 +102,7 @@ class McMahanCNN(nn.Module):
     linear layer sees 7x7 positions.
 
     Source: McMahan et al. 2017, section 3.
-
-    Shapes:
-        input: float32 [B, channels, height, width], sides of 4 pixels or more.
+    Input: float32 [B, channels, height, width], sides of 4 pixels or more.
     """
 
     def __init__(self, input_shape: tuple[int, ...], classes: int | None):

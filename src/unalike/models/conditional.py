@@ -67,7 +67,6 @@ class _Interaction(nn.Module):
         self.head = nn.Linear(gates * (math.prod(input_shape) + 1), classes or 1, bias=False)
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
-        """Logits [B, C] of `x` [B, ...] for the client of this context."""
         rows = x.flatten(1)
         rows = torch.cat([rows, torch.ones_like(rows[:, :1])], 1)
         gate = self.gate(statistic(self, context, self.length))
@@ -83,9 +82,7 @@ class ConditionalLinear(_Interaction):
     `statistic` is m; None is (k + 1) C, the length of the least-squares solution of a client.
 
     Source: conditioning on local statistics.
-
-    Shapes:
-        input: float32 [B, ...]. mu: [m].
+    Input: float32 [B, ...]. mu: [m].
     """
 
     def __init__(self, input_shape: tuple[int, ...], classes: int | None, *, statistic: int | None = None):
@@ -100,9 +97,7 @@ class ConditionalEnsemble(_Interaction):
     `statistic` is m; None is (k + 1) C, the length of the least-squares solution of a client.
 
     Source: conditioning on local statistics. Limit: experts=1 is `linear`.
-
-    Shapes:
-        input: float32 [B, ...]. mu: [m].
+    Input: float32 [B, ...]. mu: [m].
     """
 
     def __init__(
@@ -121,9 +116,7 @@ class ConditionalMLP(nn.Module):
     `statistic` is m; None is (k + 1) C, the length of the least-squares solution of a client.
 
     Source: conditioning on local statistics.
-
-    Shapes:
-        input: float32 [B, ...]. mu: [m].
+    Input: float32 [B, ...]. mu: [m].
     """
 
     def __init__(
@@ -141,7 +134,6 @@ class ConditionalMLP(nn.Module):
         self.head = nn.Linear(widths[-1], classes or 1)
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
-        """Logits [B, C] of `x` [B, ...] for the client of this context."""
         mu = statistic(self, context, self.length)
         return self.head(self.body(torch.cat([x.flatten(1), mu.expand(x.shape[0], -1)], 1)))
 
@@ -154,9 +146,7 @@ class ConditionalCNN(nn.Module):
     appended to the features before the dense layer, as the paper does not say where they enter.
 
     Source: conditioning on local statistics.
-
-    Shapes:
-        input: float32 [B, channels, height, width]. mu: [components (k + C)].
+    Input: float32 [B, channels, height, width]. mu: [components (k + C)].
     """
 
     def __init__(
@@ -182,7 +172,6 @@ class ConditionalCNN(nn.Module):
         self.head = nn.Linear(units, classes or 1)
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
-        """Logits [B, C] of images `x` [B, channels, height, width] for the client of this context."""
         pixels = math.prod(self.image)
         remedy = f"condition it by conditional(statistic='pca', components={self.components}), as it was built"
         mu = statistic(self, context, self.components * (pixels + self.labels), remedy)

@@ -17,9 +17,7 @@ class Linear(nn.Module):
     """Flatten, then one linear layer: softmax regression, or with one output linear or logistic regression.
 
     7,850 parameters for 1x28x28 images and 10 classes.
-
-    Shapes:
-        input: float32 [B, ...].
+    Input: float32 [B, ...].
     """
 
     def __init__(self, input_shape: tuple[int, ...], classes: int | None):
@@ -36,9 +34,7 @@ class MLP(nn.Module):
     """Flatten, then a linear layer and ReLU for each width in `hidden`, then the head.
 
     199,210 parameters for 1x28x28 images and 10 classes. Limit: hidden=() is `linear`.
-
-    Shapes:
-        input: float32 [B, ...].
+    Input: float32 [B, ...].
     """
 
     def __init__(

@@ -34,9 +34,7 @@ class DenseNet(nn.Module):
     """A 3x3 stem of 2 growth channels, dense blocks with transitions between them, norm, ReLU, mean, head.
 
     `blocks` are the numbers of layers in each block.
-
-    Shapes:
-        input: float32 [B, channels, height, width], sides of 2^(blocks - 1) pixels or more.
+    Input: float32 [B, channels, height, width], sides of 2^(blocks - 1) pixels or more.
     """
 
     def __init__(

@@ -53,9 +53,7 @@ class MobileNetV2(nn.Module):
     five, as is usual for CIFAR; this does not change the parameters. No dropout.
 
     Source: Sandler et al. 2018, table 2.
-
-    Shapes:
-        input: float32 [B, channels, height, width].
+    Input: float32 [B, channels, height, width].
     """
 
     def __init__(self, input_shape: tuple[int, ...], classes: int | None, *, width: float = 1.0, norm: str = "batch"):

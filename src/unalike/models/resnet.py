@@ -64,9 +64,7 @@ class ResidualBlock(nn.Module):
 
 class ResNet(nn.Module):
     """A stem, then `blocks[i]` basic blocks of width `widths[i]`, which halve the sides from the second width on, mean, head.
-
-    Shapes:
-        input: float32 [B, channels, height, width].
+    Input: float32 [B, channels, height, width].
     """
 
     def __init__(

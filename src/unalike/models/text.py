@@ -20,9 +20,7 @@ class CharLSTM(nn.Module):
     text and the label the character that follows it, as in LEAF (McMahan et al. predict at every position).
 
     Source: McMahan et al. 2017, section 3; Caldas et al. 2018 (LEAF).
-
-    Shapes:
-        input: int64 [B, length].
+    Input: int64 [B, length].
     """
 
     def __init__(
@@ -56,9 +54,7 @@ class TextCNN(nn.Module):
     features 0.
 
     Source: Kim 2014.
-
-    Shapes:
-        input: int64 [B, length].
+    Input: int64 [B, length].
     """
 
     def __init__(

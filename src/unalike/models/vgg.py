@@ -17,9 +17,7 @@ VGG11 = (64, POOL, 128, POOL, 256, 256, POOL, 512, 512, POOL, 512, 512, POOL)
 
 class VGG(nn.Module):
     """3x3 convolutions, each with norm and ReLU, 2x2 max-pooling between them, linear layers of `hidden` units, the head.
-
-    Shapes:
-        input: float32 [B, channels, height, width], sides of 32 pixels or more.
+    Input: float32 [B, channels, height, width], sides of 32 pixels or more.
     """
 
     def __init__(

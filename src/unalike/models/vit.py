@@ -49,9 +49,7 @@ class ViT(nn.Module):
     normalization and no buffers.
 
     Source: Touvron et al. 2021.
-
-    Shapes:
-        input: float32 [B, channels, height, width], sides divisible by `patch`.
+    Input: float32 [B, channels, height, width], sides divisible by `patch`.
     """
 
     def __init__(

@@ -23,7 +23,6 @@ chosen methods."""
 
 
 def always_fedavg(known: StoredRuns, objective: str, methods: tuple[str, ...], features: np.ndarray) -> list[str]:
-    """FedAvg on every task."""
     return [BASELINE] * len(features)
 
 

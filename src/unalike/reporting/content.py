@@ -6,7 +6,6 @@ import math
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
 
 import pandas as pd
 
@@ -15,7 +14,7 @@ from unalike.metrics.client_scores import MEAN, POOLED, client_scores, scored_ac
 from unalike.metrics.columns import USED, Column, Columns
 from unalike.metrics.models_in_use import personal_methods, protocol_in_use, with_models_in_use
 from unalike.metrics.named_metrics import Metric
-from unalike.metrics.sampling import PARTITIONS, SPLITS, TRAINING, UNKNOWN, UNSAID, Sampling
+from unalike.metrics.sampling import PARTITIONS, SPLITS, TRAINING, UNKNOWN, SharedFacts
 from unalike.metrics.statistics import in_order
 from unalike.metrics.summary import summary
 from unalike.metrics.verdicts import Rules
@@ -60,9 +59,9 @@ class MethodResult:
     alone: bool = False
 
 
-@dataclass(frozen=True)
-class ReportContent:
-    """Everything that a report shows.
+@dataclass(frozen=True, kw_only=True)
+class ReportContent(SharedFacts):
+    """Everything that a report shows: the facts that its folder keeps, and these tables.
 
     * `rounds`: `method seed round seconds participants loss accuracy macro_f1 train_loss bytes_down bytes_up`, and
       `personal_accuracy personal_loss personal_macro_f1` for methods with personal models; for regression `rmse` replaces
@@ -74,38 +73,24 @@ class ReportContent:
     * `target`: the score for which costs are compared; None for the baseline's final mean.
     * `columns`: what the columns of scores in these tables measure.
     * `client_rounds`: `method seed round client` and the headline metric under each protocol; None if it is not known.
-    * `confusions`: `method classes counts`, test samples by class and predicted class after the last round, over all seeds.
-    * `sampling`: what each seed draws anew; `resampled`: `method seed draw` and the headline metric on resampled test samples,
+    * `resampled`: `method seed draw` and the headline metric on resampled test samples,
       where all seeds have the same; None for none.
     * `wire`: `method direction what bytes`, everything that enters and leaves a client in a round.
 
-    The other fields are those of `experiments.facts.ComparisonFacts`. Raises `UnalikeError` if the tables are not consistent.
+    Raises `UnalikeError` if the tables are not consistent.
     """
 
     title: str
     methods: list[MethodResult]
-    baseline: str
     rounds: pd.DataFrame
     clients: pd.DataFrame
     columns: Columns
-    config: str
-    command: str
-    seed: int = 0
     label_counts: pd.DataFrame | None = None
-    partition: dict[str, object] = field(default_factory=dict)
-    versions: dict[str, str] = field(default_factory=dict)
     wire: pd.DataFrame | None = None
     warnings: list[str] = field(default_factory=list)
     target: float | None = None
-    ends: list[dict[str, Any]] = field(default_factory=list)
-    estimate: list[dict[str, Any]] = field(default_factory=list)
-    smallest_effect: float | None = None
-    looks: tuple[int, int] | None = None
     client_rounds: pd.DataFrame | None = None
-    confusions: list[dict[str, Any]] = field(default_factory=list)
-    sampling: Sampling = UNSAID
     resampled: pd.DataFrame | None = None
-    across: str = POOLED_SCORE
     pooled_rounds: pd.DataFrame | None = field(default=None, init=False)
     own_metric: Metric | None = field(default=None, init=False)
 

@@ -296,12 +296,9 @@ def server_models(stage: StageState) -> Models | None:
     if len(stage.groups) > 1 or not stage.has_shared_model:
         return None
     if not stage.is_everybodys:
-        own = (
-            "is fed each client's statistic"
-            if stage.is_conditioned
-            else "has buffers of each client's (buffers='local')"
+        raise UnalikeError(
+            f"protocol 'server' has one model for all clients, and this run {stage.differs}; use 'clients'"
         )
-        raise UnalikeError(f"protocol 'server' has one model for all clients, and this one {own}; use 'clients'")
     [state] = stage.states.values()
     return [(range(len(stage.population)), SharedModel(stage.settings.model, state.params, state.buffers))]
 

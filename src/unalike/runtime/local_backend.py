@@ -168,11 +168,9 @@ class LocalStage:
     # models ---------------------------------------------------------------------------------------------------------------
 
     def shared_model(self, client: int) -> Predict:
-        """The shared model as the client uses it."""
         return self.state.group(client).shared_model(client)
 
     def personal_models(self, clients: Sequence[int]) -> Iterator[tuple[int, Predict]]:
-        """Each client's model: a personal or fine-tuned one, or the shared one where the method has neither."""
         for group, ids, broadcast in self.by_group(clients):
             yield from group.personal_models(ids, broadcast)
 
@@ -187,7 +185,6 @@ class LocalStage:
         return self.state.groups[name].broadcast(ids, self.state.size_of(name))
 
     def local_model(self, result: RoundResult, client: int) -> Predict:
-        """The client's model after its local training in the round of `result`."""
         name = next(name for name, cohort in result.cohorts.items() if client in cohort.ids)  # where it trained
         group, cohort = self.state.groups[name], result.cohorts[name]
         return group.local_model(client, result.before[name], cohort.one(client))
@@ -200,7 +197,6 @@ class LocalStage:
     # checkpoints ----------------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> tuple[Tree, list[Facts]]:
-        """Tensors and facts from which `load_state_dict` restores the stage."""
         tensors, facts = self.state.state_dict()
         if self.choice is not UNDECIDED:
             facts = [fact | {"executor": [self.choice.executor, self.choice.why]} for fact in facts]

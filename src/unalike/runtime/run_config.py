@@ -169,7 +169,6 @@ class RunConfig:
 
     @property
     def device(self) -> torch.device:
-        """The device of the run."""
         return torch.device(self.options.device)
 
     def here(self, place: int = 0) -> RunConfig:

@@ -56,7 +56,6 @@ class Checkpoints:
         return self._saved is not None and index == len(self._saved[1]["stages"]) - 1
 
     def restore(self, index: int, clients: StageBackend, best: BestRound | None) -> None:
-        """Restore a stage from the checkpoint."""
         state_dict, state = self._step(index), clients.state
         if state_dict is None:
             return
@@ -111,7 +110,6 @@ class Checkpoints:
 
     @property
     def seconds_since_last(self) -> float:
-        """Seconds since the last checkpoint."""
         return time.monotonic() - self._written_at
 
     def save_client_states(self) -> None:
@@ -199,7 +197,6 @@ class RunRecorder:
         self.log.event("resumed", round=facts["round"])
 
     def restore(self, index: int, clients: StageBackend) -> None:
-        """Restore a stage from the checkpoint."""
         self.checkpoints.restore(index, clients, self._best)
 
     def charge(self, items: Iterable[Item], clients: int) -> None:

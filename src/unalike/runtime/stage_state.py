@@ -168,7 +168,6 @@ class StageState:
 
     @property
     def states(self) -> dict[str, ServerState]:
-        """The states of the groups."""
         return {name: group.state for name, group in self.groups.items()}
 
     def count_round(self) -> None:

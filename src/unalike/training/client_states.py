@@ -55,7 +55,6 @@ class ClientStates:
 
     @property
     def device(self) -> torch.device:
-        """Device of the states that are read."""
         return next(t.device for held in self._initial.values() for t in held.values())
 
     def get(self, client: int, accepted: int | None) -> PartTrees:

@@ -30,7 +30,6 @@ class TableBlock(NamedTuple):
 
     @property
     def device(self) -> torch.device:
-        """The device of the rows."""
         return next(iter(self.columns.values())).device
 
 
@@ -49,7 +48,6 @@ class StateTable:
 
     @property
     def device(self) -> torch.device:
-        """The device that rows are read to."""
         return next(iter(self.like.values())).device
 
     def read(self, rows: np.ndarray) -> Tree:

@@ -17,7 +17,7 @@ from unalike.core.views import ClientBatches, StageSettings
 from unalike.core.work import Work
 from unalike.methods.client_query import QueryInputs
 from unalike.methods.method import Method, as_method
-from unalike.methods.plan import Answers, Plan, PlanInputs, QueryStep, Stage, StageResults, Step, steps_of
+from unalike.methods.plan import Answers, Plan, PlanInputs, QueryStep, Stage, StageResults, Step, next_step, steps_of
 from unalike.methods.roles import Upload
 from unalike.training.client_task import ClientTask
 from unalike.training.client_update import initial_client_state
@@ -137,10 +137,8 @@ def plan_outline(plan: Plan, plan_inputs: PlanInputs) -> list[Step]:
     step = next(steps, None)
     while step is not None:
         found.append(step)
-        try:
-            step = steps.send(untrained(step, plan_inputs) if isinstance(step, Stage) else at_random(step, plan_inputs))
-        except StopIteration:
-            break
+        outcome = untrained(step, plan_inputs) if isinstance(step, Stage) else at_random(step, plan_inputs)
+        step = next_step(steps, outcome)
     return found
 
 

@@ -111,5 +111,4 @@ def _scores(trials: Sequence[Trial], scale: float) -> list[float]:
 
 
 def _stopped(trials: Sequence[Trial]) -> list[bool]:
-    """Whether each trial was stopped early."""
     return [trial.end != FINISHED for trial in trials]

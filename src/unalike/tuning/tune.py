@@ -149,7 +149,6 @@ class TuneRequest(TuningOptions, RoundOptions):
 
     @cached_property
     def goal(self) -> TuningScore:
-        """The objective, read."""
         return TuningScore.parse(self.objective)
 
     @property

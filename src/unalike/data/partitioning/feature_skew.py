@@ -90,7 +90,6 @@ class Rotation:
 
     @property
     def angles(self) -> tuple[float, ...]:
-        """The angles in degrees."""
         if isinstance(self.degrees, int | float):
             return tuple(np.arange(0, 360, self.degrees).tolist())
         return tuple(self.degrees)
@@ -113,9 +112,6 @@ def _rotated(x: Tensor, angle: float) -> Tensor:
     """Rotate images counter-clockwise by `angle` (radians) about their center."""
     height, width = x.shape[-2:]
     # affine_grid uses coordinates of -1..1 on either axis, so the aspect ratio enters the off-diagonal terms.
-    rows = [
-        [np.cos(angle), -np.sin(angle) * height / width, 0],
-        [np.sin(angle) * width / height, np.cos(angle), 0],
-    ]
+    rows = [[np.cos(angle), -np.sin(angle) * height / width, 0], [np.sin(angle) * width / height, np.cos(angle), 0]]
     grid = F.affine_grid(x.new_tensor([rows]).expand(len(x), -1, -1), list(x.shape), align_corners=False)
     return F.grid_sample(x, grid, align_corners=False)

@@ -95,10 +95,10 @@ def hold_out(data: Dataset, share: float, seed: int = 0, imbalance: float = 1.0)
     return data.taken(np.setdiff1d(np.arange(len(y)), chosen)), (x[held], y[held])
 
 
-def test_apart(data: Dataset, share: float = 0.2) -> tuple[Dataset, Pair]:
-    """Hold out the published test set for the server; without one, a `share` of all samples. Returns the rest and (x, y)."""
+def test_apart(data: Dataset) -> tuple[Dataset, Pair]:
+    """Hold out the published test set for the server; without one, a fifth of all samples. Returns the rest and (x, y)."""
     if data.test is None:
-        return hold_out(data, share)
+        return hold_out(data, 0.2)
     count = len(data.train[1])
     groups = {column: values[:count] for column, values in data.groups.items()}
     own = Dataset.divided(data.name, *data.train, count, data.classes, groups, data.encoding, data.unit, data.published)

@@ -35,7 +35,7 @@ FEATURE_STEPS = ("features-magnitudes", "features-spans", "features")
 """The questions of the plan about features; those about labels and classes depend on the task."""
 
 
-def run_diagnosis(run: Run, name: str, command: str = "") -> Diagnosis:
+def run_diagnosis(run: Run, name: str) -> Diagnosis:
     """Make the diagnosis of a finished run of the plan `diagnosis`.
 
     The run ended in this process, in simulation or in a federation; `name` is that of the clients or of the federation. The
@@ -80,7 +80,6 @@ def run_diagnosis(run: Run, name: str, command: str = "") -> Diagnosis:
         clusters=clusters,
         training=training,
         notes=[*_left_out(run, answered, ids), *_notes(run, len(ids), plan.noise, training is not None)],
-        command=command,
         unavailable={what: why for what, why in UNAVAILABLE.items() if what != SCALE or training is not None},
         sent=[(item.what, item.bytes) for item in run.run_config.wire if item.direction == "up"],
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.progress import ProgressCallback
-from unalike._utils.tensor_files import sweep, write_bytes
+from unalike._utils.tensor_files import sweep
 from unalike.core.codec import Facts
 from unalike.core.types import Tree
 from unalike.engine.threads import threads_for
@@ -163,7 +162,7 @@ def run_rounds(
     """Run the remaining rounds over a transport. None if the operator stopped the run before the end."""
     federation, operator = folder.federation, OperatorCommands(folder.federation, transport, wait)
     operator.round = RunDirectory(folder.run).round
-    with listening(folder.socket, operator.commands):
+    with listening(folder.socket, operator.commands, operator.status):
         try:
             operator.wait_for_sites(log, check)
 
@@ -228,8 +227,8 @@ def write_report(folder: FederationFolder, run: Run, command: str) -> None:
     name, method, seed = folder.federation.name, folder.federation.method, folder.federation.seed
     facts = facts_of([Cell(method, seed, run.run_config)], {method: method}, method, [seed], {"federation": name})
     known: dict[str, Any] = {k: facts.partition[k] for k in ("clients", "smallest", "largest") if k in facts.partition}
-    facts = replace(facts, label_counts=None, partition=known, command=command, notes=[*facts.notes, *run.notes])
-    write_bytes(folder.run / "comparison.json", json.dumps(asdict(facts), indent=1).encode())
+    notes = [*facts.notes, *run.notes]
+    replace(facts, label_counts=None, partition=known, command=command, notes=notes).save(folder.run)
     write_text(
         join([(name, Comparison.load(folder.run))]).page(f"Federation {name}", None), folder.path / "report.html"
     )

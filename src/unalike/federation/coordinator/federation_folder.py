@@ -58,7 +58,6 @@ class Network:
             ) from None
 
     def save(self, path: Path) -> None:
-        """Write it, atomically."""
         write_bytes(path, json.dumps(asdict(self)).encode())
 
 
@@ -170,7 +169,6 @@ class FederationFolder:
 
     @property
     def key(self) -> PrivateKey:
-        """The coordinator's key."""
         return private_key(self._file("coordinator.key").read_text().strip())
 
     @property
@@ -213,7 +211,6 @@ class FederationFolder:
 
     @property
     def run(self) -> Path:
-        """The run directory."""
         return self.path / "run"
 
     @property

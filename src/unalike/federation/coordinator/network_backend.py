@@ -199,7 +199,6 @@ class NetworkStage:
         return tuple(p for p, there in has.items() if there and (p in names or (p == "clients" and "server" in names)))
 
     def _updates(self, exchange: Exchange[SiteReply], seconds: float) -> RoundUpdates:
-        """The usable updates of an exchange."""
         replies = {self.mailbox.client_of[site]: reply for site, reply in exchange.values.items()}
         trained = sorted(k for k, reply in replies.items() if reply.client_update is not None)
         return RoundUpdates(
@@ -317,7 +316,6 @@ class NetworkStage:
         """Sites learn of a stage with its first request."""
 
     def state_dict(self) -> tuple[Tree, list[Facts]]:
-        """Tensors and facts from which `load_state_dict` restores the stage."""
         tensors, facts = self.state.state_dict()
         pending = self.state.pending
         own = {

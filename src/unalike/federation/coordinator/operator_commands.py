@@ -19,8 +19,8 @@ Answer = dict[str, Any]
 
 
 @contextmanager
-def listening(path: Path, commands: Mapping[str, Callable[[], Answer]]) -> Iterator[None]:
-    """Answer commands at the socket `path` while the `with` block runs."""
+def listening(path: Path, commands: Mapping[str, Callable[[], object]], status: Callable[[], Answer]) -> Iterator[None]:
+    """Carry out commands at the socket `path` while the `with` block runs; each is answered by the status after it."""
     over = threading.Event()
 
     def handle(message: bytes) -> bytes:
@@ -28,7 +28,8 @@ def listening(path: Path, commands: Mapping[str, Callable[[], Answer]]) -> Itera
             name = str(json.loads(message)["do"])
             if name not in commands:
                 raise UnalikeError(f"unknown command {name!r}; expected {', '.join(commands)}")
-            return json.dumps(commands[name]()).encode()
+            commands[name]()
+            return json.dumps(status()).encode()
         except UnalikeError as error:
             return json.dumps({"error": str(error)}).encode()
         except (ValueError, KeyError, TypeError):

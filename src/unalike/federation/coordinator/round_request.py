@@ -77,7 +77,6 @@ class RoundPlan:
     metrics: RunMetrics
 
     def group(self, client: int) -> GroupPlan:
-        """The plan of the client's group."""
         return self.groups[self.group_of[client]]
 
 
@@ -112,12 +111,7 @@ def round_plan(
                 fixed=fixed,
             )
     return RoundPlan(
-        position=position,
-        groups=groups,
-        group_of=group_of,
-        evaluate=evaluate,
-        local=local,
-        metrics=metrics,
+        position=position, groups=groups, group_of=group_of, evaluate=evaluate, local=local, metrics=metrics
     )
 
 

@@ -34,7 +34,6 @@ class Control:
         self._set("paused", why)
 
     def resume(self) -> None:
-        """Resume the run."""
         self._set("running", "")
 
     def stop(self) -> None:
@@ -57,7 +56,7 @@ class Control:
 
 
 class OperatorCommands:
-    """Handlers of the operator's commands; each returns the status."""
+    """Carries out the operator's commands."""
 
     def __init__(self, federation: Federation, transport: Transport, wait: bool):
         self.federation, self.transport, self.control = federation, transport, Control()
@@ -68,9 +67,10 @@ class OperatorCommands:
             self._begin.set()
 
     @property
-    def commands(self) -> dict[str, Callable[[], Answer]]:
-        """Command -> its handler."""
-        return {"status": self.status, "run": self.run, "pause": self.pause, "resume": self.resume, "stop": self.stop}
+    def commands(self) -> dict[str, Callable[[], object]]:
+        """Command -> what it does."""
+        actions: dict[str, Callable[[], object]] = {"status": self.status, "run": self._begin.set, "stop": self.stop}
+        return actions | {"pause": self.control.pause, "resume": self.control.resume}
 
     def status(self) -> Answer:
         connected = set(self.transport.sites())
@@ -87,22 +87,9 @@ class OperatorCommands:
             "sites": rows,
         }
 
-    def run(self) -> Answer:
-        self._begin.set()
-        return self.status()
-
-    def pause(self) -> Answer:
-        self.control.pause()
-        return self.status()
-
-    def resume(self) -> Answer:
-        self.control.resume()
-        return self.status()
-
-    def stop(self) -> Answer:
+    def stop(self) -> None:
         self.control.stop()
         self._begin.set()
-        return self.status()
 
     def wait_for_sites(self, log: Callable[[str], None], check: Callable[[], None]) -> None:
         """Wait until the operator lets the run begin and all sites are connected, or a quorum for `LATECOMERS` seconds."""

@@ -27,12 +27,11 @@ def check_terms_run(
     """
     one = SampleCounts(train=1, test=1, val=int(federation.val > 0))
     population = placeholders(federation, Roster("", {site.name: one for site in federation.sites}))
-    run_config = run_config_of(federation, population, own.get("test"), own.get("proxy"), coordinated=True)
+    given = federation, population, own.get("test"), own.get("proxy")
+    run_config = run_config_of(*given, coordinated=True)
     if start is not None:
-        at_sites, test, proxy = run_config.settings, own.get("test"), own.get("proxy")
-        run_config = run_config_of(
-            federation, population, test, proxy, start=start, start_partial=start_partial, coordinated=True
-        )
+        at_sites = run_config.settings
+        run_config = run_config_of(*given, start=start, start_partial=start_partial, coordinated=True)
         _check_start_reaches_sites(run_config, at_sites)
     _check_decided(federation, run_config)
     for step in run_config.outline:

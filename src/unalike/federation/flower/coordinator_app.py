@@ -19,8 +19,4 @@ def main(grid: Grid, context: Context) -> None:
     folder = FederationFolder(str(context.run_config["folder"]))
     # no pings: in such a deployment every message starts a process at the site
     with folder.held():
-        run_rounds(
-            folder,
-            GridTransport(grid, folder.nodes, pings=0),
-            lambda line: print(line, flush=True),
-        )
+        run_rounds(folder, GridTransport(grid, folder.nodes, pings=0), lambda line: print(line, flush=True))

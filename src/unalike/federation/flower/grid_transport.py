@@ -52,11 +52,7 @@ class GridTransport:
     """
 
     def __init__(
-        self,
-        grid: Grid,
-        keys: Mapping[str, bytes],
-        pings: int | None = None,
-        check: Callable[[], None] = lambda: None,
+        self, grid: Grid, keys: Mapping[str, bytes], pings: int | None = None, check: Callable[[], None] = lambda: None
     ):
         self.grid, self.check = grid, check
         self.pings = pings if pings is not None else 2 if len(keys) <= MAX_PINGED_SITES else 0
@@ -75,7 +71,6 @@ class GridTransport:
             return list(self._online)
 
     def send(self, site: str, message: bytes) -> None:
-        """Send without confirmation."""
         with self._lock:
             if len(self._sites[site].sent) < MAX_UNANSWERED:
                 self._push(site, TRAIN, pack(message))

@@ -43,13 +43,7 @@ class Bundle:
         file = io.BytesIO()
         with zipfile.ZipFile(file, "w") as archive:
             about = json.dumps({"site": self.site, "address": self.address})
-            texts = (
-                about,
-                private_text(self.key),
-                self.node_key.decode(),
-                self.authority.decode(),
-                text,
-            )
+            texts = (about, private_text(self.key), self.node_key.decode(), self.authority.decode(), text)
             for name, content in zip(FILES, texts, strict=True):
                 archive.writestr(zipfile.ZipInfo(name), content)
         write_private(path, file.getvalue())

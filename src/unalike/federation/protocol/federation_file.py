@@ -169,11 +169,9 @@ class Federation(RecordOptions, FederationOptions, SharedRunOptions, ValidationO
         return tomli_w.dumps(values)
 
     def save(self, path: Path | str) -> None:
-        """Write the federation file, atomically."""
         write_bytes(Path(path), self.text().encode())
 
     def site(self, name: str) -> EnrolledSite | None:
-        """The enrolled site of this name, or None."""
         return next((site for site in self.sites if site.name == name), None)
 
     def number(self, name: str) -> int:

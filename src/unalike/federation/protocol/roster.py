@@ -42,7 +42,6 @@ class Roster:
     sites: dict[str, SampleCounts]
 
     def save(self, path: Path) -> None:
-        """Write it, atomically."""
         write_bytes(
             path, json.dumps({"run": self.run, "sites": {n: asdict(s) for n, s in self.sites.items()}}).encode()
         )

@@ -11,12 +11,10 @@ __all__ = ["PrivateKey", "PublicKey", "new_key", "private_key", "private_text", 
 
 
 def new_key() -> PrivateKey:
-    """A new random key."""
     return PrivateKey.generate()
 
 
 def public_text(key: PrivateKey | PublicKey) -> str:
-    """The public key as text."""
     half = key.public_key() if isinstance(key, PrivateKey) else key
     return half.public_bytes_raw().hex()
 

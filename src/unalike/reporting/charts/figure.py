@@ -231,7 +231,6 @@ PIXELS = 126
 
 
 def plot(marks: Iterable[AnyMark], x: Axis, y: Axis, height: int = 430, legend: bool = True, title: str = "") -> Figure:
-    """A figure of one plot."""
     return Figure((Plot(tuple(marks), x, y, title),), height, legend)
 
 

@@ -94,7 +94,6 @@ def diagram(found: Ranks) -> Diagram:
 
 
 def description(found: Ranks) -> str:
-    """The diagram as text."""
     mean = found.mean.sort_values(kind="stable")
     ranks = ", ".join(f"{name} {rank:.2f}" for name, rank in mean.items())
     groups = "; ".join(wording.listing(group) for group in found.groups)

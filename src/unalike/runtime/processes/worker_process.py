@@ -136,7 +136,6 @@ class Worker:
         return {"tuned": tuned}
 
     def client_state(self, stage: LocalStage, message: Message) -> Message:
-        """A client's state."""
         return {"client_state": _group(stage, message).client_states.get(message["client"], message["accepted"])}
 
     def keep(self, stage: LocalStage, message: Message) -> Message:
@@ -168,7 +167,6 @@ QUESTIONS: Mapping[str, Callable[[Worker, LocalStage, Message], Message]] = {
 
 
 def _group(stage: LocalStage, message: Message) -> ModelGroup:
-    """The model group that a message is about."""
     return list(stage.state.groups.values())[message["group"]]
 
 
