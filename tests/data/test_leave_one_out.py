@@ -54,3 +54,41 @@ def test_a_comparison_scores_each_owner_under_the_seed_that_left_it_out(data):
     assert scores["seeds"].tolist() == [1, 1, 1, 3, 3] and scores.loc["mean of the clients", "score"] == pytest.approx(
         last.mean()
     )
+
+
+LEFT_OUT = {"partition": "leave_one_out(column='hospital', client='b')", "rounds": 3, "work": ua.Work(lr=0.5)}
+
+
+@pytest.mark.parametrize("method", ["ditto", "apfl", "pfedme", "fedavg + fine_tuned", "perfedavg", "fedbn"])
+@pytest.mark.parametrize("executor", ["auto", "distributed(workers=2)"])
+@pytest.mark.filterwarnings("ignore:b is left out")
+def test_an_owner_that_never_trained_has_the_shared_model(data, method, executor, tmp_path):
+    """fedbn is FedAvg for this model, which has no normalization; the others would score untrained models of their own."""
+    if executor != "auto" and method != "ditto":
+        pytest.skip("one method in several processes is enough")
+    run = ua.run(method, data=data, model="linear", executor=executor, out=tmp_path, **LEFT_OUT)
+    last = run.history.last
+    assert last["personal_accuracy"] == last["accuracy"] and last["personal_loss"] == last["loss"] != 0
+    x = run.run_config.population[1].test[0]
+    for found in (run, ua.open_run(tmp_path)):
+        assert (found.predictor("b")(x) == found.predictor()(x)).all()
+    own, shared = run.personal("b"), run.params
+    assert all((own[name] == shared[name]).all() for name in shared)
+    trained = run.personal("a")
+    if method in ("ditto", "apfl", "pfedme"):
+        assert any((trained[name] != shared[name]).any() for name in shared)
+
+
+@pytest.mark.parametrize(
+    ("method", "model", "why"),
+    [
+        ("local_only", "linear", "has no shared model"),
+        ("fedper", "mlp(hidden=(4,))", "has no shared model: its clients keep parameters"),
+        ("ifca(clusters=2)", "linear", "has 2 models, one for each group"),
+        ("conditional", "conditional_mlp(hidden=(4,))", "feeds its model facts of each client's own samples"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:b is left out")
+def test_methods_without_a_model_for_it_are_refused_before_training(data, method, model, why):
+    with pytest.raises(ua.UnalikeError, match=f"never train are tested, and .* {why}.*leave it out"):
+        ua.compare([method], data=data, model=model, seeds=1, **LEFT_OUT)

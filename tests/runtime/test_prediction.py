@@ -166,7 +166,7 @@ def normalized():
 @pytest.mark.parametrize(
     ("method", "options", "reason"),
     [
-        ("ifca(clusters=2)", {}, "ends with 2 models, one for each group of clients"),
+        ("ifca(clusters=2)", {}, "has 2 models, one for each group of clients"),
         ("fedavg", {"buffers": "local", "model": normalized}, "its own batch-norm statistics"),
         ("conditional", {"model": "conditional_mlp"}, "feeds its model facts of each client's own samples"),
     ],

@@ -86,6 +86,17 @@ class Stage:
         """Group -> numbers of its clients; with `chooses`, of the clients that may choose the group."""
         return self.groups if self.groups is not None else {"all": range(clients)}
 
+    def differs(self, model: Model, buffers: str, groups: int) -> str:
+        """The reason why no one model predicts for all clients, nor for one that never trained; empty if one does."""
+        if groups > 1:
+            return f"has {groups} models, one for each group of clients"
+        if not self.method.has_shared_model(model):
+            return "has no shared model: its clients keep parameters that they train and never send"
+        if self.method.is_conditioned(model):
+            return "feeds its model facts of each client's own samples"
+        own = buffers == "local" and model.buffers and not self.pooled
+        return "leaves each client its own batch-norm statistics (buffers='local')" if own else ""
+
 
 @dataclass(frozen=True)
 class QueryStep:

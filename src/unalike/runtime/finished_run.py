@@ -135,10 +135,11 @@ class Run:
     def predictor(self, client: int | str | None = None) -> Predict:
         """The predictions of the model that a client (number or name) evaluates with: samples [B, ...] -> logits [B, C].
 
-        None: those of the shared model, the only one for a client that never trained. Raises `UnalikeError` where no one model
-        predicts for all clients, and else as `personal` does.
+        None: those of the shared model, the only one for a client that never trained, as of one without training samples. Raises
+        `UnalikeError` where no one model predicts for all clients, and else as `personal` does.
         """
-        if client is None:
+        population = self.run_config.population
+        if client is None or not population.sizes[population.index(client)]:
             state = self._runner.state
             if state.differs:
                 raise UnalikeError(
@@ -150,7 +151,7 @@ class Run:
         runner = self._with_models_of_clients()
         if not self._has_samples and runner.state.is_conditioned:
             raise UnalikeError(self._needs_samples("is fed facts of a client's samples"))
-        [(_, predict)] = runner.personal_models([self.run_config.population.index(client)])
+        [(_, predict)] = runner.personal_models([population.index(client)])
         return predict
 
     def predict(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 
 from unalike._utils.errors import UnalikeError
@@ -16,6 +17,7 @@ from unalike.data.population import Population
 from unalike.engine.base import AcceptedRounds, BatchTransform, ClientPool, Executor
 from unalike.engine.pooled_facts import pooled_with_facts
 from unalike.methods.plan import Stage
+from unalike.methods.roles import Personalizer
 from unalike.metrics.scoring import Predict, SharedModel
 from unalike.training.aggregation import StreamingSum, SumWeights, UpdateBuffer, UpdateSums, decode_updates
 from unalike.training.client_states import ClientStates
@@ -74,6 +76,7 @@ class ModelGroup:
         self.state = initial_server_state(self.method, settings, start)
         self.accepted: AcceptedRounds = {}
         self.client_states = client_states
+        self._untrained = frozenset(() if stage.pooled else np.flatnonzero(source.sizes == 0).tolist())
         self.client_pool = self._described = ClientPool(self.method, settings, source, client_states, transform)
         if stage.pooled and self.method.is_conditioned(settings.model):
             self.client_pool = pooled_with_facts(self._described)
@@ -177,12 +180,17 @@ class ModelGroup:
 
     def belongings(self, client: int) -> tuple[Tree, Tree, Tree]:
         """The personalizer's state of a client, its buffers of the shared model, and those of its own model."""
-        client_state, part = self.client_state(client), self.method.personalizer
+        client_state, part = self.client_state(client), self._personalizer(client)
         if part is None:
             buffers = self._shared_buffers(client)
             return {}, buffers, buffers
         buffers = self.state.buffers | client_state.get(BUFFERS, {})
         return client_state.get(part.name, {}), buffers, buffers | client_state.get(f"{part.name}.{BUFFERS}", {})
+
+    def _personalizer(self, client: int) -> Personalizer | None:
+        """The part that gives the client a model of its own; None also without training samples where there is a shared model."""
+        shared = client in self._untrained and self.method.has_shared_model(self.settings.model)
+        return None if shared else self.method.personalizer
 
     def context(self, client: int) -> Context:
         """The client's static facts."""
@@ -212,7 +220,7 @@ class ModelGroup:
 
     def personal(self, client: int, broadcast: Broadcast | None) -> Tree:
         """The parameters and buffers of a client's model, in state-dict order; `broadcast` as for `personal_models`."""
-        model, part = self.settings.model, self.method.personalizer
+        model, part = self.settings.model, self._personalizer(client)
         if broadcast is not None:
             [(_, tuned)] = self.executor.tune(broadcast, [client], self.accepted)
             return model.state_dict(tuned)
@@ -222,7 +230,7 @@ class ModelGroup:
         )
 
     def _own_model(self, client: int) -> Predict:
-        model, part = self.settings.model, self.method.personalizer
+        model, part = self.settings.model, self._personalizer(client)
         params, context = self.state.params, self.context(client)
         mine, buffers, own = self.belongings(client)
         if part is None:

@@ -237,7 +237,22 @@ def prepare_run(
     if isinstance(first, Stage):
         first.method.check_task(population.task)
         first.method.require(run_config.settings.proxy)
+    _check_tested(run_config)
     return run_config
+
+
+def _check_tested(run_config: RunConfig) -> None:
+    """Raise `UnalikeError` if only clients that never train are tested (`leave_one_out`), and the method has no model for them."""
+    population, tested = run_config.population, run_config.population.test.sizes > 0
+    if not tested.any() or population.sizes[tested].any():
+        return
+    for last in [step for step in run_config.outline if isinstance(step, Stage)][-1:]:
+        groups = len(last.members(len(population)))
+        if why := last.differs(last.model or run_config.model, run_config.options.buffers, groups):
+            raise UnalikeError(
+                f"only clients that never train are tested, and {run_config.asked} {why}; so it has no model for them: leave it "
+                "out, or name a partition in which clients test their own samples, such as natural"
+            )
 
 
 def _tensors(name: str, found: Pair | None, population: Population) -> tuple[torch.Tensor, torch.Tensor] | None:

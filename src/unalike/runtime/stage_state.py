@@ -210,13 +210,7 @@ class StageState:
     @property
     def differs(self) -> str:
         """The reason why no one model predicts for all clients, nor for one that never trained; empty if one does."""
-        if len(self.groups) > 1:
-            return f"ends with {len(self.groups)} models, one for each group of clients"
-        if not self.has_shared_model:
-            return "has no shared model: its clients keep parameters that they train and never send"
-        if self.is_conditioned:
-            return "feeds its model facts of each client's own samples"
-        return "" if self.is_everybodys else "leaves each client its own batch-norm statistics (buffers='local')"
+        return self.stage.differs(self.settings.model, self.settings.buffers, len(self.groups))
 
     # checkpoints ------------------------------------------------------------------------------------------------------
 

@@ -60,8 +60,8 @@ def leave_one_out(columns: Columns, seed: int, *, column: str = "client", client
     """The owners of `natural`, of whom one never trains and is only tested, while all samples of the others train.
 
     Of K owners in the order of their names, the one with number seed mod K is left out, so that K seeds leave out each of them
-    once; `client` names one for all seeds. Scores are those of a client that never trained. Its personal model was never trained
-    either: judge methods by their shared models.
+    once; `client` names one for all seeds. Scores are those of a client that never trained: where a method trains personal models
+    beside a shared one, or fine-tunes it, those of the shared one. A method without a model for such a client is refused.
     """
     names, rows = by_value(_column("leave_one_out", columns, column))
     texts = [str(name) for name in names]
@@ -73,7 +73,7 @@ def leave_one_out(columns: Columns, seed: int, *, column: str = "client", client
     place = seed % len(texts) if client is None else texts.index(client)
     test = [mine if k == place else mine[:0] for k, mine in enumerate(rows)]
     who = f"{client} is" if client is not None else f"one of the {len(texts)} clients, under each seed the next one, is"
-    note = f"{who} left out of training and alone is tested; it has no personal model, so judge methods by their shared models"
+    note = f"{who} left out of training and alone is tested; it has no personal model, so methods are judged by their shared ones"
     return Division(rows, test, texts, notes=(note,), all_tests=True)
 
 
