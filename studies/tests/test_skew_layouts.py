@@ -7,12 +7,11 @@ import pytest
 from unalike.reporting.charts.figure import Points
 from unalike_studies.claims import WHOLE_MODEL, recorded_mean, score
 from unalike_studies.correlations import pearson_with_interval
-from unalike_studies.layouts.beside_printed import BesidePrinted
-from unalike_studies.layouts.client_map import ClientMap
-from unalike_studies.layouts.explained_gains import ExplainedGains, explained_by
 from unalike_studies.layouts.figures import Curves
+from unalike_studies.layouts.gains import BesidePrinted, ExplainedGains, explained_by
 from unalike_studies.layouts.parameter_values import Kernel, ParameterValues, half_sample_mode
 from unalike_studies.layouts.recorded import GroupSizes, RecordedTable
+from unalike_studies.layouts.scatter import ClientMap
 from unalike_studies.layouts.tables import ClientSpread, Costs, MethodTable
 from unalike_studies.papers.parameter_skew import PLACES, baselines, client_deviation, sized
 from unalike_studies.published import Printed

@@ -355,6 +355,22 @@ def test_default_says_that_it_is_nearly_the_mean_once():
     assert not ua.run("fedpake(normalize_by='rank')", **run).notes
 
 
+@pytest.mark.parametrize(
+    ("text", "origin"),
+    [
+        ("fedpake(variant='literal')", "literal_pake is the rule as printed, which"),
+        ("fedsa(variant='literal')", "literal_sa is the rule as printed, which"),
+        ("fedpake(variant='consistent')", "consistent_skew is a reading that neither paper prints (|mu| from FedSA"),
+        ("fedpake(variant='scaled')", "scaled_skew is a reading that neither paper prints (`consistent` with scaled"),
+    ],
+)
+def test_run_notes_whether_a_variant_is_printed_or_a_reading(text, origin):
+    clients = ua.partition(ua.load("digits"), "iid", clients=3)
+    with pytest.warns(UserWarning, match="variant='normalized' does neither"):
+        [note] = ua.run(text, clients=clients, model="mlp(hidden=4)", rounds=1).notes
+    assert note.startswith(origin) and "can lose the scale of the model" in note
+
+
 def test_parameter_skew_unknown_assignment_is_refused():
     with pytest.raises(ua.UnalikeError, match="assignment"):
         Method.parse("fedsa(assignment='rondom')")

@@ -31,26 +31,25 @@ from unalike_studies.papers import (
 from unalike_studies.study import Study
 
 PAPERS = (
-    fedlws_central,
-    fedlws_effects,
-    fedlws_factors,
-    fedlws_tables,
-    fedlws_figures,
-    fedmix,
-    fedmix_quadratics,
-    flamby_heart,
-    local_statistics,
-    local_statistics_characters,
-    local_statistics_federated,
-    local_statistics_sizes,
-    natural,
-    niid_bench,
-    pfllib,
-    fedpake,
-    fedpake_figures,
-    fedpake_high,
-    skew_estimators,
-    skew_protocols,
+    *(
+        fedlws_central,
+        fedlws_effects,
+        fedlws_factors,
+        fedlws_tables,
+        fedlws_figures,
+        fedmix,
+        fedmix_quadratics,
+        flamby_heart,
+    ),
+    *(
+        local_statistics,
+        local_statistics_characters,
+        local_statistics_federated,
+        local_statistics_sizes,
+        natural,
+        niid_bench,
+    ),
+    *(pfllib, fedpake, fedpake_figures, fedpake_high, skew_estimators, skew_protocols),
 )
 STUDIES: dict[str, Study] = {study.name: study for paper in PAPERS for study in paper.STUDIES}
 

@@ -44,7 +44,6 @@ class Above:
         return "above 0"
 
     def verdict(self, mean: float, low: float, high: float, published: float | None = None) -> str:
-        """The verdict for the mean of the quantity and its interval."""
         if low > 0:
             return REPRODUCED if published is None or high >= published else SAME_DIRECTION
         return CONTRADICTED if high < 0 else NO_EFFECT
@@ -58,7 +57,6 @@ class Below:
         return "below 0"
 
     def verdict(self, mean: float, low: float, high: float, published: float | None = None) -> str:
-        """The verdict for the mean of the quantity and its interval."""
         return Above().verdict(-mean, -high, -low, None if published is None else -published)
 
 
@@ -79,7 +77,6 @@ class Near:
         return f"{'the published' if self.number is None else f'{self.number:g}'} ± {self.margin:g}"
 
     def verdict(self, mean: float, low: float, high: float, published: float | None = None) -> str:
-        """The verdict for the mean of the quantity and its interval."""
         number = published if self.number is None else self.number
         if number is None:
             raise UnalikeError("Near() without a number is for a claim with a published one; give `number`")
@@ -106,7 +103,6 @@ class Same:
         return f"0 ± {self.margin:g}"
 
     def verdict(self, mean: float, low: float, high: float, published: float | None = None) -> str:
-        """The verdict for the mean of the quantity and its interval."""
         if -self.margin <= low and high <= self.margin:
             return REPRODUCED
         if abs(mean) <= self.margin:

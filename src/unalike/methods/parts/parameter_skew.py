@@ -314,10 +314,12 @@ class LiteralSkew(ParameterSkew):
     """
 
     pairs_first: ClassVar[bool] = True
+    origin: ClassVar[str] = "the rule as printed"
+    weighs: ClassVar[str] = "clients by their order"
 
     def check(self, method: PartLookup, work: Work) -> None:
         warnings.warn(
-            f"{self.name} is the rule as printed, which can lose the scale of the model and weighs clients by their order; "
+            f"{self.name} is {self.origin}, which can lose the scale of the model and weighs {self.weighs}; "
             "variant='normalized' does neither",
             stacklevel=2,
         )
@@ -375,6 +377,7 @@ class ConsistentSkew(LiteralSkew):
     """
 
     compares_all: ClassVar[bool] = True
+    origin: ClassVar[str] = "a reading that neither paper prints (|mu| from FedSA, weights from FedPake)"
 
 
 @part
@@ -383,10 +386,13 @@ class ScaledSkew(LiteralSkew):
 
     Micro-classes then differ, and clients with similar data find together. Each of the S macro-classes has a weight near 1 / S,
     however many clients it has: groups of clients count alike. Clients are compared at the high parameters, as in FedSA, so that
-    their similarity is a share. normalize_by="rank" makes it act on 1 - threshold of the parameters.
+    their similarity is a share. normalize_by="rank" makes it act on 1 - threshold of the parameters, which then lose the scale of
+    the model: where micro-classes differ, the alphas sum to less than 1.
     """
 
     compares_all: ClassVar[bool] = False
+    origin: ClassVar[str] = "a reading that neither paper prints (`consistent` with scaled squared deviations)"
+    weighs: ClassVar[str] = "groups of similar clients alike"
 
     def micro_classes(self, d: Tensor, low: Tensor, top: Tensor) -> Tensor:
         return _classes_in_range(d, low, top, self.micro)

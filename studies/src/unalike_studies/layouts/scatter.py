@@ -1,4 +1,4 @@
-"""Scatter plots: recorded numbers against each other, a bound and what it bounds, divergence of data and of updates."""
+"""Scatter plots: recorded numbers against each other, a bound and what it bounds, data and updates of clients, maps of clients."""
 
 from __future__ import annotations
 
@@ -8,14 +8,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 
-from unalike.reporting.charts.figure import Axis, Figure, Line
+import numpy as np
+from sklearn.manifold import TSNE
+
+from unalike.reporting.charts.figure import Axis, Figure, Line, Plot
 from unalike.reporting.charts.figure import Points as PointMarks
 from unalike_studies.claims import Quantity, by_cell
 from unalike_studies.correlations import pearson, rank_correlation
-from unalike_studies.layouts.looks import panels
+from unalike_studies.layouts.looks import HEIGHT, panels
 from unalike_studies.recorded_numbers import by_round
 from unalike_studies.results import CellResult, Results
 
+MOST_NEIGHBOURS = 5
 Points = list[tuple[float, float]]
 
 
@@ -182,6 +186,66 @@ class TransportAgainstUpdates(DataAgainstUpdates):
         return cell.transport
 
 
+@dataclass(frozen=True)
+class ClientMap:
+    """One point per client, for cells of `method` with `record="updates"`, first seed.
+
+    There is a panel for the first, the middle and the last recorded round of each setting. The distance of two clients is that of
+    their updates, from the recorded norms and cosines. Points have the color of the client's most frequent class.
+    """
+
+    title: str
+    method: str
+    name: str = "clients-map"
+
+    def table(self, results: Results) -> list[list[str]]:
+        """Whether clients of the same most frequent class lie together: mean distances, relative to the mean update norm."""
+        rows = [["setting", "round", "distance within a class", "distance between classes"]]
+        for setting, cell in self._cells(results).items():
+            kinds = _kinds(cell)
+            for number, apart in self._distances(cell).items():
+                alike = np.equal.outer(kinds, kinds) & ~np.eye(len(kinds), dtype=bool)
+                other = np.not_equal.outer(kinds, kinds)
+                means = [f"{apart[where].mean():.3f}" if where.any() else "-" for where in (alike, other)]
+                rows.append([setting, str(number), *means])
+        return rows
+
+    def figure(self, results: Results) -> Figure:
+        plots = []
+        for setting, cell in self._cells(results).items():
+            kinds = _kinds(cell)
+            for number, apart in self._distances(cell).items():
+                places = _embedded(apart)
+                of_kinds = {kind: places[kinds == kind].T.tolist() for kind in sorted(set(kinds.tolist()))}
+                marks = [PointMarks(label=f"class {kind}", x=x, y=y, size=7) for kind, (x, y) in of_kinds.items()]
+                plots.append(Plot(marks, Axis(), Axis(self.title), f"{setting}, round {number}"))
+        return Figure(plots, HEIGHT)
+
+    def _cells(self, results: Results) -> dict[str, CellResult]:
+        """Setting -> the cell of the method under the first seed."""
+        seeds = {setting: results.of(self.method, setting) for setting in results.settings}
+        return {setting: cells[min(cells)] for setting, cells in seeds.items() if cells and cells[min(cells)].recorded}
+
+    def _distances(self, cell: CellResult) -> dict[int, np.ndarray]:
+        """Round -> distances of the clients' updates [K, K] over their mean norm."""
+        clients = len(cell.label_counts)
+        distances, rounds = {}, cell.recorded["rounds"]
+        for place in sorted({0, len(rounds) // 2, len(rounds) - 1}):
+            norms, cosines = np.full(clients, np.nan), np.eye(clients)
+            for series in cell.recorded["series"]:
+                client, other, value = series.get("client", -1), series.get("other"), series["values"][place]
+                if client < 0 or value is None:
+                    continue
+                if series["quantity"] == "update_norm" and "layer" not in series:
+                    norms[client] = value
+                if series["quantity"] == "cosine":
+                    cosines[client, other] = cosines[other, client] = value
+            if np.isfinite(norms).all():
+                squares = norms[:, None] ** 2 + norms**2 - 2 * np.outer(norms, norms) * cosines
+                distances[rounds[place]] = np.sqrt(squares.clip(0)) / norms.mean()
+        return distances
+
+
 def _means(cell: CellResult, quantity: str) -> dict[int, float]:
     """Round -> the mean of a recorded number."""
     by_number: dict[int, list[float]] = {}
@@ -200,3 +264,14 @@ def _cosines(cell: CellResult) -> dict[tuple[int, int], list[float]]:
             i, j = sorted((int(series["client"]), int(series["other"])))
             by_pair[i, j] = values
     return by_pair
+
+
+def _kinds(cell: CellResult) -> np.ndarray:
+    """The most frequent class of each client."""
+    return np.array(cell.label_counts).argmax(1)
+
+
+def _embedded(apart: np.ndarray) -> np.ndarray:
+    """Points [K, 2] by t-SNE; the seed is fixed."""
+    perplexity = min(MOST_NEIGHBOURS, len(apart) - 1)
+    return TSNE(metric="precomputed", init="random", perplexity=perplexity, random_state=0).fit_transform(apart)

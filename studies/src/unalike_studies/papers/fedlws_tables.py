@@ -203,10 +203,7 @@ TABLE6 = _on_cifar(
     "fedlws-table6",
     "Adaptive weight decay on the server: AWD and AdaDecay against LWS",
     lambda beta: fedlws.pair(beta) | {AWD: fedlws.rivals(beta)[AWD], ADADECAY: "fedavg + adadecay(lam=0.0005)"},
-    (
-        fedlws.BEATS_AWD,
-        better("LWS is better than AdaDecay", LWS, ADADECAY, gained("6", LWS, ADADECAY)),
-    ),
+    (fedlws.BEATS_AWD, better("LWS is better than AdaDecay", LWS, ADADECAY, gained("6", LWS, ADADECAY))),
     alphas=(100, 1, 0.1),
     notes=f"AWD and AdaDecay on the server are our adaptation: the paper gives no formulas. {fedlws.LONGER_RUNS}",
 )
@@ -306,7 +303,4 @@ TABLE11 = _on_cifar(
     notes="At alpha 100 the paper's fixed factors are better than LWS, by 2.07 points on CIFAR-10 and 3.23 on CIFAR-100.",
 )
 
-STUDIES = (
-    *(TABLE2, TABLE3, TABLE4, TABLE5, TABLE6),
-    *(TABLE7, TABLE8, TABLE9, TABLE10, TABLE11),
-)
+STUDIES = (*(TABLE2, TABLE3, TABLE4, TABLE5, TABLE6), *(TABLE7, TABLE8, TABLE9, TABLE10, TABLE11))

@@ -182,11 +182,7 @@ TABLE5 = skew.study(
     },
 )
 
-DRAWN = {
-    "micro-classes": "random_micro",
-    "macro-classes": "random_macro",
-    "both": "random",
-}
+DRAWN = {"micro-classes": "random_micro", "macro-classes": "random_macro", "both": "random"}
 BY_RANK, BY_RANK_SPEC = "FedSA = FedPake, consistent, by rank", "fedpake(variant='consistent', normalize_by='rank')"
 """The reading whose weights sum to 1 where classes are measured, and to less where they are drawn, on 80 % of the parameters."""
 MODAL = "modal classes"

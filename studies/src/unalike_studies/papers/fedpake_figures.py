@@ -8,9 +8,9 @@ from typing import Any
 from unalike_studies.cells import Options
 from unalike_studies.claim_verdicts import Above, Below, Same
 from unalike_studies.claims import WHOLE_MODEL, Claim, Quantity, best, difference, gain, question, recorded_mean
-from unalike_studies.layouts.client_map import ClientMap
 from unalike_studies.layouts.parameter_values import Kernel, ParameterValues
 from unalike_studies.layouts.recorded import RecordedCurves
+from unalike_studies.layouts.scatter import ClientMap
 from unalike_studies.layouts.sweeps import MethodSweep
 from unalike_studies.layouts.tables import MethodTable
 from unalike_studies.papers import parameter_skew as skew

@@ -192,16 +192,14 @@ SPLITS = (
 )
 
 
-def _shown(number: float, deviation: float | None = None) -> str:
-    return f"{number:.2f}" if deviation is None else f"{number:.2f} ± {deviation:.2f}"
-
-
 LAYOUTS = (
     MethodTable(
         "Accuracy on the pooled test rows, %",
         "server_accuracy",
         last=1,
-        published={(method, WHERE): _shown(mean, deviation) for method, (mean, deviation, _) in PUBLISHED.items()},
+        published={
+            (method, WHERE): f"{mean:.2f} ± {deviation:.2f}" for method, (mean, deviation, _) in PUBLISHED.items()
+        },
     ),
     ClientTable(
         "Accuracy in each hospital, rows standardized as in training, %",

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from unalike_studies.cells import Options
 from unalike_studies.claim_verdicts import Above, Below, Expectation, Near, Same
 from unalike_studies.claims import Claim, Quantity, gain, question, score
+from unalike_studies.layouts.figures import Curves
 from unalike_studies.layouts.tables import MethodTable
 from unalike_studies.published import Printed, printed
 from unalike_studies.results import Results
@@ -103,16 +104,6 @@ class Task:
     worse: Expectation
 
     @property
-    def table_title(self) -> str:
-        """The heading of a table of scores."""
-        return f"{self.column.capitalize()} after the last round{self._percent}"
-
-    @property
-    def curve_title(self) -> str:
-        """The title of the axis of scores."""
-        return f"{self.column}{self._percent}"
-
-    @property
     def _percent(self) -> str:
         return ", %" if self.scale == 100 else ""
 
@@ -133,6 +124,15 @@ class Task:
         return {
             (label, f"{clusters} clusters"): f"{self.printed(name, clusters).value:g}" for label, name in labels.items()
         }
+
+    def table(self, published: Mapping[tuple[str, str], str] | None = None) -> MethodTable:
+        """The table of scores."""
+        title = f"{self.column.capitalize()} after the last round{self._percent}"
+        return MethodTable(title, self.column, 1, self.scale, self.digits, published=published or {})
+
+    def curves(self) -> Curves:
+        """The curves of scores."""
+        return Curves(f"{self.column}{self._percent}", self.column, self.scale)
 
     def gain(self, method: str, other: str, setting: str) -> Quantity:
         """The score of a method after the last round less that of another."""
@@ -160,7 +160,6 @@ TASKS = {
 TABLES = {3: "table2", 8: "table3"}
 """Number of clusters -> the paper's table."""
 DRAWN = "the coefficients drawn for the clusters decide it"
-DISTANCE = "of the difference of our score from the printed one"
 
 
 def claims(task: Task, clusters: int) -> tuple[Claim, ...]:
@@ -187,33 +186,29 @@ def claims(task: Task, clusters: int) -> tuple[Claim, ...]:
         ),
         *(against(kind, "global", task.better, "better than the global model") for kind in KINDS),
         against("ensemble", "cluster", Same(0.5 * task.margin), "as good as the cluster oracle"),
-        against("MLP", conditional("ensemble", "ols"), task.worse, "worse than the ensemble"),
-        against("linear", conditional("ensemble", "ols"), task.worse, "worse than the ensemble"),
+        *(
+            against(kind, conditional("ensemble", "ols"), task.worse, "worse than the ensemble")
+            for kind in ("MLP", "linear")
+        ),
     ]
     if task.name == "logistic":
-        found += [
-            against("ensemble", "client", task.better, "better than each client alone"),
-            against("MLP", "client", task.better, "better than each client alone"),
-        ]
-    return *found, *questions(task, clusters)
+        found += [against(kind, "client", task.better, "better than each client alone") for kind in ("ensemble", "MLP")]
+    return *found, *_questions(task, clusters)
 
 
-def questions(task: Task, clusters: int) -> tuple[Claim, ...]:
+def _questions(task: Task, clusters: int) -> Iterator[Claim]:
     """Questions of ours: which reading the numbers support, and whether the gain comes from the statistic."""
-    setting = f"{clusters} clusters"
-    nearer = (
-        task.question(
+    for kind in KINDS:
+        yield task.question(
             f"The printed {task.column} of the conditional {kind} is nearer to that with {READINGS['ols']}, than to that with "
             "the covariance",
             _nearer(task, kind, clusters),
             Below(),
-            remark=DISTANCE,
+            remark="of the difference of our score from the printed one",
         )
-        for kind in KINDS
-    )
-    return *nearer, task.question(
+    yield task.question(
         "Without the statistic (zeros) the ensemble is no better than the global model",
-        task.gain("global, zeros", "global", setting),
+        task.gain("global, zeros", "global", f"{clusters} clusters"),
         Same(5 * task.margin if task.name == "linear" else task.margin),
     )
 
@@ -264,7 +259,7 @@ def _study(task: Task, clusters: int) -> Study:
             "paper": paper,
         },
         claims(task, clusters),
-        (MethodTable(task.table_title, task.column, 1, task.scale, task.digits, published=task.published(clusters)),),
+        (task.table(task.published(clusters)),),
         BOTH,
     )
 

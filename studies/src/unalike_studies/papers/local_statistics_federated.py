@@ -9,44 +9,33 @@ from typing import Any
 from unalike_studies.cells import Options
 from unalike_studies.claim_verdicts import Expectation, Near, Same
 from unalike_studies.claims import Claim
-from unalike_studies.layouts.figures import Curves
-from unalike_studies.layouts.tables import MethodTable
+from unalike_studies.papers import local_statistics as paper
 from unalike_studies.papers.local_statistics import (
-    ADAM,
-    AS_PRINTED,
-    BOTH,
     COMMON,
-    CONDITIONED,
-    ENSEMBLE,
     FULL_BATCH,
-    IN_THE_TEXT,
     KINDS,
-    PAPER,
-    POOLED,
     READINGS,
-    REFERENCES,
-    SHORT,
     TABLES,
     TASKS,
     Task,
-    adam,
     conditional,
-    references,
 )
 from unalike_studies.study import Scale, Study, Variant
 
-PASSES: dict[str, Any] = SHORT | {"rounds": 150, "evaluate_every": 10}
+PASSES: dict[str, Any] = paper.SHORT | {"rounds": 150, "evaluate_every": 10}
 """With a fifth of the clients as many steps as 30 epochs with all clients."""
 FEDERATED: dict[str, Variant] = {
-    "pooled AdamW": Variant(f"centralised + {CONDITIONED}", PASSES),
-    "FedAdam": Variant(f"{ADAM} + {CONDITIONED}", FULL_BATCH),
-    "FedSGD": Variant(f"fedsgd + {CONDITIONED}", FULL_BATCH | {"work": {"lr": 0.01}}),
-    "FedAvg": Variant(f"fedavg + {CONDITIONED}", FULL_BATCH | {"rounds": 300, "work": {"batch_size": 10, "lr": 0.03}}),
-    "FedAvg, AdamW as printed": Variant(
-        f"fedavg + {CONDITIONED}",
-        {"rounds": 100, "evaluate_every": 10, "work": POOLED["work"] | {"keep_optimizer_state": False}},
+    "pooled AdamW": Variant(f"centralised + {paper.CONDITIONED}", PASSES),
+    "FedAdam": Variant(f"{paper.ADAM} + {paper.CONDITIONED}", FULL_BATCH),
+    "FedSGD": Variant(f"fedsgd + {paper.CONDITIONED}", FULL_BATCH | {"work": {"lr": 0.01}}),
+    "FedAvg": Variant(
+        f"fedavg + {paper.CONDITIONED}", FULL_BATCH | {"rounds": 300, "work": {"batch_size": 10, "lr": 0.03}}
     ),
-    "client, AdamW as printed": Variant("local_only", AS_PRINTED | {"model": "linear", "protocol": "personal"}),
+    "FedAvg, AdamW as printed": Variant(
+        f"fedavg + {paper.CONDITIONED}",
+        {"rounds": 100, "evaluate_every": 10, "work": paper.POOLED["work"] | {"keep_optimizer_state": False}},
+    ),
+    "client, AdamW as printed": Variant("local_only", paper.AS_PRINTED | {"model": "linear", "protocol": "personal"}),
 }
 """The last two read the printed training as that of a client: 100 epochs over its own points, with and without averages."""
 
@@ -106,7 +95,7 @@ TRIED: Mapping[str, tuple[str, ...]] = {"ols": ("FedAdam", "FedAvg"), "covarianc
 
 def _models(task: Task) -> dict[str, Variant]:
     """References, and each conditional model with each statistic, on pooled samples and under the algorithms."""
-    methods = references()
+    methods = paper.references()
     for reading, kind in product(READINGS, KINDS):
         server_lr, sgd, average = CHOSEN[task.name][kind]
         share = MLP_SHARE if kind == "MLP" else 1
@@ -116,7 +105,7 @@ def _models(task: Task) -> dict[str, Variant]:
         part = f"conditional(statistic='{reading}')"
         ways = {
             "pooled": Variant(f"centralised + {part}", PASSES | model),
-            "FedAdam": Variant(f"{adam(server_lr)} + {part}", whole),
+            "FedAdam": Variant(f"{paper.adam(server_lr)} + {part}", whole),
             "FedSGD": Variant(f"fedsgd + {part}", whole | {"work": {"lr": sgd}}),
             "FedAvg": Variant(f"fedavg + {part}", epochs),
         }
@@ -130,7 +119,7 @@ def _label(kind: str, reading: str, way: str) -> str:
 
 def _left_out(task: Task) -> frozenset[tuple[str, str]]:
     """With eight clusters: what is neither a reference nor trained by FedAdam, but for the ensemble of the linear regression."""
-    kept = {*REFERENCES, *(_label(kind, reading, "FedAdam") for kind in KINDS for reading in READINGS)}
+    kept = {*paper.REFERENCES, *(_label(kind, reading, "FedAdam") for kind in KINDS for reading in READINGS)}
     if task.name == "linear":
         kept |= {_label("ensemble", "covariance", algorithm) for algorithm in ALGORITHMS}
     return frozenset((method, "8 clusters") for method in _models(task) if method not in kept)
@@ -144,39 +133,21 @@ def _questions(task: Task, margin: float) -> Iterator[Claim]:
 
     for kind, way in product(KINDS, ALGORITHMS):
         if (task.name, kind) != ("linear", "ensemble"):  # claims of local-statistics-federated
-            yield claim(
-                f"With the covariance the conditional {kind} trained by {way} is as good as on pooled samples",
-                _label(kind, "covariance", way),
-                _label(kind, "covariance", "pooled"),
-                "3 clusters",
-                Same(margin),
-            )
+            text = f"With the covariance the conditional {kind} trained by {way} is as good as on pooled samples"
+            ours, pooled = (_label(kind, "covariance", how) for how in (way, "pooled"))
+            yield claim(text, ours, pooled, "3 clusters", Same(margin))
     for setting, (reading, ways) in product(_few(task), TRIED.items()):
         for way in ways:
-            if way != "pooled" and (_label("ensemble", reading, way), setting) not in _left_out(task):
-                yield claim(
-                    f"With {reading} the conditional ensemble trained by {way} is as good as the cluster oracle",
-                    _label("ensemble", reading, way),
-                    "cluster",
-                    setting,
-                    Same(margin),
-                )
+            method = _label("ensemble", reading, way)
+            if way != "pooled" and (method, setting) not in _left_out(task):
+                text = f"With {reading} the conditional ensemble trained by {way} is as good as the cluster oracle"
+                yield claim(text, method, "cluster", setting, Same(margin))
     for kind, setting in product(KINDS, _few(task)):
         ols, covariance = (_label(kind, reading, "FedAdam") for reading in READINGS)
-        yield claim(
-            f"Trained by FedAdam the conditional {kind} is better with ols than with the covariance",
-            ols,
-            covariance,
-            setting,
-            task.better,
-        )
-        yield claim(
-            f"With ols the conditional {kind} trained by FedAdam is better than each client alone",
-            ols,
-            "client",
-            setting,
-            task.better,
-        )
+        text = f"Trained by FedAdam the conditional {kind} is better with ols than with the covariance"
+        yield claim(text, ols, covariance, setting, task.better)
+        text = f"With ols the conditional {kind} trained by FedAdam is better than each client alone"
+        yield claim(text, ols, "client", setting, task.better)
 
 
 def _few(task: Task) -> dict[str, Options]:
@@ -185,11 +156,11 @@ def _few(task: Task) -> dict[str, Options]:
 
 def _models_study(task: Task, margin: float, rates: str) -> Study:
     methods, left_out, few = _models(task), _left_out(task), _few(task)
-    printed = task.published(3, ", FedAdam") | task.published(8, ", FedAdam")
+    published = task.published(3, ", FedAdam") | task.published(8, ", FedAdam")
     return Study(
         f"local-statistics-federated-{task.name}",
         f"{task.name.capitalize()} regression: conditional models on pooled samples, and under FedAdam, FedSGD and FedAvg",
-        PAPER,
+        paper.PAPER,
         {
             "smoke": Scale(
                 _with(methods, {"rounds": 5, "evaluate_every": 5}),
@@ -203,11 +174,8 @@ def _models_study(task: Task, margin: float, rates: str) -> Study:
             "paper": Scale(methods, {f"{n} clusters": task.data(n) for n in TABLES}, COMMON),
         },
         tuple(_questions(task, margin)),
-        (
-            MethodTable(task.table_title, task.column, 1, task.scale, task.digits, published=printed),
-            Curves(task.curve_title, task.column, task.scale),
-        ),
-        f"{BOTH}{CHOSEN_ON}{rates}",
+        (task.table(published), task.curves()),
+        f"{paper.BOTH}{CHOSEN_ON}{rates}",
     )
 
 
@@ -232,18 +200,17 @@ STUDIES = (
     Study(
         "local-statistics-federated",
         "The conditional ensemble trained on pooled samples, and federated by FedAdam, FedSGD and FedAvg",
-        PAPER,
+        paper.PAPER,
         {
-            "smoke": Scale(_with(FEDERATED, {"rounds": 5}), FEW, COMMON | ENSEMBLE, seeds=(0,), reduced=SMOKE_FEW),
-            "small": Scale(FEDERATED, FEW, COMMON | ENSEMBLE, reduced=FEWER),
-            "paper": Scale(FEDERATED, {"3 clusters": LINEAR.data(3)}, COMMON | ENSEMBLE),
+            "smoke": Scale(
+                _with(FEDERATED, {"rounds": 5}), FEW, COMMON | paper.ENSEMBLE, seeds=(0,), reduced=SMOKE_FEW
+            ),
+            "small": Scale(FEDERATED, FEW, COMMON | paper.ENSEMBLE, reduced=FEWER),
+            "paper": Scale(FEDERATED, {"3 clusters": LINEAR.data(3)}, COMMON | paper.ENSEMBLE),
         },
         FEDERATED_CLAIMS,
-        (
-            MethodTable(LINEAR.table_title, LINEAR.column, 1, LINEAR.scale, LINEAR.digits),
-            Curves(LINEAR.curve_title, LINEAR.column, LINEAR.scale),
-        ),
-        IN_THE_TEXT + RATES,
+        (LINEAR.table(), LINEAR.curves()),
+        paper.IN_THE_TEXT + RATES,
     ),
     _models_study(LINEAR, 0.05, LINEAR_RATES),
     _models_study(TASKS["logistic"], 1.0, LOGISTIC_RATES),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
 from unalike_studies.cells import Options
 from unalike_studies.claim_verdicts import Above, Same
@@ -53,61 +55,48 @@ SETTINGS: dict[str, Options] = {
 LOGISTIC_SETTINGS: dict[str, Options] = {
     _label(**changed): _setting("logistic", **changed) for changed in _changes("points", LOGISTIC_POINTS)
 }
+ENSEMBLES = "conditional ensemble"
+POINTS = [_label(points=25), _label(), _label(points=400)]
 METHODS: dict[str, str | Variant] = {
     "client": Variant("local_only", {"model": "linear", "protocol": "personal"}),
     "cluster": Variant(f"cluster_oracle(method='{ADAM}')", {"model": "linear"}),
-    "conditional ensemble": Variant(f"{ADAM} + {CONDITIONED}", ENSEMBLE),
+    ENSEMBLES: Variant(f"{ADAM} + {CONDITIONED}", ENSEMBLE),
 }
 
 
 def _scales(settings: dict[str, Options]) -> dict[str, Scale]:
+    full = Scale(METHODS, settings, COMMON | FULL_BATCH)
     return {
-        "smoke": Scale(
-            METHODS,
-            settings,
-            COMMON | FULL_BATCH | {"rounds": 5},
+        "smoke": replace(
+            full,
+            common=COMMON | FULL_BATCH | {"rounds": 5},
             seeds=(0,),
             reduced="5 rounds instead of 1200: shows that the study runs, nothing else",
         ),
-        "small": Scale(
-            METHODS,
-            settings,
-            COMMON | FULL_BATCH,
+        "small": replace(
+            full,
             reduced="20 clients a cluster instead of 100 where clients are not swept; the ensemble is trained by FedAdam on full "
             "batches instead of AdamW on pooled samples, whose number of steps would change with the sizes",
             unlike="FedAdam at 0.05, which ends in a local optimum with eight clusters, where the printed training does not",
         ),
-        "paper": Scale(METHODS, settings, COMMON | FULL_BATCH),
+        "paper": full,
     }
 
 
-CLAIMS = (
-    *(
-        Claim(
-            f"The conditional ensemble is as good as the cluster oracle: {setting}",
-            gain("conditional ensemble", "cluster", setting, "rmse", last=1),
-            Same(0.02),
-            unit="rmse",
-            scale=1,
-        )
-        for setting in SETTINGS
-    ),
-    *(
-        Claim(
-            f"Each client alone is worse than the conditional ensemble: {setting}",
-            gain("client", "conditional ensemble", setting, "rmse", last=1),
-            Above(),
-            unit="rmse",
-            scale=1,
-        )
-        for setting in (_label(points=25), _label(), _label(points=400))
-    ),
+RMSE: dict[str, Any] = {"unit": "rmse", "scale": 1}
+CLAIMS = tuple(
+    Claim(f"{text}: {setting}", gain(method, other, setting, "rmse", last=1), expects, **RMSE)
+    for text, method, other, expects, settings in (
+        ("The conditional ensemble is as good as the cluster oracle", ENSEMBLES, "cluster", Same(0.02), list(SETTINGS)),
+        ("Each client alone is worse than the conditional ensemble", "client", ENSEMBLES, Above(), POINTS),
+    )
+    for setting in settings
 )
 LOGISTIC_CLAIMS = tuple(
     Claim(f"{text}: {setting}", gain(method, other, setting, last=1), expects)
     for text, method, other, expects in (
-        ("The conditional ensemble is as good as the cluster oracle", "conditional ensemble", "cluster", Same(1.0)),
-        ("The conditional ensemble is better than each client alone", "conditional ensemble", "client", Above()),
+        ("The conditional ensemble is as good as the cluster oracle", ENSEMBLES, "cluster", Same(1.0)),
+        ("The conditional ensemble is better than each client alone", ENSEMBLES, "client", Above()),
     )
     for setting in LOGISTIC_SETTINGS
 )

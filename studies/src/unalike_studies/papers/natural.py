@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from unalike_studies.layouts.gains import GainTable
 from unalike_studies.study import Scale, Study
@@ -22,53 +21,40 @@ METHODS = {
     "fine-tuning": "local_finetune",
     "local only": "local_only",
 }
-OWNERS = {
-    "heart_disease": "hospital",
-    "pancreatitis": "site",
-    "covid_testing": "clinic_name",
-    "flights": "carrier",
-    "loans": "addr_state",
-    "smartwatch": "subject",
-    "math_achievement": "school",
-    "chemistry_grades": "lea",
-    "lecture_ratings": "dept",
-    "house_prices": "Neighborhood",
-}
-"""Data set -> the column of its owners."""
-RATES = {
-    "heart_disease": 0.1,
-    "pancreatitis": 0.3,
-    "covid_testing": 0.3,
-    "flights": 0.3,
-    "loans": 0.3,
-    "smartwatch": 0.1,
-    "math_achievement": 0.01,
-    "chemistry_grades": 0.03,
-    "lecture_ratings": 0.03,
-    "house_prices": 0.01,
-}
-"""Data set -> the learning rate that is best for FedAvg on validation samples, under seed 100."""
-LARGE = ("covid_testing", "flights", "chemistry_grades", "lecture_ratings")
-"""Data sets with batches of 128."""
-COLUMNS = dict.fromkeys(OWNERS, "roc_auc") | {
-    "smartwatch": "accuracy",
-    **dict.fromkeys(("math_achievement", "chemistry_grades", "lecture_ratings", "house_prices"), "rmse"),
-}
-"""Data set -> its metric."""
 
 
-def _setting(data: str) -> Mapping[str, Any]:
-    """The options of a data set."""
-    return {
+class Task(NamedTuple):
+    """The column of the owners, the metric, and the learning rate that is best for FedAvg on validation samples, seed 100."""
+
+    owner: str
+    metric: str
+    lr: float
+    batch_size: int = 32
+
+
+TASKS = {
+    "heart_disease": Task("hospital", "roc_auc", 0.1),
+    "pancreatitis": Task("site", "roc_auc", 0.3),
+    "covid_testing": Task("clinic_name", "roc_auc", 0.3, 128),
+    "flights": Task("carrier", "roc_auc", 0.3, 128),
+    "loans": Task("addr_state", "roc_auc", 0.3),
+    "smartwatch": Task("subject", "accuracy", 0.1),
+    "math_achievement": Task("school", "rmse", 0.01),
+    "chemistry_grades": Task("lea", "rmse", 0.03, 128),
+    "lecture_ratings": Task("dept", "rmse", 0.03, 128),
+    "house_prices": Task("Neighborhood", "rmse", 0.01),
+}
+COLUMNS = {data: task.metric for data, task in TASKS.items()}
+SETTINGS: dict[str, dict[str, Any]] = {
+    data: {
         "data": data,
-        "partition": f"natural(column={OWNERS[data]!r})",
-        "metric": COLUMNS[data],
-        "work": {"batch_size": 128 if data in LARGE else 32, "lr": RATES[data]},
+        "partition": f"natural(column={task.owner!r})",
+        "metric": task.metric,
+        "work": {"batch_size": task.batch_size, "lr": task.lr},
     }
-
-
+    for data, task in TASKS.items()
+}
 COMMON: dict[str, Any] = {"model": "mlp(hidden=(32,))", "rounds": 30, "evaluate_every": 5}
-SETTINGS = {data: _setting(data) for data in OWNERS}
 
 STUDIES = (
     Study(

@@ -10,8 +10,8 @@ from typing import Any
 from unalike_studies.cells import Options
 from unalike_studies.claim_verdicts import Above, Same
 from unalike_studies.claims import Claim, gain, question
-from unalike_studies.layouts.explained_gains import ExplainedGains, explained_by
 from unalike_studies.layouts.figures import Curves
+from unalike_studies.layouts.gains import ExplainedGains, explained_by
 from unalike_studies.layouts.recorded import RecordedCurves
 from unalike_studies.layouts.tables import MethodTable
 from unalike_studies.papers.parameter_skew import FEDPAKE, LAST, NORMALIZED, PAKE, RULES, SA

@@ -8,8 +8,8 @@ from typing import Any
 from unalike_studies.cells import Options
 from unalike_studies.claim_verdicts import Above, Same
 from unalike_studies.claims import Claim, Quantity, difference, question, score
-from unalike_studies.layouts.beside_printed import BesidePrinted, BySetting
 from unalike_studies.layouts.figures import Curves
+from unalike_studies.layouts.gains import BesidePrinted, BySetting
 from unalike_studies.layouts.tables import MethodTable
 from unalike_studies.papers import parameter_skew as skew
 from unalike_studies.papers.parameter_skew import PLACES, RANKED, READINGS
