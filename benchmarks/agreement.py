@@ -69,10 +69,9 @@ def difference(name: str, shape: tuple[int, ...], spec: str, dtype: torch.dtype)
     updates = []
     for executor in (Loop, Batched):
         client_pool = ClientPool(method, settings, population, ClientStates(initial_client_state(method, settings)))
-        cohort = executor(client_pool).run(
-            make_broadcast(method, settings, initial_server_state(method, settings), 2), [0, 1], {}, 2
-        )
-        updates.append(torch.cat([u.flatten() for u in cohort.update.values()]))
+        broadcast = make_broadcast(method, settings, initial_server_state(method, settings), 2)
+        found = executor(client_pool).run(broadcast, [0, 1], {})
+        updates.append(torch.cat([u.flatten() for u in found.update.values()]))
     return float((updates[0] - updates[1]).abs().max() / updates[0].abs().max())
 
 

@@ -72,7 +72,7 @@ def trained(method: str) -> tuple[LocalStage, ServerState, Cohort]:
     [group] = runner.state.groups.values()
     state, ids = initial_server_state(stage.method, runner.state.settings), list(range(CLIENTS))
     broadcast = make_broadcast(stage.method, runner.state.settings, state, CLIENTS, ids)
-    return runner, state, group.executor.run(broadcast, ids, {}, CLIENTS)
+    return runner, state, Cohort(tuple(ids), group.executor.run(broadcast, ids, {}), group.members)
 
 
 def seconds(call: Callable[[], object]) -> float:

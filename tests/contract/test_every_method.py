@@ -156,7 +156,7 @@ class Spy(Objective, ServerStep):
         assert set(local.state) == {"secret.client"}
         return {"secret.client": local.state["secret.client"] + 1}, {"secret.letter": local.state["secret.client"]}
 
-    def fold(self, update, letter):
+    def fold(self, update, letter, importance):
         assert set(letter) == {"secret.letter"}
         return letter
 

@@ -6,7 +6,7 @@ import pandas as pd
 import torch
 from small_federation import SmallFederation, states
 
-from unalike.metrics.metric_sums import AREAS
+from unalike.metrics.metrics import AREAS
 
 SITES_ONLY = {
     "centralised": "pools the clients' data",
@@ -37,7 +37,7 @@ def same(a, b):
 def close(a: pd.DataFrame, b: pd.DataFrame):
     """Tolerance 1e-5: the simulation may batch clients. Areas under curves cannot be computed from sums of sites."""
     assert list(a.columns) == list(b.columns)
-    curves = [name for name in a.columns if name.endswith(AREAS)] if "client" not in a else []
+    curves = [name for name in a.columns if name.endswith(tuple(AREAS))] if "client" not in a else []
     assert a[curves].isna().all(axis=None)
     a, b = (t.drop(columns=["seconds", *curves], errors="ignore") for t in (a, b))
     pd.testing.assert_frame_equal(a, b, check_exact=False, rtol=1e-5, atol=1e-6, check_dtype=False)

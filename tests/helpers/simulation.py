@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from unalike.core.model import Model
 from unalike.core.tasks import TASKS
 from unalike.core.types import Batch, ClientUpdate, Tree
-from unalike.core.views import Cohort, ServerState, StageSettings
+from unalike.core.views import Cohort, Members, ServerState, StageSettings
 from unalike.core.work import Work
 from unalike.engine.base import ClientPool
 from unalike.engine.batched import Batched
@@ -112,6 +112,10 @@ class Simulation:
     def params(self) -> Tree:
         return self.state.params
 
+    @property
+    def members(self) -> Members:
+        return Members(len(self.clients), float(sum(map(len, self.clients.train))))
+
     def everyone(self) -> list[int]:
         return list(range(len(self.clients)))
 
@@ -119,7 +123,7 @@ class Simulation:
         """The reports to the present order; neither accepted nor applied."""
         asked = list(self.everyone() if ids is None else ids)
         order = make_broadcast(self.method, self.settings, self.state, len(self.clients), asked)
-        return self.executor.run(order, asked, self.accepted, len(self.clients))
+        return Cohort(tuple(asked), self.executor.run(order, asked, self.accepted), self.members)
 
     def round(self, ids: Sequence[int] | None = None) -> Cohort:
         cohort = self.run(ids)
@@ -157,6 +161,7 @@ class Server:
         steps: Sequence[float] | None = None,
         weight: Sequence[float] | None = None,
         population: int | None = None,
+        samples: float | None = None,
         shared: dict[str, Tree] | None = None,
         buffers: Tree | None = None,
     ):
@@ -171,7 +176,9 @@ class Server:
             for n, w in self.state.params.items()
         }
         report = ClientUpdate(update, buffers or {}, {}, size, steps, weight, torch.zeros(len(clients)), shared or {})
-        cohort = Cohort(tuple(range(len(clients))), report, population or len(clients))
+        everyone = population or len(clients)
+        members = Members(everyone, everyone * float(size.mean()) if samples is None else samples)
+        cohort = Cohort(tuple(range(len(clients))), report, members)
         self.state = advance(self.method, self.settings, self.state, cohort)
         return {n: t.numpy() for n, t in self.state.params.items()}
 

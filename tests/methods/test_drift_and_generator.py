@@ -21,7 +21,10 @@ FULL = {"epochs": 1, "batch_size": None, "lr": 0.1}
 
 
 def test_feddc_three_rounds_equal_numpy():
-    """Three rounds of two full-batch steps on y = w x, written from the equations; client 1 sits out the second round."""
+    """Three rounds of two full-batch steps on y = w x, written from the equations; client 1 sits out the second round.
+
+    All means have the weights of the objective: shares of the samples, of all clients or of those of the round.
+    """
     alpha, lr, rng = 0.3, 0.05, np.random.default_rng(0)
     data = [(rng.normal(size=(n, 2)), rng.normal(size=n)) for n in (4, 6, 5)]
     clients = Clients.of(*data, dtype=torch.float64)
@@ -42,12 +45,12 @@ def test_feddc_three_rounds_equal_numpy():
             h[k] += v - w
             c[k] = (v - w) / (lr * 2)
             moved.append(v - w)
-        drift = drift + np.sum(moved, 0) / 3
-        pace = np.mean([m / (lr * 2) for m in moved], 0)
+        drift = drift + sizes / 15 @ np.array(moved)
+        pace = sizes / sizes.sum() @ np.array(moved) / (lr * 2)
         w = w + sizes / sizes.sum() @ np.array(moved) + drift
         np.testing.assert_allclose(sim.params["head.weight"].numpy()[0], w, rtol=1e-6)  # data are float32 in part
         np.testing.assert_allclose(
-            drift, h.mean(0), atol=1e-12
+            drift, np.array([4, 6, 5]) / 15 @ h, atol=1e-12
         )  # the server knows the mean drift from the updates alone
 
 

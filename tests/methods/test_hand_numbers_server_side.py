@@ -14,7 +14,7 @@ from unalike.core import tree
 from unalike.core.model import Model
 from unalike.core.tasks import TASKS
 from unalike.core.types import Batch, ClientUpdate
-from unalike.core.views import Cohort
+from unalike.core.views import Cohort, Members
 from unalike.training.server_update import advance
 
 # --- server optimizers ------------------------------------------------------------------------------------------------
@@ -221,7 +221,7 @@ def law(spec, sizes=(1, 2, 5)):
     size = torch.tensor(sizes, dtype=torch.float64)
     update = {"head.weight": torch.as_tensor(MODELS - START)[:, None]}
     report = ClientUpdate(update, {}, {}, size, size, size, size, {})
-    state = advance(server.method, server.settings, server.state, Cohort((0, 1, 2), report, 3))
+    state = advance(server.method, server.settings, server.state, Cohort((0, 1, 2), report, Members(3, 3.0)))
     return state.params["head.weight"].numpy()[0]
 
 

@@ -7,6 +7,7 @@ from simulation import mlp, same
 from torch import nn
 
 import unalike as ua
+from unalike.core.views import Cohort
 
 METHODS = [
     "fedbabu(epochs=2)",
@@ -89,8 +90,8 @@ def kept(run):
     """The models that the clients of a round sent and kept, in a run of two rounds: the first one's end, trained on."""
     group, sim = run._runner.state.groups["all"], run._runner
     before = group.state
-    order = group.broadcast([0, 1, 2], 3)
-    cohort = group.executor.run(order, [0, 1, 2], group.accepted, 3)
+    order = group.broadcast([0, 1, 2])
+    cohort = Cohort((0, 1, 2), group.executor.run(order, [0, 1, 2], group.accepted), group.members)
     group.accept(cohort)
     for k in cohort.ids:
         learnt = {n: before.params[n] + u[k] for n, u in cohort.update.items()}

@@ -23,13 +23,13 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 def folded(sim, cohort, pieces, keep=None):
     """The state after the round of `cohort`, its updates added in `pieces` (tuples of places)."""
     asked = tuple(range(len(SIZES)))
-    expected = sim.executor.client_pool.expected(asked, len(SIZES))
+    expected = sim.executor.client_pool.expected(asked, sim.members)
     given = sum_weights(sim.method, sim.settings, sim.state, expected)
     parts = [StreamingSum(sim.method, sim.state.params, given, sim.settings.buffers) for _ in range(2)]
     for number, piece in enumerate(pieces):
         parts[number % 2].add([cohort.ids[i] for i in piece], select_rows(cohort.stacked, torch.tensor(piece)))
     parts[0].merge(parts[1].sums)
-    return advance_from_sums(sim.method, sim.settings, sim.state, parts[0].sums, given, len(SIZES)), parts[0].sums
+    return advance_from_sums(sim.method, sim.settings, sim.state, parts[0].sums, given, sim.members), parts[0].sums
 
 
 def close(a, b, start):
@@ -54,7 +54,7 @@ def test_streaming_sum_equals_advance_for_every_linear_method(name, buffers):
     sim = federation(METHODS[name], norm=True, buffers=buffers)
     sim.round()
     cohort = sim.run()
-    expected = sim.executor.client_pool.expected(cohort.ids, len(SIZES)).stacked
+    expected = sim.executor.client_pool.expected(cohort.ids, sim.members).stacked
     for field in ("size", "steps", "weight"):
         torch.testing.assert_close(getattr(expected, field), getattr(cohort.stacked, field))
     stacked = advance(sim.method, sim.settings, sim.state, cohort)
@@ -70,7 +70,7 @@ def test_expected_numbers_equal_reported_numbers_bitwise(solver, executor):
     """If they differed in the last bit, so would a run that keeps single updates and one that adds them up."""
     clients = Clients.random(range(1, 21))
     sim = Simulation("fednova", mlp(), clients, executor=executor, batch_size=1, lr=0.01, **solver)
-    found, known = sim.run().stacked, sim.executor.client_pool.expected(sim.everyone(), len(clients)).stacked
+    found, known = sim.run().stacked, sim.executor.client_pool.expected(sim.everyone(), sim.members).stacked
     assert all(torch.equal(getattr(found, name), getattr(known, name)) for name in ("size", "steps", "weight"))
 
 
@@ -150,7 +150,9 @@ def test_streaming_sum_takes_memory_of_one_model():
     sim = federation(METHODS["fedavg"])
     reports = sim.run().stacked
     each_the_same = torch.full((1000,), 0.001)
-    fold = StreamingSum(sim.method, sim.state.params, SumWeights(tuple(range(1000)), each_the_same, each_the_same))
+    fold = StreamingSum(
+        sim.method, sim.state.params, SumWeights(tuple(range(1000)), each_the_same, each_the_same, each_the_same)
+    )
     for k in range(1000):
         fold.add([k], select_rows(reports, torch.tensor([k % 4])))
     assert tree.nbytes(fold.sums.update) == tree.nbytes(sim.state.params)

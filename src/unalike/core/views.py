@@ -231,6 +231,18 @@ class ServerState(NamedTuple):
     part_states: PartTrees
 
 
+class Members(NamedTuple):
+    """The clients of a group that have training samples, in the round or not.
+
+    Attributes:
+        clients: How many there are, N.
+        samples: How many training samples they have together.
+    """
+
+    clients: int
+    samples: float
+
+
 @dataclass(frozen=True)
 class Cohort:
     """The client updates of a round, stacked along a leading [K].
@@ -238,7 +250,7 @@ class Cohort:
     Attributes:
         ids: Numbers of the K clients, in the order of the rows. Set in every hook.
         stacked: The client updates, every tensor [K, ...]. Set in every hook.
-        population: Number of all clients of the group, in the round or not. Set in every hook.
+        members: All clients of the group, in the round or not. Set in every hook.
         part: Name of the part that looks. Set in every hook.
         folded: True if updates and messages were added up as they arrived, so that only numbers of each client are left. Set in
             every hook.
@@ -247,7 +259,7 @@ class Cohort:
 
     ids: tuple[int, ...]
     stacked: ClientUpdate
-    population: int
+    members: Members
     part: str = ""
     folded: bool = False
     measured: Tree = field(default_factory=dict)
@@ -276,9 +288,19 @@ class Cohort:
         return kept
 
     @property
+    def population(self) -> int:
+        """Number of all clients of the group."""
+        return self.members.clients
+
+    @property
     def sizes(self) -> Tensor:
         """Number of training samples n_k, [K]."""
         return self.stacked.size
+
+    @property
+    def relative_sizes(self) -> Tensor:
+        """n_k over the mean number of samples of all N clients of the group, [K]."""
+        return self.sizes * (self.members.clients / self.members.samples)
 
     @property
     def steps(self) -> Tensor:

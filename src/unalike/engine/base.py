@@ -16,7 +16,7 @@ from unalike.core import tree
 from unalike.core.model import Model
 from unalike.core.nests import join_nests
 from unalike.core.types import Batch, Broadcast, ClientUpdate, Context, PartTrees, Tree
-from unalike.core.views import ClientBatches, Cohort, StageSettings
+from unalike.core.views import ClientBatches, Cohort, Members, StageSettings
 from unalike.core.work import Batches, Work
 from unalike.engine.batch_schedule import BatchSchedule, Indices, LazyBatches, distinct, is_flat
 from unalike.methods.method import Method
@@ -191,7 +191,7 @@ class ClientPool:
         """The dtype of numbers in client updates."""
         return torch.promote_types(tree.dtype(self.settings.model.params), torch.float32)
 
-    def expected(self, ids: Sequence[int], population: int) -> Cohort:
+    def expected(self, ids: Sequence[int], members: Members) -> Cohort:
         """The numbers in these clients' updates, as far as they are known before training."""
         sizes = self.counts(ids)
         kinds, which = distinct(sizes)
@@ -202,7 +202,7 @@ class ClientPool:
         client_update = ClientUpdate(
             {}, {}, {}, size, steps, weight, torch.zeros_like(size), join_nests(shared, torch.stack) if names else {}
         )
-        return Cohort(tuple(ids), client_update, population, folded=True)
+        return Cohort(tuple(ids), client_update, members, folded=True)
 
     def _known(self, samples: int) -> tuple[int, float]:
         """The steps of a client with this many samples and their accumulated weight, bit for bit as in its update."""
@@ -262,10 +262,10 @@ class Executor:
         """Fine-tune the clients and yield each with its parameters and buffers; their states stay as they are."""
         raise NotImplementedError
 
-    def run(self, broadcast: Broadcast, ids: Sequence[int], accepted: AcceptedRounds, population: int) -> Cohort:
-        """Train the clients `ids` and return all updates as a cohort of a population of this size, in the order of `ids`."""
+    def run(self, broadcast: Broadcast, ids: Sequence[int], accepted: AcceptedRounds) -> ClientUpdate:
+        """Train the clients `ids` and return all updates, every tensor [K, ...] in the order of `ids`."""
         client_updates = UpdateBuffer(ids)
         self.feed(broadcast, ids, accepted, client_updates)
         taken = client_updates.taken
         assert taken is not None and taken.ids == list(ids)
-        return Cohort(tuple(ids), taken.stacked, population)
+        return taken.stacked

@@ -56,7 +56,7 @@ class FewClients:
         client_pool = ClientPool(method, settings, self, ClientStates(initial_client_state(method, settings)))
         ids = range(count)
         broadcast = make_broadcast(method, settings, initial_server_state(method, settings), len(self), ids)
-        return Batched(client_pool).run(broadcast, ids, {}, len(self)).stacked
+        return Batched(client_pool).run(broadcast, ids, {})
 
 
 def padding_problem(client_pool: ClientPool) -> str | None:

@@ -25,6 +25,9 @@ class BySize(BaseWeights):
     def weights(self, cohort: Cohort) -> Tensor:
         return cohort.sizes / cohort.sizes.sum()
 
+    def importance(self, cohort: Cohort) -> Tensor:
+        return cohort.relative_sizes
+
 
 @part
 class Mean(LinearAggregator):

@@ -16,6 +16,8 @@ import dataclasses
 import re
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, dataclass_transform
 
+from torch import Tensor
+
 from unalike._utils import spec
 from unalike._utils.registry import Registry
 from unalike._utils.validated import validated
@@ -271,12 +273,13 @@ class Part:
         """
         return stepped
 
-    def fold(self, update: Tree, message: Tree) -> Tree:
+    def fold(self, update: Tree, message: Tree, importance: Tensor) -> Tree:
         """The summand of one client for `absorb`; the caller sums over the cohort. Default: nothing.
 
         Args:
             update: Decoded update w_k - w of one client (no leading [K]).
             message: Message that `finish` of this part sent.
+            importance: N p_k, p_k the client's weight in the objective over all N clients (`BaseWeights.importance`), [].
 
         Returns:
             A tree of tensors to sum. It is called under `torch.vmap`.

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+import torch
 from torch import Tensor
 
 from unalike.core import tree
@@ -271,6 +272,13 @@ class BaseWeights(Part):
             Weights [K], not negative. The caller normalizes them to sum 1.
         """
         raise NotImplementedError
+
+    def importance(self, cohort: Cohort) -> Tensor:
+        """N p_k, [K], with p_k the client's weight in the objective sum_k p_k F_k over all N clients. Default: 1.
+
+        Parts with client states weigh them by it, so that they minimize this objective.
+        """
+        return torch.ones_like(cohort.sizes)
 
 
 class Weighting(Part):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from unalike._utils import spec
 from unalike.core.types import Broadcast, Tree
-from unalike.core.views import ServerState, StageSettings
+from unalike.core.views import Members, ServerState, StageSettings
 from unalike.data.population import Population
 from unalike.engine.auto import Choice, build, decide
 from unalike.engine.base import BatchTransform, Executor
@@ -80,12 +80,13 @@ class LocalStage:
         folder: Path | None,
         settings: StageSettings,
         source: Population,
+        members: Members,
         start: ServerState | None,
     ) -> ModelGroup:
         """A group of the stage; `start` is the server state that it goes on from."""
         place = None if folder is None else group_folder(folder, settings.stage, settings.group)
         client_states = self._client_states(stage, settings, source, place)
-        return ModelGroup(stage, settings, source, client_states, self.run_config.options.chain, start)
+        return ModelGroup(stage, settings, source, members, client_states, self.run_config.options.chain, start)
 
     def _client_states(
         self, stage: Stage, settings: StageSettings, source: Population, folder: Path | None
@@ -139,11 +140,11 @@ class LocalStage:
         metrics = self.evaluator(self, self.state.pending) if evaluate else None
         started, groups = time.perf_counter(), dict[str, GroupUpdates]()
         for name, ids in self._cohorts(train).items():
-            group, population = self.state.groups[name], self.state.size_of(name)
+            group = self.state.groups[name]
             with notes_about(name), untouched(group.method, group.state.params | group.state.buffers):
-                broadcast, sink = group.broadcast(ids, population), group.open_sink(ids, population, self.single)
+                broadcast, sink = group.broadcast(ids), group.open_sink(ids, self.single)
                 group.executor.feed(broadcast, ids, group.accepted, sink)
-                updates = group.collect(sink, ids, population, self.single)
+                updates = group.collect(sink, ids, self.single)
             groups[name] = updates._replace(again=partial(self._train_again, name))
         return Replies(metrics, self._with_costs(groups, time.perf_counter() - started) if train else None)
 
@@ -182,7 +183,7 @@ class LocalStage:
     def _tuning_broadcast(self, name: str, ids: Sequence[int]) -> Broadcast | None:
         if self.state.method.tuning is None:
             return None
-        return self.state.groups[name].broadcast(ids, self.state.size_of(name))
+        return self.state.groups[name].broadcast(ids)
 
     def local_model(self, result: RoundResult, client: int) -> Predict:
         name = next(name for name, cohort in result.cohorts.items() if client in cohort.ids)  # where it trained

@@ -12,7 +12,7 @@ from unalike._utils.errors import UnalikeError
 from unalike.core import tree
 from unalike.core.nests import select_rows
 from unalike.core.types import Broadcast, ClientUpdate, Context, PartTrees, Tree
-from unalike.core.views import Cohort, ServerState, StageSettings
+from unalike.core.views import Cohort, Members, ServerState, StageSettings
 from unalike.data.population import Population
 from unalike.engine.base import AcceptedRounds, BatchTransform, ClientPool, Executor
 from unalike.engine.pooled_facts import pooled_with_facts
@@ -33,14 +33,13 @@ class Diverged(UnalikeError):
 class GroupUpdates(NamedTuple):
     """The usable client updates of a round in one group: each by itself, or added up already.
 
-    `ids` were asked; `population` clients of the group can take part at all; `refused` says why an update is unusable; `sent`
-    are the bytes of one. `cohort` has the updates, or with `read`, which gives a client's update along a leading [1], their
-    numbers alone; None where they are added up: then `sums` are the weighted sums, and `weights` what they were weighted with.
-    `keep`: the updates are looked at after the round. `again` trains these clients once more, with the same updates.
+    `ids` were asked; `refused` says why an update is unusable; `sent` are the bytes of one. `cohort` has the updates, or with
+    `read`, which gives a client's update along a leading [1], their numbers alone; None where they are added up: then `sums`
+    are the weighted sums, and `weights` what they were weighted with. `keep`: the updates are looked at after the round.
+    `again` trains these clients once more, with the same updates.
     """
 
     ids: Sequence[int]
-    population: int
     refused: dict[int, str]
     sent: int = 0
     cohort: Cohort | None = None
@@ -54,8 +53,8 @@ class GroupUpdates(NamedTuple):
 class ModelGroup:
     """A group of clients that share one model.
 
-    `source` has the samples that its clients train on, `client_states` what the method's parts keep of each client between
-    rounds; `start` is the server state that the group goes on from.
+    `source` has the samples that its clients train on, `members` how many clients have samples, `client_states` what the
+    method's parts keep of each client between rounds; `start` is the server state that the group goes on from.
     """
 
     executor: Executor
@@ -66,13 +65,14 @@ class ModelGroup:
         stage: Stage,
         settings: StageSettings,
         source: Population,
+        members: Members,
         client_states: ClientStates,
         transform: BatchTransform | None,
         start: ServerState | None = None,
     ):
         self.method = stage.method
         self.settings = settings
-        self.source = source
+        self.source, self.members = source, members
         self.state = initial_server_state(self.method, settings, start)
         self.accepted: AcceptedRounds = {}
         self.client_states = client_states
@@ -81,39 +81,37 @@ class ModelGroup:
         if stage.pooled and self.method.is_conditioned(settings.model):
             self.client_pool = pooled_with_facts(self._described)
 
-    def broadcast(self, ids: Sequence[int], population: int) -> Broadcast:
+    def broadcast(self, ids: Sequence[int]) -> Broadcast:
         """The broadcast of the next round, with the part messages addressed to the clients `ids`."""
-        return make_broadcast(self.method, self.settings, self.state, population, ids)
+        return make_broadcast(self.method, self.settings, self.state, self.members.clients, ids)
 
     def wait(self) -> None:
         """Count a round of the run in which none of the group's clients takes part."""
         self.state = self.state._replace(round=self.state.round + 1)
 
-    def open_sink(self, ids: Sequence[int], population: int, single: bool = False) -> StreamingSum | UpdateBuffer:
+    def open_sink(self, ids: Sequence[int], single: bool = False) -> StreamingSum | UpdateBuffer:
         """Collects the updates of `ids`: a linear method's are added up as they come, unless each one is wanted (`single`)."""
         if single or not self.method.linear:
             return UpdateBuffer(ids)
-        expected = self.client_pool.expected(ids, population)
+        expected = self.client_pool.expected(ids, self.members)
         weights = sum_weights(self.method, self.settings, self.state, expected)
         return StreamingSum(self.method, self.state.params, weights, self.settings.buffers)
 
-    def collect(
-        self, sink: StreamingSum | UpdateBuffer, ids: Sequence[int], population: int, single: bool = False
-    ) -> GroupUpdates:
+    def collect(self, sink: StreamingSum | UpdateBuffer, ids: Sequence[int], single: bool = False) -> GroupUpdates:
         """The usable updates in a sink. Raises `Diverged` where there is none."""
         if isinstance(sink, StreamingSum):
             sums = sink.sums
             self._check_some_usable(ids, sums.refused)
-            return GroupUpdates(ids, population, sums.refused, sums.sent, sums=sums, weights=sink.shares)
+            return GroupUpdates(ids, sums.refused, sums.sent, sums=sums, weights=sink.shares)
         taken = sink.taken
         assert taken is not None and taken.ids == list(ids)  # all clients answered
-        cohort = Cohort(tuple(ids), taken.stacked, population)
+        cohort = Cohort(tuple(ids), taken.stacked, self.members)
         refused = find_faults(cohort.ids, cohort.stacked)
         self._check_some_usable(ids, refused)
         if refused:
             cohort = cohort.rows(torch.tensor([i for i, k in enumerate(cohort.ids) if k not in refused]))
         sent = tree.nbytes(cohort.update) // len(cohort.ids)
-        return GroupUpdates(ids, population, refused, sent, cohort=cohort, keep=single)
+        return GroupUpdates(ids, refused, sent, cohort=cohort, keep=single)
 
     def _check_some_usable(self, ids: Sequence[int], refused: dict[int, str]) -> None:
         if len(refused) == len(ids):
@@ -134,9 +132,7 @@ class ModelGroup:
             return updates.cohort if updates.keep else updates.cohort.numbers, updates.refused
         assert updates.sums is not None and updates.weights is not None
         round = self.state.round
-        done = advance_from_sums(
-            self.method, self.settings, self.state, updates.sums, updates.weights, updates.population
-        )
+        done = advance_from_sums(self.method, self.settings, self.state, updates.sums, updates.weights, self.members)
         if done is None:
             if not updates.refused or updates.again is None:
                 raise Diverged(
@@ -169,7 +165,7 @@ class ModelGroup:
         total = StreamingSum(self.method, self.state.params, weights, self.settings.buffers)
         for client in cohort.ids:
             total.add([client], read(client))
-        done = advance_from_sums(self.method, self.settings, self.state, total.sums, weights, cohort.population)
+        done = advance_from_sums(self.method, self.settings, self.state, total.sums, weights, self.members)
         if done is None:  # the weights are those of these very updates
             raise Diverged(f"round {self.state.round + 1}: the weights of the updates are not finite")
         return done[0]

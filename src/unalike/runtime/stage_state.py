@@ -13,7 +13,7 @@ from unalike._utils import seeds
 from unalike._utils.errors import UnalikeError
 from unalike.core import tree
 from unalike.core.types import Context, Tree
-from unalike.core.views import Cohort, ServerState, StageSettings
+from unalike.core.views import Cohort, Members, ServerState, StageSettings
 from unalike.data.population import Population
 from unalike.methods.plan import Stage
 from unalike.runtime.model_group import ModelGroup
@@ -22,8 +22,8 @@ from unalike.training.wire import stage_wire
 
 Facts = dict[str, Any]
 """Plain values of a checkpoint, beside its tensors."""
-MakeGroup = Callable[[StageSettings, Population, ServerState | None], ModelGroup]
-"""Makes a group from its settings, the samples that it trains on, and the server state that it goes on from (None: a new one)."""
+MakeGroup = Callable[[StageSettings, Population, Members, ServerState | None], ModelGroup]
+"""Makes a group from its settings, training samples, clients, and the server state that it goes on from (None: a new one)."""
 Choose = Callable[["StageState", int], str]
 """Asks a client which group it chooses for a round."""
 
@@ -92,19 +92,22 @@ class StageState:
         self.all_members = stage.members(len(population))
         # very many clients are in one group, which needs no table
         self._group_of = {k: name for name, ids in self.all_members.items() for k in ids} if stage.groups else {}
-        self._filled = {
-            name: len(self.eligible) if len(ids) == len(population) else int((population.sizes[list(ids)] > 0).sum())
-            for name, ids in self.all_members.items()
-        }
         self.choices: dict[int, str] = {}
         """Client -> the group that it chose for this round, where clients choose."""
         self._choose = choose
         self.groups = {
             name: make_group(
-                replace(self.settings, group=i), self._source(ids), None if stage.start is None else stage.start[name]
+                replace(self.settings, group=i),
+                self._source(ids),
+                self._members_with_samples(ids),
+                None if stage.start is None else stage.start[name],
             )
             for i, (name, ids) in enumerate(self.all_members.items())
         }
+
+    def _members_with_samples(self, ids: Sequence[int]) -> Members:
+        sizes = self.population.sizes if len(ids) == len(self.population) else self.population.sizes[list(ids)]
+        return Members(1 if self.stage.pooled else int((sizes > 0).sum()), float(sizes.sum()))
 
     def _source(self, ids: Sequence[int]) -> Population:
         """The clients of a group as they train: with shared samples, or pooled into one."""
@@ -150,10 +153,6 @@ class StageState:
             return self.all_members
         groups = [(k, self.group_of(k)) for k in range(len(self.population))]
         return {name: tuple(k for k, mine in groups if mine == name) for name in self.groups}
-
-    def size_of(self, name: str) -> int:
-        """Clients of a group that can take part at all."""
-        return 1 if self.stage.pooled else self._filled[name]
 
     def group(self, client: int) -> ModelGroup:
         """The group of a client. Raises `UnalikeError` where it has none."""

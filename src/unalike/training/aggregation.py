@@ -99,12 +99,14 @@ class UpdateBuffer:
 class SumWeights:
     """Factors of the clients' updates and buffers in the sums of a linear method.
 
-    Of K clients: `weights` [K] are the factors of their buffers, `coefficients` [K] those of their updates.
+    Of K clients: `weights` [K] are the factors of their buffers, `coefficients` [K] those of their updates;
+    `fold` is given their `importance` [K] in the objective.
     """
 
     ids: tuple[int, ...]
     weights: Tensor
     coefficients: Tensor
+    importance: Tensor
 
     @cached_property
     def places(self) -> dict[int, int]:
@@ -117,7 +119,7 @@ class SumWeights:
         if ids == self.ids:
             return self
         some = _index([self.places[client] for client in ids])
-        return SumWeights(ids, self.weights[some], self.coefficients[some])
+        return SumWeights(ids, self.weights[some], self.coefficients[some], self.importance[some])
 
 
 @dataclass
@@ -189,7 +191,7 @@ class StreamingSum:
             sums.update = _add_onto(sums.update, total)
         self._add_buffers(client_update.buffers, mine)
         for p in self.folding:
-            folded = sum_of_folds(p, update, client_update.messages.get(p.name, {}), len(ids))
+            folded = sum_of_folds(p, update, client_update.messages.get(p.name, {}), mine.importance)
             sums.folded[p.name] = tree.total(sums.folded.get(p.name, {}), folded)
         self._numbers.add(ids, client_update.numbers)
 
@@ -255,13 +257,13 @@ def _index(rows: list[int]) -> Tensor | slice:
     return slice(first, first + len(rows)) if consecutive else torch.tensor(rows)
 
 
-def sum_of_folds(p: Part, update: Tree, message: Tree, count: int) -> Tree:
-    """The sum of the part's `fold` over `count` clients; empty where it has none, or nothing to read."""
+def sum_of_folds(p: Part, update: Tree, message: Tree, importance: Tensor) -> Tree:
+    """The sum of the part's `fold` over the clients of this importance [K]; empty where it has none, or nothing to read."""
     if type(p).fold is Part.fold or not (update or message):
         return {}
-    if count == 1:
-        return p.fold(tree.row(update, 0), tree.row(message, 0))
-    return tree.map(lambda t: t.sum(0), torch.vmap(p.fold)(update, message))
+    if len(importance) == 1:
+        return p.fold(tree.row(update, 0), tree.row(message, 0), importance[0])
+    return tree.map(lambda t: t.sum(0), torch.vmap(p.fold)(update, message, importance))
 
 
 def _add_weighted(total: Tree, stacked: Tree, factors: Tensor) -> Tree:

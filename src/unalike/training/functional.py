@@ -19,7 +19,7 @@ from unalike.core.model import Model
 from unalike.core.norm_layers import STATISTICS
 from unalike.core.tasks import TASKS, task_for
 from unalike.core.types import Batch, Broadcast, ClientUpdate, Context, PartTrees, Tree
-from unalike.core.views import ClientBatches, Cohort, ServerState, StageSettings
+from unalike.core.views import ClientBatches, Cohort, Members, ServerState, StageSettings
 from unalike.core.work import Work
 from unalike.methods.method import Method
 from unalike.methods.part import Part
@@ -94,7 +94,7 @@ def aggregate(
         work: Local work of the clients, for methods that need its learning rate or momentum.
         messages: What `local_update` returned as a message, for each client.
         facts: Shared facts of the clients, such as `label_histogram` [K, C].
-        population: Number of all clients; K unless given.
+        population: Number of all clients; K unless given. Their mean number of samples is taken to be that of the K.
         state: What the last call returned; None in the first round.
         buffers: Names to average as batch statistics, beside integers and `running_mean running_var num_batches_tracked`.
         model: The module, for methods that compute with it on the server.
@@ -125,12 +125,13 @@ def aggregate(
     opened = initial_server_state(method, settings)
     before = ServerState(state.round if state else 0, held, rest, state.part_states if state else opened.part_states)
     client_update = _client_updates(settings, before, sent, num_examples, steps, messages, facts)
-    cohort = Cohort(tuple(range(len(sent))), client_update, population or len(sent))
+    members = Members(n := population or len(sent), n * float(client_update.size.mean()))
+    cohort = Cohort(tuple(range(len(sent))), client_update, members)
     if refused := find_faults(cohort.ids, cohort.stacked):
         client, why = next(iter(refused.items()))
         raise UnalikeError(f"client {client} of {len(sent)}: {why}; leave it out")
     after = advance(method, settings, before, cohort)
-    outgoing = make_broadcast(method, settings, after, cohort.population).messages
+    outgoing = make_broadcast(method, settings, after, members.clients).messages
     new = after.params | after.buffers
     return {n: _like(new[n], given) for n, given in global_params.items()}, AggregateState(
         after.round, after.part_states, outgoing

@@ -15,7 +15,7 @@ from unalike._utils.profiler_regions import profiled_function
 from unalike.core import tree
 from unalike.core.types import Broadcast, PartTrees, Tree
 from unalike.core.update_spread import spread, weighted_sum_and_spread
-from unalike.core.views import Cohort, ServerState, ServerView, StageSettings
+from unalike.core.views import Cohort, Members, ServerState, ServerView, StageSettings
 from unalike.methods import return_checks
 from unalike.methods.method import Method
 from unalike.methods.notes import note
@@ -69,7 +69,8 @@ def advance(method: Method, settings: StageSettings, state: ServerState, cohort:
         weights = aggregator.final_weights(view_of(aggregator), _own(cohort, aggregator), weights)
     note("weight", weights)
     update, cohort = _combined(method, view_of(aggregator), cohort, weights)
-    folded = {p.name: sum_of_folds(p, cohort.update, _own(cohort, p).message, len(cohort.ids)) for p in method.parts}
+    importance = _importance(method, cohort)
+    folded = {p.name: sum_of_folds(p, cohort.update, _own(cohort, p).message, importance) for p in method.parts}
     return _moved(method, settings, state, cohort, update, folded, _buffers(method, settings, cohort, weights))
 
 
@@ -78,14 +79,13 @@ def sum_weights(method: Method, settings: StageSettings, state: ServerState, exp
     """Factors of each client's update and buffers, from the numbers of the `expected` client updates only."""
     weights = _weights(method, expected)
     view_of = _view(method, settings, state, expected.population, {}, method.aggregator)
-    return SumWeights(
-        expected.ids, weights, cast(LinearAggregator, method.aggregator).coefficients(view_of, expected, weights)
-    )
+    coefficients = cast(LinearAggregator, method.aggregator).coefficients(view_of, expected, weights)
+    return SumWeights(expected.ids, weights, coefficients, _importance(method, expected))
 
 
 @profiled_function("aggregation")
 def advance_from_sums(
-    method: Method, settings: StageSettings, state: ServerState, sums: UpdateSums, given: SumWeights, population: int
+    method: Method, settings: StageSettings, state: ServerState, sums: UpdateSums, given: SumWeights, members: Members
 ) -> tuple[ServerState, Cohort] | None:
     """`advance` of a linear method from the sums of a `StreamingSum` with the factors `given`; also returns the cohort's numbers.
 
@@ -94,7 +94,7 @@ def advance_from_sums(
     """
     assert sums.taken is not None  # at least one update was valid
     ids, numbers = sums.taken
-    cohort = Cohort(tuple(ids), numbers, population, folded=True)
+    cohort = Cohort(tuple(ids), numbers, members, folded=True)
     exact, given = sum_weights(method, settings, state, cohort), given.of(cohort.ids)
     weight, coefficient = _factor(exact.weights, given.weights), _factor(exact.coefficients, given.coefficients)
     if weight is None or coefficient is None:
@@ -195,6 +195,11 @@ def _combined(method: Method, server: ServerView, cohort: Cohort, weights: Tenso
     coefficients = cast(LinearAggregator, rule).coefficients(server, own, weights)
     update, measured = weighted_sum_and_spread(cohort.update, coefficients)
     return update, replace(cohort, measured=measured)
+
+
+def _importance(method: Method, cohort: Cohort) -> Tensor:
+    [base] = method.role(BaseWeights)
+    return return_checks.weights(base, "importance", base.importance(_own(cohort, base)), len(cohort.ids))
 
 
 def _weights(method: Method, cohort: Cohort) -> Tensor:

@@ -170,11 +170,11 @@ def accepted_rounds(message: Message) -> AcceptedRounds:
 
 
 def _shares(sink: UpdateSink) -> list[Any] | None:
-    """Client ids, weights and coefficients of a sum, as they are sent; None where updates are kept apart."""
+    """The fields of a sum's `SumWeights`, as they are sent; None where updates are kept apart."""
     if not isinstance(sink, StreamingSum):
         return None
     given = sink.shares
-    return [list(given.ids), given.weights.cpu(), given.coefficients.cpu()]
+    return [list(given.ids), given.weights.cpu(), given.coefficients.cpu(), given.importance.cpu()]
 
 
 def as_plain(taken: BufferedUpdates | None) -> Any:

@@ -15,7 +15,7 @@ from unalike.core import tree
 from unalike.core.codec import Facts
 from unalike.core.nests import join_nests
 from unalike.core.types import Tree
-from unalike.core.views import Cohort, ServerState, StageSettings
+from unalike.core.views import Cohort, Members, ServerState, StageSettings
 from unalike.data.population import Population
 from unalike.federation.coordinator.exchange import Exchange, SameRequest
 from unalike.federation.coordinator.federated_evaluation import FederatedEvaluator
@@ -222,12 +222,11 @@ class NetworkStage:
     def _group_updates(self, name: str, ids: Sequence[int], replies: Mapping[int, SiteReply]) -> GroupUpdates:
         """The updates of a group, which are on disk; a linear method reads them one by one unless they are recorded."""
         numbers = join_nests([replies[k].client_update for k in ids], torch.stack)
-        population = self.state.size_of(name)
-        cohort = Cohort(tuple(ids), numbers, population, folded=True)
+        cohort = Cohort(tuple(ids), numbers, self.state.groups[name].members, folded=True)
         if self.state.method.linear and not self._keeps_updates:
-            return GroupUpdates(ids, population, {}, cohort=cohort, read=self._update_store.row)
+            return GroupUpdates(ids, {}, cohort=cohort, read=self._update_store.row)
         cohort = replace(cohort, stacked=self._update_store.stacked(ids), folded=False)
-        return GroupUpdates(ids, population, {}, cohort=cohort, keep=self._keeps_updates)
+        return GroupUpdates(ids, {}, cohort=cohort, keep=self._keeps_updates)
 
     def _complete(self, norms: dict[str, Norms]) -> None:
         """The round is complete: its norms count for those of later rounds, and its updates are deleted."""
@@ -337,10 +336,15 @@ class NetworkStage:
 
 
 def _group(
-    stage: Stage, run_config: RunConfig, settings: StageSettings, source: Population, start: ServerState | None
+    stage: Stage,
+    run_config: RunConfig,
+    settings: StageSettings,
+    source: Population,
+    members: Members,
+    start: ServerState | None,
 ) -> ModelGroup:
     """A group as the coordinator sees it: without client states, which are at the sites."""
-    return ModelGroup(stage, settings, source, ClientStates({}), run_config.options.chain, start)
+    return ModelGroup(stage, settings, source, members, ClientStates({}), run_config.options.chain, start)
 
 
 def _local_sums(result: RoundResult) -> dict[int, SplitSums]:

@@ -47,13 +47,12 @@ class SiteReply(NamedTuple):
 class GroupPlan:
     """A group's part of a round plan.
 
-    `number` is its place among the stage's groups, `population` the number of its clients that can take part at all, `samples`
-    the training samples by client with public ones that the stage adds, `accepted` the round of each client's last accepted
-    update. The tensors `fixed` stay the same in the whole stage and are sent once; `digest` is theirs.
+    `number` is its place among the stage's groups, `samples` the training samples by client with public ones that the stage
+    adds, `accepted` the round of each client's last accepted update. The tensors `fixed` stay the same in the whole stage and
+    are sent once; `digest` is theirs.
     """
 
     number: int
-    population: int
     broadcast: Broadcast
     samples: np.ndarray
     accepted: Mapping[int, int]
@@ -99,11 +98,10 @@ def round_plan(
     for number, (name, group) in enumerate(state.groups.items()):
         ids = [k for k, mine in group_of.items() if mine == name]
         if ids:
-            population, fixed = state.size_of(name), _fixed(state, name)
-            broadcast = group.broadcast(ids, population)
+            fixed = _fixed(state, name)
+            broadcast = group.broadcast(ids)
             groups[name] = GroupPlan(
                 number=number,
-                population=population,
                 broadcast=broadcast,
                 samples=group.source.sizes,
                 accepted=dict(group.accepted),
@@ -166,7 +164,6 @@ class RoundRequests(Requests[SiteReply]):
             group=group.number,
             round=broadcast.round,
             accepted=group.accepted.get(client),
-            population=group.population,
             lr=broadcast.lr,
             train=client in self.drawn,
             evaluate=plan.evaluate if has_scores(self._state.population, client) else (),

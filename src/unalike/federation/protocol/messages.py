@@ -70,8 +70,8 @@ class TrainRequest(StepRequest):
     """Evaluate the received model (`params/*`, `buffers/*`) under the protocols `evaluate`; if `train`, train it, too.
 
     `round` is the round of the server state. `accepted` is the round of this site's last accepted update in this group (None: there
-    was none); the client state of that round is the valid one. `group` is the number of the site's group, which has `population`
-    clients. With `local` the model after training is evaluated, too. Part messages are `messages.<part>/*`.
+    was none); the client state of that round is the valid one. `group` is the number of the site's group. With `local` the model
+    after training is evaluated, too. Part messages are `messages.<part>/*`.
 
     Tensors that are fixed for the whole step are sent once; later requests name them by their digest `fixed` ("" if there are
     none): values that are not trained together (`fixed.params/*`, `fixed.buffers/*`), and public samples to train on (`shared/x`,
@@ -82,7 +82,6 @@ class TrainRequest(StepRequest):
     group: NonNegativeInt
     round: NonNegativeInt
     accepted: NonNegativeInt | None
-    population: PositiveInt
     lr: PositiveFloat
     train: bool
     evaluate: tuple[str, ...]

@@ -16,8 +16,9 @@ from unalike._utils.spec import parse_one
 from unalike.core import tree
 from unalike.core.codec import Facts, Limits, Malformed, checksum
 from unalike.core.model import Model
+from unalike.core.nests import map_tensors
 from unalike.core.types import Batch, Broadcast, Tree
-from unalike.core.views import ServerState
+from unalike.core.views import Members, ServerState
 from unalike.data.client_data import ClientData
 from unalike.engine.loop import Loop
 from unalike.engine.threads import threads_for
@@ -181,7 +182,7 @@ class SiteWorker:
         if models:
             self._keep_model(request, group, models.get("personal") or models["clients"])
         if step.train:
-            update = group.executor.run(broadcast, [me], group.accepted, step.population).one(me)
+            update = map_tensors(lambda t: t[0], group.executor.run(broadcast, [me], group.accepted))
             group.client_states.save({me: broadcast.round})
         if update is not None and step.local:
             group.accepted = {me: broadcast.round}
@@ -248,7 +249,8 @@ class SiteWorker:
             source = self.population if shared is None else self.population.with_shared(shared)
             folder = group_folder(self.folder.path / run, step, number)
             client_states = ClientStates(initial_client_state(method, settings), folder)
-            group = ModelGroup(stage, settings, source, client_states, self.run_config.options.chain)
+            members = Members(1, float(source.sizes[self.number]))
+            group = ModelGroup(stage, settings, source, members, client_states, self.run_config.options.chain)
             group.executor = Loop(group.client_pool)
             group.client_states.keep_from(asked.round)
             group.client_states.adopt(_accepted_rounds(self.number, asked.accepted))

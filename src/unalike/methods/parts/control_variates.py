@@ -6,6 +6,7 @@ import warnings
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import NonNegativeFloat
+from torch import Tensor
 
 from unalike._utils.errors import UnalikeError
 from unalike.core import tree
@@ -23,8 +24,9 @@ class ControlVariates(Correction, ServerStep):
 
     After K steps from x to y the client's variate becomes, by `option` 2, c_i+ = c_i - c + (x - y) / (K lr), or, by option 1,
     c_i+ = the gradient of its local data at x. The server then moves by server_lr times the update, and
-    c <- c + 1/N sum_P (c_i+ - c_i), N counting all clients. All variates start at 0, so round 1 is FedAvg; the mean of the
-    clients' variates is c at any time. Sent: one more model down, one more up. Only parameters have variates, buffers have none.
+    c <- c + sum_P p_i (c_i+ - c_i), p_i the weights of all N clients in the objective: 1/N in the paper (`scaffold` brings
+    `uniform`), shares of samples with `weighted=True`. All variates start at 0, so round 1 is FedAvg; sum_i p_i c_i is c at any
+    time. Sent: one more model down, one more up. Only parameters have variates, buffers have none.
 
     Option 2 assumes plain SGD: with local momentum, or Adam, (x - y) / (K lr) is no mean gradient, which is warned of. With
     momentum the variates grow to the size of momentum steps, and momentum amplifies the correction once more, so that
@@ -61,8 +63,8 @@ class ControlVariates(Correction, ServerStep):
         new = client.state | tree.only(gradient, client.start)
         return new, tree.sub(tree.only(new, client.start), client.state)
 
-    def fold(self, update: Tree, message: Tree) -> Tree:
-        return message
+    def fold(self, update: Tree, message: Tree, importance: Tensor) -> Tree:
+        return tree.scale(message, importance)
 
     def absorb(self, server: ServerView, folded: Tree) -> Tree:
         return server.state | tree.map(lambda d, c: c + d / server.population, folded, server.state)

@@ -19,9 +19,10 @@ from unalike.methods.search_space import LogRange
 class DynamicRegularizer(Objective, ServerStep):
     """Local loss + alpha/2 ||v - w||^2 - <h_k, v> (FedDyn, Acar et al. 2021, algorithm 1).
 
-    Afterwards h_k <- h_k - alpha (v_k - w) on the client; on the server h <- h - alpha/N sum_P (v_k - w) and
-    w+ = mean_P v_k - h / alpha. All h start at 0. With the clients' gradients at v_k vanishing, w is a stationary point of the
-    mean of the clients' objectives, which FedAvg misses. The mean is uniform in the paper (`feddyn` brings `uniform`).
+    Afterwards h_k <- h_k - alpha (v_k - w) on the client; on the server h <- h - alpha sum_P p_k (v_k - w) and
+    w+ = mean_P v_k - h / alpha, p_k the weights of all N clients in the objective: 1/N in the paper (`feddyn` brings `uniform`),
+    shares of samples with `weighted=True`. All h start at 0. With the clients' gradients at v_k vanishing, w is a stationary
+    point of sum_k p_k F_k, which FedAvg misses.
     """
 
     alpha: Annotated[PositiveFloat, LogRange(1e-3, 1)] = 0.1
@@ -44,8 +45,8 @@ class DynamicRegularizer(Objective, ServerStep):
         moved = tree.map(lambda w, v, h: h - self.alpha * (v - w), client.start, client.params, client.state)
         return client.state | moved, {}
 
-    def fold(self, update: Tree, message: Tree) -> Tree:
-        return update
+    def fold(self, update: Tree, message: Tree, importance: Tensor) -> Tree:
+        return tree.scale(update, importance)
 
     def absorb(self, server: ServerView, folded: Tree) -> Tree:
         moved = tree.map(lambda d, h: h - self.alpha / server.population * d, folded, server.state)

@@ -61,7 +61,7 @@ class FeatureAlignment(Objective):
         features = class_features(client, client.params)
         return client.state, {MEANS: features.means, COUNTS: features.counts}
 
-    def fold(self, update: Tree, message: Tree) -> Tree:
+    def fold(self, update: Tree, message: Tree, importance: Tensor) -> Tree:
         return {MEANS: message[COUNTS][:, None] * message[MEANS], COUNTS: message[COUNTS]}
 
     def absorb(self, server: ServerView, folded: Tree) -> Tree:

@@ -12,7 +12,7 @@ from unalike.core import tree
 from unalike.core.types import Batch, Tree
 from unalike.core.views import ClientView, Cohort, PartLookup, ServerView
 from unalike.methods.part import Pull, part
-from unalike.methods.roles import Objective, ServerStep
+from unalike.methods.roles import BaseWeights, Objective, ServerStep
 from unalike.methods.search_space import LogRange
 
 
@@ -22,13 +22,15 @@ class LocalDrift(Objective, ServerStep):
 
     h_k is the client's drift, h_k <- h_k + (v_k - w) after every participation: it sums all that the client ever moved.
     c_k = (v_k - w) / (lr tau_k) is what it moved per step when it last took part, and c the mean of that over the last
-    cohort. The server takes the drift out again: w+ = mean_P v_k + (1/N) sum_k h_k over all N clients, which it knows
-    from the updates alone, as in the authors' code (the paper averages v_k + h_k over P; the same when all take part with
-    equal weights). All start at 0. In the authors' code c_k is SCAFFOLD's recursion and c a mean over all clients; here they
-    are the paper's, in units of a step so that unequal and changing steps and rates are comparable.
+    cohort. The server takes the drift out again: w+ = mean_P v_k + sum_k p_k h_k over all N clients, which it knows
+    from the updates alone, as in the authors' code (the paper averages v_k + h_k over P; the same when all take part). p_k are
+    the weights in the objective: shares of samples, or 1/N with `weighted=False`; all means have them. All start at 0. In the
+    authors' code c_k is SCAFFOLD's recursion and c a mean over all clients; here they are the paper's, in units of a step so that
+    unequal and changing steps and rates are comparable.
     """
 
     needs = "updates"
+    needs_steps: ClassVar[bool] = True
 
     alpha: Annotated[NonNegativeFloat, LogRange(1e-3, 1)] = 0.01
     rank: ClassVar[int] = ServerStep.DYNAMIC
@@ -65,7 +67,9 @@ class LocalDrift(Objective, ServerStep):
 
     def step(self, server: ServerView, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
         old = tree.unpack(server.state)
-        per_step = 1 / (server.settings.work.lr_at(server.round) * cohort.steps * len(cohort.ids))
+        [base] = server.method.role(BaseWeights)
+        importance = base.importance(cohort)
+        per_step = importance / importance.sum() / (server.settings.work.lr_at(server.round) * cohort.steps)
         pace = tree.weighted_sum(cohort.update, per_step)
-        drift = tree.map(lambda d, h: h + d.sum(0) / server.population, cohort.update, old["drift"])
+        drift = tree.add(tree.weighted_sum(cohort.update, importance / server.population), old["drift"])
         return tree.add(update, drift), tree.pack({"drift": old["drift"] | drift, "pace": old["pace"] | pace})

@@ -121,8 +121,8 @@ class Worker:
             stack = UpdateBuffer(ids)
             group.executor.feed(broadcast, ids, accepted, stack)
             return {"taken": as_plain(stack.taken)}
-        clients, weights, coefficients = message["shares"]
-        shares = SumWeights(tuple(clients), weights, coefficients)
+        clients, *factors = message["shares"]
+        shares = SumWeights(tuple(clients), *factors)
         total = StreamingSum(group.method, broadcast.params, shares, group.settings.buffers)
         group.executor.feed(broadcast, ids, accepted, total)
         sums = total.sums
