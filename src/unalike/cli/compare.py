@@ -73,13 +73,7 @@ def command(
     data_flags.check(samples, method, training)
     loaded = samples.load(training["protocol"])
     experiment = prepare_experiment(
-        method,
-        samples.request(loaded),
-        seeds,
-        source=samples.kept,
-        proxy=loaded.proxy,
-        **decision,
-        **training,
+        method, samples.request(loaded), seeds, source=samples.kept, proxy=loaded.proxy, **decision, **training
     )
     if dry_run:
         with progress_bar(experiment.calibration_rounds, "calibrating", lines=True) as progress:

@@ -31,8 +31,7 @@ WIDTH = 44
 
 
 def command(
-    context: typer.Context,
-    out: Annotated[Path | None, typer.Option(help="File to write, instead of printing.")] = None,
+    context: typer.Context, out: Annotated[Path | None, typer.Option(help="File to write, instead of printing.")] = None
 ) -> None:
     """Print the JSON schema of config files (`--config`).
 

@@ -30,9 +30,7 @@ MODULES = {"scikit-learn": "sklearn", "pillow": "PIL", "tomli-w": "tomli_w", "an
 
 @f.uses_flags(data_dir=f.data_dir)
 def command(
-    *,
-    data_dir: Path | None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the facts as JSON.")] = False,
+    *, data_dir: Path | None, as_json: Annotated[bool, typer.Option("--json", help="Print the facts as JSON.")] = False
 ) -> None:
     """Say what this machine has, and whether the installation works.
 

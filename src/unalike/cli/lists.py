@@ -31,9 +31,7 @@ app = CommandApp(help=HELP)
 
 
 @app.command()
-def methods(
-    name: Annotated[str | None, typer.Argument(help="A method or part to describe in full.")] = None,
-) -> None:
+def methods(name: Annotated[str | None, typer.Argument(help="A method or part to describe in full.")] = None) -> None:
     """Published methods and the parts they consist of.
 
     Methods and parts are combined with `+`.
@@ -93,10 +91,7 @@ TABLES = {
         "Normalization and augmentation of batches, combined with `+`.",
         {"Transforms": "unalike.data.transforms"},
     ),
-    "models": (
-        "Models by name. In Python, any torch.nn.Module can be used.",
-        {"Models": "unalike.models.registry"},
-    ),
+    "models": ("Models by name. In Python, any torch.nn.Module can be used.", {"Models": "unalike.models.registry"}),
     "metrics": ("Metrics to decide by (--metric).", {"Metrics": "unalike.metrics.named_metrics"}),
     "data": ("Data sets by name. Your own files are given by path.", {"Data": "unalike.data.sources.registry"}),
 }

@@ -64,10 +64,7 @@ def command(
     data_flags.check(samples, method, training)
     loaded = samples.load(training["protocol"])
     asked = TuneRequest(
-        methods=labelled_methods(method),
-        clients=samples.request(loaded),
-        rounds=training.pop("rounds"),
-        **tuning,
+        methods=labelled_methods(method), clients=samples.request(loaded), rounds=training.pop("rounds"), **tuning
     )
     with progress_bar(asked.most_rounds, "tuning", lines=True) as progress:
         tuned = run_tuning(

@@ -29,10 +29,9 @@ NotNegative = Annotated[float, Ge(0)]
 class Help:
     """The meaning of an option.
 
-    Attributes:
-        text: Sentences for the command line and config files. The first words, up to a comma, stand in docstrings, too.
-        none: The word that stands for None on the command line; empty if leaving the option out does.
-        agreed: Whether a site of a federation agrees to it, because it decides what the site computes or sends.
+    `text` are sentences for the command line and config files; the first words, up to a comma, stand in docstrings, too. `none`
+    is the word for None on the command line, empty if leaving the option out does. `agreed`: a site of a federation agrees to
+    it, because it decides what the site computes or sends.
     """
 
     text: str

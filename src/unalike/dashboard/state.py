@@ -11,7 +11,16 @@ from typing import Any
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.system.locks import is_locked
-from unalike.experiments.standings import FILE, PlannedCell, Standing, Standings, planned, standings
+from unalike.experiments.standings import (
+    FILE,
+    PlannedCell,
+    Standing,
+    Standings,
+    planned,
+    stamp_of,
+    standings,
+    stored_table,
+)
 from unalike.federation.coordinator.operator_commands import NoAnswer, command
 from unalike.metrics.columns import TEST, Column, Columns
 from unalike.metrics.named_metrics import KNOWN, MISSING, Metric
@@ -44,12 +53,10 @@ class Followed:
 
     @property
     def stamp(self) -> tuple[Any, ...]:
-        """A value that changes whenever something that is shown changes."""
         stamps = [stamp_of(file) for file in (self.federation, *(self.run / name for name in FOLLOWED))]
         return (*stamps, is_locked(self.run), json.dumps(self._live(), sort_keys=True))
 
     def state(self) -> State:
-        """Everything that the page shows, as JSON values."""
         config, terms = _toml(self.run / "config.toml"), _toml(self.federation)
         events, live = RunDirectory(self.run).last_events(LAST_BYTES), self._live()
         names = self._names(terms)
@@ -94,15 +101,6 @@ class Followed:
             return RunDirectory(self.run).names or []
 
 
-def stamp_of(file: Path) -> tuple[int, int]:
-    """A value that changes whenever the file does."""
-    try:
-        about = file.stat()
-        return about.st_mtime_ns, about.st_size
-    except OSError:
-        return 0, 0
-
-
 def _method(asked: str, config: dict[str, Any]) -> str:
     """The method as the user wrote it, and with every field."""
     spec = str(config.get("method", ""))
@@ -117,13 +115,9 @@ def _toml(path: Path) -> dict[str, Any]:
 
 
 def table_rows(path: Path) -> list[dict[str, Any]]:
-    """The rows of a table; none if the file does not exist yet. Files are replaced atomically, so none is half written."""
-    import pandas as pd
-
-    try:
-        rows = pd.read_parquet(path).to_dict("records")
-    except (OSError, ValueError):
-        return []
+    """The rows of a table; none if the file does not exist yet."""
+    table = stored_table(path)
+    rows = [] if table is None else table.to_dict("records")
     return [{str(k): v for k, v in row.items()} for row in rows]
 
 
@@ -282,14 +276,12 @@ class FollowedComparison:
 
     @property
     def stamp(self) -> tuple[Any, ...]:
-        """A value that changes whenever something that is shown changes."""
         _, cells = planned(self.path)
         folders = [self.path / cell.folder for cell in cells]
         files = [folder / name for folder in folders for name in ("events.jsonl", "rounds.parquet")]
         return (*map(stamp_of, [self.path / FILE, *files]), *map(is_locked, folders))
 
     def state(self) -> State:
-        """Everything that the page shows, as JSON values."""
         (baseline, cells), table = planned(self.path), standings(self.path)
         done, rounds = (sum(getattr(row, name) for row in table.methods) for name in ("rounds_done", "rounds"))
         configs = [RunDirectory(self.path / cell.folder).config for cell in cells]

@@ -208,9 +208,8 @@ def fit(frame: pd.DataFrame, train: int, where: str) -> Encoding:
 
     Warns of number columns that only count the rows.
 
-    Raises:
-        UnalikeError: A column holds dates or another type, infinite numbers or texts among numbers, is empty in training, has
-            no name, or has more than 256 categories or another one in every row. The message names the column.
+    Raises `UnalikeError`, which names the column, for dates or another type, infinite numbers or texts among numbers, a column
+    that is empty in training, has no name, or has more than 256 categories or another one in every row.
     """
     from pandas.api.types import is_numeric_dtype
 

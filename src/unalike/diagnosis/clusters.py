@@ -79,12 +79,7 @@ def label_clusters(samples: ClientCounts, seed: int) -> Clusters | None:
 
 
 def clusters_of(
-    distances: np.ndarray,
-    names: list[str],
-    basis: str,
-    redrawn: Redraw,
-    groupless: Redraw,
-    seed: int,
+    distances: np.ndarray, names: list[str], basis: str, redrawn: Redraw, groupless: Redraw, seed: int
 ) -> Clusters | None:
     """Cut the clients into clusters, and test whether these are more than a way to cut clients apart.
 

@@ -130,14 +130,10 @@ def facts_of_run(folder: Path, history: History) -> ComparisonFacts:
         progress = f"{history.last['round']} of {config['rounds']} rounds"
         return _mark_unfinished(_facts_of_directory(directory, history), progress, directory.diverged)
     saved = read_facts(folder) if (folder / FILE).exists() else None
-    if saved is None or _continued_since(tomllib.loads(saved.config), config):
+    kept = {} if saved is None else tomllib.loads(saved.config)
+    if saved is None or any(kept.get(name) != config.get(name) for name in MAY_DIFFER):  # it was continued otherwise
         return _facts_of_directory(directory, history)
     return saved
-
-
-def _continued_since(saved: dict[str, Any], config: dict[str, Any]) -> bool:
-    """Whether a run was continued with other settings after its facts were saved."""
-    return any(saved.get(name) != config.get(name) for name in MAY_DIFFER)
 
 
 def _mark_unfinished(facts: ComparisonFacts, progress: str, diverged: str) -> ComparisonFacts:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -39,17 +38,11 @@ class PlannedCell:
 class Standing:
     """One method of a comparison that may still run.
 
-    Attributes:
-        method: label of the method.
-        seeds_done: seeds whose run has ended.
-        seeds: seeds that are planned.
-        rounds_done: rounds over all seeds, as far as they are on disk.
-        rounds: rounds over all planned seeds.
-        column: the column of the score, such as `accuracy` or `personal_accuracy`; None before the first result.
-        score: mean score of the finished seeds, of the model that clients would use; NaN before the first one.
-        difference: mean difference to the baseline over the seeds that both have finished; NaN if there is none.
-        diverged: number of seeds that diverged.
-        seconds_left: time until the planned seeds are done, at the pace so far; NaN before the first finished run.
+    `seeds` are planned, and the runs of `seeds_done` have ended, of which `diverged` diverged. `rounds` are over all planned
+    seeds, `rounds_done` those on disk. `column` is that of the score, such as `personal_accuracy`, None before the first
+    result; `score` is the mean of the finished seeds, of the model that clients would use, and `difference` its mean difference
+    to the baseline over the seeds that both have finished, NaN without any. `seconds_left` is at the pace so far, NaN before
+    the first finished run.
     """
 
     method: str
@@ -170,13 +163,13 @@ def planned(folder: Path) -> tuple[str, list[PlannedCell]]:
 
 
 def _progress(folder: Path) -> CellProgress:
-    return _read_progress(folder, *(_stamp(folder / name) for name in ("events.jsonl", "rounds.parquet")))
+    return _read_progress(folder, *(stamp_of(folder / name) for name in ("events.jsonl", "rounds.parquet")))
 
 
-def _stamp(file: Path) -> tuple[int, int]:
+def stamp_of(file: Path) -> tuple[int, int]:
     """Time of the last change and size of a file; zeros for none."""
     try:
-        about = os.stat(file)
+        about = file.stat()
         return about.st_mtime_ns, about.st_size
     except OSError:
         return 0, 0
@@ -190,7 +183,7 @@ def _read_progress(folder: Path, *stamps: tuple[int, int]) -> CellProgress:
     if not events:
         return CellProgress(WAITING, 0, math.nan)
     state = FINISHED if directory.finished else DIVERGED if directory.diverged else RUNNING
-    rounds = _rounds(folder)
+    rounds = stored_table(folder / "rounds.parquet")
     done = 0 if rounds is None else int(rounds["round"].max())
     kinds = [event["event"] for event in events]
     in_one_go = state == FINISHED and kinds.count("begun") == 1
@@ -199,12 +192,12 @@ def _read_progress(folder: Path, *stamps: tuple[int, int]) -> CellProgress:
     return CellProgress(state, done, seconds, column, score)
 
 
-def _rounds(folder: Path) -> pd.DataFrame | None:
-    """The history of a run; None before it is written. Files are replaced atomically."""
+def stored_table(file: Path) -> pd.DataFrame | None:
+    """A table of a run; None before it is written. Files are replaced atomically, so none is half written."""
     import pandas as pd
 
     try:
-        return pd.read_parquet(folder / "rounds.parquet")
+        return pd.read_parquet(file)
     except (OSError, ValueError):
         return None
 

@@ -27,13 +27,8 @@ Q = TypeVar("Q", bound=type)
 class QueryInputs:
     """Inputs of a client query.
 
-    Attributes:
-        model: The model as a function.
-        task: The task of the labels.
-        params: Parameters to use, those of a state of the plan or the initial ones.
-        buffers: Buffers to use.
-        batches: The client's training samples once, in batches; may be empty.
-        secret: Bytes that only the client knows, from which a query draws noise.
+    `params` and `buffers` are those of a state of the plan or the initial ones. `batches` hold the client's training samples
+    once; they may be empty. From `secret`, bytes that only the client knows, a query draws noise.
     """
 
     model: Model

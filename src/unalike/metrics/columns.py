@@ -46,11 +46,8 @@ _NAME = re.compile(rf"(?:({'|'.join((*PROTOCOLS, USED))})_)?(val_)?(.+)")
 class Column:
     """One column of scores.
 
-    Args:
-        protocol: the models that are scored: one of `PROTOCOLS`, or `USED`.
-        split: the samples: `TEST`, or `VALIDATION` samples of the clients.
-        metric: what is computed, with its direction, unit and format.
-        plain: whether the protocol is the first of the run, whose columns carry no protocol in their names.
+    `protocol` is one of `PROTOCOLS`, or `USED`, `split` is `TEST`, or `VALIDATION` samples of the clients. `plain`: the
+    protocol is the first of the run, whose columns carry no protocol in their names.
     """
 
     protocol: str
@@ -229,10 +226,8 @@ NO_COLUMNS = Columns()
 def derived(names: Iterable[object], plain: str = "clients") -> Columns:
     """The columns of tables that an older version wrote, or a program made, from their names alone.
 
-    Args:
-        names: the names of all columns; those that hold no score are left out, and the `personal_accuracy` that tables of clients
-            have beside `accuracy` where the plain columns are those of the personal models.
-        plain: the protocol of the columns without a protocol in their names.
+    Columns that hold no score are left out, and the `personal_accuracy` that tables of clients have beside `accuracy` where the
+    plain columns are those of the personal models. `plain` is the protocol of the columns without a protocol in their names.
     """
     scored = (match for name in map(str, names) if (match := _NAME.fullmatch(name)) and _is_score(name))
     matched = [match for match in scored if match[1] != plain]

@@ -21,11 +21,10 @@ UNKNOWN, PARTITIONS, SPLITS, TRAINING = "unknown", "partitions", "splits", "trai
 class Sampling:
     """The draws of the seeds of a comparison besides initial weights, cohorts and batches.
 
-    Attributes:
-        redrawn: `partitions` (each seed divides the data among other clients), `splits` (each seed tests other samples of the same
-            clients), `training` (all seeds have the same training and test samples), or `unknown`.
-        overlap: test samples divided by training samples where splits are redrawn, else 0 (see `moderated_t`).
-        folds: the number of folds of cross-validation; None where test samples are drawn at random.
+    `redrawn` is `partitions` (each seed divides the data among other clients), `splits` (each seed tests other samples of the
+    same clients), `training` (all seeds have the same training and test samples), or `unknown`. `overlap` is test samples
+    divided by training samples where splits are redrawn, else 0 (see `moderated_t`); `folds` the number of folds of
+    cross-validation, None where test samples are drawn at random.
     """
 
     redrawn: str = UNKNOWN

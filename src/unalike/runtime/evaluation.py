@@ -236,11 +236,7 @@ class Evaluator:
         return ProtocolMetrics(together, per_client(task, _of(clients_shown, scores), len(clients_shown), custom))
 
     def _clients(
-        self,
-        stage: StageState,
-        done: RoundResult | None,
-        table: list[Metrics],
-        clients_shown: Sequence[int],
+        self, stage: StageState, done: RoundResult | None, table: list[Metrics], clients_shown: Sequence[int]
     ) -> list[Row]:
         rows = []
         places = np.asarray(clients_shown, np.int64)

@@ -35,11 +35,7 @@ FAILURES = (RuntimeError, ValueError, TypeError, AttributeError, KeyError, Asser
 
 
 def export_model(
-    folder: str | Path,
-    predict: Predict,
-    config: Mapping[str, Any],
-    encoding: Encoding | None,
-    client: int | str | None,
+    folder: str | Path, predict: Predict, config: Mapping[str, Any], encoding: Encoding | None, client: int | str | None
 ) -> Path:
     """Write a model, the encoding of its samples and an example of its use into a folder.
 

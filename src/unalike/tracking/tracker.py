@@ -13,7 +13,7 @@ from unalike._utils.registry import Registry
 
 Row = dict[str, float]
 
-registry = Registry("tracker", home="unalike.tracking.tracking")
+registry = Registry("tracker", home="unalike.tracking.services")
 
 
 @dataclass(frozen=True)

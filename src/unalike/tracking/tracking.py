@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from unalike._utils.tensor_files import write_bytes
-from unalike.tracking import mlflow, tensorboard, wandb  # noqa: F401 - they register themselves
 from unalike.tracking.tracker import Row, Track, TrackedRun, Tracker, trackers
 
 FILE = "tracking.json"

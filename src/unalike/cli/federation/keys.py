@@ -45,10 +45,7 @@ def renew(
     print(f"then `unalike federation up {folder}`")
 
 
-def revoke(
-    folder: Folder,
-    sites: Annotated[list[str], typer.Argument(help="Sites to exclude.")],
-) -> None:
+def revoke(folder: Folder, sites: Annotated[list[str], typer.Argument(help="Sites to exclude.")]) -> None:
     """Revoke sites: their keys are no longer accepted.
 
     From the next `unalike federation up` on, they take no part in rounds.

@@ -25,15 +25,8 @@ def apply_plan(plan: PartitionPlan, data: Dataset) -> Population:
 
     >>> population = apply_plan(PartitionPlan.load("plan.json"), load("digits"))   # doctest: +SKIP
 
-    Args:
-        plan: The partition.
-        data: The data set for which the plan was made.
-
-    Returns:
-        The population. Its samples are those of `data`, or changed copies where the spec names feature changes.
-
-    Raises:
-        UnalikeError: `data` is another data set than the plan's.
+    The samples are those of `data`, or changed copies where the spec names feature changes. Raises `UnalikeError` if `data` is
+    another data set than the plan's.
     """
     if data.fingerprint != plan.fingerprint:
         raise UnalikeError(

@@ -37,14 +37,11 @@ from unalike.engine.compiled.convolution_table import convolution_table, padded
 class Layout:
     """The two layouts of a chain's parameters, in rows and in the workspace.
 
-    Args:
-        names: each layer's weight and bias.
-        places: each parameter's first float in a row, and its shape.
-        filters: the weights of convolutions.
-        layers: a line per linear layer for the loops; columns in `layer_loops` (`WIDE`, `OUT`, ...).
-        convolutions: a line per convolution; columns in `convolution_loops`.
-        runs: what is contiguous in both layouts: its first float in the workspace, in a row, and its length.
-        floats: sizes of parts of the workspace (`kernels.HELD` to `SAMPLE`).
+    `names` are each layer's weight and bias, `places` each parameter's first float in a row and its shape, `filters` the
+    weights of convolutions. `layers` has a line per linear layer for the loops, with columns as in `layer_loops` (`WIDE`,
+    `OUT`, ...), `convolutions` one per convolution, as in `convolution_loops`. `runs` are what is contiguous in both layouts:
+    its first float in the workspace, in a row, and its length. `floats` are sizes of parts of the workspace (`kernels.HELD` to
+    `SAMPLE`).
     """
 
     names: tuple[tuple[str, str | None], ...]

@@ -188,9 +188,10 @@ def run_rounds(
                 f"stopped after round {operator.round}; `{again or f'unalike federation up {folder.path}'}` continues from there"
             )
             return None
-    if isinstance(run.run_config.plan, DiagnosisPlan):
+    is_diagnosis = isinstance(run.run_config.plan, DiagnosisPlan)
+    if is_diagnosis:
         write_diagnosis(folder, run, log)
-    if not _without_rounds(run):
+    if run.run_config.options.rounds or not is_diagnosis:  # without rounds it has no scores to report
         write_report(folder, run, again or f"unalike federation up {folder.path.name}")
     log(f"done: history and model in {folder.run}, report {last_page(folder, federation)}")
     return run
@@ -206,11 +207,6 @@ def is_over(folder: FederationFolder, federation: Federation) -> bool:
 def last_page(folder: FederationFolder, federation: Federation) -> Path:
     """The page that is written last: the report, or without rounds that of a diagnosis."""
     return folder.path / ("report.html" if federation.rounds else "diagnosis.html")
-
-
-def _without_rounds(run: Run) -> bool:
-    """Whether the run is a diagnosis without rounds, which has no scores to report."""
-    return isinstance(run.run_config.plan, DiagnosisPlan) and not run.run_config.options.rounds
 
 
 def write_report(folder: FederationFolder, run: Run, command: str) -> None:

@@ -97,14 +97,9 @@ class Bubbles(Mark):
 class HeatMap:
     """Numbers [rows, columns] as colors; NaN has none.
 
-    Attributes:
-        values: the numbers.
-        bar: the label of the color bar.
-        limits: the numbers at the ends of the color bar; those that the values need unless given.
-        texts: what each number is, for the pointer, [rows, columns].
-        form: format of a number under the pointer.
-        diverging: colors go from blue over none to orange instead of from none to blue.
-        root: colors go by the square root, so that small counts can be told from 0.
+    `bar` is the label of the color bar, `limits` are the numbers at its ends, those that the values need unless given. `texts`
+    [rows, columns] are what each number is, and `form` is its format, under the pointer. `diverging`: colors go from blue over
+    none to orange instead of from none to blue. `root`: they go by the square root, so that small counts can be told from 0.
     """
 
     values: np.ndarray
@@ -148,16 +143,9 @@ AnyMark = Mark | HeatMap | Rule | Note
 class Axis:
     """An axis.
 
-    Attributes:
-        title: what it shows, with the unit.
-        ticks: place -> its name; numbers unless given.
-        limits: its ends.
-        log: whether it is logarithmic.
-        from_zero: whether it begins at 0.
-        reverse: whether numbers increase to the left, or downwards.
-        visible: whether line, ticks and title are drawn.
-        word: what the pointer says before a number (`round `).
-        form: format of a number under the pointer.
+    `title` is what it shows, with the unit; `ticks`: place -> its name, numbers unless given; `limits` are its ends. `log` is a
+    logarithmic axis, `from_zero` begins at 0, and with `reverse` numbers increase to the left, or downwards. Line, ticks and
+    title are drawn if `visible`. `word` is what the pointer says before a number (`round `), `form` the format of the number.
     """
 
     title: str = ""

@@ -287,10 +287,7 @@ def _color_bar(mark: HeatMap) -> dict[str, Any]:
 
 def _named(mark: Mark, plot: Plot, interval_along: str = "") -> dict[str, Any]:
     """Name, group and texts of a trace, and what the pointer shows of it."""
-    said = [
-        *(["%{fullData.name}"] if mark.label else []),
-        *(["%{text}"] if len(mark.texts) else []),
-    ]
+    said = [*(["%{fullData.name}"] if mark.label else []), *(["%{text}"] if len(mark.texts) else [])]
     group = mark.look.key or mark.label
     found: dict[str, Any] = {"name": text(mark.label) or None, "legendgroup": text(group) or None}
     if not said:

@@ -62,18 +62,13 @@ PATTERN = {"clients": "layers", "entries": "entries"}
 class Recording:
     """A request to record a run.
 
-    Attributes:
-        server: the notes of parts, the clients' weights, and the norms of the model and of its change by layer.
-        updates: the norm of each client's update by layer, and the cosine of every two of them.
-        products: the inner product of every two clients' updates, by layer.
-        time: the seconds of aggregation and server step in this process.
-        moments: skewness, coefficient of variation and squared deviation of parameters over clients, by layer.
-        matched_moments: the same after the hidden neurons of every client were renumbered to match the received model.
-        entries: pattern of the names of the tensors of which single entries are recorded; None records none.
-        first: the number of entries of each of these tensors.
-        layers: pattern of the names of clients' parameters to keep; None keeps none.
-        every: keep them every so many rounds.
-        hook: a function of one's own.
+    `server`: the notes of parts, the clients' weights, and the norms of the model and of its change by layer. `updates`: the
+    norm of each client's update by layer, and the cosine of every two of them; `products`: the inner product of every two, by
+    layer. `time`: the seconds of aggregation and server step in this process. `moments`: skewness, coefficient of variation and
+    squared deviation of parameters over clients, by layer; `matched_moments`: the same after the hidden neurons of every client
+    were renumbered to match the received model. `entries` and `layers` are patterns of the names of tensors: of the one the
+    `first` entries are recorded, of the other the clients' parameters are kept `every` so many rounds; None records none.
+    `hook` is a function of one's own.
     """
 
     server: bool = False
