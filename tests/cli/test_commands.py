@@ -301,6 +301,7 @@ def scores(text):
     return {
         name: float(cell.removesuffix("\u00a0%")) / (100 if "%" in cell else 1)
         for name, cell in zip(names, cells, strict=True)
+        if cell != "–"
     }
 
 
@@ -393,7 +394,7 @@ def test_evaluate_matches_labels_by_name(cli, tmp_path, monkeypatch):
         code, _, err = cli("evaluate", run, "--data", patients("typo.csv", kinds=kinds))
         assert code == 2 and said in err and "'ill', 'well'" in err
     code, _, err = cli("evaluate", run, "--data", patients("cost.csv", kinds=(1.5, 0.5)))
-    assert code == 2 and "the labels are numbers" in err and "has classes" in err
+    assert code == 2 and "holds fractions; expected whole numbers for classes" in err
     many = write(tmp_path, x=np.ones((8, 4), np.float32), y=np.arange(8) % 4)
     code, _, err = cli("evaluate", run, "--data", many)
     assert code == 2 and "found the classes '0', '1', '2', '3'" in err

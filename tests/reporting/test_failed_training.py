@@ -9,7 +9,7 @@ import unalike as ua
 from unalike.metrics.columns import Columns
 from unalike.metrics.named_metrics import KNOWN
 from unalike.metrics.verdicts import BASELINE, CANDIDATE, Rules
-from unalike.reporting.failed_training import cautions, nothing_learned
+from unalike.reporting.failed_training import cautions, nothing_learned, some_learned_nothing
 from unalike.reporting.findings import findings
 
 
@@ -95,3 +95,42 @@ def test_a_comparison_in_which_nothing_was_learned_says_so_first_and_chooses_not
     )
     assert str(table.decision) == found.answer and not table.decision.choice and not found.standing
     assert findings(compared(0.1).content()).answer.startswith(("Use", "Keep", "For now", "Undecided"))
+
+
+def test_methods_that_learned_nothing_are_named_where_others_did():
+    table = scored(balanced_accuracy=[0.1, 0.3])
+    [text] = some_learned_nothing(table, KNOWN["accuracy"], 10)
+    assert "No better than always predicting the most frequent class: fedavg;" in text and "one over nothing" in text
+    assert nothing_learned(table, KNOWN["accuracy"], 10) == ""
+    both = scored(balanced_accuracy=[0.1, 0.1])
+    assert some_learned_nothing(both, KNOWN["accuracy"], 10) == []
+    equal = both.assign(role=[BASELINE, "equal to fedavg in every round"])
+    assert nothing_learned(equal, KNOWN["accuracy"], 10) != ""
+
+
+@pytest.mark.parametrize(
+    ("personal", "why"), [((), "Its training does not suit it"), (("ditto",), "own models of ditto")]
+)
+def test_an_upper_reference_below_a_candidate_is_named(personal, why):
+    table = scored(accuracy=[0.8, 0.9])
+    table = pd.concat(
+        [table, pd.DataFrame({"method": ["centralised"], "role": ["upper reference"], "accuracy": [0.85]})]
+    )
+    columns = Columns.of(("clients",), [KNOWN["accuracy"], KNOWN["loss"]])
+    rules = Rules("fedavg", {"centralised": "upper reference"}, None)
+    [text] = cautions(rounds(fedavg=1.0), table, columns, rules, "clients", personal)
+    assert (
+        "Centralised is no upper reference here: 85.0" in text and "less good than ditto (90.0" in text and why in text
+    )
+
+
+def test_a_run_says_that_it_learned_nothing_or_exploded(tmp_path):
+    """On the notes of the run, of the run that is opened again, and not again among those of a comparison."""
+    options = {"data": "digits", "clients": 3, "model": "linear", "rounds": 2}
+    for work, why in ((ua.Work(lr=1e-9), "nothing was learned: the model is no better"), (ua.Work(lr=1e4), "exploded")):
+        run = ua.run("fedavg", work=work, out=tmp_path / why[:4], **options)
+        assert any(why in note for note in run.notes) and set(run.cautions) <= set(run.notes)
+        assert set(run.cautions) <= set(ua.open_run(run.out).notes)
+    assert not ua.run("fedavg", work=ua.Work(lr=0.1), **options).cautions
+    table = ua.compare(["fedavg"], seeds=1, work=ua.Work(lr=1e-9), **options)
+    assert not any("nothing was learned" in note for note in table.facts.notes)

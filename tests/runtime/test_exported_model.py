@@ -15,6 +15,7 @@ from torch import nn
 
 import unalike as ua
 from unalike.data.sources.table_files import MISSING_TEXTS
+from unalike.models.registry import registry
 
 WORK = ua.Work(lr=0.1, batch_size=16)
 ALONE = """
@@ -142,6 +143,32 @@ def test_the_model_of_a_client_is_exported(clients, tmp_path, method):
         with pytest.raises(ua.UnalikeError, match="a client that never trained"):
             run.export(tmp_path / "shared")
         assert not (tmp_path / "shared").exists()
+
+
+ROWS, GRAY, COLOR, TOKENS = (6,), (1, 28, 28), (3, 32, 32), (8,)
+SHAPES = {
+    **dict.fromkeys(["linear", "logistic", "mlp", "two_nn"], ROWS),
+    **dict.fromkeys(["conditional_linear", "conditional_ensemble", "conditional_mlp"], ROWS),
+    **dict.fromkeys(["cnn", "lenet", "emnist_cnn", "mcmahan_cnn", "conditional_cnn", "vit"], GRAY),
+    **dict.fromkeys(["resnet20", "resnet18", "resnet34", "wrn56_4", "densenet121", "mobilenet_v2", "vgg11"], COLOR),
+    **dict.fromkeys(["textcnn", "char_lstm"], TOKENS),
+}
+"""Model of the catalogue -> the shape of a sample."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", registry)
+def test_every_model_of_the_catalogue_predicts_from_its_exported_folder(model, tmp_path):
+    rng = np.random.default_rng(0)
+    shape, y = SHAPES[model], np.arange(24) % 3
+    x = rng.integers(0, 20, (24, *shape)) if shape == TOKENS else rng.random((24, *shape)).astype(np.float32)
+    clients = [ua.ClientData(train=(x[i : i + 12], y[i : i + 12]), test=(x[18:], y[18:])) for i in (0, 6)]
+    method, client = ("conditional", 0) if model.startswith("conditional") else ("fedavg", None)
+    if model == "conditional_cnn":
+        method = "fedavg + conditional(statistic='pca', components=1)"
+    run = ua.run(method, clients, model=model, rounds=1, work=ua.Work(lr=0.01, batch_size=6))
+    (tmp_path / "samples.json").write_text(json.dumps(x[12:15].tolist()))
+    same(predicted(run.export(tmp_path / "model", client=client), tmp_path / "samples.json"), run, x[12:15], client)
 
 
 class Branching(nn.Module):

@@ -95,8 +95,12 @@ class _CellResults:
         self.add(cell, run)
 
     def add(self, cell: Cell, run: Run) -> None:
-        # those on the data are among the facts, once for all methods
-        self.notes += [f"{cell.label}: {note}" for note in run.notes if note not in cell.run_config.data_notes]
+        # those on the data are among the facts, once for all methods, and the report names training that failed
+        self.notes += [
+            f"{cell.label}: {note}"
+            for note in run.notes
+            if note not in cell.run_config.data_notes and note not in run.cautions
+        ]
         self.ends.append(cell.end(run))
         self.rounds.append(labelled(run.history.rounds, cell.label, cell.seed))
         population = cell.run_config.population

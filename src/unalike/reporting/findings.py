@@ -44,9 +44,12 @@ def findings(content: ReportContent) -> Findings:
         details = [(row["method"], _sentence(row, content)) for row in others]
     else:  # the baseline has no row
         details = [(row["method"], _sentence_without_baseline(row, content)) for row in others]
-    failed = failed_training.cautions(content.rounds, judged, content.columns, content.rules, content.decisive)
-    cautions = [*failed, *_otherwise_by_mean(content), *_rising(content), *_untuned(content)]
-    limits = [*_limits(content, others), *_uneven(content, rows(judged))]
+    failed = failed_training.cautions(
+        content.rounds, judged, content.columns, content.rules, content.decisive, content.personal
+    )
+    idle = failed_training.some_learned_nothing(judged, content.metric, content.classes)
+    cautions = [*idle, *failed, *_otherwise_by_mean(content), *_rising(content), *_untuned(content)]
+    limits = [*_chance_level(content), *_limits(content, others), *_uneven(content, rows(judged))]
     standing, shared = _standing(others, content), _shared(content)
     return Findings(content.about, str(content.decision), _models(content), cautions, standing, shared, details, limits)
 
@@ -177,6 +180,17 @@ def _untuned(content: ReportContent) -> list[str]:
     if not specs:
         return []
     return [f"Not tuned: {wording.listing(specs)} ran with default settings; others may suit this data better."]
+
+
+def _chance_level(content: ReportContent) -> list[str]:
+    """The score of a constant prediction, for accuracy and the area under the ROC curve."""
+    if content.metric.name == "roc_auc":
+        return ["The same risk for everybody has a ROC AUC of 50 %."]
+    if content.metric.name != "accuracy" or content.label_counts is None:
+        return []
+    counts = content.label_counts.sum()
+    share = content.metric.text(counts.max() / counts.sum())
+    return [f"Always predicting the most frequent class, {counts.idxmax()}, has an accuracy of about {share}."]
 
 
 def _limits(content: ReportContent, others: list[Row]) -> list[str]:

@@ -28,6 +28,7 @@ from unalike.data.population_arrays import LABELS
 from unalike.data.ragged import NumberedNames, Ragged
 from unalike.data.table_encoding import Encoding
 from unalike.methods.plan import Answers, QueryStep, StageResults, complete_spec, next_step, plan, steps_of
+from unalike.metrics import failures
 from unalike.metrics.scoring import SharedModel
 from unalike.runtime.backend import StageBackend
 from unalike.runtime.best_round import BestRound
@@ -74,7 +75,10 @@ class Run:
         self.method = complete_spec(run_config.plan)
         self.history = history
         self.config = run_config.record if opened is None else opened
-        self.notes = tuple(notes)
+        classes = run_config.population.classes
+        self.cautions = failures.of_run(history.rows, history.columns, None if classes is None else len(classes))
+        """Sentences about failed training, which are among the notes."""
+        self.notes = (*notes, *self.cautions)
         self.out = out
         self.ended = ended
         self.run_config = run_config

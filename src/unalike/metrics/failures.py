@@ -1,0 +1,70 @@
+"""Signs that training failed: scores of a constant prediction, and losses that exploded."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from unalike.metrics.columns import TEST, Columns
+from unalike.metrics.named_metrics import KNOWN, Metric
+
+EXPLODED = 100
+"""A loss that is so many times that of the untrained model has exploded."""
+
+
+class ConstantPrediction(NamedTuple):
+    """The `prediction` in words, and its `score` by the metric `measure`, which shows it whatever the labels ("" for none).
+
+    A constant prediction has a balanced accuracy of 1 / classes, an area under the ROC curve of one half, and an R2 of 0 at best.
+    """
+
+    prediction: str
+    measure: str
+    score: float
+
+    @classmethod
+    def of(cls, metric: Metric, classes: int | None) -> ConstantPrediction:
+        """The constant prediction for a task with so many classes (None: regression) that is decided by `metric`."""
+        if classes is None:
+            return cls("the mean", "r2", 0.0)
+        if metric.name == "roc_auc":
+            return cls("the same risk", metric.name, 0.5)
+        shows = metric.name in ("accuracy", "macro_f1", "balanced_accuracy")
+        return cls("the most frequent class", "balanced_accuracy" if shows else "", 1 / classes)
+
+    def is_as_good(self, score: float) -> bool:
+        """Whether a score is no better, but for chance; a score that is missing is not."""
+        return score <= self.score + min(0.01, abs(self.score) / 10 or 0.01)
+
+    def beside(self, score: float) -> str:
+        """A score beside its own, in words."""
+        known = KNOWN[self.measure]
+        return f"{known.word} is {known.text(score)}, that of a constant prediction {known.text(self.score)}"
+
+
+def has_exploded(first: float, last: float) -> bool:
+    """Whether a loss has exploded, `first` before training and `last` after it."""
+    return not last <= EXPLODED * first
+
+
+def of_run(rows: Sequence[Mapping[str, Any]], columns: Columns, classes: int | None) -> list[str]:
+    """Sentences about the failed training of a run, from the rows of its history; none before a trained round was evaluated."""
+    scored = [row for row in rows if columns.shown(row) is not None]
+    if len(scored) < 2:
+        return []
+    constant, tested = ConstantPrediction.of(columns.metric, classes), [c for c in columns.all if c.split == TEST]
+    own = [c.value(scored[-1]) for c in tested if c.metric.name == constant.measure]
+    best, found = max((score for score in own if not math.isnan(score)), default=math.nan), []
+    if constant.is_as_good(best):
+        found.append(
+            f"nothing was learned: the model is no better than always predicting {constant.prediction} (its "
+            f"{constant.beside(best)}); train longer, or change the learning rate"
+        )
+    for column in (c for c in tested if c.metric.name == "loss" and not math.isnan(c.value(scored[0]))):
+        first, last = column.value(scored[0]), column.value(scored[-1])
+        if has_exploded(first, last):
+            found.append(
+                f"training exploded: the {column.label} is {last:.3g}, {first:.3g} before training; lower the learning rate"
+            )
+    return found
