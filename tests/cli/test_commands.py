@@ -400,8 +400,14 @@ def test_evaluate_matches_labels_by_name(cli, tmp_path, monkeypatch):
     assert code == 2 and "found the classes '0', '1', '2', '3'" in err
 
 
-@pytest.mark.parametrize("kinds, whole, column", [((10.5, 9), (10, 9), "RMSE"), ((True, False), (1, 0), "accuracy")])
-def test_evaluate_integer_labels_match_numeric_labels(cli, tmp_path, monkeypatch, kinds, whole, column):
+@pytest.mark.parametrize(
+    "kinds, whole, column, why",
+    [
+        ((10.5, 9), (10, 9), "RMSE", "the target 'outcome' holds texts; expected numbers for regression"),
+        ((True, False), (1, 0), "accuracy", "found the classes 'ill', 'well'; expected those of the run"),
+    ],
+)
+def test_evaluate_integer_labels_match_numeric_labels(cli, tmp_path, monkeypatch, kinds, whole, column, why):
     monkeypatch.chdir(tmp_path)
     run = trained(cli, tmp_path / "run", patients("p.csv", kinds=kinds), "--lr", 0.05)
     found = []
@@ -411,7 +417,7 @@ def test_evaluate_integer_labels_match_numeric_labels(cli, tmp_path, monkeypatch
         found.append(scores(text)[column])
     assert found[0] == pytest.approx(found[1], abs=0.5)  # numbered 1 and 0, both would be 9 too low
     code, _, err = cli("evaluate", run, "--data", patients("same.csv"))
-    assert code == 2 and "the labels are classes" in err
+    assert code == 2 and why in err
 
 
 def test_evaluate_texts_use_the_vocabulary_of_the_run(cli, tmp_path, monkeypatch):

@@ -124,7 +124,7 @@ def _other_samples(
 
     found = fitting(data, data_dir, folder, config, table)
     y = labels(found, folder, config)
-    owner, rows = np.zeros(len(y), np.int64), [data]
+    owner, rows = np.zeros(len(y), np.int64), [found.name if "(" in data else Path(data).name]
     if table.get("group"):
         columns = [found.groups[column].astype(str) for column in table["group"]]
         names, owner = np.unique([", ".join(cells) for cells in zip(*columns, strict=True)], return_inverse=True)
