@@ -4,54 +4,43 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Iterable
+from importlib import import_module
 
 from unalike._utils.errors import unknown
-from unalike_studies.papers import (
-    fedlws_central,
-    fedlws_effects,
-    fedlws_factors,
-    fedlws_figures,
-    fedlws_tables,
-    fedmix,
-    fedmix_quadratics,
-    fedpake,
-    fedpake_figures,
-    fedpake_high,
-    flamby_heart,
-    local_statistics,
-    local_statistics_characters,
-    local_statistics_federated,
-    local_statistics_sizes,
-    natural,
-    niid_bench,
-    pfllib,
-    skew_estimators,
-    skew_protocols,
-)
 from unalike_studies.study import Study
 
 PAPERS = (
     *(
-        fedlws_central,
-        fedlws_effects,
-        fedlws_factors,
-        fedlws_tables,
-        fedlws_figures,
-        fedmix,
-        fedmix_quadratics,
-        flamby_heart,
+        "fedlws_central",
+        "fedlws_effects",
+        "fedlws_factors",
+        "fedlws_tables",
+        "fedlws_figures",
+        "fedmix",
+        "fedmix_quadratics",
     ),
     *(
-        local_statistics,
-        local_statistics_characters,
-        local_statistics_federated,
-        local_statistics_sizes,
-        natural,
-        niid_bench,
+        "flamby_heart",
+        "local_statistics",
+        "local_statistics_characters",
+        "local_statistics_federated",
+        "local_statistics_sizes",
     ),
-    *(pfllib, fedpake, fedpake_figures, fedpake_high, skew_estimators, skew_protocols),
+    *(
+        "natural",
+        "niid_bench",
+        "pfllib",
+        "fedpake",
+        "fedpake_figures",
+        "fedpake_high",
+        "skew_estimators",
+        "skew_protocols",
+    ),
 )
-STUDIES: dict[str, Study] = {study.name: study for paper in PAPERS for study in paper.STUDIES}
+"""The modules of `papers/`, in the order of the ledger."""
+STUDIES: dict[str, Study] = {
+    study.name: study for name in PAPERS for study in import_module(f"unalike_studies.papers.{name}").STUDIES
+}
 
 
 def study(name: str) -> Study:

@@ -34,20 +34,8 @@ Options = Mapping[str, Any]
 DIVISION = ("clients", "split", "merge", "val", "min_test")
 """Options of `ua.partition`."""
 RUN = (
-    "model",
-    "rounds",
-    "participation",
-    "executor",
-    "device",
-    "precision",
-    "evaluate_every",
-    "metric",
-    "protocol",
-    "buffers",
-    "transform",
-    "stop",
-    "select",
-    "record",
+    *("model", "rounds", "participation", "executor", "device", "precision", "evaluate_every"),
+    *("metric", "protocol", "buffers", "transform", "stop", "select", "record"),
 )
 """Options of `ua.run`."""
 OPTIONS = (

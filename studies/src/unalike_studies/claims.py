@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import fmean
 from typing import Any
 
@@ -85,15 +86,12 @@ class Claim:
 def question(
     text: str, quantity: Quantity, expects: Expectation, unit: str = UNIT, scale: float = 100, **more: Any
 ) -> Claim:
-    """A question of ours: no paper states it, and nothing is published."""
-    return Claim(text, quantity, expects, None, unit, scale, source=OURS, **more)
+    """A question of ours, unless `source` is given: no paper states it, and nothing is published."""
+    return Claim(text, quantity, expects, None, unit, scale, **{"source": OURS, **more})
 
 
-def identity(
-    text: str, quantity: Quantity, expects: Expectation, unit: str = UNIT, scale: float = 100, **more: Any
-) -> Claim:
-    """A claim that two methods are the same by their equations."""
-    return Claim(text, quantity, expects, None, unit, scale, source=EQUATIONS, **more)
+identity = partial(question, source=EQUATIONS)
+"""A claim that two methods are the same by their equations."""
 
 
 def score(method: str, setting: str, column: str = "accuracy", last: int = 10) -> Quantity:

@@ -150,19 +150,19 @@ class StudyTemplate:
         smoke: Fields = NONE,
         small: Fields = NONE,
         paper: Fields = NONE,
-        instead: Mapping[str, Mapping[str, str]] = NONE,
+        **shared: Any,
     ) -> Study:
         """A study with these methods at all scales, and these settings at `small` and `paper`; the template's unless given.
 
-        `more` are options that all scales add; `smoke`, `small` and `paper` have what is other at one scale.
+        `more` are options that all scales add; `smoke`, `small` and `paper` have what is other at one scale, and `shared` the
+        fields that are other at all of them.
         """
         placed = {} if settings is None else {"settings": settings}
         own = {"smoke": smoke, "small": {**placed, **small}, "paper": {**placed, **paper}}
-        scales = {
-            scale: _changed(usual, {"methods": methods, **own[scale]}, more) for scale, usual in self.scales.items()
-        }
+        shared["methods"] = methods
+        scales = {scale: _changed(usual, {**shared, **own[scale]}, more) for scale, usual in self.scales.items()}
         layouts = self.layouts if layouts is None else layouts
-        return Study(name, title, self.paper, scales, tuple(claims), layouts, notes, instead)
+        return Study(name, title, self.paper, scales, tuple(claims), layouts, notes)
 
 
 def _changed(scale: Scale, fields: Fields, more: Options) -> Scale:

@@ -154,7 +154,6 @@ TABLE12 = fedlws.study(
 WITH_TAU = {"FedAvg": fedlws.lws("fedavg", 0), LWS: fedlws.PAIR[LWS]}
 """With beta = 0 shrinking notes tau and changes nothing."""
 MODEL_WISE = f"{LWS}, model-wise"
-ELSEWHERE = {"left_out": frozenset((MODEL_WISE, where) for where in CIFARS if where != CIFAR)}
 FACTORS_STUDY = fedlws.study(
     "fedlws-factors",
     "The factors of LWS by layer and round, and the norms of the layers",
@@ -177,8 +176,7 @@ FACTORS_STUDY = fedlws.study(
         RecordedCurves("norm of parameters", "model_norm"),
     ),
     more=fedlws.RECORDED,
-    small=ELSEWHERE,
-    paper=ELSEWHERE,
+    left_out=frozenset((MODEL_WISE, where) for where in CIFARS if where != CIFAR),
 )
 
 WITHOUT_FEDAVG = frozenset(product(["FedAvg"], ("MLP", "attention")))
@@ -199,8 +197,9 @@ BOUND_STUDY = fedlws.study(
     "mean loss while clients train, which is larger, so that the printed gap would be larger, too. Layers store their own tau: the "
     "bound has their sum, which is at least the model's tau.",
     more=fedlws.RECORDED,
-    small={"left_out": WITHOUT_FEDAVG, "unlike": ""},
-    paper={"left_out": WITHOUT_FEDAVG, "settings": {**BOUND_SETTINGS, **TYPES}},
+    paper={"settings": {**BOUND_SETTINGS, **TYPES}},
+    left_out=WITHOUT_FEDAVG,
+    unlike="",
 )
 
 STUDIES = (TABLE12, FACTORS_STUDY, BOUND_STUDY)

@@ -337,8 +337,9 @@ LABELS_STUDY = fedlws.study(
     CIFARS,
     layouts=(LabelBubbles("Samples by client and class"),),
     more={"rounds": 1, "evaluate_every": 1, "model": "linear"},
-    small={"seeds": (0,), "reduced": "4,000 training images", "unlike": ""},
-    paper={"seeds": (0,)},
+    small={"reduced": "4,000 training images"},
+    seeds=(0,),
+    unlike="",
 )
 
 

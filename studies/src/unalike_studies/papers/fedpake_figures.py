@@ -200,33 +200,35 @@ def _changed(rule: str, parameter: str, value: float) -> Quantity:
     return gain(_label(rule, parameter, value), rule, DIR, last=LAST)
 
 
+FIGURE6 = "figure 6 of v1, without numbers"
 SWEEP_CLAIMS = (
     *(
-        Claim(
-            f"A threshold of {value:g} is worse than 0.2",
-            _changed(RANKED, "threshold", value),
-            Below(),
-            remark="figure 6 of v1, without numbers",
+        Claim(text.format(value), _changed(RANKED, parameter, value), expects, remark=remark)
+        for parameter, values, text, expects, remark in (
+            ("threshold", (0.05, 0.5, 0.8), "A threshold of {:g} is worse than 0.2", Below(), FIGURE6),
+            (
+                "similarity",
+                (0.3,),
+                "A least similarity of {:g} is worse than 0.2",
+                Below(),
+                f"{FIGURE6}; fewer clients count",
+            ),
+            (
+                "micro-classes C",
+                (2, 5, 8),
+                "micro-classes C = {} is as good as 4",
+                Same(1),
+                f'"little influence", {FIGURE6}',
+            ),
+            (
+                "macro-classes S",
+                (2, 5, 8),
+                "macro-classes S = {} is as good as 4",
+                Same(1),
+                f'"little influence", {FIGURE6}',
+            ),
         )
-        for value in PARAMETERS["threshold"][1]
-        if value != 0.2
-    ),
-    Claim(
-        "A least similarity of 0.3 is worse than 0.2",
-        _changed(RANKED, "similarity", 0.3),
-        Below(),
-        remark="figure 6 of v1, without numbers; fewer clients count",
-    ),
-    *(
-        Claim(
-            f"{parameter} = {value} is as good as 4",
-            _changed(RANKED, parameter, value),
-            Same(1),
-            remark='"little influence", figure 6 of v1, without numbers',
-        )
-        for parameter in ("micro-classes C", "macro-classes S")
-        for value in PARAMETERS[parameter][1]
-        if value != 4
+        for value in values
     ),
     question(
         f"{PAKE} with the best threshold, similarity, C and S is better than the mean",

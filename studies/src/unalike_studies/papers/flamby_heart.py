@@ -142,6 +142,10 @@ def _order(source: str) -> tuple[Claim, ...]:
     )
 
 
+def _equal(text: str, method: str, other: str) -> Claim:
+    return question(text, difference(_pooled(method), _pooled(other)), Same(1.0))
+
+
 QUESTIONS = (
     question(
         "FedAvg's shared model is better on the pooled test rows than on rows standardized by hospital, as in training",
@@ -149,11 +153,7 @@ QUESTIONS = (
         Above(),
     ),
     *(
-        question(
-            f"With the clients' rate of {method} FedAvg is as good as {method}",
-            difference(_pooled(_rate(rate)), _pooled(method)),
-            Same(1.0),
-        )
+        _equal(f"With the clients' rate of {method} FedAvg is as good as {method}", _rate(rate), method)
         for method, rate in RATES.items()
     ),
     *(
@@ -164,15 +164,13 @@ QUESTIONS = (
         )
         for method in RATES
     ),
-    question(
+    _equal(
         "SCAFFOLD is as good as FedAvg where hospitals count equally in both",
-        difference(*(_pooled(f"{method}, hospitals count equally") for method in ("SCAFFOLD", "FedAvg"))),
-        Same(1.0),
+        *(f"{method}, hospitals count equally" for method in ("SCAFFOLD", "FedAvg")),
     ),
-    question(
+    _equal(
         "A model that trains in one hospital a round is as good as FedAvg with the same rate",
-        difference(_pooled("One hospital a round"), _pooled(_rate(0.01))),
-        Same(1.0),
+        *("One hospital a round", _rate(0.01)),
     ),
 )
 
