@@ -131,3 +131,10 @@ def test_a_run_knows_whether_few_whole_numbers_are_amounts(cli, visits, tmp_path
     frame[:30].assign(outcome=[1.0, 2.0, 3.0] * 10).to_csv("new.csv", index=False)
     found, err = evaluated(cli, "run", "--data", "new.csv")
     assert "rmse" in found and not err
+
+
+def test_scores_on_the_data_of_the_run_are_said_to_be_too_good(cli, run, tmp_path):
+    _, err = evaluated(cli, run, "--data", "visits.csv")
+    assert "visits.csv is the data of the run, and trained the model for the most part" in err
+    pd.read_csv("visits.csv")[:40].to_csv("new.csv", index=False)
+    assert "data of the run" not in evaluated(cli, run, "--data", "new.csv")[1] + evaluated(cli, run)[1]

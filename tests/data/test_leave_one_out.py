@@ -54,6 +54,11 @@ def test_a_comparison_scores_each_owner_under_the_seed_that_left_it_out(data):
     assert scores["seeds"].tolist() == [1, 1, 1, 3, 3] and scores.loc["mean of the clients", "score"] == pytest.approx(
         last.mean()
     )
+    assert scores.loc[["a", "b", "c"], "n_test"].tolist() == [40, 30, 20]
+    assert scores.loc["all test samples pooled", "n_test"] == pytest.approx(30)
+    assert found.content().about == (
+        "Interval: other clients like these 3 and other training runs; 3 seeds, each tests clients that it leaves out of training."
+    )
 
 
 LEFT_OUT = {"partition": "leave_one_out(column='hospital', client='b')", "rounds": 3, "work": ua.Work(lr=0.5)}

@@ -157,7 +157,7 @@ SHAPES = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", registry)
+@pytest.mark.parametrize("model", list(registry))
 def test_every_model_of_the_catalogue_predicts_from_its_exported_folder(model, tmp_path):
     rng = np.random.default_rng(0)
     shape, y = SHAPES[model], np.arange(24) % 3

@@ -120,8 +120,9 @@ def _other_samples(
     """All samples of a data set: one row, or with --group one for each group."""
     import numpy as np
 
-    from unalike.cli.finished_run import fitting, labels
+    from unalike.cli.finished_run import fitting, labels, note_own_data
 
+    note_own_data(data, folder)
     found = fitting(data, data_dir, folder, config, table)
     y = labels(found, folder, config)
     owner, rows = np.zeros(len(y), np.int64), [found.name if "(" in data else Path(data).name]

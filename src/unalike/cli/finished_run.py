@@ -145,6 +145,17 @@ def fitting(
     return dataset
 
 
+def note_own_data(data: str, folder: Path) -> None:
+    """Warn of scores on the data of the run itself, whose samples are for the most part training samples."""
+    own = _kept_flags(folder).get("data")
+    if own is not None and (data == own or Path(data).resolve() == Path(own).resolve()):
+        warnings.warn(
+            f"{data} is the data of the run, and trained the model for the most part: these scores are too good; without --data, "
+            "the test samples of the clients are scored",
+            stacklevel=2,
+        )
+
+
 def samples(data: str, data_dir: Path | None, folder: Path, config: dict[str, Any], keep: Sequence[str]) -> NewSamples:
     """The samples of a data set without labels. The rows of a table keep the order of the file; it needs no target column.
 

@@ -20,7 +20,7 @@ from unalike.experiments.facts import ComparisonFacts, command_line, versions
 from unalike.experiments.references import untuned
 from unalike.experiments.seed_plan import write_seeds
 from unalike.methods.plan import Stage
-from unalike.metrics.sampling import PARTITIONS, SPLITS, TRAINING, UNSAID, Sampling
+from unalike.metrics.sampling import OWNERS, PARTITIONS, SPLITS, TRAINING, UNSAID, Sampling
 from unalike.runtime.records.run_directory import plain
 from unalike.runtime.run_config import RunConfig
 from unalike.runtime.run_recorder import Run
@@ -92,7 +92,8 @@ def sampling_of(populations: Sequence[Population], folds: int | None) -> Samplin
     if not same_samples or len(owned[0]) != len(owned[1]) or not all(map(np.array_equal, *owned)):
         return Sampling(PARTITIONS)
     train, test = len(populations[0].train.values), len(populations[0].test.values)
-    return Sampling(SPLITS, test / train, folds)
+    left_out = not any(population.sizes[population.test.sizes > 0].any() for population in populations)
+    return Sampling(OWNERS if left_out else SPLITS, test / train, folds)
 
 
 def method_text(method: object) -> str:

@@ -62,9 +62,10 @@ def client_scores(
     `method client n_test n_positive seeds score low high`, and for each of `others` (methods such as the baseline)
     `to_X to_X_low to_X_high`: the difference to the score with X over the seeds that both have.
 
-    `n_test` and `n_positive` (NaN where it is not known) are means over the seeds. A client without a score in a seed, such as the
-    ROC AUC of one class, has no score in that seed, and does not count in its mean over the clients. Intervals are t intervals of
-    each row by itself, widened for overlapping training sets as those of methods are, and not corrected for the number of rows.
+    `n_test` and `n_positive` (NaN where it is not known) are means over the seeds in which the client is tested. A client without a
+    score in a seed, such as the ROC AUC of one class, has no score in that seed, and does not count in its mean over the clients.
+    Intervals are t intervals of each row by itself, widened for overlapping training sets as those of methods are, and not
+    corrected for the number of rows.
 
     `clients` has one row per method, seed and client, `method seed client n_train n_test [n_positive]` and scores; `others` are
     the methods to compare with; `rules` give level and overlap.
@@ -72,8 +73,9 @@ def client_scores(
     if column.name not in clients:
         return pd.DataFrame()
     pooled = scores_by_seed(rounds, column)
-    sizes = clients.reindex(columns=["client", "n_test", "n_positive"]).groupby("client", sort=False).mean()
-    sizes.loc[POOLED] = sizes.sum(min_count=1)
+    counts = clients.set_index(["method", "seed", "client"]).reindex(columns=["n_test", "n_positive"])
+    sizes = counts[counts["n_test"] > 0].groupby("client", sort=False).mean()
+    sizes.loc[POOLED] = counts.groupby(["method", "seed"]).sum(min_count=1).mean()
     by_method = {}
     for method, own in clients.groupby("method", sort=False):
         wide = own.pivot(index="seed", columns="client", values=column.name)[list(own["client"].unique())]

@@ -13,8 +13,9 @@ from unalike.metrics.columns import Column
 if TYPE_CHECKING:
     import pandas as pd
 
-UNKNOWN, PARTITIONS, SPLITS, TRAINING = "unknown", "partitions", "splits", "training"
-"""Draws of each seed: other clients of the same data, other test samples of the same clients, or training alone."""
+UNKNOWN, PARTITIONS, SPLITS, OWNERS, TRAINING = "unknown", "partitions", "splits", "owners", "training"
+"""Draws of each seed: other clients of the same data, other test samples of the same clients, another client that alone is tested,
+or training alone."""
 
 
 @dataclass(frozen=True)
@@ -22,9 +23,9 @@ class Sampling:
     """The draws of the seeds of a comparison besides initial weights, cohorts and batches.
 
     `redrawn` is `partitions` (each seed divides the data among other clients), `splits` (each seed tests other samples of the
-    same clients), `training` (all seeds have the same training and test samples), or `unknown`. `overlap` is test samples
-    divided by training samples where splits are redrawn, else 0 (see `moderated_t`); `folds` the number of folds of
-    cross-validation, None where test samples are drawn at random.
+    same clients), `owners` (each seed tests clients that it leaves out of training), `training` (all seeds have the same test
+    samples), or `unknown`. `overlap` is test samples divided by training samples where splits are redrawn, else 0 (see
+    `moderated_t`); `folds` the number of folds of cross-validation, None where test samples are drawn at random.
     """
 
     redrawn: str = UNKNOWN

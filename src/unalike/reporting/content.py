@@ -14,7 +14,7 @@ from unalike.metrics.client_scores import MEAN, POOLED, client_scores, scored_ac
 from unalike.metrics.columns import USED, Column, Columns
 from unalike.metrics.models_in_use import personal_methods, protocol_in_use, with_models_in_use
 from unalike.metrics.named_metrics import Metric
-from unalike.metrics.sampling import PARTITIONS, SPLITS, TRAINING, UNKNOWN, SharedFacts
+from unalike.metrics.sampling import OWNERS, PARTITIONS, SPLITS, TRAINING, UNKNOWN, SharedFacts
 from unalike.metrics.statistics import in_order
 from unalike.metrics.summary import summary
 from unalike.metrics.verdicts import Rules
@@ -152,6 +152,10 @@ class ReportContent(SharedFacts):
         drawn = {
             PARTITIONS: ("other partitions of this data set", f"{seeds} seeds with a partition each"),
             SPLITS: (f"other samples of these {clients} clients", f"{seeds} redrawn splits"),
+            OWNERS: (
+                f"other clients like these {clients}",
+                f"{seeds} seeds, each tests clients that it leaves out of training",
+            ),
             TRAINING: ("" if fixed else "this test set only:", f"{seeds} seeds on the same samples"),
             UNKNOWN: ("", f"{seeds} seeds; what they share was not recorded"),
         }
@@ -191,7 +195,7 @@ class ReportContent(SharedFacts):
     @property
     def same_clients(self) -> bool:
         """Whether all seeds have the same clients, so that a client has a score over seeds."""
-        return len(self.seeds) == 1 or self.sampling.redrawn in (SPLITS, TRAINING)
+        return len(self.seeds) == 1 or self.sampling.redrawn in (SPLITS, OWNERS, TRAINING)
 
     @property
     def compared_with(self) -> list[str]:
