@@ -120,10 +120,6 @@ LEVELS = tuple(
 )
 
 
-VARIATES = "SCAFFOLD's variates count hospitals equally, as in its paper; by their rows in the benchmark's code"
-"""With equal weights in its models, too, SCAFFOLD is FedAvg with equal weights."""
-
-
 def _order(source: str) -> tuple[Claim, ...]:
     """The order of the methods on the pooled test rows, as published."""
     equal, better = Same(0.5), Above()
@@ -135,7 +131,6 @@ def _order(source: str) -> tuple[Claim, ...]:
             difference(_pooled(method), _pooled("FedAvg")),
             expects,
             _published(method) - _published("FedAvg"),
-            remark=VARIATES if method == "SCAFFOLD" else "",
             source=source,
         )
         for method, expects in expected.items()
@@ -208,9 +203,7 @@ LAYOUTS = (
 
 
 def _study(name: str, title: str, split: str, seeds: int, claims: tuple[Claim, ...], notes: str) -> Study:
-    scales = {"smoke": _scale(split, 1, reduced="one seed")} | dict.fromkeys(
-        ("small", "paper"), _scale(split, seeds, unlike=VARIATES)
-    )
+    scales = {"smoke": _scale(split, 1, reduced="one seed")} | dict.fromkeys(("small", "paper"), _scale(split, seeds))
     return Study(name, title, PAPER, scales, claims, LAYOUTS, notes)
 
 
