@@ -2,8 +2,8 @@
 
     UNALIKE_DATA=data python studies/collect_tasks.py --jobs 2
 
-The runs and the judgement go to the files that the package ships. An interrupted collection goes on where it stopped; with
-`--judge`, no more tasks are run.
+The runs and the judgement go to the files that the package ships. An interrupted collection goes on where it stopped. The tasks
+with real owners of data are made anew from the stored results of the study `natural`. With `--judge`, no tasks are run or made.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ import time
 from pathlib import Path
 
 from unalike.recommendation import judgement
-from unalike.recommendation.stored_runs import FILE, StoredRuns, collect
+from unalike.recommendation.stored_runs import FILE, StoredRuns, collect, replace_natural
 from unalike.recommendation.stored_tasks import grid
+from unalike_studies.natural_tasks import natural_runs
 
 
 def run(path: Path, jobs: int) -> None:
@@ -24,12 +25,16 @@ def run(path: Path, jobs: int) -> None:
         print(
             f"{len(StoredRuns.read(path).tasks)}/{len(tasks)} {time.perf_counter() - started:.0f} s: {name}", flush=True
         )
+    replace_natural(path, natural_runs())
+    print(f"{len(StoredRuns.read(path).natural.tasks)} tasks with real owners", flush=True)
 
 
 def judge(path: Path, to: Path) -> None:
     """Judge the ways to choose, and print the mean regrets in points."""
     for found in judgement.write(StoredRuns.read(path), to):
-        print(f"{found.objective}, {found.candidates} methods, {found.tasks} tasks: {found.policy}")
+        print(
+            f"{found.objective}, {found.candidates} methods, {found.tasks} and {found.owners} tasks: {found.policy(False)}"
+        )
         for by, regret in found.regret.items():
             points = ", ".join(
                 f"{p} {100 * e.mean:.1f} ({100 * e.low:.1f} to {100 * e.high:.1f})" for p, e in regret.items()

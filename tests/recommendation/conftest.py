@@ -1,34 +1,40 @@
-"""Made-up stored runs in which the best method follows from label skew."""
+"""Made-up stored runs in which the best method follows from label skew, and another one is a little better for real owners."""
 
 from __future__ import annotations
 
 import pandas as pd
 import pytest
 
-from unalike.recommendation.stored_runs import StoredRuns
+from unalike.recommendation.stored_runs import METRICS, StoredRuns
+from unalike.recommendation.stored_tasks import NATURAL
 from unalike.recommendation.task_features import TITLES
 from unalike.recommendation.task_runs import METHODS
 
 GAINS = {"FedDyn": (0.10, -0.05), "SCAFFOLD": (-0.02, 0.04)}
 """Method -> its gain over FedAvg under strong and under weak label skew; all others are as good as FedAvg."""
+OWNERS = 10
+SURE = ("Ditto", 0.02)
+"""The method that gains on the data of all owners, and its gain."""
 
 
 @pytest.fixture(scope="session")
 def planted() -> StoredRuns:
-    """24 tasks on 4 data sets, half of them with label skew 0.8 and half with 0.1; two seeds."""
+    """24 tasks on 4 data sets, half of them with label skew 0.8 and half with 0.1, and 10 data sets with owners; two seeds."""
     rows = []
-    for number in range(24):
-        strong = number % 2 == 0
+    for number in range(24 + OWNERS):
+        strong, owned = number % 2 == 0, number >= 24
         fields = dict.fromkeys(TITLES, 1.0) | {"label_skew": 0.8 if strong else 0.1, "clients": 5.0 + number % 3}
         for method, spec in METHODS.items():
-            gain = GAINS.get(method, (0.0, 0.0))[0 if strong else 1]
+            gain = GAINS.get(method, (0.0, 0.0))[0 if strong else 1] + (SURE[1] if owned and method == SURE[0] else 0)
             for seed in (0, 1):
                 score = 0.6 + gain + (0.01 if seed else -0.01)
                 rows.append(
                     {
                         "task": f"task {number}",
-                        "data": "abcd"[number // 2 % 4],
-                        "kind": "label skew" if strong else "none",
+                        "data": f"owners {number}" if owned else "abcd"[number // 2 % 4],
+                        "kind": NATURAL if owned else "label skew" if strong else "none",
+                        "metric": "accuracy",
+                        **dict.fromkeys(METRICS, float("nan")),
                         **fields,
                         "method": method,
                         "spec": spec,
@@ -36,9 +42,16 @@ def planted() -> StoredRuns:
                         "validation": score,
                         "seed": seed,
                         "accuracy": score,
+                        "roc_auc": score / 2 if owned else float("nan"),
                         "worst_decile": score / 2,
                         "bytes": 2e6 if method == "SCAFFOLD" else 1e6,
                         "seconds": 1.0,
                     }
                 )
     return StoredRuns(pd.DataFrame(rows))
+
+
+@pytest.fixture(scope="session")
+def made(planted) -> StoredRuns:
+    """The 24 tasks without owners."""
+    return planted.made

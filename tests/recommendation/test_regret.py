@@ -6,7 +6,7 @@ import pytest
 
 from unalike.recommendation import judgement
 from unalike.recommendation.forecast import Forecaster, weighted_quantile
-from unalike.recommendation.regret import means, regrets
+from unalike.recommendation.regret import HELD_OUT, lower_bound, means, regrets
 from unalike.recommendation.task_features import TITLES
 from unalike.recommendation.task_runs import METHODS
 
@@ -17,8 +17,8 @@ def features(label_skew: float) -> np.ndarray:
     return np.array([label_skew if name == "label_skew" else 1.0 for name in TITLES])
 
 
-def test_forecast_is_the_gain_of_alike_tasks(planted):
-    forecaster = Forecaster(planted, "accuracy", NAMES)
+def test_forecast_is_the_gain_of_alike_tasks(made):
+    forecaster = Forecaster(made, "accuracy", NAMES)
     weights = forecaster.weights(features(0.8))
     assert weights.sum() == pytest.approx(1) and (weights >= 0).all()
     assert weights[::2].sum() > 0.8  # the tasks with strong label skew
@@ -27,8 +27,8 @@ def test_forecast_is_the_gain_of_alike_tasks(planted):
     assert forecaster.forecast(features(0.1)).idxmax() == "SCAFFOLD"
 
 
-def test_reasons_name_the_feature_that_decides(planted):
-    [reason] = Forecaster(planted, "accuracy", NAMES).reasons(features(0.8))
+def test_reasons_name_the_feature_that_decides(made):
+    [reason] = Forecaster(made, "accuracy", NAMES).reasons(features(0.8))
     assert reason.startswith("label skew") and "0.8, above 0.45" in reason
 
 
@@ -38,16 +38,40 @@ def test_weighted_quantile_of_hand_made_weights():
 
 
 def test_regrets_are_those_of_the_known_best_method(planted):
-    found = regrets(planted, "accuracy", NAMES, "data").mean()
+    found = regrets(planted, "accuracy", NAMES, HELD_OUT["data"]).mean()
     # FedDyn is 0.10 better on half of the tasks, SCAFFOLD 0.04 on the others; on average FedDyn is best (+0.025)
     assert found["always FedAvg"] == pytest.approx((0.10 + 0.04) / 2)
     assert found["best on average"] == pytest.approx((0.0 + 0.09) / 2)
     assert found["published advice"] == pytest.approx((0.10 + 0.04) / 2)  # FedAdagrad is as good as FedAvg here
-    assert found["forecast"] == found["small tree"] == pytest.approx(0, abs=1e-12)
+    assert found["forecast"] == found["small tree"] == found["nearest task"] == pytest.approx(0, abs=1e-12)
+
+
+def test_regrets_of_owners_a_sure_gain_is_found_only_from_other_owners(planted):
+    known, unknown = (
+        regrets(planted, "accuracy", NAMES, HELD_OUT[name]) for name in ("owners", "owners, unknown kind")
+    )
+    best = [0.10, 0.04] * 5  # FedDyn or SCAFFOLD, whose gains are not sure; Ditto gains 0.02 on nine of nine others
+    assert known["sure gain"].to_numpy() == pytest.approx(np.array(best) - 0.02)
+    assert unknown["sure gain"].to_numpy() == pytest.approx(best)  # no owners are known: FedAvg
+
+
+@pytest.mark.parametrize(
+    "n, methods, place",
+    [(10, 10, 1), (9, 10, 1), (7, 10, None), (5, 1, 1), (4, 1, None), (20, 1, 6), (20, 10, 4), (0, 10, None)],
+)
+def test_lower_bound_is_the_order_statistic_of_the_sign_test(n, methods, place):
+    gains = np.random.default_rng(0).permutation(np.arange(1.0, n + 1))
+    assert lower_bound(gains, methods) == (-np.inf if place is None else place)
+
+
+def test_lower_bound_of_any_of_ten_methods_is_above_the_median_in_at_most_a_twentieth_of_the_draws():
+    drawn = np.random.default_rng(1).standard_t(2, size=(400, 10, 10))  # methods without a gain, heavy tails
+    false = np.mean([any(lower_bound(method, 10) > 0 for method in gains.T) for gains in drawn])
+    assert false <= 0.05
 
 
 def test_regrets_of_another_kind_cannot_be_learnt_from_one_kind(planted):
-    found = regrets(planted, "accuracy", NAMES, "kind").mean()
+    found = regrets(planted, "accuracy", NAMES, HELD_OUT["kind"]).mean()
     assert found["forecast"] == found["best on average"] == pytest.approx((0.12 + 0.09) / 2)
 
 
@@ -63,8 +87,9 @@ def test_means_interval_covers_group_means_and_is_exact_for_equal_groups():
 def test_judgement_follows_forecasts_only_if_they_are_better_for_sure(planted, tmp_path):
     runs = planted
     found = judgement.judge(runs, "accuracy", "any")
-    assert found.policy == "forecast" and found.forecast_less_average["data"].high < 0 and found.tasks == 24
+    assert found.policy(False) == "forecast" and found.forecast_less_average["data"].high < 0
+    assert found.policy(True) == "sure gain" and (found.tasks, found.owners) == (24, 10)
     judgement.write(runs, tmp_path / "j.json")
     assert judgement.read("accuracy", "any", tmp_path / "j.json") == found
     same = runs.table.assign(label_skew=1.0)  # nothing to learn from
-    assert judgement.judge(type(runs)(same), "accuracy", "any").policy == "best on average"
+    assert judgement.judge(type(runs)(same), "accuracy", "any").policy(False) == "best on average"

@@ -38,14 +38,13 @@ def command(
     unalike recommend --data visits.csv --target outcome --group hospital --candidates shared --out advice
     unalike recommend --data digits --clients 20 --participation 0.2 --objective worst_decile
 
-    The clients are diagnosed without training, and compared with the stored tasks on which many methods were run. The last
-    sentence says how good such advice was on data sets that it had not seen. Then compare the short list on your own data: the
-    command for it is printed.
+    The clients are diagnosed without training, and compared with the stored tasks on which many methods were run: those of real
+    owners for clients that own their data, the others for clients that a partition made. The last sentence says how good such
+    advice was on data sets that it had not seen. Then compare the short list on your own data: the command for it is printed.
     """
     from unalike.cli.terminal_tables import tables
     from unalike.experiments.seed_plan import write_seeds
     from unalike.recommendation.recommend import recommend_for_population
-    from unalike.recommendation.recommendation import ADVICE_COLUMNS
     from unalike.recommendation.task_features import Conditions
     from unalike.reporting.table import Table
 
@@ -61,7 +60,7 @@ def command(
         command=clients.command(NAME, options | asked, work),
     )
     print("\n".join(recommendation.findings), end="\n\n")
-    advice = Table.of("", ADVICE_COLUMNS, recommendation.advice)
+    advice = Table.of("", recommendation.columns, recommendation.advice)
     tables(advice.columns, advice.texts)
     for note in recommendation.notes:
         print(f"note: {note}")
@@ -69,7 +68,7 @@ def command(
     if len(specs) > 1:
         metric = asked["metric"]
         same = {"method": specs} | options | {"metric": metric}
-        objective = {"accuracy": metric or "accuracy"}.get(asked["objective"], asked["objective"])
+        objective = {"accuracy": recommendation.metric.name}.get(asked["objective"], asked["objective"])
         if work.lr == type(work)().lr:  # not chosen: the rate that was best most often for the first method
             work = replace(work, lr=recommendation.short_list[0].rate)
         goal = {"objective": objective if asked["candidates"] == "shared" else f"personal_{objective}"}

@@ -433,7 +433,9 @@ class RecommendationOptions:
     ] = "accuracy"
     metric: Annotated[
         str | None,
-        Help("Metric that the printed comparison decides by, such as roc_auc. The stored runs have accuracies alone."),
+        Help(
+            "Metric of the clients, such as roc_auc. Stored gains in it are shown, and the printed comparison decides by it."
+        ),
     ] = None
 
 

@@ -64,18 +64,27 @@ class Forecaster:
         weights = self.weights(features)
         return self.gains.apply(lambda values: weighted_quantile(values.to_numpy(), weights, 0.5))
 
+    def distances(self, features: np.ndarray) -> np.ndarray:
+        """The distance of features [F] to each stored task [T]: the mean distance of their ranks in each feature."""
+        return np.asarray(np.abs(self._stored_ranks - self._ranks(features[None])).mean(-1))
+
     def is_unlike(self, features: np.ndarray) -> bool:
         """Whether no stored task is like features [F].
 
-        The distance of two tasks is the mean distance of their ranks in each feature. Unlike means: farther from the nearest stored
-        task than 95 % of the stored tasks are from those of other data sets.
+        Unlike means: farther from the nearest stored task than 95 % of the stored tasks are from those of other data sets.
         """
-        stored = self.runs.features
-        own, all_ranks = (self._ranks(rows) for rows in (features[None], stored))
-        apart = np.abs(all_ranks[:, None] - all_ranks).mean(-1)
+        return bool(self.distances(features).min() > self._usual_distance)
+
+    @cached_property
+    def _usual_distance(self) -> float:
+        """The distance to the nearest task of other data sets that 95 % of the stored tasks do not exceed."""
+        apart = np.abs(self._stored_ranks[:, None] - self._stored_ranks).mean(-1)
         data = self.runs.tasks["data"].to_numpy()
-        nearest = np.where(data[:, None] == data, np.inf, apart).min(1)
-        return bool(np.abs(all_ranks - own).mean(-1).min() > np.quantile(nearest, 0.95))
+        return float(np.quantile(np.where(data[:, None] == data, np.inf, apart).min(1), 0.95))
+
+    @cached_property
+    def _stored_ranks(self) -> np.ndarray:
+        return self._ranks(self.runs.features)
 
     def _ranks(self, rows: np.ndarray) -> np.ndarray:
         """The share of the stored tasks below each value [n, F]; half of those that equal it count."""

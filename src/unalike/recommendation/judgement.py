@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from unalike._utils.errors import UnalikeError
-from unalike.recommendation.regret import AVERAGE, FORECAST, HELD_OUT, POLICIES, means, regrets
+from unalike.recommendation.regret import AVERAGE, FORECAST, HELD_OUT, POLICIES, SURE, means, regrets
 from unalike.recommendation.stored_runs import OBJECTIVES, StoredRuns
 from unalike.recommendation.task_runs import METHODS, SHARED
 
@@ -30,32 +30,42 @@ class MeanInterval:
 class Judgement:
     """The regret of each policy on held-out tasks, for one objective and one list of methods.
 
-    `candidates` is a name of `CANDIDATES`, `tasks` the number of stored tasks. `regret`: "data" or "kind" (what was held out)
-    -> policy -> mean regret; `forecast_less_average`: the same -> regret of the forecasts less that of the method that is best
-    on average.
+    `candidates` is a name of `CANDIDATES`, `tasks` the number of stored tasks whose clients a partition made, `owners` that of
+    those with real owners. `regret`: name of `HELD_OUT` -> policy -> mean regret; `forecast_less_average`: the same -> regret of
+    the forecasts less that of the method that is best on average.
     """
 
     objective: str
     candidates: str
     tasks: int
+    owners: int
     regret: Mapping[str, Mapping[str, MeanInterval]]
     forecast_less_average: Mapping[str, MeanInterval]
 
-    @property
-    def policy(self) -> str:
-        """The policy that recommendations follow: forecasts only if, on held-out data sets, their whole interval is better."""
+    def policy(self, real_owners: bool) -> str:
+        """The policy that recommendations follow: for real owners of data, only gains that are sure.
+
+        For clients that a partition made: forecasts if, on held-out data sets, their whole interval is better than the method
+        that is best on average, else this.
+        """
+        if real_owners:
+            return SURE
         return FORECAST if self.forecast_less_average["data"].high < 0 else AVERAGE
 
 
 def judge(runs: StoredRuns, objective: str, candidates: str) -> Judgement:
-    """Judge all policies on held-out data sets and on held-out kinds of heterogeneity; `candidates` is a name of `CANDIDATES`."""
+    """Judge all policies on all tasks that `HELD_OUT` names; `candidates` is a name of `CANDIDATES`."""
     regret, less = {}, {}
-    for by in HELD_OUT:
-        regret_of_tasks, groups = regrets(runs, objective, CANDIDATES[candidates], by), runs.tasks[by].to_numpy()
+    for name, held_out in HELD_OUT.items():
+        tasks = (runs.natural if held_out.owners else runs.made).tasks
+        regret_of_tasks, groups = (
+            regrets(runs, objective, CANDIDATES[candidates], held_out),
+            tasks[held_out.by].to_numpy(),
+        )
         rows, paired = means(regret_of_tasks, groups), means(regret_of_tasks, groups, AVERAGE)
-        regret[by] = {policy: MeanInterval(*map(float, rows.loc[policy])) for policy in POLICIES}
-        less[by] = MeanInterval(*map(float, paired.loc[FORECAST]))
-    return Judgement(objective, candidates, len(runs.tasks), regret, less)
+        regret[name] = {policy: MeanInterval(*map(float, rows.loc[policy])) for policy in POLICIES}
+        less[name] = MeanInterval(*map(float, paired.loc[FORECAST]))
+    return Judgement(objective, candidates, len(runs.made.tasks), len(runs.natural.tasks), regret, less)
 
 
 def write(runs: StoredRuns, path: Path = FILE) -> list[Judgement]:
@@ -74,7 +84,7 @@ def read(objective: str, candidates: str, path: Path = FILE) -> Judgement:
                 for by, means_of_policies in row["regret"].items()
             }
             less = {by: MeanInterval(**e) for by, e in row["forecast_less_average"].items()}
-            return Judgement(objective, candidates, row["tasks"], regret, less)
+            return Judgement(objective, candidates, row["tasks"], row["owners"], regret, less)
     raise UnalikeError(
         f"found no judgement of {objective}, {candidates} in {path}, a file of unalike; install unalike again"
     )

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from unalike.recommendation.judgement import MeanInterval
-from unalike.recommendation.recommendation import ADVICE_COLUMNS, Advice, Recommendation, points
-from unalike.recommendation.regret import FORECAST
+from unalike.recommendation.recommendation import Advice, Recommendation, points
+from unalike.recommendation.regret import HELD_OUT, SURE
 from unalike.reporting.charts.figure import Axis, Figure, Points, Rule, rows_plot
 from unalike.reporting.charts.palette import BLUE, plain
 from unalike.reporting.html import fill
@@ -15,27 +15,34 @@ from unalike.reporting.panels import Panel, View
 from unalike.reporting.table import Table, number, words
 from unalike.reporting.wording import capital, share
 
-HELD_OUT_TITLES = {"data": "Held-out data sets", "kind": "Held-out kinds of heterogeneity"}
+HELD_OUT_TITLES = {
+    "data": "Held-out data sets",
+    "kind": "Held-out kinds of heterogeneity",
+    "owners": "Held-out data sets with real owners",
+    "owners, unknown kind": "The same, learned from tasks without real owners",
+}
 ROW_HEIGHT = 50
 ADVICE_CAPTION = "All methods, best first; gains in points"
 
 
 def render(recommendation: Recommendation) -> str:
     """Render the page as one HTML document. The same recommendation gives the same text."""
+    judged = recommendation.judgement
+    stored = judged.owners if recommendation.owners else judged.tasks
     return fill(
         "recommendation.html.j2",
         title=f"Methods for {recommendation.name}",
         warnings=list(recommendation.notes),
-        scale={"method": len(recommendation.advice), "stored task": recommendation.judgement.tasks},
+        scale={"method": len(recommendation.advice), "stored task": stored},
         findings=recommendation.findings,
         kinds=[
             (kind, capital(text))
             for kind, _, text in (line.partition(": ") for line in recommendation.diagnosis.findings)
         ],
-        reasons=recommendation.reasons if recommendation.judgement.policy == FORECAST else (),
+        reasons=recommendation.reasons,
         panels=panels(recommendation),
         tables={
-            "advice": Table.of(ADVICE_CAPTION, ADVICE_COLUMNS, recommendation.advice),
+            "advice": Table.of(ADVICE_CAPTION, recommendation.columns, recommendation.advice),
             "alike": _alike(recommendation),
         },
         command=recommendation.command,
@@ -61,7 +68,8 @@ def _gains(advice: Sequence[Advice]) -> Panel:
 def _regret(recommendation: Recommendation) -> Panel:
     views = []
     for by, label in HELD_OUT_TITLES.items():
-        regret = recommendation.judgement.regret[by]
+        policies = recommendation.judgement.regret[by]
+        regret = {policy: mean for policy, mean in policies.items() if policy != SURE or HELD_OUT[by].owners}
         axis = Axis("regret (points)", from_zero=True, form=".1f")
         figure = _dots(list(regret), list(regret.values()), axis)
         alt = "; ".join(f"{policy} {points(estimate.mean)}" for policy, estimate in regret.items())

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from dataclasses import replace
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from unalike._utils.keywords import check_keywords, fields_of
 from unalike.core.work import Work
 from unalike.data.dataset import Dataset
 from unalike.data.partitioning.given_clients import Clients, ClientsRequest
+from unalike.data.partitioning.partition import read as read_scheme
 from unalike.data.population import Population
 from unalike.diagnosis.diagnose import diagnose_population
 from unalike.metrics.named_metrics import Metric
@@ -22,7 +24,7 @@ from unalike.metrics.named_metrics import read as read_metrics
 from unalike.recommendation import judgement
 from unalike.recommendation.forecast import Forecaster, weighted_quantile
 from unalike.recommendation.recommendation import Advice, AlikeTask, Recommendation
-from unalike.recommendation.regret import AVERAGE
+from unalike.recommendation.regret import FORECAST, lower_bound
 from unalike.recommendation.stored_runs import OBJECTIVES, StoredRuns
 from unalike.recommendation.task_features import TITLES, Conditions, features
 from unalike.recommendation.task_runs import BASELINE, METHODS
@@ -57,9 +59,11 @@ def recommend(
 ) -> Recommendation:
     """Recommend methods for some clients from stored runs of many methods on tasks of known heterogeneity.
 
-    The clients are diagnosed without training. If forecasts from a diagnosis were better than the method that is best on average
-    for data sets that they had not seen, they are used; otherwise the averages are. Either way the result says which, and how good
-    it was. No run of the clients' own data replaces: compare the short list with `ua.compare`.
+    The clients are diagnosed without training. For clients that a partition made: if forecasts from a diagnosis were better than
+    the method that is best on average for data sets that they had not seen, they are used; otherwise the averages are. For real
+    owners of data, clients from a program or `natural(column=...)`, only the stored tasks of real owners count, and another method
+    than FedAvg is recommended only if its gain there is sure. The result says which, and how good that was. Nothing replaces a run
+    on the clients' own data: compare the short list with `ua.compare`.
 
     Args:
         clients: The result of `ua.partition`, or a list of `ua.ClientData`. With `data`: the number of clients.
@@ -73,8 +77,8 @@ def recommend(
         candidates: Methods to recommend: "shared" for methods with one model for all clients, "any" for methods with models of
             the clients' own as well.
         objective: Score to recommend by: "accuracy", or "worst_decile": the mean accuracy of the worst tenth of the clients.
-        metric: Metric that the printed comparison decides by, such as "roc_auc". The stored runs have accuracies alone; the result
-            says what that means.
+        metric: Metric of the clients, such as "roc_auc": the printed comparison decides by it, no gain is larger than it allows,
+            and a column has the gains in it on the data of real owners, where these are stored. By default accuracy, or RMSE.
         seed: Seed of all random numbers: of the partition and of the diagnosis.
         unknown_options: No other keyword is taken; a misspelt one gets a suggestion.
 
@@ -82,7 +86,7 @@ def recommend(
         The recommendation: `print(recommendation)` is a summary, `.table` has the numbers, `.save(folder)` writes a page.
 
     Raises:
-        UnalikeError: An option is unknown, the labels are no classes, or the clients cannot be diagnosed.
+        UnalikeError: An option is unknown, or the clients cannot be diagnosed.
 
     Examples:
         >>> print(ua.recommend(clients, participation=0.5))  # doctest: +SKIP
@@ -123,41 +127,65 @@ def recommend_for_population(
     ):
         if value not in choices:
             raise unknown(what, value, choices)
-    if population.classes is None:
-        raise UnalikeError(
-            f"found labels for {population.task.name}, expected classes or true/false: the stored runs are of classification "
-            "alone; compare methods with ua.compare instead"
-        )
     if not 0 < conditions.participation <= 1:
         raise UnalikeError(
             f"found participation={conditions.participation!r}, expected a share of the clients, above 0 and at most 1"
         )
-    wanted = [m.of(population.task, population.classes) for m in read_metrics([metric] if metric else [])]
+    [own_metric] = read_metrics([metric or ("rmse" if population.classes is None else "accuracy")])
+    own_metric = own_metric.of(population.task, population.classes)
     diagnosis = diagnose_population(population, name, seed=seed)
-    runs, judged = StoredRuns.read(), judgement.read(objective, candidates)
+    owners, stored, judged = _has_owners(population), StoredRuns.read(), judgement.read(objective, candidates)
+    runs, in_metric = stored.natural if owners else stored.made, stored.in_metric(own_metric.name)
     own = features(population, diagnosis, conditions)
     vector = np.array([own[name] for name in TITLES])
-    forecaster = Forecaster(runs, objective, judgement.CANDIDATES[candidates])
-    likeness = forecaster.weights(vector)
+    known = runs.scores(objective)[list(judgement.CANDIDATES[candidates])].dropna(axis=1)
+    forecaster = Forecaster(runs, objective, tuple(known.columns))
     unlike = forecaster.is_unlike(vector)
-    weights = np.full(len(likeness), 1 / len(likeness)) if unlike or judged.policy == AVERAGE else likeness
-    headroom = 1 - own["majority"] if objective == "accuracy" else 1.0
-    advice = sorted(
-        (_advice(runs, forecaster.gains[method].clip(upper=headroom), weights) for method in forecaster.methods),
-        key=lambda one: -one.gain,
-    )
+    alike = not unlike and judged.policy(owners) == FORECAST
+    likeness = np.full(len(runs.tasks), 1 / len(runs.tasks)) if owners else forecaster.weights(vector)
+    weights = likeness if alike or owners else np.full(len(likeness), 1 / len(likeness))
+    headroom = _headroom(own_metric, own) if objective == "accuracy" else 1.0
+    gains = forecaster.gains.clip(upper=headroom)
+    advice = [_advice(runs, gains[method], weights) for method in gains]
+    if owners:
+        advice = [_for_owners(one, gains[one.method], in_metric, len(advice) - 1) for one in advice]
+    measured = objective == "accuracy" and len(in_metric.tasks)
+    if measured:
+        medians = in_metric.gains("accuracy").clip(upper=headroom).median()
+        advice = [replace(one, measured=_known(medians[one.method])) for one in advice]
+    advice.sort(key=lambda one: (-one.sure, -one.gain))
+    nearness = -forecaster.distances(vector) if owners else likeness
     return Recommendation(
         name=name,
         objective=objective,
+        metric=own_metric,
+        measured=int(measured),
+        owners=owners,
         advice=advice,
-        reasons=forecaster.reasons(vector),
-        alike=_alike(forecaster, likeness, advice[0].method),
+        reasons=forecaster.reasons(vector) if alike else (),
+        alike=_alike(forecaster, nearness, likeness, advice[0].method),
         judgement=judged,
         diagnosis=diagnosis,
         unlike=unlike,
-        notes=[*_notes(runs, own), *_notes_on_metric(own["majority"], wanted)],
+        notes=[
+            *_notes(runs, own),
+            *_notes_on_metric(own["majority"], own_metric, metric is not None, len(in_metric.tasks)),
+        ],
         command=command,
     )
+
+
+def _has_owners(population: Population) -> bool:
+    """Whether the clients own their data: they come from a program, or from a column of the data."""
+    return (
+        population.classes is None or population.plan is None or read_scheme(population.plan.spec)[0].name == "natural"
+    )
+
+
+def _headroom(metric: Metric, own: dict[str, float]) -> float:
+    """The largest gain over a constant prediction, for clients with these features."""
+    chance = {"accuracy": own["majority"], "roc_auc": 0.5, "balanced_accuracy": 1 / own["classes"]}
+    return 1 - chance.get(metric.name, 0.0)
 
 
 def _advice(runs: StoredRuns, gains: pd.Series, weights: np.ndarray) -> Advice:
@@ -165,10 +193,12 @@ def _advice(runs: StoredRuns, gains: pd.Series, weights: np.ndarray) -> Advice:
     method, values = str(gains.name), gains.to_numpy()
     own, base = runs.means.loc[method], runs.means.loc[BASELINE]
     rates = pd.Series(weights, index=own["rate"]).groupby(level=0).sum()
+    gain = weighted_quantile(values, weights, 0.5)
     return Advice(
         method=method,
         spec=METHODS[method],
-        gain=weighted_quantile(values, weights, 0.5),
+        sure=gain > 0,
+        gain=gain,
         low=weighted_quantile(values, weights, (1 - SHARE) / 2),
         high=weighted_quantile(values, weights, (1 + SHARE) / 2),
         risk=float(weights @ (values < -LOSS)),
@@ -178,10 +208,20 @@ def _advice(runs: StoredRuns, gains: pd.Series, weights: np.ndarray) -> Advice:
     )
 
 
-def _alike(forecaster: Forecaster, weights: np.ndarray, method: str) -> list[AlikeTask]:
-    """The tasks with the largest weights, and the gain of `method` there."""
+def _for_owners(advice: Advice, gains: pd.Series, in_metric: StoredRuns, others: int) -> Advice:
+    """Advice for real owners: sure only if the lower bound of its gain is above 0, at a rate of the tasks in their metric."""
+    rates = in_metric.means["rate"] if len(in_metric.tasks) else pd.Series([advice.rate])
+    return replace(advice, sure=lower_bound(gains.to_numpy(), others) > 0, rate=float(rates.mode().iloc[0]))
+
+
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else float(value)
+
+
+def _alike(forecaster: Forecaster, nearness: np.ndarray, weights: np.ndarray, method: str) -> list[AlikeTask]:
+    """The nearest tasks with any weight, and the gain of `method` there."""
     gains = forecaster.gains
-    most = np.argsort(-weights, kind="stable")[:MOST_ALIKE]
+    most = np.argsort(-nearness, kind="stable")[:MOST_ALIKE]
     return [
         AlikeTask(str(gains.index[t]), float(weights[t]), str(gains.iloc[t].idxmax()), float(gains.iloc[t][method]))
         for t in most
@@ -189,13 +229,11 @@ def _alike(forecaster: Forecaster, weights: np.ndarray, method: str) -> list[Ali
     ]
 
 
-def _notes_on_metric(majority: float, wanted: Sequence[Metric]) -> list[str]:
-    """A note where accuracy is not what will decide, or should not be."""
-    if wanted:
-        return [
-            f"The stored runs have accuracies alone: gains in {wanted[0].word} may be others. The comparison decides by it."
-        ]
-    if majority < LOPSIDED:
+def _notes_on_metric(majority: float, metric: Metric, chosen: bool, measured: int) -> list[str]:
+    """A note where the stored runs have no gains in the metric, or where accuracy hardly tells methods apart."""
+    if not measured:
+        return [f"The stored runs have no {metric.word}: gains in it may be others. The comparison decides by it."]
+    if chosen or majority < LOPSIDED:
         return []
     return [
         f"{share(majority)} of the samples are of one class, so that accuracy hardly tells methods apart: decide by another "

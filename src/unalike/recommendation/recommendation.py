@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 from unalike._utils.notebook import paragraph
 from unalike._utils.version import __version__
 from unalike.diagnosis.diagnosis import Diagnosis
-from unalike.metrics.named_metrics import as_text
+from unalike.metrics.named_metrics import Metric, as_text
 from unalike.recommendation.judgement import Judgement
-from unalike.recommendation.regret import ALWAYS_FEDAVG, AVERAGE
+from unalike.recommendation.regret import ALWAYS_FEDAVG, AVERAGE, FORECAST
 from unalike.recommendation.task_runs import BASELINE
-from unalike.reporting.table import Table, html, interval, number, words
+from unalike.reporting.table import Table, TableColumn, html, interval, number, words
 from unalike.reporting.wording import listing, share, significant
 
 if TYPE_CHECKING:
@@ -34,18 +34,22 @@ class Advice:
     Attributes:
         method: The label of the method.
         spec: The method as spec text.
-        gain: The median gain over FedAvg in the objective, weighted by likeness. No gain is larger than what is left above always
-            predicting the most frequent class.
+        sure: Whether it is recommended before FedAvg: on real owners' data a lower bound of its median gain is above 0
+            (`regret.lower_bound`); for clients that a partition made, the median gain is.
+        gain: The median gain over FedAvg in the objective, weighted by likeness, in the metric of each task (of errors, the
+            share by which they are smaller). No gain is larger than the clients' metric allows above a constant prediction.
         low: The gain that it exceeded in nine tenths of the tasks, by weight.
         high: The gain that it exceeded in a tenth of them.
         risk: The weight of the tasks in which it was worse than FedAvg by more than `LOSS`.
         traffic: Bytes of a round, divided by those of FedAvg.
         time: Seconds of a run, divided by those of FedAvg.
         rate: The local learning rate that was best most often, by weight.
+        measured: The median gain in the clients' own metric over the real owners' tasks that are stored in it; None if none is.
     """
 
     method: str
     spec: str
+    sure: bool
     gain: float
     low: float
     high: float
@@ -53,6 +57,7 @@ class Advice:
     traffic: float
     time: float
     rate: float
+    measured: float | None = None
 
 
 @dataclass(frozen=True)
@@ -75,6 +80,9 @@ class Recommendation:
     Attributes:
         name: The data and its partition.
         objective: The score that counts, "accuracy" or "worst_decile".
+        metric: The metric of the clients.
+        measured: The number of real owners' tasks that are stored in this metric.
+        owners: Whether the clients are real owners of data, so that only stored tasks of such count.
         advice: The methods, best first; FedAvg is among them with a gain of 0.
         reasons: The answers that lead to tasks like these clients.
         alike: The stored tasks that are most like these clients.
@@ -87,6 +95,9 @@ class Recommendation:
 
     name: str
     objective: str
+    metric: Metric
+    measured: int
+    owners: bool
     advice: Sequence[Advice]
     reasons: Sequence[str]
     alike: Sequence[AlikeTask]
@@ -98,13 +109,21 @@ class Recommendation:
 
     @property
     def short_list(self) -> list[Advice]:
-        """The methods to compare on the clients' own data: the first ones that promise a gain."""
+        """The methods to compare on the clients' own data: the first ones whose median gain is positive."""
         return [one for one in self.advice if one.gain > 0][:SHORT_LIST]
 
     @property
     def findings(self) -> list[str]:
         """The recommendation in sentences: the short list, its basis, and how good such advice was."""
         return [self._choice(), self._basis(), self._quality()]
+
+    @property
+    def columns(self) -> tuple[TableColumn, ...]:
+        """The columns of the table of advice: with gains in the clients' metric where these are stored and tell something new."""
+        if not self.measured or (self.metric.name == "accuracy" and not self.owners):
+            return ADVICE_COLUMNS
+        heading = f"In {self.metric.word}, {self.measured} data sets"
+        return (*ADVICE_COLUMNS[:3], number(heading, lambda one: one.measured, _signed), *ADVICE_COLUMNS[3:])
 
     @property
     def table(self) -> pd.DataFrame:
@@ -119,6 +138,8 @@ class Recommendation:
             "unalike": __version__,
             "name": self.name,
             "objective": self.objective,
+            "metric": self.metric.name,
+            "owners": self.owners,
             "advice": [asdict(one) for one in self.advice],
             "reasons": list(self.reasons),
             "alike": [asdict(one) for one in self.alike],
@@ -146,27 +167,38 @@ class Recommendation:
         return f"<Recommendation for {self.name}: {names}>"
 
     def _repr_html_(self) -> str:
-        return "".join(map(paragraph, self.findings)) + html(Table.of("", ADVICE_COLUMNS, self.advice))
+        return "".join(map(paragraph, self.findings)) + html(Table.of("", self.columns, self.advice))
 
     def _choice(self) -> str:
-        if not self.short_list:
-            return "Stay with FedAvg: no method promises a gain over it."
-        first, others = self.short_list[0], [one.method for one in self.short_list[1:]]
+        others = [one.method for one in self.short_list]
+        if not self.advice[0].sure:
+            compare = f" Worth a comparison on your own data: {listing(others)}." if others else ""
+            sure = "no method surely gains" if self.owners else "no method promises a gain"
+            return f"Stay with FedAvg: {sure} over it.{compare}"
+        first = self.advice[0]
+        unit = "" if self.owners else f" in {OBJECTIVE_NAMES[self.objective]}"
         return (
-            f"Try {first.method} first: in the median of the tasks it had {points(first.gain)} points more than FedAvg in "
-            f"{OBJECTIVE_NAMES[self.objective]} ({points(first.low)} to {points(first.high)} in eight of ten tasks); in "
-            f"{share(first.risk)} of them it was worse. "
-            f"Compare it with {listing([*others, BASELINE])} on your own data."
+            f"Try {first.method} first: in the median of the tasks it had {points(first.gain)} points more than FedAvg"
+            f"{unit} ({points(first.low)} to {points(first.high)} in eight of ten tasks); in {share(first.risk)} of them it was "
+            "worse. "
+            f"Compare it with {listing([*(name for name in others if name != first.method), BASELINE])} on your own data."
         )
 
     def _basis(self) -> str:
+        if self.owners:
+            text = (
+                f"This counts the {self.judgement.owners} stored data sets with real owners alike, each in its own metric. "
+                "A gain is sure if the sign test, corrected for the number of methods, says so"
+            )
+            unlike = "; your clients are unlike all of them, so even this is a guess" if self.unlike else ""
+            return f"{text}{unlike}."
         tasks = self.judgement.tasks
         if self.unlike:
             return (
                 f"No stored task is like these clients, so this counts all {tasks} stored tasks alike: a guess. A comparison on "
                 "your own data is the only answer."
             )
-        if self.judgement.policy == AVERAGE:
+        if self.judgement.policy(False) == AVERAGE:
             return (
                 f"This counts all {tasks} stored tasks alike: forecasts from the diagnosis were not surely better than the "
                 "method that is best on average, so they are not used."
@@ -177,13 +209,16 @@ class Recommendation:
         )
 
     def _quality(self) -> str:
-        regret = self.judgement.regret["data"]
-        own, fedavg = regret[self.judgement.policy], regret[ALWAYS_FEDAVG]
-        return (
-            f"How good is this? On data sets that the choice had not seen it missed the best method by {points(own.mean)} points "
-            f"on average ({points(own.low)} to {points(own.high)}); FedAvg missed it by {points(fedavg.mean)}. "
-            "The stored runs have no real owners of data: on six data sets that have, FedAvg was the better choice."
+        regret = self.judgement.regret["owners" if self.owners else "data"]
+        own, fedavg = regret[self.judgement.policy(self.owners)], regret[ALWAYS_FEDAVG]
+        text = (
+            "How good is this? On data sets that the choice had not seen it missed the best method by "
+            f"{points(own.mean)} points on average ({points(own.low)} to {points(own.high)}); "
+            f"FedAvg missed it by {points(fedavg.mean)}"
         )
+        if not self.owners:
+            return f"{text}. This holds for data that a partition divided, and not for real owners."
+        return f"{text}, and forecasts from tasks like the clients by {points(regret[FORECAST].mean)}."
 
 
 def points(value: float, sign: str = "-") -> str:

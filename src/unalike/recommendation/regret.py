@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -55,35 +56,87 @@ def small_tree(known: StoredRuns, objective: str, methods: tuple[str, ...], feat
     return [methods[int(place)] for place in forecaster.explanation.predict(features).argmax(1)]
 
 
-FORECAST, AVERAGE, ALWAYS_FEDAVG = "forecast", "best on average", "always FedAvg"
+def nearest_task(known: StoredRuns, objective: str, methods: tuple[str, ...], features: np.ndarray) -> list[str]:
+    """The method that is best on the nearest of the other tasks."""
+    forecaster = Forecaster(known, objective, methods)
+    gains = forecaster.gains
+    return [str(gains.iloc[int(forecaster.distances(row).argmin())].idxmax()) for row in features]
+
+
+def sure_gain(known: StoredRuns, objective: str, methods: tuple[str, ...], features: np.ndarray) -> list[str]:
+    """The method with the largest median gain on the data of other owners if this gain is sure, else FedAvg; see `lower_bound`."""
+    gains = known.natural.gains(objective)[list(methods)]
+    sure = [name for name in methods if lower_bound(gains[name].to_numpy(), len(methods) - 1) > 0]
+    return [str(gains[sure].median().idxmax()) if sure else BASELINE] * len(features)
+
+
+def lower_bound(gains: np.ndarray, methods: int) -> float:
+    """A lower bound of a method's median gain over data sets like these n; minus infinity where n is too small for any.
+
+    It is the k-th smallest gain, with the largest k for which P(Binomial(n, 1/2) < k) is at most 5 % / `methods`: the sign test,
+    corrected for the choice of one among so many methods. With ten data sets and ten methods k is 1: the method must have gained on
+    every one.
+    """
+    from scipy.stats import binom
+
+    k = int(binom.ppf((1 - CONFIDENCE) / methods, len(gains), 0.5)) if len(gains) else 0
+    return float(np.sort(gains)[k - 1]) if k else -np.inf
+
+
+FORECAST, AVERAGE, ALWAYS_FEDAVG, SURE = "forecast", "best on average", "always FedAvg", "sure gain"
 POLICIES: Mapping[str, Policy] = {
     ALWAYS_FEDAVG: always_fedavg,
     "published advice": published_advice,
     AVERAGE: best_on_average,
     "small tree": small_tree,
+    "nearest task": nearest_task,
     FORECAST: forecast,
+    SURE: sure_gain,
 }
 """Label -> policy."""
-HELD_OUT = ("data", "kind")
-"""Columns of the tasks by whose values tasks are held out: a whole data set, or a whole kind of heterogeneity."""
 
 
-def regrets(runs: StoredRuns, objective: str, methods: tuple[str, ...], by: str) -> pd.DataFrame:
+@dataclass(frozen=True)
+class HeldOut:
+    """The tasks that are judged, and those that policies learn from.
+
+    Attributes:
+        by: Column of the tasks: all tasks with the same value are held out at a time.
+        owners: Whether the tasks of real owners are judged; otherwise those that partitions made are.
+        all_known: Whether policies learn from real owners' tasks too; otherwise only from tasks that partitions made.
+    """
+
+    by: str
+    owners: bool = False
+    all_known: bool = False
+
+
+HELD_OUT = {
+    "data": HeldOut("data"),
+    "kind": HeldOut("kind"),
+    "owners": HeldOut("data", owners=True, all_known=True),
+    "owners, unknown kind": HeldOut("data", owners=True),
+}
+"""Name -> what is held out: whole data sets or whole kinds of heterogeneity; the data of real owners, once known to no policy."""
+
+
+def regrets(runs: StoredRuns, objective: str, methods: tuple[str, ...], held_out: HeldOut) -> pd.DataFrame:
     """The regret of each policy on each task: the best score of any method less that of the chosen one.
 
-    All tasks with the same value of column `by` are held out at a time; policies learn from the others. The best method is known
-    after the fact, from the same seeds, so that even a perfect forecast has some regret.
-
-    `by` is "data" or "kind". Returns tasks (rows) by policies (columns).
+    Only methods that ran on all judged tasks count. The best method is known after the fact, from the same seeds, so that even a
+    perfect forecast has some regret. `held_out` says which tasks are judged. Returns tasks (rows) by policies (columns).
     """
-    scores, groups = runs.scores(objective)[list(methods)], runs.tasks[by].to_numpy()
-    values = scores.to_numpy()
+    judged, learned = runs.natural if held_out.owners else runs.made, runs if held_out.all_known else runs.made
+    scores, groups = judged.scores(objective)[list(methods)].dropna(axis=1), judged.tasks[held_out.by].to_numpy()
+    methods, values = tuple(scores.columns), scores.to_numpy()
     found = np.full((len(scores), len(POLICIES)), np.nan)
-    for group in dict.fromkeys(groups):
-        held = np.flatnonzero(groups == group)
-        known, features = runs.of(np.flatnonzero(groups != group)), runs.features[held]
+    learned_groups = learned.tasks[held_out.by].to_numpy()
+    apart = np.isin(groups, learned_groups).any()  # otherwise nothing is left out: all tasks at once
+    parts = groups if apart else np.full(len(groups), "")
+    for part in dict.fromkeys(parts):
+        held, known = np.flatnonzero(parts == part), learned.of(np.flatnonzero(learned_groups != part))
         for column, policy in enumerate(POLICIES.values()):
-            chosen = [methods.index(method) for method in policy(known, objective, methods, features)]
+            chosen = [methods.index(method) for method in policy(known, objective, methods, judged.features[held])]
             found[held, column] = values[held].max(1) - values[held, chosen]
     return pd.DataFrame(found, index=scores.index, columns=list(POLICIES))
 

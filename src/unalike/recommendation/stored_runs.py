@@ -13,7 +13,8 @@ import numpy as np
 from unalike._utils.errors import UnalikeError
 from unalike._utils.system.process_pool import in_processes
 from unalike._utils.tensor_files import write_bytes
-from unalike.recommendation.stored_tasks import StoredTask
+from unalike.metrics.named_metrics import read as read_metrics
+from unalike.recommendation.stored_tasks import NATURAL, StoredTask
 from unalike.recommendation.task_features import TITLES
 from unalike.recommendation.task_runs import BASELINE, METHODS, run_task
 
@@ -23,8 +24,12 @@ if TYPE_CHECKING:
 FILE = Path(__file__).with_name("runs.parquet")
 OBJECTIVES = ("accuracy", "worst_decile")
 """Scores that a recommendation can be made for."""
-RESULTS = ("method", "spec", "rate", "validation", "seed", "accuracy", "worst_decile", "bytes", "seconds")
+METRICS = ("accuracy", "balanced_accuracy", "macro_f1", "roc_auc", "rmse", "mae")
+"""Metrics that runs are stored in; the tasks with real owners have all that are defined for them, the others accuracy."""
+RESULTS = ("method", "spec", "rate", "validation", "seed", *METRICS, "worst_decile", "bytes", "seconds")
 """Columns that differ between the runs of a task."""
+WORST_ERROR = 2.0
+"""The largest error that counts, in errors of FedAvg: a run that diverged has lost as much as FedAvg's whole error."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,14 +66,40 @@ class StoredRuns:
         return self.tasks[list(TITLES)].to_numpy(float)
 
     def scores(self, objective: str) -> pd.DataFrame:
-        """The mean of a score over the seeds: tasks (rows) by methods (columns)."""
-        wide = self.table.pivot_table(index="task", columns="method", values=objective)
-        return wide.loc[self.tasks.index, list(METHODS)]
+        """The mean of a score over the seeds: tasks (rows) by methods (columns), NaN where a task was not run with a method.
+
+        Accuracy stands for the metric of each task. Errors count as shares of FedAvg's, with a minus sign: a gain of 0.1 is an
+        error that is a tenth smaller.
+        """
+        table, metrics = self.table, self.table["metric"]
+        if objective == "accuracy":
+            table = table.assign(accuracy=sum(table[name].where(metrics == name, 0) for name in metrics.unique()))
+        wide = table.pivot_table(index="task", columns="method", values=objective)
+        wide = wide.reindex(index=self.tasks.index, columns=list(METHODS))
+        signs = {metric.name: metric.sign for metric in read_metrics(metrics.unique())}
+        error = self.tasks["metric"].map(signs) < 0
+        wide[error] = -wide[error].div(wide.loc[error, BASELINE], axis=0).clip(upper=WORST_ERROR)
+        return wide
 
     def gains(self, objective: str) -> pd.DataFrame:
         """The scores less that of FedAvg on the same task."""
         scores = self.scores(objective)
         return scores.sub(scores[BASELINE], axis=0)
+
+    @property
+    def made(self) -> StoredRuns:
+        """The runs of the tasks whose clients a partition made."""
+        return StoredRuns(self.table[self.table["kind"] != NATURAL])
+
+    @property
+    def natural(self) -> StoredRuns:
+        """The runs of the tasks whose clients are real owners of data."""
+        return StoredRuns(self.table[self.table["kind"] == NATURAL])
+
+    def in_metric(self, name: str) -> StoredRuns:
+        """The runs of real owners' tasks that are stored in a metric, with this as the metric of the tasks."""
+        table = self.natural.table
+        return StoredRuns(table[table[name].notna()].assign(metric=name) if name in METRICS else table[:0])
 
     def of(self, tasks: np.ndarray) -> StoredRuns:
         """The runs of some tasks, by their positions in `tasks`."""
@@ -89,3 +120,11 @@ def collect(tasks: Iterable[StoredTask], path: Path = FILE, jobs: int = 1) -> It
         table = pd.concat([table, found], ignore_index=True) if len(table) else found
         write_bytes(path, table.to_parquet(compression="zstd", index=False))
         yield str(found["task"].iloc[0])
+
+
+def replace_natural(path: Path, runs: Iterable[pd.DataFrame]) -> None:
+    """Put these runs in the place of the file's runs of tasks with real owners."""
+    import pandas as pd
+
+    table = pd.concat([StoredRuns.read(path).made.table, *runs], ignore_index=True)
+    write_bytes(path, table.to_parquet(compression="zstd", index=False))

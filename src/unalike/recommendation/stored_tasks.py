@@ -16,6 +16,8 @@ from unalike.data.partitioning.partition import partition
 from unalike.data.population import Population
 from unalike.data.sources.load import load
 
+NATURAL = "natural"
+"""The kind of tasks whose clients are real owners of data; their runs are those of the study `natural`."""
 SAMPLES = 1600
 """Most samples of a task, so that a run takes about a second."""
 
@@ -26,6 +28,7 @@ class StoredTask:
 
     `data` is a name of `SOURCES`, `kind` the kind of heterogeneity that the partition makes, `participation` the share of
     clients in a round, `concepts` the number of groups of clients that have labels of their own for equal inputs; 1 for none.
+    `metric` is the metric of its scores.
     """
 
     data: str
@@ -36,6 +39,7 @@ class StoredTask:
     epochs: int
     model: str
     concepts: int = 1
+    metric: str = "accuracy"
 
     @property
     def name(self) -> str:

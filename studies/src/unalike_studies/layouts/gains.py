@@ -55,13 +55,20 @@ class GainTable:
         return {s: score_of(cell, self.columns[setting]) for s, cell in results.of(method, setting).items()}
 
 
+def client_scores(cell: CellResult, column: str) -> list[tuple[float, int]]:
+    """The defined values of the clients' metric with their test samples, of a client's own model where the method makes one."""
+    own = cell.clients.get(f"personal_{column}") or cell.clients.get(column) or []
+    return [
+        (value, n)
+        for value, n in zip(own, cell.clients.get("n_test", []))
+        if value is not None and math.isfinite(value)
+    ]
+
+
 def score_of(cell: CellResult, column: str) -> float:
     """The mean of the clients' own metric by test samples; a run that diverged is infinitely bad."""
-    own = cell.clients.get(f"personal_{column}") or cell.clients.get(column)
-    if own is None:
-        return cell.score(column, 1)
-    known = [(value, n) for value, n in zip(own, cell.clients["n_test"]) if value is not None and math.isfinite(value)]
-    return sum(value * n for value, n in known) / sum(n for _, n in known) if known else math.nan
+    known = client_scores(cell, column)
+    return sum(value * n for value, n in known) / sum(n for _, n in known) if known else cell.score(column, 1)
 
 
 def _gain(own: float, base: float, column: str) -> float:
