@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 COLUMNS = {"rounds": {"round", "seconds", "bytes_down", "bytes_up"}, "clients": {"client", "n_train", "n_test"}}
 """Columns that each table must have."""
-BY_ROUND, RESAMPLED = "client_rounds", "resampled"
+BY_ROUND, RESAMPLED, RISKS = "client_rounds", "resampled", "risks"
 MOST_CLIENTS, MOST_ROUNDS = 100, 150
 """With more clients their rounds are not kept; of more evaluated rounds, so many evenly spaced ones are."""
 
@@ -47,6 +47,8 @@ class Comparison:
         client_rounds: the scores of single clients by round, for at most 100 clients; None for more.
         resampled: scores on resampled test samples where all seeds have the same ones: `method seed draw` and the headline metric
             under each protocol; None where each seed tests others.
+        risks: the test samples of two-class tasks after the last round, `method seed client outcome risk`; None for other tasks,
+            very many samples, and folders of older versions.
 
     Example:
         >>> clients = ua.partition(ua.load("digits"), "dirichlet(alpha=0.1)", clients=3)  # doctest: +SKIP
@@ -61,6 +63,7 @@ class Comparison:
     facts: ComparisonFacts
     client_rounds: pd.DataFrame | None = None
     resampled: pd.DataFrame | None = None
+    risks: pd.DataFrame | None = None
 
     @cached_property
     def summary(self) -> pd.DataFrame:
@@ -166,11 +169,12 @@ class Comparison:
             target=target,
             client_rounds=self.client_rounds,
             resampled=self.resampled,
+            risks=self.risks,
         )
 
     def save(self, folder: Path) -> None:
         """Write the tables and the facts into a folder; `load` reads them."""
-        for name in (BY_ROUND, RESAMPLED):
+        for name in (BY_ROUND, RESAMPLED, RISKS):
             (folder / f"{name}.parquet").unlink(missing_ok=True)
         self.columns.save(folder)
         tables = {
@@ -178,6 +182,7 @@ class Comparison:
             "clients": self.clients,
             BY_ROUND: self.client_rounds,
             RESAMPLED: self.resampled,
+            RISKS: self.risks,
         }
         for name, table in tables.items():
             if table is not None:
@@ -193,8 +198,8 @@ class Comparison:
         try:
             rounds, clients = (pd.read_parquet(folder / f"{name}.parquet") for name in COLUMNS)
             _check_columns(rounds=rounds, clients=clients)
-            kept = [folder / f"{name}.parquet" for name in (BY_ROUND, RESAMPLED)]
-            by_round, resampled = (pd.read_parquet(file) if file.exists() else None for file in kept)
+            kept = [folder / f"{name}.parquet" for name in (BY_ROUND, RESAMPLED, RISKS)]
+            by_round, resampled, risks = (pd.read_parquet(file) if file.exists() else None for file in kept)
             is_single_run = bool(RunDirectory(folder).events)
             columns = read_columns(folder, rounds, clients)
             rows, client_rows = (cast(list[Row], table.to_dict("records")) for table in (rounds, clients))
@@ -207,7 +212,7 @@ class Comparison:
             ) from None
         if "method" not in rounds:
             return cls._of_run(history, facts)
-        return cls(rounds, clients, columns, facts, by_round, resampled)
+        return cls(rounds, clients, columns, facts, by_round, resampled, risks)
 
     @classmethod
     def _of_run(cls, history: History, facts: ComparisonFacts) -> Comparison:

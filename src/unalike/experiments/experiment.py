@@ -76,6 +76,7 @@ class _CellResults:
     client_rounds: list[pd.DataFrame] = field(default_factory=list)
     confusions: dict[str, pd.DataFrame] = field(default_factory=dict)
     resampled: list[pd.DataFrame] = field(default_factory=list)
+    risks: list[pd.DataFrame] = field(default_factory=list)
     fixed_tests: Sequence[str] = ()
     """The protocols whose test samples are the same under all seeds."""
     ran: list[Cell] = field(default_factory=list)
@@ -115,6 +116,9 @@ class _CellResults:
         with suppress(UnalikeError):  # regression, or no test sample
             counts = run.confusion()
             self.confusions[cell.label] = counts + self.confusions.get(cell.label, 0)
+        with suppress(UnalikeError):
+            if (risks := run.risks()) is not None:
+                self.risks.append(labelled(risks, cell.label, cell.seed))
         if self.fixed_tests:
             with suppress(UnalikeError):
                 self.resampled.append(labelled(run.resampled(self.fixed_tests), cell.label, cell.seed))
@@ -141,7 +145,7 @@ class _CellResults:
                     for label, counts in self.confusions.items()
                 ],
             ),
-            *(pd.concat(t, ignore_index=True) if t else None for t in (self.client_rounds, self.resampled)),
+            *(pd.concat(t, ignore_index=True) if t else None for t in (self.client_rounds, self.resampled, self.risks)),
         )
 
 

@@ -30,6 +30,7 @@ def merge(comparisons: Sequence[Comparison]) -> Comparison:
         _merge_facts([c.facts for c in comparisons]),
         _merged([c.client_rounds for c in comparisons], ["method", "seed", "round", "client"]),
         _merged([c.resampled for c in comparisons], ["method", "seed", "draw"]),
+        _merged_risks([c.risks for c in comparisons]),
     )
     return in_method_order(merged)
 
@@ -40,6 +41,18 @@ def _merged(tables: Sequence[pd.DataFrame | None], key: list[str]) -> pd.DataFra
 
     found = [table for table in tables if table is not None]
     return pd.concat(found, ignore_index=True).drop_duplicates(key) if found else None
+
+
+def _merged_risks(tables: Sequence[pd.DataFrame | None]) -> pd.DataFrame | None:
+    """The tables of risks as one; a method and seed that several have count once."""
+    import pandas as pd
+
+    found = [table for table in tables if table is not None]
+    seen = pd.concat([t.assign(table=i) for i, t in enumerate(found)], ignore_index=True) if found else None
+    if seen is None:
+        return None
+    first = seen.groupby(["method", "seed"])["table"].transform("min")
+    return seen[seen["table"] == first].drop(columns="table").reset_index(drop=True)
 
 
 def _merge_facts(all_facts: Sequence[ComparisonFacts]) -> ComparisonFacts:
@@ -113,7 +126,7 @@ def _relabelled(comparison: Comparison, labels: dict[str, str]) -> Comparison:
         ends=relabel(facts.ends, "method"),
         confusions=relabel(facts.confusions, "method"),
     )
-    tables = (comparison.rounds, comparison.clients, comparison.client_rounds, comparison.resampled)
+    tables = (comparison.rounds, comparison.clients, comparison.client_rounds, comparison.resampled, comparison.risks)
     rounds, clients, *others = (None if t is None else t.assign(method=t["method"].replace(new)) for t in tables)
     assert rounds is not None and clients is not None
     return Comparison(rounds, clients, comparison.columns, facts, *others)

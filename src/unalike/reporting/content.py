@@ -75,6 +75,7 @@ class ReportContent(SharedFacts):
     * `client_rounds`: `method seed round client` and the headline metric under each protocol; None if it is not known.
     * `resampled`: `method seed draw` and the headline metric on resampled test samples,
       where all seeds have the same; None for none.
+    * `risks`: `method seed client outcome risk`, the test samples of two-class tasks (`metrics.risks`); None if they are not known.
     * `wire`: `method direction what bytes`, everything that enters and leaves a client in a round.
 
     Raises `UnalikeError` if the tables are not consistent.
@@ -91,6 +92,8 @@ class ReportContent(SharedFacts):
     target: float | None = None
     client_rounds: pd.DataFrame | None = None
     resampled: pd.DataFrame | None = None
+    risks: pd.DataFrame | None = None
+    specificity: float = 0.9
     pooled_rounds: pd.DataFrame | None = field(default=None, init=False)
     own_metric: Metric | None = field(default=None, init=False)
 

@@ -13,7 +13,7 @@ from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
 from unalike._utils.errors import UnalikeError
-from unalike.reporting import panels, tables
+from unalike.reporting import panels, risk_panels, tables
 from unalike.reporting.charts.palette import looks
 from unalike.reporting.client_tables import client_tables
 from unalike.reporting.content import ReportContent
@@ -83,6 +83,7 @@ def _parts(content: ReportContent) -> dict[str, Any]:
             "classes": panels.class_scores(content, style),
             "confusions": panels.confusions(content, style),
             "labels": panels.labels(content),
+            **risk_panels.risk_panels(content, style),
             "pareto": panels.pareto(content, style),
             "cost": panels.cost(content, style),
         },
@@ -93,6 +94,7 @@ def _parts(content: ReportContent) -> dict[str, Any]:
             "estimate": tables.estimate(content),
             "effects": [tables.effects(content, protocol, style) for protocol in content.tabled],
             "clients": client_tables(content) or [tables.single_clients(content, style)],
+            "risks": risk_panels.risk_table(content, style),
             "partition": tables.facts("The partition of the data", content.partition),
             "costs": tables.costs(content, style),
             "wire": tables.wire(content, style),
@@ -100,6 +102,7 @@ def _parts(content: ReportContent) -> dict[str, Any]:
             "methods": tables.methods(content, style),
             "versions": tables.facts("Versions", content.versions),
         },
+        "risks": risk_panels.explanation(content),
         "scale": {
             "method": len(content.methods),
             "client": int(content.clients.groupby("seed")["client"].nunique().max()),

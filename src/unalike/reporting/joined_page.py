@@ -15,6 +15,7 @@ from unalike.metrics.ranks import Ranks
 from unalike.reporting import panels, tables, wording
 from unalike.reporting.charts import rank_diagram
 from unalike.reporting.charts.palette import Look, looks
+from unalike.reporting.client_tables import client_tables
 from unalike.reporting.content import ReportContent
 from unalike.reporting.findings import findings
 from unalike.reporting.html import fill
@@ -151,6 +152,7 @@ def _part(i: int, name: str, part: ReportContent, style: dict[str, Look]) -> dic
         "found": findings(part),
         "panels": {name: panel and replace(panel, key=f"{panel.key}-{i}") for name, panel in drawn.items()},
         "tables": [tables.scores(part, protocol, style) for protocol in part.tabled] + _targets(part, style),
+        "clients": client_tables(part),
         "command": part.command,
     }
 

@@ -103,6 +103,8 @@ MANY = 10_000
 """With more clients than this, only the clients of a round have a row in the history and a personal model evaluated."""
 
 
+MOST_RISKS = 20_000
+"""With more test samples their risks are not kept."""
 RESAMPLES, RESAMPLE_SEED = 200, 0
 """Number of times that test samples are drawn again, for a variance that is known to 10 %, and the seed of these draws."""
 
@@ -202,6 +204,18 @@ class Evaluator:
         starts, rng = np.searchsorted(scores.client, scores.client), np.random.default_rng(RESAMPLE_SEED)
         draws = (starts + (rng.random(len(sizes)) * sizes).astype(int) for _ in range(RESAMPLES))
         return [measure(self.population.task, scores.of(rows), self.custom) for rows in draws]
+
+    def risks(self, models: ClientModels) -> Scores | None:
+        """The clients' test samples as the last models in use score them: the clients' own where they have some, else the shared.
+
+        None where there are more or fewer than two classes, more than `MOST_RISKS` samples or `MANY` clients, or no samples.
+        """
+        samples, of = len(self.population.test.values), "personal" if models.state.is_personal else "clients"
+        if not self.population.task.areas or not 0 < samples <= MOST_RISKS or len(self.population) > MANY:
+            return None
+        predicting = MODELS[of](models, None)
+        parts = [] if predicting is None else self.scores({TEST: "test"}, predicting)[TEST]
+        return Scores.join(parts) if parts else None
 
     def scored(
         self, splits: Splits, models: Models | None, clients_shown: Sequence[int] | None = None

@@ -29,6 +29,7 @@ from unalike.data.ragged import NumberedNames, Ragged
 from unalike.data.table_encoding import Encoding
 from unalike.methods.plan import Answers, QueryStep, StageResults, complete_spec, next_step, plan, steps_of
 from unalike.metrics import failures
+from unalike.metrics.named_metrics import probabilities
 from unalike.metrics.scoring import SharedModel
 from unalike.runtime.backend import StageBackend
 from unalike.runtime.best_round import BestRound
@@ -257,6 +258,21 @@ class Run:
             if draws is not None:
                 found[column.name] = [metrics[column.metric.name] for metrics in draws]
         return pd.DataFrame(found).rename_axis("draw").reset_index()
+
+    def risks(self) -> pd.DataFrame | None:
+        """The test samples of a two-class task, `client outcome risk`, as the last models in use see them.
+
+        The risk is the probability of the second class. None for other tasks and for very many samples. Raises `UnalikeError`
+        where the run does not hold the samples.
+        """
+        import pandas as pd
+
+        scores, names = Evaluator(self.run_config).risks(self._with_samples()), self.run_config.population.names
+        if scores is None:
+            return None
+        risk = probabilities(scores.logits)[:, 1].astype("float32")
+        owners = [names[int(k)] for k in scores.client]
+        return pd.DataFrame({"client": owners, "outcome": scores.y.astype("int8"), "risk": risk})
 
     def _with_samples(self) -> LocalStage:
         """The runner, if the clients' samples are here: those of a federation are elsewhere, and a folder holds none."""
