@@ -217,6 +217,22 @@ def test_the_table_of_regrets_with_real_owners_in_the_guide_is_computed_from_the
             assert cell.strip(" |") == expected, (row, policy)
 
 
+def test_the_sentences_of_regrets_with_real_owners_in_the_guide_are_those_of_the_shipped_judgement():
+    page = " ".join((Path(__file__).parents[2] / "docs/how_to/recommend.md").read_text().split())
+
+    def owners(objective, names):
+        regret = judgement.read(objective, names).regret["owners"]
+        assert regret["sure gain"] == regret["always FedAvg"]
+        return [f"{100 * regret[policy].mean:.1f}" for policy in ("always FedAvg", "best on average", "forecast")]
+
+    fedavg, average, forecast = owners("accuracy", "shared")
+    assert f"{fedavg} (FedAvg, and the rule), {average} (best on average) and {forecast} (forecast)" in page
+    fedavg, average, forecast = owners("worst_decile", "any")
+    assert f"of the worst tenth of the clients {fedavg}, {average} and {forecast}" in page
+    fedavg, average, forecast = owners("worst_decile", "shared")
+    assert f"among shared models {fedavg}, {average} and {forecast}," in page
+
+
 def test_the_table_of_regrets_in_the_guide_is_that_of_the_shipped_judgement():
     page = (Path(__file__).parents[2] / "docs/how_to/recommend.md").read_text().replace("*", "")
     choices = {"any": "all methods", "shared": "shared models"}
