@@ -26,7 +26,7 @@ def command(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="File to write. Default for html: report.html in the folder, or in the current folder for several."
+            help="File to write. Default for html: report.html or summary.html in the folder, or in the current folder for several."
         ),
     ] = None,
     title: Annotated[str | None, typer.Option(help="Headline of the page.")] = None,
@@ -49,6 +49,9 @@ def command(
         bool,
         typer.Option("--clients", help="The table of the clients with every method, instead of that of the methods."),
     ] = False,
+    summary: Annotated[
+        bool, typer.Option("--summary", help="One page for a board: decision, who gains and loses, limits, cost.")
+    ] = False,
     figures: Annotated[
         Path | None, typer.Option(help="Also write the figures as SVG and PDF into this folder.")
     ] = None,
@@ -60,6 +63,7 @@ def command(
     \b
     unalike report results
     unalike report results --out for-the-board.html --title 'Five hospitals'
+    unalike report results --summary
     unalike report results --format markdown
     unalike report mild severe --out both.html --figures figures
 
@@ -71,8 +75,8 @@ def command(
     from unalike.reporting.export import ExportBlock, export, export_clients
     from unalike.reporting.html import write_text
 
-    if format != "html" and (target, title) != (None, None):
-        flag = "--target" if target is not None else "--title"
+    if format != "html" and (target, title, summary) != (None, None, False):
+        flag = "--target" if target is not None else "--title" if title is not None else "--summary"
         raise UnalikeError(
             f"found {flag} with --format {format}: only the html page uses {flag}; leave one of the two out"
         )
@@ -95,4 +99,5 @@ def command(
             print(f"table: {write_text(text, out).resolve()}")
         return
     home = Path() if len(folders) > 1 else folders[0]
-    print(f"report: {write_text(joined.page(title, target), out or home / 'report.html').resolve()}")
+    kind = "summary" if summary else "report"
+    print(f"{kind}: {write_text(joined.page(title, target, summary), out or home / f'{kind}.html').resolve()}")

@@ -118,12 +118,13 @@ class Comparison:
         """
         return self._content.client_scores
 
-    def report(self, path: str | Path = "report.html", title: str | None = None) -> Path:
+    def report(self, path: str | Path | None = None, title: str | None = None, summary: bool = False) -> Path:
         """Write the report as one HTML file that needs no network.
 
         Args:
-            path: the file to write.
+            path: the file to write; `report.html` or `summary.html` unless given.
             title: headline of the page; made from the methods and the data unless given.
+            summary: write one page for a board instead: decision, clients that gain or lose, limits, and cost.
 
         Returns:
             The path of the file.
@@ -131,9 +132,12 @@ class Comparison:
         Raises:
             UnalikeError: if the file cannot be written.
         """
-        from unalike.reporting.html import write
+        from unalike.reporting import html, summary_page
 
-        return Path(write(self.content(title), Path(path)))
+        content = self.content(title)
+        if summary:
+            return html.write_text(summary_page.render(content), path or "summary.html")
+        return html.write(content, path or "report.html")
 
     def content(self, title: str | None = None, target: float | None = None) -> ReportContent:
         """The content of the report and of its figures. `target`: the score for which the costs are compared."""

@@ -126,14 +126,23 @@ class Joined:
             return None
         return ranks(self.scores, self.pooled[0].comparison.columns.metric.sign)
 
-    def page(self, title: str | None = None, target: float | None = None) -> str:
-        """The report as one HTML document; if all folders make one comparison, the report of that comparison."""
-        from unalike.reporting import joined_page
+    def page(self, title: str | None = None, target: float | None = None, summary: bool = False) -> str:
+        """The report as one HTML document; if all folders make one comparison, the report of that comparison, or its summary.
+
+        Raises `UnalikeError` for the summary of several comparisons.
+        """
+        from unalike.reporting import joined_page, summary_page
         from unalike.reporting.html import render
 
         if len(self.blocks) == 1:
             content = self.blocks[0].comparison.content(title, target)
-            return render(replace(content, warnings=[*self._joined_from(), *content.warnings]))
+            return (summary_page.render if summary else render)(
+                replace(content, warnings=[*self._joined_from(), *content.warnings])
+            )
+        if summary:
+            raise UnalikeError(
+                f"found a summary of {len(self.blocks)} comparisons, expected one; write a summary for each folder by itself"
+            )
         return joined_page.render(self.content(title, target))
 
     def _joined_from(self) -> list[str]:

@@ -1,0 +1,124 @@
+"""The summary of a comparison for a board: one printed page without charts, jargon and scripts."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from unalike.metrics.client_scores import MEAN, POOLED
+from unalike.metrics.verdicts import EQUAL, WORSE
+from unalike.reporting import wording
+from unalike.reporting.content import ReportContent
+from unalike.reporting.findings import findings
+from unalike.reporting.html import fill
+from unalike.reporting.table import Table, interval, number, rows, words
+
+MOST_CLIENTS, MOST_RISKS, LONGEST = 12, 3, 240
+"""Most clients and warnings on the page, and letters of a warning. Of more clients, the largest losses and gains are shown."""
+
+
+def render(content: ReportContent) -> str:
+    """Render the summary as one HTML document that fits one printed page. The same content gives the same text."""
+    clients = _clients(content)
+    return fill(
+        "summary.html.j2",
+        title=content.title,
+        decision=_decision(content),
+        clients=clients,
+        about=_about(content),
+        risks=_risks(content, clients),
+        cost=_cost(content),
+    )
+
+
+def _decision(content: ReportContent) -> str:
+    """The decision in one sentence."""
+    found = content.decision
+    if found.reason:
+        return f"No decision: {wording.capital(found.reason)}"
+    gain = f"{content.metric.difference(found.difference)} of {content.metric.word}"
+    if found.choice == found.best:
+        return f"Use {found.best} instead of {found.baseline}: it predicts better, by {gain}."
+    if found.verdicts[found.best] in (EQUAL, WORSE):
+        return f"Stay with {found.baseline}: no other method predicts noticeably better."
+    return f"Stay with {found.baseline} for now: {found.best} may predict better, but that is not shown yet."
+
+
+def _clients(content: ReportContent) -> Table | None:
+    """Every client with the best candidate: score, gain or loss with its interval, and that in one word."""
+    best, scores, metric = content.decision.best or content.baseline, content.client_scores, content.metric_of_clients
+    own = scores[(scores["method"] == best) & ~scores["client"].isin([MEAN, POOLED])] if len(scores) else scores
+    if own.empty:
+        return None
+    to = f"to_{content.baseline}"
+    own = own.assign(gain=metric.sign * own[to]).sort_values("gain", kind="stable")
+    if len(own) > MOST_CLIENTS:
+        own = own.iloc[[*range(MOST_CLIENTS // 2), *range(len(own) - MOST_CLIENTS // 2, len(own))]]
+    columns = [
+        words("Client", "client"),
+        number("Test samples", "n_test", lambda value: wording.decimal(value, 0)),
+        *(
+            [number("Positives", "n_positive", lambda value: wording.decimal(value, 0))]
+            if own["n_positive"].notna().any()
+            else []
+        ),
+        number(metric.title, "score", metric.text),
+    ]
+    if best != content.baseline:
+        columns += [
+            number(f"Gain over {content.baseline}", to, metric.difference),
+            interval(f"{wording.confidence(content.rules.level)} interval", f"{to}_low", f"{to}_high", metric.interval),
+            words("Shown", lambda row: _shown(row, to, metric.sign)),
+        ]
+    return Table.of(f"Every client with {best}", columns, rows(own))
+
+
+def _shown(row: dict[str, Any], to: str, sign: int) -> str:
+    """Whether the interval of a client's difference shows a gain or a loss."""
+    low, high = sorted((sign * row[f"{to}_low"], sign * row[f"{to}_high"]))
+    return "gain" if low > 0 else "loss" if high < 0 else "neither"
+
+
+def _about(content: ReportContent) -> str:
+    clients = content.clients.groupby(["method", "seed"])[["n_train", "n_test"]].sum().mean()
+    count = wording.plural(int(content.clients.groupby("seed")["client"].nunique().max()), "client")
+    samples = f"{clients['n_train']:,.0f} training and {clients['n_test']:,.0f} test samples"
+    times = wording.plural(len(content.seeds), "time")
+    return (
+        f"{wording.plural(len(content.methods), 'method')} were compared on {count} with {samples}, each repeated {times}. "
+        f"Scores are {content.metric.word} on samples that were not used for training. {content.about}"
+    )
+
+
+def _risks(content: ReportContent, clients: Table | None) -> list[str]:
+    """The clients that lose, the warnings of the report, and what holds of every such comparison."""
+    warnings = [wording.short(text, LONGEST) for text in (*content.warnings, *findings(content).cautions)]
+    lose = [
+        f"{name} ({content.metric.difference(d)})"
+        for name, (d, *_) in list(content.decision.losers.items())[:MOST_RISKS]
+    ]
+    losses = [f"With {content.decision.best}, on average these clients lose: {wording.listing(lose)}."] if lose else []
+    few = (
+        [row[0].text for row in clients.rows if float(row[2].value) < 10]
+        if clients and "Positives" in clients.columns
+        else []
+    )
+    small = [f"Fewer than 10 positive test samples, so that nothing is certain: {wording.few(few)}."] if few else []
+    always = [
+        "These are past data. New patients, devices or rules of coding can change every number; test again before use."
+    ]
+    return [*losses, *small, *warnings[:MOST_RISKS], *always]
+
+
+def _cost(content: ReportContent) -> str:
+    """Traffic and time of a training run with the best candidate, and how many times those of the baseline they are."""
+    found = content.decision
+    table = {row["method"]: row for row in rows(content.scored(content.decisive))}
+    name = found.best or content.baseline
+    if name not in table:
+        return "The cost was not measured."
+    row = table[name]
+    sent, time = wording.megabytes(row["mb_down"] + row["mb_up"]), wording.duration(row["seconds"])
+    own = f"One training run of {name}: {sent} MB sent, {time} of computation"
+    times = [f"{ratio:.1f} times the {what}" for what, ratio in found.cost.items() if math.isfinite(ratio)]
+    return f"{own}{f' ({wording.listing(times)} of {content.baseline})' if times and name != content.baseline else ''}."
