@@ -50,13 +50,12 @@ def test_weighted_batch_norm_with_padding_equals_torch_norm_on_real_rows(norm, s
     torch.testing.assert_close(model(model.params, x, buffers=buffers).logits, theirs.eval()(x), rtol=1e-10, atol=1e-10)
 
 
-def test_weighted_batch_norm_of_one_row_gives_bias_and_adds_zero_variance():
-    """Variance 0: normalized to 0, the bias comes out; the running variance gets 0 (there is no unbiased one)."""
+def test_weighted_batch_norm_of_one_row_gives_bias_and_keeps_its_statistics():
+    """Variance 0: normalized to 0, the bias comes out; the running statistics stay (there is no unbiased variance)."""
     model = Model(nn.Sequential(nn.BatchNorm1d(3)))
     out = model(model.params, torch.tensor([[1.0, 2, 3]]), buffers=model.buffers, training=True)
     assert out.logits.tolist() == [[0, 0, 0]]
-    torch.testing.assert_close(out.buffers["0.running_mean"], torch.tensor([0.1, 0.2, 0.3]))
-    torch.testing.assert_close(out.buffers["0.running_var"], torch.full((3,), 0.9))
+    assert out.buffers["0.running_mean"].tolist() == [0, 0, 0] and out.buffers["0.running_var"].tolist() == [1, 1, 1]
     assert isinstance(model._training.module[0], WeightedBatchNorm) and isinstance(
         model.module(model.params, model.buffers)[0], nn.BatchNorm1d
     )
@@ -125,3 +124,16 @@ def test_model_head_of_features_equals_logits():
     out = model(model.params, x, buffers={})
     torch.testing.assert_close(model.head(model.params, out.features), out.logits)
     assert out.features.shape == (7, 5) and model.in_head("head.bias") and not model.in_head("body.bias")
+
+
+@pytest.mark.parametrize("momentum", [0.1, None])
+def test_batch_of_one_row_leaves_running_statistics_alone(momentum):
+    """33 samples in batches of 32: the last batch has no variance, and would pull `running_var` towards 0."""
+    x = torch.randn(33, 3, generator=torch.Generator().manual_seed(0)) * 2 + 1
+    norm = WeightedBatchNorm(nn.BatchNorm1d(3, momentum=momentum))
+    norm.train()
+    norm(x[:32])
+    before = {name: getattr(norm, name).clone() for name in ("running_mean", "running_var")}
+    found = norm(x[32:])
+    assert all(torch.equal(getattr(norm, name), value) for name, value in before.items())
+    torch.testing.assert_close(found, norm.bias.expand(1, 3))  # normalized to 0, then the bias

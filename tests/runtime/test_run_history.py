@@ -124,6 +124,24 @@ def test_cohorts_with_same_seed_are_equal_for_all_methods(people, small, cohorts
     assert cohorts[0] == cohorts[1] == cohorts[2] == cohorts[3] == cohorts[4] != cohorts[5]
 
 
+@pytest.mark.parametrize(
+    "spec",
+    ["clustered(eps1=100, eps2=0.0001, warmup=1)", "fedconcat(clusters=2, encoder_rounds=2, classifier_rounds=4)"],
+)
+def test_cohorts_go_on_over_the_stages_of_a_plan(people, small, tmp_path, spec):
+    """Round t has FedAvg's clients of round t, whichever stage it is in, and after a resumption."""
+    options = {"rounds": 6, "participation": 0.4, "seed": 7}
+    stop = {"stop": "round >= 4"}
+    small(spec, people, out=tmp_path, **options | stop)
+    runs = [small("fedavg", people, **options), small(spec, people, out=tmp_path, **options)]
+    trained = [
+        run.history.clients.query("round > 0 and status == 'trained'").groupby("round")["client"].agg(list)
+        for run in runs
+    ]
+    assert len(runs[1].history.rounds["stage"].unique()) > 1
+    assert trained[0].tolist() == trained[1].tolist()
+
+
 def test_batches_and_initial_weights_with_same_seed_equal_for_all_methods(people, small, monkeypatch):
     """A neutral method takes the very steps of FedAvg: same start, same batches, whatever part is beside it."""
     from unalike.engine.base import ClientPool

@@ -35,7 +35,7 @@ class WeightedBatchNorm(nn.Module):
     """Batch normalization whose statistics ignore rows of weight 0; otherwise torch's own, with the same parameter names.
 
     A channel with a single value has variance 0: it is normalized to 0 instead of refused, so that a client with one sample
-    can train.
+    can train. Such a batch, the last one of 33 samples in batches of 32, leaves the running statistics as they are.
     """
 
     running_mean: Tensor
@@ -76,8 +76,9 @@ class WeightedBatchNorm(nn.Module):
         variance = centred.square().sum(over) / count
         if self.running_mean is not None:
             unbiased = variance.detach() * count / (count - 1).clamp_min(1)
-            self.running_mean.add_(rate * (mean.detach() - self.running_mean))
-            self.running_var.add_(rate * (unbiased - self.running_var))
+            several = (count > 1).to(x)  # one value says nothing of the variance
+            self.running_mean.add_(several * rate * (mean.detach() - self.running_mean))
+            self.running_var.add_(several * rate * (unbiased - self.running_var))
         normal = centred * (variance.reshape(shape) + self.eps).rsqrt()
         if self.weight is None:
             return normal

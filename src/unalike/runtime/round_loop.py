@@ -296,7 +296,7 @@ def _opened(
 def _stages(run_config: RunConfig, backend: Backend, recorder: RunRecorder) -> Iterator[tuple[int, StageBackend]]:
     """The stages of the plan with their step numbers. Client queries between them are asked on the way."""
     steps = steps_of(run_config.plan, run_config.plan_inputs)
-    step, index = next(steps, None), 0
+    step, index, earlier = next(steps, None), 0, 0
     for note in (*run_config.warnings, *run_config.data_notes, *backend.notes):
         recorder.log.note(note)
     while step is not None:
@@ -305,7 +305,9 @@ def _stages(run_config: RunConfig, backend: Backend, recorder: RunRecorder) -> I
             outcome = _answers(run_config, step, index, recorder, backend)
         else:
             clients = _begin_stage(run_config, step, index, recorder, backend)
+            clients.state.earlier = earlier
             yield index, clients
+            earlier += clients.state.done
             outcome = StageResults(clients.state.states, clients.state.done)
             if recorder.ended:
                 _note_rest(run_config, recorder, step, steps, outcome)

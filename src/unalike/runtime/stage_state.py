@@ -82,6 +82,8 @@ class StageState:
         )
         self.method.require(self.settings.proxy)
         self.done = 0
+        self.earlier = 0
+        """Rounds of the run before the stage."""
         self.pending: RoundResult | None = None
         """A round that the groups' states contain, and that has no row in the history yet."""
         self.eligible: Sequence[int] = with_samples(population.sizes)
@@ -121,11 +123,14 @@ class StageState:
     # the clients that take part ---------------------------------------------------------------------------------------
 
     def draw(self, number: int) -> list[int]:
-        """The clients that take part in a round, counted from 0: the same for every method of the same seed."""
+        """The clients that take part in a round of the stage, counted from 0.
+
+        They depend on the round of the run alone: the same for every method of the same seed, whatever its stages.
+        """
         count = self.cohort_size
         if count == len(self.eligible):
             return [*self.eligible]
-        rng = seeds.generator(self.settings.seed, "cohort", number)
+        rng = seeds.generator(self.settings.seed, "cohort", self.earlier + number)
         places = np.sort(rng.choice(len(self.eligible), count, replace=False)).tolist()
         return places if isinstance(self.eligible, range) else [self.eligible[i] for i in places]
 
