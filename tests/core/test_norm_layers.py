@@ -7,7 +7,7 @@ from simulation import Clients, Simulation, mlp, same
 from torch import nn
 
 from unalike.core.model import Model
-from unalike.core.norm_layers import WeightedBatchNorm
+from unalike.core.norm_layers import STATISTICS, WeightedBatchNorm
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_batch_of_one_row_leaves_running_statistics_alone(momentum):
     norm = WeightedBatchNorm(nn.BatchNorm1d(3, momentum=momentum))
     norm.train()
     norm(x[:32])
-    before = {name: getattr(norm, name).clone() for name in ("running_mean", "running_var")}
+    before = {name: getattr(norm, name).clone() for name in STATISTICS}
     found = norm(x[32:])
     assert all(torch.equal(getattr(norm, name), value) for name, value in before.items())
     torch.testing.assert_close(found, norm.bias.expand(1, 3))  # normalized to 0, then the bias

@@ -139,10 +139,13 @@ def test_scaffold_one_full_batch_step_makes_both_options_equal(beside):
     "text", ["scaffold", "scaffold(option=1)", "scaffold(weighted=True)", "scaffold(server_lr=0.5)"]
 )
 def test_scaffold_partial_participation_keeps_server_variate_at_client_mean(text):
+    """The mean of all clients with the weights of the objective."""
+    sizes = [float(n) for n in SIZES] if "weighted" in text else [1.0] * 4
     sim = Simulation(text, mlp().double(), Clients.random(SIZES, dtype=torch.float64), **WORK)
     for present in ([0, 1, 2, 3], [1, 3], [2], [0, 1, 2, 3], [0, 3]):
         sim.round(present)
-        mean = tree.scale(tree.map(lambda *v: sum(v), *(sim.memory(k)["control_variates"] for k in range(4))), 1 / 4)
+        own = [tree.scale(sim.memory(k)["control_variates"], sizes[k] / sum(sizes)) for k in range(4)]
+        mean = tree.map(lambda *v: sum(v), *own)
         for name, c in sim.state.part_states["control_variates"].items():
             torch.testing.assert_close(mean[name], c, rtol=1e-12, atol=1e-13)  # sums of float64 in another order
 

@@ -189,8 +189,8 @@ def test_scaffold_server_lr_and_weighted_equal_hand_numbers():
     assert after("scaffold(server_lr=0.5)") == 1 - 3 / 16  # half of 5/8 - 1
     assert after("scaffold(weighted=True)") == -1 / 16  # FedAvg's weights
     sim = simulate("scaffold(weighted=True)")
-    sim.round()  # the variates stay a plain mean over all clients
-    assert sim.state.part_states["control_variates"]["head.weight"][0, 0].item() == pytest.approx(-5 / 6)
+    sim.round()  # c_A = -4 and c_B = 7/3 as above; 1/4 and 3/4 of the samples
+    assert sim.state.part_states["control_variates"]["head.weight"][0, 0].item() == pytest.approx(-1 + 7 / 4)
 
 
 def test_scaffold_partial_participation_scales_server_variate():
@@ -218,11 +218,12 @@ def test_feddyn_two_rounds_equal_hand_numbers():
 
 
 def test_feddyn_partial_participation_and_weighted_equal_hand_numbers():
-    """Only A: h = -1/N * 1 = -1/2, w = 2 + 1/2. Weighted mean of the models: 1/4 * 2 - 3/4 * 5/16, h as before 5/32."""
+    """Only A: h = -1/N * 1 = -1/2, w = 2 + 1/2. Weighted, 1/4 and 3/4: models 1/4 * 2 - 3/4 * 5/16,
+    h = -(1/4 * 1 - 3/4 * 21/16) = 47/64."""
     sim = simulate("feddyn(alpha=1)")
     sim.round([0])
     assert w1(sim) == 5 / 2
-    assert after("feddyn(alpha=1, weighted=True)") == 1 / 2 - 15 / 64 - 5 / 32
+    assert after("feddyn(alpha=1, weighted=True)") == 1 / 2 - 15 / 64 - 47 / 64
 
 
 def test_ditto_two_rounds_equal_hand_numbers():

@@ -10,6 +10,7 @@ p_k, 1/K and 1/(steps lr) are exact, and the agreement is 1e-9; where a float32 
 """
 
 import copy
+from operator import mul
 
 import numpy as np
 import pytest
@@ -124,6 +125,11 @@ class FedAvg:
     def after(self, k, p, steps, lr):
         pass
 
+    def of_all(self, present):
+        """The clients' weights in the objective over all clients."""
+        n = np.ones(len(SIZES)) if self.uniform else np.array(SIZES, float)
+        return n[list(present)] / n.sum()
+
     def server(self, present, models, q, steps):
         return tmap(lambda *v: sum(a * b for a, b in zip(q, v)), *models)
 
@@ -216,7 +222,8 @@ class Scaffold(FedAvg):
 
     def server(self, present, models, q, steps):
         mean = super().server(present, models, q, steps)
-        self.c = tmap(lambda c, *d: c + sum(d) / len(SIZES), self.c, *(self.clients[k]["moved"] for k in present))
+        p = self.of_all(present)
+        self.c = tmap(lambda c, *d: c + sum(map(mul, p, d)), self.c, *(self.clients[k]["moved"] for k in present))
         return tmap(lambda w, m: w + self.eta * (m - w), self.w, mean)
 
 
@@ -256,8 +263,8 @@ class FedDyn(FedAvg):
         self.clients[k]["h"] = tmap(lambda h, v, w: h - self.alpha * (v - w), self.clients[k]["h"], p, self.w)
 
     def server(self, present, models, q, steps):
-        for v in models:
-            self.h = tmap(lambda h, v, w: h - self.alpha / len(SIZES) * (v - w), self.h, v, self.w)
+        for p, v in zip(self.of_all(present), models):
+            self.h = tmap(lambda h, v, w, p=p: h - self.alpha * p * (v - w), self.h, v, self.w)
         return tmap(lambda m, h: m - h / self.alpha, super().server(present, models, q, steps), self.h)
 
 

@@ -29,6 +29,9 @@ def test_summary_has_decision_hospitals_limits_and_cost(compared, tmp_path):
         assert text.count(name) >= 1
     for jargon in ("Holm", "moderated", "p\u00a0=", "seeds won"):
         assert jargon not in re.sub(r"<[^>]+>", "", text.partition("</style>")[2])
+    assert (
+        "Fewer than 10 test samples of one outcome, so that nothing is certain: Switzerland." in text
+    )  # 29 positives, 2 others
     assert "Gain over fedavg" in text and "samples that were not used for training" in text and "MB sent" in text
 
 

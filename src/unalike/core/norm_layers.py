@@ -57,16 +57,14 @@ class WeightedBatchNorm(nn.Module):
             x = x.float()  # statistics are never rounded; torch's own kernel sums in float32
         if not self.training and tracked:
             return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps)
-        rate = self._count() if tracked else 0.0
-        if weight is None and isinstance(rate, float) and x.numel() > x.shape[1]:
+        rate = self.momentum if tracked else 0.0
+        if weight is None and rate is not None and x.numel() > x.shape[1]:
+            if tracked:
+                self.num_batches_tracked.add_(1)
             return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, True, rate, self.eps)
-        return self._weighted(x, x.new_ones(x.shape[0]) if weight is None else weight.to(x.dtype), rate)
+        return self._weighted(x, x.new_ones(x.shape[0]) if weight is None else weight.to(x.dtype))
 
-    def _count(self) -> float | Tensor:
-        self.num_batches_tracked.add_(1)
-        return self.momentum if self.momentum is not None else 1.0 / self.num_batches_tracked
-
-    def _weighted(self, x: Tensor, weight: Tensor, rate: float | Tensor) -> Tensor:
+    def _weighted(self, x: Tensor, weight: Tensor) -> Tensor:
         w = weight.reshape(-1, *[1] * (x.dim() - 1))
         over = [d for d in range(x.dim()) if d != 1]
         count = (weight.sum() * (x[0].numel() // x.shape[1])).clamp_min(1)
@@ -76,9 +74,12 @@ class WeightedBatchNorm(nn.Module):
         variance = centred.square().sum(over) / count
         if self.running_mean is not None:
             unbiased = variance.detach() * count / (count - 1).clamp_min(1)
-            several = (count > 1).to(x)  # one value says nothing of the variance
-            self.running_mean.add_(several * rate * (mean.detach() - self.running_mean))
-            self.running_var.add_(several * rate * (unbiased - self.running_var))
+            several = count > 1  # one value says nothing of the variance
+            self.num_batches_tracked.add_(several)
+            rate = 1.0 / self.num_batches_tracked.clamp_min(1) if self.momentum is None else self.momentum
+            rate = rate * several.to(x)
+            self.running_mean.add_(rate * (mean.detach() - self.running_mean))
+            self.running_var.add_(rate * (unbiased - self.running_var))
         normal = centred * (variance.reshape(shape) + self.eps).rsqrt()
         if self.weight is None:
             return normal

@@ -99,15 +99,22 @@ def _risks(content: ReportContent, clients: Table | None) -> list[str]:
     ]
     losses = [f"With {content.decision.best}, on average these clients lose: {wording.listing(lose)}."] if lose else []
     few = (
-        [row[0].text for row in clients.rows if float(row[2].value) < 10]
+        [row[0].text for row in clients.rows if _rarer(*(float(cell.value) for cell in row[1:3])) < 10]
         if clients and "Positives" in clients.columns
         else []
     )
-    small = [f"Fewer than 10 positive test samples, so that nothing is certain: {wording.few(few)}."] if few else []
+    small = (
+        [f"Fewer than 10 test samples of one outcome, so that nothing is certain: {wording.few(few)}."] if few else []
+    )
     always = [
         "These are past data. New patients, devices or rules of coding can change every number; test again before use."
     ]
     return [*losses, *small, *warnings[:MOST_RISKS], *always]
+
+
+def _rarer(samples: float, positives: float) -> float:
+    """The number of samples of the rarer outcome."""
+    return min(positives, samples - positives)
 
 
 def _cost(content: ReportContent) -> str:

@@ -261,6 +261,7 @@ def sum_of_folds(p: Part, update: Tree, message: Tree, importance: Tensor) -> Tr
     """The sum of the part's `fold` over the clients of this importance [K]; empty where it has none, or nothing to read."""
     if type(p).fold is Part.fold or not (update or message):
         return {}
+    importance = importance.to(next(iter((update or message).values())).device)
     if len(importance) == 1:
         return p.fold(tree.row(update, 0), tree.row(message, 0), importance[0])
     return tree.map(lambda t: t.sum(0), torch.vmap(p.fold)(update, message, importance))
