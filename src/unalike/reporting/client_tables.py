@@ -17,9 +17,9 @@ def client_columns(content: ReportContent, methods: bool = False) -> list[TableC
     metric, table = content.metric_of_clients, content.client_scores
     level = f"{wording.confidence(content.rules.level)} interval"
     columns = [words("Client", "client"), *([words("Method", "method")] if methods else [])]
-    columns.append(number("Test samples", "n_test", _count))
+    columns.append(number("Test samples", "n_test", wording.mean_count))
     if table["n_positive"].notna().any():
-        columns.append(number("Positives", "n_positive", _count))
+        columns.append(number("Positives", "n_positive", wording.mean_count))
     columns += [number(metric.title, "score", metric.text), interval(level, "low", "high", metric.between)]
     for other in content.compared_with:
         if table[f"to_{other}"].notna().any():
@@ -62,8 +62,3 @@ def _filled(columns: list[TableColumn], table: pd.DataFrame) -> list[TableColumn
     """The columns that have a number in some row, and those of text."""
     made = [(column, [column.cell(row) for row in rows(table)]) for column in columns]
     return [c for c, cells in made if any(not cell.numeric or cell.value == cell.value for cell in cells)]
-
-
-def _count(value: float) -> str:
-    """A mean number of samples: whole, or with one decimal where seeds have different numbers."""
-    return wording.decimal(value, 0 if float(value).is_integer() else 1)

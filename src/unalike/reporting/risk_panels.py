@@ -56,8 +56,8 @@ def risk_table(content: ReportContent, looks: Looks) -> Table | None:
     columns = [
         words("Client", "client"),
         words("Method", "method", looks),
-        number("Positives", "positives", _count),
-        number("Others", "others", _count),
+        number("Positives", "positives", wording.mean_count),
+        number("Others", "others", wording.mean_count),
         number("Brier score", "brier", wording.decimal),
         number("Calibration slope", "slope", _two),
         interval(level, "slope_low", "slope_high", _between),
@@ -137,7 +137,7 @@ def _calibration(own: Mapping[str, Risks], looks: Looks, level: float) -> Figure
     for name, risks in own.items():
         table = risks.reliability(level)
         expected, observed, low, high = (list(100 * table[c]) for c in ("expected", "observed", "low", "high"))
-        texts = [f"{name}: {_count(count)} samples" for count in table["count"]]
+        texts = [f"{name}: {wording.mean_count(count)} samples" for count in table["count"]]
         marks.append(Line(look=looks[name], label=name, x=expected, y=observed, markers=False, width=1.25))
         marks.append(
             Points(look=looks[name], label=name, x=expected, y=observed, low=low, high=high, along="y", texts=texts)
@@ -182,10 +182,6 @@ def _means(
     """The mean of the clients' curves."""
     found = [of(own) for own in clients.values()]
     return {name: np.mean([own[name] for own in found if name in own], axis=0) for name in found[0]}
-
-
-def _count(value: float) -> str:
-    return wording.decimal(value, 0 if float(value).is_integer() else 1)
 
 
 def _two(value: float) -> str:

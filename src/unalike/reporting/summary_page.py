@@ -5,7 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+import pandas as pd
+
 from unalike.metrics.client_scores import MEAN, POOLED
+from unalike.metrics.risks import FEWEST
 from unalike.metrics.verdicts import EQUAL, WORSE
 from unalike.reporting import wording
 from unalike.reporting.content import ReportContent
@@ -24,7 +28,7 @@ def render(content: ReportContent) -> str:
         "summary.html.j2",
         title=content.title,
         decision=_decision(content),
-        clients=clients,
+        clients=None if clients is None else _table(content, clients),
         about=_about(content),
         risks=_risks(content, clients),
         cost=_cost(content),
@@ -44,16 +48,28 @@ def _decision(content: ReportContent) -> str:
     return f"Stay with {found.baseline} for now: {found.best} may predict better, but that is not shown yet."
 
 
-def _clients(content: ReportContent) -> Table | None:
-    """Every client with the best candidate: score, gain or loss with its interval, and that in one word."""
-    best, scores, metric = content.decision.best or content.baseline, content.client_scores, content.metric_of_clients
-    own = scores[(scores["method"] == best) & ~scores["client"].isin([MEAN, POOLED])] if len(scores) else scores
+def _best(content: ReportContent) -> str:
+    return content.decision.best or content.baseline
+
+
+def _clients(content: ReportContent) -> pd.DataFrame | None:
+    """The scores of the clients on the page with the best candidate, from the largest loss to the largest gain."""
+    scores = content.client_scores
+    own = (
+        scores[(scores["method"] == _best(content)) & ~scores["client"].isin([MEAN, POOLED])] if len(scores) else scores
+    )
     if own.empty:
         return None
-    to = f"to_{content.baseline}"
-    own = own.assign(gain=metric.sign * own[to]).sort_values("gain", kind="stable")
+    gain = content.metric_of_clients.sign * own[f"to_{content.baseline}"]
+    own = own.assign(gain=gain).sort_values("gain", kind="stable")
     if len(own) > MOST_CLIENTS:
         own = own.iloc[[*range(MOST_CLIENTS // 2), *range(len(own) - MOST_CLIENTS // 2, len(own))]]
+    return own
+
+
+def _table(content: ReportContent, own: pd.DataFrame) -> Table:
+    """Each client with the best candidate: score, gain or loss with its interval, and that in one word."""
+    best, metric, to = _best(content), content.metric_of_clients, f"to_{content.baseline}"
     columns = [
         words("Client", "client"),
         number("Test samples", "n_test", lambda value: wording.decimal(value, 0)),
@@ -90,7 +106,7 @@ def _about(content: ReportContent) -> str:
     )
 
 
-def _risks(content: ReportContent, clients: Table | None) -> list[str]:
+def _risks(content: ReportContent, clients: pd.DataFrame | None) -> list[str]:
     """The clients that lose, the warnings of the report, and what holds of every such comparison."""
     warnings = [wording.short(text, LONGEST) for text in (*content.warnings, *findings(content).cautions)]
     lose = [
@@ -98,23 +114,19 @@ def _risks(content: ReportContent, clients: Table | None) -> list[str]:
         for name, (d, *_) in list(content.decision.losers.items())[:MOST_RISKS]
     ]
     losses = [f"With {content.decision.best}, on average these clients lose: {wording.listing(lose)}."] if lose else []
-    few = (
-        [row[0].text for row in clients.rows if _rarer(*(float(cell.value) for cell in row[1:3])) < 10]
-        if clients and "Positives" in clients.columns
-        else []
-    )
+    few = []
+    if clients is not None:
+        others = clients["n_test"] - clients["n_positive"]
+        few = list(map(str, clients["client"][np.minimum(clients["n_positive"], others) < FEWEST]))
     small = (
-        [f"Fewer than 10 test samples of one outcome, so that nothing is certain: {wording.few(few)}."] if few else []
+        [f"Fewer than {FEWEST} test samples of one outcome, so that nothing is certain: {wording.few(few)}."]
+        if few
+        else []
     )
     always = [
         "These are past data. New patients, devices or rules of coding can change every number; test again before use."
     ]
     return [*losses, *small, *warnings[:MOST_RISKS], *always]
-
-
-def _rarer(samples: float, positives: float) -> float:
-    """The number of samples of the rarer outcome."""
-    return min(positives, samples - positives)
 
 
 def _cost(content: ReportContent) -> str:

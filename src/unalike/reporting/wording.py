@@ -22,6 +22,11 @@ def decimal(value: float, digits: int = 3) -> str:
     return as_text(value, f"{value:,.{digits}f}")
 
 
+def mean_count(value: float) -> str:
+    """A mean number of samples: whole, or with one decimal where seeds have different numbers."""
+    return decimal(value, 0 if float(value).is_integer() else 1)
+
+
 def probability(p: float) -> str:
     """A p value with three digits, never 0."""
     return as_text(p, "< 0.001" if p < 0.001 else f"{p:.3f}")
