@@ -13,9 +13,11 @@ import time
 from pathlib import Path
 
 from unalike.recommendation import judgement
-from unalike.recommendation.stored_runs import FILE, StoredRuns, collect, replace_natural
-from unalike.recommendation.stored_tasks import grid
-from unalike_studies.natural_tasks import natural_runs
+from unalike.recommendation.stored_runs import FILE, StoredRuns
+from unalike_studies.recommendation.natural_tasks import natural_runs
+from unalike_studies.recommendation.regret import write
+from unalike_studies.recommendation.stored_tasks import grid
+from unalike_studies.recommendation.task_runs import collect, replace_natural
 
 
 def run(path: Path, jobs: int) -> None:
@@ -31,7 +33,7 @@ def run(path: Path, jobs: int) -> None:
 
 def judge(path: Path, to: Path) -> None:
     """Judge the ways to choose, and print the mean regrets in points."""
-    for found in judgement.write(StoredRuns.read(path), to):
+    for found in write(StoredRuns.read(path), to):
         print(
             f"{found.objective}, {found.candidates} methods, {found.tasks} and {found.owners} tasks: {found.policy(False)}"
         )

@@ -16,11 +16,10 @@ from typing import Any
 import numpy as np
 
 import unalike as ua
-from unalike.recommendation.regret import best_on_average, forecast
-from unalike.recommendation.stored_runs import StoredRuns
-from unalike.recommendation.stored_tasks import SOURCES
+from unalike.recommendation.stored_runs import SHARED, StoredRuns
 from unalike.recommendation.task_features import TITLES, Conditions, features
-from unalike.recommendation.task_runs import SHARED
+from unalike_studies.recommendation.regret import best_on_average, forecast
+from unalike_studies.recommendation.stored_tasks import SOURCES
 
 METHODS = {
     name: SHARED[name] for name in ("FedAvg", "FedProx", "SCAFFOLD", "FedNova", "FedAvgM", "FedAdagrad", "FedDyn")

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from unalike.recommendation.stored_runs import StoredRuns
-from unalike_studies.natural_tasks import natural_runs
+from unalike_studies.recommendation.natural_tasks import natural_runs
 from unalike_studies.result_files import FOLDER
 
 ROOT = Path(__file__).parents[2]

@@ -4,17 +4,43 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from unalike._utils.errors import UnalikeError
-from unalike.recommendation.regret import AVERAGE, FORECAST, HELD_OUT, POLICIES, SURE, means, regrets
-from unalike.recommendation.stored_runs import OBJECTIVES, StoredRuns
-from unalike.recommendation.task_runs import METHODS, SHARED
+from unalike.recommendation.stored_runs import METHODS, SHARED
 
 FILE = Path(__file__).with_name("judgement.json")
 CANDIDATES: Mapping[str, tuple[str, ...]] = {"shared": tuple(SHARED), "any": tuple(METHODS)}
 """Name -> the methods to choose from: those with one shared model, or all."""
+
+
+FORECAST, AVERAGE, ALWAYS_FEDAVG, SURE = "forecast", "best on average", "always FedAvg", "sure gain"
+"""The policies that recommendations name; the package `unalike_studies.recommendation` has these and others, and judges them."""
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """The tasks that are judged, and those that policies learn from.
+
+    Attributes:
+        by: Column of the tasks: all tasks with the same value are held out at a time.
+        owners: Whether the tasks of real owners are judged; otherwise those that partitions made are.
+        all_known: Whether policies learn from real owners' tasks too; otherwise only from tasks that partitions made.
+    """
+
+    by: str
+    owners: bool = False
+    all_known: bool = False
+
+
+HELD_OUT = {
+    "data": HeldOut("data"),
+    "kind": HeldOut("kind"),
+    "owners": HeldOut("data", owners=True, all_known=True),
+    "owners, unknown kind": HeldOut("data", owners=True),
+}
+"""Name -> what is held out: whole data sets or whole kinds of heterogeneity; the data of real owners, once known to no policy."""
 
 
 @dataclass(frozen=True)
@@ -51,28 +77,6 @@ class Judgement:
         if real_owners:
             return SURE
         return FORECAST if self.forecast_less_average["data"].high < 0 else AVERAGE
-
-
-def judge(runs: StoredRuns, objective: str, candidates: str) -> Judgement:
-    """Judge all policies on all tasks that `HELD_OUT` names; `candidates` is a name of `CANDIDATES`."""
-    regret, less = {}, {}
-    for name, held_out in HELD_OUT.items():
-        tasks = (runs.natural if held_out.owners else runs.made).tasks
-        regret_of_tasks, groups = (
-            regrets(runs, objective, CANDIDATES[candidates], held_out),
-            tasks[held_out.by].to_numpy(),
-        )
-        rows, paired = means(regret_of_tasks, groups), means(regret_of_tasks, groups, AVERAGE)
-        regret[name] = {policy: MeanInterval(*map(float, rows.loc[policy])) for policy in POLICIES}
-        less[name] = MeanInterval(*map(float, paired.loc[FORECAST]))
-    return Judgement(objective, candidates, len(runs.made.tasks), len(runs.natural.tasks), regret, less)
-
-
-def write(runs: StoredRuns, path: Path = FILE) -> list[Judgement]:
-    """Judge every objective and list of methods, and write the judgements."""
-    judgements = [judge(runs, objective, candidates) for objective in OBJECTIVES for candidates in CANDIDATES]
-    path.write_text(json.dumps([asdict(one) for one in judgements], indent=1) + "\n")
-    return judgements
 
 
 def read(objective: str, candidates: str, path: Path = FILE) -> Judgement:

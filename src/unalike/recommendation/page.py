@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from unalike.recommendation.judgement import MeanInterval
+from unalike.recommendation.judgement import HELD_OUT, SURE, MeanInterval
 from unalike.recommendation.recommendation import Advice, Recommendation, points
-from unalike.recommendation.regret import HELD_OUT, SURE
 from unalike.reporting.charts.figure import Axis, Figure, Points, Rule, rows_plot
 from unalike.reporting.charts.palette import BLUE, plain
 from unalike.reporting.html import fill

@@ -22,12 +22,10 @@ from unalike.diagnosis.diagnose import diagnose_population
 from unalike.metrics.named_metrics import Metric
 from unalike.metrics.named_metrics import read as read_metrics
 from unalike.recommendation import judgement
-from unalike.recommendation.forecast import Forecaster, weighted_quantile
+from unalike.recommendation.forecast import Forecaster, lower_bound, weighted_quantile
 from unalike.recommendation.recommendation import Advice, AlikeTask, Recommendation
-from unalike.recommendation.regret import FORECAST, lower_bound
-from unalike.recommendation.stored_runs import OBJECTIVES, StoredRuns
+from unalike.recommendation.stored_runs import BASELINE, METHODS, NATURAL, OBJECTIVES, StoredRuns
 from unalike.recommendation.task_features import TITLES, Conditions, features
-from unalike.recommendation.task_runs import BASELINE, METHODS
 from unalike.reporting.wording import share
 from unalike.runtime.given_model import ModelLike
 
@@ -141,7 +139,7 @@ def recommend_for_population(
     known = runs.scores(objective)[list(judgement.CANDIDATES[candidates])].dropna(axis=1)
     forecaster = Forecaster(runs, objective, tuple(known.columns))
     unlike = forecaster.is_unlike(vector)
-    alike = not unlike and judged.policy(owners) == FORECAST
+    alike = not unlike and judged.policy(owners) == judgement.FORECAST
     likeness = np.full(len(runs.tasks), 1 / len(runs.tasks)) if owners else forecaster.weights(vector)
     weights = likeness if alike or owners else np.full(len(likeness), 1 / len(likeness))
     headroom = _headroom(own_metric, own) if objective == "accuracy" else 1.0
@@ -177,9 +175,7 @@ def recommend_for_population(
 
 def _has_owners(population: Population) -> bool:
     """Whether the clients own their data: they come from a program, or from a column of the data."""
-    return (
-        population.classes is None or population.plan is None or read_scheme(population.plan.spec)[0].name == "natural"
-    )
+    return population.classes is None or population.plan is None or read_scheme(population.plan.spec)[0].name == NATURAL
 
 
 def _headroom(metric: Metric, own: dict[str, float]) -> float:

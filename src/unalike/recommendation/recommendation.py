@@ -12,9 +12,8 @@ from unalike._utils.notebook import paragraph
 from unalike._utils.version import __version__
 from unalike.diagnosis.diagnosis import Diagnosis
 from unalike.metrics.named_metrics import Metric, as_text
-from unalike.recommendation.judgement import Judgement
-from unalike.recommendation.regret import ALWAYS_FEDAVG, AVERAGE, FORECAST
-from unalike.recommendation.task_runs import BASELINE
+from unalike.recommendation.judgement import ALWAYS_FEDAVG, AVERAGE, FORECAST, Judgement
+from unalike.recommendation.stored_runs import BASELINE
 from unalike.reporting.table import Table, TableColumn, html, interval, number, words
 from unalike.reporting.wording import listing, share, significant
 
@@ -35,7 +34,7 @@ class Advice:
         method: The label of the method.
         spec: The method as spec text.
         sure: Whether it is recommended before FedAvg: on real owners' data a lower bound of its median gain is above 0
-            (`regret.lower_bound`); for clients that a partition made, the median gain is.
+            (`forecast.lower_bound`); for clients that a partition made, the median gain is.
         gain: The median gain over FedAvg in the objective, weighted by likeness, in the metric of each task (of errors, the
             share by which they are smaller). No gain is larger than the clients' metric allows above a constant prediction.
         low: The gain that it exceeded in nine tenths of the tasks, by weight.

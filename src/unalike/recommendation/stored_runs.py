@@ -1,8 +1,11 @@
-"""The stored runs that the package ships: one Parquet file with a row per task, method and seed."""
+"""The stored runs that the package ships: one Parquet file with a row per task, method and seed.
+
+The package `unalike_studies.recommendation` has the tasks and runs them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,17 +14,36 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from unalike._utils.errors import UnalikeError
-from unalike._utils.system.process_pool import in_processes
-from unalike._utils.tensor_files import write_bytes
 from unalike.metrics.named_metrics import read as read_metrics
-from unalike.recommendation.stored_tasks import NATURAL, StoredTask
 from unalike.recommendation.task_features import TITLES
-from unalike.recommendation.task_runs import BASELINE, METHODS, run_task
 
 if TYPE_CHECKING:
     import pandas as pd
 
 FILE = Path(__file__).with_name("runs.parquet")
+NATURAL = "natural"
+"""The kind of tasks whose clients are real owners of data; their runs are those of the study `natural`."""
+SHARED: Mapping[str, str] = {
+    "FedAvg": "fedavg",
+    "FedProx": "fedprox(mu=0.1)",
+    "SCAFFOLD": "scaffold",
+    "FedNova": "fednova",
+    "FedAvgM": "fedavgm",
+    "FedAdagrad": "fedadagrad",
+    "FedDyn": "feddyn(alpha=0.1)",
+    "FedLWS": "fedlws",
+    "FedPake": "fedpake",
+}
+"""Label -> method whose clients all get the same model."""
+PERSONAL: Mapping[str, str] = {
+    "local only": "local_only",
+    "fine-tuning": "local_finetune",
+    "Ditto": "ditto(lam=0.1)",
+    "IFCA": "ifca(clusters=2)",
+}
+"""Label -> method whose clients get models of their own, or one for each cluster. All train every model, a linear one as well."""
+METHODS: Mapping[str, str] = {**SHARED, **PERSONAL}
+BASELINE = "FedAvg"
 OBJECTIVES = ("accuracy", "worst_decile")
 """Scores that a recommendation can be made for."""
 METRICS = ("accuracy", "balanced_accuracy", "macro_f1", "roc_auc", "rmse", "mae")
@@ -104,27 +126,3 @@ class StoredRuns:
     def of(self, tasks: np.ndarray) -> StoredRuns:
         """The runs of some tasks, by their positions in `tasks`."""
         return StoredRuns(self.table[self.table["task"].isin(self.tasks.index[tasks])])
-
-
-def collect(tasks: Iterable[StoredTask], path: Path = FILE, jobs: int = 1) -> Iterator[str]:
-    """Run the tasks that a file of runs lacks, and write the file after each. Call it again to continue after an interruption.
-
-    Yields the name of each task as it ends.
-    """
-    import pandas as pd
-
-    table = pd.read_parquet(path) if path.exists() else pd.DataFrame({"task": []})
-    done = set(table["task"])
-    todo = [task for task in tasks if task.name not in done]
-    for found in in_processes(run_task, todo, jobs, threads=1):
-        table = pd.concat([table, found], ignore_index=True) if len(table) else found
-        write_bytes(path, table.to_parquet(compression="zstd", index=False))
-        yield str(found["task"].iloc[0])
-
-
-def replace_natural(path: Path, runs: Iterable[pd.DataFrame]) -> None:
-    """Put these runs in the place of the file's runs of tasks with real owners."""
-    import pandas as pd
-
-    table = pd.concat([StoredRuns.read(path).made.table, *runs], ignore_index=True)
-    write_bytes(path, table.to_parquet(compression="zstd", index=False))

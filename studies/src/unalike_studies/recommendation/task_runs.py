@@ -1,48 +1,30 @@
-"""The runs of one task: every method with its best learning rate, under fresh seeds."""
+"""The runs of tasks: every method with its best learning rate, under fresh seeds; and the file that keeps them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from unalike._utils.system.process_pool import in_processes
+from unalike._utils.tensor_files import write_bytes
 from unalike.core.work import Work
 from unalike.data.population import Population
 from unalike.diagnosis.diagnose import diagnose_population
 from unalike.metrics.columns import TEST, VALIDATION
 from unalike.metrics.statistics import worst_decile
-from unalike.recommendation.stored_tasks import StoredTask
+from unalike.recommendation.stored_runs import METHODS, StoredRuns
 from unalike.recommendation.task_features import Conditions, features
 from unalike.runtime.model_group import Diverged
 from unalike.runtime.round_loop import execute
 from unalike.runtime.run_config import prepare_run
+from unalike_studies.recommendation.stored_tasks import StoredTask
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from unalike.runtime.records.history import History
-
-SHARED: Mapping[str, str] = {
-    "FedAvg": "fedavg",
-    "FedProx": "fedprox(mu=0.1)",
-    "SCAFFOLD": "scaffold",
-    "FedNova": "fednova",
-    "FedAvgM": "fedavgm",
-    "FedAdagrad": "fedadagrad",
-    "FedDyn": "feddyn(alpha=0.1)",
-    "FedLWS": "fedlws",
-    "FedPake": "fedpake",
-}
-"""Label -> method whose clients all get the same model."""
-PERSONAL: Mapping[str, str] = {
-    "local only": "local_only",
-    "fine-tuning": "local_finetune",
-    "Ditto": "ditto(lam=0.1)",
-    "IFCA": "ifca(clusters=2)",
-}
-"""Label -> method whose clients get models of their own, or one for each cluster. All train every model, a linear one as well."""
-METHODS: Mapping[str, str] = {**SHARED, **PERSONAL}
-BASELINE = "FedAvg"
 
 RATES = (0.03, 0.1, 0.3)
 """Local learning rates; each method gets the best of them."""
@@ -115,3 +97,27 @@ def _results_of(history: History, split: str) -> dict[str, Any]:
         "bytes": float((trained["bytes_down"] + trained["bytes_up"]).mean()),
         "seconds": float(trained["seconds"].sum()),
     }
+
+
+def collect(tasks: Iterable[StoredTask], path: Path, jobs: int = 1) -> Iterator[str]:
+    """Run the tasks that a file of runs lacks, and write the file after each. Call it again to continue after an interruption.
+
+    Yields the name of each task as it ends.
+    """
+    import pandas as pd
+
+    table = pd.read_parquet(path) if path.exists() else pd.DataFrame({"task": []})
+    done = set(table["task"])
+    todo = [task for task in tasks if task.name not in done]
+    for found in in_processes(run_task, todo, jobs, threads=1):
+        table = pd.concat([table, found], ignore_index=True) if len(table) else found
+        write_bytes(path, table.to_parquet(compression="zstd", index=False))
+        yield str(found["task"].iloc[0])
+
+
+def replace_natural(path: Path, runs: Iterable[pd.DataFrame]) -> None:
+    """Put these runs in the place of the file's runs of tasks with real owners."""
+    import pandas as pd
+
+    table = pd.concat([StoredRuns.read(path).made.table, *runs], ignore_index=True)
+    write_bytes(path, table.to_parquet(compression="zstd", index=False))

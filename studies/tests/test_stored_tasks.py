@@ -3,12 +3,14 @@
 import numpy as np
 import pytest
 import torch
+from planted_runs import planted_runs
 
 import unalike as ua
-from unalike.recommendation import task_runs
-from unalike.recommendation.stored_runs import METRICS, RESULTS, StoredRuns, collect
-from unalike.recommendation.stored_tasks import StoredTask, grid, with_concepts
+from unalike.recommendation.stored_runs import METRICS, RESULTS, StoredRuns
 from unalike.recommendation.task_features import TITLES
+from unalike_studies.recommendation import task_runs
+from unalike_studies.recommendation.stored_tasks import StoredTask, grid, with_concepts
+from unalike_studies.recommendation.task_runs import collect
 
 EMBEDDED = ("digits", "breast_cancer", "synthetic", "glyphs")
 
@@ -57,10 +59,10 @@ def test_run_task_run_that_diverges_scores_zero(monkeypatch):
     assert (table["accuracy"] == 0).all() and table["bytes"].isna().all()
 
 
-def test_collect_finished_tasks_are_not_run_again(planted, tmp_path):
+def test_collect_finished_tasks_are_not_run_again(tmp_path):
     path = tmp_path / "runs.parquet"
     task = StoredTask("digits", "none", "iid", 5, 1.0, 1, "linear")
-    planted.table.assign(task=task.name).to_parquet(path)
+    planted_runs().table.assign(task=task.name).to_parquet(path)
     before = path.read_bytes()
     assert list(collect([task], path)) == [] and path.read_bytes() == before
 

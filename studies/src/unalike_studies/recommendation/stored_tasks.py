@@ -16,8 +16,6 @@ from unalike.data.partitioning.partition import partition
 from unalike.data.population import Population
 from unalike.data.sources.load import load
 
-NATURAL = "natural"
-"""The kind of tasks whose clients are real owners of data; their runs are those of the study `natural`."""
 SAMPLES = 1600
 """Most samples of a task, so that a run takes about a second."""
 

@@ -1,20 +1,33 @@
-"""Policies, and their regret on tasks that were held out."""
+"""Policies, their regret on tasks that were held out, and the judgement of them that `unalike` ships."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
 from unalike._utils.seeds import generator
-from unalike.recommendation.forecast import Forecaster
-from unalike.recommendation.stored_runs import StoredRuns
+from unalike.recommendation.forecast import CONFIDENCE, Forecaster, lower_bound
+from unalike.recommendation.judgement import (
+    ALWAYS_FEDAVG,
+    AVERAGE,
+    CANDIDATES,
+    FILE,
+    FORECAST,
+    HELD_OUT,
+    SURE,
+    HeldOut,
+    Judgement,
+    MeanInterval,
+)
+from unalike.recommendation.stored_runs import BASELINE, OBJECTIVES, StoredRuns
 from unalike.recommendation.task_features import TITLES
-from unalike.recommendation.task_runs import BASELINE
 
-RESAMPLES, CONFIDENCE = 2000, 0.95
+RESAMPLES = 2000
 SEVERE = 0.5
 """Label skew beyond chance that counts as severe for the published advice."""
 
@@ -70,20 +83,6 @@ def sure_gain(known: StoredRuns, objective: str, methods: tuple[str, ...], featu
     return [str(gains[sure].median().idxmax()) if sure else BASELINE] * len(features)
 
 
-def lower_bound(gains: np.ndarray, methods: int) -> float:
-    """A lower bound of a method's median gain over data sets like these n; minus infinity where n is too small for any.
-
-    It is the k-th smallest gain, with the largest k for which P(Binomial(n, 1/2) < k) is at most 5 % / `methods`: the sign test,
-    corrected for the choice of one among so many methods. With ten data sets and ten methods k is 1: the method must have gained on
-    every one.
-    """
-    from scipy.stats import binom
-
-    k = int(binom.ppf((1 - CONFIDENCE) / methods, len(gains), 0.5)) if len(gains) else 0
-    return float(np.sort(gains)[k - 1]) if k else -np.inf
-
-
-FORECAST, AVERAGE, ALWAYS_FEDAVG, SURE = "forecast", "best on average", "always FedAvg", "sure gain"
 POLICIES: Mapping[str, Policy] = {
     ALWAYS_FEDAVG: always_fedavg,
     "published advice": published_advice,
@@ -94,30 +93,6 @@ POLICIES: Mapping[str, Policy] = {
     SURE: sure_gain,
 }
 """Label -> policy."""
-
-
-@dataclass(frozen=True)
-class HeldOut:
-    """The tasks that are judged, and those that policies learn from.
-
-    Attributes:
-        by: Column of the tasks: all tasks with the same value are held out at a time.
-        owners: Whether the tasks of real owners are judged; otherwise those that partitions made are.
-        all_known: Whether policies learn from real owners' tasks too; otherwise only from tasks that partitions made.
-    """
-
-    by: str
-    owners: bool = False
-    all_known: bool = False
-
-
-HELD_OUT = {
-    "data": HeldOut("data"),
-    "kind": HeldOut("kind"),
-    "owners": HeldOut("data", owners=True, all_known=True),
-    "owners, unknown kind": HeldOut("data", owners=True),
-}
-"""Name -> what is held out: whole data sets or whole kinds of heterogeneity; the data of real owners, once known to no policy."""
 
 
 def regrets(runs: StoredRuns, objective: str, methods: tuple[str, ...], held_out: HeldOut) -> pd.DataFrame:
@@ -155,3 +130,25 @@ def means(regret: pd.DataFrame, groups: np.ndarray, versus: str | None = None) -
     resampled = sums[drawn].sum(1) / counts[drawn].sum(1)[:, None]
     low, high = np.quantile(resampled, ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2), axis=0)
     return pd.DataFrame({"mean": values.mean(), "low": low, "high": high})
+
+
+def judge(runs: StoredRuns, objective: str, candidates: str) -> Judgement:
+    """Judge all policies on all tasks that `HELD_OUT` names; `candidates` is a name of `CANDIDATES`."""
+    regret, less = {}, {}
+    for name, held_out in HELD_OUT.items():
+        tasks = (runs.natural if held_out.owners else runs.made).tasks
+        regret_of_tasks, groups = (
+            regrets(runs, objective, CANDIDATES[candidates], held_out),
+            tasks[held_out.by].to_numpy(),
+        )
+        rows, paired = means(regret_of_tasks, groups), means(regret_of_tasks, groups, AVERAGE)
+        regret[name] = {policy: MeanInterval(*map(float, rows.loc[policy])) for policy in POLICIES}
+        less[name] = MeanInterval(*map(float, paired.loc[FORECAST]))
+    return Judgement(objective, candidates, len(runs.made.tasks), len(runs.natural.tasks), regret, less)
+
+
+def write(runs: StoredRuns, path: Path = FILE) -> list[Judgement]:
+    """Judge every objective and list of methods, and write the judgements."""
+    judgements = [judge(runs, objective, candidates) for objective in OBJECTIVES for candidates in CANDIDATES]
+    path.write_text(json.dumps([asdict(one) for one in judgements], indent=1) + "\n")
+    return judgements

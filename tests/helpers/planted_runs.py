@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import pandas as pd
-import pytest
 
-from unalike.recommendation.stored_runs import METRICS, StoredRuns
-from unalike.recommendation.stored_tasks import NATURAL
+from unalike.recommendation.stored_runs import METHODS, METRICS, NATURAL, StoredRuns
 from unalike.recommendation.task_features import TITLES
-from unalike.recommendation.task_runs import METHODS
 
 GAINS = {"FedDyn": (0.10, -0.05), "SCAFFOLD": (-0.02, 0.04)}
 """Method -> its gain over FedAvg under strong and under weak label skew; all others are as good as FedAvg."""
@@ -17,8 +14,7 @@ SURE = ("Ditto", 0.02)
 """The method that gains on the data of all owners, and its gain."""
 
 
-@pytest.fixture(scope="session")
-def planted() -> StoredRuns:
+def planted_runs() -> StoredRuns:
     """24 tasks on 4 data sets, half of them with label skew 0.8 and half with 0.1, and 10 data sets with owners; two seeds."""
     rows = []
     for number in range(24 + OWNERS):
@@ -49,9 +45,3 @@ def planted() -> StoredRuns:
                     }
                 )
     return StoredRuns(pd.DataFrame(rows))
-
-
-@pytest.fixture(scope="session")
-def made(planted) -> StoredRuns:
-    """The 24 tasks without owners."""
-    return planted.made

@@ -3,14 +3,27 @@
 import numpy as np
 import pandas as pd
 import pytest
+from planted_runs import planted_runs
 
 from unalike.recommendation import judgement
-from unalike.recommendation.forecast import Forecaster, weighted_quantile
-from unalike.recommendation.regret import HELD_OUT, lower_bound, means, regrets
+from unalike.recommendation.forecast import Forecaster, lower_bound, weighted_quantile
+from unalike.recommendation.judgement import HELD_OUT
+from unalike.recommendation.stored_runs import METHODS, StoredRuns
 from unalike.recommendation.task_features import TITLES
-from unalike.recommendation.task_runs import METHODS
+from unalike_studies.recommendation.regret import judge, means, regrets, write
 
 NAMES = tuple(METHODS)
+
+
+@pytest.fixture(scope="module")
+def planted():
+    return planted_runs()
+
+
+@pytest.fixture(scope="module")
+def made(planted):
+    """The 24 tasks without owners."""
+    return planted.made
 
 
 def features(label_skew: float) -> np.ndarray:
@@ -86,10 +99,20 @@ def test_means_interval_covers_group_means_and_is_exact_for_equal_groups():
 
 def test_judgement_follows_forecasts_only_if_they_are_better_for_sure(planted, tmp_path):
     runs = planted
-    found = judgement.judge(runs, "accuracy", "any")
+    found = judge(runs, "accuracy", "any")
     assert found.policy(False) == "forecast" and found.forecast_less_average["data"].high < 0
     assert found.policy(True) == "sure gain" and (found.tasks, found.owners) == (24, 10)
-    judgement.write(runs, tmp_path / "j.json")
+    write(runs, tmp_path / "j.json")
     assert judgement.read("accuracy", "any", tmp_path / "j.json") == found
     same = runs.table.assign(label_skew=1.0)  # nothing to learn from
-    assert judgement.judge(type(runs)(same), "accuracy", "any").policy(False) == "best on average"
+    assert judge(type(runs)(same), "accuracy", "any").policy(False) == "best on average"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("names", judgement.CANDIDATES)
+def test_shipped_judgement_is_that_of_the_shipped_runs(names):
+    shipped, found = judgement.read("accuracy", names), judge(StoredRuns.read(), "accuracy", names)
+    assert shipped.policy(False) == found.policy(False) and shipped.tasks == found.tasks
+    for by, policies in found.regret.items():
+        for policy, estimate in policies.items():
+            assert shipped.regret[by][policy].mean == pytest.approx(estimate.mean, abs=0.01), (by, policy)
