@@ -15,7 +15,9 @@ from torch import nn
 import unalike as ua
 from unalike.data.partitioning.given_clients import ClientsRequest
 from unalike.experiments.comparison import Comparison
+from unalike.experiments.earlier_reports import earlier_reports
 from unalike.experiments.seed_plan import read_seeds, write_seeds
+from unalike.runtime.records.run_directory import RunDirectory
 
 
 def plain(table):
@@ -124,7 +126,8 @@ def test_compare_finished_cells_are_read(people, small, trained, tmp_path):
     [
         {"work": ua.Work(batch_size=5, lr=0.2)},
         {"model": "mlp(hidden=(9,))"},
-        {"rounds": 4},
+        {"rounds": 2},
+        {"rounds": 4, "stop": "accuracy >= 2"},
         {"participation": 0.5},
         {"protocol": ["clients", "local"]},
     ],
@@ -135,7 +138,66 @@ def test_compare_changed_setting_makes_a_new_cell(people, small, trained, tmp_pa
     before = cells(tmp_path)
     trained.clear()
     small(["fedavg"], people, seeds=1, out=tmp_path, **changed)
-    assert len(trained) >= 3 and len(cells(tmp_path)) == 2 and set(before) < set(cells(tmp_path))
+    assert len(trained) >= 2 and len(cells(tmp_path)) == 2 and set(before) < set(cells(tmp_path))
+
+
+def test_compare_with_more_rounds_continues_every_cell_and_equals_a_whole_comparison(people, small, trained, tmp_path):
+    """Cells are found by what changes their training; the report after fewer rounds is kept, and the way back is a new cell."""
+    methods = ["fedavg", "scaffold", "ditto", "clustered(eps1=10.0, eps2=0.0001, warmup=2)"]
+    first = small(methods, people, out=tmp_path / "grown")
+    names, page = cells(tmp_path / "grown"), (tmp_path / "grown" / "report.html").read_bytes()
+    trained.clear()
+    with pytest.warns(UserWarning, match=r"other settings \(rounds\): it is kept in .*rounds-3"):
+        grown = small(methods, people, rounds=7, out=tmp_path / "grown")
+    assert len(trained) == len(methods) * 2 * 4
+    assert len(cells(tmp_path / "grown")) == len(names) and not {*names} & {*cells(tmp_path / "grown")}
+    same(grown, small(methods, people, rounds=7))
+    [kept] = earlier_reports(tmp_path / "grown")
+    same(first, ua.open_comparison(kept))
+    assert (kept / "report.html").read_bytes() == page
+    trained.clear()
+    same(grown, small(methods, people, rounds=7, out=tmp_path / "grown"))
+    assert not trained
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "why"),
+    [
+        ("ccvr", {}, "divides its rounds among stages"),
+        ("fedavg", {"evaluate_every": 2}, "round 3 is evaluated only as"),
+    ],
+)
+def test_compare_with_more_rounds_trains_anew_where_fewer_are_no_beginning(
+    people, small, trained, tmp_path, method, options, why
+):
+    small([method], people, seeds=1, out=tmp_path, **options)
+    trained.clear()
+    with pytest.warns(UserWarning, match=f"6 rounds are trained from the first one on: .*{why}"):
+        grown = small([method], people, seeds=1, rounds=6, out=tmp_path, **options)
+    assert len(trained) == 6 and len(cells(tmp_path)) == 2
+    same(grown, small([method], people, seeds=1, rounds=6, **options))
+
+
+def test_compare_continues_an_interrupted_cell_with_more_rounds(people, small, tmp_path):
+    def interrupt(row, what=""):
+        if row["round"] == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        small(["scaffold"], people, seeds=1, out=tmp_path, progress=interrupt)
+    same(small(["scaffold"], people, seeds=1, rounds=5, out=tmp_path), small(["scaffold"], people, seeds=1, rounds=5))
+    assert len(cells(tmp_path)) == 1
+
+
+def test_compare_does_not_take_a_cell_that_another_process_writes(people, small, tmp_path):
+    small(["fedavg"], people, seeds=1, out=tmp_path)
+    [cell] = (tmp_path / "cells").iterdir()
+    with (
+        RunDirectory(cell).held(),
+        pytest.raises(ua.UnalikeError, match="another process is writing the run"),
+        pytest.warns(UserWarning, match="other settings"),
+    ):
+        small(["fedavg"], people, seeds=1, rounds=4, out=tmp_path)
 
 
 def test_compare_other_data_or_weights_make_new_cells(people, small, trained, tmp_path):
@@ -376,12 +438,33 @@ def test_compare_partition_that_falls_short_is_noted_once(small, dataset):
     assert len([note for note in table.facts.notes if "get fewer" in note]) == 1
 
 
-def test_compare_other_settings_in_the_same_folder_warns(people, small, tmp_path, recwarn):
-    small(["fedavg"], people, out=tmp_path)
-    small(["fedavg"], people, out=tmp_path)
-    assert not recwarn.list
-    with pytest.warns(UserWarning, match=r"other settings \(rounds\): its report and tables will be replaced"):
-        small(["fedavg"], people, rounds=4, out=tmp_path)
+def test_compare_other_settings_in_the_same_folder_keep_the_earlier_report(people, small, tmp_path):
+    """Each report with other settings has a name of its own, once, whatever came between."""
+    slow, fast = (ua.Work(batch_size=5, lr=lr) for lr in (0.1, 0.2))
+    first = small(["fedavg"], people, work=slow, out=tmp_path)
+    for work, seeds, kept in [(fast, 2, ["lr-0.1"]), (slow, 3, ["lr-0.1", "lr-0.2"])]:
+        with pytest.warns(UserWarning, match=r"a comparison with other settings \(.*lr.*\): it is kept in .*lr-0"):
+            small(["fedavg"], people, work=work, seeds=seeds, out=tmp_path)
+        assert [place.name for place in earlier_reports(tmp_path)] == kept
+    same(first, ua.open_comparison(tmp_path / "reports" / "lr-0.1"))
+    for lr, name in [(fast, "seeds-3-lr-0.1"), (slow, "lr-0.2")]:
+        with pytest.warns(UserWarning, match="other settings"):
+            small(["fedavg"], people, work=lr, seeds=2 if lr is fast else 3, out=tmp_path)
+        assert (tmp_path / "reports" / name).exists()
+    assert len(earlier_reports(tmp_path)) == 3
+
+
+def test_compare_with_more_methods_or_seeds_does_not_warn(people, small, tmp_path, recwarn):
+    for methods, seeds in [
+        (["fedavg"], 2),
+        (["fedavg"], 2),
+        (["fedavg", "ditto"], 3),
+        (["fedavg", "ditto"], [2, 0, 1, 7]),
+    ]:
+        small(methods, people, seeds=seeds, out=tmp_path)
+    assert not recwarn.list and not earlier_reports(tmp_path)
+    with pytest.warns(UserWarning, match=r"other settings \(method\)"):
+        small(["ditto", "fedavg"], people, seeds=[0, 1, 2, 7], out=tmp_path)  # another baseline
 
 
 def test_report_shows_every_label(people, small, tmp_path):

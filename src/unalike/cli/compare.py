@@ -62,11 +62,13 @@ def command(
     unalike compare --dry-run --rounds 500 --seeds 10 --model cnn --data mnist
     unalike compare --config results/config.toml --out again
 
-    The folder keeps one cell per method and seed: finished cells are read, an interrupted cell continues where it stopped.
+    The folder keeps one cell per method and seed: finished cells are read, an interrupted cell continues where it stopped, and with
+    more rounds every cell continues. A report with other settings is kept in reports/ before it is replaced.
     """
     from unalike._utils.progress import progress_bar
     from unalike.cli.terminal_tables import estimate_table, live_standings, summary_table
     from unalike.experiments.compare import prepare_experiment
+    from unalike.experiments.earlier_reports import earlier_reports
     from unalike.tracking.tracking import Trackers, group_of
 
     trackers = Trackers.of(track, group_of(out))
@@ -89,3 +91,5 @@ def command(
     summary_table(comparison)
     if out is not None:
         print(f"report: {(out / 'report.html').resolve()}")
+        for folder in earlier_reports(out):
+            print(f"earlier report: {(folder / 'report.html').resolve()}")

@@ -98,8 +98,8 @@ def compare(
             only: a changed function needs another name or folder.
         record: as for `ua.run`; needs `out`, where each cell keeps its records as `cells/*/records.parquet`. A cell that has
             finished already is not run again for them.
-        out: folder that keeps one cell per method and seed. Finished cells are read and not run again; an interrupted
-            cell continues where it stopped.
+        out: folder that keeps one cell per method and seed. Finished cells are read and not run again; an interrupted cell, or
+            one that had fewer rounds, continues where it stopped. A report with other settings is kept in `reports`.
         track: trackers as for `ua.run`. Each cell is a run of its own, in a group with the name of `out`; one more run keeps
             the report.
         progress: a function called with each new row of a history, or False for no progress bar.

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any
 from unalike._utils.errors import UnalikeError
 from unalike._utils.progress import ProgressCallback
 from unalike._utils.spec import slug
+from unalike._utils.system.locks import is_locked
 from unalike._utils.system.machine import peak_memory_mb
 from unalike._utils.tensor_files import write_bytes
-from unalike.core.options import SimulationOptions, written
 from unalike.engine.multiprocess.worker_pool import launched_by_torchrun
 from unalike.experiments.comparison import Comparison, client_rounds, labelled, last_rounds
 from unalike.experiments.cost_estimate import ROUNDS, Estimate, calibrate
-from unalike.experiments.facts import FILE, ComparisonFacts
+from unalike.experiments.earlier_reports import keep_report
+from unalike.experiments.facts import ComparisonFacts
 from unalike.experiments.standings import PlannedCell, save_cells
 from unalike.metrics.sampling import TRAINING
 from unalike.runtime.model_group import Diverged
@@ -194,8 +195,8 @@ class Experiment:
         folder = None if out is None else Path(out)
         if folder is not None and (folder / "checkpoints").exists():
             raise UnalikeError(f"{folder} holds a single run; choose another folder for the comparison")
-        if folder is not None and (folder / FILE).exists():
-            _warn_of_replacement(folder, self.facts)
+        if folder is not None:
+            keep_report(folder, self.facts)
         if self.facts.looks is not None and launched_by_torchrun():
             raise UnalikeError(
                 "found seeds='auto' under torchrun, whose processes must know all runs beforehand; give a number"
@@ -262,6 +263,8 @@ def run_cell(
         progress(row, f"{cell.label} (seed {cell.seed})")
 
     out = None if folder is None else _cell_folder(folder, cell)
+    if out is not None:
+        _adopt_beginning(out, cell)
     run = execute(cell.run_config, out=out, progress=count, trackers=trackers)
     has_trained = trained_rounds > 0
     if not has_trained:  # the result was read: report its last row once
@@ -274,28 +277,31 @@ def _planned(cell: Cell, folder: Path) -> PlannedCell:
     return PlannedCell(cell.label, cell.seed, cell.run_config.options.rounds, place.as_posix())
 
 
-def _warn_of_replacement(folder: Path, facts: ComparisonFacts) -> None:
-    """Warn if the folder's report and tables belong to a comparison with other settings; its cells stay."""
-    found, wanted = RunDirectory(folder).config or {}, tomllib.loads(facts.config)
-    usual = written(SimulationOptions())  # an older folder lacks options that had their default
-    names = [name for name in {**found, **wanted} if (usual | found).get(name) != (usual | wanted).get(name)]
-    if names:
-        warnings.warn(
-            f"{folder} holds a comparison with other settings ({', '.join(names)}): its report and tables will be replaced, its "
-            "cells stay",
-            stacklevel=3,
-        )
-
-
 def _cell_folder(out: Path, cell: Cell) -> Path:
-    """The folder that already holds the cell, or a new one.
+    """The folder that already holds the cell, perhaps under another label, or a new one."""
+    return min((out / "cells").glob(f"*-{cell.run_config.key}"), default=out / "cells" / cell.folder)
 
-    It may have run under another label, or before a part of its method gained a field, which changes the hash.
+
+def _adopt_beginning(folder: Path, cell: Cell) -> None:
+    """Make the folder of an earlier run that is the beginning of the cell, or all of it, the folder of the cell.
+
+    The earlier run has fewer rounds, or it began before a part of its method gained a field, which changes the hash.
     """
-    cells, record = out / "cells", cell.run_config.record
-    exact = min(cells.glob(f"*-{cell.run_config.key}"), default=None)
-    older = (f for f in sorted(cells.glob(f"{cell.name}-*")) if RunDirectory(f).holds(record))
-    return exact or next(older, cells / cell.folder)
+    if folder.exists():
+        return
+    record, wanted = cell.run_config.record, cell.run_config.options.rounds
+    found = {place: RunDirectory(place).rounds_of(record) for place in folder.parent.glob(f"{cell.name}-*")}
+    shorter = {place: rounds for place, rounds in found.items() if rounds is not None and rounds <= wanted}
+    if not shorter:
+        return
+    longest = max(shorter, key=lambda place: (shorter[place], place.name))
+    rounds = shorter[longest]
+    if rounds < wanted and (why := cell.run_config.obstacle(rounds)):
+        warnings.warn(f"{cell.label}: {wanted} rounds are trained from the first one on: {why}", stacklevel=2)
+    elif is_locked(longest):
+        raise UnalikeError(f"another process is writing the run in {longest}; wait until it ends")
+    else:
+        longest.rename(folder)
 
 
 def _without_diverged(facts: ComparisonFacts, rounds: list[pd.DataFrame], notes: list[str]) -> ComparisonFacts:

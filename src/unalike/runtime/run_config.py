@@ -157,6 +157,17 @@ class RunConfig:
         """The stages and client queries of the plan, as far as they are known before it runs."""
         return plan_outline(self.plan, self.plan_inputs)
 
+    def obstacle(self, rounds: int) -> str:
+        """The reason why a run of so many rounds, fewer than these, is not the beginning of this one; empty if it is."""
+        shorter = replace(self, options=replace(self.options, rounds=rounds))
+        before, own = ([getattr(step, "rounds", 0) for step in config.outline[:-1]] for config in (shorter, self))
+        if before != own:
+            return f"{self.asked} divides its rounds among stages, so {rounds} rounds are not the beginning of more"
+        every = self.options.evaluate_every
+        return (
+            f"with evaluate_every={every}, round {rounds} is evaluated only as the last one" if rounds % every else ""
+        )
+
     @property
     def wire(self) -> list[Item]:
         """The tensors that cross the wire in them."""

@@ -30,9 +30,9 @@ from unalike.training.client_states import group_folder, state_file
 
 Config = dict[str, Any]
 
-ENDS = ("rounds", "stop", "budget")
-"""Settings that decide when a run ends."""
-MAY_DIFFER = (*ENDS, "executor", "device")
+ENDS = ("stop", "budget")
+"""Settings that end a run before its last round."""
+MAY_DIFFER = ("rounds", *ENDS, "executor", "device")
 """Settings that a resumed run may change. A change of any other setting makes it a different run."""
 
 
@@ -86,12 +86,12 @@ class RunDirectory:
             )
         return True
 
-    def holds(self, config: Config) -> bool:
-        """Whether the folder holds a run of this configuration that ends after as many rounds and by the same rules."""
+    def rounds_of(self, config: Config) -> int | None:
+        """The rounds that the run in the folder was asked for, if only they differ from this configuration; None otherwise."""
         found, wanted = self.config, plain(config)
-        if found is None or differences(found, config):
-            return False
-        return all(found.get(name) == wanted.get(name) for name in ENDS)
+        if found is None or differences(found, config) or any(found.get(n) != wanted.get(n) for n in ENDS):
+            return None
+        return int(found["rounds"])
 
     @contextmanager
     def held(self) -> Iterator[None]:
