@@ -95,3 +95,11 @@ def test_curves_are_drawn_in_a_browser(compared, browser, tmp_path):
             assert panel.locator(".plot:visible .scatterlayer .trace").count() >= 3
     page.close()
     assert complaints == []
+
+
+def test_sensitivity_is_shown_at_the_specificity_of_the_headline_metric(hospitals, tmp_path):
+    options = {"rounds": 1, "seeds": 1, "model": "linear", "metric": "sensitivity_at(specificity=0.75)"}
+    found = ua.compare(["fedavg"], data=hospitals, out=tmp_path, **options)
+    for content in (found.content(), ua.open_comparison(tmp_path).content()):
+        assert content.specificity == 0.75
+        assert "Sensitivity at 75\u00a0% specificity" in risk_table(content, looks(content.labels)).columns

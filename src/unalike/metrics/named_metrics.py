@@ -32,7 +32,7 @@ LABELS, NUMBERS = ("classification", "binary"), ("regression",)
 
 registry = Registry("metric", home="unalike.metrics.named_metrics")
 
-STORED = ("sign", "title", "word", "low", "high", "percent")
+STORED = ("sign", "title", "word", "low", "high", "percent", "specificity")
 """The fields of a metric that a folder stores with its tables, beside its name, which is stored as `column`."""
 
 
@@ -54,6 +54,7 @@ class Metric:
         is_mean: whether it is a mean over samples, so that the means of several sites can be added up.
         positive: name of the positive class; the last class unless given.
         leads: whether its columns stand in front of the loss, so that it may decide.
+        specificity: the share of the negative samples that it holds fixed; None for all others.
     """
 
     name: str
@@ -69,11 +70,12 @@ class Metric:
     is_mean: bool = False
     positive: str | None = None
     leads: bool = True
+    specificity: float | None = None
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The fields that a folder stores, without infinite bounds, which JSON has not."""
-        values = {key: value for key in STORED if (value := getattr(self, key)) not in (-math.inf, math.inf)}
+        """The fields that a folder stores, without infinite bounds, which JSON has not, and fields that are None."""
+        values = {key: value for key in STORED if (value := getattr(self, key)) not in (-math.inf, math.inf, None)}
         return {"column": self.name} | values
 
     @classmethod
@@ -299,7 +301,8 @@ def sensitivity_at(*, specificity: float = 0.95, positive: str | None = None) ->
     percent = f"{100 * specificity:.6g}"
     title = f"Sensitivity at {percent} % specificity"
     column, formula = f"sensitivity_at_{percent.replace('.', '_')}", partial(_sensitivity, specificity)
-    return Metric(column, +1, title, title.lower(), formula=formula, percent=True, two_classes=True, positive=positive)
+    kinds: dict[str, Any] = {"percent": True, "two_classes": True, "positive": positive, "specificity": specificity}
+    return Metric(column, +1, title, title.lower(), formula=formula, **kinds)
 
 
 @registry.register("average_precision")

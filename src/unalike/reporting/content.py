@@ -93,7 +93,6 @@ class ReportContent(SharedFacts):
     client_rounds: pd.DataFrame | None = None
     resampled: pd.DataFrame | None = None
     risks: pd.DataFrame | None = None
-    specificity: float = 0.9
     pooled_rounds: pd.DataFrame | None = field(default=None, init=False)
     own_metric: Metric | None = field(default=None, init=False)
 
@@ -132,6 +131,11 @@ class ReportContent(SharedFacts):
     def labels(self) -> list[str]:
         """The labels of the methods, in the order of the report."""
         return [method.label for method in self.methods]
+
+    @property
+    def specificity(self) -> float:
+        """The specificity at which sensitivities of clients are shown: that of the headline metric, or 0.9."""
+        return self.metric.specificity or 0.9
 
     @property
     def rules(self) -> Rules:

@@ -27,7 +27,10 @@ def explanation(content: ReportContent) -> str:
     if content.classes != 2:
         return ""
     if content.risks is None:
-        return "The predictions of single test samples were not kept, so there is no calibration, ROC curve or decision curve."
+        return (
+            "The predictions of single test samples were not kept, as a comparison with --out keeps them, so there is no "
+            "calibration, ROC curve or decision curve."
+        )
     outcome = list(content.label_counts)[-1] if content.label_counts is not None else "positive"
     few = [name for name, own in _shown(content).items() if not any(risks.enough for risks in own.values())]
     named = wording.listing(few) if 0 < len(few) <= 4 else wording.plural(len(few), "client")
