@@ -65,6 +65,23 @@ def test_agreed_encoding_equals_that_of_pooled_rows(frames, tmp_path):
     assert age.gaps and [age.mean, age.scale] == pytest.approx([exact.mean, exact.scale], rel=0.01)
 
 
+def test_dates_are_agreed_as_days(frames, tmp_path):
+    days = pd.date_range("2020-01-30", periods=300, freq="31h")
+    dated = {site: frame.assign(admitted=days[: len(frame)].strftime("%d.%m.%Y")) for site, frame in frames.items()}
+    found = summaries(dated, tmp_path, least=1, date=["admitted"])
+    encoding, _ = agreed(found)
+    pooled = pd.concat([training(frame) for frame in dated.values()]).drop(columns="outcome")
+    wanted = fit(pooled, len(pooled), "pooled", {"admitted": "%d.%m.%Y"})
+    [ours], [theirs] = ([n for n in e.numbers if n.name == "admitted"] for e in (encoding, wanted))
+    assert ours.date == theirs.date == "%d.%m.%Y"
+    assert [ours.mean, ours.scale] == pytest.approx([theirs.mean, theirs.scale], rel=1e-12)
+    dated["west"]["admitted"] = days[:90].strftime("%m/%d/%Y")
+    with pytest.raises(
+        UnalikeError, match=r"'admitted' is read in several ways at the sites, as %d.%m.%Y and %m/%d/%Y"
+    ):
+        agreed(summaries(dated, tmp_path, least=1, date=["admitted"]))
+
+
 def test_one_table_gives_its_own_encoding(frames, tmp_path):
     """With an even number of parts the median is one of the quantiles. Mean and scale follow from it where values are missing."""
     south = {"south": frames["south"]}

@@ -1,7 +1,9 @@
 """Tables with a target column: csv, parquet and jsonl."""
 
 import datetime
+import importlib.util
 import json
+import re
 import warnings
 from decimal import Decimal
 
@@ -12,6 +14,7 @@ import torch
 
 from unalike._utils.errors import UnalikeError
 from unalike.data import load
+from unalike.data.sources.registry import every_fifth
 
 
 def patients() -> pd.DataFrame:
@@ -177,7 +180,11 @@ def test_text_column_becomes_tokens_of_training_vocabulary(tmp_path, bag):
         ({}, {"group": "ward"}, "no column 'ward'"),
         ({}, {"traget": "outcome"}, r"p.csv: unknown option 'traget'; did you mean 'target'"),
         ({}, {}, "a table with the columns age, visits, sex, .*; name the one to predict, with --target COLUMN"),
-        ({"outcome": [None] + ["ill"] * 39}, {}, "'outcome' is missing in 1 rows, the first row 0"),
+        (
+            {"outcome": [None] + ["ill"] * 39},
+            {},
+            "'outcome' is missing in 1 of 40 rows, the first row 0; .*--labelled-only",
+        ),
         ({"age": [np.inf] + [1.0] * 39}, {}, "column 'age' is infinite in row 0"),
         ({"age": [None] * 40}, {}, "column 'age' has no value in the training rows; --drop age, in Python drop='age'"),
         ({"hospital": None}, {"group": "hospital"}, "group 'hospital': found .*expected one integer or text"),
@@ -208,11 +215,15 @@ def test_table_feature_of_other_type_raises_with_name(tmp_path):
         load(save(many, tmp_path / "m.csv"), target="y")
 
 
-@pytest.mark.parametrize("rows", ["r7,1,2,ill\nr9,3,4,well\n", "0,1,2,ill\n1,3,4,well\n", "1,5;2;ill\n3,5;4;well\n"])
+@pytest.mark.parametrize(
+    "rows", ["r7,1,2,ill\nr9,3,4,well\n", "0,1,2,ill\n1,3,4,well\n", "1,2,ill\n3,4,well,\n5,6,7,8,9\n"]
+)
 def test_csv_rows_longer_than_header_raise(tmp_path, rows):
     file = tmp_path / "t.csv"
-    file.write_text(("a;b;outcome\n" if ";" in rows else "a,b,outcome\n") + rows)
-    with pytest.raises(UnalikeError, match=r"rows have more fields than the header has names.*commas between columns"):
+    file.write_text("a,b,outcome\n" + rows)
+    with pytest.raises(
+        UnalikeError, match=r"rows have more fields than the header has names.*',' between columns.*--sep"
+    ):
         load(file, target="outcome")
 
 
@@ -224,10 +235,191 @@ def test_csv_trailing_commas_are_ignored_and_question_marks_are_missing(tmp_path
     assert data.merged()[0][:, 1].tolist() == [0, 1, 0]  # whether it is missing
 
 
-def test_csv_with_other_separator_names_it(tmp_path):
-    (tmp_path / "t.csv").write_text("a;outcome\n1;x\n2;y\n")
-    with pytest.raises(UnalikeError, match="no column 'outcome'; expected commas between columns, found ';'"):
-        load(tmp_path / "t.csv", target="outcome")
+@pytest.mark.parametrize("charset", ["utf-8", "utf-8-sig", "utf-16", "cp1252"])
+@pytest.mark.parametrize(
+    ("sep", "ending"), [(",", ".csv"), (";", ".csv"), ("\t", ".tsv"), ("\t", ".csv"), ("|", ".csv")]
+)
+def test_separator_and_encoding_are_found_or_named(tmp_path, sep, ending, charset):
+    lines = [["a", "città, paese", "outcome"], *(["1", f'"Köln{sep}\n""{k % 2}"""', "xy"[k % 2]] for k in range(60))]
+    lines[0][1] = f'"{lines[0][1]}"'
+    file = tmp_path / f"t{ending}"
+    file.write_bytes("\n".join(map(sep.join, lines)).encode(charset))
+    named = {}
+    if charset == "cp1252":
+        with pytest.raises(UnalikeError, match=r"is not written in utf-8; .* --charset cp1252, .*città, paes"):
+            load(file, target="outcome", drop="a")
+        named = {"charset": "cp1252"}
+    data = load(file, target="outcome", drop="a", **named)
+    assert data.encoding.categories[0].name == "città, paese"
+    assert data.encoding.categories[0].values == (f'Köln{sep}\n"0"', f'Köln{sep}\n"1"')
+    again = load(file, target="outcome", drop="a", sep=sep, **named)
+    assert again.fingerprint == data.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("written", "sep", "values", "note"),
+    [
+        (["1.062,5", "3,25", "-2"], ";", [1062.5, 3.25, -2], "decimal commas, as in '1.062,5' of 'a'"),
+        (["1.062,5", "3,25", "-2"], ",", [1062.5, 3.25, -2], "decimal commas, as in '1.062,5' of 'a'"),
+        (["1,062.5", "3.25", "-2"], ",", [1062.5, 3.25, -2], "the commas in 'a' are read as groups of thousands"),
+        (["1,062", "3", "-2"], ",", [1062, 3, -2], "the commas in 'a' are read as groups of thousands"),
+        (["1,062", "3", "-2"], ";", [1.062, 3, -2], "decimal commas, as in '1,062' of 'a'"),
+        (["1.062", "3", "-2"], ";", [1.062, 3, -2], ""),
+    ],
+)
+def test_numbers_with_commas_are_numbers_with_a_note(tmp_path, written, sep, values, note):
+    file = tmp_path / "t.csv"
+    rows = [f'"{text}"{sep}{"xy"[k % 2]}' for k, text in enumerate(written * 5)]
+    file.write_text("\n".join([f"a{sep}y", *rows]))
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        data = load(file, target="y")
+    assert [note in str(w.message) for w in found] == [True] * bool(note)
+    [number] = data.encoding.numbers
+    x = data.merged()[0][:, 0].double() * number.scale + number.mean
+    order = np.argsort(every_fifth(np.arange(15) % 2), kind="stable")
+    np.testing.assert_allclose(x, np.array(values * 5)[order], rtol=1e-5)
+
+
+def test_decimal_and_separator_can_be_named(tmp_path):
+    file = tmp_path / "t.csv"
+    file.write_text('a,b,y\n"1,062",0.5,u\n"2,500",1.5,v\n' * 1 + '"3,125",2.5,u\n' * 8)
+    data = load(file, target="y", decimal=",")
+    assert [n.name for n in data.encoding.numbers] == ["a", "b"] and data.encoding.numbers[0].mean < 4
+    for options, message in (
+        ({"sep": "#"}, r"found sep='#', expected one of ',', ';'"),
+        ({"decimal": ";"}, "found decimal=';', expected one of ',', '.'"),
+        ({"charset": "latin-99"}, "found charset='latin-99', expected a character encoding such as"),
+        ({"sep": ";"}, "has no column 'y'"),
+    ):
+        with pytest.raises(UnalikeError, match=message):
+            load(file, target="y", **options)
+    file.write_text("a;y\n" + "3,5;u\n7,25;v\n" * 8)
+    with pytest.raises(UnalikeError, match="'a' holds numbers with decimal commas; leave out --decimal"):
+        load(file, target="y", decimal=".")
+    with pytest.raises(UnalikeError, match="found sep=';', which is for delimited text"):
+        load(save(patients(), tmp_path / "p.parquet"), target="outcome", sep=";")
+
+
+@pytest.mark.parametrize("ending", [".csv.zip", ".tsv.gz", ".json"])
+def test_other_tables_are_read_as_csv_is(tmp_path, ending):
+    frame = patients().drop(columns=["hospital", "part"])
+    wanted = load(save(frame, tmp_path / "p.csv"), target="outcome")
+    file = tmp_path / f"p{ending}"
+    frame.to_json(file, orient="records") if ending == ".json" else frame.to_csv(file, index=False, sep="\t")
+    assert load(file, target="outcome").fingerprint == wanted.fingerprint
+
+
+def test_excel_file_is_read_or_names_the_extra(tmp_path, monkeypatch):
+    frame, file = patients().drop(columns=["hospital", "part"]), tmp_path / "p.xlsx"
+    if importlib.util.find_spec("openpyxl") is not None:
+        with pd.ExcelWriter(file) as book:
+            frame.to_excel(book, sheet_name="visits", index=False)
+            frame[:3].to_excel(book, sheet_name="notes", index=False)
+        with pytest.warns(UserWarning, match=r"p.xlsx: read the first of the sheets 'visits', 'notes'"):
+            data = load(file, target="outcome")
+        assert data.fingerprint == load(save(frame, tmp_path / "p.csv"), target="outcome").fingerprint
+    file.write_bytes(b"PK")
+    monkeypatch.setattr("unalike._utils.errors.find_spec", lambda name: None)
+    with pytest.raises(UnalikeError, match=r"p.xlsx needs openpyxl; install the extra: pip install 'unalike\[excel\]'"):
+        load(file, target="outcome")
+
+
+DAYS = pd.date_range("2020-01-30", periods=6, freq="7D").repeat(2)
+
+
+@pytest.mark.parametrize("form", ["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y %H:%M"])
+def test_dates_become_days(tmp_path, form):
+    frame = pd.DataFrame({"admitted": DAYS.strftime(form), "y": list("uv") * 6})
+    frame.loc[4, "admitted"] = None
+    file = save(frame, tmp_path / "t.csv")
+    with pytest.warns(
+        UserWarning, match=r"t.csv: 'admitted': dates, read as categories; .* --date admitted.*--drop admitted"
+    ):
+        assert load(file, target="y", labelled_only=True).encoding.categories
+    data = load(file, target="y", date="admitted")
+    [number] = data.encoding.numbers
+    assert number.gaps and number.date == ("ISO8601" if form.startswith("%Y") else form)
+    days = data.merged()[0][:, 0].double() * number.scale + number.mean
+    order = np.argsort(every_fifth(np.arange(12) % 2), kind="stable")
+    wanted = (DAYS - pd.Timestamp("1970-01-01")).days.to_numpy().astype(float)
+    wanted[4] = number.fill
+    np.testing.assert_allclose(days, wanted[order], rtol=1e-6)
+    typed = frame.assign(admitted=DAYS.where(frame["admitted"].notna()))
+    again = load(save(typed, tmp_path / "t.parquet"), target="y", date=["admitted"])
+    assert torch.equal(again.train[0], data.train[0])
+    wrong = save(frame.assign(admitted="soon"), tmp_path / "w.csv")
+    with pytest.raises(UnalikeError, match=r"'admitted' holds 'soon' in row 0, expected a date"):
+        load(wrong, target="y", encoding=data.encoding)
+
+
+def test_dates_that_may_be_read_in_two_ways_are_asked_about(tmp_path):
+    frame = pd.DataFrame({"seen": ["01/02/2020", "03/04/2020"] * 6, "n": ["a", "b"] * 6, "y": list("uv") * 6})
+    file = save(frame, tmp_path / "t.csv")
+    with pytest.raises(UnalikeError, match=r"dates that may be %d/%m/%Y or %m/%d/%Y; .* --date 'seen=%d/%m/%Y'"):
+        load(file, target="y", date="seen")
+    data = load(file, target="y", date="seen=%d/%m/%Y")
+    assert data.encoding.numbers[0].date == "%d/%m/%Y"
+    with pytest.raises(UnalikeError, match="'n' holds no dates"):
+        load(file, target="y", date="n")
+
+
+@pytest.mark.parametrize(
+    ("columns", "note"),
+    [
+        ({"id": np.arange(60) * 7 % 61}, "'id': numbers that look like identifiers .*--drop id, in Python drop='id'"),
+        (
+            {"a b": np.arange(60) * 7, "n": 10**12 + np.arange(60) // 3},
+            r"'a b', 'n': .*--drop 'a b' --drop n, .*\['a b', 'n'\]",
+        ),
+        ({"site": "north"}, "'site': one value in all rows, which says nothing; leave out: --drop site"),
+        ({"age": np.arange(60) % 40, "size": np.arange(60) / 4}, ""),
+    ],
+)
+def test_identifiers_and_constant_columns_are_named(tmp_path, columns, note):
+    frame = pd.DataFrame({"x": [0.5, 1.5, 2.5] * 20, **columns, "y": list("uv") * 30})
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        load(save(frame, tmp_path / "t.csv"), target="y")
+    assert len(found) == bool(note) and all(re.search(note, str(w.message)) for w in found)
+
+
+def test_rows_without_target_are_left_out_when_asked(tmp_path):
+    frame = pd.DataFrame({"x": np.arange(24) % 5 / 2, "died": [0, 1, None, 1] * 6, "num": [0, 2, None, 1] * 6})
+    file = save(frame, tmp_path / "t.csv")
+    with pytest.warns(UserWarning, match="left out 6 of 24 rows, which have no target"):
+        data = load(file, target="died", labelled_only=True, drop="num", regression=False)
+    assert data.classes == ["0", "1"] and len(data.merged()[1]) == 18
+    with pytest.raises(UnalikeError, match="'num > 0' is missing in 6 of 24 rows, the first row 2"):
+        load(file, target="num > 0")
+    with pytest.warns(UserWarning, match="left out 6 of 24"):
+        data = load(file, target="num > 0", labelled_only=True)
+    assert data.classes == ["False", "True"] and data.merged()[1].sum() == 12
+    assert data.encoding.names == ["x", "died"]  # the column of the comparison is no feature
+
+
+@pytest.mark.parametrize(
+    ("target", "true"),
+    [("age>=3", 3), ("age == 4", 1), ("ward != 'east'", 2), ("ward == east", 3), ("age < 2.5", 2)],
+)
+def test_target_may_be_a_comparison(tmp_path, target, true):
+    frame = pd.DataFrame({"age": [1, 2, 3, 4, 5], "ward": ["east", "west"] * 2 + ["east"], "x": [0.5] * 4 + [1]})
+    data = load(save(frame, tmp_path / "t.csv"), target=target)
+    assert data.classes == ["False", "True"] and int(data.merged()[1].sum()) == true
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("num > many", "expected a number after >"),
+        ("ward > a", "'ward' holds no numbers; expected =="),
+        ("nm > 0", "no column 'nm'"),
+    ],
+)
+def test_comparison_that_cannot_be_made_raises(tmp_path, target, message):
+    frame = pd.DataFrame({"num": [0, 1] * 6, "ward": ["a", "b"] * 6, "x": [0.5, 1] * 6})
+    with pytest.raises(UnalikeError, match=message):
+        load(save(frame, tmp_path / "t.csv"), target=target)
 
 
 def test_row_number_column_warns_or_raises(tmp_path):
@@ -236,7 +428,7 @@ def test_row_number_column_warns_or_raises(tmp_path):
     with pytest.raises(UnalikeError, match=r"a column has no name in the header.*drop='Unnamed: 0'"):
         load(tmp_path / "i.csv", target="y")
     assert load(tmp_path / "i.csv", target="y", drop="Unnamed: 0").encoding.names == ["x"]
-    with pytest.warns(UserWarning, match=r"column 'id' counts the rows and is read as a feature; .*drop='id'"):
+    with pytest.warns(UserWarning, match=r"'id': numbers that look like .* read as features; .*drop='id'"):
         load(save(frame.assign(id=range(41, 1, -1)), tmp_path / "n.csv"), target="y")
     with pytest.raises(UnalikeError, match=r"column 'id' has 32 different texts, expected .*drop='id'"):
         load(save(frame.assign(id=[f"P{k}" for k in range(40)]), tmp_path / "t.csv"), target="y")
@@ -274,7 +466,9 @@ def test_mislabelled_or_empty_table_raises(tmp_path, ending):
     file = tmp_path / f"t{ending}"
     for content in (b"\x89PNG\r\n\x1a\n\0\xff\xfe", b""):
         file.write_bytes(content)
-        with pytest.raises(UnalikeError, match=r"cannot be read as a table|has no column"):
+        with pytest.raises(
+            UnalikeError, match=r"cannot be read as a table|has no column|not written in utf-8; .*mislabelled"
+        ):
             load(file, target="y")
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 import unalike as ua
-from unalike.data.sources.table_files import MISSING_TEXTS
+from unalike.data.sources.delimited import MISSING_TEXTS
 from unalike.models.registry import registry
 
 WORK = ua.Work(lr=0.1, batch_size=16)
@@ -114,10 +114,13 @@ def test_texts_are_encoded_alike(tmp_path, bag):
 @pytest.mark.slow
 def test_regression_of_a_table(tmp_path):
     frame, file = patients(), tmp_path / "p.csv"
-    frame.assign(stay=frame["visits"] * 2.5 + 0.1).drop(columns="died").to_csv(file, index=False)
-    run = ua.run(
-        "fedavg", ua.partition(ua.load(file, target="stay", group="hospital")), model="linear", rounds=3, work=WORK
+    days = pd.date_range("2020-01-30", periods=len(frame), freq="7h")
+    frame = frame.assign(
+        stay=frame["visits"] * 2.5 + 0.1, admitted=days.strftime("%d.%m.%Y %H:%M"), born=days.astype(str)
     )
+    frame.drop(columns="died").to_csv(file, index=False)
+    data = ua.load(file, target="stay", group="hospital", date=("admitted", "born"))
+    run = ua.run("fedavg", ua.partition(data), model="linear", rounds=3, work=WORK)
     same(predicted(run.export(tmp_path / "model"), file), run, file)
 
 

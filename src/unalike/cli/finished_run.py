@@ -156,8 +156,17 @@ def note_own_data(data: str, folder: Path) -> None:
         )
 
 
-def samples(data: str, data_dir: Path | None, folder: Path, config: dict[str, Any], keep: Sequence[str]) -> NewSamples:
+def samples(
+    data: str,
+    data_dir: Path | None,
+    folder: Path,
+    config: dict[str, Any],
+    keep: Sequence[str],
+    text: dict[str, str | None],
+) -> NewSamples:
     """The samples of a data set without labels. The rows of a table keep the order of the file; it needs no target column.
+
+    `text`: the `DelimitedOptions` of a table.
 
     Raises `UnalikeError` as `fitting` and `new_samples` do.
     """
@@ -165,7 +174,7 @@ def samples(data: str, data_dir: Path | None, folder: Path, config: dict[str, An
 
     encoding, shape = encoding_of(folder, config), config["data"]["input_shape"]
     known = data if encoding is not None else fitting(data, data_dir, folder, config)
-    return new_samples(known, encoding, shape, keep, data_dir)
+    return new_samples(known, encoding, shape, keep, data_dir, **text)
 
 
 def labels(found: Dataset, folder: Path, config: dict[str, Any]) -> Tensor:

@@ -148,10 +148,23 @@ class SourceOptions:
 
 
 @dataclass(frozen=True)
-class TableOptions:
+class DelimitedOptions:
+    """The marks and the character encoding of a table of delimited text."""
+
+    sep: Annotated[str | None, Help("Separator of a CSV file (, ; | or a tab), found unless given.")] = None
+    decimal: Annotated[str | None, Help("Decimal mark of a CSV file (. or ,), found unless given.")] = None
+    charset: Annotated[
+        str | None, Help("Character encoding of a CSV file, such as cp1252; UTF-8 or UTF-16 unless given.")
+    ] = None
+
+
+@dataclass(frozen=True)
+class TableOptions(DelimitedOptions):
     """The columns of a table."""
 
-    target: Annotated[str | None, Help("Column of a table to predict.")] = None
+    target: Annotated[
+        str | None, Help("Column of a table to predict, or its comparison with a value, such as 'num > 0'.")
+    ] = None
     group: Annotated[
         tuple[str, ...],
         Help(
@@ -173,6 +186,13 @@ class TableOptions:
             "Read whole numbers in the target column as amounts, or with --no-regression decimals such as 2.0 as classes."
         ),
     ] = None
+    date: Annotated[
+        tuple[str, ...],
+        Help(
+            "Column of dates, which is read as a number of days; 'admitted=%d/%m/%Y' says how they are written; repeat for several."
+        ),
+    ] = ()
+    labelled_only: Annotated[bool, Help("Leave out the rows without a target, which are refused otherwise.")] = False
 
 
 @dataclass(frozen=True)

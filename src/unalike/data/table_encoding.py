@@ -8,10 +8,11 @@ from __future__ import annotations
 import json
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from shlex import quote
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
@@ -22,18 +23,28 @@ from unalike._utils.errors import UnalikeError
 from unalike._utils.tensor_files import write_bytes
 from unalike._utils.validated import validated
 from unalike.data import text as texts
+from unalike.data.columns import (
+    FEW_ROWS,
+    MISSING,
+    NOTHING,
+    NUMBERS,
+    TEXTS,
+    TRUTH,
+    date_formats,
+    days_of,
+    doubts,
+    floats_of,
+    kind_of,
+    left_out,
+    texts_of,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
 
 MOST_CATEGORIES = 256
-FEW_ROWS = 10
-"""Tables with fewer rows than this may have columns in which every value differs; in longer ones these are row names or numbers."""
 SURELY_NUMBERS = 20
 """In a column with at least this many different numbers, a few texts among them are taken for mistakes."""
-MISSING = "(missing)"
-NOTHING, NUMBERS, TRUTH, TEXTS = "nothing", "numbers", "true/false", "texts"
-"""The contents of a column that can be read; `kind_of` names the types of any other content."""
 
 Scale = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -42,7 +53,8 @@ Scale = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 class Number:
     """A column of numbers, encoded as z = (x - mean) / scale with `fill` for a missing x.
 
-    With `gaps` a second column is 1 where x is missing. With `truth` the column holds true/false, read as 1 and 0.
+    With `gaps` a second column is 1 where x is missing. With `truth` the column holds true/false, read as 1 and 0; with `date`, the
+    format of `strptime` or "ISO8601", dates, read as days since 1970.
     """
 
     name: str
@@ -51,9 +63,12 @@ class Number:
     scale: Scale
     gaps: bool = False
     truth: bool = False
+    date: str = ""
 
     def read(self, frame: pd.DataFrame, where: str) -> np.ndarray:
         """Read the column as float64 [N], NaN for missing values."""
+        if self.date:
+            return days_of(_column(frame, self.name, (), where), self.date, where)
         column = _column(frame, self.name, [TRUTH if self.truth else NUMBERS], where)
         return floats_of(column, where)
 
@@ -198,15 +213,16 @@ class Encoding:
             raise UnalikeError(f"{path} is not the encoding of a table ({error}); restore it") from None
 
 
-def fit(frame: pd.DataFrame, train: int, where: str) -> Encoding:
+def fit(frame: pd.DataFrame, train: int, where: str, dates: Mapping[str, str] = MappingProxyType({})) -> Encoding:
     """Fit the encoding of all columns of `frame` on its first `train` rows.
 
-    Numbers (true/false as 1 and 0): a missing value becomes the training median, then z = (x - mean) / std of the training
-    rows, with std 1 for a constant column. A number column with a missing training value adds a gap column, which is 1 where
-    the value is missing. Texts and categories: one 0/1 column per value seen in training, where "missing" is a value too; a
-    value not seen in training is all zeros. Numbers come first, then gap columns, then categories.
+    Numbers (true/false as 1 and 0; `dates`, column -> format, as days since 1970): a missing value becomes the training median,
+    then z = (x - mean) / std of the training rows, with std 1 for a constant column. A number column with a missing training
+    value adds a gap column, which is 1 where the value is missing. Texts and categories: one 0/1 column per value seen in
+    training, where "missing" is a value too; a value not seen in training is all zeros. Numbers come first, then gap columns,
+    then categories.
 
-    Warns of number columns that only count the rows.
+    Warns of columns that are probably identifiers or dates, and of constant ones.
 
     Raises `UnalikeError`, which names the column, for dates or another type, infinite numbers or texts among numbers, a column
     that is empty in training, has no name, or has more than 256 categories or another one in every row.
@@ -220,15 +236,11 @@ def fit(frame: pd.DataFrame, train: int, where: str) -> Encoding:
             f"{where}: a column has no name in the header, as where numbers of rows were saved with a table, which could give away "
             f"the target; leave it out with {left_out(unnamed)}, or name it"
         )
-    numbers = [column for column in frame if is_numeric_dtype(frame[column])]
-    for column in (column for column in numbers if _counts_rows(frame[column])):
-        warnings.warn(
-            f"{where}: the column {column!r} counts the rows and is read as a feature; if it only numbers them, leave it out with "
-            f"{left_out(column)}",
-            stacklevel=2,
-        )
+    for note in doubts(frame.drop(columns=[*dates]), where):
+        warnings.warn(note, stacklevel=2)
+    numbers = [column for column in frame if column in dates or is_numeric_dtype(frame[column])]
     categories = [category_of(frame[column], train, where) for column in frame if column not in numbers]
-    return Encoding(_numbers(frame[numbers], train, where), tuple(categories))
+    return Encoding(_numbers(frame[numbers], train, where, dates), tuple(categories))
 
 
 def fit_words(column: pd.Series, train: int, length: int, vocabulary: int, bag: bool) -> Encoding:
@@ -237,14 +249,16 @@ def fit_words(column: pd.Series, train: int, length: int, vocabulary: int, bag: 
     return Encoding(words=Words(name=str(column.name), words=tuple(words), length=length, size=vocabulary, bag=bag))
 
 
-def _numbers(frame: pd.DataFrame, train: int, where: str) -> tuple[Number, ...]:
+def _numbers(frame: pd.DataFrame, train: int, where: str, dates: Mapping[str, str]) -> tuple[Number, ...]:
     from pandas.api.types import is_bool_dtype
     from sklearn.impute import SimpleImputer
     from sklearn.preprocessing import StandardScaler
 
     if not len(frame.columns):
         return ()
-    x = np.asfortranarray(np.column_stack([floats_of(frame[column], where)[:train] for column in frame]))
+    forms = [dates.get(str(column), "") for column in frame]
+    values = [days_of(frame[c], f, where) if f else floats_of(frame[c], where) for c, f in zip(frame, forms)]
+    x = np.asfortranarray(np.column_stack(values)[:train])
     for column, empty in zip(frame, np.isnan(x).all(0)):
         if empty:
             raise UnalikeError(f"{where}: column {column!r} has no value in the training rows; {left_out(column)}")
@@ -252,18 +266,7 @@ def _numbers(frame: pd.DataFrame, train: int, where: str) -> tuple[Number, ...]:
     scaler = StandardScaler().fit(median.transform(x))
     fitted = (median.statistics_, scaler.mean_, scaler.scale_, np.isnan(x).any(0))
     truth = [is_bool_dtype(frame[column]) for column in frame]
-    return tuple(Number(*row) for row in zip(map(str, frame), *(values.tolist() for values in fitted), truth))
-
-
-def left_out(column: object) -> str:
-    """The flag that leaves a column out, and the argument in Python."""
-    return f"--drop {quote(str(column))}, in Python drop={str(column)!r}"
-
-
-def _counts_rows(column: pd.Series) -> bool:
-    """Whether the values are consecutive whole numbers, in any order."""
-    values = column.to_numpy() if column.dtype.kind in "iu" else np.zeros(0)
-    return len(values) >= FEW_ROWS and np.ptp(values) == len(values) - 1 == len(np.unique(values)) - 1
+    return tuple(Number(*row) for row in zip(map(str, frame), *(values.tolist() for values in fitted), truth, forms))
 
 
 def _check_texts(column: pd.Series, where: str) -> None:
@@ -273,7 +276,8 @@ def _check_texts(column: pd.Series, where: str) -> None:
     if others and len(texts) - len(others) >= max(SURELY_NUMBERS, 4 * len(others)):
         raise UnalikeError(
             f"{where}: column {column.name!r} holds numbers and, between them, texts such as {', '.join(map(repr, others[:3]))}; "
-            f"expected numbers or categories: leave these fields empty, which makes them missing values, or {left_out(column.name)}"
+            f"expected numbers or categories: leave these fields empty, which makes them missing values, or "
+            f"leave it out with {left_out(column.name)}"
         )
 
 
@@ -289,9 +293,11 @@ def category_of(column: pd.Series, train: int, where: str) -> Category:
     """The encoding of a column of texts, from its first `train` rows. Raises `UnalikeError` for anything but categories."""
     kind = kind_of(column)
     if kind not in (NOTHING, TRUTH, TEXTS):
+        dates = f"; as a number of days, --date {quote(str(column.name))}, in Python date={str(column.name)!r}"
+        dates = dates if date_formats(column) else ""
         raise UnalikeError(
             f"{where}: column {column.name!r} holds {kind}, expected numbers, texts or true/false; "
-            f"convert it, or leave it out with {left_out(column.name)}"
+            f"convert it, or leave it out with {left_out(column.name)}{dates}"
         )
     _check_texts(column, where)
     values = sorted(set(texts_of(column[:train])))
@@ -303,47 +309,14 @@ def category_of(column: pd.Series, train: int, where: str) -> Category:
     return Category(str(column.name), tuple(values))
 
 
-def kind_of(column: pd.Series) -> str:
-    """Return the content of a column without its missing values: `NOTHING`, `NUMBERS`, `TRUTH`, `TEXTS`, or the types' names."""
-    from pandas.api.types import is_bool_dtype, is_numeric_dtype
-
-    present = column[column.notna()]
-    if not len(present):
-        return NOTHING
-    if is_numeric_dtype(column):
-        return TRUTH if is_bool_dtype(column) else NUMBERS
-    types = set(map(type, present.astype(object)))
-    if types <= {str, bool}:
-        return TRUTH if types == {bool} else TEXTS
-    return "whole numbers beyond 64 bits" if types == {int} else " and ".join(sorted(kind.__name__ for kind in types))
-
-
 def _column(frame: pd.DataFrame, name: str, kinds: Sequence[str], where: str, such: str = "") -> pd.Series:
-    """Return the column of this name. Raises `UnalikeError` unless it holds one of `kinds` or nothing."""
-    expected = " or ".join(kinds) + such
+    """Return the column of this name. Raises `UnalikeError` unless it holds one of `kinds` (any, if there are none) or nothing."""
+    expected = (" or ".join(kinds) or "dates") + such
     if name not in frame.columns:
         raise UnalikeError(
             f"{where}: found no column {name!r}, expected one of {expected}; it has {', '.join(map(str, frame.columns))}"
         )
     kind = kind_of(frame[name])
-    if kind not in (NOTHING, *kinds):
+    if kinds and kind not in (NOTHING, *kinds):
         raise UnalikeError(f"{where}: column {name!r} holds {kind}, expected {expected}; convert it")
     return frame[name]
-
-
-def texts_of(column: pd.Series, missing: str = MISSING) -> list[str]:
-    """Convert the values of a column to texts, missing values to `missing`."""
-    plain = column.astype(object)
-    return [str(value) for value in plain.where(plain.notna(), missing)]
-
-
-def floats_of(column: pd.Series, where: str) -> np.ndarray:
-    """The values of a column of numbers as float64 [N], NaN for missing ones. Raises `UnalikeError` for infinite ones."""
-    from pandas.api.types import is_numeric_dtype
-
-    plain = column if is_numeric_dtype(column) else column.astype(object).where(column.notna(), np.nan)
-    values = plain.astype("float64").to_numpy()
-    if np.isinf(values).any():
-        row = int(np.flatnonzero(np.isinf(values))[0])
-        raise UnalikeError(f"{where}: column {column.name!r} is infinite in row {row}; expected finite numbers or none")
-    return values

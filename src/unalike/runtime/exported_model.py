@@ -19,8 +19,9 @@ from torch import Tensor, nn
 from unalike._utils.errors import UnalikeError
 from unalike._utils.tensor_files import write_bytes
 from unalike.core.tasks import Task, find_task
-from unalike.data.sources.table_files import MISSING_TEXTS
-from unalike.data.table_encoding import MISSING, Encoding
+from unalike.data.columns import MISSING
+from unalike.data.sources.delimited import MISSING_TEXTS
+from unalike.data.table_encoding import Encoding
 from unalike.data.text import PADDING, UNKNOWN, WORD
 from unalike.metrics.scoring import Predict
 
@@ -126,7 +127,7 @@ def _table(encoding: Encoding) -> dict[str, Any]:
 
 
 HEAD = '''"""{what}: python predict.py {file} > predictions.csv. It needs torch and this folder."""
-import csv, json, pathlib, re, sys
+import csv, datetime, json, pathlib, re, sys
 import torch
 
 folder = pathlib.Path(__file__).parent
@@ -136,10 +137,18 @@ model = torch.export.load(folder / "model.pt2").module()
 NUMBERS_AND_CATEGORIES = """table = facts["table"]
 
 
+def number(column, text):
+    if column["date"]:
+        iso, form = column["date"] == "ISO8601", column["date"]
+        moment = datetime.datetime.fromisoformat(text) if iso else datetime.datetime.strptime(text, form)
+        return moment.replace(tzinfo=moment.tzinfo or datetime.timezone.utc).timestamp() / 86400
+    return text.lower() == "true" if column["truth"] else float(text)
+
+
 def encoded(row):
     values = {{c: None if row[c] in table["missing"] else row[c] for c in table["columns"]}}
     numbers = [(c, values[c["name"]]) for c in table["numbers"]]
-    numbers = [(c, v if v is None else v.lower() == "true" if c["truth"] else float(v)) for c, v in numbers]
+    numbers = [(c, v if v is None else number(c, v)) for c, v in numbers]
     scaled = [((c["fill"] if v is None else v) - c["mean"]) / c["scale"] for c, v in numbers]
     gaps = [float(v is None) for c, v in numbers if c["gaps"]]
     texts = [(c, values[c["name"]] or table["missing_category"]) for c in table["categories"]]

@@ -66,18 +66,21 @@ def new_samples(
     shape: Sequence[int],
     keep: Sequence[str] = (),
     data_dir: str | Path | None = None,
+    **dialect: str | None,
 ) -> NewSamples:
     """The samples to predict.
 
-    The arguments are those of `Run.predict`, with the encoding of the run's table (None if its data was no table) and the shape
-    of a sample. Raises `UnalikeError` for a table that lacks columns, or where the run had none, and for samples of another
+    The arguments are those of `Run.predict`, with the encoding of the run's table (None if its data was no table), the shape
+    of a sample, and the `dialect` of a table of delimited text (see `opened`).
+
+    Raises `UnalikeError` for a table that lacks columns, or where the run had none, and for samples of another
     shape.
     """
     keep = [keep] if isinstance(keep, str) else list(keep)
     if hasattr(data, "iloc"):
         return _rows(data, data.index, encoding, keep, "the table")
     if isinstance(data, str | Path) and (path := table_at(str(data), data_dir)) is not None and encoding is not None:
-        return _rows(opened(path, encoding), None, encoding, keep, path.name)
+        return _rows(opened(path, encoding, **dialect), None, encoding, keep, path.name)
     if keep:
         raise UnalikeError(
             f"found keep={keep[0]!r} for data that is no table; leave it out: predictions keep the order of the samples"

@@ -1,33 +1,25 @@
-"""Readers of tables (`.csv`, `.tsv`, `.parquet`, `.jsonl`) with a column to predict."""
+"""Readers of tables (`.csv`, `.tsv`, `.xlsx`, `.parquet`, `.json`, `.jsonl`) with a column to predict."""
 
 from __future__ import annotations
 
+import operator
+import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from difflib import get_close_matches
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from unalike._utils.errors import UnalikeError, reading
+from unalike._utils.errors import UnalikeError, reading, require_extra
+from unalike.data.columns import FEW_ROWS, NUMBERS, TEXTS, TRUTH, date_formats, kind_of, texts_of
 from unalike.data.dataset import Dataset
+from unalike.data.sources.delimited import read_delimited
 from unalike.data.sources.registry import ending, every_fifth, formats
-from unalike.data.table_encoding import (
-    FEW_ROWS,
-    MOST_CATEGORIES,
-    NUMBERS,
-    TEXTS,
-    TRUTH,
-    Encoding,
-    fit,
-    fit_words,
-    kind_of,
-    texts_of,
-)
+from unalike.data.table_encoding import MOST_CATEGORIES, Encoding, fit, fit_words
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,72 +27,51 @@ if TYPE_CHECKING:
 Columns = str | Sequence[str]
 
 
-MISSING_TEXTS = (
-    *(
-        "",
-        "#N/A",
-        "#N/A N/A",
-        "#NA",
-        "-1.#IND",
-        "-1.#QNAN",
-        "-NaN",
-        "-nan",
-        "1.#IND",
-        "1.#QNAN",
-        "<NA>",
-        "N/A",
-        "NA",
-        "NULL",
-    ),
-    *("NaN", "None", "n/a", "nan", "null", "?", " ?"),
-)
-"""The texts that stand for a missing value in a CSV file: those of pandas, and a question mark."""
+Reader = Callable[..., Any]
 
 
-def _typed(reader: str, path: Path, texts: Sequence[str], **options: object) -> pd.DataFrame:
-    """Read a file that stores the types of its columns."""
-    import pandas as pd
+def _typed(reader: str, **options: object) -> Reader:
+    """The reader of files that store the types of their columns."""
 
-    frame: pd.DataFrame = getattr(pd, reader)(path, **options)
-    return frame
+    def read(path: Path, texts: Sequence[str], **dialect: str | None) -> Any:
+        import pandas as pd
 
-
-def _csv(path: Path, texts: Sequence[str], *, separator: str = ",") -> pd.DataFrame:
-    """Read a CSV file; a question mark is a missing value too. The columns `texts` are read as texts even if they hold numbers."""
-    import pandas as pd
-
-    names = pd.read_csv(path, sep=separator, header=None, nrows=1, dtype=str, keep_default_na=False).iloc[0]
-    for twice in names[names.duplicated() & (names != "")]:
-        raise UnalikeError(
-            f"{path.name}: two columns have the name {twice!r}; expected each name once: rename or remove one"
-        )
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", pd.errors.ParserWarning)
-        try:
-            return pd.read_csv(
-                path,
-                sep=separator,
-                index_col=False,
-                keep_default_na=False,
-                na_values=MISSING_TEXTS,
-                low_memory=False,
-                dtype=dict.fromkeys(texts, str),
-            )
-        except pd.errors.ParserWarning:
+        for name in (name for name, value in dialect.items() if value is not None):
             raise UnalikeError(
-                f"{path.name}: rows have more fields than the header has names, so that fields have no known name; expected a "
-                "name for every column (the first too, where it numbers the rows), commas between columns and points in decimals"
-            ) from None
+                f"{path.name}: found {name}={dialect[name]!r}, which is for delimited text; leave it out"
+            )
+        return getattr(pd, reader)(path, **options)
+
+    return read
 
 
-OPEN: Mapping[str, Callable[[Path, Sequence[str]], pd.DataFrame]] = {
-    ".csv": _csv,
-    ".csv.gz": _csv,
-    ".tsv": partial(_csv, separator="\t"),
-    ".tsv.gz": partial(_csv, separator="\t"),
-    ".parquet": partial(_typed, "read_parquet"),
-    ".jsonl": partial(_typed, "read_json", lines=True, dtype=False),
-    ".jsonl.gz": partial(_typed, "read_json", lines=True, dtype=False),
+def _excel(path: Path, texts: Sequence[str], **dialect: str | None) -> pd.DataFrame:
+    """Read the first sheet of an Excel file."""
+    require_extra("excel", "openpyxl", what=path.name)
+    sheets: Mapping[str, pd.DataFrame] = _typed("read_excel", sheet_name=None)(path, texts, **dialect)
+    if len(sheets) > 1:
+        warnings.warn(f"{path.name}: read the first of the sheets {', '.join(map(repr, sheets))}", stacklevel=2)
+    return next(iter(sheets.values()))
+
+
+_lines = _typed("read_json", lines=True, dtype=False)
+OPEN: Mapping[str, Reader] = {
+    **{text + packed: read_delimited for text in (".csv", ".tsv") for packed in ("", ".gz", ".zip")},
+    ".xlsx": _excel,
+    ".parquet": _typed("read_parquet"),
+    ".json": _typed("read_json", dtype=False),
+    ".jsonl": _lines,
+    ".jsonl.gz": _lines,
+}
+COMPARED = re.compile(r"(.+?)\s*(<=|>=|==|!=|<|>)\s*(.+)")
+"""A target such as `num > 0`."""
+OPERATORS = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "==": operator.eq,
+    "!=": operator.ne,
 }
 PARTS = {"train": False, "0": False, "false": False, "test": True, "1": True, "true": True}
 """Values of a split column, and whether each means a test row."""
@@ -123,17 +94,23 @@ def read_table(
     length: int = LENGTH,
     vocabulary: int = VOCABULARY,
     bag: bool = False,
+    date: Columns = (),
+    labelled_only: bool = False,
+    sep: str | None = None,
+    decimal: str | None = None,
+    charset: str | None = None,
     encoding: Encoding | None = None,
 ) -> Dataset:
     """One row per sample; `target` names the column to predict.
 
     A target of texts, whole numbers or true/false is classes, numbered in sorted order, and so are two whole numbers written with
-    decimals (0.0 and 1.0); other decimals are regression. Scaling, categories and vocabulary come from the training rows only; the
-    data set keeps them as its `encoding`.
+    decimals (0.0 and 1.0); other decimals are regression. A comparison such as "num > 0" is true/false. Scaling, categories and
+    vocabulary come from the training rows only; the data set keeps them as its `encoding`.
 
     Args:
         path: The file.
-        target: The column to predict, which must be named; without it a table that is read with an `encoding` has no labels.
+        target: The column to predict, or its comparison with a value; it must be named, but for a table that is read with an
+            `encoding`, which then has no labels.
         text: The only column to read as a feature, as tokens; without it all other columns are features, encoded as
             `table_encoding.fit` says.
         drop: Columns to leave out.
@@ -147,6 +124,9 @@ def read_table(
         length: The number of words that are read of each text.
         vocabulary: The size of the vocabulary of `text`.
         bag: Read `text` as rows of word counts, not as tokens.
+        date: Columns of dates, which are read as a number of days; "admitted=%d/%m/%Y" says how they are written.
+        labelled_only: Leave out the rows without a target, which are refused otherwise.
+        sep: The separator of delimited text, `decimal` its decimal mark, `charset` its character encoding; found unless given.
         encoding: An agreed encoding, such as that of another file. It alone decides which columns are read and how.
 
     Raises:
@@ -154,7 +134,7 @@ def read_table(
             another type such as dates, hardly two rows per class, or a few whole numbers written with decimals, which may be
             classes or amounts.
     """
-    frame = opened(path, encoding)
+    frame = opened(path, encoding, sep=sep, decimal=decimal, charset=charset)
     drop, group = _several(drop), _several(group)
     if target is None and encoding is not None:  # rows to predict
         require_columns(frame, [*drop, *group], path.name)
@@ -166,16 +146,17 @@ def read_table(
             "or in Python target='COLUMN' (and with --group or group= one that says whose row it is, if there is one)"
         )
     group += [unit] if unit is not None and unit not in group else []
-    require_columns(frame, [target, *drop, *group, *_several(split or ()), *_several(text or ())], path.name)
-    y, classes = labels(frame[target], path.name, regression)
+    frame, column, source = with_target(frame, target, path.name, labelled_only)
+    require_columns(frame, [*drop, *group, *_several(split or ()), *_several(text or ())], path.name)
+    y, classes = labels(column, path.name, regression)
     if classes is not None and encoding is None:
-        check_classes(frame[target], len(classes), path.name)
+        check_classes(column, len(classes), path.name)
     units = None if unit is None else np.array(texts_of(frame[unit]))
     test = every_fifth(y, units) if split is None else _tests(frame[split], path.name)
     order, train = np.argsort(test, kind="stable"), int((~test).sum())
     frame, y = frame.iloc[order], y[order]
     groups = {column: frame[column].to_numpy() for column in group}
-    unread = [target, *drop, *_several(split or ())]
+    unread = [source, *drop, *_several(split or ())]
     unused = list(dict.fromkeys([*unread, *group]))
     if encoding is not None:
         _check_agreed(encoding, unread, text, path.name)
@@ -190,7 +171,8 @@ def read_table(
             f"{path.name}: length, vocabulary and bag say how a column of text is read; name it with text="
         )
     else:
-        encoding = fit(frame.drop(columns=unused), train, path.name)
+        features = frame.drop(columns=unused)
+        encoding = fit(features, train, path.name, dates_of(features, _several(date), path.name))
     x = encoding.apply(frame, path.name)
     return Dataset.divided(_stem(path), x, y, train, classes, groups, encoding, unit, split is not None)
 
@@ -199,14 +181,70 @@ for name in OPEN:
     formats.register(name)(read_table)
 
 
-def opened(path: Path, encoding: Encoding | None = None) -> pd.DataFrame:
+def opened(path: Path, encoding: Encoding | None = None, **dialect: Any) -> pd.DataFrame:
     """Read the columns of a table; if the file stores no types, categories of the `encoding` are read as texts.
+
+    `dialect`: `sep`, `decimal` and `charset` of delimited text.
 
     Raises `UnalikeError` for a file that cannot be read.
     """
     texts = [category.name for category in encoding.categories if not category.truth] if encoding else []
     with reading(path, "a table"):
-        return OPEN[ending(path.name) or ""](path, texts).rename(columns=str)
+        return OPEN[ending(path.name) or ""](path, texts, **dialect).rename(columns=str)
+
+
+def with_target(
+    frame: pd.DataFrame, target: str, where: str, labelled_only: bool = False
+) -> tuple[pd.DataFrame, pd.Series, str]:
+    """The rows that are read, their target, and the column that it comes from, whose name may stand in a comparison with a value.
+
+    Raises `UnalikeError` for a column that is missing, an order of texts, and rows without a target unless they are left out.
+    """
+    source, column = target, None
+    if target not in frame.columns and (parts := COMPARED.fullmatch(target)) is not None:
+        source, mark, text = parts.groups()
+        require_columns(frame, [source], where)
+        value: Any = text.strip("'\"")
+        if kind_of(frame[source]) == NUMBERS:
+            try:
+                value = float(text)
+            except ValueError:
+                raise UnalikeError(f"{where}: found the target {target!r}, expected a number after {mark}") from None
+        elif mark not in ("==", "!="):
+            raise UnalikeError(
+                f"{where}: found the target {target!r}, but {source!r} holds no numbers; expected == or != there"
+            )
+        compared = frame[source] if isinstance(value, float) else frame[source].map(str, na_action="ignore")
+        column = OPERATORS[mark](compared, value).astype("boolean").mask(frame[source].isna()).rename(target)
+    require_columns(frame, [source], where)
+    column = frame[source] if column is None else column
+    missing = np.flatnonzero(column.isna())
+    if len(missing) and not labelled_only:
+        raise UnalikeError(
+            f"{where}: the target {target!r} is missing in {len(missing)} of {len(column)} rows, the first row {missing[0]}; "
+            "leave these rows out with --labelled-only, in Python labelled_only=True"
+        )
+    if len(missing):
+        warnings.warn(f"{where}: left out {len(missing)} of {len(column)} rows, which have no target", stacklevel=2)
+    return frame[column.notna()], column[column.notna()], source
+
+
+def dates_of(features: pd.DataFrame, dates: Sequence[str], where: str) -> dict[str, str]:
+    """Column of dates -> how they are written, from texts such as "admitted" or "admitted=%d/%m/%Y". Raises `UnalikeError`."""
+    found = {}
+    for name, _, form in (text.partition("=") for text in dates):
+        require_columns(features, [name], where)
+        fitting = [form] if form else date_formats(features[name])
+        if len(fitting) != 1:
+            told = (
+                f"dates that may be {' or '.join(fitting)}" if fitting else "no dates that are written in one known way"
+            )
+            raise UnalikeError(
+                f"{where}: the column {name!r} holds {told}; say how they are written, as in --date '{name}=%d/%m/%Y', in Python "
+                f"date='{name}=%d/%m/%Y'"
+            )
+        found[name] = fitting[0]
+    return found
 
 
 def new_rows(frame: pd.DataFrame, encoding: Encoding, where: str) -> torch.Tensor:
@@ -235,16 +273,10 @@ def labels(column: pd.Series, where: str, regression: bool | None = None) -> tup
     """Convert a target column to labels, and class names for int64 labels.
 
     With `regression` None, whole numbers written without decimals, and two that are written with them, are classes. Raises
-    `UnalikeError` for missing values, for other types, such as dates, and for numbers that may be classes or amounts.
+    `UnalikeError` for other types, such as dates, and for numbers that may be classes or amounts.
     """
     from pandas.api.types import is_float_dtype
 
-    missing = np.flatnonzero(column.isna())
-    if len(missing):
-        raise UnalikeError(
-            f"{where}: the target {column.name!r} is missing in {len(missing)} rows, the first row {missing[0]}; "
-            "expected a value in every row: leave those rows out"
-        )
     kind = kind_of(column)
     if regression and kind not in (NUMBERS, Decimal.__name__):
         raise UnalikeError(f"{where}: the target {column.name!r} holds {kind}; expected numbers for regression")
@@ -331,11 +363,6 @@ def require_columns(frame: pd.DataFrame, columns: Sequence[str], where: str) -> 
     """Raise `UnalikeError` if the table lacks one of the columns, or has no rows."""
     for column in (column for column in columns if column not in frame.columns):
         names = ", ".join(map(str, frame))
-        mark = next((mark for mark in (";", "\t", "|") if len(frame.columns) == 1 and mark in names), None)
-        if mark is not None:
-            raise UnalikeError(
-                f"{where} has no column {column!r}; expected commas between columns, found {mark!r}: save the table with commas"
-            )
         near = get_close_matches(column, [*map(str, frame)])
         hint = f"did you mean {' or '.join(map(repr, near))}? It has" if near else "it has"
         raise UnalikeError(f"{where} has no column {column!r}; {hint} the columns {names}")

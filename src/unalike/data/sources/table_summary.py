@@ -7,11 +7,12 @@ makes of all summaries the encoding that `table_encoding.fit` would make of all 
 from __future__ import annotations
 
 import json
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field, FiniteFloat, NonNegativeFloat, NonNegativeInt, PositiveInt
@@ -19,20 +20,10 @@ from pydantic import Field, FiniteFloat, NonNegativeFloat, NonNegativeInt, Posit
 from unalike._utils.errors import UnalikeError
 from unalike._utils.tensor_files import write_bytes
 from unalike._utils.validated import validated
+from unalike.data.columns import MISSING, NUMBERS, days_of, doubts, floats_of, kind_of, texts_of
 from unalike.data.sources.registry import every_fifth
-from unalike.data.sources.table_files import check_classes, labels, opened, require_columns
-from unalike.data.table_encoding import (
-    MISSING,
-    MOST_CATEGORIES,
-    NUMBERS,
-    Category,
-    Encoding,
-    Number,
-    category_of,
-    floats_of,
-    kind_of,
-    texts_of,
-)
+from unalike.data.sources.table_files import check_classes, dates_of, labels, opened, require_columns, with_target
+from unalike.data.table_encoding import MOST_CATEGORIES, Category, Encoding, Number, category_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -58,6 +49,7 @@ class NumberSums:
     deviations: Annotated[NonNegativeFloat, Field(allow_inf_nan=False)]
     quantiles: tuple[FiniteFloat, ...]
     truth: bool = False
+    date: str = ""
 
     def categories(self) -> CategoryCounts:
         """The same column of true/false as a category."""
@@ -134,7 +126,10 @@ def summarize(
     group: Sequence[str] = (),
     unit: str | None = None,
     regression: bool | None = None,
+    date: Sequence[str] = (),
+    labelled_only: bool = False,
     least: int = LEAST,
+    **dialect: Any,
 ) -> TableSummary:
     """Summarize the training rows of a table, those that a site would train on: all but every fifth of a class.
 
@@ -144,29 +139,34 @@ def summarize(
     """
     from pandas.api.types import is_bool_dtype
 
-    frame, where = opened(path), path.name
-    unused = list(dict.fromkeys([target, *drop, *group, *([] if unit is None else [unit])]))
+    where = path.name
+    frame, column, source = with_target(opened(path, **dialect), target, where, labelled_only)
+    unused = list(dict.fromkeys([source, *drop, *group, *([] if unit is None else [unit])]))
     require_columns(frame, unused, where)
-    y, classes = labels(frame[target], where, regression)
+    y, classes = labels(column, where, regression)
     if classes is not None:
-        check_classes(frame[target], len(classes), where)
+        check_classes(column, len(classes), where)
     rows = frame[~every_fifth(y, None if unit is None else np.array(texts_of(frame[unit])))]
     features = rows.drop(columns=unused)
+    dates = dates_of(features, date, where)
+    for note in doubts(features.drop(columns=[*dates]), where):
+        warnings.warn(note, stacklevel=2)
     numbers, categories = [], []
-    for name in features:
-        column = features[name]
-        if kind_of(column) == NUMBERS or not column.notna().any():
-            numbers.append(_sums(str(name), floats_of(column, where), False, least))
-        elif is_bool_dtype(column):
-            numbers.append(_sums(str(name), floats_of(column, where), True, least))
+    for name, values in zip(map(str, features), (features[column] for column in features)):
+        if name in dates:
+            numbers.append(_sums(name, days_of(values, dates[name], where), False, least, dates[name]))
+        elif kind_of(values) == NUMBERS or not values.notna().any():
+            numbers.append(_sums(name, floats_of(values, where), False, least))
+        elif is_bool_dtype(values):
+            numbers.append(_sums(name, floats_of(values, where), True, least))
         else:
-            category_of(column, len(column), where)  # refuses dates, names of rows, numbers with texts among them
-            categories.append(CategoryCounts(str(name), _frequent(texts_of(column), least)))
+            category_of(values, len(values), where)  # refuses dates, names of rows, numbers with texts among them
+            categories.append(CategoryCounts(name, _frequent(texts_of(values), least)))
     return TableSummary(
         len(rows),
         least,
         tuple(map(str, features)),
-        _target(frame[target], y, classes, least),
+        _target(column, y, classes, least),
         tuple(numbers),
         tuple(categories),
     )
@@ -200,14 +200,14 @@ def agreed(summaries: Mapping[str, TableSummary]) -> tuple[Encoding, TargetNames
     return Encoding(tuple(numbers), tuple(categories)), _agreed_target(summaries)
 
 
-def _sums(name: str, values: np.ndarray, truth: bool, least: int) -> NumberSums:
+def _sums(name: str, values: np.ndarray, truth: bool, least: int, date: str = "") -> NumberSums:
     known = values[~np.isnan(values)]
     if len(known) < least:
-        return NumberSums(name, 0, len(values), 0.0, 0.0, (), truth)
+        return NumberSums(name, 0, len(values), 0.0, 0.0, (), truth, date)
     mean, parts = float(known.mean()), min(PARTS, len(known) // least)
     quantiles = np.quantile(known, np.arange(1, parts) / parts).tolist()
     deviations = float(((known - mean) ** 2).sum())
-    return NumberSums(name, len(known), len(values) - len(known), mean, deviations, tuple(quantiles), truth)
+    return NumberSums(name, len(known), len(values) - len(known), mean, deviations, tuple(quantiles), truth, date)
 
 
 def _frequent(values: Iterable[str], least: int) -> dict[str, int]:
@@ -228,6 +228,12 @@ def _number(name: str, sums: Sequence[NumberSums]) -> Number:
     counts, missing = np.array([n.count for n in sums]), sum(n.missing for n in sums)
     if not counts.sum():
         raise UnalikeError(f"no site has enough values of the column {name!r}; leave it out with --drop {name}")
+    forms = sorted({n.date for n in sums})
+    if len(forms) > 1:
+        raise UnalikeError(
+            f"the column {name!r} is read in several ways at the sites, as {' and '.join(form or 'numbers' for form in forms)}; "
+            "expected the same --date everywhere"
+        )
     means = np.array([n.mean for n in sums])
     median = _median(sums)
     rows = counts.sum() + missing
@@ -235,7 +241,9 @@ def _number(name: str, sums: Sequence[NumberSums]) -> Number:
     squares = sum(n.deviations for n in sums) + counts @ (means - mean) ** 2 + missing * (median - mean) ** 2
     scale = float(np.sqrt(squares / rows))
     constant = scale <= 10 * np.finfo(float).eps * max(1.0, abs(mean))
-    return Number(name, median, mean, 1.0 if constant else scale, missing > 0, all(n.truth for n in sums if n.count))
+    return Number(
+        name, median, mean, 1.0 if constant else scale, missing > 0, all(n.truth for n in sums if n.count), *forms
+    )
 
 
 def _median(sums: Sequence[NumberSums]) -> float:

@@ -191,6 +191,9 @@ class Federation(RecordOptions, FederationOptions, SharedRunOptions, ValidationO
         values = asdict(self)
         if self.data.encoding is None:
             del values["data"]["encoding"]  # same digest as before this field existed
+        for number in values["data"].get("encoding", {}).get("numbers", ()):
+            if not number["date"]:
+                del number["date"]  # as above
         sites = [site.name for site in self.sites]
         text = json.dumps({k: values[k] for k in agreed} | {"sites": sites}, sort_keys=True)
         return digest(text.encode())

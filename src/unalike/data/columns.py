@@ -1,0 +1,131 @@
+"""Columns of a table: what they hold, their values as texts, numbers or days, and notes on those that are probably no features."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from shlex import quote
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from unalike._utils.errors import UnalikeError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FEW_ROWS = 10
+"""Tables with fewer rows than this may have columns in which every value differs; in longer ones these are row names or numbers."""
+MANY_ROWS, LONG = 50, 10**9
+"""Whole numbers that differ in all of so many rows, or are as large, are probably identifiers."""
+DATES = ("Timestamp", "date", "datetime")
+DATE = re.compile(r"\s*\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}")
+FORMATS = (
+    "ISO8601",
+    *(form + time for time in ("", " %H:%M", " %H:%M:%S") for form in ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y")),
+)
+"""How dates may be written, besides "ISO8601" as for `strptime`."""
+MISSING = "(missing)"
+NOTHING, NUMBERS, TRUTH, TEXTS = "nothing", "numbers", "true/false", "texts"
+"""The contents of a column that can be read; `kind_of` names the types of any other content."""
+
+
+def kind_of(column: pd.Series) -> str:
+    """Return the content of a column without its missing values: `NOTHING`, `NUMBERS`, `TRUTH`, `TEXTS`, or the types' names."""
+    from pandas.api.types import is_bool_dtype, is_numeric_dtype
+
+    present = column[column.notna()]
+    if not len(present):
+        return NOTHING
+    if is_numeric_dtype(column):
+        return TRUTH if is_bool_dtype(column) else NUMBERS
+    types = set(map(type, present.astype(object)))
+    if types <= {str, bool}:
+        return TRUTH if types == {bool} else TEXTS
+    return "whole numbers beyond 64 bits" if types == {int} else " and ".join(sorted(kind.__name__ for kind in types))
+
+
+def texts_of(column: pd.Series, missing: str = MISSING) -> list[str]:
+    """Convert the values of a column to texts, missing values to `missing`."""
+    plain = column.astype(object)
+    return [str(value) for value in plain.where(plain.notna(), missing)]
+
+
+def floats_of(column: pd.Series, where: str) -> np.ndarray:
+    """The values of a column of numbers as float64 [N], NaN for missing ones. Raises `UnalikeError` for infinite ones."""
+    from pandas.api.types import is_numeric_dtype
+
+    plain = column if is_numeric_dtype(column) else column.astype(object).where(column.notna(), np.nan)
+    values = plain.astype("float64").to_numpy()
+    if np.isinf(values).any():
+        row = int(np.flatnonzero(np.isinf(values))[0])
+        raise UnalikeError(f"{where}: column {column.name!r} is infinite in row {row}; expected finite numbers or none")
+    return values
+
+
+def left_out(*columns: object) -> str:
+    """The flags that leave columns out, and the argument in Python."""
+    flags = " ".join(f"--drop {quote(str(column))}" for column in columns)
+    return f"{flags}, in Python drop={_plain(columns)!r}"
+
+
+def _plain(columns: Sequence[object]) -> str | list[str]:
+    """One column, or several, as an argument in Python."""
+    return str(columns[0]) if len(columns) == 1 else [*map(str, columns)]
+
+
+def _identifies(column: pd.Series) -> bool:
+    """Whether these are whole numbers of ten digits or more, or others in every row, in few rows consecutive ones."""
+    present = column.dropna()
+    if kind_of(column) != NUMBERS or len(present) < FEW_ROWS or (present % 1 != 0).any():
+        return False
+    span = present.max() - present.min()
+    unique = present.is_unique and (len(present) >= MANY_ROWS or span == len(present) - 1)
+    return bool(unique or present.abs().median() >= LONG)
+
+
+def date_formats(column: pd.Series) -> list[str]:
+    """The known formats, of `strptime` or "ISO8601", in which all values of a column are dates."""
+    import pandas as pd
+
+    present, kind = column.dropna(), kind_of(column)
+    if kind in DATES:
+        return [FORMATS[0]]
+    fitting = FORMATS if kind == TEXTS and DATE.match(str(present.iloc[0])) else ()
+    for rows in (present[:FEW_ROWS], present):
+        fitting = tuple(f for f in fitting if pd.to_datetime(rows, format=f, errors="coerce", utc=True).notna().all())
+    return [*fitting]
+
+
+def days_of(column: pd.Series, form: str, where: str) -> np.ndarray:
+    """Dates as days since 1970, float64 [N], NaN for missing ones. Raises `UnalikeError` for anything else."""
+    import pandas as pd
+
+    moments = pd.to_datetime(column, format=form, errors="coerce", utc=True)
+    wrong = column[moments.isna() & column.notna()]
+    if len(wrong):
+        raise UnalikeError(
+            f"{where}: the column {column.name!r} holds {wrong.iloc[0]!r} in row {wrong.index[0]}, expected a date "
+            f"({form}) or nothing"
+        )
+    days: np.ndarray = ((moments - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(days=1)).to_numpy(float)
+    return days
+
+
+def doubts(features: pd.DataFrame, where: str) -> list[str]:
+    """Notes on columns that are probably no features as they are: identifiers, dates, and those with one value in all rows."""
+    constant = [column for column in features if features[column].nunique(dropna=False) == 1]
+    others = features.drop(columns=constant)
+    numbered = [column for column in others if _identifies(others[column])]
+    dated = [column for column in others if kind_of(others[column]) == TEXTS and date_formats(others[column])]
+    read_as_days = f"{' '.join(f'--date {quote(str(column))}' for column in dated)}, in Python date={_plain(dated)!r}"
+    notes = {
+        "one value in all rows, which says nothing; leave out": (constant, left_out(*constant)),
+        "numbers that look like identifiers or count the rows, read as features; leave out": (
+            numbered,
+            left_out(*numbered),
+        ),
+        "dates, read as categories; read them as days": (dated, f"{read_as_days}, or leave out: {left_out(*dated)}"),
+    }
+    found = ((columns, f"{note}: {flags}") for note, (columns, flags) in notes.items() if columns)
+    return [f"{where}: {', '.join(map(repr, columns))}: {text}" for columns, text in found]

@@ -1,0 +1,177 @@
+"""Tables of delimited text, such as CSV: the separator and the decimal mark are found, and the character encoding is asked for."""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import re
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from unalike._utils.errors import UnalikeError
+from unalike.data.columns import TEXTS, kind_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MISSING_TEXTS = (
+    *("", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A", "NA"),
+    *("NULL", "NaN", "None", "n/a", "nan", "null", "?", " ?"),
+)
+"""The texts that stand for a missing value: those of pandas, and a question mark."""
+SEPARATORS = (",", ";", "\t", "|")
+LINES = 50
+"""The number of lines that the separator is found by."""
+NUMBERS_WITH = {
+    ",": re.compile(r"[+-]?(\d+|[1-9]\d{0,2}(\.\d{3})+)(,\d+)?"),
+    ".": re.compile(r"[+-]?(\d+|[1-9]\d{0,2}(,\d{3})+)(\.\d+)?"),
+}
+"""Decimal mark -> numbers that are written with it; the other mark may group thousands, as in 1.062,5."""
+
+
+def read_delimited(
+    path: Path,
+    texts: Sequence[str],
+    *,
+    sep: str | None = None,
+    decimal: str | None = None,
+    charset: str | None = None,
+) -> pd.DataFrame:
+    """Read a table of delimited text, which may be compressed; a question mark is a missing value too.
+
+    Unless given, the separator is the one that divides the first lines alike, the decimal mark the one that the columns of numbers
+    show, and the character encoding UTF-8, or UTF-16 where the file says so. The columns `texts` are read as texts even if they
+    hold numbers. Warns of a decimal comma, and of commas that group thousands.
+
+    Raises `UnalikeError` for another encoding, for two columns of one name, and for rows with more fields than the header.
+    """
+    import pandas as pd
+
+    for name, value, known in (("sep", sep, SEPARATORS), ("decimal", decimal, tuple(NUMBERS_WITH))):
+        if value is not None and value not in known:
+            raise UnalikeError(f"{path.name}: found {name}={value!r}, expected one of {', '.join(map(repr, known))}")
+    charset, lines = _decoded(path, charset)
+    sep = sep or _separator(lines)
+    names = pd.Series(next(csv.reader(lines, delimiter=sep), []))
+    for twice in names[names.duplicated() & (names != "")]:
+        raise UnalikeError(
+            f"{path.name}: two columns have the name {twice!r}; expected each name once: rename or remove one"
+        )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", pd.errors.ParserWarning)
+        try:
+            frame = pd.read_csv(
+                path,
+                sep=sep,
+                decimal=decimal or ".",
+                encoding=charset,
+                index_col=False,
+                keep_default_na=False,
+                na_values=MISSING_TEXTS,
+                low_memory=False,
+                dtype=dict.fromkeys(texts, str),
+            )
+        except (pd.errors.ParserWarning, pd.errors.ParserError) as error:
+            raise UnalikeError(
+                f"{path.name}: rows have more fields than the header has names, so that fields have no known name; expected a "
+                f"name for every column (the first too, where it numbers the rows), {sep!r} between columns alone (or name the "
+                f"separator with --sep, in Python sep=), and quotes around texts that hold it ({str(error).strip()})"
+            ) from None
+        except UnicodeError as error:
+            raise _unreadable(path, charset, error) from None
+    marks = {name: _decimal_mark(frame[name], sep) for name in frame if name not in texts}
+    of_comma = [name for name, mark in marks.items() if mark == ","]
+    if decimal is None and of_comma:
+        example = next(text for text in frame[of_comma[0]].dropna() if "," in text)
+        warnings.warn(
+            f"{path.name}: read with decimal commas, as in {example!r} of {of_comma[0]!r}, and points that group thousands; if "
+            "commas group thousands, write --decimal . , in Python decimal='.'",
+            stacklevel=2,
+        )
+        return read_delimited(path, texts, sep=sep, decimal=",", charset=charset)
+    for column, mark in marks.items():
+        name = str(column)
+        if mark is None:
+            continue
+        if decimal is not None and _all_numbers(frame[name], decimal):
+            mark = decimal
+        elif decimal == ".":
+            raise UnalikeError(
+                f"{path.name}: the column {name!r} holds numbers with decimal commas; leave out --decimal . (in Python decimal)"
+            )
+        frame[name] = _numbers(frame[name], mark)
+        if decimal is None:
+            warnings.warn(
+                f"{path.name}: the commas in {name!r} are read as groups of thousands; if they are decimal commas, write "
+                "--decimal , in Python decimal=','",
+                stacklevel=2,
+            )
+    return frame
+
+
+def _decoded(path: Path, charset: str | None) -> tuple[str, list[str]]:
+    """The character encoding of a file, and its first lines."""
+    import pandas as pd
+
+    try:
+        found = codecs.lookup(charset or "utf-8").name
+    except LookupError:
+        raise UnalikeError(
+            f"{path.name}: found charset={charset!r}, expected a character encoding such as utf-8, cp1252 or utf-16"
+        ) from None
+    try:  # a separator that no line has gives whole lines
+        head = pd.read_csv(
+            path, sep="\x01", header=None, nrows=LINES, quoting=3, dtype=str, keep_default_na=False, encoding=found
+        )
+    except UnicodeError as error:
+        start = error.object[:2] if isinstance(error, UnicodeDecodeError) else b""
+        if charset is None and start in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+            return _decoded(path, "utf-16")
+        raise _unreadable(path, found, error) from None
+    return found, [line + "\n" for line in head[0]]
+
+
+def _unreadable(path: Path, charset: str, error: UnicodeError) -> UnalikeError:
+    """The error for a file in another character encoding."""
+    shown = ""
+    if isinstance(error, UnicodeDecodeError):
+        near = error.object[max(0, error.start - 9) : error.start + 9].decode("cp1252", "replace")
+        shown = f" (which reads {near!r} at the first place where it matters)"
+    return UnalikeError(
+        f"{path.name} is not written in {charset}; name its character encoding, such as --charset cp1252, in Python "
+        f"charset='cp1252', for files of Windows in Western Europe{shown}, or save it as UTF-8; if it is no "
+        "text at all, it is damaged or mislabelled"
+    )
+
+
+def _separator(lines: Sequence[str]) -> str:
+    """The mark that divides all lines into equally many fields; if none or several do, the one that the header has most of."""
+
+    def fields(mark: str) -> tuple[bool, int]:
+        widths = [len(row) for row in csv.reader(lines, delimiter=mark) if row]
+        complete = widths[:-1] if len(lines) == LINES else widths  # the last line may stop within quotes
+        return len(set(complete)) == 1 < widths[0], widths[0]
+
+    return max(SEPARATORS, key=fields) if lines else SEPARATORS[0]
+
+
+def _all_numbers(column: pd.Series, decimal: str) -> bool:
+    return all(NUMBERS_WITH[decimal].fullmatch(text.strip()) for text in column.dropna().unique())
+
+
+def _decimal_mark(column: pd.Series, sep: str) -> str | None:
+    """The decimal mark of a column of texts that all are numbers; None for any other column."""
+    if kind_of(column) != TEXTS or not all(isinstance(text, str) for text in column.dropna()):
+        return None
+    marks = [mark for mark in NUMBERS_WITH if _all_numbers(column, mark)]
+    if len(marks) == 2:  # such as 1,062
+        return "." if sep == "," else ","
+    return marks[0] if marks else None
+
+
+def _numbers(column: pd.Series, decimal: str) -> pd.Series:
+    thousands = "." if decimal == "," else ","
+    plain = column.str.strip().str.replace(thousands, "", regex=False).str.replace(decimal, ".", regex=False)
+    return plain.astype(float)
