@@ -12,7 +12,8 @@ from unalike.data.population import Population
 from unalike.data.sources.load import load
 from unalike.diagnosis.diagnose import diagnose
 from unalike.experiments.compare import compare, estimate
-from unalike.experiments.comparison import open_comparison
+from unalike.experiments.opening import open_comparison
+from unalike.experiments.sweep import sweep
 from unalike.methods.method import Method
 from unalike.methods.notes import note
 from unalike.methods.part import part
@@ -53,6 +54,7 @@ __all__ = [
     "plan",
     "recommend",
     "run",
+    "sweep",
     "tune",
     "wire",
 ]

@@ -829,3 +829,39 @@ def test_export_writes_a_folder_with_an_example(cli, tmp_path, monkeypatch):
     assert facts["run"]["client"] == "client-1" and facts["table"]["columns"] == ["age", "pressure", "ward"]
     code, _, err = cli("export", tmp_path, "--out", "other")
     assert code == 2 and "holds no finished run" in err
+
+
+def test_compare_sweep_prints_points_and_writes_a_page(cli, small, tmp_path):
+    words = [
+        "compare",
+        *small,
+        "--method",
+        "fedavg",
+        "--method",
+        "fedprox",
+        "--sweep",
+        "mu=0.1,1",
+        "--sweep",
+        "split=.6,.8",
+    ]
+    code, out, err = cli(*words, "--out", tmp_path / "grid")
+    assert code == 0, err
+    assert "Best points: fedavg at split=0.6, mu=" in out and "chosen by the test samples" in out
+    assert f"page: {(tmp_path / 'grid' / 'sweep.html').resolve()}" in out
+    point = tmp_path / "grid" / "points" / "mu-0.1-split-0.8"
+    settings = tomllib.loads((point / "config.toml").read_text())
+    assert settings["split"] == 0.8 and settings["method"] == ["fedavg", "fedprox(mu=0.1)"]
+    for flag in ("--dry-run", "--track"):
+        value = ["tensorboard"] if flag == "--track" else []
+        code, _, err = cli(*words, flag, *value)
+        assert code == 2 and f"found {flag} with --sweep" in err
+
+
+def test_report_takes_its_format_from_the_name_of_the_file(cli, small, tmp_path):
+    assert cli("compare", *small, "--method", "fedavg", "--method", "ditto", "--out", tmp_path / "kept")[0] == 0
+    code, _, err = cli("report", tmp_path / "kept", "--out", tmp_path / "table.tex")
+    assert code == 0 and "\\begin{tabular}" in (tmp_path / "table.tex").read_text(), err
+    code, _, err = cli("report", tmp_path / "kept", "--out", tmp_path / "table.doc")
+    assert code == 2 and "unknown ending of a report's file" in err and not (tmp_path / "table.doc").exists()
+    code, out, _ = cli("report", tmp_path / "kept", "--format", "markdown", "--out", tmp_path / "kept.txt")
+    assert code == 0 and "kept.txt" in out

@@ -54,9 +54,9 @@ def test_state_of_a_finished_comparison_ranks_its_methods(results):
 def test_state_of_a_comparison_tells_running_from_interrupted(clients, tmp_path):
     seen = []
 
-    def watch(row, what=""):
+    def watch(row):
         seen.append(followed_folder(tmp_path).state())
-        if what == "fedadam (seed 0)":
+        if row["run"] == "fedadam (seed 0)":
             raise KeyboardInterrupt
 
     stamp = None

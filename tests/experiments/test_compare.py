@@ -246,8 +246,8 @@ def test_compare_interrupted_resumes_inside_its_cell(people, small, trained, tmp
     methods = ["fedavg", "ditto", "scaffold"]
     whole = small(methods, people, rounds=4, out=tmp_path / "whole")
 
-    def interrupt(row, what=""):
-        if what == "ditto (seed 1)" and row["round"] == 2:
+    def interrupt(row):
+        if row["run"] == "ditto (seed 1)" and row["round"] == 2:
             raise error
 
     trained.clear()
@@ -260,8 +260,8 @@ def test_compare_interrupted_resumes_inside_its_cell(people, small, trained, tmp
 
 
 def test_compare_crash_loses_no_complete_round(people, small, trained, tmp_path):
-    def crash(row, what=""):
-        if what.startswith("ditto") and row["round"] == 2:
+    def crash(row):
+        if row["run"].startswith("ditto") and row["round"] == 2:
             raise RuntimeError("power cut")
 
     with pytest.raises(RuntimeError):
@@ -310,8 +310,18 @@ def test_progress_of_resumed_comparison_counts_earlier_rounds(people, small, tmp
 
     lines = printed_lines(8, "comparing")
     small(["fedavg"], people, rounds=2, out=tmp_path)
-    small(["fedavg"], people, rounds=2, out=tmp_path, progress=lines)
+    small(["fedavg"], people, rounds=2, out=tmp_path, progress=lambda row: lines(row, row["run"]))
     assert lines.done == {"fedavg (seed 0)": 2, "fedavg (seed 1)": 2}
+
+
+def test_progress_of_a_run_and_of_a_comparison_is_called_with_a_row(people, small):
+    """One signature; where there are several runs, the row names its own."""
+    of_run, of_comparison = [], []
+    ua.run("fedavg", people, model="linear", rounds=2, progress=of_run.append)
+    small(["fedavg", "ditto"], people, rounds=1, seeds=1, progress=of_comparison.append)
+    assert [row["round"] for row in of_run] == [1, 2] and "run" not in of_run[0]
+    assert [row["run"] for row in of_comparison] == ["fedavg (seed 0)", "ditto (seed 0)"]
+    assert {*of_comparison[0]} - {"run"} == {*of_run[0]}
 
 
 @pytest.mark.parametrize("protocol", ["personal", "local", ["local", "clients"], ["server", "personal", "clients"]])
@@ -631,6 +641,38 @@ def test_read_seeds_invalid_text_is_refused():
     for text in ("x", "", ",", "1.5"):
         with pytest.raises(ua.UnalikeError, match="how many"):
             read_seeds(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "starts"),
+    [
+        ("a.md", "| Partition"),
+        ("a.tex", "% "),
+        ("a.csv", "partition,method"),
+        ("a.json", "[\n"),
+        ("a.HTML", "<!doctype"),
+    ],
+)
+def test_report_has_the_format_of_its_name(people, small, tmp_path, name, starts):
+    table = small(["fedavg", "ditto"], people, rounds=1)
+    text = table.report(str(tmp_path / name)).read_text("utf-8")
+    assert next(line for line in text.splitlines() if line and "Mean of the last" not in line) in text
+    assert starts.lower() in text.lower() and ("</html>" in text) == (name == "a.HTML")
+
+
+def test_report_of_another_format_is_refused(people, small, tmp_path):
+    table = small(["fedavg"], people, rounds=1, seeds=1)
+    with pytest.raises(ua.UnalikeError, match=r"ending of a report's file.*\.docx"):
+        table.report(tmp_path / "a.docx")
+    with pytest.raises(ua.UnalikeError, match="is a table, without title and summary"):
+        table.report(tmp_path / "a.md", title="Ours")
+    assert not list(tmp_path.iterdir())
+
+
+def test_comparison_is_saved_into_a_folder_by_its_name(people, small, tmp_path):
+    table = small(["fedavg"], people, rounds=1, seeds=1)
+    table.save(str(tmp_path / "new" / "folder"))
+    same(table, ua.open_comparison(tmp_path / "new" / "folder"))
 
 
 def test_facts_are_valid_json(people, small, tmp_path):

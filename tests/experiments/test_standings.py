@@ -17,8 +17,8 @@ def by_method(folder) -> dict[str, Standing]:
 def test_standings_during_a_comparison_count_seeds_and_rounds(people, small, tmp_path):
     seen = []
 
-    def look(row, what=""):
-        if what == "ditto (seed 1)" and row["round"] == 1:
+    def look(row):
+        if row["run"] == "ditto (seed 1)" and row["round"] == 1:
             seen.append(by_method(tmp_path))
 
     table = small(["fedavg", "ditto", "local_only"], people, out=tmp_path, progress=look)
@@ -37,8 +37,8 @@ def test_standings_during_a_comparison_count_seeds_and_rounds(people, small, tmp
 def test_standings_are_best_first_and_without_score_last(people, small, tmp_path):
     order = []
 
-    def look(row, what=""):
-        if what == "fedpake (seed 0)":
+    def look(row):
+        if row["run"] == "fedpake (seed 0)":
             order.append(standings(tmp_path))
 
     small(["fedavg", "fedpake"], people, out=tmp_path, progress=look)

@@ -45,6 +45,13 @@ def test_findings_interval_including_zero_claims_no_gain(content):
     assert "the interval includes 0" in found.details[0][1]
 
 
+def test_findings_undecided_candidates_that_are_behind_come_not_close(content):
+    found = found_in(scored(content, fedavg=[0.5, 0.6, 0.7], fedmix=[0.4, 0.6, 0.65]))
+    behind = "and on average none is. The best of them, fedmix, is behind: \u22125.0 points"
+    assert found.answer.startswith(f"Undecided: no candidate is shown to be better than fedavg, {behind}")
+    assert "comes closest" not in found.answer and "it is the best with a probability" not in found.answer
+
+
 def test_decision_far_candidate_does_not_raise_the_seeds_needed(simulate):
     """Whether a method far behind the best one differs from the baseline does not matter for the decision."""
     content = simulate(methods=3, seeds=2)

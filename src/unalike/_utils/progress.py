@@ -32,11 +32,16 @@ class ProgressCallback(Protocol):
     def __call__(self, row: Row, what: str = "") -> None: ...
 
 
+UserProgress = Callable[[Row], object] | bool | None
+"""The argument `progress` of `ua.run`, `ua.compare`, ...: a function of each new row, False for no bar, or the usual bar."""
+
+
 @contextmanager
-def progress_reporting(progress: ProgressCallback | bool | None, total: int, title: str) -> Iterator[ProgressCallback]:
+def progress_reporting(progress: UserProgress, total: int, title: str) -> Iterator[ProgressCallback]:
     """Choose the callback for `total` rounds: `progress` if it is a function, none if it is False, else a bar on a terminal.
 
-    Raises `UnalikeError` for any other value.
+    A function is called with each row alone; where there are several runs, `row["run"]` names the run. Raises `UnalikeError` for
+    any other value.
     """
     if progress is None or progress is True:
         with progress_bar(total, title, lines=False) as bar:
@@ -44,7 +49,11 @@ def progress_reporting(progress: ProgressCallback | bool | None, total: int, tit
     elif progress is False:
         yield _ignore
     elif callable(progress):
-        yield progress
+
+        def called(row: Row, what: str = "") -> None:
+            progress(row | {"run": what} if what else row)
+
+        yield called
     else:
         raise UnalikeError(f"progress: found {progress!r}, expected a function of a row, or False for no bar")
 

@@ -64,7 +64,7 @@ class Registry:
 
     def check(self, call: Call) -> None:
         """Raise `UnalikeError` for parameters that the builder does not take, lacks, or that are of the wrong kind."""
-        written, parameters = self._written(call.name), inspect.signature(self[call.name]).parameters
+        written, parameters = self.parameters(call.name), inspect.signature(self[call.name]).parameters
         self._check(call, dict.fromkeys(parameters.keys() - written.keys()))
 
     def _check(self, call: Call, context: dict[str, Any]) -> None:
@@ -74,17 +74,17 @@ class Registry:
             check_kinds(builder, call.parameters)
         except TypeError as error:
             strange = next((n for n in call.parameters if n not in inspect.signature(builder).parameters), "")
-            meant = hint(strange, self._written(call.name)).replace("?", "; ")
+            meant = hint(strange, self.parameters(call.name)).replace("?", "; ")
             raise UnalikeError(f"{call}: {error}; {meant}it takes {self.usage(call.name)}") from None
         except InvalidValue as error:
             raise InvalidValue(f"{call}: {error}; it takes {self.usage(call.name)}") from None
 
     def usage(self, name: str) -> str:
         """`proximal(mu=0.001)`: the name with the parameters a person may write and their defaults."""
-        written = self._written(name).values()
+        written = self.parameters(name).values()
         return f"{name}({', '.join(p.name if p.default is p.empty else f'{p.name}={p.default!r}' for p in written)})"
 
-    def _written(self, name: str) -> dict[str, inspect.Parameter]:
+    def parameters(self, name: str) -> dict[str, inspect.Parameter]:
         """The parameters that a person may write."""
         parameters = inspect.signature(self[name]).parameters
         # builders that also take what the person does not write (labels, shapes) mark what they may write as keyword-only

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from unalike._utils.errors import UnalikeError
 from unalike.cli import data_flags
 from unalike.cli import flags as f
 from unalike.cli.config_file import Config, resolved_config
 from unalike.core.options import AcrossOptions, DecisionOptions, SeedsOptions
+
+if TYPE_CHECKING:
+    from unalike.experiments.sweep import PlannedSweep
 
 NAME = "compare"
 
@@ -44,6 +48,14 @@ def command(
     seeds: Any,
     decision: dict[str, Any],
     training: dict[str, Any],
+    sweep: Annotated[
+        list[str],
+        typer.Option(
+            help="Values of an option or parameter, such as lr=0.01,0.1, alpha=0.1,1 (of the partition) or mu=0.1,1 (of methods); "
+            "repeat for a grid, and compare at each of its points.",
+            show_default=False,
+        ),
+    ] = [],  # noqa: B006  (Typer copies it)
     out: f.Out = Path("results"),
     track: f.Track = [],  # noqa: B006  (Typer copies it)
     dry_run: f.DryRun = False,
@@ -59,6 +71,7 @@ def command(
     unalike compare --data my.npz --model cnn --clients 5 --method fedavg --method 'fedprox(mu=0.1) + lws'
     unalike compare --method fedavg --method scaffold --budget '20 MB' --val 0.2 --select best
     unalike compare --method fedavg --method scaffold --seeds auto --max-seeds 20
+    unalike compare --method fedavg --method scaffold --sweep lr=0.01,0.1 --sweep alpha=0.1,1 --out grid
     unalike compare --dry-run --rounds 500 --seeds 10 --model cnn --data mnist
     unalike compare --config results/config.toml --out again
 
@@ -69,11 +82,19 @@ def command(
     from unalike.cli.terminal_tables import estimate_table, live_standings, summary_table
     from unalike.experiments.compare import prepare_experiment
     from unalike.experiments.earlier_reports import earlier_reports
+    from unalike.experiments.grid import read_grid
+    from unalike.experiments.sweep import plan_sweep
     from unalike.tracking.tracking import Trackers, group_of
 
     trackers = Trackers.of(track, group_of(out))
     data_flags.check(samples, method, training)
     loaded = samples.load(training["protocol"])
+    if sweep:
+        if dry_run or track:
+            raise UnalikeError(f"found {'--dry-run' if dry_run else '--track'} with --sweep; leave one of the two out")
+        asked = {"source": samples.kept, "proxy": loaded.proxy, **decision, **training}
+        _sweep(plan_sweep(method, read_grid(sweep), samples.request(loaded), seeds, **asked), out)
+        return
     experiment = prepare_experiment(
         method, samples.request(loaded), seeds, source=samples.kept, proxy=loaded.proxy, **decision, **training
     )
@@ -93,3 +114,17 @@ def command(
         print(f"report: {(out / 'report.html').resolve()}")
         for folder in earlier_reports(out):
             print(f"earlier report: {(folder / 'report.html').resolve()}")
+
+
+def _sweep(planned: PlannedSweep, out: Path | None) -> None:
+    """Run a sweep, and print its table and its best points."""
+    from unalike._utils.progress import progress_bar
+    from unalike.cli.terminal_tables import tables
+
+    with progress_bar(planned.rounds, "sweeping", lines=True) as progress:
+        result = planned.run(out, progress)
+    table = result.as_table()
+    tables(table.columns, table.texts, words=table.words)
+    print("\n".join(["", *result.findings]))
+    if out is not None:
+        print(f"page: {(out / 'sweep.html').resolve()}")

@@ -18,11 +18,12 @@ def command(
         typer.Argument(help="Folders that `unalike compare --out` or `unalike run --out` wrote; several are joined."),
     ],
     format: Annotated[
-        str,
+        str | None,
         typer.Option(
-            help="html, a table (markdown, csv or latex) or json; all but html are printed unless --out is given."
+            help="html, a table (markdown, csv or latex) or json; all but html are printed unless --out is given. By the ending of "
+            "--out (.md, .tex, .csv, .json), or html."
         ),
-    ] = "html",
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -70,17 +71,18 @@ def command(
     Several folders are joined: runs on the same clients become one comparison, methods are ranked over partitions of one study,
     and results that cannot be compared are shown side by side with the reason.
     """
-    from unalike.experiments.comparison import Comparison
     from unalike.experiments.joining import join
-    from unalike.reporting.export import ExportBlock, export, export_clients
+    from unalike.experiments.opening import open_comparison
+    from unalike.reporting.export import ExportBlock, export, export_clients, format_of
     from unalike.reporting.html import write_text
 
+    format = format or ("html" if out is None else format_of(out))
     if format != "html" and (target, title, summary) != (None, None, False):
         flag = "--target" if target is not None else "--title" if title is not None else "--summary"
         raise UnalikeError(
             f"found {flag} with --format {format}: only the html page uses {flag}; leave one of the two out"
         )
-    joined = join([(str(folder), Comparison.load(folder).judged_by(smallest_effect, across)) for folder in folders])
+    joined = join([(str(folder), open_comparison(folder).judged_by(smallest_effect, across)) for folder in folders])
     if figures is not None:
         from unalike.reporting.paper_figures import save
 

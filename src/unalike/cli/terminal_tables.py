@@ -73,7 +73,7 @@ def profile_table(profile: Profile) -> None:
         if seconds
     ]
     rows.append(("whole", f"{whole / max(1, rounds):.4f}", "100.0%"))
-    tables(("part of a round", "seconds each", "share"), rows, f"{rounds} rounds")
+    tables(("part of a round", "seconds each", "share"), rows, f"{rounds} round{'s' * (rounds != 1)}")
 
 
 def summary_table(comparison: Comparison) -> None:

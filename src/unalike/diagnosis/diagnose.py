@@ -10,7 +10,7 @@ import pandas as pd
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.keywords import check_keywords, fields_of
-from unalike._utils.progress import ProgressCallback, progress_reporting
+from unalike._utils.progress import UserProgress, progress_reporting
 from unalike.core.work import Work
 from unalike.data.dataset import Dataset
 from unalike.data.partitioning.given_clients import Clients, ClientsRequest
@@ -38,7 +38,7 @@ def diagnose(
     model: ModelLike = "mlp",
     work: Work | None = None,
     seed: int = 0,
-    progress: ProgressCallback | bool | None = None,
+    progress: UserProgress = None,
     **unknown: Any,
 ) -> Diagnosis:
     """Measure the kinds of heterogeneity of clients: labels, sizes, features, concepts, clusters; with rounds also training.

@@ -11,7 +11,7 @@ from typing import Any
 
 from unalike._utils.errors import UnalikeError, unknown
 from unalike._utils.keywords import check_keywords, fields_of
-from unalike._utils.progress import ProgressCallback, progress_bar, progress_reporting
+from unalike._utils.progress import UserProgress, progress_bar, progress_reporting
 from unalike.core.work import Work
 from unalike.data.dataset import Dataset
 from unalike.data.partitioning.given_clients import Clients, ClientsRequest, GivenClients
@@ -60,7 +60,7 @@ def compare(
     record: str | Hook | None = None,
     out: str | Path | None = None,
     track: Track | None = None,
-    progress: ProgressCallback | bool | None = None,
+    progress: UserProgress = None,
     **options: Any,
 ) -> Comparison:
     """Train every method under every seed and compare the results.
@@ -102,7 +102,7 @@ def compare(
             one that had fewer rounds, continues where it stopped. A report with other settings is kept in `reports`.
         track: trackers as for `ua.run`. Each cell is a run of its own, in a group with the name of `out`; one more run keeps
             the report.
-        progress: a function called with each new row of a history, or False for no progress bar.
+        progress: as for `ua.run`; in each row, `run` names the run, such as "fedavg (seed 0)".
         options: further arguments of `ua.run`: `participation`, `executor`, `evaluate_every`, `protocol`, `device`,
             `buffers`, `transform`, `precision`, `stop` (as text), `budget`, `select`. With `budget`, methods are compared at
             equal cost; with `select="best"`, each run is judged by the round with the best validation score.
@@ -165,8 +165,8 @@ def estimate(
     """
     for name in ("out", "track", "progress"):
         options.pop(name, None)
-    request = ClientsRequest(clients, **_taken(options, fields_of(ClientsRequest)))
-    plan = SeedPlan.of(**_taken(options, ("seeds", "min_seeds", "max_seeds")))
+    request = ClientsRequest(clients, **taken(options, fields_of(ClientsRequest)))
+    plan = SeedPlan.of(**taken(options, ("seeds", "min_seeds", "max_seeds")))
     experiment = prepare_experiment(methods, request, plan, **options)
     with progress_bar(experiment.calibration_rounds, "calibrating", lines=False) as callback:
         return experiment.estimate(callback)
@@ -245,7 +245,7 @@ def prepare_experiment(
     return Experiment(cells, _with_command_of_program(facts, without_flags))
 
 
-def _taken(options: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
+def taken(options: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
     """The options of these names, taken out of `options`."""
     return {name: options.pop(name) for name in names if name in options}
 

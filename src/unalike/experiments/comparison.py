@@ -119,10 +119,11 @@ class Comparison:
         return self._content.client_scores
 
     def report(self, path: str | Path | None = None, title: str | None = None, summary: bool = False) -> Path:
-        """Write the report as one HTML file that needs no network.
+        """Write the report as one HTML file that needs no network, or its table for a paper.
 
         Args:
-            path: the file to write; `report.html` or `summary.html` unless given.
+            path: the file to write; `report.html` or `summary.html` unless given. The ending says the format: `.html`, or a table
+                as `.md`, `.tex`, `.csv` or `.json`.
             title: headline of the page; made from the methods and the data unless given.
             summary: write one page for a board instead: decision, clients that gain or lose, limits, and cost.
 
@@ -130,14 +131,16 @@ class Comparison:
             The path of the file.
 
         Raises:
-            UnalikeError: if the file cannot be written.
+            UnalikeError: if the file cannot be written, or has another ending.
         """
-        from unalike.reporting import html, summary_page
+        from unalike.reporting import export, html, summary_page
 
-        content = self.content(title)
-        if summary:
-            return html.write_text(summary_page.render(content), path or "summary.html")
-        return html.write(content, path or "report.html")
+        content, target = self.content(title), path or ("summary.html" if summary else "report.html")
+        if (kind := export.format_of(target)) != "html":
+            if title is not None or summary:
+                raise UnalikeError(f"{target} is a table, without title and summary; leave them out, or write .html")
+            return html.write_text(export.export([export.ExportBlock(self.name, content)], kind), target)
+        return html.write_text(summary_page.render(content), target) if summary else html.write(content, target)
 
     def content(self, title: str | None = None, target: float | None = None) -> ReportContent:
         """The content of the report and of its figures. `target`: the score for which the costs are compared."""
@@ -176,8 +179,10 @@ class Comparison:
             risks=self.risks,
         )
 
-    def save(self, folder: Path) -> None:
-        """Write the tables and the facts into a folder; `load` reads them."""
+    def save(self, folder: str | Path) -> None:
+        """Write the tables and the facts into a folder, which is made; `ua.open_comparison` reads them."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
         for name in (BY_ROUND, RESAMPLED, RISKS):
             (folder / f"{name}.parquet").unlink(missing_ok=True)
         self.columns.save(folder)
@@ -275,25 +280,6 @@ class Comparison:
         found = (*summary_tables(self._content), *clients_of_best(self._content))
         tables = [f"{table.caption}\n{plain(table)}".lstrip() for table in found]
         return "\n\n".join([self._content.about, str(self.decision), *tables])
-
-
-def open_comparison(folder: str | Path) -> Comparison:
-    """Read a comparison or a run again from its folder: its tables, its facts, its report.
-
-    Args:
-        folder: a folder that `ua.compare(..., out=folder)`, `unalike compare --out` or `ua.run(..., out=folder)` wrote.
-
-    Returns:
-        The comparison; a run is a comparison of one method under one seed.
-
-    Raises:
-        UnalikeError: the folder holds neither a finished comparison nor a run with at least one round.
-
-    Example:
-        >>> table = ua.open_comparison("results")  # doctest: +SKIP
-        >>> table.plot("curves")  # doctest: +SKIP
-    """
-    return Comparison.load(folder)
 
 
 def read_columns(folder: Path, rounds: pd.DataFrame, clients: pd.DataFrame) -> Columns:

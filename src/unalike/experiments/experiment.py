@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tomllib
 import warnings
 from collections.abc import Sequence
@@ -190,8 +191,17 @@ class Experiment:
         """Estimate the cost of `run` from a few rounds of each method."""
         return calibrate(self.key, self.run_configs, len(self.cells) // len(self.run_configs), progress)
 
-    def run(self, out: str | Path | None, progress: ProgressCallback, trackers: Trackers = NO_TRACKERS) -> Comparison:
-        """Run every cell without a result in the folder `out`, and combine the results of all cells."""
+    def run(
+        self,
+        out: str | Path | None,
+        progress: ProgressCallback,
+        trackers: Trackers = NO_TRACKERS,
+        store: Path | None = None,
+    ) -> Comparison:
+        """Run every cell without a result in the folder, and combine the results of all cells.
+
+        `out` is the folder of the comparison, `store` the one that has the cells, if several comparisons share them.
+        """
         folder = None if out is None else Path(out)
         if folder is not None and (folder / "checkpoints").exists():
             raise UnalikeError(f"{folder} holds a single run; choose another folder for the comparison")
@@ -202,7 +212,7 @@ class Experiment:
                 "found seeds='auto' under torchrun, whose processes must know all runs beforehand; give a number"
             )
         follow_leader([cell.run_config for cell in self.cells])
-        results = self._run_cells(folder, progress, trackers)
+        results = self._run_cells(folder, store or folder, progress, trackers)
         comparison = results.comparison(self.facts)
         if folder is None:
             return comparison
@@ -213,7 +223,9 @@ class Experiment:
         trackers.follow("comparison", tomllib.loads(self.facts.config), folder).keep([folder / "report.html"])
         return comparison
 
-    def _run_cells(self, folder: Path | None, progress: ProgressCallback, trackers: Trackers) -> _CellResults:
+    def _run_cells(
+        self, folder: Path | None, store: Path | None, progress: ProgressCallback, trackers: Trackers
+    ) -> _CellResults:
         """Run the cells seed by seed: all of them, or seeds for the methods that matter until the decision stands."""
         looks, seeds = self.facts.looks, list(dict.fromkeys(cell.seed for cell in self.cells))
         results = _CellResults(fixed_tests=self.fixed_tests)
@@ -224,18 +236,13 @@ class Experiment:
                 methods = set() if decision.stands else methods.intersection(decision.contenders)
             if not methods:
                 break
-            if folder is not None:
+            if folder is not None and store is not None:
                 until = seeds if looks is None else seeds[: max(looks[0], done + 1)]
-                self._save_planned(
-                    folder, results.ran + [c for c in self.cells if c.label in methods and c.seed in until[done:]]
-                )
+                planned = results.ran + [c for c in self.cells if c.label in methods and c.seed in until[done:]]
+                save_cells(folder, self.facts, (_planned(cell, folder, store) for cell in planned))
             for cell in (cell for cell in self.cells if cell.seed == seed and cell.label in methods):
-                results.run(cell, folder, progress, trackers)
+                results.run(cell, store, progress, trackers)
         return results
-
-    def _save_planned(self, folder: Path, cells: list[Cell]) -> None:
-        """Write the cells that have run and those that are to come, for `standings`."""
-        save_cells(folder, self.facts.baseline, (_planned(cell, folder) for cell in cells))
 
     def _with_estimate(self, comparison: Comparison, folder: Path, memory: float | None) -> Comparison:
         """Add the estimate that the folder keeps, if any, beside the actual cost. `memory`: None if not measured."""
@@ -272,8 +279,9 @@ def run_cell(
     return run, has_trained
 
 
-def _planned(cell: Cell, folder: Path) -> PlannedCell:
-    place = _cell_folder(folder, cell).relative_to(folder)
+def _planned(cell: Cell, folder: Path, store: Path) -> PlannedCell:
+    """The cell as the folder of a comparison plans it, with its place in the folder that has the cells."""
+    place = Path(os.path.relpath(_cell_folder(store, cell), folder))
     return PlannedCell(cell.label, cell.seed, cell.run_config.options.rounds, place.as_posix())
 
 

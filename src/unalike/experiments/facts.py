@@ -47,8 +47,6 @@ class ComparisonFacts(SharedFacts):
         wire: what each method sends, as rows of `method direction what bytes`.
         notes: warnings to show above the results.
         clients: names of the clients.
-        unfinished: progress of a run that has not ended (`2 of 3 rounds`), otherwise empty. Such a run is shown but never
-            joined with others.
     """
 
     methods: list[dict[str, Any]]
@@ -56,7 +54,6 @@ class ComparisonFacts(SharedFacts):
     wire: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     clients: list[str] = field(default_factory=list)
-    unfinished: str = ""
 
     def save(self, folder: Path) -> None:
         """Write `comparison.json` into a folder."""
@@ -65,21 +62,26 @@ class ComparisonFacts(SharedFacts):
 
 def read_facts(folder: Path) -> ComparisonFacts:
     """Read `comparison.json` from a folder. Raises `ValueError` if its content is not valid."""
+    return facts_from((folder / FILE).read_bytes(), FILE)
+
+
+def facts_from(content: str | bytes, file: str) -> ComparisonFacts:
+    """The facts in JSON. Raises `ValueError`, with the name of the file, if its content is not valid."""
     from pydantic import TypeAdapter, ValidationError
 
     try:
-        facts: ComparisonFacts = TypeAdapter(ComparisonFacts).validate_json((folder / FILE).read_bytes())
+        facts: ComparisonFacts = TypeAdapter(ComparisonFacts).validate_json(content)
         tomllib.loads(facts.config)
     except ValidationError as error:
-        raise ValueError(f"{FILE}: {explain_errors(error)}") from None
+        raise ValueError(f"{file}: {explain_errors(error)}") from None
     except tomllib.TOMLDecodeError as error:
-        raise ValueError(f"{FILE}: config: {error}") from None
+        raise ValueError(f"{file}: config: {error}") from None
     for name, needed in ENTRIES.items():
         for entry in getattr(facts, name):
             if missing := sorted(needed - entry.keys()):
-                raise ValueError(f"{FILE}: an entry of {name} lacks {', '.join(missing)}")
+                raise ValueError(f"{file}: an entry of {name} lacks {', '.join(missing)}")
     if not facts.methods:
-        raise ValueError(f"{FILE}: no methods")
+        raise ValueError(f"{file}: no methods")
     return facts
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.tensor_files import write_bytes
+from unalike.experiments.facts import ComparisonFacts
 from unalike.metrics.columns import Column, Columns
 from unalike.runtime.records.history import DIVERGED
 from unalike.runtime.records.run_directory import RunDirectory
@@ -84,9 +85,9 @@ class CellProgress:
     score: float = math.nan
 
 
-def save_cells(folder: Path, baseline: str, cells: Iterable[PlannedCell]) -> None:
-    """Write the planned cells into a comparison's folder, for `standings`."""
-    content = {"baseline": baseline, "cells": [vars(cell) for cell in cells]}
+def save_cells(folder: Path, facts: ComparisonFacts, cells: Iterable[PlannedCell]) -> None:
+    """Write the planned cells and what is known before they run into a comparison's folder, for `standings` and reports."""
+    content = {"baseline": facts.baseline, "cells": [vars(cell) for cell in cells], "facts": asdict(facts)}
     write_bytes(folder / FILE, (json.dumps(content, indent=1) + "\n").encode())
 
 

@@ -56,6 +56,8 @@ class SharedFacts:
         confusions: one entry per method with a model and classes: `method`, `classes`, and `counts`, test samples of all seeds by
             class and predicted class after the last round.
         sampling: what each seed draws anew, and so what intervals are about; folders of older versions do not say it.
+        unfinished: progress of a run or comparison that has not ended (`2 of 3 rounds`, `7 of 12 cells`), otherwise empty. It is
+            shown, but never joined with others and never decided.
     """
 
     baseline: str
@@ -71,6 +73,7 @@ class SharedFacts:
     looks: tuple[int, int] | None = None
     confusions: list[dict[str, Any]] = field(default_factory=list)
     sampling: Sampling = UNSAID
+    unfinished: str = ""
 
 
 Draws: TypeAlias = "Mapping[str, pd.DataFrame]"

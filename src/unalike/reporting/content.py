@@ -226,6 +226,8 @@ class ReportContent(SharedFacts):
     def _decided(self, protocol: str) -> Decision:
         found = decide(self.rounds, self.summary, self.columns, self.rules, protocol, self.resampled)
         failed = nothing_learned(self.scored(protocol), self.metric, self.classes)
+        if self.unfinished and len(self.labels) > 1:
+            failed = f"No decision yet: {self.unfinished} are finished."
         return replace(found, choice="", reason=failed) if failed else found
 
     def scored(self, protocol: str) -> pd.DataFrame:

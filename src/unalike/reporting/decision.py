@@ -87,6 +87,11 @@ class Decision:
         """Whether more seeds are not expected to change the decision."""
         return bool(self.best) and not self.open
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether the mean of the best candidate is worse than that of the baseline."""
+        return self.metric.sign * self.difference < 0
+
     def __str__(self) -> str:
         if self.reason:
             return self.reason
@@ -111,8 +116,10 @@ class Decision:
         if found in (EQUAL, WORSE):
             keep = "Keep" if self.choice else "For now, keep"
             return f"{keep} {self.baseline}: the best candidate, {self.best}, is {found}: {measured}."
-        none = f"Undecided: no candidate is shown to be better than {self.baseline}."
-        return f"{none} {self.best} comes closest: {measured}, {ahead}."
+        none = f"Undecided: no candidate is shown to be better than {self.baseline}"
+        if self.is_behind:
+            return f"{none}, and on average none is. The best of them, {self.best}, is behind: {measured}, {ahead}."
+        return f"{none}. {self.best} comes closest: {measured}, {ahead}."
 
     def _losses(self) -> str:
         """The clients that lose, with their differences."""
@@ -130,7 +137,7 @@ class Decision:
         return f"On average over the seeds, {lose}: {', '.join(texts)}{rest}."
 
     def _chances(self) -> str:
-        if math.isnan(self.probability_best) or self.verdicts[self.best] in (EQUAL, WORSE):
+        if math.isnan(self.probability_best) or self.is_behind or self.verdicts[self.best] in (EQUAL, WORSE):
             return ""
         methods = wording.plural(len(self.verdicts), "candidate")
         chance = wording.chance(self.probability_best).replace(">", "more than").replace("<", "less than")

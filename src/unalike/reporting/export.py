@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import csv
 import io
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -134,6 +136,18 @@ FORMATS: dict[str, Callable[[Sequence[ExportBlock]], str]] = {
     "latex": _latex,
     "json": _json,
 }
+
+
+ENDINGS = {".html": "html", ".htm": "html", ".md": "markdown", ".tex": "latex", ".csv": "csv", ".json": "json"}
+"""Ending of a file -> its format."""
+
+
+def format_of(path: str | os.PathLike[str]) -> str:
+    """The format of a file by its ending. Raises `UnalikeError` for an ending that is not in `ENDINGS`."""
+    ending = Path(path).suffix.lower()
+    if ending not in ENDINGS:
+        raise unknown("ending of a report's file", ending, ENDINGS)
+    return ENDINGS[ending]
 
 
 def _groups(blocks: Sequence[ExportBlock]) -> list[list[ExportBlock]]:

@@ -12,11 +12,18 @@ import plotly.graph_objects as go
 from unalike._utils.errors import UnalikeError, unknown
 from unalike._utils.registry import Registry
 from unalike._utils.tensor_files import writing
+from unalike.reporting.charts.figure import Figure
 from unalike.reporting.charts.plotly_figures import draw
 from unalike.reporting.html import write_text
 from unalike.reporting.panels import Panel
 
-pages = Registry("page", home=[f"unalike.{kind}.page" for kind in ("diagnosis", "tuning", "recommendation")])
+pages = Registry(
+    "page",
+    home=[
+        "unalike.experiments.sweep_page",
+        *(f"unalike.{kind}.page" for kind in ("diagnosis", "tuning", "recommendation")),
+    ],
+)
 """Kind of result -> its `Page`."""
 
 
@@ -63,6 +70,11 @@ def plot(kind: str, result: Result, figure: str, remedy: str) -> go.Figure:
     if panel is None:
         raise UnalikeError(f"there is nothing to draw for {figure!r} in this {kind}; {remedy}")
     return draw(panel.views[0].figure)
+
+
+def figures(kind: str, result: Result) -> dict[str, Figure]:
+    """Kind of figure -> the figure that its panel on the page shows first, of those with something to draw."""
+    return {name: panel.views[0].figure for name, panel in _page(kind).panels(result).items() if panel is not None}
 
 
 def _page(kind: str) -> Page:

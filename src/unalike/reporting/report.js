@@ -13,7 +13,8 @@ function theme() {
     tickcolor: color("--line"), automargin: true, title: { standoff: 12, font: { size: 13, color: color("--muted") } },
     exponentformat: "none", separatethousands: true, // 0.0002 MB, not 200µ MB
   };
-  return { layout: {
+  const data = { heatmap: [{ textfont: { color: color("--text") } }] };
+  return { data, layout: {
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
     font: { family: css.fontFamily, size: 13, color: color("--text") },
     hoverlabel: { bgcolor: color("--card"), bordercolor: color("--muted"), font: { color: color("--text") }, align: "left" },

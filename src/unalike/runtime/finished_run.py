@@ -287,7 +287,7 @@ class Run:
     def __repr__(self) -> str:
         rounds, score = self.history.last["round"], self.history.headline
         clients = len(self.run_config.population)
-        return f"<Run of {self.run_config.asked} on {clients} clients, {rounds} rounds{score and ', '}{score}>"
+        return f"<Run of {self.run_config.asked} on {clients} clients, {rounds} round{'s' * (rounds != 1)}{score and ', '}{score}>"
 
     def _repr_html_(self) -> str:
         facts = {

@@ -12,7 +12,7 @@ from typing import Any
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.keywords import check_keywords, fields_of
-from unalike._utils.progress import ProgressCallback, progress_reporting
+from unalike._utils.progress import ProgressCallback, UserProgress, progress_reporting
 from unalike.core.options import SimulationOptions, options_of
 from unalike.core.work import Work
 from unalike.data.dataset import Dataset
@@ -77,7 +77,7 @@ def run(
     out: str | Path | None = None,
     resume: bool = True,
     track: Track | None = None,
-    progress: ProgressCallback | bool | None = None,
+    progress: UserProgress = None,
     **unknown: Any,
 ) -> Run:
     """Train `spec` on `clients` for `rounds` rounds and evaluate it as it goes.
@@ -131,7 +131,7 @@ def run(
         resume: False refuses a folder that already holds this run.
         track: trackers that follow the run: "tensorboard", "mlflow(uri='sqlite:///mlflow.db')", "wandb(mode='offline')", an object
             with the methods of `unalike.tracking.tracker.Tracker`, or a list of them. A resumed run continues its tracker's run.
-        progress: called with each row; by default a bar on a terminal and in a notebook; False for none.
+        progress: function of each new row of the history; by default a bar on a terminal and in a notebook; False for none.
         unknown: no other keyword is taken; a misspelt one gets a suggestion.
 
     Returns:

@@ -9,6 +9,7 @@ from unalike.methods.search_space import LogRange
 from unalike.metrics.named_metrics import Metric
 from unalike.reporting.charts.figure import AnyMark, Axis, Figure, Line, Points, plot, rows_plot
 from unalike.reporting.charts.palette import Look, plain
+from unalike.reporting.wording import plural
 from unalike.tuning.ranking import Ranked
 from unalike.tuning.trial import FINISHED, Trial
 from unalike.tuning.trials import Trials
@@ -68,7 +69,7 @@ def by_value(
                 x=[_place(trial.values[name], choices) for trial in shown],
                 y=_scores(shown, scale),
                 hollow=_stopped(shown),
-                texts=[f"trial {trial.number}, {trial.end} after {trial.rounds} rounds" for trial in shown],
+                texts=[f"trial {trial.number}, {trial.end} after {plural(trial.rounds, 'round')}" for trial in shown],
             )
         )
     ticks = {place: choice for choice, place in choices.items()} or None

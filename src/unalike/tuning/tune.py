@@ -11,7 +11,7 @@ from typing import Any
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.keywords import check_keywords, fields_of
-from unalike._utils.progress import ProgressCallback, progress_reporting
+from unalike._utils.progress import ProgressCallback, UserProgress, progress_reporting
 from unalike.core.options import RoundOptions, TuningOptions
 from unalike.core.work import Work
 from unalike.data.dataset import Dataset
@@ -57,7 +57,7 @@ def tune(
     baseline: str | None = None,
     smallest_effect: float | None = None,
     out: str | Path | None = None,
-    progress: ProgressCallback | bool | None = None,
+    progress: UserProgress = None,
     **options: Any,
 ) -> Tuning:
     """Tune every method under the same budget, then compare the methods with their chosen and with their given values.
@@ -93,7 +93,7 @@ def tune(
         baseline: as for `ua.compare`.
         smallest_effect: as for `ua.compare`.
         out: folder that keeps each trial and the two comparisons. What has finished is not run again.
-        progress: as for `ua.compare`; it is also called with each trial that ends.
+        progress: as for `ua.compare`; it is also called with a row for each trial that ends.
         options: further arguments of `ua.compare`, such as `participation`, `executor`, `protocol`, `proxy`, `select`.
 
     Returns:

@@ -98,7 +98,8 @@ class HeatMap:
     """Numbers [rows, columns] as colors; NaN has none.
 
     `bar` is the label of the color bar, `limits` are the numbers at its ends, those that the values need unless given. `texts`
-    [rows, columns] are what each number is, and `form` is its format, under the pointer. `diverging`: colors go from blue over
+    [rows, columns] are what each number is, and `form` is its format, under the pointer; with `written`, texts stand on the colors
+    instead. `diverging`: colors go from blue over
     none to orange instead of from none to blue. `root`: they go by the square root, so that small counts can be told from 0.
     """
 
@@ -109,6 +110,7 @@ class HeatMap:
     form: str = ".3g"
     diverging: bool = False
     root: bool = False
+    written: bool = False
 
     @property
     def ends(self) -> tuple[float, float]:

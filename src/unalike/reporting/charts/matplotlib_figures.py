@@ -266,7 +266,10 @@ def _(mark: Bubbles, axes: Any, plot: Plot) -> None:
 def _(mark: HeatMap, axes: Any, plot: Plot) -> None:
     axes.grid(visible=False)
     colors, norm = BLUE_TO_ORANGE if mark.diverging else BLUES, PowerNorm(0.5 if mark.root else 1, *mark.ends)
-    axes.imshow(np.asarray(mark.values, dtype=float), aspect="auto", cmap=colors, interpolation="nearest", norm=norm)
+    values = np.asarray(mark.values, dtype=float)
+    axes.imshow(values, aspect="auto", cmap=colors, interpolation="nearest", norm=norm)
+    for y, x in np.ndindex(*values.shape) if mark.written else ():
+        axes.text(x, y, mark.texts[y][x], ha="center", va="center", fontsize=7, color=INK)
 
 
 @_draw.register

@@ -75,7 +75,12 @@ def draw(figure: Figure) -> go.Figure:
     drawn.update_layout(
         template="none",
         height=figure.height * figure.lines,
-        margin={"l": side, "r": side if figure.room else 14, "t": 60 if several else 12, "b": 8 if figure.room else 48},
+        margin={
+            "l": side,
+            "r": side if figure.room else 14,
+            "t": 60 if several else 36 if figure.plots[0].title else 12,
+            "b": 8 if figure.room else 48,
+        },
         showlegend=any(trace.showlegend for trace in drawn.data),
         legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
     )
@@ -263,6 +268,7 @@ def _(mark: HeatMap, plot: Plot) -> Sequence[Any]:
             z=[numbers(row) for row in colors],
             customdata=[numbers(row) for row in values] if mark.root else None,
             text=[[text(entry) for entry in row] for row in mark.texts] or None,
+            texttemplate="%{text}" if mark.written else None,
             hovertemplate=("%{text}: " if mark.texts else "")
             + _value("customdata" if mark.root else "z", mark.form)
             + "<extra></extra>",
