@@ -15,7 +15,7 @@ from unalike._utils.errors import UnalikeError
 from unalike.core import tree
 from unalike.methods.method import Method
 from unalike.methods.part import Part, parameters
-from unalike.methods.roles import Aggregator, BaseWeights, Objective, ServerStep, Weighting
+from unalike.methods.roles import Aggregator, BaseWeights, Objective, ServerStep, TaskObjective, Weighting
 from unalike.training.aggregation import decode_updates
 from unalike.training.client_task import BUFFERS
 from unalike.training.client_update import SOLVER
@@ -65,6 +65,22 @@ def test_method_shared_by_two_threads_gives_same_parameters(name):
     with ThreadPoolExecutor(2) as pool:
         a, b = pool.map(play, sims)
     assert same(a.params, b.params) and same(a.params, reference(name)[0].state.params)
+
+
+@every
+def test_loss_of_the_work_is_minimized_or_refused(name):
+    """The loss of the task by another name changes the last bits alone, and another loss changes the result."""
+    method = METHODS[name]
+    if not all(p.takes_loss for p in method.role(TaskObjective)):
+        with pytest.raises(
+            UnalikeError, match=r"loss='focal\(gamma=3\)' would not be minimized; leave one of them out"
+        ):
+            federation(method, loss="focal(gamma=3)")
+        return
+    sim, same_loss, other = (played(method, loss=text)[0] for text in (None, "focal(gamma=0)", "focal(gamma=3)"))
+    start = sim.settings.model.params
+    assert distance(same_loss.params, sim.params, start) <= 1e-3
+    assert distance(other.params, sim.params, start) > 1e-2 or same(sim.params, start)
 
 
 # --- 2 to 4: who sees what --------------------------------------------------------------------------------------------

@@ -1,9 +1,13 @@
 """Local solvers are torch's, and their accumulated weights."""
 
+from functools import partial
+
 import pytest
 import torch
 
-from unalike.core.solvers import SGD, Adam, AdamW
+from unalike._utils.errors import UnalikeError
+from unalike.core.solvers import SGD, Adam, AdamW, GivenSolver
+from unalike.core.work import Work
 
 SOLVERS = {
     "sgd": (SGD(), torch.optim.SGD, {}),
@@ -11,6 +15,23 @@ SOLVERS = {
     "nesterov": (SGD(0.9, True, 0.1), torch.optim.SGD, {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1}),
     "adam": (Adam(0.1), torch.optim.Adam, {"weight_decay": 0.1}),
     "adamw": (AdamW(0.1), torch.optim.AdamW, {"weight_decay": 0.1}),
+    "betas": (
+        Work(optimizer="adam(betas=(0.5, 0.9), eps=1e-3)").solver,
+        torch.optim.Adam,
+        {"betas": (0.5, 0.9), "eps": 1e-3},
+    ),
+    "no first beta": (Adam(betas=(0.0, 0.9)), torch.optim.Adam, {"betas": (0.0, 0.9)}),
+    "adamw betas": (
+        Work(optimizer="adamw(betas=(0.5, 0.9))", weight_decay=0.1).solver,
+        torch.optim.AdamW,
+        {"betas": (0.5, 0.9), "weight_decay": 0.1},
+    ),
+    "given": (
+        GivenSolver(partial(torch.optim.RMSprop, alpha=0.9, momentum=0.5)),
+        torch.optim.RMSprop,
+        {"alpha": 0.9, "momentum": 0.5},
+    ),
+    "given class": (Work(optimizer=torch.optim.Adagrad).solver, torch.optim.Adagrad, {}),
 }
 
 
@@ -44,3 +65,45 @@ def test_sgd_weight_equals_distance_under_unit_gradients(momentum, nesterov):
 
 def test_adam_weight_equals_number_of_steps():
     assert Adam().weight(torch.tensor(7.0)) == 7 == AdamW().weight(torch.tensor(7.0))
+
+
+def test_given_optimizer_follows_the_learning_rate_of_each_step():
+    solver, params, state = GivenSolver(torch.optim.SGD), {"w": torch.ones(2)}, {}
+    for lr in (0.5, 0.25):
+        params, state = solver.step(params, {"w": torch.ones(2)}, state, lr)
+    assert params["w"].tolist() == [0.25, 0.25]
+
+
+@pytest.mark.parametrize(
+    "wrong, says",
+    [
+        ({"optimizer": "adma"}, "did you mean 'adam'"),
+        (
+            {"optimizer": "adam(betas=(0.9, 1))"},
+            r"found betas=\(0.9, 1\); expected two numbers of 0 or more and below 1",
+        ),
+        ({"optimizer": "sgd(momentum=0.9)"}, "momentum is an option of its own; write momentum=0.9 beside it"),
+        ({"optimizer": "adam", "momentum": 0.9}, "momentum=0.9 goes with optimizer='sgd'"),
+        ({"optimizer": torch.optim.SGD, "momentum": 0.9}, "give options of an optimizer of torch to itself"),
+        ({"optimizer": torch.optim.SGD, "keep_optimizer_state": True}, "go with an optimizer by name"),
+        ({"optimizer": 3}, "found int; expected a name"),
+    ],
+)
+def test_wrong_optimizer_is_refused(wrong, says):
+    with pytest.raises(UnalikeError, match=says):
+        Work(**wrong)
+
+
+@pytest.mark.parametrize(
+    "factory, says",
+    [
+        (
+            lambda params: torch.optim.SGD(params, lr=1),
+            "expected a function of parameters and lr, such as functools.partial",
+        ),
+        (lambda params, lr: "an optimizer", "gives str; expected a function of parameters and lr"),
+    ],
+)
+def test_function_that_makes_no_optimizer_is_refused(factory, says):
+    with pytest.raises(UnalikeError, match=says):
+        GivenSolver(factory).step({"w": torch.ones(2)}, {"w": torch.ones(2)}, {}, 0.1)

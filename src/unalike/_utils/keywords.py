@@ -17,6 +17,12 @@ FOREIGN = {
     "local_epochs": "epochs",
     "num_epochs": "epochs",
     "optimiser": "optimizer",
+    "criterion": "loss",
+    "loss_fn": "loss",
+    "loss_function": "loss",
+    "lr_schedule": "schedule",
+    "lr_scheduler": "schedule",
+    "scheduler": "schedule",
     "round": "rounds",
     "num_rounds": "rounds",
     "global_rounds": "rounds",
@@ -41,7 +47,7 @@ def check_keywords(owner: str, given: Iterable[str], known: Collection[str], wor
         if name in known:
             continue
         in_work = meant(name, work)
-        if FOREIGN.get(name, name) in work:
+        if FOREIGN.get(name, name) in {*work} - {*known}:
             raise InvalidValue(f"{owner} takes no keyword {name!r}; write work=ua.Work({in_work}=...)")
         raise InvalidValue(f"{owner} takes no keyword {name!r}; {hint(name, known) or 'it takes ' + ', '.join(known)}")
 

@@ -92,6 +92,12 @@ TABLES = {
         {"Transforms": "unalike.data.transforms"},
     ),
     "models": ("Models by name. In Python, any torch.nn.Module can be used.", {"Models": "unalike.models.registry"}),
+    "losses": ("Losses that clients minimize (--loss).", {"Losses": "unalike.core.losses"}),
+    "optimizers": ("Local optimizers (--optimizer).", {"Optimizers": "unalike.core.solvers"}),
+    "schedules": (
+        "Schedules of the local learning rate over the rounds (--schedule).",
+        {"Schedules": "unalike.core.schedules"},
+    ),
     "metrics": ("Metrics to decide by (--metric).", {"Metrics": "unalike.metrics.named_metrics"}),
     "data": ("Data sets by name. Your own files are given by path.", {"Data": "unalike.data.sources.registry"}),
 }

@@ -11,13 +11,15 @@ parameters of that command.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, dataclass, fields
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from annotated_types import Ge, Gt, Le, Lt
+
+from unalike._utils.functions import recorded
 
 AtLeastOne = Annotated[int, Ge(1)]
 Whole = Annotated[int, Ge(0)]
@@ -62,7 +64,7 @@ class Option:
     def flag_type(self) -> type:
         """The type of one value on the command line."""
         kinds = [plain_type(kind) for kind in _members(self.kind)]
-        return str if self.help.none else next((t for t in (bool, float, int, Path) if t in kinds), str)
+        return str if self.help.none or str in kinds else next((t for t in (bool, float, int, Path) if t in kinds), str)
 
     def written(self, value: Any) -> Any:
         """A value as it is given on the command line and in config files; None where the option is left out."""
@@ -70,7 +72,7 @@ class Option:
             return [value] if isinstance(value, str) else list(value) or None
         if value is None or isinstance(value, Path):
             return str(value) if isinstance(value, Path) else self.help.none or None
-        return str(value) if self.help.none else value
+        return str(value) if self.help.none else recorded(value)
 
     def read(self, value: Any) -> Any:
         """The value that was given on the command line."""
@@ -292,10 +294,26 @@ class WorkOptions:
     momentum: Annotated[float, Ge(0), Lt(1), Help("Momentum of the local optimizer.")] = 0.0
     nesterov: Annotated[bool, Help("Nesterov momentum.")] = False
     weight_decay: Annotated[NotNegative, Help("Weight decay of the local optimizer.")] = 0.0
-    optimizer: Annotated[Literal["sgd", "adam", "adamw"], Help("Local optimizer: sgd, adam or adamw.")] = "sgd"
-    schedule: Annotated[Positive, Help("Factor by which the learning rate changes per round.")] = 1.0
+    optimizer: Annotated[
+        str | Callable[..., Any],
+        Help("Local optimizer: sgd, adam or adamw, or with options 'adam(betas=(0.9, 0.99))'."),
+    ] = "sgd"
+    schedule: Annotated[
+        str | float | Callable[..., Any],
+        Help(
+            "Schedule of the learning rate over the rounds: cosine, 'cosine(warmup=5)', 'step(every=20, factor=0.1)', "
+            "'exponential(factor=0.99, warmup=5)', or a number, the factor by which it changes per round."
+        ),
+    ] = 1.0
     clip: Annotated[Positive | None, Help("Largest gradient norm of a step; larger gradients are scaled down.")] = None
     keep_optimizer_state: Annotated[bool, Help("Keep the state of the local optimizer between rounds.")] = False
+    loss: Annotated[
+        str | Callable[..., Any] | None,
+        Help(
+            "Loss that clients minimize, such as 'focal(gamma=2)', \"cross_entropy(class_weights='balanced')\" or 'huber' (see "
+            "`unalike list losses`); that of the task unless given. Scores stay those of the task."
+        ),
+    ] = None
 
 
 @dataclass(frozen=True)

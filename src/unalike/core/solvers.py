@@ -7,14 +7,22 @@ rate 1 (Wang et al. 2020, FedNova). For plain SGD that is tau.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from inspect import signature
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from unalike._utils.errors import UnalikeError
+from unalike._utils.registry import Registry
+from unalike._utils.spec import Call
 from unalike.core import tree
 from unalike.core.types import PartTrees, Tree
+
+registry = Registry("optimizer", home="unalike.core.solvers")
+"""Name of a local optimizer -> the function that makes its solver from weight decay, momentum and options of its own."""
 
 FUSED_DEVICES = ("cpu", "cuda")
 """Devices on which torch has a fused SGD step."""
@@ -107,12 +115,13 @@ class SGD:
 
 @dataclass(frozen=True)
 class Adam:
-    """Adam (Kingma & Ba 2015), betas (0.9, 0.999), weight decay added to the gradient.
+    """Adam (Kingma & Ba 2015), weight decay added to the gradient.
 
     Its a_k is not defined: the accumulated weight is the number of steps, as in the FedMix paper.
     """
 
     weight_decay: float = 0.0
+    betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
 
     def init(self, params: Tree) -> PartTrees:
@@ -123,11 +132,11 @@ class Adam:
     ) -> tuple[Tree, PartTrees]:
         if self.weight_decay:
             grads = tree.map(lambda g, w: g.add(w, alpha=self.weight_decay), grads, params)
-        mean = tree.map(lambda m, g: 0.9 * m + 0.1 * g, state["mean"], grads)
-        square = tree.map(lambda v, g: 0.999 * v + 0.001 * g * g, state["square"], grads)
+        first, second = self.betas
+        mean = tree.map(lambda m, g: first * m + (1 - first) * g, state["mean"], grads)
+        square = tree.map(lambda v, g: second * v + (1 - second) * g * g, state["square"], grads)
         count = state["count"]["steps"] + 1
-        # 1 - b**count without cancellation: in float32 the plain difference is off by 5e-5 at the first step
-        rate, root = lr / -torch.expm1(count * math.log(0.9)), (-torch.expm1(count * math.log(0.999))).sqrt()
+        rate, root = lr / _bias(first, count), _bias(second, count).sqrt()
         moved = tree.map(lambda w, m, v: w - rate * m / (v.sqrt() / root + self.eps), params, mean, square)
         return moved, {"mean": mean, "square": square, "count": {"steps": count}}
 
@@ -143,7 +152,97 @@ class AdamW(Adam):
         self, params: Tree, grads: Tree, state: PartTrees, lr: float, *, owned: bool = False, fused: bool = False
     ) -> tuple[Tree, PartTrees]:
         decayed = tree.scale(params, 1 - lr * self.weight_decay)
-        return Adam(eps=self.eps).step(decayed, grads, state, lr)
+        return Adam(betas=self.betas, eps=self.eps).step(decayed, grads, state, lr)
+
+
+@dataclass(frozen=True)
+class GivenSolver:
+    """An optimizer of torch, made by `factory(parameters, lr=...)` at the first step; it is told the learning rate of each step.
+
+    Its state holds the optimizer itself, so it trains one client after another. The accumulated weight is the number of steps.
+    """
+
+    factory: Callable[..., torch.optim.Optimizer]
+
+    def init(self, params: Tree) -> PartTrees:
+        return {}
+
+    def step(
+        self, params: Tree, grads: Tree, state: Any, lr: float, *, owned: bool = False, fused: bool = False
+    ) -> tuple[Tree, Any]:
+        if not state:
+            leaves = tree.map(lambda w: w.detach().clone().requires_grad_(), params)
+            state = {"leaves": leaves, "optimizer": self._made([*leaves.values()], lr)}
+        leaves, optimizer = state["leaves"], state["optimizer"]
+        with torch.no_grad():
+            for name, leaf in leaves.items():
+                leaf.copy_(params[name])
+                leaf.grad = grads[name].detach().clone()
+        for group in optimizer.param_groups:
+            group["lr"] = lr
+        optimizer.step()
+        return tree.map(lambda w: w.detach().clone(), leaves), state
+
+    def _made(self, leaves: list[Tensor], lr: float) -> torch.optim.Optimizer:
+        advice = "expected a function of parameters and lr, such as functools.partial(torch.optim.RMSprop, alpha=0.9)"
+        try:
+            made = self.factory(leaves, lr=lr)
+        except TypeError as error:
+            raise UnalikeError(f"optimizer={self.factory!r}: {error}; {advice}") from None
+        if not isinstance(made, torch.optim.Optimizer):
+            raise UnalikeError(f"optimizer={self.factory!r} gives {type(made).__name__}; {advice}")
+        return made
+
+    def weight(self, steps: Tensor) -> Tensor:
+        return steps
+
+
+def solver(
+    given: Call | Callable[..., torch.optim.Optimizer], momentum: float, nesterov: bool, weight_decay: float
+) -> Solver:
+    """The solver of an optimizer. Raises `UnalikeError` for an unknown name or option."""
+    if not isinstance(given, Call):
+        return GivenSolver(given)
+    declared = {"momentum": momentum, "nesterov": nesterov, "weight_decay": weight_decay}
+    if own := given.parameters.keys() & {*declared, "lr"}:
+        name = min(own)
+        raise UnalikeError(
+            f"{given}: {name} is an option of its own; write {name}={given.parameters[name]!r} beside it"
+        )
+    taken = signature(registry[given.name]).parameters
+    if momentum and "momentum" not in taken:
+        raise UnalikeError(f"momentum={momentum} goes with optimizer='sgd', found {str(given)!r}")
+    made: Solver = registry.build(given, **{name: value for name, value in declared.items() if name in taken})
+    return made
+
+
+@registry.register("sgd")
+def _sgd(momentum: float, nesterov: bool, weight_decay: float) -> SGD:
+    """Stochastic gradient descent, with `momentum`, `nesterov` and `weight_decay`."""
+    return SGD(momentum, nesterov, weight_decay)
+
+
+@registry.register("adam")
+def _adam(weight_decay: float, *, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8) -> Adam:
+    """Adam, with `weight_decay` added to the gradient."""
+    return Adam(weight_decay, _checked(betas), eps)
+
+
+@registry.register("adamw")
+def _adamw(weight_decay: float, *, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8) -> AdamW:
+    """Adam with decoupled `weight_decay`."""
+    return AdamW(weight_decay, _checked(betas), eps)
+
+
+def _checked(betas: tuple[float, float]) -> tuple[float, float]:
+    if not all(0 <= beta < 1 for beta in betas):
+        raise UnalikeError(f"found betas={betas}; expected two numbers of 0 or more and below 1")
+    return betas
+
+
+def _bias(beta: float, count: Tensor) -> Tensor:
+    """1 - beta**count without cancellation: in float32 the plain difference is off by 5e-5 at the first step."""
+    return -torch.expm1(count * math.log(beta)) if beta else torch.ones_like(count)
 
 
 def _one_kernel(params: Tree) -> bool:

@@ -180,7 +180,9 @@ class ClientView(NamedTuple):
         return self.gradient_at(at)
 
     def task_loss(self, output: Output, batch: Batch) -> Tensor:
-        """Mean task loss of an output over the rows that count, a scalar."""
+        """Mean loss of an output over the rows that count, a scalar: that of the work (`loss=`), or else the task's."""
+        if self.settings.work.criterion is not None:
+            return self.settings.work.criterion.mean(output.logits, batch, self.context)
         if batch.weight is None:
             return self.settings.task.loss(output.logits, batch.y)
         return batch.mean(self.settings.task.losses(output.logits, batch.y))

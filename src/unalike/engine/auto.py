@@ -205,6 +205,8 @@ def _parallelism(client_pool: ClientPool, participants: int) -> float:
 
 def _obstacle(client_pool: ClientPool) -> str | None:
     """The reason why clients cannot be trained stacked, found by training two of them; None if they can."""
+    if callable(client_pool.settings.work.optimizer):
+        return "its optimizer is a function of a program, which steps one client after another"
     if problem := padding_problem(client_pool):
         return problem
     few = FewClients(

@@ -225,7 +225,7 @@ class ClientPool:
 
     def context(self, client: int) -> Context:
         """The client's static facts, computed once."""
-        if not self.method.has_facts:
+        if not self.method.has_facts(self.settings.work):
             return {}
         if client not in self._facts:
             facts = self.method.facts(self._samples(self.source.train[client]), self.settings)

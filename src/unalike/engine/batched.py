@@ -198,7 +198,9 @@ class Batched(Executor):
 
     def _has_own_inputs(self, broadcast: Broadcast) -> bool:
         """Whether clients have inputs of their own beside their states and sizes."""
-        return bool(broadcast.own) or self.client_pool.method.has_facts or not self._begins_stacked
+        client_pool = self.client_pool
+        has_facts = client_pool.method.has_facts(client_pool.settings.work)
+        return bool(broadcast.own) or has_facts or not self._begins_stacked
 
     def _given(self, client: int, broadcast: Broadcast, batches: list[Batches], accepted: int | None) -> ClientInputs:
         """A client's inputs beside its state and size; with the parameters it begins with, if `begin` cannot be stacked."""

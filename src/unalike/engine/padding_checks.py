@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn.modules.dropout import _DropoutNd
 
 from unalike._utils.errors import UnalikeError
+from unalike._utils.functions import recorded
 from unalike.core import tree
 from unalike.core.model import Model
 from unalike.core.types import ClientUpdate, Tree
@@ -62,7 +63,9 @@ class FewClients:
 def padding_problem(client_pool: ClientPool) -> str | None:
     """The reason why padding would count, or None. The catalogue's parts are known to leave it out and are not tried."""
     found = client_pool.settings.model.counting_padding(client_pool.source.x, client_pool.some_context)
-    own = [p.name for p in client_pool.method.parts if not _is_ours(p)]
+    own, loss = [p.name for p in client_pool.method.parts if not _is_ours(p)], client_pool.settings.work.loss
+    if callable(loss):
+        own.append(f"the loss {recorded(loss)}, unless it gives a loss for each sample")
     if found or not own or not _changes(client_pool):
         return found
     return (

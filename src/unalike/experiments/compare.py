@@ -9,9 +9,13 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from unalike._utils.errors import UnalikeError, unknown
+from unalike._utils.functions import is_recorded
 from unalike._utils.keywords import check_keywords, fields_of
 from unalike._utils.progress import UserProgress, progress_bar, progress_reporting
+from unalike.core.losses import LossFunction
 from unalike.core.work import Work
 from unalike.data.dataset import Dataset
 from unalike.data.partitioning.given_clients import Clients, ClientsRequest, GivenClients
@@ -26,7 +30,7 @@ from unalike.metrics.metrics import Custom
 from unalike.runtime.given_model import ModelLike
 from unalike.runtime.records.recording import Hook
 from unalike.runtime.run_config import Pair, RunConfig, prepare_run
-from unalike.runtime.run_options import RunOptions, check_inputs
+from unalike.runtime.run_options import RunOptions, check_inputs, with_loss
 from unalike.tracking.tracker import Track
 from unalike.tracking.tracking import Trackers, group_of
 
@@ -53,6 +57,7 @@ def compare(
     smallest_effect: float | None = None,
     across: str = "pooled",
     work: Work | Mapping[str, Work] | None = None,
+    loss: str | LossFunction | None = None,
     baseline: str | None = None,
     test: Pair | None = None,
     proxy: Pair | None = None,
@@ -91,6 +96,7 @@ def compare(
         across: score that decides: "pooled" (the metric of all clients' test samples together), "clients" (its mean over the
             clients), or "worst" (over the worst tenth of them).
         work: the local training of the clients; a mapping from labels of methods gives each its own.
+        loss: as for `ua.run`.
         baseline: label of the method that the others are compared with; the first method unless given.
         test: test samples of the server, for `protocol="server"`; with `data` its published test set unless given.
         proxy: samples of the server, for methods that train on the server.
@@ -132,6 +138,7 @@ def compare(
         smallest_effect=smallest_effect,
         across=across,
         work=work,
+        loss=loss,
         baseline=baseline,
         proxy=proxy,
         metrics=metrics,
@@ -182,6 +189,7 @@ def prepare_experiment(
     smallest_effect: float | None = None,
     across: str = "pooled",
     work: Work | Mapping[str, Work] | None = None,
+    loss: str | LossFunction | None = None,
     proxy: Pair | None = None,
     metrics: Custom | None = None,
     record: str | Hook | None = None,
@@ -206,10 +214,15 @@ def prepare_experiment(
     own = dict.fromkeys([*signature(compare).parameters, *fields_of(RunOptions)])
     check_keywords("ua.compare", training, own.keys() - {"options", "seed"}, fields_of(Work))
     training |= {"model": model, "protocol": _shared_model_first(training.get("protocol", "clients"))}
-    works = _work_of_each(work, by_label)
+    works = _work_of_each(work, loss, by_label)
     options = check_inputs(by_label.values(), has_test=request.has_test, record=record, **training)
     given = request.read(needs_test="server" in options.protocols, compared=True)
     notes = _warnings_of(given, plan.seeds)
+    if isinstance(model, nn.Module) and len(plan.seeds) > 1:
+        notes.append(
+            "all seeds start from the weights of the given module, so that the intervals leave out what other initial weights "
+            "would change; a function that makes it (model=Net instead of model=Net()) gives each seed weights of its own"
+        )
     training |= {"test": given.test, "proxy": proxy, "metrics": metrics, "record": record}
     cells = [
         Cell(label, seed, prepare_run(method, given.of(seed), seed=seed, work=works[label], **training))
@@ -241,6 +254,7 @@ def prepare_experiment(
         "proxy": source is None and proxy is not None,
         "metrics": source is None and bool(metrics),
         "work by method": isinstance(work, Mapping),
+        "a function of local training": any(map(is_recorded, cells[0].run_config.work.record.values())),
     }
     return Experiment(cells, _with_command_of_program(facts, without_flags))
 
@@ -263,15 +277,14 @@ def labelled_methods(methods: Iterable[object] | Mapping[str, object]) -> dict[s
     return by_label
 
 
-def _work_of_each(work: object, by_label: Mapping[str, object]) -> dict[str, Work | None]:
+def _work_of_each(
+    work: object, loss: str | LossFunction | None, by_label: Mapping[str, object]
+) -> dict[str, Work | None]:
     """Label -> its local training; None for the usual one. Raises `UnalikeError` for anything else."""
     given: Mapping[str, Any] = work if isinstance(work, Mapping) else dict.fromkeys(by_label, work)
     if strange := given.keys() - by_label.keys():
         raise unknown("method with local training of its own", min(strange), by_label)
-    for one in given.values():
-        if not isinstance(one, Work | None):
-            raise UnalikeError(f"work={one!r}: expected ua.Work(epochs=2, lr=0.1, ...), or one by method")
-    return {label: given.get(label) for label in by_label}
+    return {label: with_loss(given.get(label), loss) for label in by_label}
 
 
 def _check_selection(by_label: Mapping[str, object], seeds: list[int], baseline: str) -> None:

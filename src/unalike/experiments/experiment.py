@@ -25,10 +25,11 @@ from unalike.experiments.earlier_reports import keep_report
 from unalike.experiments.facts import ComparisonFacts
 from unalike.experiments.standings import PlannedCell, save_cells
 from unalike.metrics.sampling import TRAINING
+from unalike.models.registry import registry as models
 from unalike.runtime.model_group import Diverged
 from unalike.runtime.processes.launch import follow_leader
 from unalike.runtime.records.history import DIVERGED
-from unalike.runtime.records.run_directory import RunDirectory, digest
+from unalike.runtime.records.run_directory import OTHER_WEIGHTS, RunDirectory, digest
 from unalike.runtime.round_loop import execute
 from unalike.runtime.run_config import RunConfig
 from unalike.runtime.run_recorder import Run
@@ -298,6 +299,10 @@ def _adopt_beginning(folder: Path, cell: Cell) -> None:
     if folder.exists():
         return
     record, wanted = cell.run_config.record, cell.run_config.options.rounds
+    if cell.run_config.model_name.partition("(")[0] not in models:
+        for place in folder.parent.glob(f"{cell.name}-*"):
+            if RunDirectory(place).began_elsewhere(record):
+                raise UnalikeError(f"{place} holds this run from other initial weights. {OTHER_WEIGHTS}")
     found = {place: RunDirectory(place).rounds_of(record) for place in folder.parent.glob(f"{cell.name}-*")}
     shorter = {place: rounds for place, rounds in found.items() if rounds is not None and rounds <= wanted}
     if not shorter:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -103,8 +103,7 @@ def method_text(method: object) -> str:
 
 def _difference(work: Work, usual: Work) -> str:
     """The fields in which a method's local training differs from the baseline's: `lr=0.3`."""
-    usually = asdict(usual)
-    return ", ".join(f"{name}={value!r}" for name, value in asdict(work).items() if value != usually[name])
+    return ", ".join(f"{name}={value!r}" for name, value in work.record.items() if value != usual.record[name])
 
 
 def _config(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from torch import Tensor
 
 from unalike.core.types import Batch
@@ -12,7 +14,12 @@ from unalike.methods.roles import BaseWeights, LinearAggregator, TaskObjective
 
 @part
 class TaskLoss(TaskObjective):
-    """The mean loss of the task over the batch: cross-entropy, binary cross-entropy or squared error, by the labels."""
+    """The mean loss of the task over the batch: cross-entropy, binary cross-entropy or squared error, by the labels.
+
+    With `loss=` of the work it is that loss.
+    """
+
+    takes_loss: ClassVar[bool] = True
 
     def loss(self, client: ClientView, batch: Batch) -> Tensor:
         return client.task_loss(client.out(batch), batch)

@@ -9,6 +9,8 @@ from typing import Any, TypeVar, get_type_hints
 
 from unalike._utils import spec
 from unalike._utils.errors import UnalikeError
+from unalike._utils.functions import recorded
+from unalike.core.losses import COUNTS, class_counts
 from unalike.core.model import Model
 from unalike.core.tasks import Task, check_task
 from unalike.core.types import Batch, Context, Tree
@@ -210,10 +212,10 @@ class Method:
         """Whether any part looks at all samples of a client, beside the round's batches."""
         return any(p.needs_data for p in self.parts)
 
-    @cached_property
-    def has_facts(self) -> bool:
-        """Whether any part looks for static facts of a client; without one its data need not be gathered for them."""
-        return any(type(p).facts is not Part.facts for p in self.parts)
+    def has_facts(self, work: Work) -> bool:
+        """Whether a part or the loss looks for static facts of a client; else its data need not be gathered for them."""
+        counted = work.criterion is not None and work.criterion.needs_counts
+        return counted or any(type(p).facts is not Part.facts for p in self.parts)
 
     @cached_property
     def closing(self) -> tuple[Part, ...]:
@@ -228,7 +230,10 @@ class Method:
 
     def facts(self, data: Batch, settings: StageSettings) -> Context:
         """The static facts of a client with these training samples, by name."""
-        return {name: fact for p in self.parts for name, fact in p.facts(data, settings).items()}
+        found, loss = {}, settings.work.criterion
+        if loss is not None and loss.needs_counts:
+            found = {COUNTS: class_counts(data.y, settings.classes)}
+        return found | {name: fact for p in self.parts for name, fact in p.facts(data, settings).items()}
 
     def check_task(self, task: Task) -> None:
         """Raise `UnalikeError` for a task that a part is not defined for."""
@@ -244,8 +249,18 @@ class Method:
                 "pass proxy=(x, y), a few samples of no client's (on the command line --proxy 0.02)"
             )
 
+    def check_loss(self, work: Work) -> None:
+        """Raise `UnalikeError` for a loss that the method would not minimize."""
+        for p in self.role(TaskObjective):
+            if work.loss is not None and not p.takes_loss:
+                raise UnalikeError(
+                    f"{p.name} brings the loss that fits the model to the labels, and loss={recorded(work.loss)!r} would not be "
+                    "minimized; leave one of them out"
+                )
+
     def check(self, work: Work) -> None:
         """Let each part check the method and the work: raise `UnalikeError`, or warn."""
+        self.check_loss(work)
         for p in self.parts:
             p.check(self, work)
 
@@ -344,7 +359,11 @@ def _complete(parts: tuple[Part, ...]) -> tuple[Part, ...]:
 
 
 def _check_fields(part: Part) -> None:
-    """Raise `UnalikeError` for a field that spec text cannot hold: a resumed run could go on with another function."""
+    """Raise `UnalikeError` for a class without `@part`, and for a field that the record of a run cannot hold."""
+    if "name" not in vars(type(part)):
+        raise UnalikeError(
+            f"found {type(part).__name__}, a subclass of Part without a name of its own; write @ua.part above the class"
+        )
     fields = parameters(part) if hasattr(part, "__dataclass_fields__") else dict[str, Any]()
     for name, value in fields.items():
         if not _is_literal(value):

@@ -34,6 +34,14 @@ def like(part: Part, verb: str, value: Any, expected: Tree) -> Tree:
     return value
 
 
+def scalar(part: Part, verb: str, value: Any) -> Tensor:
+    """`value`, if it is a scalar."""
+    if isinstance(value, Tensor) and value.dim() == 0:
+        return value
+    found = f"a tensor of shape {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+    raise _wrong(part, verb, f"gives {found}", "a scalar, such as batch.mean(per_sample)")
+
+
 def two(part: Part, verb: str, value: Any) -> tuple[Any, Any]:
     """`value`, if it is a pair. Raises `UnalikeError`: unpacking a tree of two names would give two strings."""
     if not isinstance(value, tuple) or len(value) != 2:

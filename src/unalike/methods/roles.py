@@ -42,6 +42,9 @@ class Objective(Part):
 class TaskObjective(Objective):
     """The objective that fits the model to the labels; a method has exactly one (default: `TaskLoss`)."""
 
+    takes_loss: ClassVar[bool] = False
+    """It takes the loss of outputs and labels from `client.task_loss`, so that `loss=` of the work changes it."""
+
 
 class Correction(Part):
     """A change of the local gradient. The corrections of a method are chained by rank."""

@@ -10,8 +10,11 @@ from torch.nn.parameter import is_lazy
 
 from unalike._utils import seeds
 from unalike._utils.errors import UnalikeError
+from unalike._utils.functions import recorded
+from unalike.core.losses import COUNTS, class_counts
 from unalike.core.model import Model
 from unalike.core.types import Batch, Context
+from unalike.core.work import Work
 from unalike.data.population import Population
 from unalike.methods.plan import Plan, method_of
 from unalike.models.registry import model as build_model
@@ -96,6 +99,36 @@ def check_fit(model: Model, population: Population, context: Context) -> None:
         raise UnalikeError(
             f"the model gives outputs of shape {list(logits.shape)} for {len(x)} samples; expected [{len(x)}, {wanted or 1}], "
             + ("one per class" if wanted else f"one per sample: {kinds}")
+        )
+
+
+def check_loss(work: Work, model: Model, population: Population, context: Context) -> None:
+    """Compute the loss of two samples. Raises `UnalikeError` for one that does not fit the task, or cannot be minimized."""
+    loss = work.criterion
+    if loss is None:
+        return
+    name = f"loss={recorded(work.loss)!r}"
+    try:
+        loss.check(population.task, population.outputs or 2)
+    except UnalikeError as error:
+        raise UnalikeError(f"{name}: {error}") from None
+    leaves = {n: w.detach().requires_grad_(model.trainable(n)) for n, w in model.params.items()}
+    batch = Batch(_few(population), population.y[:2].to("cpu"))
+    facts = {COUNTS: class_counts(batch.y, population.outputs)} if loss.needs_counts else {}
+    output = model(leaves, batch.x, buffers=model.buffers, context=context)
+    try:
+        value = loss.mean(output.logits, batch, facts)
+    except (RuntimeError, ValueError, IndexError, TypeError, AssertionError) as error:
+        if isinstance(error, UnalikeError):
+            raise
+        shapes = f"outputs of shape {list(output.logits.shape)} and labels of shape {list(batch.y.shape)}"
+        raise UnalikeError(
+            f"loss={recorded(work.loss)!r} fails on {shapes}: {error or type(error).__name__}"
+        ) from error
+    if not value.requires_grad:
+        raise UnalikeError(
+            f"{name} has no gradient; expected operations of torch on the outputs, without .item(), "
+            ".detach(), argmax or NumPy"
         )
 
 

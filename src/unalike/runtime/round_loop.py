@@ -13,6 +13,7 @@ from typing import Any
 from unalike._utils.errors import UnalikeError
 from unalike._utils.keywords import check_keywords, fields_of
 from unalike._utils.progress import ProgressCallback, UserProgress, progress_reporting
+from unalike.core.losses import LossFunction
 from unalike.core.options import SimulationOptions, options_of
 from unalike.core.work import Work
 from unalike.data.dataset import Dataset
@@ -29,7 +30,7 @@ from unalike.runtime.records.history import DIVERGED, History, Row
 from unalike.runtime.records.recording import Hook
 from unalike.runtime.records.run_directory import RunDirectory
 from unalike.runtime.run_config import Pair, RunConfig, prepare_run
-from unalike.runtime.run_options import check_inputs
+from unalike.runtime.run_options import check_inputs, with_loss
 from unalike.runtime.run_recorder import Run, RunRecorder
 from unalike.runtime.stage_state import RoundResult, StageState
 from unalike.tracking.tracker import Track
@@ -57,6 +58,7 @@ def run(
     start: str | Path | None = None,
     start_partial: bool = False,
     work: Work | None = None,
+    loss: str | LossFunction | None = None,
     seed: int = 0,
     participation: float = 1.0,
     executor: str = "auto",
@@ -100,6 +102,8 @@ def run(
         start_partial: take the tensors of the initial weights that fit by name and shape, and leave the others as initialized;
             a note of the run lists these.
         work: local training of a client; the default is `ua.Work()`.
+        loss: loss that clients minimize in the place of the task's, as in `ua.Work(loss=...)`: "focal(gamma=2)",
+            "cross_entropy(class_weights='balanced')", or a function of outputs and labels.
         seed: seed of all random numbers.
         participation: share of the clients that take part in a round, drawn without replacement.
         executor: executor: "auto", "loop", "batched" or "distributed(workers=2)".
@@ -151,7 +155,7 @@ def run(
         raise UnalikeError(
             f"stop={stop!r}: expected a rule such as 'accuracy >= 0.9', or a function of a row of the history"
         )
-    trackers = Trackers.of(track)
+    trackers, work = Trackers.of(track), with_loss(work, loss)
     check_keywords("ua.run", unknown, [n for n in signature(run).parameters if n != "unknown"], fields_of(Work))
     network: dict[str, Any] = {"model": model, "start": start, "start_partial": start_partial}
     request = ClientsRequest(clients, data, data_dir, partition, split, val, test, folds=folds)

@@ -25,7 +25,7 @@ from unalike.metrics.columns import Columns
 from unalike.metrics.metrics import Custom, RunMetrics, own_metrics, run_metrics
 from unalike.models.checkpoint import Start, start_from
 from unalike.models.conditional import fitted
-from unalike.runtime.given_model import ModelLike, check_fit, check_repeats, example_context, make_model
+from unalike.runtime.given_model import ModelLike, check_fit, check_loss, check_repeats, example_context, make_model
 from unalike.runtime.records.recording import Hook, Recording
 from unalike.runtime.records.run_directory import Config, digest, fingerprint
 from unalike.runtime.run_options import RunOptions, check_inputs
@@ -84,7 +84,7 @@ class RunConfig:
             **{name: value for name, value in asdict(self.options).items() if name != "metric" or value},
             "protocol": list(self.options.protocols),
             **({"metrics": list(self.metrics)} if self.metrics else {}),
-            "work": asdict(self.work),
+            "work": self.work.record,
             "model": {"name": self.model_text, "fingerprint": fingerprint(self.model.params | self.model.buffers)},
             "data": data,
         }
@@ -234,8 +234,10 @@ def prepare_run(
     named = {m.name: m.of(population.task, population.classes) for m in chosen.chosen_metrics}
     columns = named | own_metrics(metrics)
     words = spec if isinstance(spec, str) else repr(plan)
+    work = (work or Work()).over(chosen.rounds)
+    check_loss(work, made, population, context)
     run_config = RunConfig(
-        *(plan, population, made, work or Work(), chosen, asked, name, held_out, public, columns, words, started),
+        *(plan, population, made, work, chosen, asked, name, held_out, public, columns, words, started),
         recording=_recording(record, plan),
     )
     _ = run_config.ending
@@ -247,6 +249,7 @@ def prepare_run(
     first = next(steps_of(run_config.plan, run_config.plan_inputs))  # an error now if the plan lacks something
     if isinstance(first, Stage):
         first.method.check_task(population.task)
+        first.method.check_loss(work)
         first.method.require(run_config.settings.proxy)
     _check_tested(run_config)
     return run_config

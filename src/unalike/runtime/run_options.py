@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,10 @@ from pydantic import ConfigDict, ValidationError
 from pydantic.dataclasses import dataclass as validated
 
 from unalike._utils.errors import UnalikeError, unknown
+from unalike._utils.functions import recorded
 from unalike._utils.spec import parse_one
 from unalike._utils.validated import explain_errors
+from unalike.core.losses import LossFunction
 from unalike.core.options import SimulationOptions
 from unalike.core.work import Work
 from unalike.data.transforms import TransformChain
@@ -51,6 +54,19 @@ class RunOptions(SimulationOptions):
         return (self.protocol,) if isinstance(self.protocol, str) else tuple(dict.fromkeys(self.protocol))
 
 
+def with_loss(work: object, loss: str | LossFunction | None) -> Work | None:
+    """The local training with the loss of the keyword `loss`. Raises `UnalikeError` for anything but work, or for two losses."""
+    if not isinstance(work, Work | None):
+        raise UnalikeError(f"work={work!r}: expected ua.Work(epochs=2, lr=0.1, ...), or from ua.compare one by method")
+    if loss is None:
+        return work
+    if work is not None and work.loss not in (None, loss):
+        raise UnalikeError(
+            f"found loss={recorded(loss)!r} beside work=ua.Work(loss={recorded(work.loss)!r}); give one of them"
+        )
+    return replace(work or Work(), loss=loss)
+
+
 def check_inputs(
     specs: Iterable[object],
     *,
@@ -70,8 +86,7 @@ def check_inputs(
         chosen = RunOptions(**options)
     except ValidationError as error:
         raise UnalikeError(explain_errors(error)) from None
-    if not isinstance(work, Work | None):
-        raise UnalikeError(f"work={work!r}: expected ua.Work(epochs=2, lr=0.1, ...)")
+    with_loss(work, None)
     for spec in specs:
         plan_of(spec)
     if isinstance(model, str):

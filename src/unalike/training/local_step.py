@@ -91,7 +91,7 @@ class LocalStep:
         self.params, self.client_state, self.sent = params, client_state, sent
         self.view_of, self.clip = partial(view_of, lr=work.lr, phase=phase), work.clip
         self.stacked = stacked
-        self.find = _backward if method.plain else _gradients_of
+        self.find = _backward if method.plain and not callable(work.loss) else _gradients_of
         self.solve = partial(work.solver.step, lr=work.lr, fused=not self.stacked)
 
     def phase(self, before: StepState, batches: Sequence[Batch]) -> tuple[StepSums, StepState]:
@@ -167,7 +167,8 @@ class LocalStep:
     def _loss(self, before: StepState, batch: Batch, number: int, variables: PartTrees) -> tuple[Tensor, Any]:
         """The local loss as a function of the solver's variables; beside it the task's loss and the new buffers."""
         views, output, cache = self._views(before, batch, number, variables)
-        terms = [member.loss(view, batch) for member, view in zip(self.losses, views, strict=True)]
+        pairs = zip(self.losses, views, strict=True)
+        terms = [return_checks.scalar(member, "loss", member.loss(view, batch)) for member, view in pairs]
         return sum(terms[1:], start=terms[0]), (terms[0].detach(), output.buffers, _own_buffers(before, cache))
 
     def _views(

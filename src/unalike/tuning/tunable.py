@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from unalike._utils.spec import parse_one
 from unalike.core.work import Work
 from unalike.methods.method import Method
 from unalike.methods.part import Part
@@ -39,7 +40,7 @@ class Tunable:
             for owner in _owners(self.plan)
             for field, space in search_spaces(owner).items()
         }
-        return {LOCAL_RATE: LEARNING_RATES[self.work.optimizer]} | declared
+        return {LOCAL_RATE: _learning_rates(self.work)} | declared
 
     @property
     def values(self) -> Values:
@@ -58,6 +59,12 @@ class Tunable:
             by_owner.setdefault(owner, {})[field] = value
         work = replace(self.work, lr=float(values.get(LOCAL_RATE, self.work.lr)))
         return Tunable(_changed(self.plan, by_owner), work)
+
+
+def _learning_rates(work: Work) -> SearchSpace:
+    if isinstance(work.optimizer, str):
+        return LEARNING_RATES[parse_one(work.optimizer).name]
+    return LogRange(1e-5, 1)
 
 
 def _owners(plan: Plan) -> list[Any]:

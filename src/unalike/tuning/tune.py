@@ -12,6 +12,7 @@ from typing import Any
 from unalike._utils.errors import UnalikeError
 from unalike._utils.keywords import check_keywords, fields_of
 from unalike._utils.progress import ProgressCallback, UserProgress, progress_reporting
+from unalike.core.losses import LossFunction
 from unalike.core.options import RoundOptions, TuningOptions
 from unalike.core.work import Work
 from unalike.data.dataset import Dataset
@@ -20,7 +21,7 @@ from unalike.data.population import Population
 from unalike.experiments.compare import labelled_methods
 from unalike.methods.plan import plan as plan_of
 from unalike.runtime.given_model import ModelLike
-from unalike.runtime.run_options import RunOptions
+from unalike.runtime.run_options import RunOptions, with_loss
 from unalike.tuning.fresh_comparison import FreshComparison
 from unalike.tuning.sampler import require_optuna
 from unalike.tuning.trial import Trial
@@ -54,6 +55,7 @@ def tune(
     jobs: int = 1,
     model: ModelLike = "mlp",
     work: Work | None = None,
+    loss: str | LossFunction | None = None,
     baseline: str | None = None,
     smallest_effect: float | None = None,
     out: str | Path | None = None,
@@ -90,6 +92,7 @@ def tune(
             seed gives the same trials.
         model: as for `ua.run`.
         work: the local training; its learning rate is that of trial 0.
+        loss: as for `ua.run`.
         baseline: as for `ua.compare`.
         smallest_effect: as for `ua.compare`.
         out: folder that keeps each trial and the two comparisons. What has finished is not run again.
@@ -124,6 +127,7 @@ def tune(
         prune=prune,
         jobs=jobs,
     )
+    work = with_loss(work, loss)
     settings = {"model": model, "work": work, "baseline": baseline, "smallest_effect": smallest_effect, **options}
     with progress_reporting(progress, asked.most_rounds, "tuning") as callback:
         return run_tuning(asked, out, callback, **settings)

@@ -66,7 +66,7 @@ def supports(method: Method, phases: Sequence[Phase], settings: StageSettings, x
     phased = [phase.work(work) for phase in phases]
     if model.chain is None or not model.chain.takes(x) or model.precision != "float32":
         return False
-    if work.keep_optimizer_state or any(pulling_parts(method, w) is None for w in phased):
+    if work.loss is not None or work.keep_optimizer_state or any(pulling_parts(method, w) is None for w in phased):
         return False
     if inner_loop(method) is not None and not _moves_shared(method, phases, model):
         return False

@@ -117,7 +117,8 @@ def placeholder_context(state: StageState) -> Context:
     """Static facts of a few placeholders: the facts of a client have the same shapes for every client."""
     method, population = state.method, state.population
     few = torch.zeros(8, dtype=torch.int64)
-    return method.facts(Batch(population.x[few], population.y[few]), state.settings) if method.has_facts else {}
+    has_facts = method.has_facts(state.settings.work)
+    return method.facts(Batch(population.x[few], population.y[few]), state.settings) if has_facts else {}
 
 
 def _fixed(state: StageState, name: str) -> Tree:

@@ -89,6 +89,8 @@ class AdaptedLoss(TaskObjective, Personalizer):
     alpha: Annotated[PositiveFloat, LogRange(1e-3, 0.1)] = 0.01
     second_order: bool = False
 
+    takes_loss = True
+
     @property
     def inner_loop(self) -> InnerLoop | None:
         return None if self.second_order else InnerLoop(1, self.alpha)
@@ -128,4 +130,4 @@ class FullBatchStep(LocalWork):
     """One plain gradient step on the client's whole data: w+ = w - lr sum_k p_k grad F_k(w) (FedSGD, McMahan et al. 2017)."""
 
     def work(self, work: Work) -> Work:
-        return Work(batch_size=None, lr=work.lr, schedule=work.schedule)
+        return Work(batch_size=None, lr=work.lr, schedule=work.schedule, loss=work.loss)

@@ -35,6 +35,7 @@ class MoreauEnvelope(TaskObjective, Personalizer):
     rate: Annotated[PositiveFloat, LogRange(1e-3, 0.1)] = 0.01
 
     needs_data = True
+    takes_loss = True
 
     @property
     def inner_loop(self) -> InnerLoop:

@@ -35,6 +35,13 @@ ENDS = ("stop", "budget")
 MAY_DIFFER = ("rounds", *ENDS, "executor", "device")
 """Settings that a resumed run may change. A change of any other setting makes it a different run."""
 
+OTHER_WEIGHTS = (
+    "The initial weights differ: a module keeps the weights that it was made with, which torch draws anew in every process. To go "
+    "on with a run, give a function that makes the module (model=Net instead of model=Net()), so that each seed draws weights of "
+    "its own; or start=FILE, or torch.manual_seed(0) before the module is made. Or choose another folder"
+)
+"""Cause and remedy where a run differs from that of a folder in the initial weights alone."""
+
 
 class RunDirectory:
     """A folder that holds one run. Every file is written atomically; a checkpoint is whole or absent."""
@@ -68,9 +75,8 @@ class RunDirectory:
             raise UnalikeError(f"{self.path} holds a comparison; choose another folder for a single run")
         different = differences(found, config)
         if different:
-            raise UnalikeError(
-                f"{self.path} holds another run: {'; '.join(different)}. Choose another folder for this one"
-            )
+            advice = OTHER_WEIGHTS if self.began_elsewhere(config) else "Choose another folder for this one"
+            raise UnalikeError(f"{self.path} holds another run: {'; '.join(different)}. {advice}")
         if found["method"] != config["method"]:
             warnings.warn(
                 f"the run in {self.path} began before its method had all fields: {found['method']!r} there goes on as "
@@ -92,6 +98,12 @@ class RunDirectory:
         if found is None or differences(found, config) or any(found.get(n) != wanted.get(n) for n in ENDS):
             return None
         return int(found["rounds"])
+
+    def began_elsewhere(self, config: Config) -> bool:
+        """Whether the folder holds a run that differs from this one in the initial weights alone."""
+        found = self.config
+        different = [] if found is None else differences(found, config)
+        return len(different) == 1 and different[0].startswith("model.fingerprint ")
 
     @contextmanager
     def held(self) -> Iterator[None]:

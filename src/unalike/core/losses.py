@@ -1,0 +1,201 @@
+"""Losses that clients minimize in the place of the task's: by name, or a function of outputs and labels.
+
+They change local training alone; scores, `loss` among them, are always those of the task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal, Protocol
+
+import torch
+import torch.nn.functional as F
+from annotated_types import Ge, Gt, Le
+from torch import Tensor
+
+from unalike._utils.errors import UnalikeError
+from unalike._utils.functions import recorded
+from unalike._utils.registry import Registry
+from unalike._utils.spec import parse_one
+from unalike._utils.validated import validated
+from unalike.core.tasks import Task
+from unalike.core.types import Batch, Context, Tree
+
+registry = Registry("loss", home="unalike.core.losses", group="unalike.losses")
+
+COUNTS = "loss.counts"
+"""Name of the fact that holds a client's training samples of each class, [C]; it never leaves the client."""
+
+ClassWeights = Literal["balanced"] | tuple[Annotated[float, Ge(0)], ...] | None
+LossFunction = Callable[[Tensor, Tensor], Tensor]
+
+
+class Loss(Protocol):
+    """A loss of outputs on labels."""
+
+    tasks: ClassVar[tuple[str, ...]]
+
+    @property
+    def needs_counts(self) -> bool:
+        """Whether it looks at the client's class counts."""
+
+    def check(self, task: Task, outputs: int) -> None:
+        """Raise `UnalikeError` for another task, or for options that do not fit `outputs` classes."""
+
+    def mean(self, logits: Tensor, batch: Batch, context: Context) -> Tensor:
+        """The mean over the rows of the batch that count: a scalar."""
+
+
+def loss(given: str | LossFunction) -> Loss:
+    """The loss of a text such as "focal(gamma=2)", or of a function. Raises `UnalikeError` for anything else."""
+    if isinstance(given, str):
+        made: Loss = registry.build(parse_one(given))
+        return made
+    if not callable(given) or isinstance(given, type):
+        raise UnalikeError(
+            f"loss={given!r}: expected a name such as 'focal(gamma=2)', or a function of outputs [B, C] and labels [B]; an "
+            "objective of your own is added to methods, as in 'fedprox + my_objective'"
+        )
+    return GivenLoss(given)
+
+
+def class_counts(y: Tensor, classes: int | None) -> Tree:
+    """The fact `COUNTS` of a client with these labels."""
+    return {"counts": torch.bincount(y.long(), minlength=classes or 2)}
+
+
+class _SampleLoss:
+    """The mean of a loss per sample."""
+
+    tasks: ClassVar[tuple[str, ...]] = ("classification", "binary")
+    needs_counts = False
+
+    def losses(self, logits: Tensor, y: Tensor, context: Context) -> Tensor:
+        """The loss of each sample, [B]."""
+        raise NotImplementedError
+
+    def mean(self, logits: Tensor, batch: Batch, context: Context) -> Tensor:
+        return batch.mean(self.losses(logits, batch.y, context))
+
+    def check(self, task: Task, outputs: int) -> None:
+        if task.name not in self.tasks:
+            raise UnalikeError(f"found a task of {task.name}; expected {' or '.join(self.tasks)}")
+
+
+class _ClassLoss(_SampleLoss):
+    class_weights: ClassWeights
+
+    @property
+    def needs_counts(self) -> bool:  # type: ignore[override]
+        return self.class_weights == "balanced"
+
+    def check(self, task: Task, outputs: int) -> None:
+        super().check(task, outputs)
+        if isinstance(self.class_weights, tuple) and len(self.class_weights) != outputs:
+            found = len(self.class_weights)
+            raise UnalikeError(f"found {found} class weights; expected {outputs}, one for each class")
+
+    def weights(self, log_p: Tensor, context: Context) -> Tensor:
+        """The weights of the classes, [C]."""
+        if self.class_weights is None:
+            return log_p.new_ones(log_p.shape[1])
+        if isinstance(self.class_weights, tuple):
+            return log_p.new_tensor(self.class_weights)
+        counts = context[COUNTS]["counts"].to(log_p.dtype)
+        present = (counts > 0).sum()
+        return torch.where(counts > 0, counts.sum() / (present * counts.clamp_min(1)), 0.0)
+
+
+@registry.register("cross_entropy")
+@validated
+class CrossEntropy(_ClassLoss):
+    """mean_b of -w_y log p_y, and with smoothing s of -(1 - s) w_y log p_y - s / C sum_c w_c log p_c.
+
+    As `torch.nn.CrossEntropyLoss`, except that the mean is not divided by the mean weight of the batch: so a client that has only
+    a rare class counts with its weight. "balanced" weights are n / (m n_c) for the m classes that the client has, from its own
+    training samples: its classes then count the same. A binary model's classes are false and true.
+    """
+
+    class_weights: ClassWeights = None
+    label_smoothing: Annotated[float, Ge(0), Le(1)] = 0.0
+
+    def losses(self, logits: Tensor, y: Tensor, context: Context) -> Tensor:
+        log_p, of_label = _log_probabilities(logits, y)
+        w, s = self.weights(log_p, context), self.label_smoothing
+        return -(1 - s) * of_label(log_p * w) - s * (log_p * w).mean(1)
+
+
+@registry.register("focal")
+@validated
+class Focal(_ClassLoss):
+    """mean_b of -w_y (1 - p_y)^gamma log p_y (Lin et al. 2017, eq. 5); gamma = 0 is cross-entropy."""
+
+    gamma: Annotated[float, Ge(0)] = 2.0
+    class_weights: ClassWeights = None
+
+    def losses(self, logits: Tensor, y: Tensor, context: Context) -> Tensor:
+        log_p, of_label = _log_probabilities(logits, y)
+        log_y = of_label(log_p)
+        missed = -torch.expm1(log_y).clamp_max(-1e-12)  # 1 - p_y; the slope of 0^gamma is infinite below gamma = 1
+        return -of_label(self.weights(log_p, context).expand_as(log_p)) * missed**self.gamma * log_y
+
+
+@registry.register("huber")
+@validated
+class Huber(_SampleLoss):
+    """mean_b of e^2 / 2 for errors |e| < delta, and delta (|e| - delta / 2) for larger ones (`torch.nn.HuberLoss`)."""
+
+    delta: Annotated[float, Gt(0)] = 1.0
+    tasks: ClassVar[tuple[str, ...]] = ("regression",)
+
+    def losses(self, logits: Tensor, y: Tensor, context: Context) -> Tensor:
+        return F.huber_loss(logits.reshape(y.shape), y, reduction="none", delta=self.delta)
+
+
+@registry.register("absolute_error")
+@validated
+class AbsoluteError(_SampleLoss):
+    """mean_b |e| (`torch.nn.L1Loss`): the median instead of the mean."""
+
+    tasks: ClassVar[tuple[str, ...]] = ("regression",)
+
+    def losses(self, logits: Tensor, y: Tensor, context: Context) -> Tensor:
+        return (logits.reshape(y.shape) - y).abs()
+
+
+@dataclass(frozen=True)
+class GivenLoss:
+    """A function of outputs and labels, which returns a scalar, or a loss for each sample [B].
+
+    Outputs are logits [B, C] and labels whole numbers [B]; of a model with one output both are floats [B].
+    """
+
+    function: LossFunction
+    tasks: ClassVar[tuple[str, ...]] = ("classification", "binary", "regression")
+    needs_counts = False
+
+    def check(self, task: Task, outputs: int) -> None:
+        pass
+
+    def mean(self, logits: Tensor, batch: Batch, context: Context) -> Tensor:
+        alone = logits.reshape(batch.y.shape) if logits.numel() == batch.y.numel() else logits
+        y = batch.y.to(logits.dtype) if batch.y.dtype == torch.bool else batch.y
+        value: Any = self.function(alone, y)
+        if isinstance(value, Tensor) and value.shape == y.shape[:1]:
+            return batch.mean(value)
+        if isinstance(value, Tensor) and value.dim() == 0:
+            return value
+        found = f"a tensor of shape {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+        raise UnalikeError(
+            f"loss={recorded(self.function)} gives {found}; expected a scalar, or a loss for each of the {len(y)} samples"
+        )
+
+
+def _log_probabilities(logits: Tensor, y: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+    """Log probabilities [B, C] (of false and true for one logit), and a function that takes each label's entry of [B, C]."""
+    if y.dtype == torch.bool:
+        z = logits.reshape(y.shape)
+        logits = torch.stack([torch.zeros_like(z), z], 1)
+    index = y.long().unsqueeze(1)
+    return logits.log_softmax(1), lambda values: values.gather(1, index).squeeze(1)

@@ -1,0 +1,74 @@
+"""The text by which a record names a function: the same in every process, another for another function."""
+
+import subprocess
+import sys
+from functools import partial
+
+import pytest
+import torch
+
+from unalike._utils.errors import UnalikeError
+from unalike._utils.functions import MissingFunction, is_recorded, recorded
+
+FACTOR = 2.0
+
+
+def named(x, y=1):
+    return FACTOR * x + y
+
+
+def made(gamma):
+    return lambda x: x**gamma
+
+
+def test_plain_values_stand_for_themselves():
+    assert [recorded(v) for v in (1.5, "focal", None, (1, 2))] == [1.5, "focal", None, (1, 2)]
+
+
+def test_function_is_its_name_and_a_hash():
+    text = recorded(named)
+    assert text.startswith("<named ") and is_recorded(text) and not is_recorded("named") and recorded(named) == text
+
+
+@pytest.mark.parametrize(
+    "one, other",
+    [
+        (made(2), made(3)),
+        (lambda x: x + 1, lambda x: x + 2),
+        (lambda x: x.sum(), lambda x: x.mean()),
+        (partial(named, y=1), partial(named, y=2)),
+        (torch.nn.CrossEntropyLoss(torch.ones(3)), torch.nn.CrossEntropyLoss(torch.ones(4))),
+        (torch.nn.CrossEntropyLoss(), torch.nn.CrossEntropyLoss(label_smoothing=0.1)),
+        (torch.optim.Adam, torch.optim.RMSprop),
+    ],
+)
+def test_other_code_or_values_give_another_text(one, other):
+    assert recorded(one) != recorded(other)
+
+
+def test_global_number_that_a_function_uses_counts(monkeypatch):
+    before = recorded(named)
+    monkeypatch.setitem(globals(), "FACTOR", 3.0)
+    assert recorded(named) != before
+
+
+def test_equal_functions_give_one_text():
+    assert recorded(made(2)) == recorded(made(2))
+    weights = (torch.nn.CrossEntropyLoss(torch.tensor([1.0, 2.0])) for _ in range(2))
+    assert len({recorded(loss) for loss in weights}) == 1
+
+
+def test_text_is_the_same_in_another_process():
+    code = (
+        "import test_functions as t; print(t.recorded(t.named), t.recorded(t.torch.optim.Adam), t.recorded(t.made(2)))"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=__file__.rpartition("/")[0]
+    )
+    assert found.stdout.strip() == f"{recorded(named)} {recorded(torch.optim.Adam)} {recorded(made(2))}"
+
+
+def test_missing_function_keeps_its_text_and_cannot_be_called():
+    assert recorded(MissingFunction("<focal 1f>")) == "<focal 1f>"
+    with pytest.raises(UnalikeError, match=r"<focal 1f> is a function of the program that made the run"):
+        MissingFunction("<focal 1f>")(1)
