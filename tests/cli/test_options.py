@@ -102,9 +102,9 @@ def test_python_argument_has_declared_default_and_help(function, name):
 
 
 def test_signatures_have_every_declared_option():
-    """A plan is given to `ua.partition`; further options of comparisons and tunings go through `**options` to runs."""
+    """A plan is given to `ua.partition`, a limit to `subset`; other options of comparisons and tunings go on to runs."""
     for function, kinds, but in (
-        ("run", FUNCTIONS["run"], {"plan"}),
+        ("run", FUNCTIONS["run"], {"plan", "limit"}),
         ("compare", COMPARED, set()),
         ("tune", (declared.TuningOptions, declared.DecisionOptions, declared.RoundOptions), set()),
         ("recommend", (declared.RecommendationOptions,), set()),

@@ -92,3 +92,52 @@ def test_split_one_leaves_clients_no_tests_and_the_server_the_published_ones(cli
     assert code == 0, err
     plan = ua.PartitionPlan.load(tmp_path)
     assert plan.train.sizes.sum() == 1442 and not plan.test.sizes.sum()  # the whole published training set
+
+
+def test_limit_takes_so_many_samples_and_is_kept(cli, visits, tmp_path):
+    run = tmp_path / "run"
+    code, _, err = cli("run", *visits, *QUICK, "--limit", 60, "--out", run)
+    assert code == 0, err
+    plan = ua.PartitionPlan.load(run)
+    assert plan.train.sizes.sum() + plan.test.sizes.sum() == 60
+    code, own, err = cli("evaluate", run, "--json")
+    assert code == 0 and json.loads(own)[3]["samples"] == plan.test.sizes.sum(), err
+
+
+def test_table_without_groups_says_that_its_clients_are_artificial(cli, visits, tmp_path):
+    flags = ["--data", "visits.csv", "--target", "outcome", "--drop", "id", "--drop", "stay", "--clients", 3]
+    code, _, err = cli("run", *flags, *QUICK, "--out", tmp_path / "run")
+    assert code == 0 and err.count("so the clients are artificial; name the column") == 1, err
+    assert any("artificial" in note for note in ua.open_run(tmp_path / "run").notes)
+    code, _, err = cli("run", *flags, *QUICK, "--partition", "iid")
+    assert code == 0 and "artificial" not in err, err
+
+
+def test_semicolons_decimal_commas_dates_and_expressions(cli, visits, tmp_path):
+    frame = pd.read_csv("visits.csv").assign(seen=pd.date_range("2020-01-01", periods=120).strftime("%d.%m.%Y"))
+    frame.to_csv("german.csv", index=False, sep=";", decimal=",", encoding="cp1252")
+    flags = [
+        "--group",
+        "hospital",
+        "--drop",
+        "id",
+        "--drop",
+        "outcome",
+        "--date",
+        "seen",
+        "--target",
+        "stay > 4",
+        "--charset",
+        "cp1252",
+    ]
+    run = tmp_path / "run"
+    code, _, err = cli("run", "--data", "german.csv", *flags, *QUICK, "--out", run)
+    assert code == 0 and "read with decimal commas" in err, err
+    assert [n.name for n in ua.open_run(run).run_config.population.encoding.numbers] == ["pressure", "seen"]
+    code, text, err = cli("evaluate", run, "--data", "german.csv", "--json")
+    assert code == 0 and json.loads(text)[0]["positives"] == (frame["stay"] > 4).sum(), err
+    assert cli("predict", run, "--data", "german.csv", "--sep", ";", "--decimal", ",")[0] == 0
+    predicted = pd.read_csv("predictions.csv")["prediction"]
+    frame.to_csv("plain.csv", index=False)
+    assert cli("predict", run, "--data", "plain.csv")[0] == 0
+    assert predicted.equals(pd.read_csv("predictions.csv")["prediction"])

@@ -408,6 +408,28 @@ def test_target_may_be_a_comparison(tmp_path, target, true):
     assert data.classes == ["False", "True"] and int(data.merged()[1].sum()) == true
 
 
+def test_target_in_another_unit(tmp_path):
+    frame = pd.DataFrame({"cost": np.arange(24) * 100.5 + 10, "x": [0.5, 1, 2] * 8})
+    file = save(frame, tmp_path / "t.csv")
+    with pytest.warns(UserWarning, match="'cost' has values up to 2,322, and is not scaled: .*--target 'cost / 1000'"):
+        data = load(file, target="cost")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        scaled = load(file, target="cost / 1000")
+    assert scaled.encoding.names == ["x"]
+    torch.testing.assert_close(scaled.merged()[1] * 1000, data.merged()[1])
+
+
+def test_many_whole_numbers_are_classes_with_a_note(tmp_path):
+    frame = pd.DataFrame({"visits": np.arange(60) % 12, "x": [0.5, 1, 2] * 20})
+    file = save(frame, tmp_path / "t.csv")
+    with pytest.warns(UserWarning, match="'visits' holds 12 different whole numbers, read as classes; .*--regression"):
+        load(file, target="visits")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(load(file, target="visits", regression=False).classes) == 12
+
+
 @pytest.mark.parametrize(
     ("target", "message"),
     [

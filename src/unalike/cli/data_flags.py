@@ -68,6 +68,7 @@ class DataFlags(ServerSampleOptions, ValidationOptions, PartitionOptions, TableO
         from unalike.data.sources.load import load
 
         dataset, proxy, test = load(self.data, self.data_dir, **self.table), None, None
+        dataset = dataset if self.limit is None else dataset.subset(self.limit)
         if self.proxy is not None:
             dataset, proxy = hold_out(dataset, self.proxy, imbalance=self.proxy_imbalance)
         elif self._tail is not None:

@@ -208,7 +208,7 @@ def own_data(folder: Path, config: dict[str, Any], data_dir: Path | None) -> Dat
     """The data set of a run's clients. Raises `UnalikeError` if the clients came from a program and the data has no known name."""
     flags = _kept_flags(folder)
     stored_folder = flags.get("data_dir")
-    options = {name: flags[name] for name in options_of(TableOptions, ServerSampleOptions) if name in flags}
+    options = {name: flags[name] for name in ("limit", *options_of(TableOptions, ServerSampleOptions)) if name in flags}
     folder_of_data = data_dir or (Path(stored_folder) if stored_folder else None)
     source = DataFlags(data=flags.get("data", config["data"]["name"]), data_dir=folder_of_data, **options)
     try:

@@ -147,6 +147,10 @@ class SourceOptions:
         str, Help("Data set by name (see `unalike list data`), or a file such as visits.csv or my.npz.")
     ] = "digits"
     data_dir: Annotated[Path | None, Help("Folder of data files; also $UNALIKE_DATA.")] = None
+    limit: Annotated[
+        AtLeastOne | None,
+        Help("Take this many samples of the data set at random, with the shares of its classes, and no others."),
+    ] = None
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ In every function `where` is the text that error messages start with, such as "c
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor
 
 from unalike._utils.errors import UnalikeError
+from unalike.data.other_libraries import channels_last, samples_of
 
 MOST_CLASSES, MOST_TOKENS = 100_000, 2**24
 
@@ -25,12 +27,15 @@ Arrays = tuple[Tensor | npt.ArrayLike, Tensor | npt.ArrayLike]
 
 
 def pair(found: Any, where: str) -> Pair:
-    """Convert (x, y) to tensors of equal length.
+    """Convert (x, y), or the samples of a torch data set or loader, to tensors of equal length.
 
     Raises `UnalikeError` for anything that is not a pair, for unequal lengths, and as `inputs` and `labels` do.
     """
+    found = samples_of(found, where) or found
     if not isinstance(found, Sequence) or len(found) != 2:
-        raise UnalikeError(f"{where}: found {type(found).__name__}, expected (x, y): inputs [N, ...] and labels [N]")
+        raise UnalikeError(
+            f"{where}: found {type(found).__name__}, expected (x, y), inputs [N, ...] and labels [N], or a torch data set of them"
+        )
     x, y = inputs(found[0], where), labels(found[1], where)
     if len(x) != len(y):
         raise UnalikeError(f"{where}: found {len(x)} inputs and {len(y)} labels, expected one label per input")
@@ -50,6 +55,12 @@ def inputs(found: Any, where: str) -> Tensor:
         )
     if x.dim() < 2:
         raise UnalikeError(f"{where}: x has shape {list(x.shape)}, expected [N, ...]; for one feature write x[:, None]")
+    if channels_last(x.shape):
+        warnings.warn(
+            f"{where}: x has shape {list(x.shape)}, read as images [N, C, H, W] with {x.shape[1]} channels; if the channels "
+            "are last, write x.transpose(0, 3, 1, 2), of a tensor x.permute(0, 3, 1, 2)",
+            stacklevel=2,
+        )
     if x.is_floating_point() or x.dtype == torch.bool:
         return _finite(x.to(torch.float32), f"{where}: x")
     x = x.to(torch.int64)
@@ -74,6 +85,16 @@ def labels(found: Any, where: str) -> Tensor:
     if y.is_floating_point():
         return _finite(y.to(torch.float32), f"{where}: y")
     return y if y.dtype == torch.bool else y.to(torch.int64)
+
+
+def note_truths(y: Tensor, where: str) -> None:
+    """Warn of labels that are two whole numbers as floats, as 0.0 and 1.0, which are read as amounts."""
+    if y.is_floating_point() and len(values := y.unique()) == 2 and torch.equal(values, values.round()):
+        warnings.warn(
+            f"{where}: the labels are {values[0]:.1f} and {values[1]:.1f}, read as amounts (regression) as they are floats; for "
+            "classes write y.astype('int64'), of a tensor y.long()",
+            stacklevel=2,
+        )
 
 
 def unlabelled(found: Any, where: str) -> Pair:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from difflib import get_close_matches
 from shlex import quote
 from typing import TYPE_CHECKING
 
@@ -61,6 +62,17 @@ def floats_of(column: pd.Series, where: str) -> np.ndarray:
         row = int(np.flatnonzero(np.isinf(values))[0])
         raise UnalikeError(f"{where}: column {column.name!r} is infinite in row {row}; expected finite numbers or none")
     return values
+
+
+def require_columns(frame: pd.DataFrame, columns: Sequence[str], where: str) -> None:
+    """Raise `UnalikeError` if the table lacks one of the columns, or has no rows."""
+    for column in (column for column in columns if column not in frame.columns):
+        names = ", ".join(map(str, frame))
+        near = get_close_matches(column, [*map(str, frame)])
+        hint = f"did you mean {' or '.join(map(repr, near))}? It has" if near else "it has"
+        raise UnalikeError(f"{where} has no column {column!r}; {hint} the columns {names}")
+    if not len(frame):
+        raise UnalikeError(f"{where} has columns but no rows; expected one row per sample")
 
 
 def left_out(*columns: object) -> str:

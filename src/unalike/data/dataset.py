@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from unalike._utils.errors import UnalikeError
+from unalike._utils.seeds import generator
 from unalike.core.tasks import Task, task_for
 from unalike.data import array_checks
 from unalike.data.array_checks import Arrays, Pair
@@ -102,6 +103,8 @@ class Dataset:
         if test is not None:
             self._check_alike(train, test)
         whole = train if test is None else (_joined(train[0], test[0]), _joined(train[1], test[1]))
+        if self.encoding is None:  # of a table its reader has asked
+            array_checks.note_truths(whole[1], self.name)
         classes = array_checks.class_names(whole[1], self.classes)
         for part, found in (("train", train), ("test", test)):
             if found is not None and classes is not None:
@@ -154,6 +157,27 @@ class Dataset:
         train = int((rows < len(self.train[1])).sum())
         details = (self.classes, groups, self.encoding, self.unit, self.published)
         return self.divided(self.name, x[index], y[index], train, *details)
+
+    def subset(self, samples: int, seed: int = 0) -> Dataset:
+        """So many of the samples, at random; every class, and the training and test samples, keep their shares.
+
+        Labels of a regression keep their distribution. Data with units keeps whole units, and then has at most so many samples, or
+        one unit. All samples if there are no more.
+
+        >>> Dataset("mine", (torch.rand(100, 2), torch.arange(100) % 2)).subset(10).train[1].sum()
+        tensor(5)
+        """
+        if samples < 1:
+            raise UnalikeError(f"{self.name}: found subset({samples}), expected at least one sample")
+        y, rng = self.merged()[1].cpu().numpy(), generator(seed, "subset")
+        if samples >= len(y):
+            return self
+        if self.unit is not None:
+            drawn = rng.permutation(self.units.max() + 1)
+            kept = np.cumsum(np.bincount(self.units)[drawn]) <= samples
+            return self.taken(np.flatnonzero(np.isin(self.units, drawn[: max(kept.sum(), 1)])))
+        order = np.lexsort((rng.random(len(y)), y, np.arange(len(y)) >= len(self.train[1])))
+        return self.taken(np.sort(order[((np.arange(samples) + rng.random()) * len(y) / samples).astype(int)]))
 
     def _check_alike(self, train: Pair, test: Pair) -> None:
         for what, a, b in zip(("inputs", "labels"), train, test):

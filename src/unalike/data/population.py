@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, overload
@@ -17,7 +17,7 @@ from unalike._utils.registry import figures
 from unalike.core.tasks import Task
 from unalike.core.types import Batch
 from unalike.data.array_checks import Pair
-from unalike.data.client_data import ClientData
+from unalike.data.client_data import SPLITS, ClientData
 from unalike.data.fingerprint import digest
 from unalike.data.heterogeneity import label_counts
 from unalike.data.population_arrays import join_clients
@@ -113,12 +113,16 @@ class Population(Sequence[ClientData]):
 
     @classmethod
     def of(
-        cls, clients: Iterable[ClientData], classes: Sequence[str] | None = None, task: Task | str | None = None
+        cls,
+        clients: Iterable[Any] | Mapping[str, Any],
+        classes: Sequence[str] | None = None,
+        task: Task | str | None = None,
     ) -> Population:
         """Join separate clients; their inputs must have one shape and dtype.
 
         Args:
-            clients: The clients.
+            clients: The clients; or a mapping from their names to clients, to training samples as `ClientData` takes them, or to
+                {"train": ..., "test": ..., "val": ...}.
             classes: The names of the classes; without them C is the largest label + 1.
             task: The task, if it is not the one that the labels' dtype implies: 0/1 integers as binary, integers as
                 regression.
@@ -130,12 +134,14 @@ class Population(Sequence[ClientData]):
             UnalikeError: `clients` holds something else than clients, or shapes, dtypes or labels do not fit together. The
                 message names the client.
         """
+        if isinstance(clients, Mapping):
+            clients = [_named(str(name), own) for name, own in clients.items()]
         found: list[Any] = list(clients) if isinstance(clients, Iterable) else [clients]
         wrong = next((client for client in found if not isinstance(client, ClientData)), None)
         if wrong is not None:
             raise UnalikeError(
                 f"found a {type(wrong).__name__} where clients were expected; give what ua.partition(data, 'iid', clients=10) "
-                "returns, or a list of ua.ClientData(train=(x, y), test=(x, y))"
+                "returns, a list of ua.ClientData(train=(x, y), test=(x, y)), or a mapping from names to them"
             )
         return cls(**join_clients(found, classes, task))
 
@@ -239,3 +245,11 @@ class Population(Sequence[ClientData]):
         """
         train, test, val = (Ragged.of([np.unique(part.values)]) for part in (self.train, self.test, self.val))
         return replace(self, train=train, test=test, val=val, names=["pooled"], plan=None, clusters=None)
+
+
+def _named(name: str, found: Any) -> ClientData:
+    """The client of this name, from a client, its training samples, or its samples by the names of the splits."""
+    if isinstance(found, ClientData):
+        return replace(found, name=name)
+    splits = found if isinstance(found, Mapping) and {*found} <= {*SPLITS} else {"train": found}
+    return ClientData(**splits, name=name)

@@ -42,6 +42,7 @@ def join_clients(
     task = find_task(task) if isinstance(task, str) else task or _first_task(blocks)
     labels = {owner: _labels(pair[1], task, owner) for owner, pair in blocks.items()}
     y = torch.cat([*labels.values()])
+    array_checks.note_truths(y, "the clients")
     classes = array_checks.class_names(y, classes)
     for owner, own in labels.items() if classes is not None else ():
         array_checks.label_range(own, len(classes or ()), owner)

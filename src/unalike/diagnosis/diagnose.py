@@ -12,7 +12,6 @@ from unalike._utils.errors import UnalikeError
 from unalike._utils.keywords import check_keywords, fields_of
 from unalike._utils.progress import UserProgress, progress_reporting
 from unalike.core.work import Work
-from unalike.data.dataset import Dataset
 from unalike.data.partitioning.given_clients import Clients, ClientsRequest
 from unalike.data.population import Population
 from unalike.diagnosis.clusters import label_clusters
@@ -29,7 +28,7 @@ from unalike.runtime.given_model import ModelLike
 def diagnose(
     clients: Clients | int | None = None,
     *,
-    data: Dataset | str | None = None,
+    data: Any = None,
     data_dir: str | Path | None = None,
     partition: str | None = None,
     split: float | None = None,
@@ -49,7 +48,7 @@ def diagnose(
     Args:
         clients: The result of `ua.partition`, or a list of `ua.ClientData`. With `data`: the number of clients (10, or as many
             as the data set defines, unless given).
-        data: Data set by name, or a data set, instead of clients.
+        data: Data set by name, or a data set or object that `ua.load` reads, instead of clients.
         data_dir: Folder of data files.
         partition: Partition of the data; unless given, by the groups of the data, or where it has none, "dirichlet(alpha=0.1)".
         split: Share of each client's samples that train (0.75); only with `data`.

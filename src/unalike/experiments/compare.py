@@ -17,7 +17,6 @@ from unalike._utils.keywords import check_keywords, fields_of
 from unalike._utils.progress import UserProgress, progress_bar, progress_reporting
 from unalike.core.losses import LossFunction
 from unalike.core.work import Work
-from unalike.data.dataset import Dataset
 from unalike.data.partitioning.given_clients import Clients, ClientsRequest, GivenClients
 from unalike.experiments.comparison import Comparison
 from unalike.experiments.cost_estimate import Estimate
@@ -41,7 +40,7 @@ def compare(
     methods: Iterable[object] | Mapping[str, object],
     clients: Clients | int | None = None,
     *,
-    data: Dataset | str | None = None,
+    data: Any = None,
     data_dir: str | Path | None = None,
     partition: str | None = None,
     split: float | None = None,
@@ -75,8 +74,8 @@ def compare(
         clients: clients as for `ua.run`. Clients with test samples keep them under every seed, unless `split` or `folds` is
             given; of clients without any, every seed draws test samples (`draw_tests`). With `data`: the number of clients
             (10, or as many as the data set defines, unless given).
-        data: data set by name, or a data set. Every seed then draws a partition of its own, or for real owners (`natural`) its
-            own test samples, unless these are published with the data.
+        data: data set by name, or a data set or object that `ua.load` reads. Every seed then draws a partition of its own, or for
+            real owners (`natural`) its own test samples, unless these are published with the data.
         data_dir: folder of data files.
         partition: partition of the data; unless given, by its first group, or "dirichlet(alpha=0.1)" if it has no groups.
         split: share of each client's samples that train (0.75).

@@ -14,7 +14,6 @@ import pandas as pd
 from unalike._utils.errors import UnalikeError, unknown
 from unalike._utils.keywords import check_keywords, fields_of
 from unalike.core.work import Work
-from unalike.data.dataset import Dataset
 from unalike.data.partitioning.given_clients import Clients, ClientsRequest
 from unalike.data.partitioning.partition import read as read_scheme
 from unalike.data.population import Population
@@ -42,7 +41,7 @@ MOST_ALIKE = 8
 def recommend(
     clients: Clients | int | None = None,
     *,
-    data: Dataset | str | None = None,
+    data: Any = None,
     data_dir: str | Path | None = None,
     partition: str | None = None,
     split: float | None = None,
@@ -65,7 +64,7 @@ def recommend(
 
     Args:
         clients: The result of `ua.partition`, or a list of `ua.ClientData`. With `data`: the number of clients.
-        data: Data set by name, or a data set, instead of clients.
+        data: Data set by name, or a data set or object that `ua.load` reads, instead of clients.
         data_dir: Folder of data files.
         partition: Partition of the data; by default as for `ua.diagnose`.
         split: Share of each client's samples that train; only with `data`.

@@ -13,9 +13,10 @@ from torch import Tensor
 from unalike._utils.errors import UnalikeError
 from unalike.core.tasks import Task
 from unalike.data import array_checks
+from unalike.data.columns import require_columns
 from unalike.data.dataset import Dataset
 from unalike.data.sources.load import load, table_at
-from unalike.data.sources.table_files import new_rows, opened, require_columns
+from unalike.data.sources.table_files import new_rows, opened
 from unalike.data.table_encoding import Encoding
 from unalike.metrics.scoring import Predict, outputs
 

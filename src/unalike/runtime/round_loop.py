@@ -16,7 +16,6 @@ from unalike._utils.progress import ProgressCallback, UserProgress, progress_rep
 from unalike.core.losses import LossFunction
 from unalike.core.options import SimulationOptions, options_of
 from unalike.core.work import Work
-from unalike.data.dataset import Dataset
 from unalike.data.partitioning.given_clients import Clients, ClientsRequest
 from unalike.methods.notes import notes_about
 from unalike.methods.plan import Answers, PlanSteps, QueryStep, Stage, StageResults, next_step, steps_of
@@ -47,7 +46,7 @@ def run(
     spec: object,
     clients: Clients | int | None = None,
     *,
-    data: Dataset | str | None = None,
+    data: Any = None,
     data_dir: str | Path | None = None,
     partition: str | None = None,
     split: float | None = None,
@@ -88,7 +87,7 @@ def run(
         spec: text such as "fedprox(mu=0.1) + lws", a method, a part or a plan.
         clients: the result of `ua.partition`, or a list of `ua.ClientData`. With `data`: the number of clients (10, or as many
             as the data set defines, unless given).
-        data: data set by name, or a data set, instead of clients.
+        data: data set by name, or a data set or object that `ua.load` reads, instead of clients.
         data_dir: folder of data files.
         partition: partition of the data, drawn with `seed`; unless given, by the groups of the data, or where it has none,
             "dirichlet(alpha=0.1)".

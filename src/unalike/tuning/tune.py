@@ -15,7 +15,6 @@ from unalike._utils.progress import ProgressCallback, UserProgress, progress_rep
 from unalike.core.losses import LossFunction
 from unalike.core.options import RoundOptions, TuningOptions
 from unalike.core.work import Work
-from unalike.data.dataset import Dataset
 from unalike.data.partitioning.given_clients import Clients, ClientsRequest
 from unalike.data.population import Population
 from unalike.experiments.compare import labelled_methods
@@ -39,7 +38,7 @@ def tune(
     methods: Iterable[object] | Mapping[str, object],
     clients: Clients | int | None = None,
     *,
-    data: Dataset | str | None = None,
+    data: Any = None,
     data_dir: str | Path | None = None,
     partition: str | None = None,
     split: float | None = None,

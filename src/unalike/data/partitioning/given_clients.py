@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -29,7 +29,7 @@ from unalike.data.population import Population
 from unalike.data.ragged import Ragged
 from unalike.data.sources.load import load
 
-Clients = Population | Sequence[ClientData]
+Clients = Population | Sequence[ClientData] | Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class ClientsRequest:
     """
 
     clients: Clients | int | None = None
-    data: Dataset | str | None = None
+    data: Any = None
     data_dir: str | Path | None = None
     partition: str | None = None
     split: float | None = None
@@ -99,11 +99,11 @@ class ClientsRequest:
             )
         if self.partition is not None:
             check_scheme(self.partition)  # before data is read
-        dataset, test = load(self.data, self.data_dir) if isinstance(self.data, str) else self.data, self.test
+        dataset, test = load(self.data, self.data_dir), self.test
         if needs_test and test is None:
             dataset, test = test_apart(dataset)
         scheme, shares = self.partition or usual_partition(dataset), (self.split, 0, True, self.val, self.folds)
-        of = cache(lambda seed: partition(dataset, scheme, number, seed, *shares))
+        of = cache(lambda seed: partition(dataset, self.partition, number, seed, *shares))
         if self.tests_of is not None:
             return GivenClients(cache(lambda seed: tested_as(of(seed), of(self.tests_of), dataset)), test, scheme)
         return GivenClients(of, test, scheme)

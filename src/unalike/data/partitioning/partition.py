@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -23,7 +24,13 @@ from unalike.data.partitioning.hold_out import draw_tests
 from unalike.data.partitioning.scheme import Division, registry
 from unalike.data.population import Population
 from unalike.data.ragged import Ragged
+from unalike.data.sources.load import load
 
+ARTIFICIAL = (
+    "no column says whose row is whose, so the clients are artificial; name the column of hospitals, writers or the like with "
+    "--group, in Python group=, if there is one"
+)
+"""A note on the clients of a table without groups."""
 USUAL = "dirichlet(alpha=0.1)"
 """The default partition of data without groups."""
 CLIENTS = 10
@@ -33,7 +40,7 @@ SPLIT = 0.75
 
 
 def partition(
-    data: Dataset,
+    data: Any,
     spec: str | None = None,
     clients: int | None = None,
     seed: int = 0,
@@ -54,7 +61,7 @@ def partition(
     1339
 
     Args:
-        data: The data set.
+        data: The data set, or what `load` makes one of.
         spec: A scheme, such as "dirichlet(alpha=0.1)", and optional feature changes:
             "dirichlet(alpha=0.1) + noise(level=0.1)". Feature changes alone divide IID. Without a spec, data that has groups is
             divided by the first of them (`natural`), other data by "dirichlet(alpha=0.1)".
@@ -78,14 +85,11 @@ def partition(
             `split` or `folds` is given and the scheme says which samples test; the published division divides a unit; or
             another constraint cannot be met. The message says which, and by how much.
     """
-    if not isinstance(data, Dataset):
-        raise UnalikeError(
-            f"found a {type(data).__name__} to divide, expected a data set: ua.load('digits'), ua.load('my.npz') or "
-            "ua.Dataset('mine', (x, y))"
-        )
+    data = load(data)
     check_kinds(
         partition, {"spec": spec, "split": split, "min_test": min_test, "merge": merge, "val": val, "folds": folds}
     )
+    notes = () if spec is not None or data.groups or data.encoding is None else (ARTIFICIAL,)
     spec = usual_partition(data) if spec is None else spec
     clients = usual_clients(spec) if clients is None else clients
     asked, split = share_asked(split, folds)
@@ -99,6 +103,7 @@ def partition(
     columns = {column: values[: len(labels)] for column, values in data.groups.items()}
     held_out = (np.arange(len(labels)) >= len(data.train[1])) & data.published
     division = _divide(spec, labels.cpu().numpy(), clients, seed, columns, held_out, data.classes)
+    division = replace(division, notes=(*division.notes, *notes))
     _warn(division)
     if asked and division.test is not None and (division.all_tests or all(map(len, division.test))):
         raise UnalikeError(

@@ -10,13 +10,11 @@ import numpy as np
 from unalike._utils.errors import UnalikeError, reading
 from unalike.data import array_checks
 from unalike.data.dataset import Dataset
+from unalike.data.other_libraries import images
 from unalike.data.sources.registry import formats, layouts
 
 NAMES = ("train_x", "train_y", "test_x", "test_y", "x", "y", "classes", "unit")
 GROUP = "group_"
-CHANNELS = (1, 3, 4)
-"""Possible lengths of a channel axis: gray, color, color with transparency."""
-
 Arrays = tuple[np.ndarray, np.ndarray]
 """Inputs [N, ...] and labels [N] as stored in a file."""
 
@@ -56,20 +54,6 @@ def read_npy_folder(path: Path) -> Dataset:
             # "c" makes pages private, so that a write to a tensor by mistake does not reach the file.
             arrays[file.stem] = np.load(file, mmap_mode="c", allow_pickle=False)
     return _dataset(path, arrays, ", ".join(arrays))
-
-
-def images(x: np.ndarray) -> np.ndarray:
-    """Convert images to [N, C, H, W], bytes to 0..1 and other integers to float32; rows [N, D] and tokens [N, T] stay."""
-    if x.ndim == 3:
-        x = x[:, None]
-    elif x.ndim == 4 and x.shape[3] in CHANNELS and x.shape[1] not in CHANNELS:
-        x = x.transpose(0, 3, 1, 2)
-    if x.ndim != 4 or x.dtype.kind not in "iu":
-        return x
-    if x.dtype != np.uint8:
-        return x.astype(np.float32)
-    scaled = np.empty(x.shape, np.float32)
-    return np.divide(x, np.float32(255), out=scaled)
 
 
 def joined(

@@ -91,10 +91,7 @@ def read_delimited(
             stacklevel=2,
         )
         return read_delimited(path, texts, sep=sep, decimal=",", charset=charset)
-    for column, mark in marks.items():
-        name = str(column)
-        if mark is None:
-            continue
+    for name, mark in ((str(name), mark) for name, mark in marks.items() if mark is not None):
         if decimal is not None and _all_numbers(frame[name], decimal):
             mark = decimal
         elif decimal == ".":
@@ -115,12 +112,7 @@ def _decoded(path: Path, charset: str | None) -> tuple[str, list[str]]:
     """The character encoding of a file, and its first lines."""
     import pandas as pd
 
-    try:
-        found = codecs.lookup(charset or "utf-8").name
-    except LookupError:
-        raise UnalikeError(
-            f"{path.name}: found charset={charset!r}, expected a character encoding such as utf-8, cp1252 or utf-16"
-        ) from None
+    found = charset or "utf-8"
     try:  # a separator that no line has gives whole lines
         head = pd.read_csv(
             path, sep="\x01", header=None, nrows=LINES, quoting=3, dtype=str, keep_default_na=False, encoding=found
@@ -130,6 +122,10 @@ def _decoded(path: Path, charset: str | None) -> tuple[str, list[str]]:
         if charset is None and start in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
             return _decoded(path, "utf-16")
         raise _unreadable(path, found, error) from None
+    except LookupError:
+        raise UnalikeError(
+            f"{path.name}: found charset={charset!r}, expected a character encoding such as utf-8, cp1252 or utf-16"
+        ) from None
     return found, [line + "\n" for line in head[0]]
 
 

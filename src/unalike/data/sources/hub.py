@@ -10,7 +10,7 @@ import numpy as np
 
 from unalike._utils.errors import UnalikeError
 from unalike.data.dataset import Dataset
-from unalike.data.sources.arrays import images
+from unalike.data.other_libraries import stacked
 from unalike.data.sources.registry import registry
 from unalike.data.sources.table_files import tokens
 from unalike.data.table_encoding import Encoding
@@ -37,16 +37,31 @@ def hub(
 
     Raises `UnalikeError` without the package, the network, or such a split or column.
     """
+    return of_tables(path, _fetch(path, config), encoding, x, y, train, test, length, vocabulary)
+
+
+def of_tables(
+    path: str,
+    tables: Mapping[str, Any],
+    encoding: Encoding | None = None,
+    x: str | tuple[str, ...] = "image",
+    y: str = "label",
+    train: str = "train",
+    test: str | None = "test",
+    length: int = 64,
+    vocabulary: int = 20000,
+) -> Dataset:
+    """The data set of the splits of `datasets.Dataset`; the other arguments are those of `hub`."""
     parts = [split for split in (train, test) if split is not None]
     columns = (x,) if isinstance(x, str) else x
-    tables = _fetch(path, config, parts, (*columns, y))
+    _check_columns(path, tables, parts, (*columns, y))
     rows_of_parts = [[_joined(row) for row in zip(*(tables[part][column] for column in columns))] for part in parts]
     flat = list(chain.from_iterable(rows_of_parts))
     samples: Any
     if isinstance(flat[0], str):
         samples, encoding = tokens(flat, len(rows_of_parts[0]), length, vocabulary, encoding)
     else:
-        samples, encoding = _stacked(flat, path), None
+        samples, encoding = stacked(flat, path), None
     labels = np.concatenate([np.asarray(list(tables[part][y])) for part in parts])
     classes = getattr(tables[train].features[y], "names", None)
     return Dataset.divided(path.split("/")[-1], samples, labels, len(rows_of_parts[0]), classes, encoding=encoding)
@@ -61,38 +76,31 @@ def available() -> bool:
     return True
 
 
-def _fetch(path: str, config: str | None, parts: Sequence[str], columns: Sequence[str]) -> Mapping[str, Any]:
+def _fetch(path: str, config: str | None) -> Mapping[str, Any]:
     if not available():
         raise UnalikeError(f"{path} is fetched with the package datasets, found none: pip install 'unalike[hub]'")
     import datasets
 
     try:
-        tables = datasets.load_dataset(path, config)
+        return datasets.load_dataset(path, config)  # type: ignore[no-any-return,unused-ignore]
     except (OSError, ValueError) as error:
         raise UnalikeError(
             f"{path} could not be fetched from the Hugging Face hub ({error}); check the name and the network, or put "
             "the data set's files into the folder of data files"
         ) from None
+
+
+def _check_columns(path: str, tables: Mapping[str, Any], parts: Sequence[str], columns: Sequence[str]) -> None:
     missing = [part for part in parts if part not in tables]
     if missing:
         raise UnalikeError(f"{path} has no split {', '.join(missing)}; expected one of {', '.join(tables)}")
     lacking = [column for column in columns if column not in tables[parts[0]].features]
     if lacking:
         names = ", ".join(tables[parts[0]].features)
-        raise UnalikeError(f"{path} has no column {', '.join(lacking)}; expected one of {names}")
-    return tables
+        raise UnalikeError(
+            f"{path} has no column {', '.join(lacking)}; it has {names}: name those of inputs and labels with x= and y="
+        )
 
 
 def _joined(row: Sequence[Any]) -> Any:
     return " ".join(row) if len(row) > 1 else row[0]
-
-
-def _stacked(samples: Sequence[Any], path: str) -> np.ndarray:
-    """Stack images of one size, or rows, into one array. If any image has colors, gray ones become RGB."""
-    arrays = [np.asarray(sample) for sample in samples]
-    in_color = any(array.ndim == 3 for array in arrays)
-    arrays = [np.stack([array] * 3, -1) if in_color and array.ndim == 2 else array for array in arrays]
-    shapes = {array.shape for array in arrays}
-    if len(shapes) > 1:
-        raise UnalikeError(f"{path} holds samples of shapes {sorted(shapes)[:5]}, expected one: save it with one size")
-    return images(np.stack(arrays))

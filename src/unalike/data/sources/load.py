@@ -25,12 +25,13 @@ from unalike.data.sources import (  # noqa: F401  (imported, they register names
     synthetic,
     table_files,
 )
+from unalike.data.sources.in_memory import of_object
 from unalike.data.sources.registry import FOLDER, data_folder, ending, every_fifth, formats, read, registry
 from unalike.data.table_encoding import Encoding
 
 
 def load(
-    name_or_path: str | Path, data_dir: str | Path | None = None, *, encoding: Encoding | None = None, **options: Any
+    name_or_path: Any, data_dir: str | Path | None = None, *, encoding: Encoding | None = None, **options: Any
 ) -> Dataset:
     """Load a data set by name or path.
 
@@ -39,7 +40,8 @@ def load(
 
     Args:
         name_or_path: A registered name ("digits", "glyphs(train=5000)"), the path of a file or folder ("my/data.npz"), or the
-            name of a file or folder in `data_dir` without its suffix ("mine").
+            name of a file or folder in `data_dir` without its suffix ("mine"). Or an object in memory
+            (`in_memory.of_object`): (x, y), a data frame, a data set of torch or Hugging Face, or such of several clients by name.
         data_dir: The folder of data files; $UNALIKE_DATA by default.
         encoding: The encoding to read a table with, such as the `encoding` of another table. Ignored for data that is no table.
         options: Options of the reader: load("patients.csv", target="outcome", group="hospital"). The same as one text is
@@ -52,6 +54,10 @@ def load(
         UnalikeError: There is no such data set, or its files are missing or damaged. The message lists the known names, the
             folder that was searched and the file to put there.
     """
+    if isinstance(name_or_path, Dataset) and not options:
+        return name_or_path
+    if not isinstance(name_or_path, str | Path):
+        return of_object(name_or_path, encoding, **options)
     folder = data_folder(data_dir)
     source = _named(str(name_or_path), folder)
     if isinstance(source, Path):

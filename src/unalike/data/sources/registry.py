@@ -69,32 +69,30 @@ def read(path: Path, encoding: Encoding | None = None, **options: Any) -> Datase
                 f"{path} is a folder of no known layout; expected one that holds {' or '.join(layouts)}, "
                 "such as a folder of images per class"
             )
-        return _called(layouts[pattern], path, encoding, options)
+        return call_reader(layouts[pattern], path, path.name, encoding, options)
     end = ending(path.name)
     if end is None:
         raise UnalikeError(
             f"{path} has a suffix that cannot be read; expected {' or '.join(formats)}: convert the file"
         )
-    return _called(formats[end], path, encoding, options)
+    return call_reader(formats[end], path, path.name, encoding, options)
 
 
-def _called(reader: Reader, path: Path, encoding: Encoding | None, options: dict[str, Any]) -> Dataset:
-    """Call a reader with its options; the messages about them name the file."""
+def call_reader(reader: Reader, source: Any, where: str, encoding: Encoding | None, options: dict[str, Any]) -> Dataset:
+    """Call a reader of a file or object with its options; the messages about them start with `where`."""
     parameters = inspect.signature(reader).parameters
     written = [name for name, p in parameters.items() if p.kind is p.KEYWORD_ONLY and name != "encoding"]
     for name, value in options.items():
         if not written:
-            raise UnalikeError(
-                f"{path.name}: found {name}={value!r}, but files of this kind have no options: leave it out"
-            )
+            raise UnalikeError(f"{where}: found {name}={value!r}, but files of this kind have no options: leave it out")
         if name not in written:
-            raise UnalikeError(f"{path.name}: {unknown('option', name, written)}")
+            raise UnalikeError(f"{where}: {unknown('option', name, written)}")
     agreed = {"encoding": encoding} if encoding and "encoding" in parameters else {}
     try:
         check_kinds(reader, options)
-        return reader(path, **options, **agreed)
+        return reader(source, **options, **agreed)
     except InvalidValue as error:
-        raise InvalidValue(f"{path.name}: {error}") from None
+        raise InvalidValue(f"{where}: {error}") from None
 
 
 def content(path: Path) -> bytes:

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import operator
-import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from decimal import Decimal
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,11 +11,12 @@ import numpy as np
 import torch
 
 from unalike._utils.errors import UnalikeError, reading, require_extra
-from unalike.data.columns import FEW_ROWS, NUMBERS, TEXTS, TRUTH, date_formats, kind_of, texts_of
+from unalike.data.columns import date_formats, require_columns, texts_of
 from unalike.data.dataset import Dataset
 from unalike.data.sources.delimited import read_delimited
 from unalike.data.sources.registry import ending, every_fifth, formats
-from unalike.data.table_encoding import MOST_CATEGORIES, Encoding, fit, fit_words
+from unalike.data.sources.table_targets import check_classes, labels, with_target
+from unalike.data.table_encoding import Encoding, fit, fit_words
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -63,26 +60,14 @@ OPEN: Mapping[str, Reader] = {
     ".jsonl": _lines,
     ".jsonl.gz": _lines,
 }
-COMPARED = re.compile(r"(.+?)\s*(<=|>=|==|!=|<|>)\s*(.+)")
-"""A target such as `num > 0`."""
-OPERATORS = {
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-    "==": operator.eq,
-    "!=": operator.ne,
-}
 PARTS = {"train": False, "0": False, "false": False, "test": True, "1": True, "true": True}
 """Values of a split column, and whether each means a test row."""
-FEW_VALUES = 10
-"""Most different whole numbers among decimals that may be classes."""
 LENGTH, VOCABULARY = 64, 20000
 """Default number of words that are read of a text, and default size of the vocabulary."""
 
 
 def read_table(
-    path: Path,
+    table: Any,
     *,
     target: str | None = None,
     text: str | None = None,
@@ -104,13 +89,14 @@ def read_table(
     """One row per sample; `target` names the column to predict.
 
     A target of texts, whole numbers or true/false is classes, numbered in sorted order, and so are two whole numbers written with
-    decimals (0.0 and 1.0); other decimals are regression. A comparison such as "num > 0" is true/false. Scaling, categories and
+    decimals (0.0 and 1.0); other decimals are regression. A comparison such as "num > 0" is true/false, and
+    "cost / 1000" a number in another unit. Scaling, categories and
     vocabulary come from the training rows only; the data set keeps them as its `encoding`.
 
     Args:
-        path: The file.
-        target: The column to predict, or its comparison with a value; it must be named, but for a table that is read with an
-            `encoding`, which then has no labels.
+        table: The file, or a data frame.
+        target: The column to predict, or its comparison with a value or division by one; it must be named, but for a
+            table that is read with an `encoding`, which then has no labels.
         text: The only column to read as a feature, as tokens; without it all other columns are features, encoded as
             `table_encoding.fit` says.
         drop: Columns to leave out.
@@ -134,47 +120,54 @@ def read_table(
             another type such as dates, hardly two rows per class, or a few whole numbers written with decimals, which may be
             classes or amounts.
     """
-    frame = opened(path, encoding, sep=sep, decimal=decimal, charset=charset)
+    dialect = {"sep": sep, "decimal": decimal, "charset": charset}
+    if isinstance(table, Path):
+        name, where, frame = table.name.split(".")[0], table.name, opened(table, encoding, **dialect)
+    else:
+        name, where, frame = "table", "the table", table.rename(columns=str)
     drop, group = _several(drop), _several(group)
     if target is None and encoding is not None:  # rows to predict
-        require_columns(frame, [*drop, *group], path.name)
+        require_columns(frame, [*drop, *group], where)
         groups = {column: frame[column].to_numpy() for column in group}
-        return Dataset(_stem(path), (new_rows(frame, encoding, path.name), None), groups=groups, encoding=encoding)
+        return Dataset(
+            name,
+            (new_rows(frame, encoding, where), None),
+            groups=groups,
+            encoding=encoding,
+        )
     if target is None:
         raise UnalikeError(
-            f"{path.name} is a table with the columns {', '.join(map(str, frame))}; name the one to predict, with --target COLUMN "
+            f"{where} is a table with the columns {', '.join(map(str, frame))}; name the one to predict, with --target COLUMN "
             "or in Python target='COLUMN' (and with --group or group= one that says whose row it is, if there is one)"
         )
     group += [unit] if unit is not None and unit not in group else []
-    frame, column, source = with_target(frame, target, path.name, labelled_only)
-    require_columns(frame, [*drop, *group, *_several(split or ()), *_several(text or ())], path.name)
-    y, classes = labels(column, path.name, regression)
+    frame, column, source = with_target(frame, target, where, labelled_only)
+    require_columns(frame, [*drop, *group, *_several(split or ()), *_several(text or ())], where)
+    y, classes = labels(column, where, regression)
     if classes is not None and encoding is None:
-        check_classes(column, len(classes), path.name)
+        check_classes(column, len(classes), where)
     units = None if unit is None else np.array(texts_of(frame[unit]))
-    test = every_fifth(y, units) if split is None else _tests(frame[split], path.name)
+    test = every_fifth(y, units) if split is None else _tests(frame[split], where)
     order, train = np.argsort(test, kind="stable"), int((~test).sum())
     frame, y = frame.iloc[order], y[order]
     groups = {column: frame[column].to_numpy() for column in group}
     unread = [source, *drop, *_several(split or ())]
     unused = list(dict.fromkeys([*unread, *group]))
     if encoding is not None:
-        _check_agreed(encoding, unread, text, path.name)
+        _check_agreed(encoding, unread, text, where)
     elif text is not None:
         if text in unused:
             raise UnalikeError(
-                f"{path.name}: found text={text!r}, which is the target, a group, the split or dropped, too; name another column"
+                f"{where}: found text={text!r}, which is the target, a group, the split or dropped, too; name another column"
             )
         encoding = fit_words(frame[text], train, length, vocabulary, bag)
     elif (length, vocabulary, bag) != (LENGTH, VOCABULARY, False):
-        raise UnalikeError(
-            f"{path.name}: length, vocabulary and bag say how a column of text is read; name it with text="
-        )
+        raise UnalikeError(f"{where}: length, vocabulary and bag say how a column of text is read; name it with text=")
     else:
         features = frame.drop(columns=unused)
-        encoding = fit(features, train, path.name, dates_of(features, _several(date), path.name))
-    x = encoding.apply(frame, path.name)
-    return Dataset.divided(_stem(path), x, y, train, classes, groups, encoding, unit, split is not None)
+        encoding = fit(features, train, where, dates_of(features, _several(date), where))
+    x = encoding.apply(frame, where)
+    return Dataset.divided(name, x, y, train, classes, groups, encoding, unit, split is not None)
 
 
 for name in OPEN:
@@ -191,42 +184,6 @@ def opened(path: Path, encoding: Encoding | None = None, **dialect: Any) -> pd.D
     texts = [category.name for category in encoding.categories if not category.truth] if encoding else []
     with reading(path, "a table"):
         return OPEN[ending(path.name) or ""](path, texts, **dialect).rename(columns=str)
-
-
-def with_target(
-    frame: pd.DataFrame, target: str, where: str, labelled_only: bool = False
-) -> tuple[pd.DataFrame, pd.Series, str]:
-    """The rows that are read, their target, and the column that it comes from, whose name may stand in a comparison with a value.
-
-    Raises `UnalikeError` for a column that is missing, an order of texts, and rows without a target unless they are left out.
-    """
-    source, column = target, None
-    if target not in frame.columns and (parts := COMPARED.fullmatch(target)) is not None:
-        source, mark, text = parts.groups()
-        require_columns(frame, [source], where)
-        value: Any = text.strip("'\"")
-        if kind_of(frame[source]) == NUMBERS:
-            try:
-                value = float(text)
-            except ValueError:
-                raise UnalikeError(f"{where}: found the target {target!r}, expected a number after {mark}") from None
-        elif mark not in ("==", "!="):
-            raise UnalikeError(
-                f"{where}: found the target {target!r}, but {source!r} holds no numbers; expected == or != there"
-            )
-        compared = frame[source] if isinstance(value, float) else frame[source].map(str, na_action="ignore")
-        column = OPERATORS[mark](compared, value).astype("boolean").mask(frame[source].isna()).rename(target)
-    require_columns(frame, [source], where)
-    column = frame[source] if column is None else column
-    missing = np.flatnonzero(column.isna())
-    if len(missing) and not labelled_only:
-        raise UnalikeError(
-            f"{where}: the target {target!r} is missing in {len(missing)} of {len(column)} rows, the first row {missing[0]}; "
-            "leave these rows out with --labelled-only, in Python labelled_only=True"
-        )
-    if len(missing):
-        warnings.warn(f"{where}: left out {len(missing)} of {len(column)} rows, which have no target", stacklevel=2)
-    return frame[column.notna()], column[column.notna()], source
 
 
 def dates_of(features: pd.DataFrame, dates: Sequence[str], where: str) -> dict[str, str]:
@@ -269,69 +226,6 @@ def tokens(
     return encoding.apply(frame, "the texts"), encoding
 
 
-def labels(column: pd.Series, where: str, regression: bool | None = None) -> tuple[np.ndarray, list[str] | None]:
-    """Convert a target column to labels, and class names for int64 labels.
-
-    With `regression` None, whole numbers written without decimals, and two that are written with them, are classes. Raises
-    `UnalikeError` for other types, such as dates, and for numbers that may be classes or amounts.
-    """
-    from pandas.api.types import is_float_dtype
-
-    kind = kind_of(column)
-    if regression and kind not in (NUMBERS, Decimal.__name__):
-        raise UnalikeError(f"{where}: the target {column.name!r} holds {kind}; expected numbers for regression")
-    if kind == TRUTH:
-        return column.to_numpy(bool).astype(np.int64), [str(False), str(True)]
-    if kind == Decimal.__name__:
-        kind, column = NUMBERS, column.astype(float)
-    if is_float_dtype(column) and not regression:
-        column = _decimals(column, where, regression is False)
-    if regression or is_float_dtype(column):
-        return column.to_numpy(np.float32), None
-    if kind not in (NUMBERS, TEXTS):
-        raise UnalikeError(
-            f"{where}: the target {column.name!r} holds {kind}, expected texts, numbers or true/false; convert it"
-        )
-    kinds, codes = np.unique(column.to_numpy() if kind == NUMBERS else texts_of(column), return_inverse=True)
-    return codes, [str(kind) for kind in kinds]
-
-
-def _decimals(column: pd.Series, where: str, classes: bool) -> pd.Series:
-    """A target of decimals: whole numbers if they are `classes`, or two, as pandas writes 0 and 1 after a missing value.
-
-    Warns of two whole values. Raises `UnalikeError` for a few more, which may be classes or amounts, and for fractions of classes.
-    """
-    values = np.sort(column.unique())
-    whole = not (values % 1 != 0).any()
-    if classes and not whole:
-        raise UnalikeError(f"{where}: the target {column.name!r} holds fractions; expected whole numbers for classes")
-    if not classes and (len(values) > FEW_VALUES or not whole):
-        return column
-    holds = f"{where}: the target {column.name!r} holds {', '.join(f'{value:.1f}' for value in values)}"
-    amounts = "amounts, write --regression, in Python regression=True"
-    if not classes and len(values) != 2:
-        raise UnalikeError(
-            f"{holds}, which may be classes or amounts: for classes, write --no-regression, in Python regression=False; "
-            f"for {amounts}"
-        )
-    if not classes:
-        warnings.warn(f"{holds}, read as classes; if they are {amounts}", stacklevel=3)
-    return column.astype("int64")
-
-
-def check_classes(column: pd.Series, classes: int, where: str) -> None:
-    """Raise `UnalikeError` for a target with so many values that it is probably an amount or a name, not a class."""
-    numbers = kind_of(column) == NUMBERS
-    if len(column) >= FEW_ROWS and (2 * classes > len(column) or (numbers and classes > MOST_CATEGORIES)):
-        remedy = (
-            "if they are amounts, write --regression, in Python regression=True" if numbers else "name another column"
-        )
-        raise UnalikeError(
-            f"{where}: the target {column.name!r} has {classes} different values in {len(column)} rows; expected classes that "
-            f"several rows share: {remedy}"
-        )
-
-
 def _tests(column: pd.Series, where: str) -> np.ndarray:
     values = [text.lower() for text in texts_of(column)]
     wrong = sorted(set(values) - PARTS.keys())
@@ -357,21 +251,6 @@ def _check_agreed(encoding: Encoding, unused: Sequence[str], text: str | None, w
         raise UnalikeError(
             f"{where}: found text={text!r}, but the encoding that was agreed reads {', '.join(read)}; leave text out"
         )
-
-
-def require_columns(frame: pd.DataFrame, columns: Sequence[str], where: str) -> None:
-    """Raise `UnalikeError` if the table lacks one of the columns, or has no rows."""
-    for column in (column for column in columns if column not in frame.columns):
-        names = ", ".join(map(str, frame))
-        near = get_close_matches(column, [*map(str, frame)])
-        hint = f"did you mean {' or '.join(map(repr, near))}? It has" if near else "it has"
-        raise UnalikeError(f"{where} has no column {column!r}; {hint} the columns {names}")
-    if not len(frame):
-        raise UnalikeError(f"{where} has columns but no rows; expected one row per sample")
-
-
-def _stem(path: Path) -> str:
-    return path.name.split(".")[0]
 
 
 def _several(columns: Columns) -> list[str]:

@@ -20,9 +20,10 @@ from pydantic import Field, FiniteFloat, NonNegativeFloat, NonNegativeInt, Posit
 from unalike._utils.errors import UnalikeError
 from unalike._utils.tensor_files import write_bytes
 from unalike._utils.validated import validated
-from unalike.data.columns import MISSING, NUMBERS, days_of, doubts, floats_of, kind_of, texts_of
+from unalike.data.columns import MISSING, NUMBERS, days_of, doubts, floats_of, kind_of, require_columns, texts_of
 from unalike.data.sources.registry import every_fifth
-from unalike.data.sources.table_files import check_classes, dates_of, labels, opened, require_columns, with_target
+from unalike.data.sources.table_files import dates_of, opened
+from unalike.data.sources.table_targets import check_classes, labels, with_target
 from unalike.data.table_encoding import MOST_CATEGORIES, Category, Encoding, Number, category_of
 
 if TYPE_CHECKING:

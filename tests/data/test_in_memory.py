@@ -1,0 +1,218 @@
+"""Data in memory: torch data sets and loaders, Hugging Face data sets, data frames, and clients by name."""
+
+import warnings
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, Subset, TensorDataset
+
+import unalike as ua
+
+X = torch.randn(40, 3, generator=torch.Generator().manual_seed(0))
+Y = torch.arange(40) % 2
+
+
+class Pictures(Dataset):
+    """Pictures as torchvision has them: without a transform, and with the names of the classes."""
+
+    classes = ("cat", "dog")
+
+    def __len__(self):
+        return 10
+
+    def __getitem__(self, i):
+        return Image.fromarray(np.full((5, 6, 3), 51 * (i % 6), np.uint8)), i % 2
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(zip(X, Y, strict=True))
+
+
+PAIRS = TensorDataset(X, Y)
+
+
+@pytest.mark.parametrize(
+    ("found", "rows"),
+    [
+        ((X.numpy(), Y.numpy()), range(40)),
+        (PAIRS, range(40)),
+        (Subset(PAIRS, [3, 1, 2]), [3, 1, 2]),
+        (DataLoader(PAIRS, batch_size=7, shuffle=True, drop_last=True), range(40)),
+        (DataLoader(Subset(PAIRS, [5, 4]), batch_size=1), [5, 4]),
+        (ConcatDataset([Subset(PAIRS, [0]), Subset(PAIRS, [9, 8])]), [0, 9, 8]),
+    ],
+)
+def test_torch_data_is_read_in_its_order(found, rows):
+    data, client = ua.load(found), ua.ClientData(train=found, test=found)
+    for x, y in (data.train, client.train, client.test):
+        assert torch.equal(x, X[list(rows)]) and torch.equal(y, Y[list(rows)])
+
+
+def test_pictures_become_channels_first_and_keep_the_names_of_classes():
+    data = ua.load({"train": Subset(Pictures(), range(8)), "test": DataLoader(Pictures())})
+    assert (data.input_shape, data.classes, len(data.test[1])) == ((3, 5, 6), ["cat", "dog"], 10)
+    assert data.train[0][:, 2, 0, 0].tolist() == pytest.approx([0, 0.2, 0.4, 0.6, 0.8, 1, 0, 0.2])
+
+
+@pytest.mark.parametrize(
+    ("found", "message"),
+    [
+        (Stream(), "Stream of unknown length"),
+        (TensorDataset(X), "found a TensorDataset with samples that are tuple, expected pairs"),
+        (Subset(PAIRS, []), "found a Subset with no samples"),
+        (7, r"found int, expected \(x, y\)"),
+        ({"train": (X, Y), "val": (X, Y)}, "found train, val; expected 'train' and 'test', or names of clients"),
+        ({"test": (X, Y)}, "found test; expected 'train' and 'test'"),
+        ({"north": (X, Y), "south": (X, Y[:3])}, "client 'south': found 40 inputs and 3 labels"),
+        ({}, "no clients"),
+    ],
+)
+def test_objects_that_hold_no_pairs_are_refused(found, message):
+    with pytest.raises(ua.UnalikeError, match=message):
+        ua.load(found)
+
+
+def test_options_beside_arrays_are_refused():
+    with pytest.raises(ua.UnalikeError, match="found target beside a TensorDataset"):
+        ua.load(PAIRS, target="y")
+
+
+def frame(rows=40):
+    return pd.DataFrame(X.double().numpy()[:rows], columns=list("abc")).assign(
+        ward=["n", "s"] * (rows // 2), ill=Y.numpy()[:rows]
+    )
+
+
+def test_data_frame_is_read_as_its_file_is(tmp_path):
+    frame().to_csv(tmp_path / "t.csv", index=False)
+    options = {"target": "ill", "group": "ward"}
+    shuffled = frame().set_axis(np.arange(40)[::-1] * 3)  # the index says nothing
+    data = ua.load(shuffled, **options)
+    assert data.fingerprint == ua.load(tmp_path / "t.csv", **options).fingerprint
+    both = ua.load({"train": frame(), "test": frame(6)}, target="ill", group="ward")
+    assert (len(both.train[1]), len(both.test[1]), both.published) == (40, 6, True)
+    assert torch.equal(both.test[0], both.train[0][:6])
+    hospitals = ua.load({"north": frame(30), "south": frame(10)}, target="ill", drop="ward")
+    assert pd.Series(hospitals.groups["client"]).value_counts().to_dict() == {"north": 30, "south": 10}
+    with pytest.raises(ua.UnalikeError, match="the table: unknown option 'traget'; did you mean 'target'"):
+        ua.load(frame(), traget="ill")
+    with pytest.raises(ua.UnalikeError, match="the table is a table with the columns a, b, c, ward, ill; name the one"):
+        ua.load(frame())
+
+
+class Rows:
+    """A stand-in for `datasets.Dataset`: columns by name, and the names of the classes."""
+
+    def __init__(self, classes, **columns):
+        self.columns, self.column_names = columns, list(columns)
+        self.features = {name: SimpleNamespace() for name in columns} | {"label": SimpleNamespace(names=classes)}
+
+    def __getitem__(self, name):
+        return self.columns[name]
+
+    def to_pandas(self):
+        return pd.DataFrame(self.columns)
+
+
+def test_hugging_face_data_is_read_by_column_names():
+    pictures = [Image.fromarray(np.full((28, 28), 51 * k, np.uint8)) for k in range(4)]
+    splits = {
+        "train": Rows(["u", "v"], image=pictures, label=[0, 1, 1, 0]),
+        "test": Rows(["u", "v"], image=pictures[:2], label=[1, 0]),
+        "unlabelled": Rows(["u", "v"], image=pictures),
+    }
+    data = ua.load(splits)
+    assert (data.input_shape, data.classes, data.test[1].tolist()) == ((1, 28, 28), ["u", "v"], [1, 0])
+    assert ua.load(splits["train"]).test is None
+    with pytest.raises(
+        ua.UnalikeError, match="data has no column text; it has image, label: name those of inputs and labels"
+    ):
+        ua.load(splits, x="text")
+    table = Rows([], **{name: list(values) for name, values in frame().items()})
+    assert (
+        ua.load(table, target="ill", group="ward").fingerprint
+        == ua.load(frame(), target="ill", group="ward").fingerprint
+    )
+
+
+def test_clients_are_given_by_name():
+    given = {
+        "north": PAIRS,
+        "south": {"train": (X, Y), "test": Subset(PAIRS, range(9))},
+        "west": ua.ClientData(train=(X, Y)),
+    }
+    clients = ua.run("fedavg", given, rounds=1, model="linear").run_config.population
+    assert list(clients.names) == ["north", "south", "west"] and clients.test.sizes.tolist() == [0, 9, 0]
+    drawn = ua.run("fedavg", data={"north": PAIRS, "south": (X, Y)}, rounds=1, model="linear").run_config.population
+    assert list(drawn.names) == ["north", "south"] and drawn.test.sizes.tolist() == [10, 10]
+    assert len(ua.partition(PAIRS, "iid", clients=4)) == 4
+
+
+def test_subset_keeps_the_shares_of_classes_and_parts():
+    y = np.repeat([0, 1, 2], [100, 60, 40])
+    data = ua.Dataset(
+        "d", (np.arange(200.0)[:, None], y), (np.arange(40.0)[:, None], y[::5]), groups={"g": np.arange(240)}
+    )
+    part = data.subset(24)
+    assert part.train[1].bincount().tolist() == [10, 6, 4] and len(part.test[1]) == 4
+    assert part.groups["g"].tolist() == [
+        *part.train[0][:, 0].long().tolist(),
+        *(200 + part.test[0][:, 0]).long().tolist(),
+    ]
+    assert part.fingerprint == data.subset(24).fingerprint != data.subset(24, seed=1).fingerprint
+    assert data.subset(240) is data and len(data.subset(1).merged()[1]) == 1
+    with pytest.raises(ua.UnalikeError, match=r"d: found subset\(0\), expected at least one"):
+        data.subset(0)
+    amounts = ua.Dataset("r", (X, X[:, 0])).subset(10).train[1]
+    assert abs(amounts.median() - X[:, 0].median()) < 0.3
+
+
+def test_subset_keeps_units_whole():
+    patients = np.repeat(np.arange(30), 4)
+    data = ua.Dataset("d", (np.zeros((120, 1)), np.arange(120) % 2), groups={"p": patients}, unit="p")
+    kept = data.subset(50).groups["p"]
+    assert len(kept) == 48 and set(np.bincount(kept)) == {0, 4} and len(data.subset(1).groups["p"]) == 4
+
+
+@pytest.mark.parametrize(
+    ("y", "x", "note"),
+    [
+        ([0.0, 1.0], (3,), r"labels are 0\.0 and 1\.0, read as amounts"),
+        ([0.5, 1.0], (3,), None),
+        ([0, 1], (3,), None),
+        (
+            [0, 1],
+            (32, 32, 3),
+            r"x has shape \[8, 32, 32, 3\], read as images .* 32 channels; .*x\.transpose\(0, 3, 1, 2\)",
+        ),
+        ([0, 1], (3, 32, 32), None),
+        ([0, 1], (1, 3, 3), None),
+    ],
+)
+def test_types_that_are_guessed_are_noted(y, x, note):
+    pair = (np.zeros((8, *x), np.float32), np.array(y * 4))
+    for make in (lambda: ua.Dataset("d", pair), lambda: ua.Population.of([ua.ClientData(train=pair)])):
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            make()
+        assert len(found) == (note is not None)
+    if note:
+        with pytest.warns(UserWarning, match=note):
+            ua.Population.of([ua.ClientData(train=pair)])
+
+
+def test_artificial_clients_of_a_table_are_noted():
+    with pytest.warns(
+        UserWarning, match="no column says whose row is whose, so the clients are artificial; .* --group"
+    ):
+        clients = ua.partition(ua.load(frame(), target="ill"), clients=3)
+    assert len(clients.plan.notes) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ua.partition(ua.load(frame(), target="ill"), "iid", clients=3)
+        ua.partition(ua.load(frame(), target="ill", group="ward"))
