@@ -19,6 +19,7 @@ VARIANTS = [
     "fedavg + local_finetune",
     "scaffold + ditto + fedavgm",
     "fedbn",
+    "fedpac(scored='combined')",
     "ifca(clusters=2, method='ditto')",
 ]
 NAMES = [n for n in sorted(registry) if n not in SITES_ONLY]

@@ -164,3 +164,29 @@ def test_combined_heads_run_is_supported_and_aggregate_is_refused():
     params = {n: w.numpy() for n, w in mlp().state_dict().items()}
     with pytest.raises(ua.UnalikeError, match="only run can do"):
         aggregate("combined_heads", params, [params, params])
+
+
+@pytest.mark.parametrize("executor", ["loop", "batched", "distributed(workers=2)"])
+def test_combined_scores_are_those_of_the_heads_that_the_server_has(tmp_path, executor):
+    """Client 3 never took part and has the initial head; training and the shared model are the same as with own heads."""
+    rng = np.random.default_rng(0)
+    made = [ua.ClientData((rng.normal(size=(20, 4)).astype("float32"), rng.integers(0, 3, 20))) for _ in range(4)]
+    clients = [ua.ClientData(c.train, (c.train[0][:9], c.train[1][:9])) for c in made]
+    usual = {"rounds": 2, "model": "mlp(hidden=(5,))", "participation": 0.5, "protocol": "personal", "progress": False}
+    usual |= {"work": ua.Work(lr=0.1, batch_size=5), "executor": executor, "seed": 4}
+    own, run = (ua.run(f"fedpac(scored={s!r})", clients, **usual) for s in ("own", "combined"))
+    assert all(torch.equal(a, b) for a, b in zip(own.params.values(), run.params.values()))
+    [state] = run._runner.state.states.values()
+    heads, right = state.part_states["combined_heads"], 0
+    trained = {int(n.partition("/")[0]) for n in heads}
+    assert len(trained) < 4
+    for k, client in enumerate(clients):
+        values = {n: heads.get(f"{k}/{n}", run.model.params[n]) if n in HEAD else w for n, w in state.params.items()}
+        assert all(torch.equal(run.personal(k)[n], w) for n, w in values.items())
+        w = {n: t.double().numpy() for n, t in values.items()}
+        first, last = (n.removesuffix(".weight") for n in w if n.endswith("weight"))
+        z = np.maximum(np.asarray(client.test[0]) @ w[f"{first}.weight"].T + w[f"{first}.bias"], 0)
+        logits = z @ w[f"{last}.weight"].T + w[f"{last}.bias"]
+        right += (logits.argmax(1) == np.asarray(client.test[1])).sum()
+    assert run.history.last["accuracy"] == pytest.approx(right / 36)
+    assert any(not torch.equal(run.personal(k)[n], own.personal(k)[n]) for k in trained for n in HEAD)

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from scipy.optimize import minimize
 from simulation import Clients, Server, Simulation, mlp
 from torch.nn import functional as F
 
@@ -61,6 +62,21 @@ def test_krum_several_tensors_chooses_one_whole_model():
     models = [{"a": [0.0], "b": [1.0]}, {"a": [1.0], "b": [5.0]}, {"a": [5.0], "b": [1.1]}, {"a": [0.3], "b": [0.8]}]
     found = Server("krum", start).advance(models)
     assert (found["a"], found["b"]) == ([0.0], [1.0])
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_geometric_median_converges_to_the_minimum_that_scipy_finds(seed):
+    """Where the minimum lies near a client, a hundred steps end up to a tenth away from it."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(rng.integers(3, 9), rng.integers(1, 6)))
+    sizes = rng.integers(1, 50, len(x))
+
+    def total(v):
+        return (sizes / sizes.sum() * np.linalg.norm(x - v, axis=1)).sum()
+
+    found = minimize(total, sizes / sizes.sum() @ x, method="Nelder-Mead", options={"xatol": 1e-10, "fatol": 1e-14})
+    least = min([found.x, *x], key=total)
+    np.testing.assert_allclose(combined("geometric_median", list(x), sizes), least, atol=1e-4)
 
 
 def test_geometric_median_known_points_give_optimum():

@@ -211,13 +211,22 @@ class Population(Sequence[ClientData]):
     def positives(self) -> np.ndarray | None:
         """Number of test samples of the second of two classes per client, [K]; None for more classes and for regression."""
         pair = self.classes is not None and len(self.classes) == 2
-        return label_counts(self.y, self.classes, self.test)[:, 1] if pair else None
+        return self.test_counts()[:, 1] if pair else None
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the samples are here; a coordinator knows their numbers alone, and all its indices are those of one sample."""
+        return len(self.x) > 1 or len(self.train.values) + len(self.test.values) < 2
 
     def label_counts(self) -> np.ndarray:
         """Count training samples per client and class, int64 [K, C]. Raises `UnalikeError` for regression."""
         if self.classes is None:
             raise UnalikeError("label_counts needs classes, found regression labels; use `sizes` instead")
         return label_counts(self.y, self.classes, self.train)
+
+    def test_counts(self) -> np.ndarray:
+        """Count test samples per client and class, int64 [K, C]."""
+        return label_counts(self.y, self.classes, self.test)
 
     def describe(self) -> pd.DataFrame:
         """Make a table with one row per client: client, n_train, n_test; with classes also n_classes and a count of each."""

@@ -34,7 +34,7 @@ from unalike.methods.method import Method
 from unalike.methods.roles import Personalizer, Phase
 from unalike.training.aggregation import UpdateSink
 from unalike.training.client_update import train, tune
-from unalike.training.update_checks import find_faults
+from unalike.training.update_checks import find_faults, loses_apart
 
 CACHE = 15 * 2**20
 """Bytes of the parameters, gradients and momenta of a chunk on a CPU: about as much as its caches hold."""
@@ -151,7 +151,8 @@ class Batched(Executor):
         with self._chunk(broadcast, "dropout of chunks", ids, schedules, accepted) as chunk:
             if self._in_loops(method, method.phases, chunk):
                 client_update, kept, summed = compiled_training.train(chunk, sink.factors(ids))
-                if summed and find_faults(ids, client_update):  # each client's own update shows which one is at fault
+                # each client's own update shows which one is at fault
+                if summed and (loses_apart(client_update.loss) or find_faults(ids, client_update)):
                     client_update, kept, summed = compiled_training.train(chunk)
             else:
                 client_update, kept = chunk.each(partial(train, stacked=True))

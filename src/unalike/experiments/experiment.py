@@ -103,7 +103,7 @@ class _CellResults:
         self.notes += [
             f"{cell.label}: {note}"
             for note in run.notes
-            if note not in cell.run_config.data_notes and note not in run.cautions
+            if note not in (*cell.run_config.data_notes, cell.run_config.sanity, *run.cautions)
         ]
         self.ends.append(cell.end(run))
         self.rounds.append(labelled(run.history.rounds, cell.label, cell.seed))

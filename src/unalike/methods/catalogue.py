@@ -123,9 +123,9 @@ def fedgh(lr: float = 0.01, epochs: int = 1, batch_size: int = 10) -> Method:
 
 
 @method
-def fedpac(lam: float = 1.0, epochs: int = 1) -> Method:
+def fedpac(lam: float = 1.0, epochs: int = 1, scored: Literal["own", "combined"] = "own") -> Method:
     """Features held near shared centroids, and for each client a combination of the heads (Xu et al. 2023)."""
-    return Method(CombinedHeads(), HeadFirst(epochs=epochs), FeatureAlignment(lam=lam))
+    return Method(CombinedHeads(scored=scored), HeadFirst(epochs=epochs), FeatureAlignment(lam=lam))
 
 
 @method

@@ -148,6 +148,11 @@ class Method:
         return None if self.personalizer is None else self.personalizer.tune()
 
     @cached_property
+    def evaluates_broadcast(self) -> bool:
+        """Whether a client's model is made of what the server would send it now, not of its client state alone."""
+        return self.personalizer is not None and (self.tuning is not None or self.personalizer.predicts_as_received)
+
+    @cached_property
     def tuner(self) -> Method:
         """The method of that fine-tuning: the task's loss alone, on what personalizers and conditioners make of a client."""
         parts = (p for p in self.parts if isinstance(p, Conditioner | Personalizer) and not isinstance(p, Objective))

@@ -21,7 +21,7 @@ from torch import Tensor
 from unalike._utils import spec
 from unalike._utils.registry import Registry
 from unalike._utils.validated import validated
-from unalike.core.model import Model
+from unalike.core.model import Group, Model
 from unalike.core.tasks import TASKS
 from unalike.core.types import Batch, PartTrees, Tree
 from unalike.core.views import ClientView, PartLookup, ServerView, StageSettings
@@ -95,6 +95,49 @@ class InnerLoop(NamedTuple):
     strength: float = 0.0
 
 
+class Setup(NamedTuple):
+    """Model, work and clients that the parts of a method meet in a stage; see `Part.shortfall`.
+
+    Attributes:
+        settings: Settings of the stage.
+        participants: Number of clients in a round, of the group that has fewest.
+        clients: Number of clients with training samples.
+        rounds: Number of rounds of the run.
+        steps: Fewest and most local steps of a client in a round.
+        evaluate_every: Number of rounds between evaluations.
+        one_class: Number of clients whose training samples have one class; 0 if that is not known.
+    """
+
+    settings: StageSettings
+    participants: int
+    clients: int
+    rounds: int
+    steps: tuple[int, int]
+    evaluate_every: int = 1
+    one_class: int = 0
+
+    @property
+    def model(self) -> Model:
+        """The model of the stage."""
+        return self.settings.model
+
+    def lacks(self, group: Group) -> str:
+        """The fault of a group of parameters that a part treats apart: the model has none, or no others that train; else empty."""
+        model, what = self.model, GROUP_WORDS[group]
+        if not any(model.within(group, n) for n in (*model.params, *model.buffers)):
+            return f"the model has no {what}"
+        alone = group != "all" and all(model.within(group, n) for n in model.params if model.trainable(n))
+        return f"no parameter trains beside the model's {what}" if alone else ""
+
+
+GROUP_WORDS: dict[Group, str] = {
+    "all": "parameter",
+    "head": "head",
+    "body": "body below a head",
+    "norm": "normalization layer",
+}
+
+
 class Part:
     """State, messages and facts that every role shares. Every hook has a default that does nothing.
 
@@ -129,6 +172,11 @@ class Part:
     """Names of the tasks for which the part is defined."""
     needs_proxy: ClassVar[bool] = False
     """The part learns on the server from `server.proxy`, samples that the user gives to the server."""
+
+    @property
+    def apart(self) -> Group | None:
+        """The group of parameters that it treats otherwise than the rest of the model, if it is one group."""
+        return None
 
     @property
     def needs_data(self) -> bool:
@@ -312,6 +360,20 @@ class Part:
         Raises:
             UnalikeError: The combination has no meaning. Warn instead where a combination is only known to mislead.
         """
+
+    def shortfall(self, setup: Setup) -> str:
+        """The reason why the part cannot do what its name says with this model and these clients; empty if it can.
+
+        Called once a stage, before its first round; a run notes it. Where one client takes part in a round, or clients do not take
+        part again, the run says so for all parts at once.
+
+        Args:
+            setup: Model, work and clients of the stage.
+
+        Returns:
+            A clause such as "the model has no normalization layer", which is what the default finds of `apart`.
+        """
+        return setup.lacks(self.apart) if self.apart else ""
 
 
 def spec_text(named: Any) -> str:

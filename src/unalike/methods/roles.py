@@ -15,7 +15,7 @@ from unalike.core.model import Group, Model
 from unalike.core.types import Batch, Context, Output, PartTrees, Tree
 from unalike.core.views import ClientView, Cohort, ServerView, StageSettings
 from unalike.core.work import Work
-from unalike.methods.part import Part
+from unalike.methods.part import Part, Setup
 
 
 class Objective(Part):
@@ -156,6 +156,11 @@ class Personalizer(Part):
         """
         return params
 
+    @property
+    def predicts_as_received(self) -> bool:
+        """Whether a client is evaluated with what the server would send it now: the message joins the state in `personal`."""
+        return False
+
     def predict(self, model: Model, shared: Tree, state: Tree, own: Tree, x: Tensor, context: Context) -> Output:
         """Output of the client's personal model. Default: the model at `personal`.
 
@@ -217,6 +222,12 @@ class Conditioner(Part):
             A tree with the same names and shapes on all clients; the model finds it in `context[name]`.
         """
         raise NotImplementedError
+
+    def shortfall(self, setup: Setup) -> str:
+        """The reason: a model that is not fed facts."""
+        return (
+            "" if setup.model.takes_context else "the model takes no facts of its client; the models conditional_* do"
+        )
 
 
 class Upload(Part):

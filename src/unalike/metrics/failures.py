@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from unalike.metrics.columns import TEST, Columns
 from unalike.metrics.named_metrics import KNOWN, Metric
 
@@ -48,6 +50,13 @@ def has_exploded(first: float, last: float) -> bool:
     return not last <= EXPLODED * first
 
 
+def trend(rounds: Sequence[float], values: Sequence[float]) -> float:
+    """The change of values along their regression line over these rounds; NaN for less than three, or one that is not finite."""
+    if len(values) < 3 or not np.isfinite(values).all():
+        return math.nan
+    return float(np.polyfit(rounds, values, 1)[0] * (max(rounds) - min(rounds)))
+
+
 def of_run(rows: Sequence[Mapping[str, Any]], columns: Columns, classes: int | None) -> list[str]:
     """Sentences about the failed training of a run, from the rows of its history; none before a trained round was evaluated."""
     scored = [row for row in rows if columns.shown(row) is not None]
@@ -61,10 +70,19 @@ def of_run(rows: Sequence[Mapping[str, Any]], columns: Columns, classes: int | N
             f"nothing was learned: the model is no better than always predicting {constant.prediction} (its "
             f"{constant.beside(best)}); train longer, or change the learning rate"
         )
+    column = columns.shown(scored[-1])
+    if column is not None and column.selected not in scored[-1]:
+        last = [row for row in scored if row.get("stage", 0) == scored[-1].get("stage", 0)]
+        last = last[-max(3, len(last) // 3 + 1) :]
+        rise = column.metric.sign * trend([row["round"] for row in last], [column.value(row) for row in last])
+        if rise > max(0.01, 0.01 * abs(column.value(last[-1]))):
+            amount = f"{column.metric.amount(rise)}{column.metric.unit}"
+            span = last[-1]["round"] - last[0]["round"]
+            found.append(f"the {column.label} still got better by {amount} in the last {span} rounds; train longer")
     for column in (c for c in tested if c.metric.name == "loss" and not math.isnan(c.value(scored[0]))):
-        first, last = column.value(scored[0]), column.value(scored[-1])
-        if has_exploded(first, last):
+        before, after = column.value(scored[0]), column.value(scored[-1])
+        if has_exploded(before, after):
             found.append(
-                f"training exploded: the {column.label} is {last:.3g}, {first:.3g} before training; lower the learning rate"
+                f"training exploded: the {column.label} is {after:.3g}, {before:.3g} before training; lower the learning rate"
             )
     return found

@@ -19,6 +19,7 @@ import pandas as pd
 
 from unalike._utils.errors import UnalikeError
 from unalike.metrics.columns import Column, Columns
+from unalike.metrics.failures import trend
 from unalike.metrics.inference import ROUNDING
 from unalike.metrics.named_metrics import Metric
 
@@ -119,10 +120,7 @@ def still_rising(rounds: pd.DataFrame, column: Column, smallest: float) -> list[
 
 def _line(run: pd.DataFrame, column: str) -> tuple[float, int]:
     """The change of a column along its regression line, and the number of rounds that the line spans."""
-    span = int(run["round"].max() - run["round"].min())
-    known = len(run) > 2 and run[column].map(math.isfinite).all()
-    slope = run["round"].cov(run[column]) / run["round"].var() if known else math.nan
-    return float(slope * span), span
+    return trend(run["round"].tolist(), run[column].tolist()), int(run["round"].max() - run["round"].min())
 
 
 def _of_last_stage(rounds: pd.DataFrame) -> pd.Series:

@@ -176,14 +176,12 @@ class LocalStage:
             yield from group.personal_models(ids, broadcast)
 
     def by_group(self, clients: Sequence[int]) -> Iterator[tuple[ModelGroup, list[int], Broadcast | None]]:
-        """The clients by group, with the broadcast that they are fine-tuned from where the method does that."""
+        """The clients by group, with the broadcast that their models are made of where the method does that."""
         for name, ids in self.state.by_group([*clients]).items():
-            yield self.state.groups[name], ids, self._tuning_broadcast(name, ids)
+            yield self.state.groups[name], ids, self._evaluated_broadcast(name, ids)
 
-    def _tuning_broadcast(self, name: str, ids: Sequence[int]) -> Broadcast | None:
-        if self.state.method.tuning is None:
-            return None
-        return self.state.groups[name].broadcast(ids)
+    def _evaluated_broadcast(self, name: str, ids: Sequence[int]) -> Broadcast | None:
+        return self.state.groups[name].broadcast(ids) if self.state.method.evaluates_broadcast else None
 
     def local_model(self, result: RoundResult, client: int) -> Predict:
         name = next(name for name, cohort in result.cohorts.items() if client in cohort.ids)  # where it trained
@@ -192,7 +190,7 @@ class LocalStage:
 
     def personal(self, client: int) -> Tree:
         """The parameters and buffers of the client's model, in state-dict order."""
-        broadcast = self._tuning_broadcast(self.state.group_of(client) or "", [client])
+        broadcast = self._evaluated_broadcast(self.state.group_of(client) or "", [client])
         return self.state.group(client).personal(client, broadcast)
 
     # checkpoints ----------------------------------------------------------------------------------------------------------

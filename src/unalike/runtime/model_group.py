@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -23,7 +24,7 @@ from unalike.training.aggregation import StreamingSum, SumWeights, UpdateBuffer,
 from unalike.training.client_states import ClientStates
 from unalike.training.client_task import BUFFERS
 from unalike.training.server_update import advance, advance_from_sums, initial_server_state, make_broadcast, sum_weights
-from unalike.training.update_checks import find_faults
+from unalike.training.update_checks import find_faults, oversized, update_norms
 
 
 class Diverged(UnalikeError):
@@ -33,7 +34,8 @@ class Diverged(UnalikeError):
 class GroupUpdates(NamedTuple):
     """The usable client updates of a round in one group: each by itself, or added up already.
 
-    `ids` were asked; `refused` says why an update is unusable; `sent` are the bytes of one. `cohort` has the updates, or with
+    `ids` were asked; `refused` says why an update is unusable, `oversized` which ones are absurd though they can be used; `sent`
+    are the bytes of one. `cohort` has the updates, or with
     `read`, which gives a client's update along a leading [1], their numbers alone; None where they are added up: then `sums`
     are the weighted sums, and `weights` what they were weighted with. `keep`: the updates are looked at after the round.
     `again` trains these clients once more, with the same updates.
@@ -48,6 +50,7 @@ class GroupUpdates(NamedTuple):
     sums: UpdateSums | None = None
     weights: SumWeights | None = None
     again: Callable[[list[int]], GroupUpdates] | None = None
+    oversized: Mapping[int, str] = MappingProxyType({})
 
 
 class ModelGroup:
@@ -102,7 +105,8 @@ class ModelGroup:
         if isinstance(sink, StreamingSum):
             sums = sink.sums
             self._check_some_usable(ids, sums.refused)
-            return GroupUpdates(ids, sums.refused, sums.sent, sums=sums, weights=sink.shares)
+            odd = oversized(sums.norms)
+            return GroupUpdates(ids, sums.refused, sums.sent, sums=sums, weights=sink.shares, oversized=odd)
         taken = sink.taken
         assert taken is not None and taken.ids == list(ids)  # all clients answered
         cohort = Cohort(tuple(ids), taken.stacked, self.members)
@@ -111,7 +115,9 @@ class ModelGroup:
         if refused:
             cohort = cohort.rows(torch.tensor([i for i, k in enumerate(cohort.ids) if k not in refused]))
         sent = tree.nbytes(cohort.update) // len(cohort.ids)
-        return GroupUpdates(ids, refused, sent, cohort=cohort, keep=single)
+        update = decode_updates(self.method, cohort.update, self.state.params)
+        odd = oversized(update_norms(cohort.ids, update))
+        return GroupUpdates(ids, refused, sent, cohort=cohort, keep=single, oversized=odd)
 
     def _check_some_usable(self, ids: Sequence[int], refused: dict[int, str]) -> None:
         if len(refused) == len(ids):
@@ -174,14 +180,19 @@ class ModelGroup:
         """The client's current state."""
         return self.client_states.get(client, self.accepted.get(client))
 
-    def belongings(self, client: int) -> tuple[Tree, Tree, Tree]:
-        """The personalizer's state of a client, its buffers of the shared model, and those of its own model."""
+    def belongings(self, client: int, broadcast: Broadcast | None = None) -> tuple[Tree, Tree, Tree]:
+        """The personalizer's state of a client, its buffers of the shared model, and those of its own model.
+
+        The message in the `broadcast` to the client is joined to its state where the part predicts by it.
+        """
         client_state, part = self.client_state(client), self._personalizer(client)
         if part is None:
             buffers = self._shared_buffers(client)
             return {}, buffers, buffers
         buffers = self.state.buffers | client_state.get(BUFFERS, {})
-        return client_state.get(part.name, {}), buffers, buffers | client_state.get(f"{part.name}.{BUFFERS}", {})
+        received = {} if broadcast is None else broadcast.to(client).messages.get(part.name, {})
+        mine = client_state.get(part.name, {}) | (received if part.predicts_as_received else {})
+        return mine, buffers, buffers | client_state.get(f"{part.name}.{BUFFERS}", {})
 
     def _personalizer(self, client: int) -> Personalizer | None:
         """The part that gives the client a model of its own; None also without training samples where there is a shared model."""
@@ -204,12 +215,13 @@ class ModelGroup:
     def personal_models(
         self, ids: Sequence[int], broadcast: Broadcast | None, executor: Executor | None = None
     ) -> Iterator[tuple[int, Predict]]:
-        """Each client with its model; where the method fine-tunes, tuned from `broadcast`, which changes no state.
+        """Each client with its model; where the method fine-tunes, tuned from `broadcast`, which changes no state, and where it
+        predicts by what the server sends, with the message in it.
 
         The `executor` tunes them, by default that of the group.
         """
-        if broadcast is None:
-            yield from ((k, self._own_model(k)) for k in ids)
+        if broadcast is None or self.method.tuning is None:
+            yield from ((k, self._own_model(k, broadcast)) for k in ids)
             return
         for k, tuned in (executor or self.executor).tune(broadcast, ids, self.accepted):
             yield k, SharedModel(self.settings.model, tuned, tree.only(tuned, self.state.buffers), self.context(k))
@@ -217,18 +229,18 @@ class ModelGroup:
     def personal(self, client: int, broadcast: Broadcast | None) -> Tree:
         """The parameters and buffers of a client's model, in state-dict order; `broadcast` as for `personal_models`."""
         model, part = self.settings.model, self._personalizer(client)
-        if broadcast is not None:
+        if broadcast is not None and self.method.tuning is not None:
             [(_, tuned)] = self.executor.tune(broadcast, [client], self.accepted)
             return model.state_dict(tuned)
-        mine, _, own = self.belongings(client)
+        mine, _, own = self.belongings(client, broadcast)
         return model.state_dict(
             (self.state.params if part is None else part.personal(model, self.state.params, mine)) | own
         )
 
-    def _own_model(self, client: int) -> Predict:
+    def _own_model(self, client: int, broadcast: Broadcast | None) -> Predict:
         model, part = self.settings.model, self._personalizer(client)
         params, context = self.state.params, self.context(client)
-        mine, buffers, own = self.belongings(client)
+        mine, buffers, own = self.belongings(client, broadcast)
         if part is None:
             return SharedModel(model, params, buffers, context)
         return lambda x: (

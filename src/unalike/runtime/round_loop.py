@@ -31,6 +31,7 @@ from unalike.runtime.records.run_directory import RunDirectory
 from unalike.runtime.run_config import Pair, RunConfig, prepare_run
 from unalike.runtime.run_options import check_inputs, with_loss
 from unalike.runtime.run_recorder import Run, RunRecorder
+from unalike.runtime.shortfalls import shortfalls
 from unalike.runtime.stage_state import RoundResult, StageState
 from unalike.tracking.tracker import Track
 from unalike.tracking.tracking import NO_TRACKERS, Trackers
@@ -242,6 +243,7 @@ def _aggregate(stage: StageState, updates: RoundUpdates, result: RoundResult) ->
         with notes_about(name), untouched(stage.method, group.state.params | group.state.buffers):
             if name in updates.groups:
                 cohort, refused = group.advance(updates.groups[name])
+                result.faults |= updates.groups[name].oversized
                 result.add(name, cohort, refused)
             else:
                 group.wait()
@@ -260,6 +262,7 @@ def _close_round(
     number = recorder.next_round
     for client, why in result.refused.items() if result else ():
         recorder.log.event("refused", round=number, client=run_config.population.names[client], why=why)
+    recorder.log.note_clients(number, run_config.population.names, result.faults if result else {})
     replies = Replies()
     if result is None or _is_evaluated(run_config, stage, result, number, recorder):
         ahead = clients.trains_ahead and stage.stage.trained and not stage.last_done
@@ -299,8 +302,8 @@ def _opened(
 def _stages(run_config: RunConfig, backend: Backend, recorder: RunRecorder) -> Iterator[tuple[int, StageBackend]]:
     """The stages of the plan with their step numbers. Client queries between them are asked on the way."""
     steps = steps_of(run_config.plan, run_config.plan_inputs)
-    step, index, earlier = next(steps, None), 0, 0
-    for note in (*run_config.warnings, *run_config.data_notes, *backend.notes):
+    step, index, earlier, groups = next(steps, None), 0, 0, 0
+    for note in (*run_config.warnings, *run_config.data_notes, *backend.notes, run_config.sanity):
         recorder.log.note(note)
     while step is not None:
         outcome: Answers | StageResults
@@ -311,12 +314,15 @@ def _stages(run_config: RunConfig, backend: Backend, recorder: RunRecorder) -> I
             clients.state.earlier = earlier
             yield index, clients
             earlier += clients.state.done
+            groups = max(groups, sum(len(ids) > 0 for ids in clients.state.members.values()))
             outcome = StageResults(clients.state.states, clients.state.done)
             if recorder.ended:
                 _note_rest(run_config, recorder, step, steps, outcome)
-                return
+                break
         backend.end_step(outcome)
         step, index = next_step(steps, outcome), index + 1
+    if groups == 1 and getattr(run_config.plan, "divides", False):
+        recorder.log.note("all clients are in one group: their models are those of the method without groups")
 
 
 def _note_rest(
@@ -358,6 +364,8 @@ def _begin_stage(
             "with (buffers='local'): what clients made of their own before is lost there, and questions about these models do not "
             "see it; buffers='average' carries it on"
         )
+    for text in shortfalls(clients.state, run_config):
+        recorder.log.note(text)
     recorder.restore(index, clients)
     clients.start()
     recorder.log.event("stage", name=stage.name, executor=clients.executor)

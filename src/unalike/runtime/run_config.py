@@ -15,7 +15,7 @@ from unalike.core.model import Model
 from unalike.core.types import Batch
 from unalike.core.views import StageSettings
 from unalike.core.work import Work
-from unalike.data import array_checks
+from unalike.data import array_checks, sanity
 from unalike.data.partitioning.given_clients import Clients
 from unalike.data.population import Population
 from unalike.data.training_vocabulary import replace_untrained, trained_words
@@ -126,10 +126,17 @@ class RunConfig:
             found.append(f"the run starts from {self.start.path}: {self.start.taken}")
         return found + ([self.ending.warning] if self.ending.warning else [])
 
-    @property
+    @cached_property
     def data_notes(self) -> tuple[str, ...]:
-        """Warnings of the partition, which were given when it was made."""
-        return () if self.population.plan is None else self.population.plan.notes
+        """Warnings of the partition, which were given when it was made, and about samples that nothing can be learned from."""
+        given = () if self.population.plan is None else self.population.plan.notes
+        return (*given, *sanity.warnings_of(self.population))
+
+    @cached_property
+    def sanity(self) -> str:
+        """The score of a constant prediction, for comparison; empty where the samples are elsewhere."""
+        in_use = self.options.protocols[:1] == ("server",) and self.test is not None
+        return sanity.constant_prediction(self.population, self.test[1] if in_use and self.test else None)
 
     @property
     def plan_inputs(self) -> PlanInputs:

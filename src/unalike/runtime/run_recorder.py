@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -139,23 +139,45 @@ CHECKPOINT_SECONDS = 10.0
 NOTHING_UNPAID = {"bytes_down": 0, "bytes_up": 0}
 
 
+MOST_NAMED = 10
+"""Clients in which something was wrong that notes name."""
+
+
 class RunLog:
     """The events of a run, written to its folder, and its notes: warnings, which the finished run has, too."""
 
     def __init__(self, directory: RunDirectory | None):
         self._directory = directory
         self.notes: list[str] = []
+        self._named: set[str] = set()
+        """The clients that notes are about, or could have been."""
 
     def event(self, kind: str, **facts: Any) -> None:
         """Write an event, if the run has a folder."""
         if self._directory is not None:
             self._directory.event(kind, **facts)
 
-    def note(self, text: str) -> None:
-        """Keep a warning, once."""
-        if text not in self.notes:
+    def note(self, text: str, **facts: Any) -> None:
+        """Keep a warning, once; an empty one is none."""
+        if text and text not in self.notes:
             self.notes.append(text)
-            self.event("warning", text=text)
+            self.event("warning", text=text, **facts)
+
+    def note_clients(self, number: int, names: Sequence[str], found: Mapping[int, str]) -> None:
+        """Name the clients in which something was wrong in a round, each one once, up to `MOST_NAMED` of them."""
+        for client in [k for k in sorted(found) if names[k] not in self._named]:
+            self._named.add(names[client])
+            text = f"round {number}: {names[client]}: {found[client]}"
+            if len(self._named) > MOST_NAMED:
+                text = "something was wrong in more clients: the table of clients says what, round by round"
+            self.note(text, round=number, client=names[client])
+
+    def resume(self, last: int) -> None:
+        """Take over the notes of rounds up to `last`."""
+        events = [] if self._directory is None else self._directory.events
+        for event in (e for e in events if e["event"] == "warning" and e.get("round", last + 1) <= last):
+            self.notes = list(dict.fromkeys([*self.notes, event["text"]]))
+            self._named.add(event["client"])
 
 
 class RunRecorder:
@@ -195,6 +217,7 @@ class RunRecorder:
         self._best = BestRound.saved(tensors, facts)
         self._unpaid |= facts.get("owed", {})
         self.log.event("resumed", round=facts["round"])
+        self.log.resume(facts["round"])
 
     def restore(self, index: int, clients: StageBackend) -> None:
         self.checkpoints.restore(index, clients, self._best)

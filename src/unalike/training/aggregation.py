@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
@@ -18,7 +18,7 @@ from unalike.core.types import ClientUpdate, PartTrees, Tree
 from unalike.methods.method import Method
 from unalike.methods.part import Part
 from unalike.methods.roles import Upload
-from unalike.training.update_checks import find_faults
+from unalike.training.update_checks import find_faults, update_norms
 
 
 class UpdateSink(Protocol):
@@ -128,7 +128,7 @@ class UpdateSums:
 
     `update` is sum_k c_k update_k, empty before the first one; `buffers` sum_k p_k buffers_k, of integers the maximum; `folded`
     the sum of each part's `fold`. `taken` are the client updates without update, buffers and messages, None if no valid one has
-    arrived; `refused` says why an update does not count; `sent` are the bytes of one.
+    arrived; `refused` says why an update does not count; `sent` are the bytes of one; `norms` of updates that were seen one by one.
     """
 
     update: Tree
@@ -137,6 +137,7 @@ class UpdateSums:
     taken: BufferedUpdates | None
     refused: dict[int, str]
     sent: int = 0
+    norms: dict[int, float] = field(default_factory=dict)
 
 
 class StreamingSum:
@@ -185,6 +186,7 @@ class StreamingSum:
         sums = self._sums
         sums.sent = tree.nbytes(client_update.update) // (1 if summed else len(ids))
         update = decode_updates(self.method, client_update.update, self.params)
+        sums.norms |= {} if summed else update_norms(ids, update)
         if total is None:
             sums.update = _add_weighted(sums.update, update, mine.coefficients)
         else:
@@ -217,6 +219,7 @@ class StreamingSum:
         if other.taken:
             self._numbers.merge(other.taken)
         mine.refused |= other.refused
+        mine.norms |= other.norms
         mine.sent = mine.sent or other.sent
 
     def _add_buffers(self, stacked: Tree, mine: SumWeights) -> None:

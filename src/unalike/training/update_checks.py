@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from statistics import median
 
 import torch
 from torch import Tensor
@@ -28,6 +29,40 @@ def find_faults(ids: Sequence[int], client_update: ClientUpdate) -> dict[int, st
         if not size > 0 or not steps > 0:
             found.setdefault(client, f"{size:g} training samples and {steps:g} steps; expected more than none of both")
     return found
+
+
+OVERSIZED = 100
+"""An update with a norm of so many times the median of the others is absurd, though it is finite."""
+SUSPECT = 10.0
+"""Mean losses below this are no sign of an absurd update."""
+
+
+def update_norms(ids: Sequence[int], update: Tree) -> dict[int, float]:
+    """Client -> the norm of its update, of updates [K, ...]."""
+    if not update:
+        return {}
+    norms = [torch.linalg.vector_norm(tree.matrix(t).float(), dim=1) for t in update.values()]
+    if not all(bool(n.isfinite().all()) for n in norms):  # squares beyond the range of float32
+        norms = [torch.linalg.vector_norm(tree.matrix(t).double(), dim=1) for t in update.values()]
+    total = torch.stack([n.double() for n in norms]).square().sum(0).sqrt()
+    return dict(zip(ids, total.tolist(), strict=True))
+
+
+def oversized(norms: Mapping[int, float]) -> dict[int, str]:
+    """Client -> what is absurd about its update, by the norms of all."""
+    if len(norms) < 2:
+        return {}
+    largest = max(norms.values())
+    usual = median(sorted(norms.values())[:-1])  # of the others
+    if not largest > OVERSIZED * usual > 0:
+        return {}
+    text = "its update counted, with a norm of {:.3g}, {:.3g} times the median of the others: look at its data"
+    return {k: text.format(norm, norm / usual) for k, norm in norms.items() if norm > OVERSIZED * usual}
+
+
+def loses_apart(losses: Tensor) -> bool:
+    """Whether one of the clients' losses [K] is so far above the others' that their updates should be looked at one by one."""
+    return bool(losses.max() > OVERSIZED * losses.median() + SUSPECT)
 
 
 def _all_valid(values: Tree) -> bool:

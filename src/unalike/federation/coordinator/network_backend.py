@@ -38,6 +38,7 @@ from unalike.runtime.model_group import GroupUpdates, ModelGroup
 from unalike.runtime.run_config import RunConfig
 from unalike.runtime.stage_state import RoundResult, StageState, wire_bytes
 from unalike.training.client_states import ClientStates
+from unalike.training.update_checks import oversized
 from unalike.training.validation import RefusedUpdate, check_answer
 from unalike.training.wire import unasked
 
@@ -223,10 +224,11 @@ class NetworkStage:
         """The updates of a group, which are on disk; a linear method reads them one by one unless they are recorded."""
         numbers = join_nests([replies[k].client_update for k in ids], torch.stack)
         cohort = Cohort(tuple(ids), numbers, self.state.groups[name].members, folded=True)
+        odd = oversized({k: n for k in ids if (n := replies[k].norms.get("update")) is not None})
         if self.state.method.linear and not self._keeps_updates:
-            return GroupUpdates(ids, {}, cohort=cohort, read=self._update_store.row)
+            return GroupUpdates(ids, {}, cohort=cohort, read=self._update_store.row, oversized=odd)
         cohort = replace(cohort, stacked=self._update_store.stacked(ids), folded=False)
-        return GroupUpdates(ids, {}, cohort=cohort, keep=self._keeps_updates)
+        return GroupUpdates(ids, {}, cohort=cohort, keep=self._keeps_updates, oversized=odd)
 
     def _complete(self, norms: dict[str, Norms]) -> None:
         """The round is complete: its norms count for those of later rounds, and its updates are deleted."""

@@ -313,7 +313,7 @@ def _predict_of(protocol: str) -> Callable[[ModelGroup, int, Broadcast], Predict
 
 
 def _personal(group: ModelGroup, me: int, broadcast: Broadcast) -> Predict:
-    [(_, predict)] = group.personal_models([me], broadcast if group.method.tuning is not None else None)
+    [(_, predict)] = group.personal_models([me], broadcast if group.method.evaluates_broadcast else None)
     return predict
 
 

@@ -15,7 +15,7 @@ from unalike.core.model import Model
 from unalike.core.types import Batch, Tree
 from unalike.core.views import ClientView
 from unalike.methods.method import alias
-from unalike.methods.part import part
+from unalike.methods.part import Setup, part
 from unalike.methods.roles import Personalizer
 from unalike.methods.search_space import LinearRange, LogRange
 
@@ -72,6 +72,10 @@ class AdaptiveStart(Personalizer):
     def personal(self, model: Model, params: Tree, state: Tree) -> Tree:
         theta_k = {n: t for n, t in state.items() if n in params}
         return params | self._mixed(theta_k, params, self._weights(theta_k, state))
+
+    def shortfall(self, setup: Setup) -> str:
+        layers = len(tree.layers(setup.model.params))
+        return "" if layers > self.modules else f"no layer is below the {self.modules} upper ones of {layers}"
 
     def _mixed(self, theta_k: Tree, params: Tree, weights: Tree) -> Tree:
         """theta, written from w so that W = 1 is exact."""

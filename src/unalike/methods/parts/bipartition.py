@@ -9,7 +9,7 @@ from torch import Tensor
 from unalike.core import tree
 from unalike.core.types import Tree
 from unalike.core.views import Cohort, ServerState, ServerView
-from unalike.methods.part import part
+from unalike.methods.part import Setup, part
 from unalike.methods.roles import ServerStep
 
 
@@ -35,6 +35,11 @@ class Bipartition(ServerStep):
             return update, server.state
         unit = d / d.norm(dim=1, keepdim=True).clamp_min(1e-12)
         return update, {"clients": torch.tensor(cohort.ids), "half": bipartition(unit @ unit.T)}
+
+    def shortfall(self, setup: Setup) -> str:
+        if not self.eps1 or setup.rounds > self.warmup:
+            return ""
+        return f"no group splits before round {self.warmup + 1} (warmup), and the run has {setup.rounds}"
 
 
 def bipartition(similarity: Tensor) -> Tensor:

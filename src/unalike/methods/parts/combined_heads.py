@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -31,19 +31,27 @@ class CombinedHeads(Personalizer, ServerStep):
     its features, V_k = (1 / n_k) sum_c (p_kc E_c||z||^2 - p_kc^2 ||mu_kc||^2), both at the body received. Clients send their heads
     with h_k and V_k; heads are neither averaged nor evaluated on other clients. theta_j is the head of client j of the cohort after
     its training. The server stores each client's combined head until that client participates again. A client is evaluated with
-    the head that it trained last.
+    the head that it trained last or, with `scored` "combined", with the combined head that the server has for it, under the
+    present body (before its first participation the initial head): the better one where clients have few classes.
     Where V = 0 everybody keeps its own head, as in FedPer.
 
     The problem is solved exactly, by nonnegative least squares. The authors' code cuts eigenvalues below 0.01 where rounding
-    made the form indefinite, and sets weights below 0.001 to 0 without normalizing again; neither is done here.
+    made the form indefinite, and sets weights below 0.001 to 0 before it normalizes them; neither is done here.
     """
 
     needs = "updates"
 
+    scored: Literal["own", "combined"] = "own"
+
     tasks: ClassVar[tuple[str, ...]] = ("classification",)
     rank: ClassVar[int] = ServerStep.DYNAMIC
     needs_data = True
+    apart = "head"
     needs_messages: ClassVar[bool] = True
+
+    @property
+    def predicts_as_received(self) -> bool:
+        return self.scored == "combined"
 
     def client_init(self, params: Tree) -> Tree:
         return params

@@ -13,7 +13,7 @@ from unalike.core import tree
 from unalike.core.types import Batch, Tree
 from unalike.core.views import ClientView, Cohort, PartLookup, ServerView
 from unalike.core.work import Work
-from unalike.methods.part import Pull, part
+from unalike.methods.part import Pull, Setup, part
 from unalike.methods.roles import Correction, ServerStep
 from unalike.methods.search_space import LogRange
 
@@ -80,6 +80,11 @@ class ControlVariates(Correction, ServerStep):
                 "corrects the step instead of the gradient",
                 stacklevel=2,
             )
+
+    def shortfall(self, setup: Setup) -> str:
+        if setup.steps[1] > 1 or setup.participants < setup.clients:
+            return ""
+        return "all clients take part with one local step, so that the variates cancel in the mean"
 
     def _mean_step(self, client: ClientView) -> Tree:
         scale, begun = 1 / (client.steps * client.lr), tree.only(client.origin, client.start)

@@ -36,6 +36,7 @@ class FeatureAlignment(Objective):
     lam: Annotated[NonNegativeFloat, LogRange(0.1, 10)] = 1.0
     tasks: ClassVar[tuple[str, ...]] = ("classification",)
     needs_data = True
+    apart = "body"
     needs_messages: ClassVar[bool] = True
 
     def server_open(self, settings: StageSettings) -> Tree:

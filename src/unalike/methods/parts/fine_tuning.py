@@ -15,7 +15,7 @@ from unalike.core.types import Batch
 from unalike.core.views import ClientView
 from unalike.core.work import Work
 from unalike.methods.method import alias
-from unalike.methods.part import InnerLoop, part
+from unalike.methods.part import InnerLoop, Setup, part
 from unalike.methods.roles import LocalWork, Personalizer, Phase, TaskObjective, passes
 from unalike.methods.search_space import LogRange, OneOf
 
@@ -46,6 +46,7 @@ class FrozenHead(Personalizer):
     whole model moves, or its head alone. Clients keep no state.
     """
 
+    apart = "head"
     epochs: Annotated[PositiveInt, OneOf(1, 5, 10)] = 10
     tuned: Literal["full", "head"] = "full"
 
@@ -63,9 +64,9 @@ class FrozenHead(Personalizer):
 class HeadFirst(Personalizer):
     """First the head alone, in `epochs` passes over the client's data, then the body alone, in the round's work (FedRep).
 
-    Collins et al. 2021, algorithm 1: many steps towards the best head for the body received, then a few of the body. The paper
-    takes 10 and 1 epochs. Each phase has batches and a solver of its own. With a private head the client update
-    counts the body's steps only.
+    Collins et al. 2021, algorithm 1: many steps towards the best head for the body received, then a few of the body. The
+    paper takes 10 and 1 epochs, and the plain mean of the bodies: add `uniform`, as clients count by their sizes here. Each
+    phase has batches and a solver of its own. With a private head the client update counts the body's steps only.
     """
 
     epochs: Annotated[PositiveInt, OneOf(1, 5, 10)] = 10
@@ -82,8 +83,8 @@ class AdaptedLoss(TaskObjective, Personalizer):
     Fallah et al. 2020, eq. 3. The gradient is that of the loss at the adapted parameters (first order, FO-MAML); with
     `second_order` it is differentiated through the step as well, (I - alpha H) g. B' are the rows of even place, B'' those of
     odd place; a batch of one row is both. A client is evaluated after one full-batch step of size alpha on its training data.
-    alpha -> 0 is FedAvg on half of each batch. The paper draws three batches a step, one of them for H; public code uses two
-    successive batches.
+    alpha -> 0 is FedAvg on half of each batch. Clients count by their sizes; in algorithm 1 all count the same (add
+    `uniform`). The paper draws three batches a step, one of them for H; public code uses two successive batches.
     """
 
     alpha: Annotated[PositiveFloat, LogRange(1e-3, 0.1)] = 0.01
@@ -106,6 +107,9 @@ class AdaptedLoss(TaskObjective, Personalizer):
 
     def tune(self) -> Phase:
         return Phase("all", lambda work: Work(steps=1, batch_size=None, lr=self.alpha))
+
+    def shortfall(self, setup: Setup) -> str:
+        return "a batch of one row is both halves, B' and B''" if setup.settings.work.batch_size == 1 else ""
 
 
 def halves(batch: Batch) -> tuple[Batch, Batch]:

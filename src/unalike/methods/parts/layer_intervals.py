@@ -12,7 +12,7 @@ from unalike.core import tree
 from unalike.core.types import Tree
 from unalike.core.views import ClientView, Cohort, ServerView, StageSettings
 from unalike.methods.method import alias
-from unalike.methods.part import part
+from unalike.methods.part import Setup, part
 from unalike.methods.parts.uploads import restored, withheld
 from unalike.methods.roles import Personalizer, ServerStep, Upload
 from unalike.methods.search_space import OneOf
@@ -29,7 +29,8 @@ class LayerIntervals(Personalizer, Upload, ServerStep):
     get interval phi, the others 1, as in the authors' code. It begins with 1 everywhere. phi = 1 is FedAvg.
 
     An unsynchronized layer stays on the client, which continues from it; the server's copy is unchanged. All layers of the shared
-    model belong together after every phi-th round only, so evaluate every phi rounds. A client that missed a synchronization
+    model belong together after every phi-th round only; in other rounds the server's copy is scored, whose layers are of different
+    rounds. So evaluate every phi rounds, else a run notes it. A client that missed a synchronization
     takes the shared layer. Unsynchronized layers are not sent up: `wire` lists the most bytes that a round can take, the
     history those that were sent. The whole model goes down, as the server does not know which layers a client holds. Layers are
     those of FedLWS (in the authors' code they are tensors, with biases synchronized in every round); a round is the paper's base
@@ -97,6 +98,16 @@ class LayerIntervals(Personalizer, Upload, ServerStep):
         found = torch.ones_like(order)
         found[order] = torch.where(before == 0, self.phi, 1)
         return found
+
+    def shortfall(self, setup: Setup) -> str:
+        if 1 < self.phi >= setup.rounds:
+            return f"no layer waits before round {self.phi + 1}, and the run has {setup.rounds}"
+        if self.phi > 1 and len(tree.layers(setup.model.params)) == 1:
+            return f"the model has one layer, so all of it is synchronized in every {self.phi}-th round alone"
+        mixed = (
+            f"rounds are scored in which its layers are of different rounds; evaluate_every={self.phi} leaves them out"
+        )
+        return mixed if setup.evaluate_every % self.phi else ""
 
     def _due(self, server: ServerView) -> Tensor:
         return (server.round + 1) % server.state["interval"] == 0

@@ -15,7 +15,7 @@ from unalike.core.types import Tree
 from unalike.core.views import Cohort, PartLookup, ServerView
 from unalike.core.work import Work
 from unalike.methods.method import alias
-from unalike.methods.part import part
+from unalike.methods.part import Setup, part
 from unalike.methods.parts.objectives import Proximal
 from unalike.methods.roles import Aggregator, LinearAggregator
 
@@ -71,6 +71,10 @@ class NormalizedMean(LinearAggregator):
                 "the number of steps stands in for it, as in the FedMix paper",
                 stacklevel=2,
             )
+
+    def shortfall(self, setup: Setup) -> str:
+        least, most = setup.steps
+        return f"all clients make {most} local step{'s' * (most > 1)}, so it is the plain mean" if least == most else ""
 
     def _proximal_weight(self, server: ServerView, steps: Tensor) -> Tensor:
         mu = sum(p.mu for p in server.method.role(Proximal))

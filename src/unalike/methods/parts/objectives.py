@@ -14,7 +14,7 @@ from unalike.core import tree
 from unalike.core.types import Batch, Output, PartTrees, Tree
 from unalike.core.views import ClientView, StageSettings
 from unalike.methods.method import alias
-from unalike.methods.part import Pull, part
+from unalike.methods.part import Pull, Setup, part
 from unalike.methods.parts.weights import label_counts
 from unalike.methods.roles import Objective, TaskObjective
 from unalike.methods.search_space import LinearRange, LogRange
@@ -37,6 +37,9 @@ class Proximal(Objective):
     def pull(self, client: ClientView) -> Pull:
         return Pull(self.mu)
 
+    def shortfall(self, setup: Setup) -> str:
+        return STILL if setup.steps[1] == 1 else ""
+
 
 @alias("moon", "Contrast of the features with the shared and the previous model's (Li et al. 2021).")
 @part
@@ -51,6 +54,7 @@ class ModelContrast(Objective):
     mu: Annotated[NonNegativeFloat, LogRange(0.1, 10)] = 1.0
     tau: PositiveFloat = 0.5
     keeps_model = True
+    apart = "body"
 
     SEEN = "model_contrast.seen"
 
@@ -88,6 +92,14 @@ class NotTrueDistillation(Objective):
         q, q_g = (F.log_softmax(z.masked_fill(true, -1e9), dim=1) for z in (logits, taught))
         return self.beta * self.tau**2 * batch.mean(F.kl_div(q, q_g, reduction="none", log_target=True).sum(1))
 
+    def shortfall(self, setup: Setup) -> str:
+        if setup.settings.classes == 2:
+            return "of two classes one is not true, and the softmax over one class is 1: the term is 0"
+        return STILL if setup.steps[1] == 1 else ""
+
+
+STILL = "clients make one local step, at the model received, where the term has no gradient"
+
 
 def _features(output: Output) -> Tensor:
     if output.features is None:
@@ -103,7 +115,9 @@ class BalancedSoftmax(TaskObjective):
     """-log [n_y^gamma e^(u_y) / sum_c n_c^gamma e^(u_c)] in the place of cross-entropy (Ren et al. 2020; FedETF).
 
     u are the logits and n_c the client's training samples of class c, which stay there. Rare classes are learned as if they
-    were not rare, and logits of classes that a client does not have get no gradient. gamma = 0 is cross-entropy, and FedAvg.
+    were not rare, and classes that a client does not have are left out of the sum, as the formula with n_c = 0 says: their logits
+    get no gradient, and a client with one class has loss 0 and learns nothing, which a run notes. FedETF's code takes
+    max(n_c, 1), so that absent classes count as rare ones. gamma = 0 is cross-entropy, and FedAvg.
     """
 
     published: ClassVar[bool] = True
@@ -121,3 +135,9 @@ class BalancedSoftmax(TaskObjective):
         counts = client.context["label_histogram"]["counts"].to(logits.dtype)
         log_n = torch.where(counts > 0, counts.clamp_min(1).log(), self.ABSENT)
         return batch.mean(F.cross_entropy(logits + self.gamma * log_n, batch.y, reduction="none"))
+
+    def shortfall(self, setup: Setup) -> str:
+        if not (setup.one_class and self.gamma):
+            return ""
+        who = "client has" if setup.one_class == 1 else "clients have"
+        return f"{setup.one_class} of {setup.clients} {who} one class alone; their loss is 0 and they learn nothing"

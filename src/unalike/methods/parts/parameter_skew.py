@@ -45,7 +45,7 @@ from unalike.core.types import Tree
 from unalike.core.views import Cohort, PartLookup, ServerView
 from unalike.core.work import Work
 from unalike.methods.notes import listening, note
-from unalike.methods.part import part
+from unalike.methods.part import Setup, part
 from unalike.methods.roles import Aggregator
 from unalike.methods.search_space import LinearRange
 
@@ -119,6 +119,14 @@ class ParameterSkew(Aggregator):
     def variation(self, sd: Tensor, mu: Tensor) -> Tensor:
         """Coefficient of variation sd / |mu| [M] from sd [M] and mu [M]; mu holds no 0."""
         return sd / mu.abs()
+
+    def shortfall(self, setup: Setup) -> str:
+        k, lost = setup.participants, self.threshold < 1
+        return (
+            f"{k} clients take part in a round, fewer than macro={self.macro} classes of them"
+            if lost and k < self.macro
+            else ""
+        )
 
     @abstractmethod
     def micro_classes(self, d: Tensor, low: Tensor, top: Tensor) -> Tensor:

@@ -10,11 +10,11 @@ from torch import Tensor
 
 from unalike._utils.validated import validated
 from unalike.core import tree
-from unalike.core.model import Model
+from unalike.core.model import Group, Model
 from unalike.core.types import Batch, Context, Output, Tree
 from unalike.core.views import ClientView
 from unalike.methods.method import alias
-from unalike.methods.part import Pull, part
+from unalike.methods.part import Pull, Setup, part
 from unalike.methods.roles import Personalizer, PersonalModel
 from unalike.methods.search_space import LinearRange, LogRange
 
@@ -49,8 +49,9 @@ class ProximalModel(PersonalModel):
 class Mixture(PersonalModel):
     """A personal model mixed of an own one, v, and the shared one, w, with weight a in [0, 1] (APFL, Deng et al. 2020).
 
-    v <- v - lr * d loss / d v and, in the first step of a round when `adaptive`, a <- clip(a - lr <v - w, grad f(v_bar)>, 0, 1),
-    both at the old v and w; the new a is used from the next step on. a = 0 is FedAvg's model, a = 1 local training.
+    v <- v - lr * d loss / d v and, in the first step of a round when `adaptive`, a <- clip(a - lr <v - w, grad f(v_bar)>, 0,
+    1), both at the old v and w; the new a is used from the next step on. The shared model is the mean of w by the clients'
+    sizes; in algorithm 1 all count the same (add `uniform`). a = 0 is FedAvg's model, a = 1 local training.
     """
 
     ALPHA = "mixture.alpha"
@@ -118,6 +119,10 @@ class Private(Personalizer):
 
     select: Literal["all", "head", "body", "norm"] = "all"
 
+    @property
+    def apart(self) -> Group:
+        return self.select
+
     def client_init(self, params: Tree) -> Tree:
         return params
 
@@ -141,10 +146,10 @@ class Private(Personalizer):
 class OwnStatistics(Personalizer):
     """The shared model with the client's own running statistics of batch normalization (SiloBN, Andreux et al. 2020).
 
-    Training is that of the method without this part: nothing else is computed, sent or averaged, so the protocol `clients` scores
-    the shared model with averaged statistics and `personal` the same model with each client's own. These are what the client
-    would have with buffers="local": they start at the model's and take up the batches of all its rounds; in other rounds they
-    stay. Without batch normalization it is the shared model.
+    Training is that of the method without this part: nothing else is computed, sent or averaged, so the protocol `clients`
+    scores the shared model with averaged statistics and `personal` the same model with each client's own. These are what the
+    client would have with buffers="local": they start at the model's and take up the batches of all its rounds; in other
+    rounds they stay. Without batch normalization it is the shared model.
     """
 
     published: ClassVar[bool] = True
@@ -152,6 +157,10 @@ class OwnStatistics(Personalizer):
 
     def kept_buffers(self, client: ClientView, own: Tree) -> Tree:
         return client.model.moved_statistics(own, client.received, client.buffers)
+
+    def shortfall(self, setup: Setup) -> str:
+        running = any(n.endswith("running_mean") for n in setup.model.buffers)
+        return "" if running else "the model has no running statistics of batch normalization"
 
 
 @part
@@ -164,6 +173,10 @@ class Fixed(Personalizer):
     published: ClassVar[bool] = True
 
     select: Literal["head", "body"] = "head"
+
+    @property
+    def apart(self) -> Group:
+        return self.select
 
     def trainable(self, name: str, model: Model) -> bool:
         return model.in_head(name) != (self.select == "head")

@@ -67,9 +67,9 @@ class LearnedMean(Aggregator):
     """w+ = gamma sum_k lambda_k w_k, gamma and lambda of least task loss on the server's samples (FedLAW, Li et al. 2023).
 
     They are found by `epochs` steps on all these samples at once (the authors' code: mini-batches), the learning rate halved
-    every 20. gamma may exceed 1. The model predicts in training mode, so norms use the statistics of the samples; buffers are
-    averaged with lambda. epochs = 0 is FedAvg, or its uniform mean with the quadratic mapping. Private parameters stand at their
-    initial values there.
+    every 20; `optimizer` "sgd" is plain, with momentum 0.9 in the authors' code. gamma may exceed 1. The model predicts in
+    training mode, so norms use the statistics of the samples; buffers are averaged with lambda. epochs = 0 is FedAvg, or its
+    uniform mean with the quadratic mapping. Private parameters stand at their initial values there.
     """
 
     epochs: NonNegativeInt = 100
@@ -136,8 +136,8 @@ class LearnedShrinking(ServerStep):
 class EnsembleDistillation(ServerStep):
     """The combined model learns KL(softmax(mean_k z_k / T) || softmax(z / T)), z_k the clients' logits on the server's samples.
 
-    FedDF (Lin et al. 2020): Adam with a cosine schedule, `steps` batches of `batch_size` samples drawn without labels.
-    The clients predict in evaluation mode with their own buffers; the student trains, and its buffers stay those of the average.
+    FedDF (Lin et al. 2020): Adam with a cosine schedule, `steps` batches of `batch_size` samples drawn without labels. The
+    clients predict in evaluation mode with their own buffers; the student trains, and its buffers stay those of the average.
     The paper trains up to 10 000 steps and stops by a validation set. steps = 0 changes nothing.
     """
 

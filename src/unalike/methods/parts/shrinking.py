@@ -13,9 +13,11 @@ from unalike.core.types import Tree
 from unalike.core.views import Cohort, ServerView
 from unalike.methods.method import alias
 from unalike.methods.notes import note
-from unalike.methods.part import part
+from unalike.methods.part import Setup, part
 from unalike.methods.roles import ServerStep
 from unalike.methods.search_space import LogRange
+
+ONE_LAYER = "the model has one layer, so there is one factor for all of it"
 
 
 @alias("fedlws", "Layer-wise weight shrinking after aggregation (Shi et al. 2025); the add-on alone is `lws`.")
@@ -62,6 +64,9 @@ class LayerwiseShrinking(ServerStep):
             moved |= tree.map(lambda u, w, a=kept, b=drawn: (a * u).addcmul_(-b, w), u, w)  # a u - b w
         return moved, server.state
 
+    def shortfall(self, setup: Setup) -> str:
+        return ONE_LAYER if self.scope == "layer" and len(tree.layers(setup.model.params)) == 1 else ""
+
     def _gamma(self, w: Tensor, u: Tensor, tau: Tensor) -> Tensor:
         strength = self.beta * tau
         if self.clamp is not None:
@@ -98,6 +103,10 @@ class FixedShrinking(ServerStep):
             u, w = tree.only(update, names), tree.only(server.params, names)
             moved |= tree.map(lambda u, w, a=drawn: (1 - a) * u - a * w, u, w)
         return moved, server.state
+
+    def shortfall(self, setup: Setup) -> str:
+        one = len(tree.layers(setup.model.params)) == 1
+        return f"the model has one layer, whose factor is {self.first:g}" if one and self.rate else ""
 
 
 @part

@@ -43,6 +43,7 @@ class TaughtHead(Upload, Aggregator):
     tasks: ClassVar[tuple[str, ...]] = ("classification",)
     rank: ClassVar[int] = Upload.WITHHOLD
     needs_data = True
+    apart = "head"
     needs_messages: ClassVar[bool] = True
 
     def finish(self, client: ClientView) -> tuple[Tree, Tree]:

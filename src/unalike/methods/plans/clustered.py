@@ -21,14 +21,16 @@ from unalike.methods.search_space import LogRange, OneOf
 class Ifca(StagedPlan):
     """Iterative cluster identities (IFCA, Ghosh et al. 2020, algorithm 1, model averaging): `clusters` models, k.
 
-    In every round each client receives all k models, chooses argmin_j F_i(w_j), its mean training loss, and trains the
-    one chosen; the server averages within each choice. k models go down, one update and the choice come up. A client is
-    evaluated with the model it would choose now. k = 1 is `method`.
+    In every round each client receives all k models, chooses argmin_j F_i(w_j), its mean training loss, and trains the one
+    chosen; the server averages within each choice, by the clients' sizes (in algorithm 1 all count the same:
+    method="uniform"). k models go down, one update and the choice come up. A client is evaluated with the model it would
+    choose now. k = 1 is `method`.
 
     Model 0 starts at the run's model, the others at values drawn anew, so that they differ (algorithm 1 asks for k different
     starts; its theory, for good ones). Like k-means it can end in a bad place: clusters may share a model.
     """
 
+    divides: ClassVar[bool] = True
     clusters: Annotated[PositiveInt, OneOf(2, 3, 4)] = 3
     method: MethodText = "fedavg"
 
@@ -62,6 +64,7 @@ class Clustered(StagedPlan):
     stay. Clients that did not take part in the deciding round go with the larger half.
     """
 
+    divides: ClassVar[bool] = True
     eps1: Annotated[NonNegativeFloat, LogRange(0.05, 1)] = 0.4
     eps2: Annotated[PositiveFloat, LogRange(0.5, 5)] = 1.6
     warmup: NonNegativeInt = 20

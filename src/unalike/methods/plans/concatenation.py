@@ -58,12 +58,14 @@ class Fedconcat(StagedPlan):
     `rounds` are split between 2 and 3 as `encoder_rounds` to `classifier_rounds`, at least one round each; a schedule of the
     learning rate begins anew with 3. One cluster is
     FedAvg, then a new head. The public code starts the later clusters of step 2 from the first client's trained weights by
-    an aliasing of dictionaries; here all start at the run's model. It also caps the clusters' sizes on data of 100 classes
+    an aliasing of dictionaries; here all start at the run's model. In step 3 it makes 3 local steps a round, here a round has the
+    full local work. It also caps the clusters' sizes on data of 100 classes
     or more and starts the head there from the clusters' heads; neither is done here.
     """
 
     name: ClassVar[str] = "fedconcat"
 
+    divides: ClassVar[bool] = True
     clusters: PositiveInt = 5
     encoder_rounds: PositiveInt = 50
     classifier_rounds: PositiveInt = 1000

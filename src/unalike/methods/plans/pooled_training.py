@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from unalike._utils.errors import UnalikeError
 from unalike.methods.method import Method, as_method
@@ -45,6 +46,7 @@ class ClusterOracle(StagedPlan):
     The clusters are those of the population (`clusters`, or the partition that made it). One cluster is `method`.
     """
 
+    divides: ClassVar[bool] = True
     method: MethodText = "fedavg"
 
     def stages(self, plan_inputs: PlanInputs) -> PlanSteps:

@@ -47,7 +47,8 @@ class Fedetf(StagedPlan):
     beta times their products with V = sqrt(C / (C - 1)) U (I - 1 1^T / C), U [width, C] orthonormal: class
     vectors of length 1 and of equal, largest angles. beta, the inverse temperature, starts at `scale` and is learned with
     the rest; V is drawn from the run's seed, so it is not sent. Clients train by `method` with the loss balanced by their
-    own label counts, `balanced_softmax(gamma)`. width = None is that of the features, or C where these are fewer.
+    own label counts, `balanced_softmax(gamma)`, which leaves out classes that a client does not have where the authors' code counts
+    them as one sample. width = None is that of the features, or C where these are fewer.
 
     This is the shared model of the paper. Its personal ones (V and the projection fine-tuned in turns) are not here:
     method="local_finetune" tunes the encoder, projection and beta instead. The start of beta is 10 or 1 in the authors' code,

@@ -36,6 +36,9 @@ class StagedPlan:
     useful_untrained: ClassVar[bool] = False
     """Whether the plan has results without a round."""
 
+    divides: ClassVar[bool] = False
+    """Whether it divides the clients into groups with a model each; a run notes where one group is left."""
+
     def stages(self, plan_inputs: PlanInputs) -> PlanSteps:
         """The stages and client queries; see `StagePlan.stages`."""
         raise NotImplementedError

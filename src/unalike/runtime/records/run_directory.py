@@ -162,8 +162,10 @@ class RunDirectory:
 
     @property
     def notes(self) -> list[str]:
-        """The distinct warnings among the events."""
-        return list(dict.fromkeys(event["text"] for event in self.events if event["event"] == "warning"))
+        """The distinct warnings since the run last began or was resumed, and those of its rounds before."""
+        begun = max((i for i, event in enumerate(self.events) if event["event"] == "begun"), default=0)
+        kept = [e for i, e in enumerate(self.events) if i >= begun or "round" in e]
+        return list(dict.fromkeys(e["text"] for e in kept if e["event"] == "warning"))
 
     @property
     def asked(self) -> str:

@@ -1,0 +1,96 @@
+"""Checks of the samples: warnings where nothing can be learned from them, and the score of a constant prediction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unalike.data.population import Population
+
+FEW = 10
+"""With fewer test samples of either of two classes, a client's score says little."""
+NAMED = 3
+"""Most clients and classes that a sentence names."""
+
+
+def warnings_of(population: Population) -> list[str]:
+    """Sentences about samples from which nothing can be learned, or by which nothing can be told."""
+    train, test = (population.y[torch.from_numpy(part.values)] for part in (population.train, population.test))
+    if not population.is_here or not len(train):
+        return []
+    found, classes = [], population.classes
+    if _is_constant(train):
+        what = f"is of the class {classes[int(train[0])]!r}" if classes else f"has the target {train[0].item():g}"
+        found.append(f"every training sample {what}: there is nothing to learn, and a good score shows nothing")
+    elif len(test) and _is_constant(test):
+        what = f"is of the class {classes[int(test[0])]!r}" if classes else f"has the target {test[0].item():g}"
+        found.append(f"every test sample {what}: a constant prediction is perfect; test other samples, too")
+    if classes and (unseen := sorted({*test.unique().tolist()} - {*train.unique().tolist()})):
+        names = named([classes[int(c)] for c in unseen])
+        found.append(
+            f"no client trains on the class{'es' * (len(unseen) > 1)} {names}, of which there are test samples"
+        )
+    rows = torch.from_numpy(population.train.values)
+    if len(rows) > 1 and _is_constant(population.x[rows[:100]]) and _is_constant(population.x[rows]):
+        found.append("all training samples have the same inputs: nothing in them tells one label from another")
+    return found + _of_clients(population)
+
+
+def _of_clients(population: Population) -> list[str]:
+    """Sentences about clients that cannot learn, or cannot be scored."""
+    found = []
+    if len(population.empty) and not (population.plan and population.plan.notes):
+        found.append(f"without training samples, and in no round: {_named(population, population.sizes == 0)}")
+    if population.classes is None or len(population.classes) < 2:
+        return found
+    train, test = population.label_counts(), population.test_counts()
+    single = ((train > 0).sum(1) == 1) & (test.sum(1) > 0) & ~((test > 0) & (train == 0)).any(1)
+    if 2 * single.sum() >= (test.sum(1) > 0).sum() > 0:
+        found.append(
+            f"{single.sum()} of {len(population)} clients train and are tested on one class each: a personal model is perfect "
+            "there if it always predicts that class, so that personal scores say little"
+        )
+    if len(population.classes) == 2 and ((test > 0).sum(1) == 1).any() and not single.all():
+        found.append(
+            f"test samples of one class, where areas under curves are undefined: {_named(population, (test > 0).sum(1) == 1)}"
+        )
+    return found
+
+
+def constant_prediction(population: Population, test: Tensor | None = None) -> str:
+    """A sentence with the score of a constant prediction on the labels `test`, by default those of the clients' test samples, and
+    with the positives of the clients; empty where the samples are elsewhere."""
+    train = population.y[torch.from_numpy(population.train.values)]
+    y = population.y[torch.from_numpy(population.test.values)] if test is None else test
+    if not population.is_here or not len(train) or not len(y):
+        return ""
+    if population.classes is None:
+        return (
+            f"for comparison: always predicting the mean has an RMSE of {(y - train.mean()).square().mean().sqrt():.4g}"
+        )
+    most = int(torch.bincount(train.long()).argmax())
+    share = (y == most).float().mean()
+    text = f"for comparison: always predicting {population.classes[most]!r} has an accuracy of {share:.4f}"
+    if (positives := population.positives) is None or test is not None:
+        return text
+    counts = positives[population.test.sizes > 0]
+    few = (positives < FEW) & (population.test.sizes > 0)
+    fewer = f", fewer than {FEW} in {_named(population, few)}" if few.any() else ""
+    return f"{text}; {counts.min()} to {counts.max()} test samples of a client are {population.classes[1]!r}{fewer}"
+
+
+def _named(population: Population, chosen: np.ndarray) -> str:
+    return named([population.names[int(k)] for k in np.flatnonzero(chosen)])
+
+
+def named(names: Sequence[str]) -> str:
+    """The first names, and how many there are besides."""
+    rest = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(names[:NAMED]) + rest
+
+
+def _is_constant(values: Tensor) -> bool:
+    return bool((values == values[0]).all())
