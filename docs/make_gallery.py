@@ -3,6 +3,9 @@
 from pathlib import Path
 
 import numpy as np
+import torch
+from matplotlib.figure import Figure
+from torch.nn.functional import pad
 
 from unalike.data import Dataset, Population, load, partition
 from unalike.data.partitioning import partition_figures
@@ -41,19 +44,29 @@ BUBBLES: dict[str, tuple[Dataset, str, int | None]] = {
 IMAGES = {"noise": "noise(level=0.1)", "rotation": "rotation(degrees=90)"}
 
 
-def save(name: str, population: Population, images: bool = False) -> None:
-    """Draw a population's images or label counts into a file."""
-    figure = (
-        partition_figures.sample_images(population, columns=8, title=population.plan.spec)
-        if images
-        else partition_figures.bubbles(population.plan)
-    )
+def sample_images(population: Population, columns: int = 8) -> Figure:
+    """Draw the first training images of each client, one row per client."""
+    shown = [[population.x[int(row)] for row in population.train[k][:columns]] for k in range(len(population))]
+    framed = torch.stack([torch.stack([pad(image[0], (0, 1, 0, 1), value=1) for image in images]) for images in shown])
+    rows, _, height, width = framed.shape
+    figure = Figure(figsize=(0.55 * columns + 1.2, 0.55 * rows + 0.5), layout="constrained")
+    axes = figure.add_subplot()
+    axes.imshow(framed.permute(0, 2, 1, 3).reshape(rows * height, columns * width), "gray", vmin=0, vmax=1)
+    axes.spines[:].set_visible(False)
+    axes.set_title(population.plan.spec, fontsize=9, loc="left")
+    axes.tick_params(labelsize=7)
+    axes.set_xticks([])
+    axes.set_yticks([(k + 0.5) * height for k in range(rows)], population.names)
+    return figure
+
+
+def save(name: str, figure: Figure) -> None:
     figure.savefig(FOLDER / f"{name}.png", dpi=90)
 
 
 if __name__ == "__main__":
     FOLDER.mkdir(parents=True, exist_ok=True)
     for name, (data, spec, clients) in BUBBLES.items():
-        save(name, partition(data, spec, clients))
+        save(name, partition_figures.bubbles(partition(data, spec, clients).plan))
     for name, spec in IMAGES.items():
-        save(name, partition(DIGITS, spec, clients=8), images=True)
+        save(name, sample_images(partition(DIGITS, spec, clients=8)))

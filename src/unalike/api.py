@@ -27,34 +27,7 @@ from unalike.training.functional import aggregate, local_update
 from unalike.training.wire import wire
 from unalike.tuning.tune import tune
 
-__all__ = [
-    "ClientData",
-    "Dataset",
-    "Logits",
-    "Method",
-    "Output",
-    "PartitionPlan",
-    "Population",
-    "UnalikeError",
-    "Work",
-    "__version__",
-    "aggregate",
-    "compare",
-    "diagnose",
-    "estimate",
-    "load",
-    "local_update",
-    "model",
-    "note",
-    "open_comparison",
-    "open_run",
-    "part",
-    "partition",
-    "partition_labels",
-    "plan",
-    "recommend",
-    "run",
-    "sweep",
-    "tune",
-    "wire",
-]
+__all__ = ["ClientData", "Dataset", "PartitionPlan", "Population", "load", "partition", "partition_labels"]
+__all__ += ["Logits", "Method", "Output", "aggregate", "local_update", "model", "note", "part", "plan", "wire"]
+__all__ += ["UnalikeError", "Work", "__version__", "compare", "diagnose", "estimate", "open_comparison", "open_run"]
+__all__ += ["recommend", "run", "sweep", "tune"]

@@ -3,8 +3,7 @@ import sys
 import numpy as np
 import pytest
 
-from unalike._utils.errors import UnalikeError
-from unalike.data import Dataset, load, partition
+from unalike.data import Dataset, partition
 from unalike.data.partitioning import partition_figures
 
 
@@ -25,10 +24,3 @@ def test_bubbles_of_plan_handle_many_clients_and_regression(blobs, tmp_path):
     line = Dataset("line", (np.ones((40, 1)), np.linspace(0, 1, 40)))
     bars = partition_figures.bubbles(partition(line, "quantity(min_size=1)", clients=3).plan)
     assert len(bars.axes[0].patches) == 3
-
-
-def test_sample_images_of_rows_raise(blobs):
-    figure = partition_figures.sample_images(partition(load("digits"), "noise(level=0.5)", clients=20), columns=3)
-    assert figure.axes[0].images[0].get_array().shape == (10 * 9, 3 * 9, 3)
-    with pytest.raises(UnalikeError, match="expected images"):
-        partition_figures.sample_images(partition(blobs, "iid", clients=2))

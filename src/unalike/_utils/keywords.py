@@ -10,29 +10,14 @@ from typing import Any
 from unalike._utils.errors import InvalidValue
 
 FOREIGN = {
-    "batch": "batch_size",
-    "minibatch": "batch_size",
-    "learning_rate": "lr",
-    "epoch": "epochs",
-    "local_epochs": "epochs",
-    "num_epochs": "epochs",
-    "optimiser": "optimizer",
-    "criterion": "loss",
-    "loss_fn": "loss",
-    "loss_function": "loss",
-    "lr_schedule": "schedule",
-    "lr_scheduler": "schedule",
-    "scheduler": "schedule",
-    "round": "rounds",
-    "num_rounds": "rounds",
-    "global_rounds": "rounds",
-    "num_clients": "clients",
-    "n_clients": "clients",
-    "client_fraction": "participation",
-    "fraction_fit": "participation",
-    "dataset": "data",
-    "folder": "out",
-    "validation": "val",
+    **dict.fromkeys(("batch", "minibatch"), "batch_size"),
+    **dict.fromkeys(("epoch", "local_epochs", "num_epochs"), "epochs"),
+    **dict.fromkeys(("criterion", "loss_fn", "loss_function"), "loss"),
+    **dict.fromkeys(("lr_schedule", "lr_scheduler", "scheduler"), "schedule"),
+    **dict.fromkeys(("round", "num_rounds", "global_rounds"), "rounds"),
+    **dict.fromkeys(("num_clients", "n_clients"), "clients"),
+    **dict.fromkeys(("client_fraction", "fraction_fit"), "participation"),
+    **{"learning_rate": "lr", "optimiser": "optimizer", "dataset": "data", "folder": "out", "validation": "val"},
 }
 """Keywords that users know from other libraries -> the keywords here."""
 

@@ -60,6 +60,13 @@ def _words(kind: Any) -> str:
     return " or ".join(map(_words, get_args(kind)))
 
 
+def check_whole(least: int, /, **values: object) -> None:
+    """Raise `UnalikeError` for an argument that is not a whole number, `least` or more; True is none."""
+    for name, value in values.items():
+        if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
+            raise UnalikeError(f"found {name}={value!r}, expected a whole number, {least} or more")
+
+
 def check_positive(name: str, **values: float) -> None:
     """Raise `UnalikeError` for a parameter that is not a finite number above 0."""
     for parameter, value in values.items():

@@ -69,23 +69,15 @@ class SGD:
         if self.weight_decay:
             grads = tree.map(lambda g, w: g.add(w, alpha=self.weight_decay), grads, params)
         if self.momentum:
-            state = {
-                "momentum": tree.map(
-                    self._accumulated_in_place if owned else self._accumulated, state["momentum"], grads
-                )
-            }
+            rho = self.momentum
+            add = (lambda m, g: m.mul_(rho).add_(g)) if owned else (lambda m, g: g.add(m, alpha=rho))
+            state = {"momentum": tree.map(add, state["momentum"], grads)}
             if self.nesterov:
                 grads = tree.map(lambda g, m: g.add(m, alpha=self.momentum), grads, state["momentum"])
             else:
                 grads = state["momentum"]
         move = Tensor.sub_ if owned else Tensor.sub
         return tree.map(lambda w, g: move(w, g, alpha=lr), params, grads), state
-
-    def _accumulated(self, m: Tensor, g: Tensor) -> Tensor:
-        return g.add(m, alpha=self.momentum)
-
-    def _accumulated_in_place(self, m: Tensor, g: Tensor) -> Tensor:
-        return m.mul_(self.momentum).add_(g)
 
     def _fused_step(self, params: Tree, grads: Tree, state: PartTrees, lr: float) -> PartTrees:
         """The same formula in one pass over memory, by the kernel of `torch.optim.SGD(fused=True)`; writes into `params`."""

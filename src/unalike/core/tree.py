@@ -128,6 +128,13 @@ def layers(tree: Tree) -> list[list[str]]:
     return groups if groups[-1] else groups[:-1]
 
 
+def scopes(scope: str, params: Tree, moving: Tree) -> list[list[str]]:
+    """The names in `moving` that are taken together: one "tensor", one "layer" of `params`, or the whole "model"."""
+    if scope == "layer":
+        return [names for layer in layers(params) if (names := [n for n in layer if n in moving])]
+    return [list(moving)] if scope == "model" else [[name] for name in moving]
+
+
 def flatten(tree: Tree, rows: int | None = None) -> Tensor:
     """All entries as one vector [P], or, for `rows` stacked clients, as a matrix [rows, P]. A view if there is one tensor."""
     shape = (-1,) if rows is None else (rows, -1)

@@ -173,11 +173,11 @@ def _state(events: list[dict[str, Any]], live: dict[str, Any], federated: bool, 
         return last
     if not events:
         return "not started"
-    if federated:
-        return "down: not finished"
-    if written is None:
-        return "running, or interrupted"
-    return "running" if written else "not finished, and no process continues it"
+    return "down: not finished" if federated else UNFINISHED[written]
+
+
+UNFINISHED = {None: "running, or interrupted", True: "running", False: "not finished, and no process continues it"}
+"""Whether a process writes to the folder of a run that has not ended -> the state of the run."""
 
 
 def _running(events: list[dict[str, Any]], terms: dict[str, Any], names: list[str]) -> dict[str, Any] | None:
@@ -304,9 +304,7 @@ class FollowedComparison:
         if all(row.seeds_done == row.seeds for row in table.methods):
             return "finished"
         locks = [is_locked(self.path / cell.folder) for cell in cells]
-        if any(locks):
-            return "running"
-        return "running, or interrupted" if None in locks else "not finished, and no process continues it"
+        return UNFINISHED[next((lock for lock in (True, None) if lock in locks), False)]
 
     def _curves(self, cells: Sequence[PlannedCell], table: Standings) -> list[dict[str, Any]]:
         """For each method the mean of its score over its seeds, by round."""

@@ -14,14 +14,5 @@ from unalike.data.population import Population
 from unalike.data.sources import synthetic
 from unalike.data.sources.load import load
 
-__all__ = [
-    "ClientData",
-    "Dataset",
-    "PartitionPlan",
-    "Population",
-    "apply_plan",
-    "load",
-    "partition",
-    "partition_labels",
-    "synthetic",
-]
+__all__ = ["ClientData", "Dataset", "PartitionPlan", "Population"]
+__all__ += ["apply_plan", "load", "partition", "partition_labels", "synthetic"]

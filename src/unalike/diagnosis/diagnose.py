@@ -10,6 +10,7 @@ import pandas as pd
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.keywords import check_keywords, fields_of
+from unalike._utils.option_types import check_whole
 from unalike._utils.progress import UserProgress, progress_reporting
 from unalike.core.work import Work
 from unalike.data.partitioning.given_clients import Clients, ClientsRequest
@@ -125,9 +126,7 @@ def diagnose_population(
 
 
 def _check(rounds: int, seed: int, features: Features | None) -> None:
-    for name, value in (("rounds", rounds), ("seed", seed)):
-        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-            raise UnalikeError(f"found {name}={value!r}, expected a whole number, 0 or more")
+    check_whole(0, rounds=rounds, seed=seed)
     if features is not None and not callable(features):
         raise UnalikeError(
             f"found features={features!r}, expected a function of inputs that returns one row per sample"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from unalike.diagnosis.clusters import Clusters
 from unalike.diagnosis.measure import NO_SKEW, Measure
 from unalike.reporting.table import interval, number, words
@@ -89,7 +91,8 @@ def _clusters(tested: Sequence[Clusters]) -> str:
     if not real:
         return "Clusters: none found that clients without groups would not show as well."
     texts = [
-        f"{plural(found.count, 'cluster')} by {found.basis} (sizes {listing(map(str, _cluster_sizes(found)))}, stability "
+        f"{plural(found.count, 'cluster')} by {found.basis} (sizes "
+        f"{listing(map(str, sorted(np.bincount(found.members), reverse=True)))}, stability "
         f"{significant(found.stability.value, digits=2)})"
         for found in real
     ]
@@ -102,10 +105,6 @@ def _training(drift: Measure, gradient: Measure) -> str:
         f"Training: with FedAvg, {share(drift.value)} of the clients' movement cancels in the average{scale}; at the first "
         f"model, {share(gradient.value)} of their gradients cancel."
     )
-
-
-def _cluster_sizes(found: Clusters) -> list[int]:
-    return sorted((int((found.members == c).sum()) for c in range(found.count)), reverse=True)
 
 
 def _strength(measure: Measure) -> str:

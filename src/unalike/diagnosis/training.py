@@ -106,9 +106,19 @@ def skew_of(
     measures = [
         _measure(KIND, name, title, statistic, limits, own, references, seed)
         for name, title, statistic, limits in (
-            ("drift", "movement that cancels (drift)", _drift, share),
-            ("gradient_start", "gradients that cancel, first model", _gradient_variance_at_start, share),
-            ("gradient_end", f"gradients that cancel, after {after}", _gradient_variance_at_end, share),
+            ("drift", "movement that cancels (drift)", lambda of, p: _drift(of.updates.sum(1), p), share),
+            (
+                "gradient_start",
+                "gradients that cancel, first model",
+                lambda of, p: cancelled_gradients(of.start, p),
+                share,
+            ),
+            (
+                "gradient_end",
+                f"gradients that cancel, after {after}",
+                lambda of, p: cancelled_gradients(of.end, p),
+                share,
+            ),
             ("cosine", "mean cosine of two clients' updates", _mean_cosine, cosine),
         )
     ]
@@ -192,20 +202,13 @@ def cancelled_gradients(parts: np.ndarray, weights: np.ndarray) -> float:
     return float(np.clip(1 - common / total, 0, 1)) if total > 0 else 0.0
 
 
-def _drift(trained: TrainedDivision, weights: np.ndarray) -> float:
-    return float(np.mean([cancelled(products, weights) for products in trained.updates.sum(1)]))
+def _drift(rounds: np.ndarray, weights: np.ndarray) -> float:
+    """The mean over rounds [R, K, K] of the movement that cancels."""
+    return float(np.mean([cancelled(products, weights) for products in rounds]))
 
 
 def _layer_drift(layer: int, trained: TrainedDivision, weights: np.ndarray) -> float:
-    return float(np.mean([cancelled(products, weights) for products in trained.updates[:, layer]]))
-
-
-def _gradient_variance_at_start(trained: TrainedDivision, weights: np.ndarray) -> float:
-    return cancelled_gradients(trained.start, weights)
-
-
-def _gradient_variance_at_end(trained: TrainedDivision, weights: np.ndarray) -> float:
-    return cancelled_gradients(trained.end, weights)
+    return _drift(trained.updates[:, layer], weights)
 
 
 def _mean_cosine(trained: TrainedDivision, weights: np.ndarray) -> float:

@@ -82,8 +82,9 @@ class Batched(Executor):
             except RuntimeError as error:
                 if len(chunk) == 1 or not is_out_of_memory(error):
                     raise
-                self._fits.append(-(-len(chunk) // 2))
-                waiting = deque(part for c in (chunk, *waiting) for part in _cut(c, self._fits[-1]))
+                half = -(-len(chunk) // 2)
+                self._fits.append(half)
+                waiting = deque(c[i : i + half] for c in (chunk, *waiting) for i in range(0, len(c), half))
                 continue
             yield chunk, done
 
@@ -126,11 +127,8 @@ class Batched(Executor):
     @cached_property
     def uses_compiled_loops(self) -> bool:
         """Whether compiled loops train all clients, also those with the largest batches."""
-        method, x, largest = (
-            self.client_pool.method,
-            self.client_pool.source.x,
-            int(self.client_pool.sizes.max(initial=0)),
-        )
+        method, x = self.client_pool.method, self.client_pool.source.x
+        largest = int(self.client_pool.sizes.max(initial=0))
         rows = min(self.settings.work.batch_size or largest, largest)
         return self.compiled_loops and compiled_training.supports(method, method.phases, self.settings, x, rows)
 
@@ -183,13 +181,12 @@ class Batched(Executor):
         with seeds.isolated(dropout, client_pool.source.x.device), torch.no_grad():
             asked = ids if self._has_own_inputs(broadcast) else ids[:1]  # without own inputs one client stands for all
             own = zip(asked, *schedules)
+            apart = [self._given(k, broadcast, batches, accepted.get(k)) for k, *batches in own]
             given = {
                 "client_state": client_pool.client_states.stacked(ids, accepted),
                 "size": client_pool.sizes_of(ids),
             }
-            given |= join_nests(
-                [self._given(k, broadcast, batches, accepted.get(k)) for k, *batches in own], torch.stack
-            )
+            given |= join_nests(apart, torch.stack)
             yield ClientChunk(client_pool.method, self.settings, broadcast, given, phases, whole)
 
     @cached_property
@@ -237,10 +234,6 @@ def cuts(sizes: np.ndarray, width: int) -> list[int]:
             found.append(i)
             first, rows = i, size
     return found
-
-
-def _cut(clients: list[int], width: int) -> list[list[int]]:
-    return [clients[i : i + width] for i in range(0, len(clients), width)]
 
 
 def _padded(drawn: Sequence[list[Tensor]], shape: torch.Size) -> Tensor:

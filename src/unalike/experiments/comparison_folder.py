@@ -92,6 +92,10 @@ class ComparisonFolder:
         same_labels = None in counts or counts[0] == counts[1]
         return bool(self.data["fingerprint"] == other.data["fingerprint"]) and same_labels
 
+    def combines_with(self, other: ComparisonFolder) -> bool:
+        """Whether the two may be one comparison."""
+        return self.same_training(other) and self.same_data(other) and not self.conflicting_method(other)
+
     def conflicting_method(self, other: ComparisonFolder) -> str:
         """The first label that both hold with another spec, or with another result under the same seed; empty if none."""
         specs, other_specs = self._specs, other._specs

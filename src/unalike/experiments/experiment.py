@@ -57,15 +57,11 @@ class Cell:
         """The readable part of it."""
         return f"{slug(self.label)[:40]}-seed{self.seed}"
 
-    def end(self, run: Run) -> dict[str, Any]:
-        """The number of rounds of a run of this cell, why it ended, and the selected round."""
-        rounds = run.history.last["round"]
-        return {"method": self.label, "seed": self.seed, "rounds": rounds, "why": run.ended, "selected": run.selected}
-
-    @property
-    def diverged_end(self) -> dict[str, Any]:
-        """The same entry for a run that diverged."""
-        return {"method": self.label, "seed": self.seed, "rounds": None, "why": DIVERGED, "selected": None}
+    def end(self, run: Run | None) -> dict[str, Any]:
+        """The number of rounds of a run of this cell, why it ended, and the selected round; None: it diverged."""
+        rounds, why = (None, DIVERGED) if run is None else (run.history.last["round"], run.ended)
+        selected = None if run is None else run.selected
+        return {"method": self.label, "seed": self.seed, "rounds": rounds, "why": why, "selected": selected}
 
 
 @dataclass
@@ -128,7 +124,7 @@ class _CellResults:
 
     def add_diverged(self, cell: Cell, error: Diverged) -> None:
         self.notes.append(f"{cell.label}, seed {cell.seed}, is left out: {error}")
-        self.ends.append(cell.diverged_end)
+        self.ends.append(cell.end(None))
 
     def comparison(self, facts: ComparisonFacts) -> Comparison:
         """All results as one comparison. Raises `UnalikeError` if every run diverged."""

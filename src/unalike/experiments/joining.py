@@ -197,16 +197,12 @@ def _group_compatible(folders: Sequence[ComparisonFolder]) -> list[list[Comparis
     groups: list[list[ComparisonFolder]] = []
     for folder in folders:
         for group in groups:
-            if all(_may_combine(other, folder) for other in group):
+            if all(other.combines_with(folder) for other in group):
                 group.append(folder)
                 break
         else:
             groups.append([folder])
     return groups
-
-
-def _may_combine(a: ComparisonFolder, b: ComparisonFolder) -> bool:
-    return a.same_training(b) and a.same_data(b) and not a.conflicting_method(b)
 
 
 def _partitions_of_one_study(blocks: Sequence[JoinedBlock]) -> list[JoinedBlock]:

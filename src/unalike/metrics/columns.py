@@ -229,8 +229,8 @@ def derived(names: Iterable[object], plain: str = "clients") -> Columns:
     Columns that hold no score are left out, and the `personal_accuracy` that tables of clients have beside `accuracy` where the
     plain columns are those of the personal models. `plain` is the protocol of the columns without a protocol in their names.
     """
-    scored = (match for name in map(str, names) if (match := _NAME.fullmatch(name)) and _is_score(name))
-    matched = [match for match in scored if match[1] != plain]
+    scores = (name for name in map(str, names) if name not in OTHERS and not name.endswith("selected"))
+    matched = [match for name in scores if (match := _NAME.fullmatch(name)) and match[1] != plain]
     columns = (
         Column(match[1] or plain, VALIDATION if match[2] else TEST, _metric_of(match[3]), not match[1])
         for match in matched
@@ -246,10 +246,6 @@ def check_name(name: str, taken: frozenset[str] = frozenset()) -> None:
             f"metrics: found the name {name!r}; expected a name of letters, digits and underscores that does not begin with "
             f"{', '.join(_RESERVED)}, does not end in selected and is none of {', '.join(sorted(taken | OTHERS))}"
         )
-
-
-def _is_score(name: str) -> bool:
-    return name not in OTHERS and not name.endswith("selected")
 
 
 def _metric_of(column: str) -> Metric:

@@ -165,15 +165,11 @@ def determination(errors: np.ndarray, variation: np.ndarray, squares: np.ndarray
     return 1 - errors / np.where(variation > 1e-12 * squares, variation, np.nan)
 
 
-def _correct(own: Grouped) -> np.ndarray:
-    return own.mean(own.scores.predicted == own.scores.y)
-
-
 AREAS: dict[str, Callable[[Grouped], np.ndarray]] = {"roc_auc": roc_auc, "average_precision": average_precision}
 """Metrics of two classes that cannot be computed from sums."""
 _ANY = {"loss": lambda own: own.mean(own.scores.loss)}
 _CLASSES = _ANY | {
-    "accuracy": _correct,
+    "accuracy": lambda own: own.mean(own.scores.predicted == own.scores.y),
     "macro_f1": lambda own: own.by_class(macro_f1),
     "balanced_accuracy": lambda own: own.by_class(balanced_accuracy),
 }

@@ -48,11 +48,10 @@ Norm = Callable[[int], nn.Module]
 """A function from a number of channels to a normalization layer."""
 
 
-def _group_norm(channels: int) -> nn.Module:
-    return nn.GroupNorm(math.gcd(8, channels), channels)
-
-
-NORMS: dict[str, Norm] = {"batch": nn.BatchNorm2d, "group": _group_norm}
+NORMS: dict[str, Norm] = {
+    "batch": nn.BatchNorm2d,
+    "group": lambda channels: nn.GroupNorm(math.gcd(8, channels), channels),
+}
 """Batch normalization; group normalization (Wu and He 2018) in up to 8 groups, which keeps no running statistics."""
 
 

@@ -25,11 +25,6 @@ class Layer(nn.Module):
         return torch.cat([x, self.conv2(F.relu(self.norm2(inner)))], 1)
 
 
-def _transition(before: int, norm: Norm) -> nn.Module:
-    """Make the transition that halves the channels (compression, "C") and the sides."""
-    return nn.Sequential(norm(before), nn.ReLU(), nn.Conv2d(before, before // 2, 1, bias=False), nn.AvgPool2d(2))
-
-
 class DenseNet(nn.Module):
     """A 3x3 stem of 2 growth channels, dense blocks with transitions between them, norm, ReLU, mean, head.
 
@@ -52,7 +47,9 @@ class DenseNet(nn.Module):
         layers: list[nn.Module] = [nn.Conv2d(in_channels, width, 3, padding=1, bias=False)]
         for i, count in enumerate(blocks):
             if i:
-                layers.append(_transition(width, layer))
+                # the transition halves the channels (compression, "C") and the sides
+                halved = nn.Conv2d(width, width // 2, 1, bias=False)
+                layers.append(nn.Sequential(layer(width), nn.ReLU(), halved, nn.AvgPool2d(2)))
                 width //= 2
             layers += [Layer(width + j * growth, growth, layer) for j in range(count)]
             width += count * growth

@@ -179,7 +179,7 @@ class ReportContent(SharedFacts):
     @property
     def smallest_difference(self) -> float:
         """The smallest difference of interest under the decisive protocol; NaN if the baseline has no score there."""
-        scores = self.summary[self.summary["protocol"] == self.decisive].set_index("method")[self.metric.name]
+        scores = self.scored(self.decisive).set_index("method")[self.metric.name]
         return self.rules.effect(self.metric, float(scores.get(self.baseline, math.nan)))
 
     @cached_property

@@ -6,8 +6,6 @@ have all digits.
 
 from __future__ import annotations
 
-import csv
-import io
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -93,16 +91,11 @@ def _about(blocks: Sequence[ExportBlock]) -> list[str]:
 
 
 def _csv(blocks: Sequence[ExportBlock]) -> str:
-    out = io.StringIO()
     tables = [b.summary.assign(partition=b.partition, baseline=b.content.baseline) for b in blocks]
     table = pd.concat(tables, ignore_index=True).drop(columns="seconds")
     first = ["partition", "method", "protocol", "baseline"]
     table = table[[*first, *(name for name in table if name not in first)]]
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(table.columns)
-    for row in table.itertuples(index=False, name=None):
-        writer.writerow("" if pd.isna(cell) else cell for cell in row)
-    return out.getvalue()
+    return str(table.to_csv(index=False, lineterminator="\n"))
 
 
 def _json(blocks: Sequence[ExportBlock]) -> str:

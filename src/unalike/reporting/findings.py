@@ -37,8 +37,7 @@ class Findings:
 
 def findings(content: ReportContent) -> Findings:
     """Derive the findings from the models in use, compared with the baseline."""
-    table = content.summary
-    judged = table[table["protocol"] == content.decisive]
+    judged = content.scored(content.decisive)
     others = rows(judged[judged["method"] != content.baseline])
     if len(others) < len(judged):
         details = [(row["method"], _sentence(row, content)) for row in others]
@@ -131,7 +130,7 @@ def _sentence_without_baseline(row: Row, content: ReportContent) -> str:
 
 def _rising(content: ReportContent) -> list[str]:
     """A warning for methods that had not finished to learn, so that more rounds may change their order."""
-    table = content.summary[content.summary["protocol"] == content.decisive]
+    table = content.scored(content.decisive)
     judged = set(table.loc[table["role"].isin([BASELINE, CANDIDATE]), "method"])
     rises = [
         rise

@@ -49,10 +49,10 @@ class Panel:
 
 def differences(content: ReportContent, looks: Looks) -> Panel | None:
     """Forest plots of the differences under each protocol."""
-    base, summary, views = content.baseline, content.summary, []
+    base, views = content.baseline, []
     for protocol in content.scores:
         label = wording.capital(MODELS[protocol])
-        compared = summary[(summary["protocol"] == protocol) & summary["difference"].notna()]
+        compared = content.scored(protocol).dropna(subset="difference")
         if len(compared):
             alt = f"{label}: differences in {content.metric.word} to {base} for {wording.listing(compared['method'])}."
             views.append(View(label, report_charts.forest(compared, base, content.metric, looks), alt))
@@ -231,7 +231,7 @@ def pareto(content: ReportContent, looks: Looks) -> Panel | None:
     names = {"score": metric.word, "worst": "fairness", "mb": "traffic", "seconds": "time"}
     views = []
     for protocol in content.scores:
-        table = tradeoff(content.summary[content.summary["protocol"] == protocol], metric)
+        table = tradeoff(content.scored(protocol), metric)
         for x, y in PAIRS if len(table) > 1 else ():
             label = f"{wording.capital(names[y])} against {names[x]}, {MODELS[protocol]}"
             figure = Figure([report_charts.pareto(table, x, y, metric, titles, looks)])

@@ -44,7 +44,7 @@ def figures(content: ReportContent, shared: Looks | None = None) -> Iterator[tup
     style = {label: all_looks[label] for label in content.labels}
     metric, scale = content.metric, content.metric.scale
     for protocol, score in content.scores.items():
-        judged = content.summary[content.summary["protocol"] == protocol]
+        judged = content.scored(protocol)
         if judged.empty:
             continue
         suffix, column = "" if score.plain else f"-{protocol}", score.name

@@ -69,7 +69,7 @@ def summary_tables(content: ReportContent) -> list[Table]:
     columns = summary_columns(content.metric, content.baseline) | {"model": model_column(content)}
     tables = []
     for protocol in content.tabled:
-        scored = content.summary[content.summary["protocol"] == protocol]
+        scored = content.scored(protocol)
         caption = wording.capital(MODELS[protocol]) if len(content.tabled) > 1 else ""
         if len(scored):
             tables.append(Table.of(caption, [columns[name] for name in SHOWN], rows(scored)))

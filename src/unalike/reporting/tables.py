@@ -22,7 +22,7 @@ from unalike.runtime.stopping import ALL_DONE
 
 def scores(content: ReportContent, protocol: str, looks: dict[str, Look]) -> Table | None:
     """Score, difference and interval of every method under one protocol; None if the protocol scored no method."""
-    shown = content.summary[content.summary["protocol"] == protocol]
+    shown = content.scored(protocol)
     by_name = summary_columns(content.metric, content.baseline, looks)
     columns = [
         by_name["method"],
@@ -49,8 +49,7 @@ _SCORE_CAPTIONS = {
 
 def tests(content: ReportContent, protocol: str, looks: dict[str, Look]) -> Table | None:
     """All numbers behind the verdicts under one protocol; None if nothing could be tested."""
-    summary = content.summary
-    shown = summary[(summary["protocol"] == protocol) & summary["p"].notna()]
+    shown = content.scored(protocol).dropna(subset="p")
     by_name = summary_columns(content.metric, content.baseline, looks)
     names = ("method", "difference", "interval", "bootstrap", "t", "p", "exact", "won", "better")
     columns = [by_name[name] for name in names]
@@ -117,8 +116,8 @@ def estimate(content: ReportContent) -> Table | None:
 
 def effects(content: ReportContent, protocol: str, looks: dict[str, Look]) -> Table | None:
     """Spread over clients, worst clients, and gains and losses of clients compared with the baseline."""
-    metric, base, summary = content.metric, content.baseline, content.summary
-    shown = summary.loc[summary["protocol"] == protocol, ["method", "client_sd", "worst_decile"]].merge(
+    metric, base = content.metric, content.baseline
+    shown = content.scored(protocol)[["method", "client_sd", "worst_decile"]].merge(
         client_effects(content.clients, base, content.scores[protocol]), on="method"
     )
     shown = shown[shown["worst"].notna()]

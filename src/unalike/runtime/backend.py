@@ -15,10 +15,6 @@ from unalike.runtime.run_config import RunConfig
 from unalike.runtime.stage_state import Facts, StageState
 
 
-def nothing() -> None:
-    """Do nothing when a round is complete."""
-
-
 @dataclass(frozen=True)
 class RoundUpdates:
     """The updates of a round's cohort, and what it cost to get them.
@@ -34,7 +30,7 @@ class RoundUpdates:
     bytes_up: int
     faults: Mapping[int, str] = field(default_factory=dict)
     local: Mapping[int, dict[str, Any]] = field(default_factory=dict)
-    complete: Callable[[], None] = nothing
+    complete: Callable[[], None] = lambda: None
 
 
 class Replies(NamedTuple):

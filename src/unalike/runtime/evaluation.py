@@ -122,6 +122,7 @@ class Evaluator:
             self.splits["val"] = ClientSplit(population, population.val)
         if run_config.test is not None:
             self.splits["server"] = ServerSplit(run_config.test)
+        self._last: dict[tuple[str, str], Scores | None] = {}
 
     def names(self, stage: StageState) -> tuple[str, ...]:
         """The protocols to record: those asked for, and "personal" where clients have something of their own."""
@@ -171,20 +172,28 @@ class Evaluator:
         test = "server" if protocol == "server" and "server" in self.splits else "test"
         return {TEST: test, VALIDATION: "val"} if "val" in self.splits else {TEST: test}
 
+    def last(self, models: ClientModels, protocol: str, split: str) -> Scores | None:
+        """The samples of a split as the last models of a run score them, which is done once; None where there is no model."""
+        if (protocol, split) not in self._last:
+            predicting = MODELS[protocol](models, None)
+            parts = [] if predicting is None else self.scores({TEST: split}, predicting)[TEST]
+            self._last[protocol, split] = Scores.join(parts) if parts else None
+        return self._last[protocol, split]
+
     def confusion(self, models: ClientModels) -> np.ndarray | None:
         """Test samples by class (row) and predicted class (column) of the last models: the shared one, else the clients' own.
 
         None for regression, and where there is no test sample or no model.
         """
-        classes, state = self.population.classes, models.state
-        split = "test" if len(self.population.test.values) else "server"
-        predicting = MODELS["clients" if state.has_shared_model else "personal"](models, None)
-        if classes is None or predicting is None or split not in self.splits:
+        classes, split = self.population.classes, "test" if len(self.population.test.values) else "server"
+        if classes is None or split not in self.splits:
             return None
-        parts = self.scores({TEST: split}, predicting)[TEST]
-        if not parts:
+        scores, size = (
+            self.last(models, "clients" if models.state.has_shared_model else "personal", split),
+            len(classes),
+        )
+        if scores is None:
             return None
-        scores, size = Scores.join(parts), len(classes)
         pairs = scores.y.astype(np.int64) * size + scores.predicted.astype(np.int64)
         return np.bincount(pairs, minlength=size**2).reshape(size, size)
 
@@ -194,11 +203,11 @@ class Evaluator:
         The draws are the same for all models that are scored on the same samples. None where a protocol has no model then, and
         where not every client is evaluated.
         """
-        predicting = MODELS[protocol](models, None) if len(self.population) <= MANY else None
-        split = self.splits_of(protocol)[TEST]
-        if predicting is None or not len(self.splits[split].of(range(len(self.population)))[0]):
+        split, clients = self.splits_of(protocol)[TEST], range(len(self.population))
+        if len(clients) > MANY or not len(self.splits[split].of(clients)[0]):
             return None
-        scores = Scores.join(self.scores({TEST: split}, predicting)[TEST])
+        if (scores := self.last(models, protocol, split)) is None:
+            return None
         scores = scores.of(np.argsort(scores.client, kind="stable"))
         sizes = np.bincount(scores.client)[scores.client]
         starts, rng = np.searchsorted(scores.client, scores.client), np.random.default_rng(RESAMPLE_SEED)
@@ -213,9 +222,7 @@ class Evaluator:
         samples, of = len(self.population.test.values), "personal" if models.state.is_personal else "clients"
         if not self.population.task.areas or not 0 < samples <= MOST_RISKS or len(self.population) > MANY:
             return None
-        predicting = MODELS[of](models, None)
-        parts = [] if predicting is None else self.scores({TEST: "test"}, predicting)[TEST]
-        return Scores.join(parts) if parts else None
+        return self.last(models, of, "test")
 
     def scored(
         self, splits: Splits, models: Models | None, clients_shown: Sequence[int] | None = None

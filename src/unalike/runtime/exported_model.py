@@ -13,6 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import jinja2
 import torch
 from torch import Tensor, nn
 
@@ -126,69 +127,7 @@ def _table(encoding: Encoding) -> dict[str, Any]:
     return facts | {"missing_category": MISSING}
 
 
-HEAD = '''"""{what}: python predict.py {file} > predictions.csv. It needs torch and this folder."""
-import csv, datetime, json, pathlib, re, sys
-import torch
-
-folder = pathlib.Path(__file__).parent
-facts = json.loads((folder / "model.json").read_text("utf-8"))
-model = torch.export.load(folder / "model.pt2").module()
-'''
-NUMBERS_AND_CATEGORIES = """table = facts["table"]
-
-
-def number(column, text):
-    if column["date"]:
-        iso, form = column["date"] == "ISO8601", column["date"]
-        moment = datetime.datetime.fromisoformat(text) if iso else datetime.datetime.strptime(text, form)
-        return moment.replace(tzinfo=moment.tzinfo or datetime.timezone.utc).timestamp() / 86400
-    return text.lower() == "true" if column["truth"] else float(text)
-
-
-def encoded(row):
-    values = {{c: None if row[c] in table["missing"] else row[c] for c in table["columns"]}}
-    numbers = [(c, values[c["name"]]) for c in table["numbers"]]
-    numbers = [(c, v if v is None else number(c, v)) for c, v in numbers]
-    scaled = [((c["fill"] if v is None else v) - c["mean"]) / c["scale"] for c, v in numbers]
-    gaps = [float(v is None) for c, v in numbers if c["gaps"]]
-    texts = [(c, values[c["name"]] or table["missing_category"]) for c in table["categories"]]
-    texts = [(c, v.capitalize() if c["truth"] and v.lower() in ("true", "false") else v) for c, v in texts]
-    return scaled + gaps + [float(v == known) for c, v in texts for known in c["values"]]
-"""
-TEXTS = """table, words = facts["table"], facts["table"]["words"]
-token = {{word: i for i, word in enumerate(words["words"], start=table["unknown"] + 1) if word}}
-
-
-def encoded(row):
-    text = "" if row[words["name"]] in table["missing"] else row[words["name"]]
-    found = re.findall(table["pattern"], text.lower())[: words["length"]]
-    tokens = [token.get(word, table["unknown"]) for word in found] or [table["unknown"]]
-    if words["bag"]:
-        return [float(tokens.count(i)) for i in range(table["unknown"] + 1, words["size"])]
-    return tokens + [table["padding"]] * (words["length"] - len(tokens))
-"""
-OF_TABLE = """
-
-with open(sys.argv[1], newline="", encoding="utf-8-sig") as file:
-    rows = list(csv.DictReader(file, delimiter="\\t" if sys.argv[1].endswith(".tsv") else ","))
-x = torch.tensor([encoded(row) for row in rows], dtype=getattr(torch, facts["input"]["dtype"]))
-"""
-OF_ARRAYS = """x = torch.tensor(json.load(open(sys.argv[1])), dtype=getattr(torch, facts["input"]["dtype"]))
-"""
-TAIL = """output = model(x).detach()
-classes = facts["classes"]
-writer = csv.writer(sys.stdout)
-writer.writerow(["sample", "prediction", *(f"probability_{{name}}" for name in classes or ())])
-for i, values in enumerate(output.tolist()):
-    writer.writerow([i, classes[values.index(max(values))], *values] if classes else [i, values])
-"""
-
-
 def _script(encoding: Encoding | None) -> str:
     """The example: a script that encodes rows, or reads samples, and writes their predictions."""
-    if encoding is None:
-        return (HEAD + OF_ARRAYS + TAIL).format(
-            what="Predict samples, a list of nested lists of numbers", file="samples.json"
-        )
-    encode = NUMBERS_AND_CATEGORIES if encoding.words is None else TEXTS
-    return (HEAD + encode + OF_TABLE + TAIL).format(what="Predict the rows of a table", file="new.csv")
+    template = Path(__file__).with_name(f"{SCRIPT}.j2").read_text("utf-8")
+    return jinja2.Template(template, trim_blocks=True, keep_trailing_newline=True).render(encoding=encoding)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -236,7 +237,7 @@ class Run:
 
         Raises `UnalikeError` for regression, and where the run does not hold the samples, as one that was read from a folder.
         """
-        counts = Evaluator(self.run_config).confusion(self._with_samples())
+        counts = self._evaluator.confusion(self._with_samples())
         if counts is None:
             raise UnalikeError("found no test sample with a class, so there is no confusion to count")
         import pandas as pd
@@ -254,7 +255,7 @@ class Run:
         runner, columns = self._with_samples(), self.run_config.columns
         found = {}
         for column in (column for column in columns.scores if column.protocol in protocols):
-            draws = Evaluator(self.run_config).resampled(runner, column.protocol)
+            draws = self._evaluator.resampled(runner, column.protocol)
             if draws is not None:
                 found[column.name] = [metrics[column.metric.name] for metrics in draws]
         return pd.DataFrame(found).rename_axis("draw").reset_index()
@@ -267,12 +268,16 @@ class Run:
         """
         import pandas as pd
 
-        scores, names = Evaluator(self.run_config).risks(self._with_samples()), self.run_config.population.names
+        scores, names = self._evaluator.risks(self._with_samples()), self.run_config.population.names
         if scores is None:
             return None
         risk = probabilities(scores.logits)[:, 1].astype("float32")
         owners = [names[int(k)] for k in scores.client]
         return pd.DataFrame({"client": owners, "outcome": scores.y.astype("int8"), "risk": risk})
+
+    @cached_property
+    def _evaluator(self) -> Evaluator:
+        return Evaluator(self.run_config)
 
     def _with_samples(self) -> LocalStage:
         """The runner, if the clients' samples are here: those of a federation are elsewhere, and a folder holds none."""

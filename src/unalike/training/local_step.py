@@ -169,7 +169,8 @@ class LocalStep:
         views, output, cache = self._views(before, batch, number, variables)
         pairs = zip(self.losses, views, strict=True)
         terms = [return_checks.scalar(member, "loss", member.loss(view, batch)) for member, view in pairs]
-        return sum(terms[1:], start=terms[0]), (terms[0].detach(), output.buffers, _own_buffers(before, cache))
+        own = {name: cache.get(name, old) for name, old in before.own.items()}  # buffers of the parts' models
+        return sum(terms[1:], start=terms[0]), (terms[0].detach(), output.buffers, own)
 
     def _views(
         self, before: StepState, batch: Batch, number: int, variables: PartTrees
@@ -181,11 +182,6 @@ class LocalStep:
         view_of = partial(self.view_of, step=number, output=output, cache=cache)
         views = [view_of(p, now, before.own.get(p.name, before.buffers), part_trees) for p in self.losses]
         return views, output, cache
-
-
-def _own_buffers(before: StepState, cache: dict[str, Any]) -> PartTrees:
-    """The buffers of the parts' models after a step, from the cache of the views."""
-    return {name: cache.get(name, old) for name, old in before.own.items()}
 
 
 def _sums(means: list[Tensor], rows: list[Tensor | float]) -> StepSums:

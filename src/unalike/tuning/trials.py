@@ -66,7 +66,9 @@ def run_trials(runner: TrialRunner, budget: TrialBudget, folder: Path | None, jo
     `budget` is what each method may spend; `folder` keeps one file per trial. With jobs = 1 the trials run in this process, one
     after another, and the same seed gives the same trials. `on_trial` is called as trials end.
     """
-    folders = {} if folder is None else {label: _folder_of(folder, runner, label) for label in runner.methods}
+    folders = {}
+    if folder is not None:
+        folders = {label: folder / f"{slug(label)[:40]}-{runner.key(label)}" for label in runner.methods}
     progress = _Progress(budget, {label: _stored(folders.get(label), budget) for label in runner.methods})
     for label, trials in progress.done.items():
         for trial in trials:
@@ -87,10 +89,6 @@ def run_trials(runner: TrialRunner, budget: TrialBudget, folder: Path | None, jo
                 progress.done[label] = sorted([*progress.done[label], trial], key=lambda one: one.number)
                 on_trial(label, trial)
     return progress.done
-
-
-def _folder_of(folder: Path, runner: TrialRunner, label: str) -> Path:
-    return folder / f"{slug(label)[:40]}-{runner.key(label)}"
 
 
 def _stored(folder: Path | None, budget: TrialBudget) -> list[Trial]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.keywords import check_keywords, fields_of
+from unalike._utils.option_types import check_whole
 from unalike._utils.progress import ProgressCallback, UserProgress, progress_reporting
 from unalike.core.losses import LossFunction
 from unalike.core.options import RoundOptions, TuningOptions
@@ -143,21 +144,14 @@ class TuneRequest(TuningOptions, RoundOptions):
     def __post_init__(self) -> None:
         require_optuna()
         _ = self.goal
-        for name, least in (("trials", 1), ("rounds", 1), ("seeds", 1), ("jobs", 1), ("seed", 0)):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                raise UnalikeError(f"found {name}={value!r}, expected a whole number, {least} or more")
+        check_whole(1, trials=self.trials, rounds=self.rounds, seeds=self.seeds, jobs=self.jobs)
+        check_whole(0, seed=self.seed)
         if self.budget_seconds is not None and not self.budget_seconds > 0:
             raise UnalikeError(f"found budget_seconds={self.budget_seconds!r}, expected a number of seconds above 0")
 
     @cached_property
     def goal(self) -> TuningScore:
         return TuningScore.parse(self.objective)
-
-    @property
-    def fresh_seeds(self) -> list[int]:
-        """The seeds of the comparison, on which nothing was tuned."""
-        return [self.seed + 1 + i for i in range(self.seeds)]
 
     @property
     def most_rounds(self) -> int:
@@ -219,7 +213,7 @@ def _comparison(
         methods={label: as_typed.get(label, one.plan) for label, one in methods.items()},
         works={label: one.work for label, one in methods.items()},
         clients=replace(asked.clients, tests_of=asked.seed),
-        seeds=asked.fresh_seeds,
+        seeds=[asked.seed + 1 + i for i in range(asked.seeds)],  # on which nothing was tuned
         settings={**settings, "rounds": asked.rounds},
         command=command or "# part of a tuning: call ua.tune(...) again",
     )

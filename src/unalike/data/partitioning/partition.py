@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from unalike._utils.errors import UnalikeError, unknown
-from unalike._utils.option_types import check_kinds
+from unalike._utils.option_types import check_kinds, check_whole
 from unalike._utils.seeds import generator
 from unalike._utils.spec import Call, parse
 from unalike.data.dataset import Dataset
@@ -256,9 +256,9 @@ def _divide(
             f"found labels of shape {list(labels.shape)} and dtype {labels.dtype}, expected N numbers, N > 0"
         )
     asked = inspect.signature(registry[call.name]).parameters
-    _check_number("seed", seed, 0)
+    check_whole(0, seed=seed)
     if clients is not None or "clients" in asked:
-        _check_number("clients", clients, 1)
+        check_whole(1, clients=clients)
     if clients is not None and clients > len(labels):
         raise UnalikeError(
             f"found {clients} clients and {len(labels)} samples, expected a sample for each; lower clients"
@@ -283,11 +283,6 @@ def _warn(division: Division) -> None:
     """Warn of what the scheme notes; a run notes it again, so that its report shows it."""
     for note in division.notes:
         warnings.warn(note, stacklevel=3)
-
-
-def _check_number(name: str, value: object, least: int) -> None:
-    if not isinstance(value, int | np.integer) or value < least:
-        raise UnalikeError(f"found {name}={value!r}, expected a whole number, {least} or more")
 
 
 def _check_classes(labels: np.ndarray, classes: Sequence[str], call: Call) -> None:
@@ -315,7 +310,7 @@ def share_asked(split: float | None, folds: int | None) -> tuple[str, float]:
     """The options of the division of each client's samples, in words, and its training share. Raises `UnalikeError`."""
     if folds is None:
         return "" if split is None else f"split={split}", SPLIT if split is None else split
-    _check_number("folds", folds, 2)
+    check_whole(2, folds=folds)
     if split is not None:
         raise UnalikeError(
             f"found split={split} beside folds={folds}, which test one part in {folds}; leave one of them out"

@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from unalike._utils.errors import UnalikeError
 from unalike.data.partition_plan import PartitionPlan
-from unalike.data.population import Population
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -63,36 +61,6 @@ def bubbles(
     axes.set_yticks(range(0, wide, step), names[::step])
     axes.set_xlabel(f"client (largest bubble: {most} samples)", fontsize=8)
     return figure
-
-
-def sample_images(population: Population, columns: int = 5, title: str = "") -> Figure:
-    """Draw the first training images of at most ten clients, one row per client, to show feature skew.
-
-    Raises `UnalikeError` for samples that are not images.
-    """
-    if population.x.dim() != 4:
-        raise UnalikeError(f"found samples of shape {population.input_shape}, expected images; use `bubbles` instead")
-    shown = np.unique(np.linspace(0, len(population) - 1, min(len(population), 10)).astype(int))
-    figure, axes = _canvas(width=0.55 * columns + 1.2, height=0.55 * len(shown) + 0.5)
-    rows = [[_image(population, k, i) for i in range(columns)] for k in shown]
-    height = len(rows[0][0])
-    axes.imshow(np.concatenate([np.concatenate(row, 1) for row in rows]))
-    axes.spines[:].set_visible(False)
-    axes.set_title(title, fontsize=9, loc="left", color=INK)
-    axes.set_xticks([])
-    axes.set_yticks([(i + 0.5) * height for i in range(len(shown))], [population.names[k] for k in shown])
-    return figure
-
-
-def _image(population: Population, client: int, i: int) -> np.ndarray:
-    """Make the i-th training image of a client as [H + 1, W + 1, 3] in 0..1 with a white edge; all white past the last one."""
-    rows = population.train[client]
-    channels, height, width = population.input_shape
-    picture = np.ones((height + 1, width + 1, 3))
-    if i < len(rows):
-        image = population.x[int(rows[i])].cpu().numpy().clip(0, 1)
-        picture[:-1, :-1] = (image if channels == 3 else image[:1]).transpose(1, 2, 0)
-    return picture
 
 
 def _canvas(width: float, height: float) -> tuple[Figure, Any]:

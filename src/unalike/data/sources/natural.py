@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+import tomllib
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -66,71 +67,9 @@ class NaturalTable:
         return data
 
 
-TABLES: Mapping[str, NaturalTable] = {
-    "flights": NaturalTable(
-        '65,470 flights of 16 carriers from New York in 2013 (nycflights13): late or on time; group "carrier".',
-        "late",
-        "carrier",
-        "every fifth row of flights in the R package nycflights13 (CC0)",
-        "4b686177bfcaea331b2e6910915caa92f3161b1d8356179eaa8cdaeee1ace217",
-        positive="late",
-    ),
-    "covid_testing": NaturalTable(
-        '15,223 tests at 88 places of one hospital in 2020 (medicaldata): positive or negative; group "clinic_name".',
-        "result",
-        "clinic_name",
-        "covid_testing in the R package medicaldata (MIT)",
-        "3c0fa5eaf0df78dc4e421f89276786d7627b59d5a57653ea90e2d41d33f1198b",
-        positive="positive",
-    ),
-    "pancreatitis": NaturalTable(
-        '602 patients of four centres of a trial (Elmunzer et al. 2012): pancreatitis or none; group "site".',
-        "outcome",
-        "site",
-        "indo_rct in the R package medicaldata (MIT)",
-        "c0ae1bc2de6d0c6a5e0a483801553befb888651fc9650563560870f94a2be6f3",
-        positive="1_yes",
-    ),
-    "math_achievement": NaturalTable(
-        '7,185 pupils of 160 schools (High School and Beyond 1982): points in mathematics; group "school".',
-        "mAch",
-        "school",
-        "Hsb82 in the R package mlmRev (GPL-2)",
-        "01ebe7f2c4b0daa9dd0939a0462cb81d7f60617d991822ae7c499a384100d14e",
-        amount=1,
-    ),
-    "chemistry_grades": NaturalTable(
-        '31,022 pupils of 131 school authorities (A levels 1997): grade in chemistry, 0 to 10; group "lea".',
-        "score",
-        "lea",
-        "Chem97 in the R package mlmRev (GPL-2)",
-        "4f9233d8c23563f6f64ca45c8e73cb4212a9a542277284355827b2da40407ce3",
-        amount=1,
-    ),
-    "lecture_ratings": NaturalTable(
-        '73,421 ratings of lectures in 14 departments (ETH Zurich): 1 to 5; group "dept".',
-        "y",
-        "dept",
-        "InstEval in the R package lme4 (GPL-2)",
-        "bacf1324885b376b03a7ca55c4c439d1a20cd9818b27bb4784a48f7ed4cf65b1",
-        amount=1,
-    ),
-    "loans": NaturalTable(
-        '9,857 loans in 50 states (Lending Club 2016): good or bad; group "addr_state".',
-        "Class",
-        "addr_state",
-        "lending_club in the R package modeldata (MIT)",
-        "3dbe4d83e6efc20a42c349480fdf8e710b06cc4273eedf96896d137c9771537c",
-        positive="bad",
-    ),
-    "house_prices": NaturalTable(
-        '2,930 houses in 28 neighborhoods of Ames (De Cock 2011): price in 100,000 dollars; group "Neighborhood".',
-        "Sale_Price",
-        "Neighborhood",
-        "ames in the R package modeldata (MIT)",
-        "14f235339bbf726f574bf2eb24f6dbbacbb6d81dba24d754fd0b83d57aabe0fa",
-        amount=1e5,
-    ),
+TABLES = {
+    name: NaturalTable(**facts)
+    for name, facts in tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8")).items()
 }
 
 

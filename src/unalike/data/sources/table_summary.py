@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -162,7 +162,8 @@ def summarize(
             numbers.append(_sums(name, floats_of(values, where), True, least))
         else:
             category_of(values, len(values), where)  # refuses dates, names of rows, numbers with texts among them
-            categories.append(CategoryCounts(name, _frequent(texts_of(values), least)))
+            frequent = {text: n for text, n in sorted(Counter(texts_of(values)).items()) if n >= least}
+            categories.append(CategoryCounts(name, frequent))
     return TableSummary(
         len(rows),
         least,
@@ -209,10 +210,6 @@ def _sums(name: str, values: np.ndarray, truth: bool, least: int, date: str = ""
     quantiles = np.quantile(known, np.arange(1, parts) / parts).tolist()
     deviations = float(((known - mean) ** 2).sum())
     return NumberSums(name, len(known), len(values) - len(known), mean, deviations, tuple(quantiles), truth, date)
-
-
-def _frequent(values: Iterable[str], least: int) -> dict[str, int]:
-    return {value: rows for value, rows in sorted(Counter(values).items()) if rows >= least}
 
 
 def _target(column: pd.Series, y: np.ndarray, classes: list[str] | None, least: int) -> TargetNames:

@@ -134,18 +134,11 @@ def _measure(name: str, title: str, found: ClientHistograms, seed: int) -> Measu
         for offset, reference in zip(OFFSETS, scale) if draw < REFERENCE_DRAWS else ():
             counts, ends = moved(table, edges, offset * rng.standard_normal(table.shape[:2]))
             scale[reference] += float(np.nanmean(distances(found.with_noise(counts, rng), ends))) / REFERENCE_DRAWS
-    chance = _jointly(np.array(by_chance))
+    # Histograms do not tell how directions depend on each other. They are taken to be as dependent as possible, which spreads the
+    # mean over them most, so that the p value is never too small.
+    chance = np.sort(by_chance, axis=0).mean(1)
     mean, low, high = mean_interval(own[testable])
     return Measure(KIND, name, title, mean, low, high, {NO_SKEW: float(chance.mean())} | scale, p_value(mean, chance))
-
-
-def _jointly(by_chance: np.ndarray) -> np.ndarray:
-    """Means over directions by chance [S], from those of each direction [S, R].
-
-    Histograms do not tell how directions depend on each other. They are taken to be as dependent as possible, which spreads the
-    mean most, so that the p value is never too small.
-    """
-    return np.sort(by_chance, axis=0).mean(1)
 
 
 def _below(counts: np.ndarray) -> np.ndarray:

@@ -190,7 +190,8 @@ class NetworkStage:
                 self.mailbox.client_of[s]: r.tallies[name] for s, r in exchange.values.items() if name in r.tallies
             }
         if self.state.pending is not None and self.state.pending.trained:
-            sums["local"] = _local_sums(self.state.pending)
+            local = self.state.pending.local
+            sums["local"] = {k: {p: MetricSums.restored(s) for p, s in of.items()} for k, of in local.items()}
         return Replies(self.evaluator.pooled_tables(self.state, sums), updates)
 
     def _protocols(self) -> tuple[str, ...]:
@@ -347,8 +348,3 @@ def _group(
 ) -> ModelGroup:
     """A group as the coordinator sees it: without client states, which are at the sites."""
     return ModelGroup(stage, settings, source, members, ClientStates({}), run_config.options.chain, start)
-
-
-def _local_sums(result: RoundResult) -> dict[int, SplitSums]:
-    """Evaluations of the models after local training, by client."""
-    return {k: {part: MetricSums.restored(sums) for part, sums in parts.items()} for k, parts in result.local.items()}

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.system.supervisor import Child, Supervisor, child_environment
@@ -64,13 +65,8 @@ def superlink(
         control.register(name, key)
     run = control.start()
 
-    settings = {
-        "host": host,
-        "port": port,
-        "behind": inside,
-        "body_bytes": PIECE_BYTES,
-        "keys": [k.decode() for k in keys.values()],
-    }
+    settings: dict[str, Any] = {"host": host, "port": port, "behind": inside, "body_bytes": PIECE_BYTES}
+    settings |= {"keys": [k.decode() for k in keys.values()]}
     settings |= {"certificate": files["server.pem"], "key": files["server.key"], "authority": files["ca.pem"]}
     settings |= {"minute_bytes": 4 * message_bytes + 64 * PIECE_BYTES}
     write_bytes(folder / "gateway.json", json.dumps(settings, indent=1).encode())
@@ -94,13 +90,8 @@ class SuperNode:
         port = free_port()
         more = {relay_app.SOCKET: str(worker_socket.resolve()), relay_app.LIMIT: str(message_bytes)}
         self._environment = environment(folder, **more)
-        self._node = [
-            "flower-supernode",
-            "--superlink",
-            address,
-            "--root-certificates",
-            str((folder / "ca.pem").resolve()),
-        ]
+        self._node = ["flower-supernode", "--superlink", address]
+        self._node += ["--root-certificates", str((folder / "ca.pem").resolve())]
         self._node += ["--auth-supernode-private-key", str((folder / "node.key").resolve()), "--isolation", "process"]
         self._node += ["--superexec-auth-secret-file", str(secret), "--host", "127.0.0.1", "--port", str(port)]
         self._relay = [

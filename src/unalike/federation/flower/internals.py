@@ -205,11 +205,8 @@ class RunGrid:
         self.grid._retry_invoker.max_time = RETRY_SECONDS
         runtime = self.grid._runtime_client
         found = runtime.PullTaskInput(PullTaskInputRequest())
-        TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = (
-            found.task_id,
-            found.run.run_id,
-            found.context.node_id,
-        )
+        TaskIdentity.task_id, TaskIdentity.run_id = found.task_id, found.run.run_id
+        TaskIdentity.node_id = found.context.node_id
         self.grid.set_run(run_from_proto(found.run))
         self._heart = HeartbeatSender(make_task_heartbeat_fn_http(runtime))
         self._heart.start()

@@ -6,14 +6,12 @@ runs its installed plan without training and with random answers. The values com
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from unalike._utils.errors import UnalikeError
 from unalike.core.model import Model
 from unalike.federation.protocol.messages import StepRequest
-from unalike.methods.plan import Answers, PlanInputs, Stage, StageResults, steps_of
-from unalike.methods.plan import Step as PlanStep
+from unalike.methods.plan import Stage, steps_of
 from unalike.runtime.run_config import RunConfig
 from unalike.training.wire import at_random, untrained
 
@@ -35,11 +33,9 @@ def model_of_step(run_config: RunConfig, asked: StepRequest) -> Model:
     try:
         step = next(steps)
         for groups in asked.outcomes:
-            step = steps.send(_placeholder_result(step, plan_inputs, groups))
+            step = steps.send(
+                untrained(step, plan_inputs, groups) if isinstance(step, Stage) else at_random(step, plan_inputs)
+            )
     except StopIteration:
         raise UnalikeError(f"{run_config.plan!r} has no step {len(asked.outcomes)} here") from None
     return step.model or run_config.model
-
-
-def _placeholder_result(step: PlanStep, plan_inputs: PlanInputs, groups: Sequence[str]) -> StageResults | Answers:
-    return untrained(step, plan_inputs, groups) if isinstance(step, Stage) else at_random(step, plan_inputs)

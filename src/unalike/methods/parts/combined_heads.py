@@ -15,14 +15,15 @@ from unalike.core.types import Tree
 from unalike.core.views import ClientView, Cohort, ServerView
 from unalike.methods.part import part
 from unalike.methods.parts.class_means import class_features
-from unalike.methods.roles import Personalizer, ServerStep
+from unalike.methods.parts.personalizers import OwnParameters
+from unalike.methods.roles import ServerStep
 
 SPREAD, PROFILE, HEAD = "features.spread", "features.profile", "head of "
 """Names in a client's message: V_k, h_k, and the prefix of the head's parameters."""
 
 
 @part
-class CombinedHeads(Personalizer, ServerStep):
+class CombinedHeads(OwnParameters, ServerStep):
     """Client i starts from the head sum_j alpha_ij theta_j (FedPAC, Xu et al. 2023), with weights on the simplex that minimize
 
         sum_j alpha_ij^2 V_j + ||sum_j alpha_ij (h_i - h_j)||^2,
@@ -53,9 +54,6 @@ class CombinedHeads(Personalizer, ServerStep):
     def predicts_as_received(self) -> bool:
         return self.scored == "combined"
 
-    def client_init(self, params: Tree) -> Tree:
-        return params
-
     def keeps(self, name: str, model: Model) -> bool:
         return model.in_head(name)
 
@@ -69,9 +67,6 @@ class CombinedHeads(Personalizer, ServerStep):
 
     def begin(self, client: ClientView) -> tuple[Tree, Tree]:
         return client.params | client.state | client.message, client.state
-
-    def personal(self, model: Model, params: Tree, state: Tree) -> Tree:
-        return params | state
 
     def finish(self, client: ClientView) -> tuple[Tree, Tree]:
         head = {n: client.params[n] for n in client.state}

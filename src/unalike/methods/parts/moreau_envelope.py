@@ -11,17 +11,17 @@ from torch import Tensor
 from torch.func import grad
 
 from unalike.core import tree
-from unalike.core.model import Model
 from unalike.core.types import Batch, Tree
 from unalike.core.views import ClientView, PartLookup
 from unalike.core.work import Work
 from unalike.methods.part import InnerLoop, part
-from unalike.methods.roles import Personalizer, TaskObjective
+from unalike.methods.parts.personalizers import OwnParameters
+from unalike.methods.roles import TaskObjective
 from unalike.methods.search_space import LogRange
 
 
 @part
-class MoreauEnvelope(TaskObjective, Personalizer):
+class MoreauEnvelope(TaskObjective, OwnParameters):
     """min over theta of F(theta) + lam/2 ||theta - w||^2 as the local loss of w (pFedMe, Dinh et al. 2020, eq. 3).
 
     theta is found by `steps` gradient steps of size `rate` from w, on the step's batch; the envelope's gradient is then
@@ -41,9 +41,6 @@ class MoreauEnvelope(TaskObjective, Personalizer):
     def inner_loop(self) -> InnerLoop:
         return InnerLoop(self.steps, self.rate, self.lam)
 
-    def client_init(self, params: Tree) -> Tree:
-        return params
-
     def loss(self, client: ClientView, batch: Batch) -> Tensor:
         def task(theta: Tree) -> Tensor:
             return client.task_loss(client.at(batch, theta), batch)
@@ -54,9 +51,6 @@ class MoreauEnvelope(TaskObjective, Personalizer):
 
     def finish(self, client: ClientView) -> tuple[Tree, Tree]:
         return tree.only(self._minimizer(client.full_gradient, client.params, client.start), client.state), {}
-
-    def personal(self, model: Model, params: Tree, state: Tree) -> Tree:
-        return params | state
 
     def check(self, method: PartLookup, work: Work) -> None:
         if work.optimizer == "sgd" and work.lr * self.lam >= 2:

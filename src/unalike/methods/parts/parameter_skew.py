@@ -143,7 +143,7 @@ class ParameterSkew(Aggregator):
     def combine(self, server: ServerView, cohort: Cohort, weights: Tensor) -> Tree:
         generator, high = server.generator, 0
         moved: Tree = {}
-        for names in self._groups(server.settings.model.params, cohort.update):
+        for names in tree.scopes(self.scope, server.settings.model.params, cohort.update):
             w, u = tree.only(server.params, names), tree.only(cohort.update, names)
             rows, old = tree.flatten(u, rows=len(cohort.ids)), tree.flatten(w)
             mean, decision = self._decided(old, rows, weights, generator)
@@ -163,21 +163,10 @@ class ParameterSkew(Aggregator):
         its decision.
         """
         generator, decisions = generator or torch.Generator(), {}
-        for names in self._groups(params, update):
+        for names in tree.scopes(self.scope, params, update):
             rows = tree.flatten(tree.only(update, names), rows=len(weights))
             _, decisions[names[0]] = self._decided(tree.flatten(tree.only(params, names)), rows, weights, generator)
         return decisions
-
-    def _groups(self, params: Tree, update: Tree) -> list[list[str]]:
-        """The names of the tensors that are taken together."""
-        match self.scope:
-            case "tensor":
-                return [[name] for name in update]
-            case "layer":
-                layers = ([n for n in names if n in update] for names in tree.layers(params))
-                return [names for names in layers if names]
-            case "model":
-                return [list(update)]
 
     def _decided(
         self, w: Tensor, u: Tensor, weights: Tensor, generator: torch.Generator
@@ -191,7 +180,10 @@ class ParameterSkew(Aggregator):
         if self.assignment in RANDOM_MACRO:
             macro = _random_macro(len(u), self.macro, generator)
         else:
-            compared = self._all_micro(u, mean, low, top) if self._compares_all else micro
+            compared = micro
+            if self.compares_all and self.assignment not in RANDOM_MICRO:  # micro-classes at all parameters, [K, M]
+                parts = (self.micro_classes((u[:, at] - mean[at]).square_(), low, top) for at in tree.blocks(u))
+                compared = torch.cat([*parts], 1)
             macro = self._macro_classes(self._similarity(compared, len(high)))
         alpha = self._alpha(micro, macro, weights.to(u.dtype), generator) if macro else None
         return mean, SkewDecision(high, micro, macro, alpha)
@@ -207,19 +199,11 @@ class ParameterSkew(Aggregator):
             note("alpha_sum", decision.alpha.sum(0).mean(), part=self.name, layer=layer)
             note("alpha", _by_client(decision.alpha.mean(1), decision.macro, weights), part=self.name, layer=layer)
 
-    @property
-    def _compares_all(self) -> bool:
-        return self.compares_all and self.assignment not in RANDOM_MICRO
-
     def _micro(self, d: Tensor, low: Tensor, top: Tensor, generator: torch.Generator) -> Tensor:
         """Micro-classes of the squared deviations d [K, H] at the high parameters."""
         if self.assignment in RANDOM_MICRO:
             return torch.randint(1, self.micro + 1, d.shape, generator=generator).to(d.device, CLASS)
         return self.micro_classes(d, low, top)
-
-    def _all_micro(self, u: Tensor, mean: Tensor, low: Tensor, top: Tensor) -> Tensor:
-        """Micro-classes [K, M] at all parameters."""
-        return torch.cat([self.micro_classes((u[:, at] - mean[at]).square_(), low, top) for at in tree.blocks(u)], 1)
 
     def _is_high(self, sd: Tensor, mu: Tensor) -> Tensor:
         """Whether each parameter is high, [M]. With mu = 0, where cv is undefined, it is high if clients differ at all."""

@@ -19,9 +19,19 @@ from unalike.methods.roles import Personalizer, PersonalModel
 from unalike.methods.search_space import LinearRange, LogRange
 
 
+class OwnParameters(Personalizer):
+    """The client state are parameters of the client's own, which start at the model's: it is evaluated with them."""
+
+    def client_init(self, params: Tree) -> Tree:
+        return params
+
+    def personal(self, model: Model, params: Tree, state: Tree) -> Tree:
+        return params | state
+
+
 @alias("ditto", "A personal model held near the shared one (Li et al. 2021).")
 @part
-class ProximalModel(PersonalModel):
+class ProximalModel(OwnParameters, PersonalModel):
     """v_k <- v_k - lr (g(v_k) + lam (v_k - w)), w being the model received (Ditto, Li et al. 2021, algorithm 1).
 
     The shared model is trained and averaged as in FedAvg, and its path is FedAvg's. v_k makes the same steps on the same
@@ -30,9 +40,6 @@ class ProximalModel(PersonalModel):
 
     lam: Annotated[NonNegativeFloat, LogRange(1e-4, 2)] = 0.001
 
-    def client_init(self, params: Tree) -> Tree:
-        return params
-
     def loss(self, client: ClientView, batch: Batch) -> Tensor:
         drift = tree.sub(client.start, client.state)
         task = client.task_loss(client.out(batch, client.own), batch)
@@ -40,9 +47,6 @@ class ProximalModel(PersonalModel):
 
     def pull(self, client: ClientView) -> Pull:
         return Pull(self.lam)
-
-    def personal(self, model: Model, params: Tree, state: Tree) -> Tree:
-        return params | state
 
 
 @validated
@@ -108,7 +112,7 @@ class OutputMixture(Mixture):
 @alias("fedbn", "Normalization layers stay on the client with their statistics (Li et al. 2021).", select="norm")
 @alias("fedper", "The head stays on the client, the body is averaged (Arivazhagan et al. 2019).", select="head")
 @part
-class Private(Personalizer):
+class Private(OwnParameters):
     """Parameters that stay on the client with their buffers: trained as always, never sent, evaluated as its own.
 
     select = "all" is local training without communication; "head" shares the body only (FedPer, Arivazhagan et al. 2019);
@@ -123,9 +127,6 @@ class Private(Personalizer):
     def apart(self) -> Group:
         return self.select
 
-    def client_init(self, params: Tree) -> Tree:
-        return params
-
     def begin(self, client: ClientView) -> tuple[Tree, Tree]:
         return client.params | client.state, client.state
 
@@ -137,9 +138,6 @@ class Private(Personalizer):
 
     def shared(self, name: str, model: Model) -> bool:
         return not model.within(self.select, name)
-
-    def personal(self, model: Model, params: Tree, state: Tree) -> Tree:
-        return params | state
 
 
 @part

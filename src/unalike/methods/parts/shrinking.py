@@ -53,7 +53,7 @@ class LayerwiseShrinking(ServerStep):
 
     def step(self, server: ServerView, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
         moved, apart = dict[str, Tensor](), cohort.spread
-        for names in self._groups(server, update):
+        for names in tree.scopes(self.scope, _whole(server, update), update):
             w, u = (tree.only(t, names) for t in (server.params, update))
             tau = torch.stack([apart[name] for name in names]).sum(0).sqrt().mean()
             gamma = self._gamma(tree.norm(w), tree.norm(u), tau)
@@ -74,15 +74,6 @@ class LayerwiseShrinking(ServerStep):
         gamma = w / (strength * u + w)
         return torch.where(w > 0, gamma, 1.0)
 
-    def _groups(self, server: ServerView, update: Tree) -> list[list[str]]:
-        match self.scope:
-            case "layer":
-                return [names for names in _layers(server, update) if names]
-            case "tensor":
-                return [[name] for name in update]
-            case "model":
-                return [list(update)]
-
 
 @part
 class FixedShrinking(ServerStep):
@@ -98,7 +89,8 @@ class FixedShrinking(ServerStep):
 
     def step(self, server: ServerView, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
         moved: Tree = {}
-        for layer, names in enumerate(_layers(server, update)):
+        for layer, whole in enumerate(tree.layers(_whole(server, update))):
+            names = [n for n in whole if n in update]  # none of a layer that is frozen or private
             drawn = min(1.0, 1 - self.first + self.rate * layer)
             u, w = tree.only(update, names), tree.only(server.params, names)
             moved |= tree.map(lambda u, w, a=drawn: (1 - a) * u - a * w, u, w)
@@ -157,8 +149,7 @@ class ElementwiseDecay(ServerStep):
         return 2 * torch.sigmoid(self.alpha * z)
 
 
-def _layers(server: ServerView, update: Tree) -> list[list[str]]:
-    """The updated tensors of every layer of the model; an empty list for a layer that is frozen or private."""
+def _whole(server: ServerView, update: Tree) -> Tree:
+    """The parameters of the model; with its buffers, in the order of the state dict, if the update has some of them."""
     model = server.settings.model
-    whole = model.params if update.keys() <= model.params.keys() else model.state_dict(model.params | model.buffers)
-    return [[n for n in names if n in update] for names in tree.layers(whole)]
+    return model.params if update.keys() <= model.params.keys() else model.state_dict(model.params | model.buffers)

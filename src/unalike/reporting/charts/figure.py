@@ -234,24 +234,16 @@ def named(names: Iterable[object]) -> dict[float, str]:
     return {float(i): str(name) for i, name in enumerate(names)}
 
 
-def with_looks(figure: Figure, looks: Mapping[str, Look]) -> Figure:
-    """The figure with the look of each label; other marks keep theirs."""
-
-    def styled(mark: AnyMark) -> AnyMark:
-        return replace(mark, look=looks[mark.label]) if isinstance(mark, Mark) and mark.label in looks else mark
-
-    return _with_marks(figure, styled)
-
-
 def with_shared_colors(figure: Figure) -> Figure:
     """The figure with the same ends of the color bar in all heat maps."""
     ends = [mark.ends for plot in figure.plots for mark in plot.marks if isinstance(mark, HeatMap)]
     if len(ends) < 2:
         return figure
     limits = min(low for low, _ in ends), max(high for _, high in ends)
-    return _with_marks(figure, lambda mark: replace(mark, limits=limits) if isinstance(mark, HeatMap) else mark)
+    return with_marks(figure, lambda mark: replace(mark, limits=limits) if isinstance(mark, HeatMap) else mark)
 
 
-def _with_marks(figure: Figure, change: Callable[[AnyMark], AnyMark]) -> Figure:
+def with_marks(figure: Figure, change: Callable[[AnyMark], AnyMark]) -> Figure:
+    """The figure with what becomes of each mark."""
     plots = [replace(plot, marks=[change(mark) for mark in plot.marks]) for plot in figure.plots]
     return replace(figure, plots=plots)

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -125,17 +126,13 @@ def _options(call: spec.Call, given: str) -> dict[str, Any]:
             raise UnalikeError(f"record={given!r}: {call.name} takes no options")
         return {call.name: True}
     count = COUNTED[call.name]
-    layers = options.pop("layers", "")
-    if not isinstance(layers, str) or set(options) - {count} or not _is_count(options.get(count, 1)):
+    layers, number = options.pop("layers", ""), options.get(count, 1)
+    if not isinstance(layers, str) or set(options) - {count} or not isinstance(number, int) or number < 1:
         raise UnalikeError(
             f"record={given!r}: expected {call.name}(layers='PATTERN', {count}=10), where the pattern is found in names of "
             "parameters"
         )
     return {PATTERN[call.name]: layers} | options
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and value >= 1
 
 
 @dataclass
@@ -175,25 +172,26 @@ class RoundRecords:
         if self.recording.time:
             found.append({"quantity": "aggregation_seconds", "value": self._seconds.get(AGGREGATION, 0.0)})
         for group, cohort in cohorts.items():
-            if self.recording.server:
-                found += [{"group": group} | e for e in _steps(before[group].params, after[group].params)]
-            if self.recording.updates and cohort.stacked.update:
-                found += [{"group": group} | e for e in _updates(cohort)]
-            if self.recording.products and cohort.stacked.update:
-                found += [{"group": group} | e for e in _inner_products(cohort)]
-            if cohort.stacked.update:
-                found += [{"group": group} | e for e in self._values(cohort, before[group].params, after[group].params)]
+            entries = self._of_group(cohort, before[group].params, after[group].params)
+            found += [{"group": group} | entry for entry in entries]
         if self.recording.layers is not None and number % self.recording.every == 0:
-            self._keep(
-                number, {k: v for group, c in cohorts.items() for k, v in self._trained(c, before[group].params)}
-            )
+            trained = (self._trained(cohort, before[group].params) for group, cohort in cohorts.items())
+            self._keep(number, dict(chain.from_iterable(trained)))
         if self.recording.hook is not None:
             found += self.recording.hook(number, cohorts, before, after)
         self.entries += [COLUMNS | entry | {"round": number} for entry in found]
 
-    def _values(self, cohort: Cohort, before: Tree, after: Tree) -> Iterator[Entry]:
-        """Numbers about the values of single parameters at the clients."""
+    def _of_group(self, cohort: Cohort, before: Tree, after: Tree) -> Iterator[Entry]:
+        """Numbers about the model of a group, its clients' updates, and the values of single parameters at the clients."""
         wanted, ids = self.recording, tuple(cohort.ids)
+        if wanted.server:
+            yield from _steps(before, after)
+        if not cohort.stacked.update:
+            return
+        if wanted.updates:
+            yield from _updates(cohort)
+        if wanted.products:
+            yield from _inner_products(cohort)
         if wanted.moments:
             yield from moments(cohort.update, before)
         if wanted.matched_moments:
@@ -204,10 +202,8 @@ class RoundRecords:
     def _notes(self, ids: dict[str, tuple[int, ...]]) -> Iterator[Entry]:
         """The notes of a round; `ids` are the clients of each group, in the order of a noted vector."""
         for group, quantity, value, part, layer in self._noted:
-            about, numbers = (
-                {"group": group, "part": part, "quantity": quantity, "layer": layer},
-                torch.as_tensor(value),
-            )
+            about: Entry = {"group": group, "part": part, "quantity": quantity, "layer": layer}
+            numbers = torch.as_tensor(value)
             clients = ids.get(group, ()) if numbers.dim() else ()
             values = numbers.detach().double().flatten().tolist()
             for client, number in zip(clients if len(clients) == len(values) else [-1] * len(values), values):

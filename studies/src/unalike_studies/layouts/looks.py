@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from unalike._utils.tensor_files import writing
 from unalike.reporting.charts import matplotlib_figures, plotly_figures
-from unalike.reporting.charts.figure import AnyMark, Axis, Figure, Line, Plot, with_looks
+from unalike.reporting.charts.figure import AnyMark, Axis, Figure, Line, Mark, Plot, with_marks
 from unalike.reporting.charts.palette import Look, looks
 from unalike_studies.results import Results
 
@@ -40,7 +41,16 @@ def panels(results: Results, marks: Callable[[str], Sequence[AnyMark]], x: Axis,
 
 def styled(figure: Figure) -> Figure:
     """The figure with a look for each label; faint marks take no place among the looks of the others."""
-    return with_looks(figure, looks([label for label, mark in figure.labelled.items() if mark.look != FAINT], PLACES))
+    chosen = looks([label for label, mark in figure.labelled.items() if mark.look != FAINT], PLACES)
+
+    def change(mark: AnyMark) -> AnyMark:
+        return (
+            dataclasses.replace(mark, look=chosen[mark.label])
+            if isinstance(mark, Mark) and mark.label in chosen
+            else mark
+        )
+
+    return with_marks(figure, change)
 
 
 def write(figure: Figure, name: str, folder: Path) -> list[Path]:
