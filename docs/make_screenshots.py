@@ -1,11 +1,13 @@
-"""Make the screenshots of reports, of a diagnosis and of a tuning for the documentation: python docs/make_screenshots.py
+"""Make the screenshots of pages for the documentation: python docs/make_screenshots.py
 
-Needs Playwright and a Chromium on the PATH. Small comparisons on the digits data set are run first; with --runs they are kept and
-not run again. `--width 390 --dark --images phone` makes screenshots of a narrow, dark screen.
+Needs Playwright and a Chromium on the PATH. The comparison of four hospitals of `make demo` and small ones on the digits data set
+are run first; with --runs they are kept and not run again. `--width 390 --dark --images phone` makes them of a narrow, dark screen.
 """
 
 import argparse
 import shutil
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -22,13 +24,18 @@ PARTITIONS = [
 ]
 WORK = ua.Work(lr=0.1, batch_size=16, epochs=2)
 
+HOSPITALS = Path(__file__).parents[1] / "examples" / "hospitals.toml"
+
 SHOTS = {
+    "report": ("hospitals", None),
+    "report-risks": ("hospitals", "#panel-calibration"),
     "report-top": ("one", None),
     "report-curves": ("one", "#how"),
     "report-clients": ("one", "#panel-clients"),
     "report-joined": ("several", "#joined"),
     "report-ranks": ("several", "#over"),
     "diagnosis": ("diagnosis", "#kinds"),
+    "recommendation": ("recommendation", None),
     "tuning": ("tuning", "#which"),
 }
 """Screenshot -> (page, selector of the element to show; None for the top of the page)."""
@@ -43,7 +50,9 @@ FRAME = """(element, margin) => {
 
 
 def write_reports(runs: Path) -> dict[str, Path]:
-    """Write two reports, of one comparison and of several partitions on one page, and the pages of a diagnosis and of a tuning."""
+    """Write three reports, of hospitals, of digits, and of several partitions on one page, and a page of each other kind."""
+    compare = [sys.executable, "-m", "unalike", "compare", "--config", str(HOSPITALS), "--out", str(runs / "hospitals")]
+    subprocess.run(compare, check=True)
     tables = []
     for i, partition in enumerate(PARTITIONS):
         options = {"clients": 10, "model": "mlp(hidden=(32,))", "rounds": 12, "seeds": 3, "work": WORK, "val": 0.1}
@@ -64,7 +73,10 @@ def write_reports(runs: Path) -> dict[str, Path]:
         work=WORK,
         out=runs / "tuning",
     )
-    return pages | {"diagnosis": found.save(runs / "diagnosis"), "tuning": tuned.save(runs / "tuning")}
+    advice = ua.recommend(10, data="digits", partition="dirichlet(alpha=0.1)")
+    results = {"diagnosis": found, "tuning": tuned, "recommendation": advice}
+    saved = {name: result.save(runs / name) for name, result in results.items()}
+    return pages | saved | {"hospitals": runs / "hospitals" / "report.html"}
 
 
 def shoot(pages: dict[str, Path], images: Path, width: int, scheme: str) -> None:

@@ -15,6 +15,12 @@ HEAD = """# Command line
 
 Every command and option. `unalike COMMAND --help` prints the same texts. Options of `run` and `compare` can also stand in a
 [config file](config_file.md). Exit status: 0 done, 1 an unexpected error, 2 invalid input, 130 interrupted.
+
+- `unalike --install-completion` makes the shell complete commands, options, and the names of methods, models, partitions, data sets
+  and metrics: `unalike run --method fed<TAB>`. It takes effect in the next terminal; `--show-completion` prints the script instead.
+- `--json` prints tables as JSON on standard output, with the numbers in full; messages go to standard error.
+- Names are read in any case: `FedAvg`, `FedProx(mu=0.1)`. `unalike list models cnn` describes one name of a list in full.
+- Tables fit the terminal: columns that do not fit follow below. Piped, they are 160 characters wide, or as wide as `COLUMNS` says.
 """
 
 ESCAPED = {"|": "\\|", "<": "&lt;", "*": "\\*"}

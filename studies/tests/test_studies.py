@@ -270,7 +270,11 @@ def test_clients_that_get_fewer_samples_are_noted_in_result_and_report(small, tm
         [result] = run_cells({tmp_path: scale.cells})
     assert sum("even: 3 of 3 clients get fewer samples" in note for note in result.notes) == 1
     text, _ = write_report(replace(small, scales={"small": scale}, claims=()), "small", tmp_path)
-    assert "## Warnings" in text and "even: 3 of 3 clients get fewer" in text and "(1 of 1 cells)" in text
+    assert "## Warnings" in text and "| 1 of 1 | even: 3 of 3 clients get fewer" in text
+    page = (tmp_path / "report.html").read_text()
+    assert (
+        f"<title>{small.title}</title>" in page and page.count("<h1>") == 1 and "even: 3 of 3 clients get fewer" in page
+    )
 
 
 def test_diverged_cell_is_a_result_that_is_infinitely_bad(small, tmp_path):

@@ -503,15 +503,117 @@ def test_summary_wider_than_the_terminal_continues_below(small, tmp_path, cli, m
     assert cli(*words)[0] == 0
     narrow(monkeypatch, 70)
     lines = plain(cli(*words)[1]).partition("report: ")[0].splitlines()
-    rows = [words for line in lines if (words := line.split())[1:2] == ["shared"]]
+    rows = [line.split() for line in lines if re.match(r"(fedavg|scaffold)  ", line)]
     assert [row[0] for row in rows] == ["fedavg", "scaffold"] * 3 and max(map(len, lines)) <= 70
-    heads = " ".join(line for line in lines if line.startswith("Method "))
-    for name in ("Accuracy", "Difference", "interval", "p, corrected", "P(best)", "Worst tenth", "MB", "Time"):
+    heads = [
+        word
+        for i, line in enumerate(lines)
+        if line.startswith("Method ")
+        for word in " ".join(lines[i - 1 : i + 1]).split()
+    ]
+    for name in ("Accuracy", "Difference", "interval", "corrected", "P(best)", "tenth", "MB", "Time", "Seeds"):
         assert heads.count(name) == 1
 
 
 def test_list_prints_brackets(cli):
     assert "y = [x, 1]^T W mu" in cli("list", "models")[1]
+
+
+@pytest.mark.parametrize("columns, width", [(None, 160), (90, 90)])
+def test_output_that_is_piped_has_the_width_of_columns(cli, monkeypatch, columns, width):
+    if columns is None:
+        monkeypatch.delenv("COLUMNS", raising=False)
+    else:
+        monkeypatch.setenv("COLUMNS", str(columns))
+    assert 0.8 * width < max(map(len, cli("list", "methods")[1].splitlines())) <= width
+
+
+@pytest.mark.parametrize(
+    "what, name, words",
+    [
+        ("models", "CNN", ["cnn(channels=(32, 64, 64)", "122,570 parameters"]),
+        ("partitions", "rotation", ["rotation("]),
+        ("metrics", "roc_auc", ["Area under the ROC curve"]),
+        ("methods", "FedProx", ["fedprox(mu=0.001)", "In units of the model", "Combines with"]),
+    ],
+)
+def test_list_describes_one_name_in_full(cli, what, name, words):
+    code, out, err = cli("list", what, name)
+    assert code == 0, err
+    assert all(word in out for word in words)
+
+
+def test_list_of_an_unknown_name_suggests_one(cli):
+    code, _, err = cli("list", "partitions", "rotatoin")
+    assert code == 2 and "unknown partition 'rotatoin'; did you mean 'rotation'?" in err
+
+
+def test_misspelt_command_is_suggested_once(cli):
+    code, _, err = cli("comapre")
+    assert code == 2 and err.count("Did you mean 'compare'?") == 1
+
+
+def test_short_flag_of_help_works_everywhere(cli):
+    for words in ((), ("compare",), ("list", "models"), ("federation", "up")):
+        assert "Show this message and exit." in cli(*words, "-h")[1]
+
+
+@pytest.mark.parametrize("words", [("list", "methods"), ("list", "partitions"), ("partition", "--clients", 3)])
+def test_tables_are_printed_as_json(cli, words):
+    code, out, err = cli(*words, "--json")
+    assert code == 0, err
+    assert json.loads(out)
+
+
+def test_run_and_compare_print_json_alone(cli, small, tmp_path):
+    code, out, err = cli("run", *small, "--json", "--out", tmp_path / "run")
+    found = json.loads(out)
+    assert code == 0 and found["rounds"] == 3 and 0 <= found["row"]["accuracy"] <= 1 and "kept in" in err
+    table = pd.read_parquet(tmp_path / "run" / "rounds.parquet")
+    assert found["row"]["accuracy"] == table["accuracy"].iloc[-1]
+    assert found["all rounds"]["bytes_up"] == table["bytes_up"].sum()
+    words = ("compare", "--method", "FedAvg", "--method", "SCAFFOLD", "--seeds", 2, "--out", tmp_path / "c", *small)
+    code, out, err = cli(*words, "--json")
+    (block,) = json.loads(out)
+    assert code == 0 and [row["method"] for row in block["summary"]] == ["fedavg", "scaffold"] and "report: " in err
+    assert json.loads(cli("report", tmp_path / "c", "--format", "json")[1])[0]["summary"] == block["summary"]
+
+
+def test_estimate_is_printed_as_json(cli, small):
+    code, out, err = cli("run", *small, "--dry-run", "--json")
+    assert code == 0, err
+    assert [cost["method"] for cost in json.loads(out)["costs"]] == ["fedavg"]
+
+
+def test_names_are_read_in_any_case(cli, small, tmp_path):
+    flags = [word if word != "linear" else "Linear" for word in small]
+    flags[flags.index("dirichlet(alpha=0.5, min_size=2)")] = "Dirichlet(alpha=0.5, min_size=2)"
+    words = ("compare", "--method", "FedAvg", "--method", "FedProx(mu=0.1) + LWS", "--baseline", "FEDAVG", *flags)
+    code, _, err = cli(*words, "--out", tmp_path)
+    assert code == 0, err
+    facts = json.loads((tmp_path / "comparison.json").read_text())
+    assert [method["label"] for method in facts["methods"]] == ["fedavg", "fedprox(mu=0.1) + lws"]
+    assert facts["baseline"] == "fedavg" and facts["partition"]["partition"].startswith("dirichlet(alpha=0.5")
+
+
+@pytest.mark.parametrize(
+    "typed, expected",
+    [
+        ("unalike comp", ["compare"]),
+        ("unalike run --method fedpro", ["fedprox"]),
+        ("unalike compare --method scaf", ["scaffold"]),
+        ("unalike compare --partition dir", ["dirichlet"]),
+        ("unalike tune --model lin", ["linear"]),
+        ("unalike evaluate x --metric roc", ["roc_auc"]),
+        ("unalike diagnose --data dig", ["digits"]),
+        ("unalike list models lin", ["linear"]),
+    ],
+)
+def test_shells_complete_commands_and_values(cli, monkeypatch, typed, expected):
+    monkeypatch.setenv("_UNALIKE_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", typed)
+    monkeypatch.setenv("COMP_CWORD", str(len(typed.split()) - 1))
+    assert cli()[1].split() == expected
 
 
 # --- config files --------------------------------------------------------------------------------------------------

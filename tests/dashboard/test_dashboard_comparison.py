@@ -48,6 +48,7 @@ def test_state_of_a_finished_comparison_ranks_its_methods(results):
         assert row["score"] == pytest.approx(table.loc[row["method"], "accuracy"])
     assert [c["name"] for c in state["curves"]] == ["accuracy of fedavg", "accuracy of fedadam"]
     assert all([r for r, _ in c["points"]] == [0, 1, 2, 3] for c in state["curves"])
+    assert len({(c["color"], c["strokes"]) for c in state["curves"]}) == 2
     json.dumps(state, allow_nan=False)
 
 
@@ -80,7 +81,12 @@ def test_dashboard_shows_the_standings_of_a_comparison(results, visit):
         page.get_by_text("Every planned run has ended.").wait_for()
         rows = page.locator("#standings tr")
         assert rows.count() == 2 and "2 of 2" in rows.first.inner_text() and "baseline" in rows.last.inner_text()
-        assert page.locator("figure svg").count() == 2
+        assert page.locator("figure").count() == 1  # all methods in one chart, with a legend
+        assert page.locator("figure > svg polyline").count() == page.locator("figcaption svg.swatch").count() == 2
+        colors = page.locator("figure > svg polyline").evaluate_all(
+            "lines => lines.map((l) => getComputedStyle(l).stroke)"
+        )
+        assert len(set(colors)) == 2
         assert page.locator("#sites").is_hidden() and page.locator("#log").is_hidden()
         assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
     finally:

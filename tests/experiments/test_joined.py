@@ -290,8 +290,10 @@ def test_export_has_one_row_per_method_and_no_path(kept, tmp_path, monkeypatch, 
         assert not left.value.code
         texts.append(capsys.readouterr().out)
     assert texts[0] == texts[1] and str(tmp_path) not in texts[0] and "nan" not in texts[0]
-    rows = [line for line in texts[0].splitlines() if "iid" in line or "dirichlet" in line]
+    methods = "|".join(map(re.escape, METHODS))
+    rows = [line for line in texts[0].splitlines() if re.search(rf"(^|, ?|\| )({methods})( [|&]|,)", line)]
     assert len(rows) == 2 * len(METHODS)
+    assert texts[0].count(r"\caption{") == 2 * (format == "latex")
 
 
 def test_export_to_json_has_the_decision_and_every_number(kept, tmp_path, monkeypatch, capsys):

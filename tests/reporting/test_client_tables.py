@@ -105,7 +105,7 @@ def test_pooled_gain_that_the_clients_do_not_have_is_said(compared, simulate):
     texts = found.findings.cautions
     row = found.client_scores.set_index(["method", "client"]).loc[(found.decision.best, "mean of the clients")]
     differs = row["to_fedavg"] * found.decision.difference < 0
-    assert any("--across clients decides by it" in text for text in texts) == bool(differs)
+    assert any("To decide by that mean, compare across clients" in text for text in texts) == bool(differs)
     content = simulate(methods=3)
     assert content.client_scores.empty  # the folder does not say that seeds have the same clients
 

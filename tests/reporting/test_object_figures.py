@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import subprocess
 import sys
+from base64 import b64decode
 from types import SimpleNamespace
 
 import numpy as np
@@ -110,3 +112,13 @@ def test_in_notebook_without_ipython_does_not_import_it():
     code = "import sys; from unalike._utils.notebook import in_notebook; print(in_notebook(), 'IPython' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "False"]
+
+
+def test_figure_has_an_image_for_exports_until_it_is_changed(run):
+    """A notebook that is exported to HTML runs no script: it shows the image."""
+    figure = run.plot()
+    bundle = figure._repr_mimebundle_()
+    assert b64decode(bundle["image/png"]).startswith(b"\x89PNG")
+    assert "image/png" not in copy.deepcopy(figure).update_layout(title="mine")._repr_mimebundle_()
+    figure.update_layout(title="mine")
+    assert "image/png" not in figure._repr_mimebundle_()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -16,9 +17,12 @@ from unalike._utils.option_types import check_kinds
 from unalike._utils.spec import Call
 from unalike._utils.validated import explain_errors
 
+_NAMES = re.compile(r"\b[A-Za-z_]\w*(?=\s*(?:[(+]|$))")
+"""The names of a spec text."""
+
 
 class Registry:
-    """Name -> the function or class that builds the thing.
+    """Name -> the function or class that builds the thing; upper and lower case of a name do not matter.
 
     `home` names the modules that register our own names, imported at the first look-up; other packages add theirs through the
     entry-point group `group` (`unalike.parts`, `unalike.models`, ...), read at the first look-up too.
@@ -95,15 +99,27 @@ class Registry:
         """The first line of the builder's docstring."""
         return (inspect.getdoc(self[name]) or "").split("\n")[0]
 
-    def __getitem__(self, name: str) -> Callable[..., Any]:
+    def spelled(self, text: str) -> str:
+        """Spec text with the registered spelling of every name: `FedProx(mu=1) + LWS` is `fedprox(mu=1) + lws`."""
+        return _NAMES.sub(lambda found: self._key(found[0]), text)
+
+    def _key(self, name: str) -> str:
+        """The registered name that differs from this one in upper and lower case alone, else the name as it is."""
         self._load()
-        if name not in self._builders:
+        return name if name in self._builders else self._in_lower_case.get(name.lower(), name)
+
+    @property
+    def _in_lower_case(self) -> dict[str, str]:
+        return {name.lower(): name for name in reversed(self._builders)}
+
+    def __getitem__(self, name: str) -> Callable[..., Any]:
+        key = self._key(name)
+        if key not in self._builders:
             raise unknown(self.kind, name, self._builders)
-        return self._builders[name]
+        return self._builders[key]
 
     def __contains__(self, name: str) -> bool:
-        self._load()
-        return name in self._builders
+        return self._key(name) in self._builders
 
     def __iter__(self) -> Iterator[str]:
         self._load()

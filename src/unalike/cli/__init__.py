@@ -54,7 +54,7 @@ HOW_TO_CONTINUE = {
 
 typer.core.HAS_RICH = False  # plain help text; with Rich, Typer up to 0.20 prints a backslash before every default
 
-app = CommandApp(help=HELP, add_completion=False, pretty_exceptions_enable=False)
+app = CommandApp(help=HELP, pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]})
 for module in (
     compare,
     run,
@@ -101,7 +101,7 @@ def main() -> None:
             stream.reconfigure(errors="replace")
     warnings.showwarning = lambda message, *_, **__: print(f"note: {message}", file=sys.stderr)
     try:
-        app()
+        app(prog_name="unalike")
     except (UnalikeError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)

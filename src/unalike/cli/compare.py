@@ -11,6 +11,7 @@ from unalike._utils.errors import UnalikeError
 from unalike.cli import data_flags
 from unalike.cli import flags as f
 from unalike.cli.config_file import Config, resolved_config
+from unalike.cli.names import named
 from unalike.core.options import AcrossOptions, DecisionOptions, SeedsOptions
 
 if TYPE_CHECKING:
@@ -39,9 +40,7 @@ def command(
     context: typer.Context,
     method: Annotated[
         list[str],
-        typer.Option(
-            help="Method, or a sum of methods and parts (see `unalike list methods`); repeat the flag for each method."
-        ),
+        typer.Option(help=f"{f.METHOD}; repeat the flag for each method.", **named("method")),
     ] = METHODS,
     *,
     samples: data_flags.DataFlags,
@@ -59,6 +58,7 @@ def command(
     out: f.Out = Path("results"),
     track: f.Track = [],  # noqa: B006  (Typer copies it)
     dry_run: f.DryRun = False,
+    as_json: f.AsJson = False,
     config: Config = None,
 ) -> None:
     """Compare methods under equal conditions and write a report.
@@ -79,7 +79,7 @@ def command(
     more rounds every cell continues. A report with other settings is kept in reports/ before it is replaced.
     """
     from unalike._utils.progress import progress_bar
-    from unalike.cli.terminal_tables import estimate_table, live_standings, summary_table
+    from unalike.cli.terminal_tables import comparison_json, estimate_table, live_standings, summary_table
     from unalike.experiments.compare import prepare_experiment
     from unalike.experiments.earlier_reports import earlier_reports
     from unalike.experiments.grid import read_grid
@@ -93,7 +93,7 @@ def command(
         if dry_run or track:
             raise UnalikeError(f"found {'--dry-run' if dry_run else '--track'} with --sweep; leave one of the two out")
         asked = {"source": samples.kept, "proxy": loaded.proxy, **decision, **training}
-        _sweep(plan_sweep(method, read_grid(sweep), samples.request(loaded), seeds, **asked), out)
+        _sweep(plan_sweep(method, read_grid(sweep), samples.request(loaded), seeds, **asked), out, as_json)
         return
     experiment = prepare_experiment(
         method, samples.request(loaded), seeds, source=samples.kept, proxy=loaded.proxy, **decision, **training
@@ -101,30 +101,39 @@ def command(
     if dry_run:
         with progress_bar(experiment.calibration_rounds, "calibrating", lines=True) as progress:
             estimate = experiment.estimate(progress)
-        resolved = samples.resolved(loaded.dataset) | {"baseline": experiment.facts.baseline}
-        print(resolved_config(context, **resolved), end="\n\n")
-        estimate_table(estimate)
+        if as_json:
+            print(estimate.to_json())
+        else:
+            resolved = samples.resolved(loaded.dataset) | {"baseline": experiment.facts.baseline}
+            print(resolved_config(context, **resolved), end="\n\n")
+            estimate_table(estimate)
         if out is not None:
             estimate.save(out)
         return
     with live_standings(out, experiment.rounds) as progress:
         comparison = experiment.run(out, progress, trackers)
-    summary_table(comparison)
+    if as_json:
+        print(comparison_json(comparison), end="")
+    else:
+        summary_table(comparison)
     if out is not None:
-        print(f"report: {(out / 'report.html').resolve()}")
+        typer.echo(f"report: {(out / 'report.html').resolve()}", err=as_json)
         for folder in earlier_reports(out):
-            print(f"earlier report: {(folder / 'report.html').resolve()}")
+            typer.echo(f"earlier report: {(folder / 'report.html').resolve()}", err=as_json)
 
 
-def _sweep(planned: PlannedSweep, out: Path | None) -> None:
+def _sweep(planned: PlannedSweep, out: Path | None, as_json: bool) -> None:
     """Run a sweep, and print its table and its best points."""
     from unalike._utils.progress import progress_bar
-    from unalike.cli.terminal_tables import tables
+    from unalike.cli.terminal_tables import sentences, tables
 
     with progress_bar(planned.rounds, "sweeping", lines=True) as progress:
         result = planned.run(out, progress)
-    table = result.as_table()
-    tables(table.columns, table.texts, words=table.words)
-    print("\n".join(["", *result.findings]))
+    if as_json:
+        print(result.to_json())
+    else:
+        table = result.as_table()
+        tables(table.columns, table.texts, words=table.words)
+        sentences(["", *result.findings])
     if out is not None:
-        print(f"page: {(out / 'sweep.html').resolve()}")
+        typer.echo(f"page: {(out / 'sweep.html').resolve()}", err=as_json)

@@ -21,7 +21,7 @@ Schema = dict[str, Any]
 
 COMMANDS = ("run", "compare")
 """Commands with `--config`; where both have an option, the schema has it as the last one takes it."""
-NOT_IN_FILES = ("config", "help", "dry_run", "profile")
+NOT_IN_FILES = ("config", "help", "dry_run", "profile", "as_json")
 TYPES = {int: "integer", float: "number", bool: "boolean"}
 """Type of an option -> type of its value in a file; all others are text."""
 SOURCES = {"COMMANDLINE": "", "DEFAULT_MAP": "  # from the config file", "ENVIRONMENT": "  # from the environment"}

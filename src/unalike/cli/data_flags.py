@@ -82,11 +82,12 @@ class DataFlags(ServerSampleOptions, ValidationOptions, PartitionOptions, TableO
         return Loaded(dataset, proxy, test)
 
     def described(self, seed: int) -> tuple[Population, str]:
-        """The clients, and the data with its division in words, such as `digits, dirichlet(alpha=0.1)`."""
+        """The clients, and the data with its division in words: `digits, dirichlet(alpha=0.1)`, or `visits.csv by hospital`."""
         self.check_partition()
         dataset = self.load().dataset
         division = self.resolved(dataset).get("partition") or f"plan {self.plan}"
-        return self.divide(dataset, seed), f"{self.data}, {division}"
+        by_group = self.group and self.partition is None and self.plan is None
+        return self.divide(dataset, seed), f"{self.data} by {self.group[0]}" if by_group else f"{self.data}, {division}"
 
     def command(self, name: str, options: dict[str, Any], work: Any = None) -> str:
         """A command line on this data, with the options of local training that differ from their defaults."""

@@ -24,6 +24,7 @@ def command(
     model: str,
     work: Any,
     out: Annotated[Path | None, typer.Option(help="Write the page and the numbers into this folder.")] = None,
+    as_json: f.AsJson = False,
 ) -> None:
     """Measure how the clients' data differs: labels, sizes, features, concepts, clusters.
 
@@ -38,7 +39,7 @@ def command(
     with `unalike federation init ... --method diagnosis`, and their samples stay where they are.
     """
     from unalike._utils.progress import progress_bar
-    from unalike.cli.terminal_tables import tables
+    from unalike.cli.terminal_tables import sentences, tables
     from unalike.diagnosis.diagnose import diagnose_population
     from unalike.diagnosis.findings import MEASURE_COLUMNS
     from unalike.diagnosis.training import DIVISIONS, TrainingRequest
@@ -54,10 +55,12 @@ def command(
             training=TrainingRequest(rounds, model, work, progress) if rounds else None,
             command=clients.command(NAME, changed, work if rounds else None),
         )
-    print("\n".join(diagnosis.findings), end="\n\n")
-    measures = Table.of("", MEASURE_COLUMNS, diagnosis.measures.values())
-    tables(measures.columns, measures.texts)
-    for note in diagnosis.notes:
-        print(f"note: {note}")
+    if as_json:
+        print(diagnosis.to_json())
+    else:
+        sentences([*diagnosis.findings, ""])
+        measures = Table.of("", MEASURE_COLUMNS, diagnosis.measures.values())
+        tables(measures.columns, measures.texts)
+        sentences([], diagnosis.notes)
     if out is not None:
-        print(f"page: {diagnosis.save(out).resolve()}")
+        typer.echo(f"page: {diagnosis.save(out).resolve()}", err=as_json)

@@ -8,7 +8,7 @@ import platform
 import time
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -29,9 +29,7 @@ MODULES = {"scikit-learn": "sklearn", "pillow": "PIL", "tomli-w": "tomli_w", "an
 
 
 @f.uses_flags(data_dir=f.data_dir)
-def command(
-    *, data_dir: Path | None, as_json: Annotated[bool, typer.Option("--json", help="Print the facts as JSON.")] = False
-) -> None:
+def command(*, data_dir: Path | None, as_json: f.AsJson = False) -> None:
     """Say what this machine has, and whether the installation works.
 
     Cores, memory, GPUs, versions, compiled loops (by a run of one round), extras and how to install them, data files.
@@ -52,6 +50,10 @@ def command(
 
 def _print(facts: dict[str, Any]) -> None:
     """Print the facts as lines of a name and what was found."""
+    from rich.table import Table
+
+    from unalike.cli.terminal_tables import console
+
     machine, trial, data = facts["machine"], facts["trial"], facts["data"]
     memory = machine.get("memory_mb")
     lines = [
@@ -72,8 +74,11 @@ def _print(facts: dict[str, Any]) -> None:
     lines += [("data", _where(data)), ("verdict", "everything that a default installation needs works")]
     if facts["broken"]:
         lines[-1:] = [("broken", what) for what in facts["broken"]]
-    for name, found in lines:
-        print(f"{name:<20}{found}")
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(min_width=18)
+    for line in lines:
+        table.add_row(*line)
+    console().print(table, highlight=False)
 
 
 def _where(data: dict[str, Any]) -> str:

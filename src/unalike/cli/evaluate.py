@@ -12,7 +12,8 @@ import typer
 
 from unalike._utils.errors import UnalikeError
 from unalike.cli import data_flags
-from unalike.cli.flags import Client, data_dir, uses_flags
+from unalike.cli.flags import AsJson, Client, data_dir, uses_flags
+from unalike.cli.names import named
 
 if TYPE_CHECKING:
     import numpy as np
@@ -43,13 +44,15 @@ def command(
     metric: Annotated[
         list[str],
         typer.Option(
-            help="Metric (see `unalike list metrics`), repeat for several; the run's unless given.", show_default=False
+            help="Metric (see `unalike list metrics`), repeat for several; the run's unless given.",
+            show_default=False,
+            **named("metric"),
         ),
     ] = [],  # noqa: B006  (Typer copies it)
     *,
     data_dir: Path | None,
     table: dict[str, Any],
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with the numbers in full.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Evaluate a run's shared model, or the model of one of its clients.
 

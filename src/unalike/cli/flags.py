@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from unalike.cli.names import named
 from unalike.core.options import (
     ModelOptions,
     Option,
@@ -26,6 +27,8 @@ from unalike.core.options import (
 
 Command = Callable[..., Any]
 
+METHOD = "Method, or a sum of methods and parts (see `unalike list methods`)"
+Method = Annotated[str, typer.Option(help=f"{METHOD}.", **named("method"))]
 
 Client = Annotated[
     str | None,
@@ -44,6 +47,7 @@ Track = Annotated[
         show_default=False,
     ),
 ]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, with the numbers in full.")]
 DryRun = Annotated[
     bool,
     typer.Option(
@@ -109,7 +113,7 @@ def parameter(option: Option) -> inspect.Parameter:
     default = option.written(option.default)
     shown = default is not None
     names = ["--" + option.name.replace("_", "-")] if default is False else []  # True: --name and --no-name
-    flag = typer.Option(*names, help=option.help.text, show_default=shown)
+    flag = typer.Option(*names, help=option.help.text, show_default=shown, **named(option.name))
     default = [] if option.repeated and default is None else default
     return inspect.Parameter(
         option.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, flag]

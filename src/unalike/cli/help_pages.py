@@ -18,6 +18,15 @@ WHOLE = 10_000
 class DocumentedGroup(TyperGroup):
     """A group of commands."""
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find a command. Typer's error names the nearest ones; newer releases of click would name them once more."""
+        try:
+            return super().resolve_command(ctx, args)
+        except Exception as error:
+            if hasattr(error, "possibilities"):
+                error.possibilities = None
+            raise
+
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the whole first sentence about each command."""
         rows = [(name, command.get_short_help_str(WHOLE)) for name, command in self.commands.items()]

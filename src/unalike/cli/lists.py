@@ -6,13 +6,16 @@
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Callable
-from importlib import import_module
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from unalike._utils.errors import unknown
+from unalike.cli.flags import AsJson
 from unalike.cli.help_pages import CommandApp
+from unalike.cli.names import beginning, registries
 
 if TYPE_CHECKING:
     from unalike._utils.registry import Registry
@@ -24,14 +27,28 @@ unalike list methods
 unalike list methods scaffold
 """
 
+Rows = list[list[str]]
+
+SUMMARY = ["spec", "description"]
+"""The columns of a list of names."""
 COLUMN = 26
 """Width that a column of long words needs, gap included."""
 
 app = CommandApp(help=HELP)
 
 
+def _complete(context: typer.Context, incomplete: str) -> list[str]:
+    return beginning(context.info_name or "", incomplete)
+
+
+Name = Annotated[str | None, typer.Argument(help="A name to describe in full.", autocompletion=_complete)]
+
+
 @app.command()
-def methods(name: Annotated[str | None, typer.Argument(help="A method or part to describe in full.")] = None) -> None:
+def methods(
+    name: Name = None,
+    as_json: AsJson = False,
+) -> None:
     """Published methods and the parts they consist of.
 
     Methods and parts are combined with `+`.
@@ -39,12 +56,13 @@ def methods(name: Annotated[str | None, typer.Argument(help="A method or part to
     \b
     unalike list methods
     unalike list methods scaffold
+    unalike list methods --json
     """
     from unalike.cli import method_guide
     from unalike.methods.part import registry
 
     if name is not None:
-        _describe(name)
+        _describe_method(registry.spelled(name))
         return
     columns = ["spec", "description", "paper", "down", "up", "server keeps", "client keeps", "needs"]
     rows = []
@@ -52,18 +70,17 @@ def methods(name: Annotated[str | None, typer.Argument(help="A method or part to
         e = method_guide.entry(method)
         numbers = [method_guide.units(v) for v in (e.down, e.up, e.server, e.client)]
         rows.append([e.usage, e.summary, e.source, *numbers, ", ".join(e.needs)])
-    _rows("Methods (sent and kept in units of the model)", columns, rows)
-    _table("Parts", registry, method_guide.parts())
+    parts = _described(registry, method_guide.parts())
+    _show({"Methods (sent and kept in units of the model)": (columns, rows), "Parts": (SUMMARY, parts)}, as_json)
 
 
-def _describe(name: str) -> None:
+def _describe_method(name: str) -> None:
     from unalike.cli import method_guide
     from unalike.cli.terminal_tables import console
     from unalike.methods.part import registry, spec_text
 
     screen, e = console(), method_guide.entry(name)
-    screen.print(e.usage, style="bold", highlight=False)
-    screen.print(inspect.getdoc(registry[name]) or "", highlight=False)
+    _describe(registry, name)
     for part in (p for p in e.parts if p.name != name):
         screen.print(f"\n{spec_text(part)}\n{inspect.getdoc(part)}", highlight=False)
     if e.down == e.down:
@@ -79,53 +96,64 @@ def _describe(name: str) -> None:
         screen.print(f"Needs: {', '.join(e.needs)}")
 
 
-TABLES = {
-    "partitions": (
-        "Partitions of a data set among clients.\n\nA change of the samples is added with `+`.",
-        {
-            "Partitions": "unalike.data.partitioning.scheme",
-            "Changes of samples": "unalike.data.partitioning.feature_skew",
-        },
-    ),
-    "transforms": (
-        "Normalization and augmentation of batches, combined with `+`.",
-        {"Transforms": "unalike.data.transforms"},
-    ),
-    "models": ("Models by name. In Python, any torch.nn.Module can be used.", {"Models": "unalike.models.registry"}),
-    "losses": ("Losses that clients minimize (--loss).", {"Losses": "unalike.core.losses"}),
-    "optimizers": ("Local optimizers (--optimizer).", {"Optimizers": "unalike.core.solvers"}),
-    "schedules": (
-        "Schedules of the local learning rate over the rounds (--schedule).",
-        {"Schedules": "unalike.core.schedules"},
-    ),
-    "metrics": ("Metrics to decide by (--metric).", {"Metrics": "unalike.metrics.named_metrics"}),
-    "data": ("Data sets by name. Your own files are given by path.", {"Data": "unalike.data.sources.registry"}),
+def _describe(registry: Registry, name: str) -> None:
+    """Print the usage of a name, and its whole docstring."""
+    from unalike.cli.terminal_tables import console
+
+    screen = console()
+    screen.print(registry.usage(registry.spelled(name)), style="bold", highlight=False)
+    screen.print(inspect.getdoc(registry[name]) or "", highlight=False)
+
+
+LISTS = {
+    "partitions": "Partitions of a data set among clients.\n\nA change of the samples is added with `+`.",
+    "transforms": "Normalization and augmentation of batches, combined with `+`.",
+    "models": "Models by name. In Python, any torch.nn.Module can be used.",
+    "losses": "Losses that clients minimize (--loss).",
+    "optimizers": "Local optimizers (--optimizer).",
+    "schedules": "Schedules of the local learning rate over the rounds (--schedule).",
+    "metrics": "Metrics to decide by (--metric).",
+    "data": "Data sets by name. Your own files are given by path.",
 }
-"""Name of each further command -> its help text, and the titles of its tables with the modules of their registries."""
+"""Name of each further command -> its help text."""
 
 
-def _command(name: str) -> Callable[[], None]:
-    """The command that prints the tables of this name."""
-    summary, modules = TABLES[name]
+def _command(kind: str) -> Callable[..., None]:
+    """The command that prints the tables of this list, or one of its names in full."""
 
-    def command() -> None:
-        for title, module in modules.items():
-            registry = import_module(module).registry
-            _table(title, registry, list(registry))
+    def command(name: Name = None, as_json: AsJson = False) -> None:
+        found = registries(kind)
+        if name is None:
+            _show({title: (SUMMARY, _described(one, list(one))) for title, one in found.items()}, as_json)
+            return
+        registry = next((one for one in found.values() if name in one), None)
+        if registry is None:
+            raise unknown(next(iter(found.values())).kind, name, beginning(kind, ""))
+        _describe(registry, name)
 
-    command.__doc__ = f"{summary}\n\n\b\nunalike list {name}\n"
+    command.__doc__ = f"{LISTS[kind]}\n\n\b\nunalike list {kind}\n"
     return command
 
 
-for _name in TABLES:
-    app.command(_name)(_command(_name))
+for _kind in LISTS:
+    app.command(_kind)(_command(_kind))
 
 
-def _table(title: str, registry: Registry, names: list[str]) -> None:
-    _rows(title, ["spec", "description"], [[registry.usage(name), registry.summary(name)] for name in names])
+def _described(registry: Registry, names: list[str]) -> Rows:
+    return [[registry.usage(name), registry.summary(name)] for name in names]
 
 
-def _rows(title: str, columns: list[str], rows: list[list[str]]) -> None:
+def _show(tables: dict[str, tuple[list[str], Rows]], as_json: bool) -> None:
+    """Print tables with their titles, or as JSON: title -> one record a row."""
+    if as_json:
+        records = {t: [dict(zip(columns, row, strict=True)) for row in rows] for t, (columns, rows) in tables.items()}
+        print(json.dumps(records, indent=1, ensure_ascii=False))
+        return
+    for title, (columns, rows) in tables.items():
+        _rows(title, columns, rows)
+
+
+def _rows(title: str, columns: list[str], rows: Rows) -> None:
     """Print a table, or a paragraph for each row if the terminal is too narrow for the columns."""
     from rich.padding import Padding
     from rich.table import Table

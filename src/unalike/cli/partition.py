@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -9,7 +10,7 @@ import typer
 
 from unalike._utils.errors import UnalikeError
 from unalike.cli import data_flags
-from unalike.cli.flags import uses_flags
+from unalike.cli.flags import AsJson, uses_flags
 
 NAME = "partition"
 
@@ -23,6 +24,7 @@ def command(
         Path | None, typer.Option(help="Draw the samples by client and class (.png, .svg, .pdf).")
     ] = None,
     export: Annotated[Path | None, typer.Option(help="Write index files for other tools into this folder.")] = None,
+    as_json: AsJson = False,
     save: Annotated[Path | None, typer.Option(help="Write the plan to this file, for --plan.")] = None,
 ) -> None:
     """Divide a data set and show how much the clients differ.
@@ -44,9 +46,12 @@ def command(
     if population.plan is None:
         raise RuntimeError("a partitioned population carries its plan")
     screen = console()
-    screen.print(population.plan.show(population.classes))
-    if population.classes is not None:
-        print(bubbles(population.plan.counts, population.classes, screen.width))
+    if as_json:
+        print(json.dumps(population.plan.summary(population.classes), indent=1))
+    else:
+        screen.print(population.plan.show(population.classes))
+        if population.classes is not None:
+            print(bubbles(population.plan.counts, population.classes, screen.width))
     if figure is not None:
         from unalike.data.partitioning import partition_figures
 
@@ -58,13 +63,13 @@ def command(
             )
         with writing(figure):
             drawn.savefig(figure, bbox_inches="tight", dpi=150)
-        print(f"figure: {figure.resolve()}")
+        typer.echo(f"figure: {figure.resolve()}", err=as_json)
     if export is not None:
         from unalike.data.partitioning.partition_files import write_partition
 
         with writing(export):
             write_partition(population.plan, export)
-        print(f"index files: {export.resolve()}")
+        typer.echo(f"index files: {export.resolve()}", err=as_json)
     if save is not None:
         population.plan.save(save)
-        print(f"plan: {save.resolve()}")
+        typer.echo(f"plan: {save.resolve()}", err=as_json)

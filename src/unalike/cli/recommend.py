@@ -30,6 +30,7 @@ def command(
     asked: dict[str, Any],
     work: Any,
     out: Annotated[Path | None, typer.Option(help="Write the page and the numbers into this folder.")] = None,
+    as_json: f.AsJson = False,
 ) -> None:
     """Recommend methods for clients: a short list with expected gain, risk and cost.
 
@@ -42,7 +43,7 @@ def command(
     owners for clients that own their data, the others for clients that a partition made. The last sentence says how good such
     advice was on data sets that it had not seen. Then compare the short list on your own data: the command for it is printed.
     """
-    from unalike.cli.terminal_tables import tables
+    from unalike.cli.terminal_tables import sentences, tables
     from unalike.experiments.seed_plan import write_seeds
     from unalike.recommendation.recommend import recommend_for_population
     from unalike.recommendation.task_features import Conditions
@@ -59,11 +60,13 @@ def command(
         seed=seed,
         command=clients.command(NAME, options | asked, work),
     )
-    print("\n".join(recommendation.findings), end="\n\n")
-    advice = Table.of("", recommendation.columns, recommendation.advice)
-    tables(advice.columns, advice.texts)
-    for note in recommendation.notes:
-        print(f"note: {note}")
+    if as_json:
+        print(recommendation.to_json())
+    else:
+        sentences([*recommendation.findings, ""])
+        advice = Table.of("", recommendation.columns, recommendation.advice)
+        tables(advice.columns, advice.texts)
+        sentences([], recommendation.notes)
     specs = ["fedavg", *(one.spec for one in recommendation.short_list)]
     if len(specs) > 1:
         metric = asked["metric"]
@@ -74,7 +77,8 @@ def command(
         goal = {"objective": objective if asked["candidates"] == "shared" else f"personal_{objective}"}
         seeds = write_seeds([seed, seed + 1, seed + 2]) if seed else None
         compared = same | {"seed": None, "seeds": seeds}
-        print(f"\ncompare, with one learning rate: {clients.command('compare', compared, work)}")
-        print(f"or choose a learning rate for each first: {clients.command('tune', same | goal, work)}")
+        typer.echo(f"\ncompare, with one learning rate: {clients.command('compare', compared, work)}", err=as_json)
+        tuned = clients.command("tune", same | goal, work)
+        typer.echo(f"or choose a learning rate for each first: {tuned}", err=as_json)
     if out is not None:
-        print(f"page: {recommendation.save(out).resolve()}")
+        typer.echo(f"page: {recommendation.save(out).resolve()}", err=as_json)

@@ -6,7 +6,7 @@ import sys
 from contextlib import nullcontext
 from pathlib import Path
 from shlex import quote
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
@@ -21,9 +21,7 @@ NAME = "run"
 @f.uses_flags(samples=data_flags.samples, seed=f.seed, training=f.training)
 def command(
     context: typer.Context,
-    method: Annotated[
-        str, typer.Option(help="Method, or a sum of methods and parts (see `unalike list methods`).")
-    ] = "fedavg",
+    method: f.Method = "fedavg",
     *,
     samples: data_flags.DataFlags,
     seed: int,
@@ -31,6 +29,7 @@ def command(
     out: f.Out = None,
     track: f.Track = [],  # noqa: B006  (Typer copies it)
     dry_run: f.DryRun = False,
+    as_json: f.AsJson = False,
     profile: f.Profile = False,
     config: Config = None,
 ) -> None:
@@ -46,7 +45,7 @@ def command(
     more --rounds it continues a finished one.
     """
     from unalike._utils.progress import progress_bar
-    from unalike.cli.terminal_tables import estimate_table, profile_table, run_table
+    from unalike.cli.terminal_tables import estimate_table, profile_table, run_json, run_table
     from unalike.experiments.cost_estimate import ROUNDS, calibrate
     from unalike.experiments.experiment_facts import save_run_facts
     from unalike.runtime.processes.launch import follow_leader
@@ -55,6 +54,8 @@ def command(
     from unalike.runtime.run_config import prepare_run
     from unalike.tracking.tracking import Trackers
 
+    if as_json and profile:
+        raise UnalikeError("found --profile with --json, which has no table of the profile; leave one of the two out")
     if dry_run and profile:
         raise UnalikeError("found --profile with --dry-run, which trains no run to profile; leave one of the two out")
     if training["record"] is not None and out is None:
@@ -68,13 +69,19 @@ def command(
     run_config = prepare_run(method, population, seed=seed, proxy=loaded.proxy, test=loaded.test, **training)
     with progress_bar(ROUNDS if dry_run else rounds, method, lines=True) as progress:
         if dry_run:
+            estimate = calibrate(run_config.key, {method: run_config}, 1, progress)
+            if as_json:
+                return print(estimate.to_json())
             print(resolved_config(context, **samples.resolved(loaded.dataset)), end="\n\n")
-            return estimate_table(calibrate(run_config.key, {method: run_config}, 1, progress))
+            return estimate_table(estimate)
         follow_leader([run_config])
         with Profile(rounds) if profile else nullcontext() as profiler:
             callback = progress if profiler is None else profiler.watching(progress)
             result = execute(run_config, out=out, progress=callback, trackers=trackers)
-    run_table(result)
+    if as_json:
+        print(run_json(result))
+    else:
+        run_table(result)
     if profiler is not None and not profiler.rounds:
         print("no trace: this run trained no round after the first, which only warms up", file=sys.stderr)
     elif profiler is not None:
@@ -85,4 +92,4 @@ def command(
     if out is not None:
         division = {name: value or len(population) for name, value in samples.resolved(loaded.dataset).items()}
         save_run_facts(result, method, samples.kept | division)
-        print(f"kept in {out.resolve()}; `unalike report {quote(str(out))}` writes its report")
+        typer.echo(f"kept in {out.resolve()}; `unalike report {quote(str(out))}` writes its report", err=as_json)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
+import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,38 +30,49 @@ GAP = 2
 
 
 def console() -> Console:
-    """A console with the width of the terminal; without a terminal, 160 characters."""
+    """A console with the width of the terminal; without a terminal, of $COLUMNS, or 160 characters."""
     from rich.console import Console
 
     made = Console(markup=False)  # brackets are part of names and formulas, not markup
-    return made if made.is_terminal else Console(width=160, markup=False)
+    return made if made.is_terminal or "COLUMNS" in os.environ else Console(width=160, markup=False)
+
+
+def sentences(texts: Iterable[str], notes: Iterable[str] = ()) -> None:
+    """Print texts and notes, each on lines of its own that are broken between words."""
+    screen = console()
+    for text in (*texts, *(f"note: {note}" for note in notes)):
+        screen.print(text, highlight=False)
 
 
 def tables(heads: Sequence[str], rows: Sequence[Sequence[str]], title: str = "", words: int = 1) -> None:
     """Print rows with headings; the first `words` columns are text, the others numbers.
 
-    Columns that do not fit the terminal follow in further tables, which repeat the text columns. A text column then takes at most
-    a third of the width.
+    Where they do not fit the terminal, headings are broken between words, a text column takes at most a third of the width, and
+    columns that still do not fit follow in further tables, which repeat the first column.
     """
     from rich.cells import cell_len
     from rich.table import Table
 
     screen = console()
-    widths = [GAP + max(cell_len(line[i]) for line in (heads, *rows)) for i in range(len(heads))]
+    cells = [GAP + max(cell_len(row[i]) for row in rows) if rows else GAP for i in range(len(heads))]
+    widths = [max(cell, GAP + cell_len(head)) for cell, head in zip(cells, heads, strict=True)]
     if sum(widths) > screen.width + GAP:
+        widths = [
+            max(cell, *(GAP + cell_len(word) for word in ("", *head.split(" ")))) for cell, head in zip(cells, heads)
+        ]
         widths = [min(w, screen.width // 3) if i < words else w for i, w in enumerate(widths)]
-    room, groups = screen.width + GAP - sum(widths[:words]), [list[int]()]
-    for i in range(words, len(heads)):
+    room, groups = screen.width + GAP - widths[0], [list[int]()]
+    for i in range(1, len(heads)):
         if groups[-1] and sum(widths[j] for j in (*groups[-1], i)) > room:
             groups.append([])
         groups[-1].append(i)
     for group in groups:
         table = Table(title=title or None, title_justify="left", box=None, pad_edge=False, padding=(0, GAP, 0, 0))
-        for i in (*range(words), *group):
+        for i in (0, *group):
             side: JustifyMethod = "left" if i < words else "right"
             table.add_column(heads[i], justify=side, overflow="fold", max_width=widths[i] - GAP)
         for row in rows:
-            table.add_row(*(row[i] for i in (*range(words), *group)))
+            table.add_row(*(row[i] for i in (0, *group)))
         screen.print(table)
         title = ""
 
@@ -85,18 +98,24 @@ def summary_table(comparison: Comparison) -> None:
 
     facts, content = comparison.facts, comparison.content()
     rule = f"{scoring_rule(content.rounds, content.columns)}, compared with {facts.baseline}"
-    screen, texts = console(), comparison.findings
-    screen.print(texts.about, highlight=False)
+    texts = comparison.findings
+    sentences([texts.about])
     for table in summary_tables(content):
         title = f"{table.caption}: {rule}" if table.caption else capital(rule)
         tables(table.columns, table.texts, title, table.words)
     for table in clients_of_best(content):
         tables(table.columns, table.texts, table.caption, table.words)
-    for text in (texts.answer, texts.shared, texts.models, *texts.cautions, texts.standing, *texts.limits):
-        if text:
-            screen.print(text, highlight=False)
-    for note in facts.notes:
-        screen.print(f"note: {note}")
+    found = (texts.answer, texts.shared, texts.models, *texts.cautions, texts.standing, *texts.limits)
+    sentences(filter(None, found), facts.notes)
+
+
+def comparison_json(comparison: Comparison) -> str:
+    """The decision and the summary as JSON, as `unalike report --format json` writes them."""
+    from unalike.experiments.joining import join
+    from unalike.reporting.export import ExportBlock, export
+
+    (block,) = join([("", comparison)]).blocks
+    return export([ExportBlock(block.name, comparison.content())], "json")
 
 
 def estimate_table(estimate: Estimate) -> None:
@@ -117,12 +136,10 @@ def estimate_table(estimate: Estimate) -> None:
     tables(
         ("method", "rounds", "training", "in all", "MB down", "MB up"), rows, "Estimated cost of one run of each method"
     )
-    screen = console()
     runs = f"{len(estimate.costs) * estimate.seeds} runs" if len(estimate.costs) * estimate.seeds > 1 else "one run"
-    screen.print(
-        f"{runs} will take at most about {duration(estimate.seconds)} on this machine under its present load, "
-        f"and {estimate.memory_mb:,.0f} MB of memory. Stop rules are not taken into account.",
-        highlight=False,
+    load = f"on this machine under its present load, and {estimate.memory_mb:,.0f} MB of memory"
+    sentences(
+        [f"{runs} will take at most about {duration(estimate.seconds)} {load}. Stop rules are not taken into account."]
     )
 
 
@@ -135,23 +152,38 @@ def duration(seconds: float) -> str:
     return f"{seconds / 86400:.1f} days"
 
 
+def run_json(run: Run) -> str:
+    """The last round of a run, or the selected one, the traffic and time of all its rounds, and its notes, as JSON."""
+    rows = run.history.rounds
+    spent = {name: float(rows[name].sum()) for name in ("seconds", "bytes_down", "bytes_up")}
+    row = {name: None if value != value else value for name, value in _shown_row(run).items()}
+    facts = {
+        "method": run.method,
+        "executor": run.executor,
+        "rounds": int(rows["round"].max()),
+        "selected": run.selected,
+    }
+    return json.dumps(facts | {"row": row, "all rounds": spent, "notes": list(run.notes)}, indent=1, default=float)
+
+
+def _shown_row(run: Run) -> dict[str, Any]:
+    """The row of the round that was selected, or of the last one."""
+    return next((row for row in run.history.rows if row["round"] == run.selected), run.history.last)
+
+
 def run_table(run: Run) -> None:
     """Print the last round of a run, or the selected one, and the notes of the run."""
     from unalike.metrics.named_metrics import significant
     from unalike.reporting.wording import megabytes
 
-    rows = run.history.rounds
-    row = next((row for row in run.history.rows if row["round"] == run.selected), run.history.last)
+    rows, row = run.history.rounds, _shown_row(run)
     scores = [column.text(row) for column in run.history.columns.all if not math.isnan(column.value(row))]
     trained = [] if math.isnan(row["train_loss"]) else [f"training loss {significant(row['train_loss'])}"]
     text = ", ".join([f"round {row['round']}", *scores, *trained])
     traffic = megabytes((rows["bytes_down"] + rows["bytes_up"]).sum() / 1e6)
     cost = f"{traffic} MB, {rows['seconds'].sum():.1f} s of training"
-    screen = console()
     selected = "" if run.selected is None else f"selected of {rows['round'].max()} rounds: "
-    screen.print(f"{selected}{text}; {cost} ({run.executor})", highlight=False)
-    for note in run.notes:
-        screen.print(f"note: {note}")
+    sentences([f"{selected}{text}; {cost} ({run.executor})"], run.notes)
 
 
 SIZES = " ·∘○●⬤"

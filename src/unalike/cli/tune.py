@@ -10,6 +10,7 @@ import typer
 
 from unalike.cli import data_flags
 from unalike.cli import flags as f
+from unalike.cli.names import named
 from unalike.core.options import DecisionOptions, TuningOptions
 
 NAME = "tune"
@@ -28,7 +29,8 @@ def command(
     method: Annotated[
         list[str],
         typer.Option(
-            help="Method, or a sum of methods and parts; repeat the flag for each method. Its values are those of the first trial."
+            help=f"{f.METHOD}; repeat the flag for each method. Its values are those of the first trial.",
+            **named("method"),
         ),
     ] = METHODS,
     *,
@@ -37,6 +39,7 @@ def command(
     decision: dict[str, Any],
     training: dict[str, Any],
     out: f.Out = Path("tuned"),
+    as_json: f.AsJson = False,
 ) -> None:
     """Tune methods under the same budget, then compare them before and after.
 
@@ -54,7 +57,7 @@ def command(
     extra: pip install 'unalike[tune]'.
     """
     from unalike._utils.progress import progress_bar
-    from unalike.cli.terminal_tables import tables
+    from unalike.cli.terminal_tables import sentences, tables
     from unalike.experiments.compare import labelled_methods
     from unalike.experiments.facts import command_line
     from unalike.tuning.tune import VAL, TuneRequest, run_tuning
@@ -77,17 +80,20 @@ def command(
             **decision,
             **training,
         )
-    table = tuned.before_and_after()
-    tables(table.columns, table.texts, words=table.words)
-    print("\n".join(["", *tuned.findings, *(f"note: {note}" for note in tuned.notes)]))
+    if as_json:
+        print(tuned.to_json())
+    else:
+        table = tuned.before_and_after()
+        tables(table.columns, table.texts, words=table.words)
+        sentences(["", *tuned.findings], tuned.notes)
     if out is not None:
-        print(f"page: {(out / 'tuning.html').resolve()}")
+        typer.echo(f"page: {(out / 'tuning.html').resolve()}", err=as_json)
 
 
 def given_flags(context: typer.Context) -> dict[str, Any]:
-    """The flags that were given, except the folder."""
+    """The flags that were given, except the folder and the form of the output."""
     names = (p.name or "" for p in context.command.params)
-    sources = {name: context.get_parameter_source(name) for name in names if name != "out"}
+    sources = {name: context.get_parameter_source(name) for name in names if name not in ("out", "as_json")}
     return {
         name: context.params[name]
         for name, source in sources.items()

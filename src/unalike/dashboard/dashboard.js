@@ -21,33 +21,39 @@ function drawn(name, attributes, text = "") {
 const clock = (seconds) => (seconds ? new Date(seconds * 1000).toLocaleTimeString() : "");
 const whole = (value) => (value === null || value === undefined ? "–" : String(value));
 
-// `found.ends`: the first and the last value as text; `found.scale`: 100 for percent. `range`: the lowest and highest value of the axis; that of the curve itself unless given.
-function curve(found, range) {
-  const [width, height, left, bottom] = [420, 180, 44, 24];
-  const figure = element("figure");
-  const rounds = found.points.map((p) => p[0]);
-  const values = found.points.map((p) => p[1]);
-  const last = values[values.length - 1];
-  const [first_text, last_text] = found.ends;
-  const [low, high] = range || [Math.min(...values), Math.max(...values)];
+// Curves in one chart, with a list of their names and last values. `ends`: the first and the last value as text; `scale`: 100 for percent;
+// `color` and `strokes`: the look of a method. `wide`: the chart fills the page.
+function chart(curves, wide) {
+  const [width, height, left, bottom] = wide ? [900, 320, 44, 24] : [420, 180, 44, 24];
+  const figure = element("figure"), list = element("figcaption");
+  const points = curves.flatMap((found) => found.points);
+  const values = points.map((p) => p[1]), end = Math.max(...points.map((p) => p[0]), 1);
+  const [low, high] = [Math.min(...values), Math.max(...values)];
   const span = high - low || Math.abs(high) || 1;
-  const end = Math.max(...rounds, 1);
   const x = (r) => left + (r / end) * (width - left - 10);
   const y = (v) => height - bottom - ((v - low) / span) * (height - bottom - 14);
-  const title = found.name;
-  const svg = drawn("svg", { viewBox: `0 0 ${width} ${height}`, role: "img",
-    "aria-label": `${title}: from ${first_text} in round ${rounds[0]} to ${last_text} in round ${rounds[rounds.length - 1]}` });
+  const said = curves.map(({ name, ends, points: own }) => `${name}: from ${ends[0]} in round ${own[0][0]} to ${ends[1]} in round ${own[own.length - 1][0]}`);
+  const svg = drawn("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": said.join("; ") });
   for (const value of [low, low + span / 2, low + span]) {
     svg.append(drawn("line", { class: "grid", x1: left, x2: width - 10, y1: y(value), y2: y(value) }));
-    svg.append(drawn("text", { x: left - 6, y: y(value) + 4, "text-anchor": "end" }, (found.scale * value).toPrecision(3)));
+    svg.append(drawn("text", { x: left - 6, y: y(value) + 4, "text-anchor": "end" }, (curves[0].scale * value).toPrecision(3)));
   }
   svg.append(drawn("text", { x: left, y: height - 6 }, "0"));
   svg.append(drawn("text", { x: width - 10, y: height - 6, "text-anchor": "end" }, `round ${end}`));
-  svg.append(drawn("polyline", { class: "curve", points: found.points.map((p) => `${x(p[0])},${y(p[1])}`).join(" ") }));
-  svg.append(drawn("circle", { class: "end", r: 3, cx: x(rounds[rounds.length - 1]), cy: y(last) }));
-  const caption = element("figcaption", `${title} `);
-  caption.append(element("b", last_text));
-  figure.append(svg, caption);
+  for (const { name, points: own, ends, color, strokes } of curves) {
+    const look = color ? { stroke: color, "stroke-dasharray": strokes } : {}, [r, value] = own[own.length - 1];
+    svg.append(drawn("polyline", { class: "curve", points: own.map((p) => `${x(p[0])},${y(p[1])}`).join(" "), ...look }));
+    svg.append(drawn("circle", { class: "end", r: 3, cx: x(r), cy: y(value), ...(color ? { fill: color } : {}) }));
+    const entry = element("span", `${name} `);
+    if (color) {
+      const swatch = drawn("svg", { class: "swatch", viewBox: "0 0 30 10", "aria-hidden": "true" });
+      swatch.append(drawn("line", { class: "curve", x1: 1, x2: 29, y1: 5, y2: 5, ...look }));
+      entry.prepend(swatch);
+    }
+    entry.append(element("b", ends[1]));
+    list.append(entry);
+  }
+  figure.append(svg, list);
   return figure;
 }
 
@@ -94,13 +100,13 @@ function duration(seconds) {
 }
 
 function standings(state) {
-  const scored = state.standings.find((m) => m.metric);
-  at("score").textContent = scored ? scored.metric : "score";
+  const metrics = new Set(state.standings.map((m) => m.metric).filter(Boolean));
+  at("score").textContent = metrics.size === 1 ? [...metrics][0] : "score";
   at("left").textContent = state.state === "finished" ? "Every planned run has ended." : state.left === null
     ? "The time left is known after the first finished run." : `About ${duration(state.left)} left at the pace so far.`;
   at("standings").replaceChildren(...state.standings.map((m) => row([
     element("th", m.method, { scope: "row" }),
-    ...[`${m.seeds_done} of ${m.seeds}${m.diverged ? `, ${m.diverged} diverged` : ""}`, `${m.rounds_done} of ${m.rounds}`, m.score_text,
+    ...[`${m.seeds_done} of ${m.seeds}${m.diverged ? `, ${m.diverged} diverged` : ""}`, `${m.rounds_done} of ${m.rounds}`, metrics.size > 1 && m.metric ? `${m.score_text} ${m.metric}` : m.score_text,
       m.method === state.baseline ? "baseline" : m.difference_text, duration(m.seconds_left)].map((text) => element("td", text, { class: "number" })),
   ])));
 }
@@ -112,9 +118,8 @@ function show(state) {
   for (const id of ["kind", "title", "method", "model", "state"]) at(id).textContent = state[id];
   at("done").textContent = `${state.done} of ${state.rounds} rounds done`;
   at("progress").value = state.rounds ? state.done / state.rounds : 0;
-  const values = state.curves.flatMap((found) => found.points.map((p) => p[1]));
-  const range = "standings" in state ? [Math.min(...values), Math.max(...values)] : null; // methods are compared on one axis
-  at("curves").replaceChildren(...state.curves.map((found) => curve(found, range)));
+  const charts = "standings" in state && state.curves.length ? [state.curves] : state.curves.map((found) => [found]); // methods in one chart
+  at("curves").replaceChildren(...charts.map((curves) => chart(curves, curves.length > 1 && at("curves").clientWidth > 700)));
   if ("standings" in state) { standings(state); return; }
   running = state.running;
   tick();

@@ -24,6 +24,7 @@ from unalike.experiments.standings import (
 from unalike.federation.coordinator.operator_commands import NoAnswer, command
 from unalike.metrics.columns import TEST, Column, Columns
 from unalike.metrics.named_metrics import KNOWN, MISSING, Metric
+from unalike.reporting.charts.palette import looks
 from unalike.runtime.records.history import DIVERGED
 from unalike.runtime.records.run_directory import RunDirectory
 
@@ -157,10 +158,10 @@ def _curves(rows: list[dict[str, Any]], columns: Columns) -> list[dict[str, Any]
 
 
 def curve(name: str, metric: Metric, points: Iterable[tuple[int, Any]]) -> dict[str, Any]:
-    """A curve as the page draws it, without the rounds that have no number, and its ends as text."""
+    """A curve as the page draws it, without the rounds that have no number, and its ends as text; without a look of its own."""
     drawn = [[r, value] for r, v in points if (value := number(v)) is not None]
     ends = [metric.text(value) for _, value in (drawn[0], drawn[-1])] if drawn else []
-    return {"name": name, "points": drawn, "ends": ends, "scale": metric.scale}
+    return {"name": name, "points": drawn, "ends": ends, "scale": metric.scale, "color": "", "strokes": ""}
 
 
 def _state(events: list[dict[str, Any]], live: dict[str, Any], federated: bool, written: bool | None) -> str:
@@ -319,8 +320,10 @@ class FollowedComparison:
             for row in rows if cell.method in scores else ():
                 if (value := number(row.get(scores[cell.method].name))) is not None:
                     values.setdefault(cell.method, {}).setdefault(int(row["round"]), []).append(value)
+        styles = looks(list(dict.fromkeys(cell.method for cell in cells)))
         return [
             curve(f"{scores[method].label} of {method}", scores[method].metric, _means(by_round))
+            | {"color": styles[method].color, "strokes": styles[method].strokes}
             for method, by_round in values.items()
         ]
 

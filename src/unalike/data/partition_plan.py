@@ -133,6 +133,18 @@ class PartitionPlan:
             notes=tuple(map(str, table.get("notes", ()))),
         )
 
+    def summary(self, classes: Sequence[str] | None = None) -> dict[str, Any]:
+        """The partition as JSON values: the heterogeneity measures, and of each client its samples by split and by class."""
+        counts = dict.fromkeys(range(self.counts.shape[1])) if classes is None else dict.fromkeys(classes)
+        clients = [
+            {"client": self.names[k]}
+            | {split: len(getattr(self, split)[k]) for split in SPLITS}
+            | {"classes": dict(zip(map(str, counts), row))}
+            for k, row in enumerate(self.counts.tolist())
+        ]
+        facts = {name: getattr(self, name) for name in ("data", "spec", "seed", "hash")}
+        return facts | {"measures": heterogeneity.summary(self.train.sizes, self.counts), "clients": clients}
+
     def show(self, classes: Sequence[str] | None = None) -> Table:
         """Make a table to print with Rich: each client's sizes and most frequent class, and the heterogeneity measures."""
         from rich.table import Table

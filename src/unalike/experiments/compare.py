@@ -203,6 +203,7 @@ def prepare_experiment(
     """
     by_label = labelled_methods(methods)
     baseline = baseline or next(iter(by_label), "")
+    baseline = baseline if baseline in by_label else method_text(baseline)
     _check_selection(by_label, plan.seeds, baseline)
     if smallest_effect is not None and not smallest_effect >= 0:
         raise UnalikeError(

@@ -93,7 +93,11 @@ class Estimate:
 
     def save(self, folder: Path) -> None:
         """Write the estimate into the comparison's folder; the comparison later shows it beside the actual cost."""
-        write_bytes(folder / FILE, (json.dumps(asdict(self), indent=1) + "\n").encode())
+        write_bytes(folder / FILE, (self.to_json() + "\n").encode())
+
+    def to_json(self) -> str:
+        """All numbers as JSON text."""
+        return json.dumps(asdict(self), indent=1)
 
     @classmethod
     def load(cls, folder: Path, key: str) -> Estimate | None:

@@ -19,6 +19,7 @@ from unalike.experiments.experiment import Cell
 from unalike.experiments.facts import ComparisonFacts, command_line, versions
 from unalike.experiments.references import untuned
 from unalike.experiments.seed_plan import write_seeds
+from unalike.methods.part import registry
 from unalike.methods.plan import Stage
 from unalike.metrics.sampling import OWNERS, PARTITIONS, SPLITS, TRAINING, UNSAID, Sampling
 from unalike.runtime.records.run_directory import plain
@@ -71,7 +72,7 @@ def save_run_facts(run: Run, label: str, source: dict[str, Any]) -> None:
     """Write `comparison.json` into the folder of a run, if it has one. `source`: flags that describe the run's data."""
     if run.out is None:
         return
-    seed = run.run_config.options.seed
+    label, seed = registry.spelled(label), run.run_config.options.seed
     cell = Cell(label, seed, run.run_config)
     facts = facts_of([cell], {label: label}, label, [seed], source)
     replace(
@@ -99,8 +100,8 @@ def sampling_of(populations: Sequence[Population], folds: int | None) -> Samplin
 
 
 def method_text(method: object) -> str:
-    """A method as text: the spec as the user wrote it, or the parts of a method object."""
-    return method if isinstance(method, str) else repr(method)
+    """A method as text: the spec as the user wrote it, in the spelling of the catalogue, or the parts of a method object."""
+    return registry.spelled(method) if isinstance(method, str) else repr(method)
 
 
 def _difference(work: Work, usual: Work) -> str:

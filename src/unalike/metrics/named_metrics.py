@@ -149,7 +149,7 @@ class Metric:
         return as_text(low + high, f"{self._scaled(low)} to {self._scaled(high)}{PERCENT if self.percent else ''}")
 
     def _scaled(self, value: float, sign: str = "") -> str:
-        return f"{100 * value:{sign or '-'}.1f}" if self.percent else significant(value, sign)
+        return f"{100 * value:{sign or '-'}z.1f}" if self.percent else significant(value, sign)
 
     def of(self, task: Task, classes: Sequence[str] | None) -> Metric:
         """The metric for a task with these classes. Raises `UnalikeError` if it is not defined for them."""

@@ -9,6 +9,7 @@ from functools import partial
 
 import pandas as pd
 
+from unalike._utils.notebook import paragraph
 from unalike.metrics.columns import Columns
 from unalike.metrics.inference import MOST_NEEDED, difference_table, family_tests, seeds_needed
 from unalike.metrics.named_metrics import Metric
@@ -91,6 +92,12 @@ class Decision:
     def is_behind(self) -> bool:
         """Whether the mean of the best candidate is worse than that of the baseline."""
         return self.metric.sign * self.difference < 0
+
+    def __repr__(self) -> str:
+        return f"<Decision: {self}>"
+
+    def _repr_html_(self) -> str:
+        return paragraph(self)
 
     def __str__(self) -> str:
         if self.reason:

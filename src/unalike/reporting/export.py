@@ -1,7 +1,7 @@
 """The summary as Markdown, LaTeX, CSV or JSON: one row per partition, method and protocol; JSON has the decision, too.
 
 The same results give the same text, so times are left out. Markdown and LaTeX round numbers as the report does; CSV and JSON
-have all digits.
+have all digits. LaTeX is a table for a paper.
 """
 
 from __future__ import annotations
@@ -16,10 +16,13 @@ import pandas as pd
 from pydantic import TypeAdapter
 
 from unalike._utils.errors import UnalikeError, unknown
+from unalike._utils.spec import slug
+from unalike.metrics.statistics import scoring_rule
+from unalike.reporting import wording
 from unalike.reporting.client_tables import all_clients
-from unalike.reporting.content import ReportContent
+from unalike.reporting.content import MODELS, ReportContent
 from unalike.reporting.decision import Decision
-from unalike.reporting.summary_columns import summary_columns
+from unalike.reporting.summary_columns import paper_columns, summary_columns
 from unalike.reporting.table import Table, latex, markdown, rows, words
 
 NOTE = (
@@ -31,7 +34,7 @@ COLUMNS = (
     *("method", "model", "verdict", "score", "sd", "difference", "interval", "p", "best"),
     *("worst", "traffic", "seeds"),
 )
-"""The columns of the tables for papers."""
+"""The columns of the table in Markdown."""
 
 
 @dataclass(frozen=True)
@@ -78,8 +81,25 @@ def _markdown(blocks: Sequence[ExportBlock]) -> str:
 
 
 def _latex(blocks: Sequence[ExportBlock]) -> str:
-    about = [f"% {line}" for line in _about(blocks)]
-    return "\n\n".join([*about, "% needs \\usepackage{booktabs}", *map(latex, _tables(blocks)), "% " + NOTE]) + "\n"
+    """A floating table for each partition and protocol."""
+    tables = [
+        latex(_paper_table(block, protocol), f"tab:{slug(f'{block.partition} {protocol}')}")
+        for block in blocks
+        for protocol in block.content.tabled
+        if len(block.content.scored(protocol))
+    ]
+    return "\n\n".join(["% needs \\usepackage{booktabs}", *tables]) + "\n"
+
+
+def _paper_table(block: ExportBlock, protocol: str) -> Table:
+    content = block.content
+    seeds, level = wording.plural(len(content.seeds), "seed"), wording.confidence(content.rules.level)
+    caption = (
+        f"{wording.capital(block.partition)}: {content.metric.word} of the {MODELS[protocol]}, mean ± sd over {seeds}, the best in "
+        f"bold. Differences to {content.baseline} with {level} intervals; p of the moderated paired t test, corrected by Holm. "
+        f"{scoring_rule(content.rounds, content.columns).capitalize()}. {content.about}"
+    )
+    return Table.of(caption, paper_columns(content, protocol), rows(content.scored(protocol)))
 
 
 def _about(blocks: Sequence[ExportBlock]) -> list[str]:

@@ -12,8 +12,8 @@ from unalike._utils.registry import figures
 from unalike.data.heterogeneity import label_counts
 from unalike.reporting import panels
 from unalike.reporting.charts import report_charts
+from unalike.reporting.charts.notebook_figures import notebook_figure
 from unalike.reporting.charts.palette import looks
-from unalike.reporting.charts.plotly_figures import draw
 from unalike.reporting.content import MODELS
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def history_figure(history: History, metric: str | None, label: str) -> go.Figur
     if column not in known:
         raise unknown("metric of this run", column, known)
     shown = rounds.assign(method=label, seed=0).dropna(subset=[column])
-    return draw(report_charts.curves(shown, column, column.replace("_", " "), looks([label])))
+    return notebook_figure(report_charts.curves(shown, column, column.replace("_", " "), looks([label])))
 
 
 @figures.register("clients")
@@ -42,7 +42,7 @@ def clients_figure(population: Population) -> go.Figure:
         raise UnalikeError("the labels are numbers and not classes, so there is nothing to draw; see population.sizes")
     counts = label_counts(population.y, population.classes, population.train)
     table = pd.DataFrame(counts, index=list(population.names), columns=population.classes)
-    return draw(report_charts.labels(table))
+    return notebook_figure(report_charts.labels(table))
 
 
 def comparison_figure(content: ReportContent, kind: str, protocol: str | None) -> go.Figure:
@@ -65,4 +65,4 @@ def comparison_figure(content: ReportContent, kind: str, protocol: str | None) -
         raise UnalikeError(
             f"there is nothing to draw for {kind!r}: the comparison holds no such scores; see table.summary"
         )
-    return draw(views[0].figure)
+    return notebook_figure(views[0].figure)

@@ -168,7 +168,7 @@ def _otherwise_by_mean(content: ReportContent) -> list[str]:
             )
             return [
                 f"These are scores of all test samples pooled. The mean of the clients says otherwise: {gain} with "
-                f"{decision.best}; --across clients decides by it."
+                f"{decision.best}. To decide by that mean, compare across clients."
             ]
     return []
 

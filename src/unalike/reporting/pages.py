@@ -13,7 +13,7 @@ from unalike._utils.errors import UnalikeError, unknown
 from unalike._utils.registry import Registry
 from unalike._utils.tensor_files import writing
 from unalike.reporting.charts.figure import Figure
-from unalike.reporting.charts.plotly_figures import draw
+from unalike.reporting.charts.notebook_figures import notebook_figure
 from unalike.reporting.html import write_text
 from unalike.reporting.panels import Panel
 
@@ -69,7 +69,7 @@ def plot(kind: str, result: Result, figure: str, remedy: str) -> go.Figure:
     panel = panels[figure]
     if panel is None:
         raise UnalikeError(f"there is nothing to draw for {figure!r} in this {kind}; {remedy}")
-    return draw(panel.views[0].figure)
+    return notebook_figure(panel.views[0].figure)
 
 
 def figures(kind: str, result: Result) -> dict[str, Figure]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import pandas as pd
 from markupsafe import Markup
 
-from unalike.metrics.columns import TEST, VALIDATION
+from unalike.metrics.columns import TEST, USED, VALIDATION
 from unalike.metrics.costs import PAIRS, on_front, tradeoff
 from unalike.reporting import wording
 from unalike.reporting.charts import report_charts
@@ -104,7 +104,7 @@ def _spreads(content: ReportContent, looks: Looks) -> list[View]:
 
 def client_curves(content: ReportContent, looks: Looks) -> Panel | None:
     """One line per client by round, method by method, under the first seed."""
-    table, metric, views = content.client_rounds, content.metric, []
+    table, metric, views = content.client_rounds, content.metric, list[View]()
     if table is None or table["client"].nunique() > MOST_LINES:
         return None
     first = table[table["seed"] == content.seed]
@@ -114,10 +114,11 @@ def client_curves(content: ReportContent, looks: Looks) -> Panel | None:
             of_method = first[first["method"] == name]
             title = f"{metric.word}{content.metric.axis_unit} of one client"
             figure = report_charts.client_lines(of_method, column, title, look, content.metric.scale)
-            label = wording.short(name) + report_charts.MODEL_SUFFIX.get(protocol, "")
-            views.append(
-                View(label, figure, f"{metric.word} of each client by round under {name}, {MODELS[protocol]}.")
-            )
+            own = "personal" if protocol == USED and name in content.personal else protocol
+            label = wording.short(name) + report_charts.MODEL_SUFFIX.get(own, "")
+            if label not in [view.label for view in views]:  # the model in use is one of the others
+                alt = f"{metric.word} of each client by round under {name}, {MODELS[own]}."
+                views.append(View(label, figure, alt))
     caption = f"Thin lines: one client each, seed {content.seed}. Thick line: their mean."
     return _panel("client-curves", caption, views, [])
 

@@ -98,14 +98,27 @@ async function copy(button) {
   setTimeout(() => { button.textContent = "Copy"; }, 2000);
 }
 
-document.querySelectorAll(".panel").forEach((panel) => {
+/** Run Plotly's script, which the page holds compressed. */
+async function unpack() {
+  const packed = Uint8Array.from(atob(document.getElementById("plotly").textContent), (letter) => letter.charCodeAt(0));
+  const unpacked = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
+  const script = document.createElement("script");
+  script.textContent = await new Response(unpacked).text();
+  document.head.append(script);
+}
+
+function start(panel) {
   show(panel, 0);
   panel.querySelectorAll(".views input").forEach((input, i) => input.addEventListener("change", () => show(panel, i)));
   panel.querySelectorAll(".legend button").forEach((button) => button.addEventListener("click", () => {
     button.setAttribute("aria-pressed", String(button.getAttribute("aria-pressed") !== "true"));
     toggle(panel.querySelector(".plot:not([hidden])"), button);
   }));
-});
+}
+
+const panels = document.querySelectorAll(".panel");
+if (panels.length && !("DecompressionStream" in window)) document.getElementById("old").hidden = false;
+else if (panels.length) unpack().then(() => panels.forEach(start));
 document.querySelectorAll("thead button").forEach((button) => button.addEventListener("click", () => sort(button.closest("th"))));
 document.querySelectorAll("[data-copy]").forEach((button) => button.addEventListener("click", () => copy(button)));
 dark.addEventListener("change", repaint);

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from unalike.metrics.columns import USED
 from unalike.metrics.moderated_t import ALPHA
-from unalike.metrics.named_metrics import Metric
+from unalike.metrics.named_metrics import MISSING, Metric
 from unalike.metrics.verdicts import CANDIDATE
 from unalike.reporting import wording
 from unalike.reporting.charts.palette import Look
 from unalike.reporting.content import MODELS, ReportContent, model_kind
-from unalike.reporting.table import Table, TableCell, TableColumn, interval, number, rows, words
+from unalike.reporting.table import Row, Table, TableCell, TableColumn, interval, number, rows, words
 
 SHOWN = (
     *("method", "model", "verdict", "score", "sd", "difference", "interval", "p", "best"),
@@ -48,6 +49,37 @@ def summary_columns(metric: Metric, baseline: str, looks: Mapping[str, Look] | N
         "loss": number("Loss", "loss", wording.decimal),
         "seeds": number("Seeds", "seeds"),
     }
+
+
+def paper_columns(content: ReportContent, protocol: str) -> list[TableColumn]:
+    """The columns of a table for a paper: mean and sd in one cell, a difference with its interval.
+
+    The best method that is no reference is bold.
+    """
+    metric, scored = content.metric, content.scored(protocol)
+    best = float((metric.sign * scored.loc[~scored["method"].isin(content.rules.references), metric.name]).max())
+    by_name = summary_columns(metric, content.baseline) | {"model": model_column(content)}
+
+    def score(row: Row) -> TableCell:
+        mean, sd = row[metric.name], row[f"{metric.name}_sd"]
+        text = metric.amount(mean) if math.isnan(sd) else f"{metric.amount(mean)} ± {metric.amount(sd)}"
+        return TableCell(
+            text, mean, strong=row["method"] not in content.rules.references and metric.sign * mean == best
+        )
+
+    def difference(row: Row) -> TableCell:
+        low, high = (metric.difference(row[end]).removesuffix(metric.unit) for end in ("ci_low", "ci_high"))
+        gain = metric.difference(row["difference"]).removesuffix(metric.unit)
+        return TableCell(gain if MISSING in (gain, low) else f"{gain} [{low}, {high}]", row["difference"])
+
+    unit = f" ({metric.unit.strip()})" if metric.unit else ""
+    return [
+        by_name["method"],
+        *([by_name["model"]] if protocol == USED else []),
+        TableColumn(f"{metric.title}{metric.axis_unit}", score),
+        TableColumn(f"Difference{unit}", difference),
+        *(by_name[name] for name in ("p", "verdict", "worst", "traffic")),
+    ]
 
 
 def verdict(row: Mapping[str, Any]) -> str:

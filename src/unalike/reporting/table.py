@@ -32,11 +32,15 @@ Get = str | Callable[[Any], Any]
 
 @dataclass(frozen=True)
 class TableCell:
-    """Text, and the value by which it is sorted; numbers are aligned right. `look` adds the swatch of a method."""
+    """Text, and the value by which it is sorted; numbers are aligned right.
+
+    `look` adds the swatch of a method; a paper prints a `strong` cell in bold.
+    """
 
     text: str
     value: float | str
     look: Look | None = None
+    strong: bool = False
 
     @property
     def numeric(self) -> bool:
@@ -128,12 +132,17 @@ def markdown(table: Table) -> str:
     return "\n".join(f"| {' | '.join(text.translate(_MARKDOWN) for text in line)} |" for line in lines)
 
 
-def latex(table: Table) -> str:
-    """The table in LaTeX, for the package booktabs; its caption is left out."""
-    head, *body = [" & ".join(map(_escaped, row)) + r" \\" for row in (table.columns, *table.texts)]
+def latex(table: Table, label: str = "") -> str:
+    """The table in LaTeX, for the package booktabs: a floating table if it has a caption and is given a label."""
+    cells = [[rf"\textbf{{{_escaped(c.text)}}}" if c.strong else _escaped(c.text) for c in row] for row in table.rows]
+    head, *body = [" & ".join(row) + r" \\" for row in (map(_escaped, table.columns), *cells)]
     sides = "".join("r" if numeric else "l" for numeric in table.numeric)
     begin, end = rf"\begin{{tabular}}{{{sides}}}", r"\end{tabular}"
-    return "\n".join([begin, r"\toprule", head, r"\midrule", *body, r"\bottomrule", end])
+    lines = [begin, r"\toprule", head, r"\midrule", *body, r"\bottomrule", end]
+    if label:
+        caption = [rf"\caption{{{_escaped(table.caption)}}}", rf"\label{{{label}}}"]
+        lines = [r"\begin{table}", r"\centering", *caption, *lines, r"\end{table}"]
+    return "\n".join(lines)
 
 
 def plain(table: Table) -> str:

@@ -168,7 +168,7 @@ def report(name: Name, scale: ScaleName = "smoke", out: Results = None) -> None:
     text, files = write_report(study(name), scale, folder)
     print(text)
     for file in files:
-        print(f"figure: {file.resolve()}")
+        print(f"{'page' if file.suffix == '.html' else 'figure'}: {file.resolve()}")
 
 
 @app.command()

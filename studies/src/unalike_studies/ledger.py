@@ -63,7 +63,7 @@ def pages(studies: Iterable[Study], folder: Path) -> dict[str, str]:
             if rows := [entry for entry in found[study.name] if wanted(entry.claim)]:
                 lines += [f"## {study.name}", "", f"{study.title}. {study.paper}.", ""]
                 lines += [study.notes, ""] if study.notes else []
-                lines += [claims_table(rows), "", *_spent(study, stored[study.name], folder)]
+                lines += [markdown(claims_rows(rows)), "", *_spent(study, stored[study.name], folder)]
         return _text(lines)
 
     return {
@@ -133,9 +133,9 @@ def _setting(results: Results) -> list[str]:
     return [values("data"), values("model"), values("rounds"), str(len(seeds))]
 
 
-def claims_table(rows: Iterable[Entry]) -> str:
-    """The Markdown table of claims, with the columns of `HEAD`."""
-    return markdown([HEAD, *map(_row, rows)])
+def claims_rows(entries: Iterable[Entry]) -> list[list[str]]:
+    """The table of claims: the heading `HEAD`, and a row for each."""
+    return [list(HEAD), *map(_row, entries)]
 
 
 def _counts(found: Sequence[Entry]) -> list[list[str]]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from unalike.cli.flags import AsJson
 
 Folder = Annotated[Path, typer.Argument(help="The federation's folder.")]
 HELP = {
@@ -38,11 +41,12 @@ def command_of(name: str) -> Callable[[Path], None]:
     return command
 
 
-def status(folder: Folder) -> None:
+def status(folder: Folder, as_json: AsJson = False) -> None:
     """Print a federation's state, round and sites.
 
     \b
     unalike federation status hospitals
+    unalike federation status hospitals --json
     """
     from rich.table import Table
 
@@ -50,6 +54,8 @@ def status(folder: Folder) -> None:
     from unalike.federation.coordinator.operator_commands import command as send
 
     state, screen = send(folder / "control", "status"), console()
+    if as_json:
+        return print(json.dumps(state, indent=1))
     why = f" ({state['why']})" if state["why"] else ""
     screen.print(f"{state['state']}{why}, {state['round']} of {state['rounds']} rounds done", highlight=False)
     table = Table(box=None, pad_edge=False)

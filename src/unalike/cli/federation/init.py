@@ -42,9 +42,7 @@ Samples = Annotated[int, typer.Option(help="Largest number of training samples t
     work=f.work,
 )
 def terms(
-    method: Annotated[
-        str, typer.Option(help="Method, or a sum of methods and parts (see `unalike list methods`).")
-    ] = "fedavg",
+    method: f.Method = "fedavg",
     *,
     work: Any,
     **options: Any,

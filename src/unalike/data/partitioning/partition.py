@@ -216,7 +216,7 @@ def partition_labels(
 
 def read(spec: str) -> tuple[Call, list[Call]]:
     """Parse a spec into its scheme (`iid` if it names none) and its feature changes."""
-    calls = parse(spec)
+    calls = parse(feature_skew.registry.spelled(registry.spelled(spec)))
     for call in calls:
         if call.name not in registry and call.name not in feature_skew.registry:
             raise unknown("partition", call.name, [*registry, *feature_skew.registry])

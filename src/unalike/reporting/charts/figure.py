@@ -176,7 +176,7 @@ class Plot:
 class Figure:
     """Plots side by side.
 
-    At most `IN_A_ROW` plots are beside each other. `height` is that of a plot on a page in pixels; on paper, `PIXELS` of them
+    At most `in_a_row` plots are beside each other. `height` is that of a plot on a page in pixels; on paper, `PIXELS` of them
     are an inch. `legend` lists labels if there are several; not if rows name the marks. `room` is for the letters of the
     longest note beside the axes.
     """
@@ -185,11 +185,12 @@ class Figure:
     height: int = 430
     legend: bool = True
     room: int = 0
+    in_a_row: int = 3
 
     @property
     def columns(self) -> int:
         """The number of plots beside each other."""
-        return min(IN_A_ROW, len(self.plots))
+        return min(self.in_a_row, len(self.plots))
 
     @property
     def lines(self) -> int:
@@ -215,7 +216,6 @@ class Figure:
         return first
 
 
-IN_A_ROW = 3
 PIXELS = 126
 """Pixels of a page that are an inch on paper."""
 

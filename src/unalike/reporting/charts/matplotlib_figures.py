@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import singledispatch
+from io import BytesIO
 from pathlib import Path
 from textwrap import fill
 from typing import Any
@@ -37,7 +38,7 @@ from unalike.reporting.charts.palette import BLUE, ORANGE, Look
 
 INK, MUTED, RULED = "#1f2733", "#5c6675", "#d9d7d0"
 MARKERS = {"circle": "o", "square": "s", "diamond": "D", "triangle-up": "^", "cross": "P", "x": "X", "star": "*"}
-MARKERS |= {"hexagon": "h", "line-ns": "|", "circle-open": "o", "diamond-open": "D", "square-open": "s"}
+MARKERS |= {"triangle-down": "v", "line-ns": "|", "circle-open": "o", "diamond-open": "D", "square-open": "s"}
 MARKERS |= {"triangle-up-open": "^"}
 DASHES: dict[str, Any] = {
     "solid": "-",
@@ -80,6 +81,14 @@ def write(figure: Figure, path: Path) -> list[Path]:
         drawn.savefig(files[0], metadata={"Date": None})
         drawn.savefig(files[1], metadata={"CreationDate": None, "ModDate": None})
     return files
+
+
+def png(figure: Figure) -> bytes:
+    """The figure as an image, for screens."""
+    drawn = BytesIO()
+    with rc_context(STYLE):
+        draw(figure).savefig(drawn, format="png", dpi=130)
+    return drawn.getvalue()
 
 
 def draw(figure: Figure) -> matplotlib_figure.Figure:

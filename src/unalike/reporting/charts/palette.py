@@ -15,7 +15,7 @@ COLORS = ("#1A80BB", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C
 BLUE, ORANGE, GREY = COLORS[0], COLORS[1], COLORS[6]
 # Five dashes and seven colors: no pair repeats within 35 methods.
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
-MARKERS = ("circle", "square", "diamond", "triangle-up", "cross", "x", "star", "hexagon")
+MARKERS = ("circle", "square", "diamond", "triangle-up", "cross", "x", "star", "triangle-down")
 _SHAPES = {
     "circle": "M15 1a4 4 0 1 0 .01 0z",
     "square": "M11.5 1.5h7v7h-7z",
@@ -24,7 +24,7 @@ _SHAPES = {
     "cross": "M13.5 .8h3v2.7h2.7v3h-2.7v2.7h-3v-2.7h-2.7v-3h2.7z",
     "x": "M11.3 3.2L13.2 1.3L15 3.1L16.8 1.3L18.7 3.2L16.9 5L18.7 6.8L16.8 8.7L15 6.9L13.2 8.7L11.3 6.8L13.1 5z",
     "star": "M15 .2L16.3 3.6L19.8 3.7L17 5.9L18 9.4L15 7.4L12 9.4L13 5.9L10.2 3.7L13.7 3.6z",
-    "hexagon": "M15 .7L18.7 2.8V7.2L15 9.3L11.3 7.2V2.8z",
+    "triangle-down": "M15 9.2L19.3 1.4H10.7z",
 }
 _STROKES = {"solid": "", "dash": "7 4", "dot": "2 3", "dashdot": "8 3 2 3", "longdash": "12 4"}
 
@@ -43,13 +43,18 @@ class Look:
         red, green, blue = (int(self.color[i : i + 2], 16) for i in (1, 3, 5))
         return f"rgba({red},{green},{blue},{opacity})"
 
+    @property
+    def strokes(self) -> str:
+        """The dash as SVG writes it: lengths of strokes and gaps, in pixels; empty for a solid line."""
+        return _STROKES[self.dash]
+
     def swatch(self) -> Markup:
         """A short piece of the method's line with its marker, as SVG for the legend."""
         return Markup(
             '<svg class="swatch" viewBox="0 0 30 10" width="30" height="10" aria-hidden="true">'
             '<line x1="1" x2="29" y1="5" y2="5" stroke="{}" stroke-width="2.5" stroke-dasharray="{}"/>'
             '<path d="{}" fill="{}"/></svg>'
-        ).format(self.color, _STROKES[self.dash], _SHAPES[self.marker], self.color)
+        ).format(self.color, self.strokes, _SHAPES[self.marker], self.color)
 
 
 def plain(color: str, marker: str = "circle") -> Look:

@@ -106,8 +106,8 @@ def page_json(figure: Figure) -> Markup:
 
 
 def text(raw: object) -> str:
-    """Escape text for Plotly, which interprets some tags such as `<a>` and `<b>`."""
-    return html.escape(str(raw), quote=False)
+    """Escape text for Plotly, which interprets some tags such as `<a>` and `<b>`; it breaks lines at one."""
+    return html.escape(str(raw), quote=False).replace("\n", "<br>")
 
 
 def numbers(values: Iterable[float]) -> list[float | None]:

@@ -223,4 +223,4 @@ def thin(table: pd.DataFrame, limit: int = MOST_POINTS) -> pd.DataFrame:
 def _direction(baseline: str, metric: Metric) -> str:
     unit = f"points of {metric.word}" if metric.percent else metric.word
     what = f"{unit} compared with {wording.short(baseline, 20)}"
-    return f"← worse · {what} · better →" if metric.sign > 0 else f"← better · {what} · worse →"
+    return f"{what}\n← {'worse · better' if metric.sign > 0 else 'better · worse'} →"

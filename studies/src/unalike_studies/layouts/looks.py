@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from unalike._utils.tensor_files import writing
-from unalike.reporting.charts import matplotlib_figures, plotly_figures
+from unalike.reporting.charts import matplotlib_figures
 from unalike.reporting.charts.figure import AnyMark, Axis, Figure, Line, Mark, Plot, with_marks
 from unalike.reporting.charts.palette import Look, looks
 from unalike_studies.results import Results
@@ -54,10 +54,7 @@ def styled(figure: Figure) -> Figure:
 
 
 def write(figure: Figure, name: str, folder: Path) -> list[Path]:
-    """Write a figure as SVG, PDF and HTML. Returns the files."""
-    page = folder / f"{name}.html"
+    """Write a figure as SVG and PDF. Returns the files."""
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        files = matplotlib_figures.write(styled(figure), folder / name)
-        plotly_figures.draw(styled(figure)).write_html(page, include_plotlyjs=True)
-    return [*files, page]
+        return matplotlib_figures.write(styled(figure), folder / name)
