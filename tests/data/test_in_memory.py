@@ -216,3 +216,4 @@ def test_artificial_clients_of_a_table_are_noted():
         warnings.simplefilter("error")
         ua.partition(ua.load(frame(), target="ill"), "iid", clients=3)
         ua.partition(ua.load(frame(), target="ill", group="ward"))
+        ua.partition(ua.load(frame(), target="ill", text="ward"), clients=3)

@@ -73,7 +73,7 @@ def test_a_natural_table_has_its_positive_class_last_and_amounts_in_its_unit(tmp
     plain = load(tmp_path / "mine.csv.gz", target="outcome", group="owner")
     assert torch.equal(data.merged()[1], 1 - plain.merged()[1]) and torch.equal(data.merged()[0], plain.merged()[0])
     amounts = np.arange(20) * 1000
-    table = NaturalTable("", "outcome", "owner", "", table_file(tmp_path, rows_of(amounts)), amount=1000)
+    table = NaturalTable("", "outcome / 1000", "owner", "", table_file(tmp_path, rows_of(amounts)), regression=True)
     data = table.read("mine", tmp_path)
     assert data.task.name == "regression" and sorted(data.merged()[1].tolist()) == list(range(20))
 

@@ -116,7 +116,7 @@ def command(
         schema = schema_like(data_flags.spec(like, table))
     else:
         schema = _schema(shape, classes, task, tokens)
-    columns = {name: value for name, value in table.items() if name in ("target", "regression")}
+    columns = {name: value for name, value in table.items() if name not in ("group", "unit", "drop", "date")}
     server_samples = {
         name: own_samples(cast(Any, schema), data_flags.spec(file, columns))
         for name, file in (("test", test), ("proxy", proxy))

@@ -89,7 +89,8 @@ def partition(
     check_kinds(
         partition, {"spec": spec, "split": split, "min_test": min_test, "merge": merge, "val": val, "folds": folds}
     )
-    notes = () if spec is not None or data.groups or data.encoding is None else (ARTIFICIAL,)
+    is_table = data.encoding is not None and data.encoding.words is None
+    notes = (ARTIFICIAL,) if spec is None and is_table and not data.groups else ()
     spec = usual_partition(data) if spec is None else spec
     clients = usual_clients(spec) if clients is None else clients
     asked, split = share_asked(split, folds)

@@ -39,8 +39,8 @@ def heart_disease() -> Dataset:
 class NaturalTable:
     """A table whose rows have owners: what its columns mean, and which file it is.
 
-    `target` is the column to predict, `positive` its positive class of two, `amount` what a unit of it is worth if it is an
-    amount, such as 1000. `group` is the column with the owners, `source` says where the rows are from and their licence,
+    `target` is the column to predict, as for `read_table`, `positive` its positive class of two, `regression` whether it is an
+    amount. `group` is the column with the owners, `source` says where the rows are from and their licence,
     `sha256` is that of the CSV file, decompressed.
     """
 
@@ -50,7 +50,7 @@ class NaturalTable:
     source: str
     sha256: str
     positive: str | None = None
-    amount: float | None = None
+    regression: bool | None = None
 
     def read(self, name: str, data_dir: Path | None) -> Dataset:
         """Read the table. Raises `UnalikeError` where its file is missing or another one."""
@@ -58,10 +58,8 @@ class NaturalTable:
             found(name, f"{name}.csv.gz", data_dir, self.source, self.sha256),
             target=self.target,
             group=self.group,
-            regression=None if self.amount is None else True,
+            regression=self.regression,
         )
-        if (amount := self.amount) is not None:
-            return _with_labels(data, lambda y: y / amount)
         if self.positive is not None and data.classes is not None and data.classes[0] == self.positive:
             return replace(_with_labels(data, lambda y: 1 - y), classes=data.classes[::-1])
         return data
