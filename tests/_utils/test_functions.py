@@ -17,6 +17,16 @@ def named(x, y=1):
     return FACTOR * x + y
 
 
+class Margin:
+    def __init__(self, margin):
+        self.margin, self.itself = margin, self
+
+    def loss(self, x):
+        return x.clamp_min(self.margin)
+
+    __call__ = loss
+
+
 def made(gamma):
     return lambda x: x**gamma
 
@@ -36,10 +46,14 @@ def test_function_is_its_name_and_a_hash():
         (made(2), made(3)),
         (lambda x: x + 1, lambda x: x + 2),
         (lambda x: x.sum(), lambda x: x.mean()),
+        (lambda x: x[..., 0], lambda x: x[..., 1]),
+        (lambda x: x in {"a", "b"}, lambda x: x in {"a", "c"}),
         (partial(named, y=1), partial(named, y=2)),
         (torch.nn.CrossEntropyLoss(torch.ones(3)), torch.nn.CrossEntropyLoss(torch.ones(4))),
         (torch.nn.CrossEntropyLoss(), torch.nn.CrossEntropyLoss(label_smoothing=0.1)),
         (torch.optim.Adam, torch.optim.RMSprop),
+        (Margin(1).loss, Margin(2).loss),
+        (Margin(1), Margin(2)),
     ],
 )
 def test_other_code_or_values_give_another_text(one, other):

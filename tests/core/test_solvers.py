@@ -80,7 +80,7 @@ def test_given_optimizer_follows_the_learning_rate_of_each_step():
         ({"optimizer": "adma"}, "did you mean 'adam'"),
         (
             {"optimizer": "adam(betas=(0.9, 1))"},
-            r"found betas=\(0.9, 1\); expected two numbers of 0 or more and below 1",
+            r"found betas=\(0.9, 1\), eps=1e-08; expected 0 <= beta < 1",
         ),
         ({"optimizer": "sgd(momentum=0.9)"}, "momentum is an option of its own; write momentum=0.9 beside it"),
         ({"optimizer": "adam", "momentum": 0.9}, "momentum=0.9 goes with optimizer='sgd'"),

@@ -212,6 +212,30 @@ def test_term_that_is_no_scalar_names_the_part():
         trained(method="per_sample_term", rounds=1)
 
 
+@ua.part
+class Asserting(TaskObjective):
+    """A mistake that torch answers without a word."""
+
+    def loss(self, client, batch):
+        raise AssertionError
+
+
+def test_error_in_a_loss_names_the_part():
+    with pytest.raises(AssertionError) as found:
+        trained(method="asserting", rounds=1)
+    assert found.value.__notes__ == ["in the loss of the part asserting"]
+
+
+def test_batch_size_above_all_clients_is_noted():
+    found = [
+        ua.run("fedavg", clients(), model=net, rounds=1, work=ua.Work(batch_size=n), progress=False).notes
+        for n in (18, 17, 32, None)
+    ]
+    assert [any("above the 17 training samples of the largest client" in n for n in notes) for notes in found] == [
+        *(True, False, False, False)
+    ]
+
+
 class NoPart(TaskObjective):
     def loss(self, client, batch):
         return client.task_loss(client.out(batch), batch)

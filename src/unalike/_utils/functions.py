@@ -5,13 +5,10 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from functools import partial
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 from unalike._utils.errors import UnalikeError
-
-PLAIN = (bool, int, float, str, tuple)
-"""Values of a function's surroundings that decide what it computes."""
 
 
 def recorded(value: Any) -> Any:
@@ -48,29 +45,40 @@ def _content(value: Any) -> Any:
     match value:
         case partial():
             return _content(value.func), _content(value.args), _content(value.keywords)
+        case MethodType():
+            return _content(value.__func__), _content(value.__self__)
         case FunctionType():
+            used = {name: value.__globals__.get(name) for name in value.__code__.co_names}
             held = [cell.cell_contents for cell in value.__closure__ or ()]
-            used = [value.__globals__.get(name) for name in value.__code__.co_names]
-            plain = [v for v in used if isinstance(v, (*PLAIN, torch.Tensor))]
-            return _content(value.__code__), *map(_content, (value.__defaults__, value.__kwdefaults__, held, plain))
+            parts = (value.__code__, value.__defaults__, value.__kwdefaults__, held)
+            return *map(_content, parts), _plain(used)
         case CodeType():
             return value.co_code.hex(), value.co_names, _content(value.co_consts)
         case torch.nn.Module():
-            return (
-                repr(value),
-                _content(value.state_dict()),
-                {n: v for n, v in vars(value).items() if isinstance(v, PLAIN)},
-            )
-        case torch.Tensor():
-            return _content(value.numpy(force=True))
-        case np.ndarray():
-            return value.shape, str(value.dtype), value.tobytes().hex()
+            return repr(value), _content(value.state_dict()), _plain(vars(value))
+        case torch.Tensor() | np.ndarray():
+            array = np.asarray(value.detach().cpu()) if isinstance(value, torch.Tensor) else value
+            return array.shape, str(array.dtype), array.tobytes().hex()
         case tuple() | list():
             return [_content(item) for item in value]
         case dict():
             return {str(name): _content(item) for name, item in value.items()}
-        case bool() | int() | float() | str() | None:
+        case set() | frozenset():
+            return sorted(map(repr, value))
+        case bool() | int() | float() | complex() | str() | bytes() | None:
             return value
-    if callable(value) and hasattr(value, "__qualname__"):
-        return value.__module__, value.__qualname__, _content(getattr(value, "__self__", None))
-    return type(value).__qualname__, _content(getattr(value, "__dict__", None))
+    named = hasattr(value, "__qualname__")
+    return (
+        (value.__module__, value.__qualname__)
+        if named
+        else (type(value).__qualname__, _plain(getattr(value, "__dict__", {})))
+    )
+
+
+def _plain(values: dict[str, Any]) -> dict[str, Any]:
+    """The numbers, texts, tuples and tensors among values that a function may use."""
+    return {
+        n: _content(v)
+        for n, v in values.items()
+        if isinstance(v, bool | int | float | str | tuple) or hasattr(v, "detach")
+    }

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal, Protocol
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -19,7 +19,7 @@ from unalike._utils.functions import recorded
 from unalike._utils.registry import Registry
 from unalike._utils.spec import parse_one
 from unalike._utils.validated import validated
-from unalike.core.tasks import Task
+from unalike.core.tasks import TASKS, Task
 from unalike.core.types import Batch, Context, Tree
 
 registry = Registry("loss", home="unalike.core.losses", group="unalike.losses")
@@ -31,20 +31,32 @@ ClassWeights = Literal["balanced"] | tuple[Annotated[float, Ge(0)], ...] | None
 LossFunction = Callable[[Tensor, Tensor], Tensor]
 
 
-class Loss(Protocol):
-    """A loss of outputs on labels."""
+class Loss:
+    """A loss of outputs on labels: `losses` of each sample, or their `mean` at once."""
 
-    tasks: ClassVar[tuple[str, ...]]
+    tasks: ClassVar[tuple[str, ...]] = ("classification", "binary")
+    class_weights: ClassWeights = None
 
     @property
     def needs_counts(self) -> bool:
         """Whether it looks at the client's class counts."""
+        return self.class_weights == "balanced"
 
     def check(self, task: Task, outputs: int) -> None:
-        """Raise `UnalikeError` for another task, or for options that do not fit `outputs` classes."""
+        """Raise `UnalikeError` for another task, or for weights of another number of classes than `outputs`."""
+        if task.name not in self.tasks:
+            raise UnalikeError(f"found a task of {task.name}; expected {' or '.join(self.tasks)}")
+        if isinstance(self.class_weights, tuple) and len(self.class_weights) != outputs:
+            found = len(self.class_weights)
+            raise UnalikeError(f"found {found} class weights; expected {outputs}, one for each class")
+
+    def losses(self, logits: Tensor, y: Tensor, context: Context) -> Tensor:
+        """The loss of each sample, [B]."""
+        raise NotImplementedError
 
     def mean(self, logits: Tensor, batch: Batch, context: Context) -> Tensor:
         """The mean over the rows of the batch that count: a scalar."""
+        return batch.mean(self.losses(logits, batch.y, context))
 
 
 def loss(given: str | LossFunction) -> Loss:
@@ -65,51 +77,9 @@ def class_counts(y: Tensor, classes: int | None) -> Tree:
     return {"counts": torch.bincount(y.long(), minlength=classes or 2)}
 
 
-class _SampleLoss:
-    """The mean of a loss per sample."""
-
-    tasks: ClassVar[tuple[str, ...]] = ("classification", "binary")
-    needs_counts = False
-
-    def losses(self, logits: Tensor, y: Tensor, context: Context) -> Tensor:
-        """The loss of each sample, [B]."""
-        raise NotImplementedError
-
-    def mean(self, logits: Tensor, batch: Batch, context: Context) -> Tensor:
-        return batch.mean(self.losses(logits, batch.y, context))
-
-    def check(self, task: Task, outputs: int) -> None:
-        if task.name not in self.tasks:
-            raise UnalikeError(f"found a task of {task.name}; expected {' or '.join(self.tasks)}")
-
-
-class _ClassLoss(_SampleLoss):
-    class_weights: ClassWeights
-
-    @property
-    def needs_counts(self) -> bool:  # type: ignore[override]
-        return self.class_weights == "balanced"
-
-    def check(self, task: Task, outputs: int) -> None:
-        super().check(task, outputs)
-        if isinstance(self.class_weights, tuple) and len(self.class_weights) != outputs:
-            found = len(self.class_weights)
-            raise UnalikeError(f"found {found} class weights; expected {outputs}, one for each class")
-
-    def weights(self, log_p: Tensor, context: Context) -> Tensor:
-        """The weights of the classes, [C]."""
-        if self.class_weights is None:
-            return log_p.new_ones(log_p.shape[1])
-        if isinstance(self.class_weights, tuple):
-            return log_p.new_tensor(self.class_weights)
-        counts = context[COUNTS]["counts"].to(log_p.dtype)
-        present = (counts > 0).sum()
-        return torch.where(counts > 0, counts.sum() / (present * counts.clamp_min(1)), 0.0)
-
-
 @registry.register("cross_entropy")
 @validated
-class CrossEntropy(_ClassLoss):
+class CrossEntropy(Loss):
     """mean_b of -w_y log p_y, and with smoothing s of -(1 - s) w_y log p_y - s / C sum_c w_c log p_c.
 
     As `torch.nn.CrossEntropyLoss`, except that the mean is not divided by the mean weight of the batch: so a client that has only
@@ -121,29 +91,44 @@ class CrossEntropy(_ClassLoss):
     label_smoothing: Annotated[float, Ge(0), Le(1)] = 0.0
 
     def losses(self, logits: Tensor, y: Tensor, context: Context) -> Tensor:
-        log_p, of_label = _log_probabilities(logits, y)
-        w, s = self.weights(log_p, context), self.label_smoothing
-        return -(1 - s) * of_label(log_p * w) - s * (log_p * w).mean(1)
+        if y.dtype == torch.bool:
+            z = logits.reshape(y.shape)
+            logits = torch.stack([torch.zeros_like(z), z], 1)
+        log_p, index, s = logits.log_softmax(1), y.long().unsqueeze(1), self.label_smoothing
+        weighted = log_p * self._weights(log_p, context)
+        of_label = weighted.gather(1, index).squeeze(1) * self._share(log_p.gather(1, index).squeeze(1))
+        return -(1 - s) * of_label - s * weighted.mean(1)
+
+    def _share(self, log_p: Tensor) -> Tensor | float:
+        """The share of the loss of a sample with this log probability of its label that counts."""
+        return 1.0
+
+    def _weights(self, log_p: Tensor, context: Context) -> Tensor:
+        """The weights of the classes, [C]."""
+        if self.class_weights is None:
+            return log_p.new_ones(log_p.shape[1])
+        if isinstance(self.class_weights, tuple):
+            return log_p.new_tensor(self.class_weights)
+        counts = context[COUNTS]["counts"].to(log_p.dtype)
+        present = (counts > 0).sum()
+        return torch.where(counts > 0, counts.sum() / (present * counts.clamp_min(1)), 0.0)
 
 
 @registry.register("focal")
 @validated
-class Focal(_ClassLoss):
-    """mean_b of -w_y (1 - p_y)^gamma log p_y (Lin et al. 2017, eq. 5); gamma = 0 is cross-entropy."""
+class Focal(CrossEntropy):
+    """mean_b of -w_y (1 - p_y)^gamma log p_y (Lin et al. 2017, eq. 5); gamma = 0 is `cross_entropy`, whose options it has."""
 
     gamma: Annotated[float, Ge(0)] = 2.0
-    class_weights: ClassWeights = None
 
-    def losses(self, logits: Tensor, y: Tensor, context: Context) -> Tensor:
-        log_p, of_label = _log_probabilities(logits, y)
-        log_y = of_label(log_p)
-        missed = -torch.expm1(log_y).clamp_max(-1e-12)  # 1 - p_y; the slope of 0^gamma is infinite below gamma = 1
-        return -of_label(self.weights(log_p, context).expand_as(log_p)) * missed**self.gamma * log_y
+    def _share(self, log_p: Tensor) -> Tensor | float:
+        # 1 - p; the slope of 0^gamma is infinite below gamma = 1
+        return (-torch.expm1(log_p).clamp_max(-1e-12)) ** self.gamma
 
 
 @registry.register("huber")
 @validated
-class Huber(_SampleLoss):
+class Huber(Loss):
     """mean_b of e^2 / 2 for errors |e| < delta, and delta (|e| - delta / 2) for larger ones (`torch.nn.HuberLoss`)."""
 
     delta: Annotated[float, Gt(0)] = 1.0
@@ -153,30 +138,15 @@ class Huber(_SampleLoss):
         return F.huber_loss(logits.reshape(y.shape), y, reduction="none", delta=self.delta)
 
 
-@registry.register("absolute_error")
-@validated
-class AbsoluteError(_SampleLoss):
-    """mean_b |e| (`torch.nn.L1Loss`): the median instead of the mean."""
-
-    tasks: ClassVar[tuple[str, ...]] = ("regression",)
-
-    def losses(self, logits: Tensor, y: Tensor, context: Context) -> Tensor:
-        return (logits.reshape(y.shape) - y).abs()
-
-
 @dataclass(frozen=True)
-class GivenLoss:
+class GivenLoss(Loss):
     """A function of outputs and labels, which returns a scalar, or a loss for each sample [B].
 
     Outputs are logits [B, C] and labels whole numbers [B]; of a model with one output both are floats [B].
     """
 
     function: LossFunction
-    tasks: ClassVar[tuple[str, ...]] = ("classification", "binary", "regression")
-    needs_counts = False
-
-    def check(self, task: Task, outputs: int) -> None:
-        pass
+    tasks: ClassVar[tuple[str, ...]] = tuple(TASKS)
 
     def mean(self, logits: Tensor, batch: Batch, context: Context) -> Tensor:
         alone = logits.reshape(batch.y.shape) if logits.numel() == batch.y.numel() else logits
@@ -190,12 +160,3 @@ class GivenLoss:
         raise UnalikeError(
             f"loss={recorded(self.function)} gives {found}; expected a scalar, or a loss for each of the {len(y)} samples"
         )
-
-
-def _log_probabilities(logits: Tensor, y: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-    """Log probabilities [B, C] (of false and true for one logit), and a function that takes each label's entry of [B, C]."""
-    if y.dtype == torch.bool:
-        z = logits.reshape(y.shape)
-        logits = torch.stack([torch.zeros_like(z), z], 1)
-    index = y.long().unsqueeze(1)
-    return logits.log_softmax(1), lambda values: values.gather(1, index).squeeze(1)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from inspect import signature
 from typing import Any, Protocol
 
@@ -105,6 +105,7 @@ class SGD:
         return steps + rho * momentum if self.nesterov else momentum
 
 
+@registry.register("adam")
 @dataclass(frozen=True)
 class Adam:
     """Adam (Kingma & Ba 2015), weight decay added to the gradient.
@@ -113,8 +114,12 @@ class Adam:
     """
 
     weight_decay: float = 0.0
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
+    betas: tuple[float, float] = field(default=(0.9, 0.999), kw_only=True)
+    eps: float = field(default=1e-8, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if not (all(0 <= beta < 1 for beta in self.betas) and self.eps > 0):
+            raise UnalikeError(f"found betas={self.betas}, eps={self.eps}; expected 0 <= beta < 1 and eps > 0")
 
     def init(self, params: Tree) -> PartTrees:
         return {"mean": tree.zeros(params), "square": tree.zeros(params), "count": {"steps": torch.zeros(())}}
@@ -136,6 +141,7 @@ class Adam:
         return steps
 
 
+@registry.register("adamw")
 @dataclass(frozen=True)
 class AdamW(Adam):
     """Adam with decoupled weight decay: w <- (1 - lr wd) w before the Adam step (Loshchilov & Hutter 2019)."""
@@ -212,24 +218,6 @@ def solver(
 def _sgd(momentum: float, nesterov: bool, weight_decay: float) -> SGD:
     """Stochastic gradient descent, with `momentum`, `nesterov` and `weight_decay`."""
     return SGD(momentum, nesterov, weight_decay)
-
-
-@registry.register("adam")
-def _adam(weight_decay: float, *, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8) -> Adam:
-    """Adam, with `weight_decay` added to the gradient."""
-    return Adam(weight_decay, _checked(betas), eps)
-
-
-@registry.register("adamw")
-def _adamw(weight_decay: float, *, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8) -> AdamW:
-    """Adam with decoupled `weight_decay`."""
-    return AdamW(weight_decay, _checked(betas), eps)
-
-
-def _checked(betas: tuple[float, float]) -> tuple[float, float]:
-    if not all(0 <= beta < 1 for beta in betas):
-        raise UnalikeError(f"found betas={betas}; expected two numbers of 0 or more and below 1")
-    return betas
 
 
 def _bias(beta: float, count: Tensor) -> Tensor:

@@ -122,6 +122,12 @@ class RunConfig:
                 "no client has a test sample, and no test set is given: the run has no score. Give ua.partition(..., split=0.75), "
                 "ClientData(test=...), or protocol='server' with test=(x, y)"
             )
+        largest, batch = int(self.population.sizes.max(initial=0)), self.work.batch_size or 0
+        if batch != Work().batch_size and 0 < largest < batch:
+            found.append(
+                f"batch_size={batch} is above the {largest} training samples of the largest client: every step takes all samples "
+                "of its client"
+            )
         if self.start is not None and self.start.partial:
             found.append(f"the run starts from {self.start.path}: {self.start.taken}")
         return found + ([self.ending.warning] if self.ending.warning else [])
