@@ -21,8 +21,8 @@ def test_parse_names_with_literals_gives_calls():
 @pytest.mark.parametrize(
     "text, hint",
     [
-        ("", "cannot read"),
-        ("fedprox(", "cannot read"),
+        ("", "cannot read '': it is empty; write"),
+        ("fedprox(", r"cannot read 'fedprox\(': '\(' was never closed; write"),
         ("fedprox(0.1)", "parameter=value"),
         ("fedprox(**x)", r"\*\*"),
         ("a - b", "is not a name"),

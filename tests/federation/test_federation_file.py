@@ -212,6 +212,20 @@ def test_local_federation_with_other_flags_is_refused(tmp_path, monkeypatch):
         assert "holds another federation; repeat its flags" in str(done.exception), flags
 
 
+def test_local_federation_says_which_owners_get_no_site(tmp_path, monkeypatch):
+    monkeypatch.setattr("unalike.federation.operations.run_coordinator.coordinate", lambda *a, **more: None)
+    rng = np.random.default_rng(0)
+    lines = [f"{rng.normal()},{i % 2},{'abcd'[i % 4]}" for i in range(80)]
+    (tmp_path / "wards.csv").write_text("age,ill,ward\n" + "\n".join(lines))
+    words = ["--data", str(tmp_path / "wards.csv"), "--target", "ill", "--group", "ward", "--model", "linear"]
+    for sites, said in ((3, True), (4, False)):
+        out = tmp_path / str(sites)
+        done = CliRunner().invoke(app, ["federation", "up", "--local", str(sites), "--out", str(out), *words])
+        assert done.exit_code == 0, done.exception
+        assert (f"note: {sites} of 4 owners get a site (--local {sites}); left out: " in done.output) == said
+        assert len(FederationFolder(out).federation.sites) == sites
+
+
 def test_local_federation_missing_sample_files_are_written(tmp_path, monkeypatch):
     monkeypatch.setattr("unalike.federation.operations.run_coordinator.coordinate", lambda *a, **more: None)
     up_locally(tmp_path / "fed")

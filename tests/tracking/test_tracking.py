@@ -18,6 +18,8 @@ def test_tracker_sees_config_and_every_row_of_a_run(train, recording):
     assert tracked.name == "fedavg (seed 0)" and tracked.folder is None and tracked.known_as is None
     assert tracked.config["work.lr"] == 0.25 and tracked.config["data.clients"] == 3
     assert [row["round"] for row in recording.rows[0]] == [0, 1, 2]
+    kinds = {name: type(recording.rows[0][1][name]) for name in ("round", "participants", "accuracy", "seconds")}
+    assert kinds == {"round": int, "participants": int, "accuracy": float, "seconds": float}
     assert [row["accuracy"] for row in recording.rows[0]] == list(run.history.rounds["accuracy"])
     assert recording.ends == [([], True)]
 

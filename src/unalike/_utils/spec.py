@@ -32,7 +32,8 @@ def parse(text: str) -> list[Call]:
     try:
         body = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError) as error:
-        raise UnalikeError(f"cannot read {text!r}: {error}; write for example 'fedprox(mu=0.1) + lws'") from None
+        why = getattr(error, "msg", str(error)) if text.strip() else "it is empty"
+        raise UnalikeError(f"cannot read {text!r}: {why}; write for example 'fedprox(mu=0.1) + lws'") from None
     return _calls(body, text)
 
 

@@ -47,7 +47,9 @@ INTERRUPTED = 130
 """The exit status that Typer gives a command that Ctrl-C ended."""
 
 HOW_TO_CONTINUE = {
-    **dict.fromkeys((run.NAME, compare.NAME), "; with --out, the same command continues from here"),
+    **dict.fromkeys(
+        (run.NAME, compare.NAME), "; with --out, the same command continues from here, without it nothing was kept"
+    ),
     **dict.fromkeys((join.NAME, "federation", tune.NAME), "; the same command continues from here"),
 }
 """Command -> text to print after an interruption."""

@@ -29,7 +29,7 @@ def warnings_of(population: Population) -> list[str]:
         what = f"is of the class {classes[int(test[0])]!r}" if classes else f"has the target {test[0].item():g}"
         found.append(f"every test sample {what}: a constant prediction is perfect; test other samples, too")
     if classes and (unseen := sorted({*test.unique().tolist()} - {*train.unique().tolist()})):
-        names = named([classes[int(c)] for c in unseen])
+        names = listed([classes[int(c)] for c in unseen])
         found.append(
             f"no client trains on the class{'es' * (len(unseen) > 1)} {names}, of which there are test samples"
         )
@@ -83,10 +83,10 @@ def constant_prediction(population: Population, test: Tensor | None = None) -> s
 
 
 def _named(population: Population, chosen: np.ndarray) -> str:
-    return named([population.names[int(k)] for k in np.flatnonzero(chosen)])
+    return listed([population.names[int(k)] for k in np.flatnonzero(chosen)])
 
 
-def named(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
     """The first names, and how many there are besides."""
     rest = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
     return ", ".join(names[:NAMED]) + rest

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from numbers import Real
+from numbers import Integral, Real
 from operator import methodcaller
 from pathlib import Path
 from typing import Any
@@ -126,4 +126,5 @@ def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def _numbers(row: Mapping[str, Any]) -> Row:
     """The columns that are finite numbers; a round without an evaluation has NaN."""
-    return {k: float(v) for k, v in row.items() if isinstance(v, Real) and math.isfinite(v)}
+    found = {k: v for k, v in row.items() if isinstance(v, Real) and math.isfinite(v)}
+    return {k: int(v) if isinstance(v, Integral) else float(v) for k, v in found.items()}

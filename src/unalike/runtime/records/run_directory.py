@@ -50,6 +50,12 @@ class RunDirectory:
         self.path = Path(path)
 
     @property
+    def _is_a_file(self) -> UnalikeError:
+        """The error for a path that is a file, or lies in one."""
+        file = next((p for p in (*reversed(self.path.parents), self.path) if p.is_file()), self.path)
+        return UnalikeError(f"{file} is a file; expected a folder for the run")
+
+    @property
     def config(self) -> Config | None:
         """The configuration of the run that the folder holds; None for a new folder."""
         file = self.path / "config.toml"
@@ -58,7 +64,7 @@ class RunDirectory:
         except FileNotFoundError:
             return None
         except NotADirectoryError:
-            raise UnalikeError(f"{self.path} is a file; expected a folder for the run") from None
+            raise self._is_a_file from None
         except (tomllib.TOMLDecodeError, OSError, UnicodeDecodeError) as error:
             raise UnalikeError(f"cannot read {file}: {error}; mend it or choose another folder") from error
 
@@ -111,7 +117,7 @@ class RunDirectory:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError):
-            raise UnalikeError(f"{self.path} is a file; expected a folder for the run") from None
+            raise self._is_a_file from None
         except OSError as error:
             raise UnalikeError(f"cannot write {self.path}: {error.strerror}; choose another folder") from None
         busy = f"another process is writing the run in {self.path}; wait until it ends, or choose another folder"
