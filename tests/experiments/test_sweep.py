@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 
 import unalike as ua
-from unalike.experiments.grid import Arguments, labels_of, read_grid
-from unalike.experiments.sweep_page import figures
+from unalike.experiments.grid import Arguments, label_of, read_grid
 from unalike.reporting.charts import matplotlib_figures, plotly_figures
+from unalike.reporting.pages import figures
 
 METHODS = ["fedavg", "fedprox(mu=0.1)"]
 
@@ -116,9 +116,9 @@ def test_a_metric_where_less_is_better_has_the_least_as_best(swept):
 
 def test_heat_maps_hold_the_table_in_both_renderers(swept, tmp_path):
     found = swept({"lr": [0.01, 0.1], "alpha": [0.1, 1.0], "epochs": [1, 2]}, seeds=1, out=tmp_path)
-    drawn = figures(found)
+    drawn = figures("sweep", found)
     assert list(drawn) == ["scores", "differences"] and len(drawn["scores"].plots) == 4
-    assert [plot.title for plot in drawn["scores"].plots][:2] == ["fedavg, epochs=1", "fedavg, epochs=2"]
+    assert [plot.title for plot in drawn["scores"].plots][:2] == ["fedavg, epochs=1", "fedprox(mu=0.1), epochs=1"]
     [first] = drawn["scores"].plots[0].marks
     expected = [
         [100 * at(found, lr=lr, alpha=a, epochs="1", method="fedavg")["accuracy"].item() for a in ("0.1", "1")]
@@ -142,7 +142,7 @@ def test_heat_maps_hold_the_table_in_both_renderers(swept, tmp_path):
 
 def test_one_name_is_one_map_of_methods(swept):
     found = swept({"lr": [0.01, 0.1]}, seeds=1)
-    [plot] = figures(found)["scores"].plots
+    [plot] = figures("sweep", found)["scores"].plots
     assert list(plot.y.ticks.values()) == ["fedavg", "fedprox(mu=0.1)"] and list(plot.x.ticks.values()) == [
         "0.01",
         "0.1",
@@ -190,8 +190,8 @@ def _request(partition):
 
 def test_labels_leave_out_what_is_swept():
     methods = ["fedprox(mu=0.1) + lws", "fedavg", "fedadam(lr=0.1)"]
-    assert labels_of(methods, ["mu", "lr"]) == ["fedprox + lws", "fedavg", "fedadam(lr=0.1)"]
-    assert labels_of(methods, ["fedadam.lr"]) == ["fedprox(mu=0.1) + lws", "fedavg", "fedadam"]
+    assert [label_of(m, ["mu", "lr"]) for m in methods] == ["fedprox + lws", "fedavg", "fedadam(lr=0.1)"]
+    assert [label_of(m, ["fedadam.lr"]) for m in methods] == ["fedprox(mu=0.1) + lws", "fedavg", "fedadam"]
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ class Arguments:
                 f"{name} is a parameter of {self.clients.partition} and of {', '.join(found)}; write as in dirichlet.alpha which"
             )
         if partition is None and not found:
-            raise unknown("name to sweep", name, [*WORK, *TRAINING, *DATA, *self._parameters])
+            raise unknown("name to sweep", name, [*WORK, *TRAINING, *DATA])
         if partition is not None:
             return replace(self, clients=replace(self.clients, partition=partition))
         return replace(self, methods={**self.methods, **found})
@@ -66,27 +66,16 @@ class Arguments:
         """Whether the name changes the clients' data, so that its values are settings of a task and no choices."""
         return name in DATA or bool(_takers(self.clients.partition, name, scheme.registry, feature_skew.registry))
 
-    @property
-    def _parameters(self) -> list[str]:
-        """The parameters of the partition and of the methods."""
-        calls = [
-            (c, table) for c in _calls(self.clients.partition) for table in (scheme.registry, feature_skew.registry)
-        ]
-        calls += [(c, parts) for method in self.methods.values() for c in _calls(method)]
-        return [f"{c.name}.{name}" for c, table in calls if c.name in table for name in table.parameters(c.name)]
 
-
-def labels_of(methods: Iterable[object], names: Iterable[str]) -> list[str]:
-    """The methods as text without the parameters that are swept: `fedprox` for `fedprox(mu=0.1)` if `mu` is."""
-    swept = [name for name in names if name not in (*WORK, *TRAINING, *DATA)]
-    return [_label(method, swept) for method in methods]
-
-
-def _label(method: object, swept: Sequence[str]) -> str:
+def label_of(method: object, names: Iterable[str]) -> str:
+    """A method as text without the parameters that are swept: `fedprox` for `fedprox(mu=0.1)` if `mu` is."""
     calls = _calls(method)
-    dropped = [{n.rpartition(".")[2] for n in swept if c in _takers(method, n, parts)} for c in calls]
-    kept = [Call(c.name, {n: v for n, v in c.parameters.items() if n not in d}) for c, d in zip(calls, dropped)]
-    return " + ".join(map(_written, kept)) or method_text(method)
+    for name in (name for name in names if name not in (*WORK, *TRAINING, *DATA)):
+        takers, parameter = _takers(method, name, parts), name.rpartition(".")[2]
+        for call in calls:
+            if call.name in takers:
+                call.parameters.pop(parameter, None)
+    return " + ".join(map(_written, calls)) or method_text(method)
 
 
 def read_grid(texts: Iterable[str]) -> dict[str, list[Any]]:
@@ -119,18 +108,18 @@ def _value(node: ast.expr) -> Any:
 
 def _with_parameter(spec: object, name: str, value: Any, *tables: Registry) -> str | None:
     """The spec with another value of a parameter, in every call that takes it; None if none does."""
-    takers, parameter = _takers(spec, name, *tables), name.rpartition(".")[2]
-    if not takers:
-        return None
-    calls = (Call(c.name, {**c.parameters, parameter: value}) if c in takers else c for c in _calls(spec))
-    return " + ".join(map(_written, calls))
+    takers, calls = _takers(spec, name, *tables), _calls(spec)
+    for call in calls:
+        if call.name in takers:
+            call.parameters[name.rpartition(".")[2]] = value
+    return " + ".join(map(_written, calls)) if takers else None
 
 
-def _takers(spec: object, name: str, *tables: Registry) -> list[Call]:
-    """The calls of a spec that take the parameter; of the part or scheme alone that `proximal.mu` names."""
+def _takers(spec: object, name: str, *tables: Registry) -> set[str]:
+    """The names in a spec that take the parameter; only the part or scheme that `proximal.mu` names."""
     owner, _, parameter = name.rpartition(".")
-    asked = [call for call in _calls(spec) if owner in ("", call.name)]
-    return [c for c in asked if any(c.name in table and parameter in table.parameters(c.name) for table in tables)]
+    asked = {call.name for call in _calls(spec) if owner in ("", call.name)}
+    return {one for one in asked if any(one in table and parameter in table.parameters(one) for table in tables)}
 
 
 def _calls(spec: object) -> list[Call]:

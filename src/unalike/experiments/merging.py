@@ -104,11 +104,11 @@ def with_shared_labels(comparisons: Sequence[Comparison]) -> list[Comparison]:
         for method in comparison.facts.methods:
             if method["label"] != method["spec"]:
                 labels.setdefault(method["spec"], method["label"])
-    return [_relabelled(comparison, labels) for comparison in comparisons]
+    return [relabelled(comparison, labels) for comparison in comparisons]
 
 
-def _relabelled(comparison: Comparison, labels: dict[str, str]) -> Comparison:
-    """The comparison with `labels` (spec -> label) in place of labels that are specs."""
+def relabelled(comparison: Comparison, labels: dict[str, str]) -> Comparison:
+    """The comparison with other labels of methods, unless they are taken: label -> its replacement."""
     facts = comparison.facts
     used = {method["label"] for method in facts.methods}
     new = {spec: labels[spec] for spec in used & labels.keys() if labels[spec] not in used}

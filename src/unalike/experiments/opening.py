@@ -6,18 +6,15 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from unalike._utils.errors import UnalikeError
 from unalike.experiments import standings
 from unalike.experiments.comparison import Comparison
 from unalike.experiments.facts import FILE, facts_from
+from unalike.experiments.merging import merge, relabelled
 from unalike.experiments.standings import PlannedCell
 from unalike.runtime.records.history import DIVERGED
 from unalike.runtime.records.run_directory import RunDirectory
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 def open_comparison(folder: str | Path) -> Comparison:
@@ -64,35 +61,24 @@ def _unfinished(
             f"{folder} holds a comparison with {progress} finished: there is nothing to report yet. The command that started it "
             "continues it"
         )
-    found = [(cell, Comparison.load(folder / cell.folder)) for cell in finished]
     facts = facts_from(
         json.dumps(json.loads((folder / standings.FILE).read_text("utf-8")).get("facts")), standings.FILE
     )
+    runs = [(cell.method, Comparison.load(folder / cell.folder)) for cell in finished]
+    found = merge([relabelled(run, {run.facts.baseline: label}) for label, run in runs])
     labels = {cell.method for cell in finished}
     methods = [method for method in facts.methods if method["label"] in labels]
-    missing = [method["label"] for method in facts.methods if method["label"] not in labels]
     notes = [f"This comparison is unfinished: {progress} are finished, and all results below are those of these cells."]
-    if missing:
+    if missing := [method["label"] for method in facts.methods if method["label"] not in labels]:
         notes.append(f"Without a finished cell, and so not shown: {', '.join(missing)}.")
     notes += [f"{cell.method}, seed {cell.seed}, is left out: it diverged." for cell in diverged]
-    ends: list[dict[str, Any]] = [
-        end | {"method": cell.method} for cell, comparison in found for end in comparison.facts.ends
-    ]
-    ends += [{"method": c.method, "seed": c.seed, "rounds": None, "why": DIVERGED, "selected": None} for c in diverged]
-    rounds, clients, by_round = (_tables(found, name) for name in ("rounds", "clients", "client_rounds"))
-    assert rounds is not None and clients is not None
-    baseline = facts.baseline if facts.baseline in labels else methods[0]["label"]
+    ends = [{"method": c.method, "seed": c.seed, "rounds": None, "why": DIVERGED, "selected": None} for c in diverged]
     known = replace(
-        facts, methods=methods, baseline=baseline, notes=[*notes, *facts.notes], ends=ends, unfinished=progress
+        facts,
+        methods=methods,
+        baseline=facts.baseline if facts.baseline in labels else methods[0]["label"],
+        notes=[*notes, *facts.notes],
+        ends=[*found.facts.ends, *ends],
+        unfinished=progress,
     )
-    return Comparison(rounds, clients, found[0][1].columns, known, by_round)
-
-
-def _tables(found: Sequence[tuple[PlannedCell, Comparison]], name: str) -> pd.DataFrame | None:
-    """A table of all cells, with their labels; None if some cell has none."""
-    import pandas as pd
-
-    tables = [(cell.method, getattr(comparison, name)) for cell, comparison in found]
-    if any(table is None for _, table in tables):
-        return None
-    return pd.concat([table.assign(method=label) for label, table in tables], ignore_index=True)
+    return replace(found, facts=known)

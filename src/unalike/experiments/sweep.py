@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
-from dataclasses import replace as with_fields
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,7 +15,6 @@ from unalike._utils.errors import UnalikeError
 from unalike._utils.keywords import fields_of
 from unalike._utils.progress import ProgressCallback, UserProgress, progress_reporting
 from unalike._utils.spec import slug
-from unalike.core.options import RoundOptions
 from unalike.core.work import Work
 from unalike.data.partitioning.given_clients import Clients, ClientsRequest
 from unalike.data.partitioning.partition import check_scheme, usual_partition
@@ -24,7 +22,7 @@ from unalike.data.sources.load import load
 from unalike.experiments.compare import labelled_methods, prepare_experiment, taken
 from unalike.experiments.comparison import Comparison
 from unalike.experiments.experiment import Experiment
-from unalike.experiments.grid import Arguments, Grid, labels_of
+from unalike.experiments.grid import Arguments, Grid, label_of
 from unalike.experiments.seed_plan import SeedPlan
 from unalike.experiments.sweep_result import Sweep
 from unalike.runtime.run_options import check_inputs
@@ -84,12 +82,10 @@ class PlannedSweep:
     seeds: SeedPlan
     data_axes: tuple[str, ...]
 
-    @property
+    @cached_property
     def rounds(self) -> int:
         """The number of rounds of all cells, where no point shares a cell with another."""
-        one = next(iter(self.points.values()))
-        rounds: int = one.training.get("rounds", RoundOptions().rounds)
-        return rounds * len(one.methods) * len(self.seeds.seeds) * len(self.points)
+        return self.experiment(next(iter(self.points))).rounds * len(self.points)
 
     def experiment(self, point: tuple[Any, ...]) -> Experiment:
         """Prepare the comparison of a point."""
@@ -98,8 +94,8 @@ class PlannedSweep:
 
     def run(self, out: str | Path | None, progress: ProgressCallback) -> Sweep:
         """Run the cells that the folder `out` does not hold, point by point. Without a folder, a temporary one keeps them."""
-        with _folder(out) as folder:
-            found = {point: self._run(point, folder, progress) for point in self.points}
+        with TemporaryDirectory() as temporary:
+            found = {point: self._run(point, Path(out or temporary), progress) for point in self.points}
         axes = {name: list(map(_text, values)) for name, values in self.grid.items()}
         result = Sweep(axes, {tuple(map(_text, point)): one for point, one in found.items()}, self.data_axes)
         if out is not None:
@@ -130,11 +126,10 @@ def plan_sweep(
         raise UnalikeError(f"found the grid {dict(grid)}; expected names with values, such as {{'lr': [0.01, 0.1]}}")
     if request.data is not None and "partition" not in grid and request.partition is None:
         dataset = load(request.data, request.data_dir) if isinstance(request.data, str) else request.data
-        request = with_fields(request, partition=usual_partition(dataset))
-    by_label = labelled_methods(methods)
-    if not isinstance(methods, Mapping):
-        by_label = labelled_methods(dict(zip(labels_of(by_label.values(), grid), by_label.values(), strict=True)))
-    if len(by_label) < len(labelled_methods(methods)):
+        request = replace(request, partition=usual_partition(dataset))
+    given = labelled_methods(methods)
+    by_label = given if isinstance(methods, Mapping) else {label_of(one, grid): one for one in given.values()}
+    if len(by_label) < len(given):
         raise UnalikeError("two methods differ in a swept parameter alone; list one of them")
     start = Arguments(by_label, request, work, training)
     points: dict[tuple[Any, ...], Arguments] = {}
@@ -148,17 +143,8 @@ def plan_sweep(
             check_scheme(arguments.clients.partition)
         points[point] = arguments
     prepared = PlannedSweep(grid, points, seeds, tuple(name for name in grid if start.is_data(name)))
-    prepared.experiment(next(iter(points)))  # an error now, not after the first point
+    _ = prepared.rounds  # an error now, not after the first point
     return prepared
-
-
-@contextmanager
-def _folder(out: str | Path | None) -> Iterator[Path]:
-    if out is not None:
-        yield Path(out)
-        return
-    with TemporaryDirectory() as folder:
-        yield Path(folder)
 
 
 def _text(value: Any) -> str:

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import math
-from itertools import product
-
-import numpy as np
-
 from unalike.experiments.sweep_result import Sweep
 from unalike.reporting import wording
 from unalike.reporting.charts.figure import Axis, Figure, HeatMap, Plot, named
 from unalike.reporting.html import fill
 from unalike.reporting.pages import Page, pages
 from unalike.reporting.panels import Panel, View
-from unalike.reporting.table import rows
 
 ROW_HEIGHT = 34
 
@@ -35,59 +29,49 @@ def render(sweep: Sweep) -> str:
 
 def panels(sweep: Sweep) -> dict[str, Panel | None]:
     """The heat maps by kind; None for differences if there is one method."""
-    captions = {
-        "scores": f"{wording.capital(sweep.metric.word)}, mean over seeds. * best point of a method, by test samples.",
-        "differences": f"Difference in {sweep.metric.word} to the baseline at the same point, mean over seeds.",
-    }
-    drawn = figures(sweep)
+    metric = sweep.metric
+    scores = f"{wording.capital(metric.word)}, mean over seeds. * best point of a method, by test samples."
+    differences = f"Difference in {metric.word} to the baseline at the same point, mean over seeds."
     return {
-        kind: Panel(kind, text, [View(wording.capital(kind), drawn[kind], text)], []) if kind in drawn else None
-        for kind, text in captions.items()
+        kind: None if figure is None else Panel(kind, text, [View(wording.capital(kind), figure, text)], [])
+        for kind, text, figure in (
+            ("scores", scores, _maps(sweep, metric.name)),
+            ("differences", differences, _maps(sweep, "difference")),
+        )
     }
 
 
-def figures(sweep: Sweep) -> dict[str, Figure]:
-    """Kind -> heat maps."""
-    found = {"scores": _maps(sweep, sweep.metric.name)}
-    others = sweep.table["difference"].notna()
-    return found | ({"differences": _maps(sweep, "difference")} if others.any() else {})
+def _maps(sweep: Sweep, column: str) -> Figure | None:
+    """The heat maps of a column: of methods over a single name; else over two names, for each method and value of further ones.
 
-
-def _maps(sweep: Sweep, column: str) -> Figure:
-    """The heat maps of a column: of methods over a single name; else of the first two names, for each method and further value."""
-    axes = {"method": [m for m in sweep.methods if sweep.table.set_index("method")[column][[m]].notna().any()]}
-    axes |= {name: list(values) for name, values in sweep.axes.items()}
-    down, across = ("method", *sweep.axes) if len(sweep.axes) == 1 else list(sweep.axes)[:2]
-    by_place = {tuple(row[name] for name in axes): row for row in rows(sweep.table)}
+    None for a column without a number.
+    """
+    metric, signed = sweep.metric, column == "difference"
+    table = sweep.table.dropna(subset=[column])
+    if table.empty:
+        return None
+    written = metric.change if signed else metric.amount
+    texts = [written(value) + "*" * (best and not signed) for value, best in zip(table[column], table["best"])]
+    table = table.assign(value=metric.scale * table[column], text=texts)
+    order = {"method": list(dict.fromkeys(table["method"]))} | {name: list(own) for name, own in sweep.axes.items()}
+    down, across, *_ = order if len(sweep.axes) == 1 else sweep.axes
+    beside = [name for name in order if name not in (down, across)]
+    axes = {
+        name: Axis("" if name == "method" else name, named(order[name]), reverse=name == down)
+        for name in (down, across)
+    }
     plots = []
-    for fixed in product(*(values for name, values in axes.items() if name not in (down, across))):
-        beside = dict(zip((name for name in axes if name not in (down, across)), fixed))
-        found = [
-            [by_place.get(tuple({**beside, down: y, across: x}[name] for name in axes), {}) for x in axes[across]]
-            for y in axes[down]
-        ]
-        metric, signed = sweep.metric, column == "difference"
-        values = [[metric.scale * row.get(column, math.nan) for row in line] for line in found]
-        texts = [
-            [
-                metric.amount(row.get(column, math.nan)) if not signed else _signed(sweep, row.get(column, math.nan))
-                for row in line
-            ]
-            for line in found
-        ]
-        if not signed:
-            texts = [[t + "*" * bool(row.get("best")) for t, row in zip(*pair)] for pair in zip(texts, found)]
+    for key, part in table.groupby(beside, sort=False) if beside else [((), table)]:
+        values, words = (
+            part.pivot(index=down, columns=across, values=kind).reindex(index=order[down], columns=order[across])
+            for kind in ("value", "text")
+        )
         bar = (metric.unit.strip() or "difference") if signed else metric.word + metric.axis_unit
-        squares = HeatMap(np.array(values), bar, texts=texts, diverging=signed, written=True)
-        ticks = {name: Axis("" if name == "method" else name, named(axes[name])) for name in (down, across)}
-        title = ", ".join(value if name == "method" else f"{name}={value}" for name, value in beside.items())
-        y = Axis(ticks[down].title, ticks[down].ticks, reverse=True)
-        plots.append(Plot([squares], ticks[across], y, title))
-    return Figure(plots, 130 + ROW_HEIGHT * len(axes[down]))
-
-
-def _signed(sweep: Sweep, value: float) -> str:
-    return sweep.metric.difference(value).removesuffix(sweep.metric.unit)
+        labels = words.fillna("").to_numpy().tolist()
+        title = ", ".join(str(value) if name == "method" else f"{name}={value}" for name, value in zip(beside, key))
+        squares = HeatMap(values.to_numpy(float), bar, texts=labels, diverging=signed, written=True)
+        plots.append(Plot([squares], axes[across], axes[down], title))
+    return Figure(plots, 130 + ROW_HEIGHT * len(order[down]))
 
 
 pages.register("sweep")(Page(render, panels))

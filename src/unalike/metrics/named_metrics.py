@@ -134,7 +134,11 @@ class Metric:
 
     def difference(self, value: float) -> str:
         """A signed difference: `+2.1 points`, or of a metric without percent `+0.0213`."""
-        return as_text(value, f"{self._scaled(value, '+')}{self.unit}")
+        return as_text(value, f"{self.change(value)}{self.unit}")
+
+    def change(self, value: float) -> str:
+        """A signed difference without the unit: `+2.1`."""
+        return as_text(value, self._scaled(value, "+"))
 
     def amount(self, value: float) -> str:
         """A size without a sign and without the unit, such as a standard deviation: `2.1`."""
