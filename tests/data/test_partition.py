@@ -55,6 +55,7 @@ def test_partition_without_spec_divides_by_the_first_group():
     assert list(clients.names) == ["a", "b"] and clients.plan.spec.startswith("natural(column='ward'")
     assert set(clients.x[clients.train[0]].flatten().tolist()) <= {1, 2, 5, 6}
     assert usual_partition(Dataset("plain", (x, y))) == "dirichlet(alpha=0.1)"
+    assert usual_partition(Dataset("amounts", (x, x[:, 0]))) == "iid" and len(partition((x, x[:, 0]), clients=2)) == 2
 
 
 def test_partition_of_something_else_than_data_set_raises():

@@ -209,7 +209,7 @@ class PartitionOptions:
         str | None,
         Help(
             "Partition of the data (see `unalike list partitions`). Unless given: by the groups of the data, or where it has none, "
-            "'dirichlet(alpha=0.1)'."
+            "'dirichlet(alpha=0.1)', for a regression 'iid'."
         ),
     ] = None
     plan: Annotated[Path | None, Help("Saved partition plan (plan.json), instead of --partition.")] = None

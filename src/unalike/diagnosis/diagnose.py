@@ -51,7 +51,8 @@ def diagnose(
             as the data set defines, unless given).
         data: Data set by name, or a data set or object that `ua.load` reads, instead of clients.
         data_dir: Folder of data files.
-        partition: Partition of the data; unless given, by the groups of the data, or where it has none, "dirichlet(alpha=0.1)".
+        partition: Partition of the data; unless given, by the groups of the data, or where it has none, "dirichlet(alpha=0.1)",
+            for a regression "iid".
         split: Share of each client's samples that train (0.75); only with `data`.
         features: A function from inputs [n, ...] to features [n, D] in which samples are compared, such as a trained network
             without its head; the inputs themselves unless given.

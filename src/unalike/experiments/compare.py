@@ -77,7 +77,8 @@ def compare(
         data: data set by name, or a data set or object that `ua.load` reads. Every seed then draws a partition of its own, or for
             real owners (`natural`) its own test samples, unless these are published with the data.
         data_dir: folder of data files.
-        partition: partition of the data; unless given, by its first group, or "dirichlet(alpha=0.1)" if it has no groups.
+        partition: partition of the data; unless given, by its first group, or if it has no groups, "dirichlet(alpha=0.1)", for a
+            regression "iid".
         split: share of each client's samples that train (0.75).
         val: share of each client's training samples used for validation; only with `data`.
         folds: number of folds of repeated cross-validation: each seed tests one fold of every client.

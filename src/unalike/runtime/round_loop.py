@@ -91,7 +91,7 @@ def run(
         data: data set by name, or a data set or object that `ua.load` reads, instead of clients.
         data_dir: folder of data files.
         partition: partition of the data, drawn with `seed`; unless given, by the groups of the data, or where it has none,
-            "dirichlet(alpha=0.1)".
+            "dirichlet(alpha=0.1)", for a regression "iid".
         split: share of each client's samples that train (0.75); with `clients` their test samples are drawn anew.
         val: share of each client's training samples used for validation; only with `data`.
         folds: number of folds of repeated cross-validation: `seed` says which fold of every client tests.

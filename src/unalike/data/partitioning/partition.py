@@ -64,7 +64,7 @@ def partition(
         data: The data set, or what `load` makes one of.
         spec: A scheme, such as "dirichlet(alpha=0.1)", and optional feature changes:
             "dirichlet(alpha=0.1) + noise(level=0.1)". Feature changes alone divide IID. Without a spec, data that has groups is
-            divided by the first of them (`natural`), other data by "dirichlet(alpha=0.1)".
+            divided by the first of them (`natural`), other data by "dirichlet(alpha=0.1)", of a regression by "iid".
         clients: The number of clients: 10, or as many as the scheme knows of (`natural`, `domains`, `mixture`, `index_files`),
             unless given.
         seed: The seed of the division.
@@ -160,9 +160,11 @@ def divided_already(
 
 
 def usual_partition(data: Dataset, otherwise: str = USUAL) -> str:
-    """Return the partition of data for which none is named: by its first group if it has groups, else `otherwise`."""
+    """Return the partition of data for which none is named: by its first group, or without one `otherwise` (a regression: IID)."""
     column = next(iter(data.groups), None)
-    return otherwise if column is None else f"natural(column={column!r})"
+    if column is None:
+        return "iid" if data.train[1].is_floating_point() else otherwise
+    return f"natural(column={column!r})"
 
 
 def check_scheme(spec: str) -> None:
