@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from unalike._utils.errors import UnalikeError
-from unalike.data import Dataset, PartitionPlan, apply_plan, partition
+from unalike.data import Dataset, PartitionPlan, apply_plan, load, partition
 from unalike.data.partitioning.partition import canonical, usual_partition
 from unalike.data.partitioning.partition_files import write_partition
 
@@ -203,3 +203,14 @@ def test_partition_feature_change_keeps_splits(blobs):
     plain = partition(blobs, "iid", clients=4, val=0.25)
     assert all((a.sizes == b.sizes).all() for a, b in zip(parts, (plain.train, plain.test, plain.val)))
     assert people.y[people.val[2]].tolist() == plain.y[plain.val[2]].tolist()
+
+
+def test_partition_keyword_of_another_library_is_suggested():
+    with pytest.raises(UnalikeError, match="takes no keyword 'n_clients'; did you mean 'clients'"):
+        partition(load("digits"), n_clients=3)
+
+
+def test_partition_name_is_read_in_any_case():
+    assert partition(load("digits"), "Dirichlet(alpha=0.1) + NOISE(level=0.1)", clients=3).plan.spec == (
+        partition(load("digits"), "dirichlet(alpha=0.1) + noise(level=0.1)", clients=3).plan.spec
+    )

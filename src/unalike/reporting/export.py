@@ -7,7 +7,7 @@ have all digits. LaTeX is a table for a paper.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -22,19 +22,8 @@ from unalike.reporting import wording
 from unalike.reporting.client_tables import all_clients
 from unalike.reporting.content import MODELS, ReportContent
 from unalike.reporting.decision import Decision
-from unalike.reporting.summary_columns import paper_columns, summary_columns
-from unalike.reporting.table import Table, latex, markdown, rows, words
-
-NOTE = (
-    "Mean of the last third of the evaluated rounds (at most ten), or of the selected one, over paired seeds; sd over seeds; "
-    "intervals of the difference and p of the moderated paired t test, corrected by Holm for the candidates of a partition."
-)
-
-COLUMNS = (
-    *("method", "model", "verdict", "score", "sd", "difference", "interval", "p", "best"),
-    *("worst", "traffic", "seeds"),
-)
-"""The columns of the table in Markdown."""
+from unalike.reporting.summary_columns import paper_columns
+from unalike.reporting.table import Table, latex, markdown, rows
 
 
 @dataclass(frozen=True)
@@ -77,29 +66,28 @@ CLIENT_FORMATS: dict[str, Callable[[Table], str]] = {"markdown": markdown, "late
 
 
 def _markdown(blocks: Sequence[ExportBlock]) -> str:
-    return "\n\n".join([*_about(blocks), *map(markdown, _tables(blocks)), NOTE]) + "\n"
+    return "\n\n".join(f"{table.caption}\n\n{markdown(table)}" for _, table in _tables(blocks)) + "\n"
 
 
 def _latex(blocks: Sequence[ExportBlock]) -> str:
-    """A floating table for each partition and protocol."""
-    tables = [
-        latex(_paper_table(block, protocol), f"tab:{slug(f'{block.partition} {protocol}')}")
-        for block in blocks
-        for protocol in block.content.tabled
-        if len(block.content.scored(protocol))
-    ]
+    tables = [latex(table, f"tab:{slug(name)}") for name, table in _tables(blocks)]
     return "\n\n".join(["% needs \\usepackage{booktabs}", *tables]) + "\n"
 
 
-def _paper_table(block: ExportBlock, protocol: str) -> Table:
-    content = block.content
-    seeds, level = wording.plural(len(content.seeds), "seed"), wording.confidence(content.rules.level)
-    caption = (
-        f"{wording.capital(block.partition)}: {content.metric.word} of the {MODELS[protocol]}, mean ± sd over {seeds}, the best in "
-        f"bold. Differences to {content.baseline} with {level} intervals; p of the moderated paired t test, corrected by Holm. "
-        f"{scoring_rule(content.rounds, content.columns).capitalize()}. {content.about}"
-    )
-    return Table.of(caption, paper_columns(content, protocol), rows(content.scored(protocol)))
+def _tables(blocks: Sequence[ExportBlock]) -> Iterator[tuple[str, Table]]:
+    """A name and a table for a paper, for each partition and protocol."""
+    for block in blocks:
+        content = block.content
+        seeds, level = wording.plural(len(content.seeds), "seed"), wording.confidence(content.rules.level)
+        rule = scoring_rule(content.rounds, content.columns).capitalize()
+        for protocol in filter(lambda protocol: len(content.scored(protocol)), content.tabled):
+            caption = (
+                f"{wording.capital(block.partition)}: {content.metric.word} of the {MODELS[protocol]}, mean ± sd over {seeds}, "
+                f"the best in bold. Differences to {content.baseline} with {level} intervals; p of the moderated paired t test, "
+                f"corrected by Holm. {rule}. {content.about}"
+            )
+            table = Table.of(caption, paper_columns(content, protocol), rows(content.scored(protocol)))
+            yield f"{block.partition} {protocol}", table
 
 
 def _about(blocks: Sequence[ExportBlock]) -> list[str]:
@@ -161,21 +149,3 @@ def format_of(path: str | os.PathLike[str]) -> str:
     if ending not in ENDINGS:
         raise unknown("ending of a report's file", ending, ENDINGS)
     return ENDINGS[ending]
-
-
-def _groups(blocks: Sequence[ExportBlock]) -> list[list[ExportBlock]]:
-    """The blocks in groups with the same metric and baseline; each group makes one table."""
-    groups: dict[tuple[str, str], list[ExportBlock]] = {}
-    for block in blocks:
-        groups.setdefault((block.content.metric.name, block.content.baseline), []).append(block)
-    return list(groups.values())
-
-
-def _tables(blocks: Sequence[ExportBlock]) -> list[Table]:
-    """One table for each group."""
-    tables = []
-    for group in _groups(blocks):
-        by_name = summary_columns(group[0].content.metric, group[0].content.baseline)
-        columns = [words("Partition", "partition"), *(by_name[name] for name in COLUMNS)]
-        tables.append(Table.of("", columns, (r for b in group for r in rows(b.summary.assign(partition=b.partition)))))
-    return tables

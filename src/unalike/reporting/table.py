@@ -34,7 +34,7 @@ Get = str | Callable[[Any], Any]
 class TableCell:
     """Text, and the value by which it is sorted; numbers are aligned right.
 
-    `look` adds the swatch of a method; a paper prints a `strong` cell in bold.
+    `look` adds the swatch of a method; papers print a `strong` cell in bold.
     """
 
     text: str
@@ -128,7 +128,8 @@ def interval(title: str, low: Get, high: Get, form: Callable[[float, float], str
 def markdown(table: Table) -> str:
     """The table in Markdown; its caption is left out."""
     sides = ["--:" if numeric else ":--" for numeric in table.numeric]
-    lines = [table.columns, sides, *table.texts]
+    body = [[f"**{cell.text}**" if cell.strong else cell.text for cell in row] for row in table.rows]
+    lines = [table.columns, sides, *body]
     return "\n".join(f"| {' | '.join(text.translate(_MARKDOWN) for text in line)} |" for line in lines)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from unalike._utils.errors import UnalikeError, unknown
+from unalike._utils.keywords import check_keywords
 from unalike._utils.option_types import check_kinds, check_whole
 from unalike._utils.seeds import generator
 from unalike._utils.spec import Call, parse
@@ -49,6 +50,7 @@ def partition(
     merge: bool = True,
     val: float = 0.0,
     folds: int | None = None,
+    **unknown_options: Any,
 ) -> Population:
     """Divide a data set among clients, and each client's samples into training, test and validation samples.
 
@@ -75,6 +77,7 @@ def partition(
             that nothing is chosen on test samples. The test samples are the same for every `val`.
         folds: The number of folds of cross-validation instead of `split`: the seeds are folds, and every `folds` seeds are a
             repetition.
+        unknown_options: No other keyword is taken; a misspelt one gets a suggestion.
 
     Returns:
         The clients. `.plan` is the record of the partition.
@@ -85,6 +88,8 @@ def partition(
             `split` or `folds` is given and the scheme says which samples test; the published division divides a unit; or
             another constraint cannot be met. The message says which, and by how much.
     """
+    known = [name for name in inspect.signature(partition).parameters if name != "unknown_options"]
+    check_keywords("ua.partition", unknown_options, known)
     data = load(data)
     check_kinds(
         partition, {"spec": spec, "split": split, "min_test": min_test, "merge": merge, "val": val, "folds": folds}
