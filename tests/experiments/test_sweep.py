@@ -188,6 +188,11 @@ def _request(partition):
     return ClientsRequest(5, "digits", partition=partition)
 
 
+def test_compare_names_the_function_that_sweeps(dataset):
+    with pytest.raises(ua.UnalikeError, match=r"takes no keyword 'sweep'; ua\.sweep"):
+        ua.compare(["fedavg"], data=dataset, sweep={"lr": [0.1]})
+
+
 def test_labels_leave_out_what_is_swept():
     methods = ["fedprox(mu=0.1) + lws", "fedavg", "fedadam(lr=0.1)"]
     assert [label_of(m, ["mu", "lr"]) for m in methods] == ["fedprox + lws", "fedavg", "fedadam(lr=0.1)"]

@@ -20,6 +20,10 @@ FOREIGN = {
     **{"learning_rate": "lr", "optimiser": "optimizer", "dataset": "data", "folder": "out", "validation": "val"},
 }
 """Keywords that users know from other libraries -> the keywords here."""
+ELSEWHERE = dict.fromkeys(
+    ("grid", "sweep"), 'ua.sweep(methods, {"lr": [0.01, 0.1]}, ...) compares at every point of a grid'
+)
+"""Keyword -> the function that does it."""
 
 
 def check_keywords(owner: str, given: Iterable[str], known: Collection[str], work: Collection[str] = ()) -> None:
@@ -31,6 +35,8 @@ def check_keywords(owner: str, given: Iterable[str], known: Collection[str], wor
     for name in given:
         if name in known:
             continue
+        if name in ELSEWHERE:
+            raise InvalidValue(f"{owner} takes no keyword {name!r}; {ELSEWHERE[name]}")
         in_work = meant(name, work)
         if FOREIGN.get(name, name) in {*work} - {*known}:
             raise InvalidValue(f"{owner} takes no keyword {name!r}; write work=ua.Work({in_work}=...)")
