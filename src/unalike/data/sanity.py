@@ -12,6 +12,8 @@ from unalike.data.population import Population
 
 FEW = 10
 """With fewer test samples of either of two classes, a client's score says little."""
+MANY = 100_000
+"""With more clients, counts of each one's classes would take too much memory."""
 NAMED = 3
 """Most clients and classes that a sentence names."""
 
@@ -44,7 +46,7 @@ def _of_clients(population: Population) -> list[str]:
     found = []
     if len(population.empty) and not (population.plan and population.plan.notes):
         found.append(f"without training samples, and in no round: {_named(population, population.sizes == 0)}")
-    if population.classes is None or len(population.classes) < 2:
+    if population.classes is None or len(population.classes) < 2 or len(population) > MANY:
         return found
     train, test = population.label_counts(), population.test_counts()
     single = ((train > 0).sum(1) == 1) & (test.sum(1) > 0) & ~((test > 0) & (train == 0)).any(1)
@@ -74,7 +76,7 @@ def constant_prediction(population: Population, test: Tensor | None = None) -> s
     most = int(torch.bincount(train.long()).argmax())
     share = (y == most).float().mean()
     text = f"for comparison: always predicting {population.classes[most]!r} has an accuracy of {share:.4f}"
-    if (positives := population.positives) is None or test is not None:
+    if test is not None or len(population) > MANY or (positives := population.positives) is None:
         return text
     counts = positives[population.test.sizes > 0]
     few = (positives < FEW) & (population.test.sizes > 0)

@@ -38,7 +38,8 @@ def setup_of(state: StageState, run_config: RunConfig) -> Setup:
     share = state.cohort_size / len(state.eligible)
     samples = sizes[sizes > 0]
     steps = state.settings.work.steps_for(int(samples.min())), state.settings.work.steps_for(int(samples.max()))
-    counted = population.is_here and population.classes is not None
+    needed = state.method.has_facts(state.settings.work)
+    counted = needed and population.is_here and population.classes is not None
     one_class = int((np.count_nonzero(population.label_counts(), axis=1) == 1).sum()) if counted else 0
     options, participants = run_config.options, max(1, round(share * fewest))
     numbers = participants, len(state.eligible), options.rounds, steps, options.evaluate_every, one_class
