@@ -30,6 +30,8 @@ BLOCK = re.compile(
 
 SLOW = {
     "README.md",
+    "docs/questions/learning_rate.md",
+    "docs/questions/seeds.md",
     "docs/quick_start.md",
     "docs/how_to/stored_folders.md",
     "docs/how_to/track.md",
@@ -52,6 +54,7 @@ NOT_RUN = {
     "docs/how_to/own_models.md": ["needs published weights", "needs peft"],
     "docs/how_to/processes.md": ["needs four GPUs"],
     "docs/how_to/recording.md": ["the run above once more"],
+    "docs/questions/nan.md": ["ends with an error"],
     "docs/studies.md": ["takes minutes to hours, in a copy of the repository"],
     "docs/tutorials/federation.md": [
         "network",

@@ -119,7 +119,7 @@ def client_curves(content: ReportContent, looks: Looks) -> Panel | None:
             if label not in [view.label for view in views]:  # the model in use is one of the others
                 alt = f"{metric.word} of each client by round under {name}, {MODELS[own]}."
                 views.append(View(label, figure, alt))
-    caption = f"Thin lines: one client each, seed {content.seed}. Thick line: their mean."
+    caption = f"Thin lines: one client each, seed {content.seed}. Thick line: their mean.{_first_methods(looks)}"
     return _panel("client-curves", caption, views, [])
 
 
@@ -145,9 +145,15 @@ def confusions(content: ReportContent, looks: Looks) -> Panel | None:
     ]
     caption = (
         f"Test samples by class (rows) and predicted class (columns), after the last round, {_over(content)}, of the shared model, "
-        "or where there is none of the clients' own. A perfect model has the diagonal alone."
+        f"or where there is none of the clients' own. A perfect model has the diagonal alone.{_first_methods(looks)}"
     )
     return _panel("confusions", caption, views, [])
+
+
+def _first_methods(looks: Looks) -> str:
+    """Says that a panel has no view of the methods after the first ones; empty if it has all."""
+    shown, count = report_charts.MOST_BANDS, len(looks)
+    return f" Shown are the first {shown} of {count} methods." if count > shown else ""
 
 
 def _confusions(content: ReportContent, looks: Looks) -> dict[str, pd.DataFrame]:
