@@ -8,7 +8,6 @@ import tomllib
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 from scipy import stats
 from torch import nn
 
@@ -200,15 +199,20 @@ def test_compare_does_not_take_a_cell_that_another_process_writes(people, small,
         small(["fedavg"], people, seeds=1, rounds=4, out=tmp_path)
 
 
-def test_compare_other_data_or_weights_make_new_cells(people, small, trained, tmp_path):
+def test_compare_other_weights_of_a_module_are_refused(people, small, trained, tmp_path):
     options = {"seeds": 1, "out": tmp_path, "rounds": 1}
-    torch.manual_seed(0)
     small(["fedavg"], people, model=nn.Linear(6, 4), **options)
-    small(["fedavg"], people, model=nn.Linear(6, 4), **options)  # the same class, other weights
+    with pytest.raises(ua.UnalikeError, match="from other initial weights"):
+        small(["fedavg"], people, model=nn.Linear(6, 4), **options)
+    assert len(cells(tmp_path)) == len(trained) == 1
+
+
+def test_compare_other_data_make_new_cells(people, small, trained, tmp_path):
+    options = {"seeds": 1, "out": tmp_path, "rounds": 1}
     small(["fedavg"], people[:4], model="linear", **options)
     for k in (0, 1):
         small(["fedavg"], people, model="linear", protocol="server", test=people[k].test, **options)
-    assert len(cells(tmp_path)) == len(trained) == 5
+    assert len(cells(tmp_path)) == len(trained) == 3
 
 
 def test_compare_other_executor_or_label_reuses_the_cell(people, small, trained, tmp_path):

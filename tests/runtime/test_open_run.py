@@ -130,3 +130,12 @@ def test_open_comparison_gives_its_table(people, tmp_path):
     assert repr(opened) == repr(table) == "<Comparison of plain, prox on your clients, 2 seeds>"
     cell = ua.open_run(next((tmp_path / "r" / "cells").iterdir()))
     assert np.isfinite(cell.history.rounds["loss"]).all()
+
+
+def test_open_run_class_named_like_a_model_of_the_catalogue_is_not_taken_for_it(people, tmp_path):
+    options = {"rounds": 1, "progress": False}
+    ua.run("fedavg", people[:2], model=nn.Linear(6, 4), out=tmp_path / "own", **options)
+    with pytest.raises(ua.UnalikeError, match="Linear is the class or function of a program"):
+        ua.open_run(tmp_path / "own")
+    ua.run("FedAvg", people[:2], model="Linear", out=tmp_path / "named", **options)
+    assert ua.open_run(tmp_path / "named").run_config.model_name == "linear"

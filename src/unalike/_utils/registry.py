@@ -119,7 +119,9 @@ class Registry:
         return self._builders[key]
 
     def __contains__(self, name: str) -> bool:
-        return self._key(name) in self._builders
+        """Whether the name is registered as it is spelled here: records have that spelling, and a user's class may have another."""
+        self._load()
+        return name in self._builders
 
     def __iter__(self) -> Iterator[str]:
         self._load()

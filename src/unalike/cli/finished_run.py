@@ -70,7 +70,7 @@ def _shared_model(folder: Path) -> tuple[Predict, dict[str, Any]]:
     from unalike._utils.tensor_files import read_tensors
     from unalike.core.model import Model
     from unalike.metrics.scoring import SharedModel
-    from unalike.models.registry import model, read, registry
+    from unalike.models.registry import is_named, model
     from unalike.runtime.records.run_directory import RunDirectory
 
     config = RunDirectory(folder).config
@@ -85,7 +85,7 @@ def _shared_model(folder: Path) -> tuple[Predict, dict[str, Any]]:
             )
         )
     name, data = config["model"]["name"], config["data"]
-    if read(name).name not in registry:
+    if not is_named(name):
         raise UnalikeError(f"the run's model {name!r} came from a program; load {weights} there")
     made = Model(model(name, tuple(data["input_shape"]), data.get("outputs")))
     tensors, _ = read_tensors(weights)

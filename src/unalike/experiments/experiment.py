@@ -25,7 +25,7 @@ from unalike.experiments.earlier_reports import keep_report
 from unalike.experiments.facts import ComparisonFacts
 from unalike.experiments.standings import PlannedCell, save_cells
 from unalike.metrics.sampling import TRAINING
-from unalike.models.registry import registry as models
+from unalike.models.registry import is_named
 from unalike.runtime.model_group import Diverged
 from unalike.runtime.processes.launch import follow_leader
 from unalike.runtime.records.history import DIVERGED
@@ -295,7 +295,7 @@ def _adopt_beginning(folder: Path, cell: Cell) -> None:
     if folder.exists():
         return
     record, wanted = cell.run_config.record, cell.run_config.options.rounds
-    if cell.run_config.model_name.partition("(")[0] not in models:
+    if not is_named(cell.run_config.model_name):
         for place in folder.parent.glob(f"{cell.name}-*"):
             if RunDirectory(place).began_elsewhere(record):
                 raise UnalikeError(f"{place} holds this run from other initial weights. {OTHER_WEIGHTS}")

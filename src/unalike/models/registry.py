@@ -64,6 +64,12 @@ def model(
         return registry.build(Call(call.name, call.parameters | options), input_shape=shape, classes=classes)
 
 
+def is_named(recorded: str) -> bool:
+    """Whether the model that a run records is one of the catalogue; else it is the class or function of a program."""
+    name = recorded.partition("(")[0]
+    return ALIASES.get(name, name) in registry
+
+
 def read(name_or_spec: str) -> Call:
     """Parse a model's spec; published names such as "2nn" are allowed."""
     name, bracket, options = name_or_spec.strip().partition("(")

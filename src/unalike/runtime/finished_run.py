@@ -32,6 +32,7 @@ from unalike.methods.plan import Answers, QueryStep, StageResults, complete_spec
 from unalike.metrics import failures
 from unalike.metrics.named_metrics import probabilities
 from unalike.metrics.scoring import SharedModel
+from unalike.models.registry import is_named
 from unalike.runtime.backend import StageBackend
 from unalike.runtime.best_round import BestRound
 from unalike.runtime.evaluation import Evaluator
@@ -358,12 +359,12 @@ def _run_config(directory: RunDirectory, config: Config, history: History, model
     options = {f.name: config[f.name] for f in fields(RunOptions) if f.name in config}
     options |= {"protocol": tuple(config["protocol"]), "device": "cpu"}
     population, name = _placeholders(directory, config["data"], history), config["model"]["name"]
-    try:
-        made, _ = make_model(name if model is None else model, population, config["seed"])
-    except UnalikeError as error:
+    if model is None and not is_named(name):
         raise UnalikeError(
-            f"cannot build the model of {directory.path} ({error}); give it: ua.open_run(folder, model=...)"
-        ) from None
+            f"cannot build the model of {directory.path}: {name} is the class or function of a program; give it: "
+            "ua.open_run(folder, model=...)"
+        )
+    made, _ = make_model(name if model is None else model, population, config["seed"])
     chosen, work = RunOptions(**options), Work(**{"batch_size": None} | config["work"])  # TOML leaves out None
     proxy = (population.x, population.y) if "proxy" in config["data"] else None
     made = made.at(chosen.precision)

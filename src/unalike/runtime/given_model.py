@@ -18,6 +18,7 @@ from unalike.core.work import Work
 from unalike.data.population import Population
 from unalike.methods.plan import Plan, method_of
 from unalike.models.registry import model as build_model
+from unalike.models.registry import registry as models
 
 ModelLike = str | nn.Module | Callable[[], nn.Module]
 Held = dict[str, tuple[int, torch.Tensor]]
@@ -27,7 +28,7 @@ Held = dict[str, tuple[int, torch.Tensor]]
 def make_model(given: ModelLike, population: Population, seed: int) -> tuple[Model, str]:
     """The model that a user gave, and its name."""
     if isinstance(given, str):
-        return Model(build_model(given, population.input_shape, population.outputs, seed)), given
+        return Model(build_model(given, population.input_shape, population.outputs, seed)), models.spelled(given)
     if isinstance(given, nn.Module):
         return _filled(given), type(given).__name__
     if callable(given):

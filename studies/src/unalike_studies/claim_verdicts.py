@@ -80,7 +80,7 @@ class Near:
         number = published if self.number is None else self.number
         if number is None:
             raise UnalikeError("Near() without a number is for a claim with a published one; give `number`")
-        is_near, contains = abs(mean - number) <= self.margin, low <= number <= high
+        is_near, contains = abs(mean - number) <= self.margin, low <= number <= high and math.isfinite(mean)
         is_inside = number - self.margin <= low and high <= number + self.margin
         if is_near:
             return REPRODUCED if is_inside or contains else NO_EFFECT
@@ -130,14 +130,15 @@ def judge(
     """The finding from one value of the quantity for each seed: the verdict is that of `expectation`.
 
     Fewer than `LEAST_SEEDS` values, or a value that is not known, give `not run`. Where all values are equal, the interval is
-    that one number. A method that diverges under a seed is infinitely bad, and so is its mean. `bounds` are the least and the
-    largest value that the quantity can have: the interval ends there, which costs it no coverage.
+    that one number. A method that diverges under a seed is infinitely bad, and so is its mean; the interval is then the range of
+    the values, so that one diverged seed decides nothing against the others. `bounds` are the least and the largest value that
+    the quantity can have: the interval ends there, which costs it no coverage.
     """
     mean = sum(values) / len(values) if values else math.nan
     if len(values) < LEAST_SEEDS or math.isnan(mean):
         return Finding(len(values), mean, math.nan, math.nan, NOT_RUN)
     low = high = mean
-    if math.isfinite(mean) and len(set(values)) > 1:
-        _, low, high, _ = t_test(values)
+    if len(set(values)) > 1:
+        low, high = t_test(values)[1:3] if math.isfinite(mean) else (min(values), max(values))
         low, high = max(low, bounds[0]), min(high, bounds[1])
     return Finding(len(values), mean, low, high, expectation.verdict(mean, low, high, published))

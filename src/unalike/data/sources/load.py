@@ -98,7 +98,7 @@ def _named(text: str, folder: Path | None) -> Call | Path:
     if ending(text) is not None or Path(text).is_absolute():
         return _existing(Path(text), folder)
     if text.isidentifier() or "(" in text:
-        call = parse_one(text)
+        call = parse_one(registry.spelled(text))
         if call.name in registry:
             return call
     for path in _candidates(text, folder):
