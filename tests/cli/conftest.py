@@ -44,6 +44,7 @@ def small(samples):
 @pytest.fixture
 def cli(monkeypatch, capsys):
     """Run a command: (exit status, standard output, standard error). A traceback fails the test."""
+    monkeypatch.delenv("COLUMNS", raising=False)  # processes of pytest-xdist have it
 
     def run(*words):
         monkeypatch.setattr(sys, "argv", ["unalike", *map(str, words)])

@@ -650,7 +650,7 @@ def test_read_seeds_invalid_text_is_refused():
 @pytest.mark.parametrize(
     ("name", "starts"),
     [
-        ("a.md", "| Partition"),
+        ("a.md", "| method |"),
         ("a.tex", "% "),
         ("a.csv", "partition,method"),
         ("a.json", "[\n"),

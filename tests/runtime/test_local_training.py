@@ -196,15 +196,14 @@ def test_method_with_a_loss_of_its_own_is_refused_before_training():
         )
 
 
-@ua.part
-class PerSampleTerm(Objective):
-    """A mistake: no mean over the samples."""
-
-    def loss(self, client, batch):
-        return client.out(batch).logits.sum(1)
-
-
 def test_term_that_is_no_scalar_names_the_part():
+    @ua.part  # here, so that tests of the whole catalogue do not collect it
+    class PerSampleTerm(Objective):
+        """A mistake: no mean over the samples."""
+
+        def loss(self, client, batch):
+            return client.out(batch).logits.sum(1)
+
     with pytest.raises(
         ua.UnalikeError,
         match=r"per_sample_term.loss gives a tensor of shape \[9\]; expected a scalar",
@@ -212,15 +211,14 @@ def test_term_that_is_no_scalar_names_the_part():
         trained(method="per_sample_term", rounds=1)
 
 
-@ua.part
-class Asserting(TaskObjective):
-    """A mistake that torch answers without a word."""
-
-    def loss(self, client, batch):
-        raise AssertionError
-
-
 def test_error_in_a_loss_names_the_part():
+    @ua.part
+    class Asserting(TaskObjective):
+        """A mistake that torch answers without a word."""
+
+        def loss(self, client, batch):
+            raise AssertionError
+
     with pytest.raises(AssertionError) as found:
         trained(method="asserting", rounds=1)
     assert found.value.__notes__ == ["in the loss of the part asserting"]

@@ -77,8 +77,7 @@ def _content(value: Any) -> Any:
 
 def _plain(values: dict[str, Any]) -> dict[str, Any]:
     """The numbers, texts, tuples and tensors among values that a function may use."""
-    return {
-        n: _content(v)
-        for n, v in values.items()
-        if isinstance(v, bool | int | float | str | tuple) or hasattr(v, "detach")
-    }
+    import torch
+
+    kinds = bool | int | float | str | tuple | torch.Tensor
+    return {name: _content(value) for name, value in values.items() if isinstance(value, kinds)}

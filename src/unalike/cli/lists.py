@@ -126,7 +126,7 @@ def _command(kind: str) -> Callable[..., None]:
         if name is None:
             _show({title: (SUMMARY, _described(one, list(one))) for title, one in found.items()}, as_json)
             return
-        registry = next((one for one in found.values() if name in one), None)
+        registry = next((one for one in found.values() if one.spelled(name) in one), None)
         if registry is None:
             raise unknown(next(iter(found.values())).kind, name, beginning(kind, ""))
         _describe(registry, name)

@@ -70,11 +70,10 @@ def constant_prediction(population: Population, test: Tensor | None = None) -> s
     if not population.is_here or not len(train) or not len(y):
         return ""
     if population.classes is None:
-        return (
-            f"for comparison: always predicting the mean has an RMSE of {(y - train.mean()).square().mean().sqrt():.4g}"
-        )
+        error = (y - train.mean()).square().mean().sqrt().item()
+        return f"for comparison: always predicting the mean has an RMSE of {error:.4g}"
     most = int(torch.bincount(train.long()).argmax())
-    share = (y == most).float().mean()
+    share = (y == most).float().mean().item()
     text = f"for comparison: always predicting {population.classes[most]!r} has an accuracy of {share:.4f}"
     if test is not None or len(population) > MANY or (positives := population.positives) is None:
         return text

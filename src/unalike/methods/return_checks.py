@@ -42,6 +42,16 @@ def scalar(part: Part, verb: str, value: Any) -> Tensor:
     raise _wrong(part, verb, f"gives {found}", "a scalar, such as batch.mean(per_sample)")
 
 
+@contextmanager
+def noted(part: Part, verb: str) -> Iterator[None]:
+    """Add the part's name to an error inside."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"in the {verb} of the part {part.name}")
+        raise
+
+
 def two(part: Part, verb: str, value: Any) -> tuple[Any, Any]:
     """`value`, if it is a pair. Raises `UnalikeError`: unpacking a tree of two names would give two strings."""
     if not isinstance(value, tuple) or len(value) != 2:

@@ -19,7 +19,7 @@ from unalike.core.views import ClientView
 from unalike.core.work import Work
 from unalike.methods import return_checks
 from unalike.methods.method import Method
-from unalike.methods.roles import Correction, Objective, PersonalModel
+from unalike.methods.roles import Correction
 
 MODEL = "model"
 """Name of the shared model among the variables of the solver; the others are models of parts, under the parts' names."""
@@ -167,7 +167,10 @@ class LocalStep:
     def _loss(self, before: StepState, batch: Batch, number: int, variables: PartTrees) -> tuple[Tensor, Any]:
         """The local loss as a function of the solver's variables; beside it the task's loss and the new buffers."""
         views, output, cache = self._views(before, batch, number, variables)
-        terms = [_term(member, view, batch) for member, view in zip(self.losses, views, strict=True)]
+        terms = []
+        for part, view in zip(self.losses, views, strict=True):
+            with return_checks.noted(part, "loss"):
+                terms.append(return_checks.scalar(part, "loss", part.loss(view, batch)))
         own = {name: cache.get(name, old) for name, old in before.own.items()}  # buffers of the parts' models
         return sum(terms[1:], start=terms[0]), (terms[0].detach(), output.buffers, own)
 
@@ -181,15 +184,6 @@ class LocalStep:
         view_of = partial(self.view_of, step=number, output=output, cache=cache)
         views = [view_of(p, now, before.own.get(p.name, before.buffers), part_trees) for p in self.losses]
         return views, output, cache
-
-
-def _term(part: Objective | PersonalModel, view: ClientView, batch: Batch) -> Tensor:
-    """A part's term of the local loss. An error in it names the part."""
-    try:
-        return return_checks.scalar(part, "loss", part.loss(view, batch))
-    except Exception as error:
-        error.add_note(f"in the loss of the part {part.name}")
-        raise
 
 
 def _sums(means: list[Tensor], rows: list[Tensor | float]) -> StepSums:

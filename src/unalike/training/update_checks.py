@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from statistics import median
 
 import torch
@@ -41,11 +42,18 @@ def update_norms(ids: Sequence[int], update: Tree) -> dict[int, float]:
     """Client -> the norm of its update, of updates [K, ...]."""
     if not update:
         return {}
-    norms = [torch.linalg.vector_norm(tree.matrix(t).float(), dim=1) for t in update.values()]
-    if not all(bool(n.isfinite().all()) for n in norms):  # squares beyond the range of float32
-        norms = [torch.linalg.vector_norm(tree.matrix(t).double(), dim=1) for t in update.values()]
-    total = torch.stack([n.double() for n in norms]).square().sum(0).sqrt()
-    return dict(zip(ids, total.tolist(), strict=True))
+    tensors, unit = [tree.matrix(t).float() for t in update.values()], 1.0
+    rows = _norms(tensors)
+    if not all(map(math.isfinite, chain.from_iterable(rows))):  # squares beyond the range of float32
+        unit = 2.0**80
+        rows = _norms([t / unit for t in tensors])
+    return dict(zip(ids, (unit * math.hypot(*row) for row in rows), strict=True))
+
+
+def _norms(tensors: Sequence[Tensor]) -> list[list[float]]:
+    """The norms of the rows of matrices [K, ...], matrix by matrix, for each row."""
+    norms: list[list[float]] = torch.stack([torch.linalg.vector_norm(t, dim=1) for t in tensors], 1).tolist()
+    return norms
 
 
 def oversized(norms: Mapping[int, float]) -> dict[int, str]:
