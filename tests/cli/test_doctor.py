@@ -40,6 +40,41 @@ def test_doctor_lists_the_data_files_that_can_be_read(cli, quick, samples, monke
     assert f"in {samples.parent}: blobs.npz" in found and "notes.odt" not in found
 
 
+NETWORKS = """
+import torch.nn.functional as F
+from torch import nn
+
+class Plain(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.fc = nn.Conv2d(1, 4, 5), nn.Linear(576, 10)
+
+    def forward(self, x):
+        x = F.max_pool2d(F.relu(self.conv(x)), 2)
+        return self.fc(x.view(x.size(0), -1))
+
+class Normalized(Plain):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Sequential(self.conv, nn.BatchNorm2d(4))
+"""
+
+
+def test_doctor_says_what_trains_a_model_and_what_keeps_compiled_loops_from_it(cli, quick, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "networks_of_mine.py").write_text(NETWORKS)
+
+    def told(name):
+        _, out, err = cli("doctor", "--model", name)
+        return " ".join((out + err).split())
+
+    assert "model compiled loops train it" in told("networks_of_mine:Plain")
+    assert "torch trains it, not the compiled loops: they have no BatchNorm2d(4" in told("networks_of_mine:Normalized")
+    assert "compiled loops train it" in told("cnn")
+    assert "has no attribute 'Missing'; expected a class of networks" in told("networks_of_mine:Missing")
+    assert "No module named 'no_such_module'" in told("no_such_module:Net")
+
+
 @pytest.mark.parametrize(
     "version, words",
     [(None, "broken              torch: not installed; pip install 'torch"), ("1.0", "torch: found 1.0, expected")],

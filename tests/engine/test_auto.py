@@ -44,11 +44,14 @@ def runner_of(people, model="mlp(hidden=(8,))", rounds=5, executor="auto", metho
     return stage
 
 
+NO_NUMBA = "; compiled loops do not train the model: numba is not installed"
+
+
 def test_auto_short_run_is_decided_by_rule(monkeypatch):
     loops = "batched: compiled loops train the model"
     assert runner_of(clients()).executor == runner_of(clients(1)).executor == loops
     monkeypatch.setattr(compiled_training, "kernels", lambda: None)
-    assert runner_of(clients()).executor == "batched: the model is small and dense"
+    assert runner_of(clients()).executor == f"batched: the model is small and dense{NO_NUMBA}"
     assert runner_of(clients(1)).executor.startswith("loop: one client")
     assert runner_of(clients(3)).executor.startswith("loop: stacking would do the work of 3.0 clients")
     assert runner_of(clients(), executor="loop").executor == "loop: asked for"
@@ -60,10 +63,9 @@ def test_auto_convolutions_are_compiled_unless_threads_would_idle(monkeypatch):
     loops = "batched: compiled loops train the model"
     monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
     assert runner_of(images, model="cnn(channels=4)").executor == loops
-    assert (
-        runner_of(images, model="cnn(channels=4, norm='batch')").executor
-        == "loop: stacked convolutions are slower on a CPU"
-    )
+    why = runner_of(images, model="cnn(channels=4, norm='batch')").executor
+    assert why.startswith("loop: stacked convolutions are slower on a CPU; compiled loops do not train the model: ")
+    assert "they have no BatchNorm2d(" in why and "in the place of convolutions.1" in why
     monkeypatch.setattr(auto, "SHARED", 0.0)
     assert runner_of(images, model="cnn(channels=4)").executor.startswith("loop: threads share a step")
     assert runner_of(clients(3)).executor == runner_of(images * 2, model="cnn(channels=4)").executor == loops
@@ -90,12 +92,12 @@ def test_auto_recurrent_model_takes_loop(kind):
             return self.head(self.layer(x.unflatten(1, (4, 2)))[0][:, -1])
 
     why = runner_of(clients(24), model=Reader()).executor
-    assert why == "loop: torch computes stacked recurrent layers one after the other"
+    assert why.startswith("loop: torch computes stacked recurrent layers one after the other; compiled loops")
 
 
 def test_auto_clients_without_samples_do_not_matter(monkeypatch):
     monkeypatch.setattr(compiled_training, "kernels", lambda: None)
-    assert runner_of(clients(70, samples=0) + clients()).executor == "batched: the model is small and dense"
+    assert runner_of(clients(70, samples=0) + clients()).executor == f"batched: the model is small and dense{NO_NUMBA}"
 
 
 class Activated(torch.nn.BatchNorm1d):
@@ -108,9 +110,8 @@ class Activated(torch.nn.BatchNorm1d):
 def test_batched_batch_norm_with_own_forward_is_refused():
     model = torch.nn.Sequential(torch.nn.Linear(8, 8), Activated(8), torch.nn.Linear(8, 3))
     chosen = runner_of(clients(), model=model)
-    assert (
-        chosen.executor
-        == "loop: the model cannot be stacked: padding would count in a batch norm with a forward of its own (Activated)"
+    assert chosen.executor.startswith(
+        "loop: the model cannot be stacked: padding would count in a batch norm with a forward of its own (Activated); compiled"
     )
     run_round(chosen)
     for asked in ("batched", "batched(chunk=2)"):

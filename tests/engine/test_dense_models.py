@@ -9,7 +9,7 @@ from simulation import Clients, Simulation, distance, mlp
 from torch import nn
 
 import unalike as ua
-from unalike.core.layer_chain import layer_chain
+from unalike.core.layer_chain import LayerChain, layer_chain
 from unalike.core.model import Model
 from unalike.core.types import Batch
 from unalike.engine.batched import Batched
@@ -161,7 +161,9 @@ def hooked(path):
 
 
 def images(*layers):
-    return nn.Sequential(*layers, nn.Flatten(), nn.LazyLinear(3))
+    module = nn.Sequential(*layers, nn.Flatten(), nn.LazyLinear(3))
+    module(torch.zeros(2, 3, 8, 8))  # the last layer becomes a linear one
+    return module
 
 
 OTHERS = {
@@ -190,9 +192,22 @@ OTHERS = {
 }
 
 
+REASONS = {
+    "gradients": "hooks",
+    "twice": "its parameters are not those of its layers",
+    "skip": "one takes more than the output of the operation before it",
+    "training": "mul",
+    "dropout": "Dropout(p=0.5",
+    "norm": "BatchNorm1d",
+    "ends": "its last layer is not linear",
+    "strided": "stride=(2, 2)",
+}
+
+
 @pytest.mark.parametrize("name", OTHERS)
-def test_layer_chain_of_other_module_is_none(name):
-    assert layer_chain(OTHERS[name]()) is None
+def test_layer_chain_of_other_module_is_the_reason(name):
+    found = layer_chain(OTHERS[name]())
+    assert isinstance(found, str) and REASONS.get(name, "") in found
 
 
 class Meanwhile(nn.Module):
@@ -212,7 +227,7 @@ class Meanwhile(nn.Module):
 
 
 def test_layer_chain_tracing_does_not_disturb_other_threads():
-    assert layer_chain(Meanwhile()) is not None
+    assert isinstance(layer_chain(Meanwhile()), LayerChain)
     assert torch.equal(Meanwhile.seen[0], Meanwhile.other(torch.ones(1, 4)))
 
 
@@ -220,13 +235,13 @@ def test_compiled_training_mixed_models_and_adam_are_not_supported():
     pytest.importorskip("numba")
     clients = Clients.random(SIZES)
     for method, more, expected in (
-        ("fedavg", {}, True),
-        ("ditto", {}, True),
-        ("apfl", {}, False),
-        ("fedavg", {"optimizer": "adam"}, False),
+        ("fedavg", {}, None),
+        ("ditto", {}, None),
+        ("apfl", {}, "the method changes its gradients"),
+        ("fedavg", {"optimizer": "adam"}, "they have no optimizer but SGD"),
     ):
         sim = Simulation(method, mlp(), clients, **more)
-        found = compiled_training.supports(sim.method, sim.method.phases, sim.settings, clients.x, 4)
+        found = compiled_training.obstacle(sim.method, sim.method.phases, sim.settings, clients.x, 4)
         assert found == expected
     model = Model(mlp())
     assert model.chain is not None and not model.chain.takes(torch.zeros(2, 3, 4))

@@ -5,13 +5,16 @@ from __future__ import annotations
 import importlib
 import json
 import platform
+import sys
 import time
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from unalike._utils.errors import UnalikeError
 from unalike.cli import flags as f
 
 if TYPE_CHECKING:
@@ -24,23 +27,31 @@ LISTED = 12
 
 Facts = dict[str, Any]
 
+AskedModel = Annotated[
+    str | None,
+    typer.Option("--model", help="A model of the catalogue, or module:Class of your own.", show_default=False),
+]
+
 MODULES = {"scikit-learn": "sklearn", "pillow": "PIL", "tomli-w": "tomli_w", "annotated-types": "annotated_types"}
 """Library -> its module, where the names differ."""
 
 
 @f.uses_flags(data_dir=f.data_dir)
-def command(*, data_dir: Path | None, as_json: f.AsJson = False) -> None:
+def command(*, data_dir: Path | None, model: AskedModel = None, as_json: f.AsJson = False) -> None:
     """Say what this machine has, and whether the installation works.
 
-    Cores, memory, GPUs, versions, compiled loops (by a run of one round), extras and how to install them, data files.
+    Cores, memory, GPUs, versions, compiled loops (by a run of one round), extras and how to install them, data files. With
+    --model also whether compiled loops train a network, and what keeps them from it.
 
     \b
     unalike doctor
     unalike doctor --json
+    unalike doctor --model resnet20
+    unalike doctor --model networks:Net    # the class Net of networks.py
 
     The exit status is 1 if something that a default installation needs is missing or broken.
     """
-    facts = examined(data_dir)
+    facts = examined(data_dir) | ({} if model is None else {"model": _path_of(model)})
     if as_json:
         print(json.dumps(facts, indent=1))
     else:
@@ -68,6 +79,7 @@ def _print(facts: dict[str, Any]) -> None:
         ("training", trial.get("training", "not tried") + (f" ({trial['seconds']} s)" if "seconds" in trial else "")),
         ("compiled loops", trial.get("compiled loops", "not available: numba is not installed")),
     ]
+    lines += [("model", facts["model"])] if "model" in facts else []
     for name, extra in facts["extras"].items():
         lacking = ", ".join(extra["missing"])
         lines.append((f"extra {name}", f"lacks {lacking}; {extra['install']}" if lacking else "installed"))
@@ -198,6 +210,24 @@ def _trial() -> Facts:
     if _version("numba") is not None:  # where the platform has no numba, nothing is broken
         facts["compiled loops"] = _import_error("unalike.engine.compiled.kernels") or "works"
     return facts
+
+
+def _path_of(name: str) -> str:
+    """The executor of a model of the catalogue or a class `module:Class`. Raises `UnalikeError` if there is none."""
+    from unalike import model
+    from unalike.core.model import Model
+
+    sys.path.insert(0, "")  # a module in the working directory, as `python -m` would find it
+    try:
+        made = resolve_name(name)() if ":" in name else model(name)
+    except (ImportError, AttributeError, TypeError) as error:
+        raise UnalikeError(f"--model {name}: {error}; expected a class of networks without arguments") from None
+    finally:
+        sys.path.remove("")
+    found = Model(made).chain_or_reason
+    if isinstance(found, str):
+        return f"torch trains it, not the compiled loops: {found}"
+    return "compiled loops train it, with SGD in float32 on a CPU"
 
 
 def _extras() -> dict[str, Facts]:

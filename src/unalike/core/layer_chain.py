@@ -5,14 +5,13 @@ The compiled loops (`engine.compiled`) train such models without torch; all othe
 
 from __future__ import annotations
 
-import copy
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from itertools import pairwise
-from typing import Any
 
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
+
+from unalike.core.traced_layers import NoSequence, traced_layers
 
 ACTIVATIONS = (nn.ReLU, nn.Tanh, nn.Sigmoid)
 
@@ -50,17 +49,23 @@ class DenseLayer:
 
 @dataclass(frozen=True)
 class LayerChain:
-    """Convolutions, if any, and then linear layers; `flattens`: each sample is flattened before the first linear layer."""
+    """Convolutions, if any, and then linear layers; `flattens`: each sample is flattened before the first linear layer.
+
+    `width` is the number of inputs of the first linear layer.
+    """
 
     convolutions: tuple[Convolution, ...]
     layers: tuple[DenseLayer, ...]
     flattens: bool
+    width: int
 
     def takes(self, x: Tensor) -> bool:
-        """Whether samples `x` [B, ...] suit the first layer: images with its channels, or rows."""
-        if self.convolutions:
-            return x.dim() == 4 and x.shape[1] == self.convolutions[0].channels
-        return self.flattens or x.dim() == 2
+        """Whether samples `x` [B, ...] suit the first layer, images with its channels or rows, and fill the first linear one."""
+        if not self.convolutions:
+            return (self.flattens or x.dim() == 2) and math.prod(x.shape[1:]) == self.width
+        if x.dim() != 4 or x.shape[1] != self.convolutions[0].channels:
+            return False
+        return self.convolutions[-1].filters * math.prod(self.sides(x.shape[1:])[-1]) == self.width
 
     def sides(self, sample: Sequence[int]) -> list[tuple[int, int]]:
         """Height and width of the images before each convolution and after the last one, for a sample of this shape."""
@@ -96,41 +101,38 @@ class LayerChain:
         return self.layers[-1].weight.rpartition(".")[0]
 
 
-def layer_chain(module: nn.Module) -> LayerChain | None:
-    """The module as a chain; None if it is anything else in training mode.
+def layer_chain(module: nn.Module) -> LayerChain | str:
+    """The module as a chain, or the reason why compiled loops cannot train it.
 
-    The module is traced, so `forward` may be written in any way.
+    The module is traced in training mode, so `forward` may be written in any way.
     """
-    if any(map(_hooked, module.modules())):
-        return None
     try:
-        nodes, last = _trace(module)
-    except Exception:  # a user's `forward` may raise anything when its input has no values
-        return None
-    modules = dict(module.named_modules())
+        found = traced_layers(module)
+    except NoSequence as error:
+        return str(error)
     convolutions: list[Convolution] = []
     layers: list[DenseLayer] = []
-    flattens = False
-    for before, node in pairwise(nodes):
-        if node.op != "call_module" or node.args != (before,) or node.kwargs or len(before.users) != 1:
-            return None
-        owner, path = modules[node.target], f"{node.target}."
+    flattens, width = False, 0
+    for name, owner in found:
+        path = f"{name}."
         if type(owner) is nn.Identity or (type(owner) is nn.Dropout and not owner.p):
             continue
         if type(owner) is nn.Flatten and (owner.start_dim, owner.end_dim) == (1, -1) and not layers:
             flattens = True
         elif type(owner) is nn.Linear and flattens >= bool(convolutions):
+            width = width or owner.in_features
             layers.append(DenseLayer(f"{path}weight", None if owner.bias is None else f"{path}bias"))
         elif type(owner) in ACTIVATIONS and layers and layers[-1].activation is None:
             layers[-1] = replace(layers[-1], activation=type(owner))
         elif flattens or layers or not _extend(convolutions, owner, path):
-            return None
-    chain = LayerChain(tuple(convolutions), tuple(layers), flattens)
-    names = [n for pair in chain.names for n in pair if n is not None]
+            return f"they have no {owner} in the place of {name}".split("\n")[0]
+    chain = LayerChain(tuple(convolutions), tuple(layers), flattens, width)
+    if not layers or layers[-1].activation is not None:
+        return "its last layer is not linear"
     # tied weights appear twice in `names` and once in the module: they make no chain, since their gradients would have to be added
-    whole = names == [n for n, _ in module.named_parameters()] and not [*module.buffers()]
-    plain = len(nodes) > 1 and nodes[0].op == "placeholder" and last is nodes[-1]
-    return chain if layers and whole and plain and layers[-1].activation is None else None
+    if [n for pair in chain.names for n in pair if n is not None] != [n for n, _ in module.named_parameters()]:
+        return "its parameters are not those of its layers, once each and in order"
+    return "it has buffers" if [*module.buffers()] else chain
 
 
 def _extend(convolutions: list[Convolution], owner: nn.Module, path: str) -> bool:
@@ -165,28 +167,3 @@ def _window(pool: nn.MaxPool2d) -> int:
         not pool.ceil_mode and not pool.return_indices and pool.dilation in (1, (1, 1)) and pool.padding in (0, (0, 0))
     )
     return sides.pop() if usual and len(sides) == 1 else 0
-
-
-def _trace(module: nn.Module) -> tuple[list[fx.Node], fx.Node]:
-    """The operations of `forward` in order, each of torch's own layers as one node, and the node that it returns.
-
-    The layers of a copy are replaced by functions that record their calls. `fx.Tracer` itself would replace
-    `nn.Module.__call__` for all threads while it traces.
-    """
-    shared = {id(t): t for t in (*module.parameters(), *module.buffers())}
-    copied, graph = copy.deepcopy(module, shared).train(), fx.Graph()
-    tracer = fx.proxy.GraphAppendingTracer(graph)
-
-    def recorded(path: str, *args: Any, **kwargs: Any) -> fx.Proxy:
-        return tracer.create_proxy("call_module", path, args, kwargs)
-
-    for path, inner in copied.named_modules():
-        if path and fx.Tracer().is_leaf_module(inner, path):
-            inner.forward = partial(recorded, path)
-    result = copied(tracer.proxy(graph.placeholder("x")))
-    return [*graph.nodes], result.node
-
-
-def _hooked(module: nn.Module) -> bool:
-    forward = module._forward_hooks or module._forward_pre_hooks
-    return bool(forward or module._backward_hooks or module._backward_pre_hooks)

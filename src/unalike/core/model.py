@@ -115,10 +115,17 @@ class Model:
         return rounded
 
     @cached_property
+    def chain_or_reason(self) -> LayerChain | str:
+        """The model as a chain of convolutions and linear layers, or the reason why compiled loops cannot train it."""
+        if self.takes_context or hasattr(self._plain, "projection"):
+            return "it takes facts of clients" if self.takes_context else "it has a projection"
+        found = layer_chain(self._plain)
+        return found if isinstance(found, str) or found.head == self._head_prefix else "its head is not its last layer"
+
+    @property
     def chain(self) -> LayerChain | None:
         """The model as a chain of convolutions and linear layers; None for any other model."""
-        found = None if self.takes_context or hasattr(self._plain, "projection") else layer_chain(self._plain)
-        return found if found is not None and found.head == self._head_prefix else None
+        return None if isinstance(self.chain_or_reason, str) else self.chain_or_reason
 
     def channels_last(self, x: Tensor, context: Context | None = None) -> Model:
         """The same model with images as [B, H, W, C] in memory, which makes convolutions of one client faster.

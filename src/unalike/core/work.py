@@ -123,7 +123,7 @@ class Work(WorkOptions):
         _ = self.solver, self.criterion
         return self
 
-    @property
+    @cached_property
     def solver(self) -> Solver:
         """The solver for these settings."""
         given = parse_one(self.optimizer) if isinstance(self.optimizer, str) else self.optimizer

@@ -82,11 +82,13 @@ def decide(text: str, client_pool: ClientPool, participants: int, rounds: int) -
     if call.name != "auto":
         return Choice(text, "asked for")
     found = _rule(client_pool, participants)
-    if isinstance(found, Choice):
-        return found
-    if work_seconds(client_pool, participants, rounds) < LONG:
-        return Choice("batched", found)
-    return _measured(client_pool, participants)
+    if not isinstance(found, Choice):
+        short = work_seconds(client_pool, participants, rounds) < LONG
+        found = Choice("batched", found) if short else _measured(client_pool, participants)
+    reason = Batched(client_pool).loops_obstacle
+    return (
+        found if reason is None else replace(found, why=f"{found.why}; compiled loops do not train the model: {reason}")
+    )
 
 
 def work_seconds(client_pool: ClientPool, participants: int, rounds: int) -> float:

@@ -124,13 +124,18 @@ class Batched(Executor):
         passes = compiled_training.passes(client_pool.method)
         return min(kept, max(1, STRETCH // (int(rows) * products * passes)))
 
-    @cached_property
+    @property
     def uses_compiled_loops(self) -> bool:
         """Whether compiled loops train all clients, also those with the largest batches."""
+        return self.compiled_loops and self.loops_obstacle is None
+
+    @cached_property
+    def loops_obstacle(self) -> str | None:
+        """The reason why compiled loops cannot train all clients; None if they can."""
         method, x = self.client_pool.method, self.client_pool.source.x
         largest = int(self.client_pool.sizes.max(initial=0))
         rows = min(self.settings.work.batch_size or largest, largest)
-        return self.compiled_loops and compiled_training.supports(method, method.phases, self.settings, x, rows)
+        return compiled_training.obstacle(method, method.phases, self.settings, x, rows)
 
     def _in_loops(self, method: Method, phases: Sequence[Phase], chunk: ClientChunk) -> bool:
         """Whether compiled loops train the phases of this chunk."""
@@ -138,7 +143,7 @@ class Batched(Executor):
         if not self.compiled_loops or not filled:
             return False
         rows = max(batches.index.shape[2] for batches in filled)
-        return compiled_training.supports(method, phases, self.settings, filled[0].samples, rows)
+        return compiled_training.obstacle(method, phases, self.settings, filled[0].samples, rows) is None
 
     def _train(
         self, sink: UpdateSink, broadcast: Broadcast, accepted: AcceptedRounds, ids: list[int]

@@ -56,31 +56,38 @@ def kernels() -> ModuleType | None:
     return compiled_loops.loops("unalike.engine.compiled.kernels")
 
 
-def supports(method: Method, phases: Sequence[Phase], settings: StageSettings, x: Tensor, rows: int) -> bool:
-    """Whether the loops can train clients.
+def obstacle(method: Method, phases: Sequence[Phase], settings: StageSettings, x: Tensor, rows: int) -> str | None:
+    """The reason why the loops cannot train clients; None if they can.
 
     The method's parts may add pulls to the gradient of a model, one may have an inner loop, and nothing else. The model is a
     chain of layers in float32, the solver SGD; `rows` are samples of the largest batch.
     """
     work, model = settings.work, settings.model
-    phased = [phase.work(work) for phase in phases]
-    if model.chain is None or not model.chain.takes(x) or model.precision != "float32":
-        return False
-    if work.loss is not None or work.keep_optimizer_state or any(pulling_parts(method, w) is None for w in phased):
-        return False
-    if inner_loop(method) is not None and not _moves_shared(method, phases, model):
-        return False
-    return (
-        (model.convolutional or rows <= _at_a_time(model, x.shape[1:]))
-        and all(isinstance(w.solver, SGD) for w in phased)
-        and all(t.dtype == torch.float32 and t.device.type == "cpu" for t in (x, *model.params.values()))
-        and kernels() is not None
-    )
+    phased, chain, tensors = [phase.work(work) for phase in phases], model.chain_or_reason, (x, *model.params.values())
+    if isinstance(chain, str):
+        return chain
+    inner = inner_loop(method)
+    cases = {
+        "numba is not installed": kernels() is None,
+        f"samples of shape {list(x.shape[1:])} do not suit its layers": not chain.takes(x),
+        f"it trains in {model.precision}": model.precision != "float32",
+        "its tensors are not float32 on a CPU": not all(
+            t.dtype is torch.float32 and t.device.type == "cpu" for t in tensors
+        ),
+        "they have no loss but the task's": work.loss is not None,
+        "they keep no state of an optimizer": work.keep_optimizer_state,
+        "they have no optimizer but SGD": not all(isinstance(w.solver, SGD) for w in phased),
+        "the method changes its gradients": any(pulling_parts(method, w) is None for w in phased),
+        "the method's inner loop moves parameters that stay at the client": inner is not None
+        and not _moves_shared(method, phases, model),
+        f"torch is as fast in batches of {rows}": not model.convolutional and rows > _at_a_time(model, x.shape[1:]),
+    }
+    return next((reason for reason, found in cases.items() if found), None)
 
 
 def _at_a_time(model: Model, sample: tuple[int, ...]) -> int:
     """Samples of this shape that are computed at a time."""
-    assert model.chain is not None  # see `supports`
+    assert model.chain is not None  # see `obstacle`
     widest = max(max(model.params[layer.weight].shape) for layer in model.chain.layers)
     return max(1, min(TILE // widest, IMAGES // max(1, model.chain.activations(sample))))
 
@@ -233,7 +240,7 @@ class CompiledTrainer:
     factors: Tensor | None
 
     def phase(self, before: StepState, batches: Sequence[Batch]) -> tuple[StepSums, StepState]:
-        assert isinstance(batches, BatchSequence)  # see `supports`
+        assert isinstance(batches, BatchSequence)  # see `obstacle`
         if not batches:
             return StepSums(), before
         assert isinstance(batches.rows, StackedBatches)
@@ -253,7 +260,7 @@ class CompiledTrainer:
     def _data(self, rows: StackedBatches) -> Any:
         """The samples and batches as the loops take them (`kernels.Data`)."""
         loops, classes = kernels(), self.settings.task.name == "classification"
-        assert loops  # see `supports`
+        assert loops  # see `obstacle`
         return loops.Data(
             rows.samples.flatten(1).numpy(),
             rows.index.numpy(),
@@ -274,7 +281,7 @@ class CompiledTrainer:
     ) -> tuple[np.ndarray, Tree]:
         """Train one model of each client: the sums [3, K] of losses, samples and steps, and the new values of `moves`."""
         loops, chain, solver = kernels(), self.settings.model.chain, self.work.solver
-        assert loops and chain and isinstance(solver, SGD)  # see `supports`
+        assert loops and chain and isinstance(solver, SGD)  # see `obstacle`
         shapes = tuple((n, w.shape[1:]) for n, w in params.items())
         layout = layout_of(chain, shapes, frozenset(moves), sample)
         start = layout.flat(params)

@@ -81,7 +81,7 @@ def layout_of(
     chain: LayerChain, shapes: tuple[tuple[str, torch.Size], ...], moves: frozenset[str], sample: tuple[int, ...]
 ) -> Layout:
     """The layout of a chain. `shapes` are those of the parameters by name, `moves` the parameters that are trained."""
-    from unalike.engine.compiled import layer_loops as loops  # needs numba, which `supports` found
+    from unalike.engine.compiled import layer_loops as loops  # needs numba, which `obstacle` found
 
     shape = dict(shapes)
     places: dict[str, tuple[int, torch.Size]] = {}
