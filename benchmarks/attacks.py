@@ -56,13 +56,13 @@ ATTACKS: dict[str, Change | None] = {
     "backdoor": None,
     "backdoor, scaled by 10": updates(lambda t, r: 10 * t),
 }
-DEFENCES: dict[str, tuple[str, float | None]] = {
-    "mean": ("fedavg", None),
+DEFENCES: dict[str, tuple[str, float]] = {
+    "mean": ("fedavg", 0.0),
     "mean, guard 3": ("fedavg", 3.0),
-    "median": ("median", None),
-    "trimmed mean 0.3": ("trimmed_mean(beta=0.3)", None),
-    "multikrum": ("multikrum(byzantine=3)", None),
-    "geometric median": ("geometric_median", None),
+    "median": ("median", 0.0),
+    "trimmed mean 0.3": ("trimmed_mean(beta=0.3)", 0.0),
+    "multikrum": ("multikrum(byzantine=3)", 0.0),
+    "geometric median": ("geometric_median", 0.0),
 }
 
 
@@ -98,7 +98,7 @@ class Hostile:
         return seal(head, facts, self.change(tensors, head.round), self.worker.key) if "size" in tensors else reply
 
 
-def federation(attack: str, method: str, guard: float | None, data: Any, folder: Path) -> tuple[float, float, int]:
+def federation(attack: str, method: str, guard: float, data: Any, folder: Path) -> tuple[float, float, int]:
     """Run a federation; returns accuracy, success rate of the backdoor and number of refused updates."""
     clients, (x, y) = data
     hostile = range(SITES - HOSTILE, SITES) if attack != "none" else ()

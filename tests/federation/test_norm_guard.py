@@ -6,7 +6,7 @@ import pytest
 import torch
 from small_federation import SmallFederation, make_clients, states
 
-from unalike.federation.coordinator.norm_guard import WINDOW, NormGuard
+from unalike.federation.coordinator.norm_guard import WINDOW, NormGuard, standing_out
 
 SAMPLE_SIZES = ((20, 8), (12, 6), (16, 6), (14, 6), (18, 6))
 
@@ -25,8 +25,86 @@ def test_norm_guard_matches_hand_computed_values():
     loose = {"a": {"buffers": 1.0}, "b": {"buffers": 2.0}, "c": {"buffers": 59.0}, "d": {"buffers": 2.0}}
     assert NormGuard(3.0).faults(loose) == {}
     assert list(NormGuard(2.9).faults(loose)) == ["c"]
-    assert NormGuard(None).faults(reports) == {}
+    assert NormGuard(0).faults(reports) == {}
     assert NormGuard(3.0).faults({key: {"update": 0.0} for key in "abc"}) == {}  # nobody moves: nobody stands out
+
+
+def test_norm_guard_is_sound_for_two_sites_and_for_sites_of_other_sizes():
+    """The median of two is not their mean, which grows with the larger one; k times the steps may move k times as far."""
+    two = {"a": {"update": 1.0}, "b": {"update": 1e30}}
+    assert list(NormGuard(10.0).faults(two)) == ["b"]
+    large = {"a": {"update": 1.0}, "b": {"update": 40.0}}
+    assert NormGuard(10.0).faults(large, {"a": 3, "b": 30}) == {}
+    assert list(NormGuard(10.0).faults(large, {"a": 30, "b": 3})) == ["b"]
+
+
+def test_site_of_a_discarded_round_is_the_one_whose_norms_stand_out():
+    assert standing_out({"a": {"update": 1.0}, "b": {"update": 8.0}, "c": {"update": 2.0}}) == ("b", 4.0)
+    assert standing_out({"a": {"update": 1.0}, "b": {"update": 1.9}}) is None
+    assert standing_out({"a": {"update": 1.0, "m": 1.0}, "b": {"update": 1.0, "m": 30.0}}) == ("b", 30.0)
+    assert standing_out({"a": {"update": 0.0}, "b": {"update": 1.0}}) is None and standing_out({}) is None
+
+
+@pytest.mark.parametrize("method, factor, prefix", [("fedavg", 1e38, "update/"), ("scaffold", 1e30, "messages.")])
+def test_one_absurd_update_does_not_end_a_run_with_the_usual_terms(method, factor, prefix, tmp_path):
+    """Finite numbers of one of three sites, no flag set: the site is named, and the others go on to a finite model."""
+    fed = SmallFederation(tmp_path, make_clients(SAMPLE_SIZES[:3]), method, rounds=3)
+    fed.corrupt("site2", hostile(factor, prefix))
+    run = fed.run()
+    assert {e["client"] for e in fed.events("refused")} == {"site2"} and len(fed.events("refused")) == 3
+    assert run.history.rounds["participants"].tolist() == [0, 2, 2, 2]
+    assert all(bool(t.isfinite().all()) for group in states(run).values() for t in group.values())
+
+
+@pytest.mark.parametrize("factor", [1e38, 1e4])
+def test_round_with_an_absurd_model_is_discarded_and_made_again_without_its_sender(factor, tmp_path):
+    """Without the guard: a model that is not finite is never sent, and one with an absurd loss is taken back."""
+    told, terms = [], {"rounds": 3, "guard": 0, "quorum": 2}
+    fed = SmallFederation(tmp_path / "attacked", make_clients(SAMPLE_SIZES[:3]), **terms)
+
+    def once(head, facts, tensors):
+        return hostile(factor)(head, facts, tensors) if head.round == 1 else None
+
+    fed.corrupt("site2", once)
+    run = fed.coordinator(tell=told.append).run()
+    [event] = fed.events("discarded")
+    assert (event["client"], event["round"]) == ("site2", 2)
+    assert any("round 2: discarded" in line and "made again without site2" in line for line in told)
+    assert run.history.rounds["participants"].tolist() == [0, 3, 2, 3]
+    assert run.history.rounds["loss"].iloc[-1] < run.history.rounds["loss"].iloc[0]
+
+    absent = SmallFederation(tmp_path / "absent", make_clients(SAMPLE_SIZES[:3]), **terms)
+    absent.corrupt("site2", lambda head, facts, tensors: (head, facts, {}) if head.round == 1 else None)
+    for group, tensors in states(absent.run()).items():
+        for name, t in tensors.items():
+            assert torch.equal(states(run)[group][name], t), name
+
+
+def test_one_site_cannot_have_a_round_discarded_by_what_it_reports(tmp_path):
+    fed = SmallFederation(tmp_path, make_clients(SAMPLE_SIZES[:3]), rounds=2)
+
+    def lie(head, facts, tensors):
+        if facts.get("tallies"):
+            facts["tallies"]["clients"]["test"]["loss"] = 1e30
+            return head, facts, tensors
+        return None
+
+    fed.corrupt("site2", lie)
+    assert fed.run().history.rounds["participants"].tolist() == [0, 3, 3] and not fed.events("discarded")
+
+
+def test_model_that_diverges_at_all_sites_is_named_as_the_cause(tmp_path):
+    from unalike.federation.coordinator.run_control import Stopped
+
+    told = []
+    fed = SmallFederation(tmp_path, make_clients(((20, 8), (20, 8))), rounds=3, guard=0)
+    for name in ("site0", "site1"):
+        fed.corrupt(name, hostile(1e37))
+    with pytest.raises(Stopped):
+        fed.coordinator(tell=told.append).run()
+    assert len(fed.events("diverged model")) == 1 and not fed.events("discarded")
+    assert all("the model is not finite since round 1" in e["why"] for e in fed.events("refused"))
+    assert any("no site stands out" in line for line in told)
 
 
 def hostile(factor, prefix="update/"):
@@ -84,9 +162,9 @@ def test_norm_guard_state_survives_restart(tmp_path):
 
 
 def test_median_without_norm_guard_bounds_model(tmp_path):
-    _, clean = attacked(tmp_path / "clean", 1.0, method="median")
-    _, mean = attacked(tmp_path / "mean", -30.0)
-    _, median = attacked(tmp_path / "median", -30.0, method="median")
+    _, clean = attacked(tmp_path / "clean", 1.0, method="median", guard=0)
+    _, mean = attacked(tmp_path / "mean", -30.0, guard=0)
+    _, median = attacked(tmp_path / "median", -30.0, method="median", guard=0)
 
     def last(run):
         return run.history.rounds["loss"].iloc[-1]

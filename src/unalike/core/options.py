@@ -492,11 +492,20 @@ class FederationOptions:
         float | int, Help("Valid updates that complete a round, of the sites asked: a share or a number.")
     ] = 1.0
     deadline: Annotated[Positive, Help("Seconds after which a round ends if the quorum is reached.")] = 600.0
+    grace: Annotated[
+        Positive, Help("Seconds after which a round with a quorum does not wait for a site that is offline.")
+    ] = 30.0
     repeat: Annotated[Positive, Help("Seconds after which an unanswered request is repeated.")] = 30.0
     patience: Annotated[AtLeastOne, Help("Attempts at a round without quorum before the run pauses.")] = 3
     message_bytes: Annotated[
         AtLeastOne, Help("Largest size of a message in bytes; well above the size of the model.")
     ] = 2**30
-    guard: Annotated[Positive | None, Help("Refuse updates with a norm more than this factor above the usual one.")] = (
-        None
-    )
+    guard: Annotated[
+        NotNegative, Help("Refuse updates with a norm of more than so many times the usual one; 0 refuses none.")
+    ] = 10.0
+    max_weight: Annotated[
+        float, Gt(0), Le(1), Help("Largest share of all training samples that a site may have when the run begins.")
+    ] = 1.0
+    keep_every: Annotated[
+        AtLeastOne, Help("Rounds between checkpoints that are kept for `unalike federation rollback`.")
+    ] = 10

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -24,11 +25,24 @@ from unalike.core.options import (
 )
 
 NAME = "init"
+MOST_SAMPLES = 1_000_000
+"""Largest number of training samples of a site about which nothing is known."""
 
-Names = Annotated[str, typer.Option(help="Number of sites, or their names: 5, or north,south,west.")]
+Names = Annotated[
+    str,
+    typer.Option(
+        help="Number of sites, or their names, also with the largest number of samples: 5, or north:120,south:95."
+    ),
+]
 Shape = Annotated[str | None, typer.Option(help="Shape of a sample, such as 1,28,28, instead of --like.")]
 Classes = Annotated[str | None, typer.Option(help="Number of classes, or their names: 10, or no,yes.")]
-Samples = Annotated[int, typer.Option(help="Largest number of training samples that a site may claim.")]
+Samples = Annotated[
+    int | None,
+    typer.Option(
+        help="Largest number of training samples that a site may claim; by its --summary a tenth more than in there, else 1000000.",
+        show_default=False,
+    ),
+]
 
 
 @f.uses_flags(
@@ -79,7 +93,7 @@ def command(
     classes: Classes = None,
     task: Annotated[str, typer.Option(help="classification, binary or regression.")] = "classification",
     tokens: Annotated[bool, typer.Option("--tokens", help="Samples are integers, as for text.")] = False,
-    samples: Samples = 1_000_000,
+    samples: Samples = None,
     test: Annotated[
         str | None, typer.Option(help="File with test samples of the server, for --protocol server.")
     ] = None,
@@ -124,7 +138,7 @@ def command(
     }
     made = FederationFolder.create(
         folder,
-        dict.fromkeys(site_names(sites), samples),
+        sample_caps(sites, samples, summary),
         host=host,
         port=port,
         listen=listen,
@@ -160,6 +174,21 @@ def site_names(text: str) -> list[str]:
     if len(set(names)) < len(names):
         raise UnalikeError(f"--sites {text}: two sites have the same name; expected each name once")
     return names
+
+
+def sample_caps(text: str, samples: int | None, summaries: Sequence[Path]) -> dict[str, int]:
+    """Site -> the most training samples it may claim: as in north:120, else `samples`, else a tenth more than in its summary."""
+    from unalike.data.sources.table_summary import TableSummary
+
+    own = dict(name.split(":", 1) for name in text.split(",") if ":" in name)
+    names = site_names(",".join(name.split(":")[0] for name in text.split(",")))
+    if not all(number.strip().isdecimal() for number in own.values()):
+        raise UnalikeError(
+            f"--sites {text}: expected names, or names with numbers of samples such as north:120,south:95"
+        )
+    summed = {file.stem: math.ceil(1.1 * TableSummary.load(file).rows) for file in summaries if samples is None}
+    usual = {name: samples or summed.get(name, MOST_SAMPLES) for name in names}
+    return usual | {name.strip(): int(number) for name, number in own.items()}
 
 
 def schema_like(data: str, data_dir: Path | None = None) -> object:

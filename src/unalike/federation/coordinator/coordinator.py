@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,9 @@ from unalike.engine.threads import threads_for
 from unalike.federation.coordinator.exchange import Exchange, SameRequest
 from unalike.federation.coordinator.federated_evaluation import pooled_first
 from unalike.federation.coordinator.federation_folder import FederationFolder
-from unalike.federation.coordinator.mailbox import Mailbox, Request
-from unalike.federation.coordinator.network_backend import NetworkBackend
+from unalike.federation.coordinator.kept_rounds import keep_round
+from unalike.federation.coordinator.mailbox import Mailbox, Place, Request
+from unalike.federation.coordinator.network_backend import DiscardedRound, NetworkBackend
 from unalike.federation.coordinator.operator_commands import listening
 from unalike.federation.coordinator.run_control import Control, OperatorCommands, Stopped
 from unalike.federation.protocol.federation_file import Federation
@@ -26,6 +27,7 @@ from unalike.federation.protocol.roster import PARTS, Roster, SampleCounts, new_
 from unalike.federation.protocol.transport import Transport
 from unalike.federation.security.keys import PrivateKey, public_text
 from unalike.methods.plans.diagnosis_plan import DiagnosisPlan
+from unalike.runtime.records.history import Row
 from unalike.runtime.records.run_directory import RunDirectory
 from unalike.runtime.round_loop import Ending, execute
 from unalike.runtime.run_config import Pair
@@ -35,11 +37,17 @@ from unalike.training.validation import RefusedUpdate
 TOLD = {
     "absent": "{client}: {why}",
     "refused": "{client} was refused: {why}",
+    "discarded": "discarded, {why}; made again without {client}, whose update is {times} times as large as usual",
+    "diverged model": "{why}, and no site stands out by the size of its update: a lower learning rate may help",
     "no quorum": "{sound} valid answers, {quorum} make a round; the sites that are missing are asked again",
-    "paused": "paused: {why}; `unalike federation resume FOLDER` goes on",
+    "paused": "paused: {why}; goes on when the sites are back, or by `unalike federation resume FOLDER`",
     "resumed": "goes on",
+    "large share": "{client} has {percent} % of all training samples, and as much of the weight",
 }
 """Event -> the line that the operator reads."""
+
+WARNED_SHARE = 0.5
+"""The share of the training samples above which a site is named at admission."""
 
 
 class Coordinator:
@@ -85,20 +93,31 @@ class Coordinator:
             )
         )
         run_config.record["federation"] = self.federation.name  # a cached property: the record of the run
-        mailbox = Mailbox(self.federation, self.key, self.transport, roster.run, self.control, self._event)
-        try:
-            with threads_for(run_config.model):
-                return execute(
-                    run_config,
-                    backend=NetworkBackend(run_config.here(), mailbox, self.directory.path / "arrived"),
-                    out=self.directory.path,
-                    resume=True,
-                    stop=stop,
-                    progress=progress,
-                )
-        except Stopped:
-            self.directory.event("interrupted", why="the operator stopped the coordinator")
-            raise
+        left_out: dict[Place, set[str]] = {}
+
+        def kept(row: Row, what: str = "") -> None:
+            if row["round"] and row["round"] % self.federation.keep_every == 0:
+                keep_round(self.directory.path, row["round"])
+            progress(row, what)
+
+        while True:
+            mailbox = Mailbox(self.federation, self.key, self.transport, roster.run, self.control, self._event)
+            try:
+                with threads_for(run_config.model):
+                    return execute(
+                        run_config,
+                        backend=NetworkBackend(run_config.here(), mailbox, self.directory.path / "arrived", left_out),
+                        out=self.directory.path,
+                        resume=True,
+                        stop=stop,
+                        progress=kept,
+                    )
+            except DiscardedRound as discarded:
+                left_out.setdefault(discarded.place, set()).add(discarded.site)
+                self.directory.drop_later(*discarded.place)
+            except Stopped:
+                self.directory.event("interrupted", why="the operator stopped the coordinator")
+                raise
 
     def _event(self, kind: str, **facts: Any) -> None:
         self.directory.event(kind, **facts)
@@ -129,8 +148,8 @@ class Coordinator:
             requests=SameRequest(request, self._read),
             sites=sorted(names),
             counted=names,
-            quorum=federation.enough(len(names)),
         ).run()
+        self._note_shares(exchange.values)
         for site in sorted(exchange.values):
             self.directory.event("admitted", client=site, **asdict(exchange.values[site]))
         return Roster(
@@ -145,6 +164,20 @@ class Coordinator:
         if facts["train"] > enrolled.samples:
             raise RefusedUpdate(f"{facts['train']} training samples; enrolled for at most {enrolled.samples}")
         return SampleCounts(**facts)
+
+    def _note_shares(self, sites: Mapping[str, SampleCounts]) -> None:
+        """Tell which sites have most of the weight. Raises `UnalikeError` for one with more than the largest share."""
+        total = sum(site.train for site in sites.values())
+        for name, site in sites.items():
+            share = site.train / max(1, total)
+            if len(sites) > 1 and share > self.federation.max_weight:
+                raise UnalikeError(
+                    f"{name} has {site.train} of {total} training samples, {share:.0%} of the weight; expected at most "
+                    f"{self.federation.max_weight:.0%} (max_weight in federation.toml): give it fewer samples, revoke it, or raise "
+                    "the share"
+                )
+            if len(sites) > 1 and share > WARNED_SHARE:
+                self._event("large share", round=0, client=name, samples=site.train, percent=round(100 * share))
 
 
 Log = Callable[[str], None]

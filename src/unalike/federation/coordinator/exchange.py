@@ -16,6 +16,9 @@ from unalike.federation.protocol.messages import ANSWER
 
 T = TypeVar("T")
 
+POLL = 0.5
+"""Seconds between two looks at which sites are connected."""
+
 
 class Requests(Generic[T]):
     """The requests of an exchange: each site's request, and the check and storage of its answer."""
@@ -35,6 +38,9 @@ class Requests(Generic[T]):
     def outliers(self, values: Mapping[str, T]) -> Mapping[str, str]:
         """The sites whose value is refused after comparison with the others, with the reason."""
         return {}
+
+    def check(self) -> None:
+        """Called when all have answered, or at the deadline. An error ends the exchange: its request should not have been sent."""
 
     def substitutes(self, attempt: int, lacking: int) -> Sequence[str]:
         """Other sites to ask as well, where so many answers are lacking for a quorum."""
@@ -63,9 +69,9 @@ class Exchange(Generic[T]):
     """Requests to many sites, and their answers.
 
     Without a quorum by the deadline the deadline is extended, substitutes are asked in addition, and after `patience` attempts of
-    the federation file the run is paused. At each attempt the sites that were unable are asked again.
+    the federation file the run is paused, until enough sites are back. At each attempt the sites that were unable are asked again.
 
-    `sites` are asked; `quorum` usable answers are needed of those that are `counted`. `values` are usable answers by site,
+    `sites` are asked; a quorum of those that are `counted` must give usable answers. `values` are usable answers by site,
     `faults` say what went wrong.
     """
 
@@ -74,9 +80,9 @@ class Exchange(Generic[T]):
     requests: Requests[T]
     sites: list[str]
     counted: set[str]
-    quorum: int
     values: dict[str, T] = field(default_factory=dict)
     faults: dict[str, str] = field(default_factory=dict)
+    _refused: set[str] = field(default_factory=set, init=False)
     _unable: set[str] = field(default_factory=set, init=False)
     """Sites that were unable and have not been asked again."""
     _repeat_at: float = field(default=0.0, init=False)
@@ -88,29 +94,39 @@ class Exchange(Generic[T]):
         self._ask(self.sites)
         self._repeat_at = _after(self.mailbox.federation.repeat)
         self._collect()
+        self.requests.check()
         attempt = 0
         while not self._has_quorum():
             attempt = self._ask_again(attempt + 1)
             self._collect()
+            self.requests.check()
         for site in self.silent:
-            self.faults[site] = "absent: no answer by the deadline"
-            self.mailbox.note("absent", site, "no answer by the deadline")
+            seconds = self._offline(site)
+            away = f"offline for {seconds:.0f} s, not waited for"
+            why = away if seconds > self.mailbox.federation.grace else "no answer by the deadline"
+            self.faults[site] = f"absent: {why}"
+            self.mailbox.note("absent", site, why)
         return self
 
     def _collect(self) -> None:
-        """Read answers until every site has answered, or to the deadline; repeat requests without an answer."""
+        """Read answers until every site has answered, or to the deadline; repeat requests without an answer.
+
+        With a quorum, sites that have been offline for the grace time are not waited for.
+        """
         federation = self.mailbox.federation
         deadline = _after(federation.deadline)
         while True:
             pause = self._wait_while_paused()
             deadline, self._repeat_at = deadline + pause, self._repeat_at + pause
             silent = self.silent
-            if not silent or time.monotonic() >= deadline:
+            if time.monotonic() >= deadline or (self._usable >= self.quorum and all(map(self._is_gone, silent))):
+                return
+            if not silent:
                 return
             if time.monotonic() >= self._repeat_at:
                 self._ask(silent)
                 self._repeat_at = _after(federation.repeat)
-            seconds = min(deadline, self._repeat_at, _after(0.5)) - time.monotonic()
+            seconds = min(deadline, self._repeat_at, _after(POLL)) - time.monotonic()
             for site, answer in self.mailbox.receive(max(0.0, seconds)):
                 self._take(site, answer)
 
@@ -135,19 +151,40 @@ class Exchange(Generic[T]):
             self.values[site] = self.requests.store(site, value)
 
     def _refuse(self, site: str, why: str) -> None:
+        self._refused |= {site} - self._unable
         self.faults[site] = f"refused: {why}"
         self.mailbox.note("refused", site, why)
+
+    @property
+    def quorum(self) -> int:
+        """The usable answers that are needed. A share is one of the sites that were not refused: none stops the others."""
+        federation, counted = self.mailbox.federation, len(self.counted)
+        refused = 0 if isinstance(federation.quorum, int) else len(self.counted & self._refused)
+        return federation.enough(max(min(counted, 1), counted - refused))
+
+    def _offline(self, site: str) -> float:
+        """The seconds for which a site has not been connected, by what this exchange and earlier ones saw; 0 while it is."""
+        seen, now = self.mailbox.last_seen, time.monotonic()
+        seen |= dict.fromkeys(self.mailbox.transport.sites(), now)
+        return now - seen.setdefault(site, now)
+
+    def _is_gone(self, site: str) -> bool:
+        return self._offline(site) > self.mailbox.federation.grace
+
+    @property
+    def _usable(self) -> int:
+        return len(self.counted & self.values.keys())
 
     def _has_quorum(self) -> bool:
         """Whether enough answers are left when those are refused that stand out among the others."""
         for site, why in self.requests.outliers(self.values).items():
             del self.values[site]
             self._refuse(site, why)
-        return len(self.counted & self.values.keys()) >= self.quorum
+        return self._usable >= self.quorum
 
     def _ask_again(self, attempt: int) -> int:
         """Without a quorum: ask other sites too, or pause for the operator. Returns the attempts since the last pause."""
-        mailbox, usable = self.mailbox, len(self.counted & self.values.keys())
+        mailbox, usable = self.mailbox, self._usable
         mailbox.event(
             "no quorum", round=mailbox.number, attempt=attempt, sound=usable, quorum=self.quorum, absent=self.silent
         )
@@ -157,6 +194,7 @@ class Exchange(Generic[T]):
         for site in substitutes:
             self.values.pop(site, None)
             self.faults.pop(site, None)
+            self._refused.discard(site)
         if attempt >= mailbox.federation.patience:
             self._pause(f"{usable} valid answers of {self.quorum} after {attempt} attempts")
             attempt = 0
@@ -167,11 +205,14 @@ class Exchange(Generic[T]):
         return attempt
 
     def _pause(self, why: str) -> None:
-        """Pause the run until the operator resumes it."""
-        mailbox = self.mailbox
+        """Pause the run until a quorum is back of the sites that are offline now, or the operator resumes it."""
+        mailbox, sites = self.mailbox, self.mailbox.transport.sites
         mailbox.event("paused", round=mailbox.number, why=why)
+        away = (self.counted & {*self.silent}) - {*sites()}
         mailbox.control.pause(why)
-        mailbox.control.wait()
+        while not mailbox.control.wait(POLL):
+            if self._usable + len(away & {*sites()}) >= self.quorum and mailbox.control.why == why:
+                mailbox.control.resume()
         mailbox.event("resumed", round=mailbox.number)
 
     def _ask(self, sites: Sequence[str]) -> None:

@@ -22,6 +22,7 @@ from unalike._utils.system.locks import locked
 from unalike._utils.tensor_files import read_tensors, write_bytes, write_tensors
 from unalike._utils.validated import validated
 from unalike.data.array_checks import Pair
+from unalike.federation.coordinator.kept_rounds import roll_back
 from unalike.federation.coordinator.terms_check import check_terms_run
 from unalike.federation.protocol.bundle import Bundle
 from unalike.federation.protocol.federation_file import Federation
@@ -146,6 +147,12 @@ class FederationFolder:
     def revoke(self, name: str) -> None:
         """Exclude a site from the federation."""
         self._changed(name, revoked=True).save(self.path / "federation.toml")
+
+    def roll_back(self, to: int) -> None:
+        """Go back to the models after round `to`. Raises `UnalikeError` if they were not kept."""
+        roll_back(self.run, to)
+        for page in ("report.html", "diagnosis.html"):
+            (self.path / page).unlink(missing_ok=True)
 
     def _changed(self, name: str, **values: Any) -> Federation:
         federation = self.federation

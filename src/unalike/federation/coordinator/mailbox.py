@@ -52,6 +52,8 @@ class Mailbox:
         self.control, self.event = control, event
         self.limits = Limits(bytes=federation.message_bytes)
         self.place: Place = (0, 0)
+        self.last_seen: dict[str, float] = {}
+        """Site -> when it was last connected, by the monotonic clock; when it was first missed, if it never was."""
         self.number = 0
         """The round of the run's history that is on its way: what events say."""
         self.client_of = {site.name: number for number, site in enumerate(federation.sites)}

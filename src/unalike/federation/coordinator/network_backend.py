@@ -6,7 +6,9 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
+from math import isfinite
 from pathlib import Path
+from statistics import median_low
 
 import torch
 
@@ -20,7 +22,7 @@ from unalike.data.population import Population
 from unalike.federation.coordinator.exchange import Exchange, SameRequest
 from unalike.federation.coordinator.federated_evaluation import FederatedEvaluator
 from unalike.federation.coordinator.mailbox import Mailbox, Place, Request
-from unalike.federation.coordinator.norm_guard import NormGuard, Norms
+from unalike.federation.coordinator.norm_guard import NormGuard, Norms, standing_out
 from unalike.federation.coordinator.round_request import (
     RoundRequests,
     SiteReply,
@@ -38,12 +40,20 @@ from unalike.runtime.model_group import GroupUpdates, ModelGroup
 from unalike.runtime.run_config import RunConfig
 from unalike.runtime.stage_state import RoundResult, StageState, wire_bytes
 from unalike.training.client_states import ClientStates
-from unalike.training.update_checks import oversized
+from unalike.training.update_checks import OVERSIZED, SUSPECT, oversized
 from unalike.training.validation import RefusedUpdate, check_answer
 from unalike.training.wire import unasked
 
 PENDING = ("seconds", "trained", "faults", "train_loss", "bytes_down", "bytes_up", "local")
 """The fields of a round's result that a checkpoint holds while the round has no row in the history."""
+
+
+class DiscardedRound(UnalikeError):
+    """The models of a round cannot be used: `why`. The round at `place` is to be made again without `site`."""
+
+    def __init__(self, place: Place, site: str, why: str):
+        super().__init__(why)
+        self.place, self.site = place, site
 
 
 def check_stage(stage: Stage, run_config: RunConfig) -> None:
@@ -60,10 +70,13 @@ def check_stage(stage: Stage, run_config: RunConfig) -> None:
 
 
 class NetworkBackend:
-    """Runs a plan at the sites of a federation."""
+    """Runs a plan at the sites of a federation.
 
-    def __init__(self, run_config: RunConfig, mailbox: Mailbox, arrived: Path):
-        self.run_config, self.mailbox, self.arrived = run_config, mailbox, arrived
+    `left_out` are the sites that take no part in a round, by its place, because it was discarded with them.
+    """
+
+    def __init__(self, run_config: RunConfig, mailbox: Mailbox, arrived: Path, left_out: Mapping[Place, set[str]]):
+        self.run_config, self.mailbox, self.arrived, self.left_out = run_config, mailbox, arrived, left_out
         self._steps: list[NetworkStage | None] = []
 
     @property
@@ -85,6 +98,7 @@ class NetworkBackend:
             position=self._position(index, stage),
             rounds_before=self._rounds_done,
             folder=self.arrived,
+            left_out=self.left_out,
         )
         self._steps.append(network_stage)
         return network_stage
@@ -120,7 +134,6 @@ class NetworkBackend:
             requests=SameRequest(request, read),
             sites=list(sites),
             counted=set(sites),
-            quorum=mailbox.federation.enough(len(sites)),
         )
         answers = exchange.run().values
         clients = {sites[name]: answers[name] for name in sites if name in answers}
@@ -141,7 +154,11 @@ class NetworkStage:
     Updates wait on disk until the round is complete, and are added up in the order of the sites: so the bits are those of a
     simulation, whichever site answers first.
 
-    `position` is the position in the plan, as sites are told, `folder` takes the updates of the current round.
+    `position` is the position in the plan, as sites are told, `folder` takes the updates of the current round, `left_out` are the
+    sites that take no part in a round, by its place.
+
+    The models of a round are checked before they are committed: all values finite, and the loss that most sites report not
+    infinite, nor `OVERSIZED` times the best one so far. Else the round is discarded without the site whose norms stand out.
     """
 
     trains_ahead = True
@@ -155,6 +172,7 @@ class NetworkStage:
         position: StepRequest,
         rounds_before: int,
         folder: Path,
+        left_out: Mapping[Place, set[str]],
     ):
         check_stage(stage, run_config)
         self.run_config, self.mailbox = run_config, mailbox
@@ -162,7 +180,12 @@ class NetworkStage:
         self.state = StageState(run_config, stage, index, partial(_group, stage, run_config))
         self.evaluator = FederatedEvaluator(run_config)
         self._bytes = wire_bytes(stage, self.state.settings, placeholder_context(self.state))
-        self._norm_guard = NormGuard(mailbox.federation.guard)
+        self._norm_guard, self._left_out = NormGuard(mailbox.federation.guard), left_out
+        self._norms: dict[str, Norms] = {}
+        """The norms of the round that the models come from."""
+        self._best_loss: float | None = None
+        self._diverged = 0
+        """The last round whose model was absurd, with no site that stands out."""
         self._update_store = UpdateStore(folder)
         self._digests: dict[int, str] = {}
         """Client -> digest of the tensors of the whole stage that it has, by its own answer."""
@@ -233,12 +256,45 @@ class NetworkStage:
 
     def _complete(self, norms: dict[str, Norms]) -> None:
         """The round is complete: its norms count for those of later rounds, and its updates are deleted."""
+        states = [tree.pack(s.part_states) | s.params | s.buffers for s in self.state.states.values()]
+        if not all(bool(t.isfinite().all()) for values in states for t in values.values()):
+            self._discard(norms, self.state.done, "the model is not finite")
         self._norm_guard.accept(norms)
+        self._norms = norms
         if norms:
             self.mailbox.event(
                 "norms", round=self.mailbox.number, norms={site: of.get("update") for site, of in norms.items()}
             )
         self._update_store.clear()
+
+    def _check_losses(self, losses: Mapping[str, float]) -> None:
+        """Discard the round that the models come from if they are absurd by what most sites report.
+
+        One site alone cannot have a round discarded: the lower middle of the losses counts.
+        """
+        if not losses:
+            return
+        loss = median_low(losses.values())
+        best = loss if self._best_loss is None else self._best_loss
+        if self.state.pending is None or (isfinite(loss) and loss <= OVERSIZED * best + SUSPECT):
+            self._best_loss = min(loss, best)
+            return
+        why = (
+            f"the loss at most sites is {loss:.3g}" if isfinite(loss) else "the model gives losses that are not finite"
+        )
+        self._discard(self._norms, self.state.done - 1, f"{why}; the best so far was {best:.3g}")
+
+    def _discard(self, norms: Mapping[str, Norms], done: int, why: str) -> None:
+        """Raise `DiscardedRound` for the round after `done` rounds if a site stands out, else report that none does."""
+        number, found = self._rounds_before + done + 1, standing_out(norms)
+        if found is None:
+            if number > self._diverged:
+                self.mailbox.event("diverged model", round=number, why=why)
+            self._diverged = number
+            return
+        site, times = found
+        self.mailbox.event("discarded", round=number, client=site, times=round(times, 1), why=why)
+        raise DiscardedRound((self.state.settings.stage + 1, done), site, why)
 
     @property
     def _keeps_updates(self) -> bool:
@@ -250,11 +306,11 @@ class NetworkStage:
     def _ask(self, drawn: set[int], evaluate: tuple[str, ...]) -> Exchange[SiteReply]:
         """Ask the clients `drawn` to train, and all with test samples to `evaluate`."""
         state, federation, run_config = self.state, self.mailbox.federation, self.run_config
+        drawn = {k for k in drawn if federation.sites[k].name not in self._left_out.get(self._place, ())}
         self.mailbox.number = self._rounds_before + state.done + (not state.last_done)
         everybody = {*drawn, *(k for k in self.active if evaluate and has_scores(state.population, k))}
-        quorum = federation.enough(len(drawn)) if drawn else 0
         if state.stage.chooses is not None:
-            state.choices = self._ask_choices(everybody, drawn, quorum)
+            state.choices = self._ask_choices(everybody, drawn)
             drawn = drawn & state.choices.keys()
         names = {k: federation.sites[k].name for k in sorted(everybody) if state.group_of(k) is not None}
         local = "local" in run_config.options.protocols
@@ -263,21 +319,31 @@ class NetworkStage:
             mailbox=self.mailbox,
             place=self._place,
             requests=RoundRequests(
-                plan, drawn, state, self.mailbox, self._digests, self._update_store, self._norm_guard
+                plan,
+                drawn,
+                state,
+                self.mailbox,
+                self._digests,
+                self._update_store,
+                self._norm_guard,
+                self._check_losses,
             ),
             sites=list(names.values()),
             counted={names[k] for k in drawn if k in names},
-            quorum=quorum,
         )
         self.mailbox.event(
-            "asked", round=self.mailbox.number, train=sorted(exchange.counted), quorum=quorum, evaluate=list(evaluate)
+            "asked",
+            round=self.mailbox.number,
+            train=sorted(exchange.counted),
+            quorum=exchange.quorum,
+            evaluate=list(evaluate),
         )
         exchange.run()
         answered = {k: plan.group(k).digest for k, name in names.items() if name in exchange.values}
         self._digests = answered | {k: digest for k, digest in self._digests.items() if k not in names}
         return exchange
 
-    def _ask_choices(self, everybody: set[int], drawn: set[int], quorum: int) -> dict[int, str]:
+    def _ask_choices(self, everybody: set[int], drawn: set[int]) -> dict[int, str]:
         """The group that each client chooses now."""
         state, sites = self.state, self.mailbox.federation.sites
         groups = list(state.groups)
@@ -298,7 +364,6 @@ class NetworkStage:
             requests=SameRequest(("choose", question.facts, tensors), read),
             sites=[sites[k].name for k in sorted(everybody)],
             counted={sites[k].name for k in drawn},
-            quorum=quorum,
         )
         return {self.mailbox.client_of[site]: name for site, name in exchange.run().values.items()}
 
@@ -322,7 +387,8 @@ class NetworkStage:
         pending = self.state.pending
         own = {
             "ahead": None if pending is None else {name: getattr(pending, name) for name in PENDING},
-            "norms": self._norm_guard.seen,
+            "norms": dict(self._norm_guard.seen),
+            "latest": {"norms": self._norms, "best_loss": self._best_loss},
             "holds": list(self._digests.items()),
         }
         return tensors, [facts[0] | own, *facts[1:]]
@@ -331,6 +397,8 @@ class NetworkStage:
         """Restore the state that `state_dict` returned. Raises `UnalikeError` if the tensors are not those of this stage."""
         self.state.load_state_dict(tensors, facts)
         self._norm_guard.seen = facts[0].get("norms", {})
+        latest = facts[0].get("latest", {"norms": {}, "best_loss": None})
+        self._norms, self._best_loss = latest["norms"], latest["best_loss"]
         self._digests = dict(facts[0].get("holds", []))
         ahead = facts[0].get("ahead")
         if ahead is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
@@ -149,9 +149,12 @@ class RoundRequests(Requests[SiteReply]):
         digests: dict[int, str],
         update_store: UpdateStore,
         norm_guard: NormGuard,
+        check_losses: Callable[[Mapping[str, float]], None],
     ):
         self.plan, self.drawn, self._state, self._mailbox, self._digests = plan, drawn, state, mailbox, digests
-        self._update_store, self._norm_guard = update_store, norm_guard
+        self._update_store, self._norm_guard, self._check_losses = update_store, norm_guard, check_losses
+        self._losses: dict[str, float] = {}
+        """Site -> mean loss of the model that it was sent on its samples; infinite where it is not finite."""
         self._clients = mailbox.client_of
         self._expected: dict[str, ClientUpdate] = {}
 
@@ -184,12 +187,21 @@ class RoundRequests(Requests[SiteReply]):
         tallies = facts.get("tallies")
         if set(facts) != {"tallies"} or not isinstance(tallies, dict) or set(tallies) != set(names):
             raise RefusedUpdate(f"tallies {str(tallies)[:80]!a}; expected those of {', '.join(names) or 'nothing'}")
+        sums = {name: self._tallies(tallies[name], client) for name in names}
+        if plan.evaluate and plan.evaluate[0] in sums:
+            self._losses[site] = _mean_loss(sums[plan.evaluate[0]])
         client_update = None
         if trains:
-            client_update = self._checked(client, tensors)
+            try:
+                client_update = self._checked(client, tensors)
+            except RefusedUpdate as error:
+                if self._losses.get(site) != float("inf"):
+                    raise
+                since = f"the model is not finite since round {self._mailbox.number - 1}"
+                raise RefusedUpdate(f"{since}, and training gives: {error}") from None
         elif tensors:
             raise RefusedUpdate("an update of a site that was not asked to train")
-        return SiteReply({name: self._tallies(tallies[name], client) for name in names}, client_update, {}, 0)
+        return SiteReply(sums, client_update, {}, 0)
 
     def store(self, site: str, value: SiteReply) -> SiteReply:
         """Write an update to disk; its numbers stay."""
@@ -201,7 +213,13 @@ class RoundRequests(Requests[SiteReply]):
         return value._replace(client_update=numbers, norms=norms, sent=tree.nbytes(update.update))
 
     def outliers(self, values: Mapping[str, SiteReply]) -> Mapping[str, str]:
-        return self._norm_guard.faults({site: reply.norms for site, reply in values.items() if reply.norms})
+        steps = {
+            site: float(update.steps) for site, reply in values.items() if (update := reply.client_update) is not None
+        }
+        return self._norm_guard.faults({site: values[site].norms for site in steps}, steps)
+
+    def check(self) -> None:
+        self._check_losses(self._losses)
 
     def substitutes(self, attempt: int, lacking: int) -> Sequence[str]:
         """Sites that train instead, drawn from those that can be reached."""
@@ -221,8 +239,6 @@ class RoundRequests(Requests[SiteReply]):
         self._digests.pop(self._clients[site], None)
 
     def _norms(self, site: str, client_update: ClientUpdate) -> Norms:
-        if self._norm_guard.multiple is None:
-            return {}
         stacked = tree.map(lambda t: t[None], client_update.update)
         params = self._state.group(self._clients[site]).state.params
         return norms_of(client_update, tree.row(decode_updates(self._state.method, stacked, params), 0))
@@ -257,3 +273,9 @@ class RoundRequests(Requests[SiteReply]):
         sizes = {"test": int(population.test.sizes[client]), "val": int(population.val.sizes[client])}
         own = self.plan.metrics
         return {part: MetricSums.read(found[part], population.task, n, classes, own) for part, n in sizes.items()}
+
+
+def _mean_loss(sums: SplitSums) -> float:
+    """The mean loss on the test samples, or without any on the validation samples; infinite where it is not finite."""
+    found = sums["test"] if sums["test"].n else sums["val"]
+    return float("inf") if found.loss is None else found.loss / found.n

@@ -141,7 +141,9 @@ class SiteWorker:
         facts, tensors = request.open(self.limits)
         step, samples = kind.read(facts), self.folder.admitted_samples(request.head.run)
         self._check_terms(step)
-        if samples is not None and samples != self.samples:
+        if samples is None:  # a run that went back to an earlier round admits nobody anew
+            self.folder.admit(request.head.run, self.samples)
+        elif samples != self.samples:
             raise UnalikeError(
                 f"the samples of {self.name!r} are not those that it was admitted to this run with; join with the data that the "
                 "run began with, or ask the coordinator for a new run"

@@ -207,6 +207,14 @@ class RunDirectory:
         for old in self._checkpoints()[:-2]:
             old.unlink(missing_ok=True)
 
+    def drop_later(self, step: int, done: int) -> None:
+        """Remove the checkpoints of later places in the plan than `done` rounds of its `step`, which counts from 1."""
+        for file in reversed(self._checkpoints()):
+            stages = read_tensors(file)[1]["stages"]
+            if (len(stages), stages[-1][0]["done"]) <= (step, done):
+                return
+            file.unlink()
+
     def load_checkpoint(self) -> tuple[Tree, dict[str, Any]] | None:
         """The newest good checkpoint, None if there never was one.
 

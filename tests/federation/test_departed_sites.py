@@ -1,0 +1,88 @@
+"""A site that is offline costs no deadline where the others are a quorum, and a pause ends when the quorum is back."""
+
+from __future__ import annotations
+
+import time
+from threading import Thread, Timer
+
+from small_federation import SmallFederation, make_clients, states
+
+from unalike.federation.coordinator.run_control import Control
+
+SAMPLE_SIZES = ((20, 8), (12, 6), (16, 6))
+
+
+def test_departed_site_is_not_waited_for_and_named_once_a_round(tmp_path):
+    told = []
+    fed = SmallFederation(tmp_path, make_clients(SAMPLE_SIZES), rounds=4, quorum=2, deadline=60.0, grace=0.3)
+    started = time.monotonic()
+    run = fed.coordinator(tell=told.append).run(progress=lambda row, what="": fed.transport.offline.add("site2"))
+    assert time.monotonic() - started < 30
+    assert run.history.rounds["participants"].tolist() == [0, 3, 3, 2, 2]
+    absent = fed.events("absent")
+    assert [e["round"] for e in absent] == [3, 4, 4] and all("not waited for" in e["why"] for e in absent)
+    assert sum("site2: offline for" in line for line in told) == 3
+
+
+def test_site_that_never_connected_costs_the_admission_only_the_grace_time(tmp_path):
+    fed = SmallFederation(tmp_path, make_clients(SAMPLE_SIZES), quorum=2, deadline=60.0, grace=0.3)
+    fed.transport.offline.add("site2")
+    started = time.monotonic()
+    assert fed.run().history.rounds["participants"].tolist() == [0, 2, 2]
+    assert time.monotonic() - started < 30
+
+
+def test_connected_site_is_waited_for(tmp_path):
+    """Silence is no absence: a site that trains for long is connected all the time."""
+    fed = SmallFederation(tmp_path, make_clients(SAMPLE_SIZES), rounds=1, quorum=2, grace=0.05, repeat=0.6)
+    asked = []
+
+    def slow(head, facts, tensors):
+        asked.append(head.place)
+        return b"lost" if asked.count(head.place) == 1 else None
+
+    fed.corrupt("site2", slow)
+    assert fed.run().history.rounds["participants"].tolist() == [0, 3] and not fed.events("absent")
+
+
+def test_pause_for_lack_of_a_quorum_ends_by_itself(tmp_path):
+    terms = {"rounds": 3, "deadline": 0.1, "repeat": 10.0, "patience": 2}
+    fed, control, runs = SmallFederation(tmp_path, make_clients(SAMPLE_SIZES), "scaffold", **terms), Control(), []
+    leave = [fed.transport.offline.add]
+
+    def go():
+        runs.append(
+            fed.coordinator(control=control).run(progress=lambda row, what="": leave.pop()("site2") if leave else None)
+        )
+
+    thread = Thread(target=go)
+    thread.start()
+    while control.state != "paused":
+        assert thread.is_alive()
+        time.sleep(0.01)
+    time.sleep(1.2)
+    assert control.state == "paused"
+    Timer(0.1, fed.transport.offline.discard, ["site2"]).start()
+    thread.join(60)
+    assert runs and [e["event"] for e in fed.events("paused", "resumed")] == ["paused", "resumed"]
+    wanted = states(fed.simulated())
+    for group, tensors in states(runs[0]).items():
+        assert all(bool((t == wanted[group][name]).all()) for name, t in tensors.items())
+
+
+def test_pause_of_the_operator_stays(tmp_path):
+    fed = SmallFederation(tmp_path, make_clients(SAMPLE_SIZES), deadline=0.1, repeat=10.0, patience=1)
+    control = Control()
+    thread = Thread(target=lambda: fed.coordinator(control=control).run(), daemon=True)
+    fed.transport.offline.add("site2")
+    thread.start()
+    while control.state != "paused":
+        assert thread.is_alive()
+        time.sleep(0.01)
+    control.pause()
+    fed.transport.offline.discard("site2")
+    time.sleep(1.5)
+    assert control.state == "paused"
+    control.resume()
+    thread.join(60)
+    assert not thread.is_alive()

@@ -1,0 +1,77 @@
+"""Going back to an earlier round, and the weights of sites at admission."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from small_federation import SmallFederation, make_clients, states
+
+from unalike._utils.errors import UnalikeError
+from unalike.federation.coordinator.kept_rounds import roll_back
+
+SAMPLE_SIZES = ((20, 8), (12, 6), (16, 6))
+
+
+def test_rollback_goes_on_from_a_kept_round_to_the_same_model(tmp_path):
+    fed = SmallFederation(tmp_path, make_clients(SAMPLE_SIZES), rounds=6, keep_every=2)
+    before = fed.run()
+    table = before.history.rounds.drop(columns="seconds")
+    roll_back(fed.out, 2)
+    assert [f.stem for f in sorted((fed.out / "kept").iterdir())] == ["round-000002"]
+    after = fed.run()
+    assert after.history.rounds["round"].tolist() == list(range(7)) and not fed.events("refused", "absent")
+    assert after.history.rounds.drop(columns="seconds").equals(table)
+    for group, tensors in states(before).items():
+        for name, t in tensors.items():
+            assert torch.equal(states(after)[group][name], t), name
+    assert len({e["run"] for e in fed.events("rolled back")}) == 1
+
+
+def test_rollback_begins_client_states_anew(tmp_path):
+    fed = SmallFederation(tmp_path, make_clients(SAMPLE_SIZES), "scaffold + ditto", rounds=5, keep_every=2)
+    fed.run()
+    roll_back(fed.out, 4)
+    fed.restart_sites()
+    run = fed.run()
+    assert run.history.rounds["participants"].tolist() == [0, 3, 3, 3, 3, 3] and not fed.events("refused", "absent")
+
+
+def test_rollback_over_more_rounds_than_sites_keep_replies_of(tmp_path):
+    """What a backup older than three rounds needs, too: sites answer, because the run has a new name."""
+    fed = SmallFederation(tmp_path, make_clients(SAMPLE_SIZES), rounds=6, keep_every=1, guard=0, quorum=2)
+    fed.run()
+    copy = SmallFederation(tmp_path, make_clients(SAMPLE_SIZES), rounds=6, guard=0, quorum=2)
+    roll_back(copy.out, 1)
+    assert copy.run().history.rounds["participants"].tolist() == [0, 3, 3, 3, 3, 3, 3]
+
+
+def test_rollback_names_the_rounds_that_are_kept(tmp_path):
+    fed = SmallFederation(tmp_path, make_clients(SAMPLE_SIZES), rounds=3, keep_every=2)
+    fed.run()
+    with pytest.raises(UnalikeError, match=r"no checkpoint of round 3 is kept.*expected one of 2$"):
+        roll_back(fed.out, 3)
+
+
+def test_site_with_most_of_the_weight_is_named_and_refused_above_the_largest_share(tmp_path):
+    sizes, told = ((40, 8), (12, 6)), []
+    fed = SmallFederation(tmp_path / "told", make_clients(sizes))
+    fed.coordinator(tell=told.append).run()
+    assert "round 0: site0 has 77 % of all training samples, and as much of the weight" in told
+    fed = SmallFederation(tmp_path / "refused", make_clients(sizes), max_weight=0.6)
+    with pytest.raises(
+        UnalikeError, match="site0 has 40 of 52 training samples, 77% of the weight; expected at most 60%"
+    ):
+        fed.run()
+
+
+def test_sample_caps_of_sites_are_given_by_name_or_follow_from_summaries(tmp_path):
+    from unalike.cli.federation.init import MOST_SAMPLES, sample_caps
+    from unalike.data.sources.table_summary import TableSummary, TargetNames
+
+    assert sample_caps("2", None, []) == {"site-1": MOST_SAMPLES, "site-2": MOST_SAMPLES}
+    assert sample_caps("north:120, south", 50, []) == {"north": 120, "south": 50}
+    with pytest.raises(UnalikeError, match="north:120,south:95"):
+        sample_caps("north:many", None, [])
+    TableSummary(101, 5, ("a",), TargetNames("y", "binary", ())).save(tmp_path / "north.json")
+    caps = sample_caps("north,south", None, [tmp_path / "north.json"])
+    assert caps == {"north": 112, "south": MOST_SAMPLES}
