@@ -3,8 +3,6 @@
 The public names are those of `unalike.api`. Each loads at its first use, so that `import unalike` takes no time.
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 

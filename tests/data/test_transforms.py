@@ -4,23 +4,24 @@ import torch
 from torch.func import vmap
 
 from unalike._utils.errors import UnalikeError
-from unalike.data.transforms import numbers, transform
+from unalike.data.transforms import transform
 
 ALL = transform("normalize(mean=(0.4, 0.5, 0.6), std=0.2) + crop(padding=2) + flip")
 
 
 def test_transform_of_stacked_clients_equals_each_client_alone():
     x = torch.rand(3, 5, 3, 8, 6)
-    u = torch.stack([numbers(seed=1, round=2, client=k, samples=5, draws=ALL.draws) for k in range(3)])
+    u = torch.stack([ALL.numbers(seed=1, round=2, client=k, samples=5) for k in range(3)])
     alone = torch.stack([ALL(x[k], u[k]) for k in range(3)])
     assert alone.shape == x.shape
     assert torch.equal(ALL(x, u), alone) and torch.equal(vmap(ALL)(x, u), alone)
 
 
 def test_numbers_depend_on_seed_round_and_client():
-    first = numbers(0, 1, 2, samples=4, draws=3)
-    assert torch.equal(first, numbers(0, 1, 2, samples=9, draws=3)[:4])
-    others = [numbers(*path, samples=4, draws=3) for path in ((1, 1, 2), (0, 2, 2), (0, 1, 3))]
+    chain = transform("crop + flip")
+    first = chain.numbers(0, 1, 2, samples=4)
+    assert torch.equal(first, chain.numbers(0, 1, 2, samples=9)[:4])
+    others = [chain.numbers(*path, samples=4) for path in ((1, 1, 2), (0, 2, 2), (0, 1, 3))]
     assert not any(torch.equal(first, other) for other in others)
     assert first.min() >= 0 and first.max() < 1
 
@@ -35,7 +36,7 @@ def test_crop_shifts_and_fills_with_zeros():
 
 
 def test_crop_offsets_are_uniform():
-    u = numbers(0, 0, 0, samples=9000, draws=2)
+    u = transform("crop").numbers(0, 0, 0, samples=9000)
     counts = np.bincount((u * 9).floor().long().numpy()[:, 0], minlength=9)
     assert counts.min() > 850 and counts.max() < 1150
 

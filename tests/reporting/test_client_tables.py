@@ -11,7 +11,7 @@ import pytest
 
 import unalike as ua
 from unalike.reporting.client_tables import MOST_CLIENTS, clients_of_best
-from unalike.reporting.export import ExportBlock, export, export_clients
+from unalike.reporting.export import export, export_clients
 from unalike.reporting.html import render
 
 NAMES = ("north", "south", "west")
@@ -63,7 +63,7 @@ def test_all_surfaces_have_the_table(compared):
         assert "Every client with" in text and "all test samples pooled" in text
     page = render(content)
     assert all(f"Every client with {label}, mean over 4 seeds" in page for label in content.labels)
-    block = [ExportBlock("one", content)]
+    block = [("one", content)]
     of_csv = pd.read_csv(io.StringIO(export_clients(block, "csv")))
     assert len(of_csv) == 15 and list(of_csv)[:3] == ["partition", "method", "client"]
     markdown, latex = export_clients(block, "markdown"), export_clients(block, "latex")
@@ -114,7 +114,7 @@ def test_partitions_that_differ_by_seed_have_no_clients_in_common(tmp_path):
     found = ua.compare(["fedavg", "fedprox"], data="digits", clients=3, model="linear", rounds=1, seeds=2)
     assert found.client_scores.empty and found.decision.losers == {} and not clients_of_best(found.content())
     with pytest.raises(ua.UnalikeError, match="the same clients under all seeds"):
-        export_clients([ExportBlock("one", found.content())], "csv")
+        export_clients([("one", found.content())], "csv")
     with pytest.raises(ua.UnalikeError, match="unknown value of across 'median'"):
         ua.compare(["fedavg", "fedprox"], data="digits", clients=3, model="linear", rounds=1, seeds=2, across="median")
     assert MOST_CLIENTS >= 30

@@ -17,7 +17,7 @@ from unalike.reporting import render, write
 from unalike.reporting.charts import report_charts
 from unalike.reporting.charts.palette import looks
 from unalike.reporting.charts.plotly_figures import draw
-from unalike.reporting.export import ExportBlock, export
+from unalike.reporting.export import export
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>"
 
@@ -257,7 +257,7 @@ def test_export_names_with_special_characters_are_escaped(simulate):
     rounds, clients = (t.replace({"method": {"fedavg": label}}) for t in (content.rounds, content.clients))
     methods = [dataclasses.replace(m, label=label) if m.label == "fedavg" else m for m in content.methods]
     named = dataclasses.replace(content, methods=methods, baseline=label, rounds=rounds, clients=clients)
-    blocks = [ExportBlock("one", named)]
+    blocks = [("one", named)]
     lines = [line for line in export(blocks, "markdown").splitlines() if line.startswith("|")]
     assert len({len(re.findall(r"(?<!\\)\|", line)) for line in lines}) == 1 and "<b>" not in "".join(lines)
     rows = [line for line in export(blocks, "latex").splitlines() if line.endswith(r"\\")]
@@ -271,7 +271,7 @@ def test_latex_goes_into_a_paper_as_it_is(simulate):
         dataclasses.replace(m, reference="upper reference") if i == 2 else m for i, m in enumerate(content.methods)
     ]
     rounds = content.rounds.assign(accuracy=content.rounds["method"].map(dict(zip(content.labels, (0.5, 0.4996, 0.9)))))
-    text = export([ExportBlock("iid_1", dataclasses.replace(content, methods=methods, rounds=rounds))], "latex")
+    text = export([("iid_1", dataclasses.replace(content, methods=methods, rounds=rounds))], "latex")
     head, *rows = [line.split(" & ") for line in text.splitlines() if line.endswith(r"\\")]
     assert [cell for cell in head if "Accuracy" in cell or "Difference" in cell] == [
         r"Accuracy (\%)",

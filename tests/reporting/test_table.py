@@ -12,7 +12,7 @@ from unalike.cli import terminal_tables
 from unalike.metrics.named_metrics import read
 from unalike.reporting import render
 from unalike.reporting.charts.palette import looks
-from unalike.reporting.export import ExportBlock, export
+from unalike.reporting.export import export
 from unalike.reporting.summary_columns import summary_tables
 from unalike.reporting.table import Table, html, interval, latex, markdown, number, plain, words
 
@@ -47,7 +47,7 @@ def test_json_export_has_a_metric_that_is_computed_from_samples(simulate):
     content = simulate(rounds=4)
     [metric] = read(["roc_auc"])
     content.__dict__["decision"] = decision = replace(content.decision, metric=metric)
-    [block] = json.loads(export([ExportBlock("one", content)], "json"))
+    [block] = json.loads(export([("one", content)], "json"))
     assert block["decision"]["metric"] == metric.facts and block["decision"]["text"] == str(decision)
 
 
@@ -63,7 +63,7 @@ def test_number_of_a_summary_is_the_same_text_on_every_surface(simulate, monkeyp
     monkeypatch.setattr(terminal_tables, "console", lambda: Console(file=printed, width=300, markup=False))
     for table in summary_tables(content):
         terminal_tables.tables(table.columns, table.texts, table.caption, table.words)
-    block = ExportBlock("one", content)
+    block = ("one", content)
     surfaces = {
         "page": render(content),
         "terminal": printed.getvalue(),

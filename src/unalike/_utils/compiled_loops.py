@@ -1,7 +1,5 @@
 """Load modules of compiled loops (numba), and run such loops on all threads of a run."""
 
-from __future__ import annotations
-
 import os
 import sys
 import warnings

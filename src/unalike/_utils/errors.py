@@ -1,7 +1,5 @@
 """Errors that users can correct: each says what was found, what was expected and what to do."""
 
-from __future__ import annotations
-
 import difflib
 import zlib
 from collections.abc import Iterable, Iterator

@@ -1,7 +1,5 @@
 """Functions that users give: the text by which the record of a run names them."""
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import dataclass
 from functools import partial

@@ -1,7 +1,5 @@
 """Errors for keywords that a function does not take: misspelt ones, and those of other libraries."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Collection, Iterable
 from dataclasses import fields

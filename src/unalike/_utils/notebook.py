@@ -1,7 +1,5 @@
 """Display in notebooks: HTML that objects show of themselves, and a progress bar that is drawn without widgets."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager

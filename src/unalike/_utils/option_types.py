@@ -1,7 +1,5 @@
 """Checks of options: does a value fit the annotation of the builder's parameter, and is a number in its range?"""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Mapping
 from math import inf

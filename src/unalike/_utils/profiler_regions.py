@@ -1,7 +1,5 @@
 """Named regions for torch's profiler, and their seconds. They cost almost nothing while nobody measures."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext

@@ -1,7 +1,5 @@
 """Progress of long computations: a live bar on a terminal, plain lines elsewhere, or a user's function."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Callable, Iterator

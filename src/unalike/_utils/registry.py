@@ -1,7 +1,5 @@
 """Registries: names that users write (methods and parts, partitions, models, data) -> builders."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Randomness is a function of (seed, round, client, purpose) and of nothing else; no global generator is touched."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache

@@ -7,8 +7,6 @@ numba caches compiled loops by the text of their own file. After a change to the
 import it, or they are not compiled again.
 """
 
-from __future__ import annotations
-
 import operator
 from itertools import zip_longest
 from typing import Any

@@ -1,7 +1,5 @@
 """Spec text such as `"fedprox(mu=0.1) + lws"`: read with `ast`, never evaluated; and as a name of a file."""
 
-from __future__ import annotations
-
 import ast
 import re
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Tensors in files: safetensors only, written to a temporary name, flushed and renamed, so that a file is whole or absent."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Frozen dataclasses with checked fields and readable errors."""
 
-from __future__ import annotations
-
 from functools import wraps
 from typing import Any, TypeVar, dataclass_transform
 

@@ -4,8 +4,6 @@ Imports everything below. `flags.py` makes flags of the options of `core/options
 `terminal_tables.py` prints tables. Start reading at `run.py`.
 """
 
-from __future__ import annotations
-
 import sys
 import warnings
 from io import TextIOWrapper

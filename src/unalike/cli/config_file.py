@@ -1,11 +1,9 @@
 """Config files, which have the names of flags as keys: read for `--config`, shown by `--dry-run`, described by `unalike schema`."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import tomllib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, get_args, get_origin
@@ -165,15 +163,14 @@ def config_schema(commands: Iterable[Callable[..., Any]]) -> Schema:
         "title": "Config file of unalike",
         "description": "Options of `unalike run` and `unalike compare`, for --config.",
         "type": "object",
-        "properties": {name: schema for command in commands for name, schema in _properties(command)},
+        "properties": {
+            parameter.name: _property(parameter)
+            for command in commands
+            for parameter in inspect.signature(command, eval_str=True).parameters.values()
+            if get_origin(parameter.annotation) is Annotated and parameter.name not in NOT_IN_FILES
+        },
         "additionalProperties": False,
     }
-
-
-def _properties(command: Callable[..., Any]) -> Iterator[tuple[str, Schema]]:
-    for parameter in inspect.signature(command, eval_str=True).parameters.values():
-        if get_origin(parameter.annotation) is Annotated and parameter.name not in NOT_IN_FILES:
-            yield parameter.name, _property(parameter)
 
 
 def _property(parameter: inspect.Parameter) -> Schema:
@@ -181,17 +178,12 @@ def _property(parameter: inspect.Parameter) -> Schema:
     default, repeated = parameter.default, get_origin(kind) is list
     # an optional value or a list of values: the type of one value
     (kind,) = [inner for inner in get_args(kind) or (kind,) if inner is not NoneType]
-    value: Schema = {"type": ["string", "integer"] if _is_number(default) else TYPES.get(kind, "string")}
+    # a text option such as `--batch-size full` may hold a number
+    numeric = isinstance(default, str) and default.isdecimal()
+    value: Schema = {"type": ["string", "integer"] if numeric else TYPES.get(kind, "string")}
     if repeated:
         value = {"anyOf": [value, {"type": "array", "items": value}]}
     schema = {"description": option.help, **value}
-    return schema if default is None or default == [] else {**schema, "default": _plain(default)}
-
-
-def _is_number(default: Any) -> bool:
-    """Whether a text option holds a number unless something else is given, such as `--batch-size full`."""
-    return isinstance(default, str) and default.isdecimal()
-
-
-def _plain(default: Any) -> Any:
-    return default if isinstance(default, bool | int | float | list) else str(default)
+    if default is None or default == []:
+        return schema
+    return {**schema, "default": default if isinstance(default, bool | int | float | list) else str(default)}

@@ -1,7 +1,5 @@
 """`unalike dashboard`: watch a run or a comparison in a browser."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """`unalike diagnose`: measure the kinds of heterogeneity of clients."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any
 

@@ -1,7 +1,5 @@
 """`unalike export`: write the model of a finished run as a folder that predicts without this library."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

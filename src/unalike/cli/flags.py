@@ -1,7 +1,5 @@
 """Flags: the options of `core/options.py` as parameters of commands."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Collection
 from functools import wraps

@@ -3,8 +3,6 @@
 They name no class of click: newer releases of Typer bring their own copy of it.
 """
 
-from __future__ import annotations
-
 import inspect
 from typing import Any, get_args
 

@@ -1,7 +1,5 @@
 """Summary of a method in words and numbers, for `unalike list methods` and the pages in docs/methods."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from dataclasses import dataclass

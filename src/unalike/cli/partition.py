@@ -1,7 +1,5 @@
 """`unalike partition`: show a partition without training."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Annotated

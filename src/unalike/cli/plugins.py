@@ -1,7 +1,5 @@
 """Commands of other packages: entry points of the group `unalike.commands`, each a Typer app or a function as Typer takes it."""
 
-from __future__ import annotations
-
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 

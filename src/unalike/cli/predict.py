@@ -1,7 +1,5 @@
 """`unalike predict`: predict new samples with the model of a finished run."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

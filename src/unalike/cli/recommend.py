@@ -1,7 +1,5 @@
 """`unalike recommend`: methods to try on some clients, learned from stored runs."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any

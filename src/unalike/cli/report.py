@@ -1,7 +1,5 @@
 """`unalike report`: write the HTML report, a table for a paper, or figures."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 
@@ -73,7 +71,7 @@ def command(
     """
     from unalike.experiments.joining import join
     from unalike.experiments.opening import open_comparison
-    from unalike.reporting.export import ExportBlock, export, export_clients, format_of
+    from unalike.reporting.export import export, export_clients, format_of
     from unalike.reporting.html import write_text
 
     format = format or ("html" if out is None else format_of(out))
@@ -83,18 +81,17 @@ def command(
             f"found {flag} with --format {format}: only the html page uses {flag}; leave one of the two out"
         )
     joined = join([(str(folder), open_comparison(folder).judged_by(smallest_effect, across)) for folder in folders])
+    contents = [(block.name, block.comparison.content()) for block in joined.blocks]
     if figures is not None:
         from unalike.reporting.paper_figures import save
 
-        contents = [(block.name, block.comparison.content()) for block in joined.blocks]
         typer.echo(f"figures: {save(contents, joined.ranks, figures).resolve()}", err=True)
     if clients and format == "html":
         raise UnalikeError(
             "found --clients with --format html, which has these tables anyway; give --format markdown, csv or latex"
         )
     if format != "html":
-        blocks = [ExportBlock(block.name, block.comparison.content()) for block in joined.blocks]
-        text = export_clients(blocks, format) if clients else export(blocks, format)
+        text = export_clients(contents, format) if clients else export(contents, format)
         if out is None:
             print(text, end="")
         else:

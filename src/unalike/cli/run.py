@@ -1,7 +1,5 @@
 """`unalike run`: train one method."""
 
-from __future__ import annotations
-
 import sys
 from contextlib import nullcontext
 from pathlib import Path

@@ -112,10 +112,10 @@ def summary_table(comparison: Comparison) -> None:
 def comparison_json(comparison: Comparison) -> str:
     """The decision and the summary as JSON, as `unalike report --format json` writes them."""
     from unalike.experiments.joining import join
-    from unalike.reporting.export import ExportBlock, export
+    from unalike.reporting.export import export
 
     (block,) = join([("", comparison)]).blocks
-    return export([ExportBlock(block.name, comparison.content())], "json")
+    return export([(block.name, comparison.content())], "json")
 
 
 def estimate_table(estimate: Estimate) -> None:

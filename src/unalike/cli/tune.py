@@ -1,7 +1,5 @@
 """`unalike tune`: tune methods under the same budget, compare them before and after, and write a page."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any

@@ -10,8 +10,6 @@ this is checked before any memory is allocated for tensors. There are two forms:
   receiver can free one layer after the other.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

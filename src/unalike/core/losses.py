@@ -3,8 +3,6 @@
 They change local training alone; scores, `loss` among them, are always those of the task.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal

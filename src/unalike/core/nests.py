@@ -1,7 +1,5 @@
 """Functions on nests: tensors inside dictionaries and named tuples, such as a `ClientUpdate`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 

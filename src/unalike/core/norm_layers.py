@@ -1,7 +1,5 @@
 """Batch normalization that leaves padding out, and the context of a forward pass that it reads."""
 
-from __future__ import annotations
-
 from contextvars import ContextVar
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Reorder ReLU and max pooling: pooling first gives the same numbers and leaves the ReLU fewer of them."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 from torch import Tensor, nn

@@ -1,7 +1,5 @@
 """Schedules of the local learning rate: its factor in each round, by name or as a function of the round."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from inspect import signature

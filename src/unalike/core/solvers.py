@@ -4,8 +4,6 @@ Each solver gives its *accumulated weight* ||a||_1 after tau steps: how far it m
 rate 1 (Wang et al. 2020, FedNova). For plain SGD that is tau.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field

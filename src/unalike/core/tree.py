@@ -3,8 +3,6 @@
 The result has the names of the first tree; the other trees may hold more (all parameters beside the shared ones).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import chain

@@ -1,7 +1,5 @@
 """The weighted sum of stacked updates and each update's distance from their mean, reading large tensors once."""
 
-from __future__ import annotations
-
 from functools import partial
 from types import ModuleType
 

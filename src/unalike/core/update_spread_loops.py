@@ -1,7 +1,5 @@
 """The weighted sum of stacked updates and their distances from the mean as compiled loops (numba) that read memory once."""
 
-from __future__ import annotations
-
 import numpy as np
 from numba import njit
 

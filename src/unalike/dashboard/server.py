@@ -1,7 +1,5 @@
 """The dashboard's web server: one page, its style and script, and a stream of states. All requests are GET."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -3,8 +3,6 @@
 In every function `where` is the text that error messages start with, such as "client 'north', train".
 """
 
-from __future__ import annotations
-
 import warnings
 from collections import Counter
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The data of one client."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 

@@ -52,6 +52,14 @@ def texts_of(column: pd.Series, missing: str = MISSING) -> list[str]:
     return [str(value) for value in plain.where(plain.notna(), missing)]
 
 
+def is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
 def floats_of(column: pd.Series, where: str) -> np.ndarray:
     """The values of a column of numbers as float64 [N], NaN for missing ones. Raises `UnalikeError` for infinite ones."""
     from pandas.api.types import is_numeric_dtype

@@ -1,7 +1,5 @@
 """Hashes of arrays and texts: the same content has the same fingerprint on every machine."""
 
-from __future__ import annotations
-
 import hashlib
 from typing import NamedTuple
 

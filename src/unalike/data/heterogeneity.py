@@ -3,8 +3,6 @@
 The measures leave out clients without samples.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from torch import Tensor
 

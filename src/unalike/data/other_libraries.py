@@ -1,7 +1,5 @@
 """Samples that objects of other libraries hold, as arrays: torch data sets and loaders, and images as they are stored."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

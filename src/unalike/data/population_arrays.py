@@ -1,7 +1,5 @@
 """The arrays of a population, joined from the data of separate clients."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -30,7 +28,8 @@ def join_clients(
     if not clients:
         raise UnalikeError("found no clients, expected at least one ClientData(train=(x, y))")
     names = [client_name(k) if client.name is None else client.name for k, client in enumerate(clients)]
-    _check_names(names)
+    if twice := [name for name, times in Counter(names).items() if times > 1]:
+        raise UnalikeError(f"two clients have the name {twice[0]!r}; expected each name once: rename one")
     pairs = [[getattr(client, split) for split in SPLITS] for client in clients]
     blocks = {
         f"client {name!r}, {split}": pair
@@ -39,7 +38,9 @@ def join_clients(
         if pair is not None
     }
     _check_inputs(blocks)
-    task = find_task(task) if isinstance(task, str) else task or _first_task(blocks)
+    # the dtype of an empty array implies no task
+    told = next((y for _, y in blocks.values() if len(y)), torch.empty(0, dtype=torch.int64))
+    task = find_task(task) if isinstance(task, str) else task or task_for(told)
     labels = {owner: _labels(pair[1], task, owner) for owner, pair in blocks.items()}
     y = torch.cat([*labels.values()])
     array_checks.note_truths(y, "the clients")
@@ -51,12 +52,6 @@ def join_clients(
     train, test, val = (Ragged.ranges(starts[:, i], sizes[:, i]) for i in range(len(SPLITS)))
     samples = {"x": torch.cat([pair[0] for pair in blocks.values()]), "y": y, "train": train, "test": test, "val": val}
     return samples | {"names": names, "classes": classes, "task": task}
-
-
-def _check_names(names: list[str]) -> None:
-    twice = [name for name, times in Counter(names).items() if times > 1]
-    if twice:
-        raise UnalikeError(f"two clients have the name {twice[0]!r}; expected each name once: rename one")
 
 
 def _check_inputs(blocks: dict[str, array_checks.Pair]) -> None:
@@ -72,11 +67,6 @@ def _check_inputs(blocks: dict[str, array_checks.Pair]) -> None:
 
 def _kind(x: Tensor) -> str:
     return f"[{', '.join(map(str, ['N', *x.shape[1:]]))}] of {str(x.dtype).removeprefix('torch.')}"
-
-
-def _first_task(blocks: dict[str, array_checks.Pair]) -> Task:
-    """Return the task of the first labels that are not empty; the dtype of an empty array implies no task."""
-    return task_for(next((y for _, y in blocks.values() if len(y)), torch.empty(0, dtype=torch.int64)))
 
 
 def _labels(y: Tensor, task: Task, owner: str) -> Tensor:

@@ -23,13 +23,15 @@ def warnings_of(population: Population) -> list[str]:
     train, test = (population.y[torch.from_numpy(part.values)] for part in (population.train, population.test))
     if not population.is_here or not len(train):
         return []
-    found, classes = [], population.classes
-    if _is_constant(train):
-        what = f"is of the class {classes[int(train[0])]!r}" if classes else f"has the target {train[0].item():g}"
-        found.append(f"every training sample {what}: there is nothing to learn, and a good score shows nothing")
-    elif len(test) and _is_constant(test):
-        what = f"is of the class {classes[int(test[0])]!r}" if classes else f"has the target {test[0].item():g}"
-        found.append(f"every test sample {what}: a constant prediction is perfect; test other samples, too")
+    classes = population.classes
+    found: list[str] = []
+    for name, y, why in (
+        ("training", train, "there is nothing to learn, and a good score shows nothing"),
+        ("test", test, "a constant prediction is perfect; test other samples, too"),
+    ):
+        if not found and len(y) and _is_constant(y):
+            what = f"is of the class {classes[int(y[0])]!r}" if classes else f"has the target {y[0].item():g}"
+            found.append(f"every {name} sample {what}: {why}")
     if classes and (unseen := sorted({*test.unique().tolist()} - {*train.unique().tolist()})):
         names = listed([classes[int(c)] for c in unseen])
         found.append(

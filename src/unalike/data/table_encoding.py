@@ -34,6 +34,7 @@ from unalike.data.columns import (
     days_of,
     doubts,
     floats_of,
+    is_number,
     kind_of,
     left_out,
     texts_of,
@@ -272,21 +273,13 @@ def _numbers(frame: pd.DataFrame, train: int, where: str, dates: Mapping[str, st
 def _check_texts(column: pd.Series, where: str) -> None:
     """Raise `UnalikeError` for many different numbers with a few texts among them, such as "<0.5"."""
     texts = set(texts_of(column[column.notna()]))
-    others = sorted(text for text in texts if not _is_number(text))
+    others = sorted(text for text in texts if not is_number(text))
     if others and len(texts) - len(others) >= max(SURELY_NUMBERS, 4 * len(others)):
         raise UnalikeError(
             f"{where}: column {column.name!r} holds numbers and, between them, texts such as {', '.join(map(repr, others[:3]))}; "
             f"expected numbers or categories: leave these fields empty, which makes them missing values, or "
             f"leave it out with {left_out(column.name)}"
         )
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def category_of(column: pd.Series, train: int, where: str) -> Category:

@@ -3,8 +3,6 @@
 Token 0 is padding, token 1 is any word outside the vocabulary, and words start at token 2, the most frequent first.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence

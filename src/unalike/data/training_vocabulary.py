@@ -4,8 +4,6 @@
 Without this step a test sample could shape the vocabulary.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import zip_longest
 

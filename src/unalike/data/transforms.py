@@ -1,10 +1,10 @@
 """Normalization and augmentation of image batches as pure functions of the images and of random numbers.
 
-A transform takes `draws` numbers in [0, 1) per sample. An executor draws them per client and round with `numbers`, so that a
-client's images are cropped and flipped in the same way whether it trains alone or stacked with others.
+A transform takes `draws` numbers in [0, 1) per sample. An executor draws them per client and round (`TransformChain.numbers`), so
+that a client's images are cropped and flipped in the same way whether it trains alone or stacked with others.
 
 >>> augment = transform("normalize(mean=0.5, std=0.25) + crop(padding=4) + flip")
->>> u = numbers(seed=0, round=3, client=1, samples=8, draws=augment.draws)
+>>> u = augment.numbers(seed=0, round=3, client=1, samples=8)
 >>> augment(torch.rand(8, 3, 32, 32), u).shape
 torch.Size([8, 3, 32, 32])
 """
@@ -52,14 +52,6 @@ def transform(spec: str) -> TransformChain:
     return TransformChain(tuple(registry.build(call) for call in parse(spec)))
 
 
-def numbers(seed: int, round: int, client: int, samples: int, draws: int) -> Tensor:
-    """Draw the random numbers of a client's training samples in a round: float32 [samples, draws] in [0, 1).
-
-    Row i belongs to the i-th sample in training order. More samples do not change the first rows.
-    """
-    return torch.from_numpy(generator(seed, "augment", round, client).random((samples, draws), np.float32))
-
-
 @dataclass(frozen=True)
 class TransformChain:
     """Several transforms, applied in order; each takes its own columns of the random numbers."""
@@ -71,8 +63,11 @@ class TransformChain:
         return sum(part.draws for part in self.parts)
 
     def numbers(self, seed: int, round: int, client: int, samples: int) -> Tensor:
-        """Draw the random numbers of a client in a round, [samples, draws]; see the function `numbers`."""
-        return numbers(seed, round, client, samples, self.draws)
+        """Draw the random numbers of a client's training samples in a round: float32 [samples, draws] in [0, 1).
+
+        Row i belongs to the i-th sample in training order. More samples do not change the first rows.
+        """
+        return torch.from_numpy(generator(seed, "augment", round, client).random((samples, self.draws), np.float32))
 
     @property
     def fixed(self) -> TransformChain:

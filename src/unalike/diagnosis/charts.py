@@ -1,7 +1,5 @@
 """The charts of a diagnosis: measures on their scales, heat maps of clients, the dendrogram, bars by layer."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -5,8 +5,6 @@ they count as clusters only if clients that differ as much, but without groups, 
 clusters stay the same when samples are drawn again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -6,8 +6,6 @@ cannot be blamed. The models are the simplest that exist in closed form, so that
 nearest class means, and ridge regression.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Protocol
 

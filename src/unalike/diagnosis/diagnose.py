@@ -1,7 +1,5 @@
 """`ua.diagnose`: the kinds of heterogeneity that some clients have."""
 
-from __future__ import annotations
-
 from inspect import signature
 from pathlib import Path
 from typing import Any

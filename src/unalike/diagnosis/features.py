@@ -1,7 +1,5 @@
 """Feature skew: how far the features of clients lie apart, over all samples and among samples of the same class."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from unalike._utils.seeds import generator

@@ -1,7 +1,5 @@
 """Findings: the numbers of a diagnosis in sentences, and as the columns of a table."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

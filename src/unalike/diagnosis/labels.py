@@ -1,7 +1,5 @@
 """Label skew: how far the label distributions of clients are from that of all clients together."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A measure: one number about the clients, with its interval and the scale to read it by."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from math import isnan

@@ -1,7 +1,5 @@
 """The page of a diagnosis: one HTML file in the looks of the report."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 

@@ -1,7 +1,5 @@
 """Reference divisions: the same samples divided in known ways among as many clients. They are the scale of every measure."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Quantity skew: how unequal the numbers of samples are."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

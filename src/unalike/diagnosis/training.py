@@ -9,8 +9,6 @@ movement that cancels in the average is
 (parameter skew by layer), and for gradients at the same model (gradient variance).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial

@@ -3,8 +3,6 @@
 Start reading at `decide`.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace

@@ -4,8 +4,6 @@ Clients are sorted by their number of samples and cut into chunks of similar one
 clients are padded with rows of weight 0, which never count; a step of padding alone changes nothing.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

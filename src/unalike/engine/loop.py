@@ -1,7 +1,5 @@
 """The executor `loop`, the reference: one client after another, without padding."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property

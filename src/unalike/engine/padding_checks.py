@@ -3,8 +3,6 @@
 Start reading at `padding_problem`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

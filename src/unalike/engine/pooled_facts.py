@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from unalike._utils.errors import UnalikeError
 from unalike.core.model import Model
 from unalike.core.types import Context, Output
-from unalike.core.views import StageSettings
 from unalike.data.population import Population
 from unalike.data.ragged import Ragged
 from unalike.engine.base import ClientPool
@@ -93,8 +92,6 @@ def pooled_with_facts(described: ClientPool) -> ClientPool:
         described.some_context,
     )
     method = Method(*(part for part in described.method.parts if not isinstance(part, Conditioner)))
-    return ClientPool(method, _trained(settings, Model(module)), pooled, described.client_states)
-
-
-def _trained(settings: StageSettings, model: Model) -> StageSettings:
-    return replace(settings, model=model.at(settings.model.precision))
+    return ClientPool(
+        method, replace(settings, model=Model(module).at(settings.model.precision)), pooled, described.client_states
+    )

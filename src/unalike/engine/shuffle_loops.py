@@ -9,8 +9,6 @@ random word and draws again while the result is too large:
 `shuffle` does the same without a branch on the refusal: a refused word swaps entry i with itself and leaves i as it is.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from llvmlite import ir
 from numba import njit, types

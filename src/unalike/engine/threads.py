@@ -1,7 +1,5 @@
 """Number of threads of a run, within torch's operations and over clients, and the handling of freed memory."""
 
-from __future__ import annotations
-
 import ctypes
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Compare methods under equal conditions: a seed fixes the partition, the initial weights, the cohorts and the batch orders."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace

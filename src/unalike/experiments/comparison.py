@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.notebook import paragraph
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 COLUMNS = {"rounds": {"round", "seconds", "bytes_down", "bytes_up"}, "clients": {"client", "n_train", "n_test"}}
 """Columns that each table must have."""
-BY_ROUND, RESAMPLED, RISKS = "client_rounds", "resampled", "risks"
+KEPT = ("client_rounds", "resampled", "risks")
+"""Tables that a comparison may have besides."""
 MOST_CLIENTS, MOST_ROUNDS = 100, 150
 """With more clients their rounds are not kept; of more evaluated rounds, so many evenly spaced ones are."""
 
@@ -95,6 +96,11 @@ class Comparison:
         return self.content()
 
     @property
+    def tables(self) -> dict[str, Any]:
+        """Name of a table, in its folder too -> the table, or None."""
+        return {name: getattr(self, name) for name in (*COLUMNS, *KEPT)}
+
+    @property
     def name(self) -> str:
         """The data set and the partition as the user wrote them, such as `digits, iid`."""
         config = tomllib.loads(self.facts.config)
@@ -139,7 +145,7 @@ class Comparison:
         if (kind := export.format_of(target)) != "html":
             if title is not None or summary:
                 raise UnalikeError(f"{target} is a table, without title and summary; leave them out, or write .html")
-            return html.write_text(export.export([export.ExportBlock(self.name, content)], kind), target)
+            return html.write_text(export.export([(self.name, content)], kind), target)
         return html.write_text(summary_page.render(content), target) if summary else html.write(content, target)
 
     def content(self, title: str | None = None, target: float | None = None) -> ReportContent:
@@ -167,33 +173,22 @@ class Comparison:
                 )
                 for m in facts.methods
             ],
-            rounds=self.rounds,
-            clients=self.clients,
+            **self.tables,
             columns=self.columns,
             label_counts=counts,
             wire=pd.DataFrame(facts.wire) if facts.wire else None,
             warnings=facts.notes,
             target=target,
-            client_rounds=self.client_rounds,
-            resampled=self.resampled,
-            risks=self.risks,
         )
 
     def save(self, folder: str | Path) -> None:
         """Write the tables and the facts into a folder, which is made; `ua.open_comparison` reads them."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        for name in (BY_ROUND, RESAMPLED, RISKS):
+        for name in KEPT:
             (folder / f"{name}.parquet").unlink(missing_ok=True)
         self.columns.save(folder)
-        tables = {
-            "rounds": self.rounds,
-            "clients": self.clients,
-            BY_ROUND: self.client_rounds,
-            RESAMPLED: self.resampled,
-            RISKS: self.risks,
-        }
-        for name, table in tables.items():
+        for name, table in self.tables.items():
             if table is not None:
                 write_bytes(folder / f"{name}.parquet", table.to_parquet(index=False))
         self.facts.save(folder)
@@ -207,8 +202,8 @@ class Comparison:
         try:
             rounds, clients = (pd.read_parquet(folder / f"{name}.parquet") for name in COLUMNS)
             _check_columns(rounds=rounds, clients=clients)
-            kept = [folder / f"{name}.parquet" for name in (BY_ROUND, RESAMPLED, RISKS)]
-            by_round, resampled, risks = (pd.read_parquet(file) if file.exists() else None for file in kept)
+            files = {name: folder / f"{name}.parquet" for name in KEPT}
+            kept = {name: pd.read_parquet(file) for name, file in files.items() if file.exists()}
             is_single_run = bool(RunDirectory(folder).events)
             columns = read_columns(folder, rounds, clients)
             rows, client_rows = (cast(list[Row], table.to_dict("records")) for table in (rounds, clients))
@@ -221,7 +216,7 @@ class Comparison:
             ) from None
         if "method" not in rounds:
             return cls._of_run(history, facts)
-        return cls(rounds, clients, columns, facts, by_round, resampled, risks)
+        return cls(rounds, clients, columns, facts, **kept)
 
     @classmethod
     def _of_run(cls, history: History, facts: ComparisonFacts) -> Comparison:
@@ -261,24 +256,18 @@ class Comparison:
         return f"<Comparison of {methods} on {self.name}, {plural(self.rounds['seed'].nunique(), 'seed')}>"
 
     def _repr_html_(self) -> str:
-        from unalike.reporting.client_tables import clients_of_best
-        from unalike.reporting.summary_columns import summary_tables
+        from unalike.reporting.client_tables import overview
         from unalike.reporting.table import html
 
-        tables = [
-            paragraph(table.caption) + html(table)
-            for table in (*summary_tables(self._content), *clients_of_best(self._content))
-        ]
+        tables = [paragraph(table.caption) + html(table) for table in overview(self._content)]
         texts = (repr(self), self._content.about, str(self.decision))
         return "".join([*map(paragraph, texts), *tables])
 
     def __str__(self) -> str:
-        from unalike.reporting.client_tables import clients_of_best
-        from unalike.reporting.summary_columns import summary_tables
+        from unalike.reporting.client_tables import overview
         from unalike.reporting.table import plain
 
-        found = (*summary_tables(self._content), *clients_of_best(self._content))
-        tables = [f"{table.caption}\n{plain(table)}".lstrip() for table in found]
+        tables = [f"{table.caption}\n{plain(table)}".lstrip() for table in overview(self._content)]
         return "\n\n".join([self._content.about, str(self.decision), *tables])
 
 

@@ -1,7 +1,5 @@
 """Earlier reports of a comparison's folder: before a report with other settings is replaced, it is kept under a name of its own."""
 
-from __future__ import annotations
-
 import shutil
 import tomllib
 import warnings

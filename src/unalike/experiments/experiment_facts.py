@@ -12,7 +12,6 @@ import tomli_w
 import torch
 
 from unalike.core.options import SeedOptions, options_of, written
-from unalike.core.work import Work
 from unalike.data.heterogeneity import summary
 from unalike.data.population import Population
 from unalike.experiments.experiment import Cell
@@ -42,7 +41,18 @@ def facts_of(
     """
     run_configs = {cell.label: cell.run_config for cell in cells if cell.seed == seeds[0]}
     first = run_configs[baseline]
-    config = _config(first, methods, baseline, {"seeds": write_seeds(seeds), **asked}, source)
+    usual = first.work.record
+    config = {
+        **source,
+        "method": [method_text(method) for method in methods.values()],
+        "baseline": None if baseline == next(iter(methods)) else method_text(methods[baseline]),
+        "model": first.model_name,
+        **({} if first.start is None else {"start": first.start.path, "start_partial": first.start.partial}),
+        "seeds": write_seeds(seeds),
+        **asked,
+        **{name: value for name, value in written(first.options).items() if name not in options_of(SeedOptions)},
+        **written(first.work),
+    }
     return ComparisonFacts(
         methods=[
             {
@@ -50,7 +60,7 @@ def facts_of(
                 "spec": repr(run_config.plan),
                 "protocols": _scored_protocols(run_config),
                 "untuned": untuned(method_text(methods[label])),
-                "work": _difference(run_config.work, first.work),
+                "work": ", ".join(f"{n}={v!r}" for n, v in run_config.work.record.items() if v != usual[n]),
             }
             for label, run_config in run_configs.items()
         ],
@@ -102,32 +112,6 @@ def sampling_of(populations: Sequence[Population], folds: int | None) -> Samplin
 def method_text(method: object) -> str:
     """A method as text: the spec as the user wrote it, in the spelling of the catalogue, or the parts of a method object."""
     return registry.spelled(method) if isinstance(method, str) else repr(method)
-
-
-def _difference(work: Work, usual: Work) -> str:
-    """The fields in which a method's local training differs from the baseline's: `lr=0.3`."""
-    return ", ".join(f"{name}={value!r}" for name, value in work.record.items() if value != usual.record[name])
-
-
-def _config(
-    run_config: RunConfig,
-    methods: Mapping[str, object],
-    baseline: str,
-    asked: Mapping[str, Any],
-    source: Mapping[str, Any],
-) -> dict[str, Any]:
-    """The configuration with the flags of the command line as keys; `unalike compare --config` reads it."""
-    start = run_config.start
-    return {
-        **source,
-        "method": [method_text(method) for method in methods.values()],
-        "baseline": None if baseline == next(iter(methods)) else method_text(methods[baseline]),
-        "model": run_config.model_name,
-        **({} if start is None else {"start": start.path, "start_partial": start.partial}),
-        **asked,
-        **{name: value for name, value in written(run_config.options).items() if name not in options_of(SeedOptions)},
-        **written(run_config.work),
-    }
 
 
 def _scored_protocols(run_config: RunConfig) -> list[str]:

@@ -34,12 +34,6 @@ class JoinedBlock:
     def letters(self) -> str:
         return " + ".join(folder.letter for folder in self.folders)
 
-    def same_training(self, other: JoinedBlock) -> bool:
-        return self.folders[0].same_training(other.folders[0])
-
-    def same_data(self, other: JoinedBlock) -> bool:
-        return self.folders[0].same_data(other.folders[0])
-
 
 @dataclass(frozen=True)
 class Joined:
@@ -66,14 +60,16 @@ class Joined:
             for name, values in self.differences
             if name in training
         ]
-        return [*settings, *self._unfinished(), *self._conflicts(), *self._ambiguous_labels()]
-
-    def _unfinished(self) -> list[str]:
-        return [
+        unfinished = [
             f"{folder.letter} is unfinished ({folder.comparison.facts.unfinished}), so nothing is joined with it"
             for folder in self.folders
             if folder.comparison.facts.unfinished
         ]
+        ambiguous = [
+            f"{label} stands for {len(specs)} methods ({'; '.join(specs)}), so it is not ranked"
+            for label, specs in _labels_of_several_methods(self.pooled).items()
+        ]
+        return [*settings, *unfinished, *self._conflicts(), *ambiguous]
 
     def _conflicts(self) -> list[str]:
         sentences = []
@@ -85,12 +81,6 @@ class Joined:
                     "kept apart"
                 )
         return sentences
-
-    def _ambiguous_labels(self) -> list[str]:
-        return [
-            f"{label} stands for {len(specs)} methods ({'; '.join(specs)}), so it is not ranked"
-            for label, specs in _labels_of_several_methods(self.pooled).items()
-        ]
 
     def _values(self, values: list[str]) -> str:
         """The values of a setting with the letters of their folders: `2 in A and C, 3 in B`."""
@@ -207,10 +197,10 @@ def _group_compatible(folders: Sequence[ComparisonFolder]) -> list[list[Comparis
 
 def _partitions_of_one_study(blocks: Sequence[JoinedBlock]) -> list[JoinedBlock]:
     """The largest set of blocks with the same training, one block for each partition; empty below two."""
-    studies = [[other for other in blocks if other.same_training(block)] for block in blocks]
+    studies = [[one for one in blocks if one.folders[0].same_training(block.folders[0])] for block in blocks]
     partitions: list[JoinedBlock] = []
     for block in max(studies, key=len):
-        if not any(block.same_data(other) for other in partitions):
+        if not any(block.folders[0].same_data(other.folders[0]) for other in partitions):
             partitions.append(block)
     return partitions if len(partitions) > 1 else []
 

@@ -17,42 +17,27 @@ if TYPE_CHECKING:
 
 def merge(comparisons: Sequence[Comparison]) -> Comparison:
     """The union of the cells; a cell that several comparisons hold is taken from the first of them."""
-    import pandas as pd
-
     if len(comparisons) == 1:
         return in_method_order(comparisons[0])
-    rounds = pd.concat([c.rounds for c in comparisons], ignore_index=True)
-    clients = pd.concat([c.clients for c in comparisons], ignore_index=True)
-    merged = Comparison(
-        rounds.drop_duplicates(["method", "seed", "round"]),
-        clients.drop_duplicates(["method", "seed", "client"]),
-        reduce(or_, (c.columns for c in comparisons)),
-        _merge_facts([c.facts for c in comparisons]),
-        _merged([c.client_rounds for c in comparisons], ["method", "seed", "round", "client"]),
-        _merged([c.resampled for c in comparisons], ["method", "seed", "draw"]),
-        _merged_risks([c.risks for c in comparisons]),
+    return in_method_order(
+        Comparison(
+            columns=reduce(or_, (c.columns for c in comparisons)),
+            facts=_merge_facts([c.facts for c in comparisons]),
+            **{name: _merged([c.tables[name] for c in comparisons]) for name in comparisons[0].tables},
+        )
     )
-    return in_method_order(merged)
 
 
-def _merged(tables: Sequence[pd.DataFrame | None], key: list[str]) -> pd.DataFrame | None:
-    """The tables that there are as one, with one row for each key."""
+def _merged(tables: Sequence[pd.DataFrame | None]) -> Any:
+    """The tables that there are as one, with the rows of a cell (method and seed) from the first that has it; None for none."""
     import pandas as pd
 
-    found = [table for table in tables if table is not None]
-    return pd.concat(found, ignore_index=True).drop_duplicates(key) if found else None
-
-
-def _merged_risks(tables: Sequence[pd.DataFrame | None]) -> pd.DataFrame | None:
-    """The tables of risks as one; a method and seed that several have count once."""
-    import pandas as pd
-
-    found = [table for table in tables if table is not None]
-    seen = pd.concat([t.assign(table=i) for i, t in enumerate(found)], ignore_index=True) if found else None
-    if seen is None:
+    found = [table.assign(table=i) for i, table in enumerate(tables) if table is not None]
+    if not found:
         return None
-    first = seen.groupby(["method", "seed"])["table"].transform("min")
-    return seen[seen["table"] == first].drop(columns="table").reset_index(drop=True)
+    whole = pd.concat(found, ignore_index=True)
+    first = whole.groupby(["method", "seed"])["table"].transform("min")
+    return whole[whole["table"] == first].drop(columns="table").reset_index(drop=True)
 
 
 def _merge_facts(all_facts: Sequence[ComparisonFacts]) -> ComparisonFacts:
@@ -126,7 +111,6 @@ def relabelled(comparison: Comparison, labels: dict[str, str]) -> Comparison:
         ends=relabel(facts.ends, "method"),
         confusions=relabel(facts.confusions, "method"),
     )
-    tables = (comparison.rounds, comparison.clients, comparison.client_rounds, comparison.resampled, comparison.risks)
-    rounds, clients, *others = (None if t is None else t.assign(method=t["method"].replace(new)) for t in tables)
-    assert rounds is not None and clients is not None
-    return Comparison(rounds, clients, comparison.columns, facts, *others)
+    kept = {name: table for name, table in comparison.tables.items() if table is not None}
+    tables = {name: table.assign(method=table["method"].replace(new)) for name, table in kept.items()}
+    return replace(comparison, facts=facts, **tables)

@@ -1,7 +1,5 @@
 """References and default settings: methods that are shown but no candidates, and methods that were not tuned."""
 
-from __future__ import annotations
-
 import inspect
 
 from unalike._utils import spec

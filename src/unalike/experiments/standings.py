@@ -105,7 +105,10 @@ def standings(folder: str | Path) -> Standings:
     scores = {
         name: {cell.seed: p.score for cell, p in own if not math.isnan(p.score)} for name, own in by_method.items()
     }
-    paces = {name: _pace(own) for name, own in by_method.items()}
+    paces = {
+        name: _mean(p.seconds / cell.rounds for cell, p in own if cell.rounds and not math.isnan(p.seconds))
+        for name, own in by_method.items()
+    }
     usual_pace = _mean(pace for pace in paces.values() if not math.isnan(pace))
     rows = [
         _standing(name, own, scores[name], scores.get(baseline, {}), usual_pace if math.isnan(pace) else pace)
@@ -140,11 +143,6 @@ def _standing(
         diverged=sum(p.state == DIVERGED for _, p in own),
         seconds_left=missing * pace if missing else 0.0,
     )
-
-
-def _pace(own: Sequence[tuple[PlannedCell, CellProgress]]) -> float:
-    """Seconds per round over the finished cells of a method; NaN if there is none."""
-    return _mean(p.seconds / cell.rounds for cell, p in own if not math.isnan(p.seconds) and cell.rounds)
 
 
 def _mean(values: Iterable[float]) -> float:

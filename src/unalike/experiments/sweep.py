@@ -1,7 +1,5 @@
 """`ua.sweep`: a comparison at every point of a grid, from one store of cells."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The page of a sweep: heat maps, the best values of each method, and the table."""
 
-from __future__ import annotations
-
 from unalike.experiments.sweep_result import Sweep
 from unalike.reporting import wording
 from unalike.reporting.charts.figure import Axis, Figure, HeatMap, Plot, named

@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from unalike.data.columns import is_number
 from unalike.experiments.comparison import Comparison
 from unalike.metrics.named_metrics import Metric
 from unalike.reporting import wording
@@ -113,7 +114,7 @@ class Sweep:
         texts = []
         for name, values in self.axes.items():
             found = [row["method"] for row in rows(self.best) if row[name] in (values[0], values[-1])]
-            if found and name in self.choices and len(values) > 2 and all(map(_is_number, values)):
+            if found and name in self.choices and len(values) > 2 and all(map(is_number, values)):
                 methods = wording.few(list(dict.fromkeys(found)))
                 texts.append(f"The best {name} of {methods} is at the end of the grid: wider values may be better.")
         return texts
@@ -180,11 +181,3 @@ class Sweep:
 
 def _point(row: Row, names: Sequence[str]) -> str:
     return ", ".join(f"{name}={row[name]}" for name in names)
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True

@@ -1,7 +1,5 @@
 """The catalogue of published methods: those of one part stand in `parts`, plans in `plans`, and sums of several parts here."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from importlib import import_module
 from pkgutil import iter_modules

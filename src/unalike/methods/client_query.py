@@ -3,8 +3,6 @@
 A query is a plan's only access to the data of clients. `wire` lists its answer.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, TypeVar, dataclass_transform

@@ -1,7 +1,5 @@
 """The three parts of FedAvg (McMahan et al. 2017). A method has them unless another part takes their role."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from torch import Tensor

@@ -3,8 +3,6 @@
 `note` does nothing unless a recorder listens, and costs one look-up then. A note changes no result.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar

@@ -10,8 +10,6 @@ A round calls the hooks in this order:
     server   decode -> weights -> weigh -> final_weights -> combine -> fold, absorb -> step
 """
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, dataclass_transform

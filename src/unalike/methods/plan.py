@@ -1,7 +1,5 @@
 """A plan is a method or several stages: a generator of stages, which train, and of client queries."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass, replace
 from typing import Any, NamedTuple, Protocol

@@ -1,7 +1,5 @@
 """Checks of the values that hooks of parts return: a user's own part may return something else than its role asks for."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

@@ -1,7 +1,5 @@
 """The roles of parts: each one adds a verb to `Part`. The module docstring of `part.py` lists the hooks in the order of a round."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass

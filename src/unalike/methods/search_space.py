@@ -5,8 +5,6 @@
 A field without a search space is not tuned.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 Value = float | int | str | bool

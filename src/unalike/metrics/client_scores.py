@@ -1,7 +1,5 @@
 """Scores of single clients over the seeds, with intervals, by themselves and compared with other methods."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Costs of a comparison: totals, cost to reach a target, trade-offs between score and costs with their Pareto fronts."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType

@@ -9,8 +9,6 @@ mixed model d[seed, client] = mean + seed effect + client effect + noise, the ex
 of the seeds, with seeds - 1 degrees of freedom, however many clients there are.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import product

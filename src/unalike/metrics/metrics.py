@@ -11,8 +11,6 @@ rmse, mae, r2      of regression: root of the mean squared error, mean absolute 
 Metrics that are chosen by name (`named_metrics`) come in front of these, those of the user's own behind them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property

@@ -3,8 +3,6 @@
 Methods with and without personal models can be compared by it, since both are scored on the same test samples of the same clients.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator
 
 import pandas as pd

@@ -3,8 +3,6 @@
 Arrays are differences d [..., seeds, methods] with NaN for seeds that a method lacks; leading dimensions are separate families.
 """
 
-from __future__ import annotations
-
 import warnings
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Ranks of methods over several partitions: Friedman's test and Nemenyi's critical difference."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

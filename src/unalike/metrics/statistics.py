@@ -9,8 +9,6 @@ Every function is pure. It takes the tables of a comparison, and the column of s
 For regression both have `rmse` (and `personal_rmse`) instead of `accuracy` and `macro_f1`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -164,7 +162,9 @@ def worst_decile(values: pd.Series, metric: Metric) -> float:
 def require_columns(frame: pd.DataFrame, name: str, *columns: str) -> None:
     missing = [column for column in columns if column not in frame]
     if missing:
-        raise UnalikeError(f"the {name} table lacks the columns {', '.join(missing)}; found {_listed(frame)}")
+        raise UnalikeError(
+            f"the {name} table lacks the columns {', '.join(missing)}; found {', '.join(map(str, frame)) or 'no columns'}"
+        )
 
 
 def require_method(rounds: pd.DataFrame, baseline: str) -> None:
@@ -172,7 +172,3 @@ def require_method(rounds: pd.DataFrame, baseline: str) -> None:
     known = rounds["method"].unique()
     if baseline not in known:
         raise UnalikeError(f"the baseline {baseline!r} was not run; expected one of {', '.join(map(repr, known))}")
-
-
-def _listed(frame: pd.DataFrame | Iterable[str]) -> str:
-    return ", ".join(map(str, frame)) or "no columns"

@@ -1,7 +1,5 @@
 """The summary of a comparison: one row per method and protocol, with scores, tests and verdicts."""
 
-from __future__ import annotations
-
 import math
 from types import MappingProxyType
 from typing import Any

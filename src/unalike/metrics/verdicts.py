@@ -1,7 +1,5 @@
 """The rules by which methods are judged: their role in the comparison, the smallest effect of interest, and the verdict."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field

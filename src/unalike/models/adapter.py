@@ -1,7 +1,5 @@
 """Adapter for modules whose output is not a tensor of logits."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

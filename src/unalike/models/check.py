@@ -1,7 +1,5 @@
 """Validation of model options and input shapes, and the normalization layers that models share."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Initial weights from a file: safetensors, a state dict saved by torch, or the folder of a run."""
 
-from __future__ import annotations
-
 import pickle
 from dataclasses import dataclass
 from pathlib import Path

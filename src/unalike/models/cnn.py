@@ -1,7 +1,5 @@
 """Small convolutional networks: those of the FedLWS and FedMix experiments, of NIID-Bench and of McMahan et al."""
 
-from __future__ import annotations
-
 import math
 from itertools import pairwise
 

@@ -6,8 +6,6 @@ statistic: with k numbers per sample and C outputs, `ols` has (k + 1) C numbers,
 order k, `label_histogram` C and `pca(components)` components (k + C).
 """
 
-from __future__ import annotations
-
 import inspect
 import math
 

@@ -1,7 +1,5 @@
 """Linear models and multilayer perceptrons, which read a sample as one row of numbers."""
 
-from __future__ import annotations
-
 import math
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """Densely connected networks (Huang et al. 2017) for small images."""
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn

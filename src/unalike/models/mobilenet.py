@@ -1,7 +1,5 @@
 """MobileNetV2 (Sandler et al. 2018)."""
 
-from __future__ import annotations
-
 from torch import Tensor, nn
 
 from unalike._utils.errors import UnalikeError

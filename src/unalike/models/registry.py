@@ -1,7 +1,5 @@
 """The registry of models, and `model`, which builds one from a spec and a seed."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch import nn

@@ -1,7 +1,5 @@
 """Residual networks, with a 3x3 stem for images of about 32x32 to 64x64 or the 7x7 stem with pooling for larger ones."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch.nn.functional as F

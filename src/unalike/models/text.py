@@ -1,7 +1,5 @@
 """Models for text: the convolutional network of Kim 2014, and the character model of the Shakespeare experiments."""
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn

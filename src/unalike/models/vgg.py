@@ -1,7 +1,5 @@
 """VGG networks (Simonyan and Zisserman 2015) for small images."""
 
-from __future__ import annotations
-
 from torch import Tensor, nn
 
 from unalike.models import check

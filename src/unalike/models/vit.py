@@ -1,7 +1,5 @@
 """Vision transformer (Dosovitskiy et al. 2021) for small images."""
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn

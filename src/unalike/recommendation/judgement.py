@@ -1,7 +1,5 @@
 """The judgement that the package ships with its stored runs: how good each way to choose a method was on held-out tasks."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass

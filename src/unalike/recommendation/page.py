@@ -1,7 +1,5 @@
 """The page of a recommendation: one HTML file in the looks of the report."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from unalike.recommendation.judgement import HELD_OUT, SURE, MeanInterval

@@ -1,7 +1,5 @@
 """`ua.recommend`: methods for some clients, learned from stored runs."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from inspect import signature

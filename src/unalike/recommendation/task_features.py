@@ -1,7 +1,5 @@
 """The features of a task: numbers about the clients' data and about training that forecasts are made from."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

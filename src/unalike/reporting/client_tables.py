@@ -6,6 +6,7 @@ import pandas as pd
 
 from unalike.reporting import wording
 from unalike.reporting.content import ReportContent
+from unalike.reporting.summary_columns import summary_tables
 from unalike.reporting.table import Table, TableColumn, interval, number, rows, words
 
 MOST_CLIENTS = 30
@@ -44,6 +45,11 @@ def clients_of_best(content: ReportContent) -> list[Table]:
         return []
     found = client_table(content, content.decision.best or content.baseline)
     return [] if found is None else [found]
+
+
+def overview(content: ReportContent) -> list[Table]:
+    """The tables that a notebook and `print` show: the summary by protocol, and the clients with the best candidate."""
+    return [*summary_tables(content), *clients_of_best(content)]
 
 
 def client_tables(content: ReportContent) -> list[Table]:

@@ -1,7 +1,5 @@
 """The decision of a comparison: the best candidate against the baseline and against the rest, and what would settle it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -25,102 +25,90 @@ from unalike.reporting.decision import Decision
 from unalike.reporting.summary_columns import paper_columns
 from unalike.reporting.table import Table, latex, markdown, rows
 
-
-@dataclass(frozen=True)
-class ExportBlock:
-    """The content of one comparison, and its partition."""
-
-    partition: str
-    content: ReportContent
-
-    @property
-    def summary(self) -> pd.DataFrame:
-        return self.content.summary
+Parts = Sequence[tuple[str, ReportContent]]
+"""The partition and the content of each comparison."""
 
 
-def export(blocks: Sequence[ExportBlock], format: str) -> str:
-    """All blocks as one text. Raises `UnalikeError` for a format that is not in `FORMATS`."""
+def export(parts: Parts, format: str) -> str:
+    """All comparisons as one text. Raises `UnalikeError` for a format that is not in `FORMATS`."""
     if format not in FORMATS:
         raise unknown("format", format, FORMATS)
-    return FORMATS[format](blocks)
+    return FORMATS[format](parts)
 
 
-def export_clients(blocks: Sequence[ExportBlock], format: str) -> str:
+def export_clients(parts: Parts, format: str) -> str:
     """The scores of all clients with every method as one text. Raises `UnalikeError` for another format, or if none has any."""
-    found = [block for block in blocks if len(block.content.client_scores)]
+    found = [(partition, content) for partition, content in parts if len(content.client_scores)]
     if not found:
         raise UnalikeError(
             "no comparison has the same clients under all seeds, so no client has a score over the seeds"
         )
     if format == "csv":
-        rows = pd.concat([block.content.client_scores.assign(partition=block.partition) for block in found])
+        rows = pd.concat([content.client_scores.assign(partition=partition) for partition, content in found])
         return str(rows[["partition", *rows.columns.drop("partition")]].to_csv(index=False, lineterminator="\n"))
     if format not in CLIENT_FORMATS:
         raise unknown("format", format, ["csv", *CLIENT_FORMATS])
     comment = "% " if format == "latex" else ""
-    tables = [CLIENT_FORMATS[format](table) for b in found if (table := all_clients(b.content)) is not None]
+    tables = [CLIENT_FORMATS[format](table) for _, content in found if (table := all_clients(content)) is not None]
     return "\n\n".join([*(f"{comment}{line}" for line in _about(found)), *tables]) + "\n"
 
 
 CLIENT_FORMATS: dict[str, Callable[[Table], str]] = {"markdown": markdown, "latex": latex}
 
 
-def _markdown(blocks: Sequence[ExportBlock]) -> str:
-    return "\n\n".join(f"{table.caption}\n\n{markdown(table)}" for _, table in _tables(blocks)) + "\n"
+def _markdown(parts: Parts) -> str:
+    return "\n\n".join(f"{table.caption}\n\n{markdown(table)}" for _, table in _tables(parts)) + "\n"
 
 
-def _latex(blocks: Sequence[ExportBlock]) -> str:
-    tables = [latex(table, f"tab:{slug(name)}") for name, table in _tables(blocks)]
+def _latex(parts: Parts) -> str:
+    tables = [latex(table, f"tab:{slug(name)}") for name, table in _tables(parts)]
     return "\n\n".join(["% needs \\usepackage{booktabs}", *tables]) + "\n"
 
 
-def _tables(blocks: Sequence[ExportBlock]) -> Iterator[tuple[str, Table]]:
+def _tables(parts: Parts) -> Iterator[tuple[str, Table]]:
     """A name and a table for a paper, for each partition and protocol."""
-    for block in blocks:
-        content = block.content
+    for partition, content in parts:
         seeds, level = wording.plural(len(content.seeds), "seed"), wording.confidence(content.rules.level)
         rule = scoring_rule(content.rounds, content.columns).capitalize()
         for protocol in filter(lambda protocol: len(content.scored(protocol)), content.tabled):
             caption = (
-                f"{wording.capital(block.partition)}: {content.metric.word} of the {MODELS[protocol]}, mean ± sd over {seeds}, "
+                f"{wording.capital(partition)}: {content.metric.word} of the {MODELS[protocol]}, mean ± sd over {seeds}, "
                 f"the best in bold. Differences to {content.baseline} with {level} intervals; p of the moderated paired t test, "
                 f"corrected by Holm. {rule}. {content.about}"
             )
             table = Table.of(caption, paper_columns(content, protocol), rows(content.scored(protocol)))
-            yield f"{block.partition} {protocol}", table
+            yield f"{partition} {protocol}", table
 
 
-def _about(blocks: Sequence[ExportBlock]) -> list[str]:
+def _about(parts: Parts) -> list[str]:
     """The subject of the intervals, in a line for all partitions of which the same is true."""
     lines: dict[str, list[str]] = {}
-    for block in blocks:
-        lines.setdefault(block.content.about, []).append(block.partition)
+    for partition, content in parts:
+        lines.setdefault(content.about, []).append(partition)
     return list(lines) if len(lines) == 1 else [f"{'; '.join(names)}: {text}" for text, names in lines.items()]
 
 
-def _csv(blocks: Sequence[ExportBlock]) -> str:
-    tables = [b.summary.assign(partition=b.partition, baseline=b.content.baseline) for b in blocks]
+def _csv(parts: Parts) -> str:
+    tables = [content.summary.assign(partition=name, baseline=content.baseline) for name, content in parts]
     table = pd.concat(tables, ignore_index=True).drop(columns="seconds")
     first = ["partition", "method", "protocol", "baseline"]
     table = table[[*first, *(name for name in table if name not in first)]]
     return str(table.to_csv(index=False, lineterminator="\n"))
 
 
-def _json(blocks: Sequence[ExportBlock]) -> str:
+def _json(parts: Parts) -> str:
     """A list with one object per comparison; numbers that are not known are null."""
-    parts = [
+    found = [
         {
-            "partition": block.partition,
-            "about": block.content.about,
-            "decision": {"text": str(block.content.decision)}
-            | asdict(block.content.decision)
-            | _written(block.content.decision),
-            "summary": block.summary.drop(columns="seconds").to_dict("records"),
-            "clients": block.content.client_scores.to_dict("records"),
+            "partition": partition,
+            "about": content.about,
+            "decision": {"text": str(content.decision)} | asdict(content.decision) | _written(content.decision),
+            "summary": content.summary.drop(columns="seconds").to_dict("records"),
+            "clients": content.client_scores.to_dict("records"),
         }
-        for block in blocks
+        for partition, content in parts
     ]
-    return TypeAdapter(list[dict[str, Any]]).dump_json(parts, indent=1).decode() + "\n"
+    return TypeAdapter(list[dict[str, Any]]).dump_json(found, indent=1).decode() + "\n"
 
 
 def _written(decision: Decision) -> dict[str, Any]:
@@ -131,7 +119,7 @@ def _written(decision: Decision) -> dict[str, Any]:
     }
 
 
-FORMATS: dict[str, Callable[[Sequence[ExportBlock]], str]] = {
+FORMATS: dict[str, Callable[[Parts], str]] = {
     "markdown": _markdown,
     "csv": _csv,
     "latex": _latex,

@@ -1,7 +1,5 @@
 """Signs that training failed: nothing was learned, a loss exploded, or the upper reference is below the baseline."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

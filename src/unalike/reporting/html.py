@@ -1,7 +1,5 @@
 """Render the report as one HTML file that needs no server, no network and no other file."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import zlib

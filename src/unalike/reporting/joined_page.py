@@ -1,7 +1,5 @@
 """The report of several comparisons: their differences, each by itself, and ranks over those that may be pooled."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -151,12 +149,8 @@ def _part(i: int, name: str, part: ReportContent, style: dict[str, Look]) -> dic
         "name": name,
         "found": findings(part),
         "panels": {name: panel and replace(panel, key=f"{panel.key}-{i}") for name, panel in drawn.items()},
-        "tables": [tables.scores(part, protocol, style) for protocol in part.tabled] + _targets(part, style),
+        "tables": [tables.scores(part, protocol, style) for protocol in part.tabled]
+        + ([] if part.target is None else [tables.target(part, protocol, style) for protocol in part.tabled]),
         "clients": client_tables(part),
         "command": part.command,
     }
-
-
-def _targets(part: ReportContent, style: dict[str, Look]) -> list[Table | None]:
-    """The cost to reach the target; nothing if no target was given."""
-    return [] if part.target is None else [tables.target(part, protocol, style) for protocol in part.tabled]

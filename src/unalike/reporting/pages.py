@@ -1,7 +1,5 @@
 """The pages of results. A result is plain data; its page is registered by its module and looked up by the kind of result."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The report's charts for papers and slides, as SVG and PDF."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 

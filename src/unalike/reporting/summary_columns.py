@@ -1,7 +1,5 @@
 """The columns of a comparison's summary, declared once for the page, papers, the terminal and notebooks."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

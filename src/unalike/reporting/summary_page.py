@@ -1,7 +1,5 @@
 """The summary of a comparison for a board: one printed page without charts, jargon and scripts."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The report's tables: every number of the charts, as text that can be sorted, copied and read aloud."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from typing import Any

@@ -1,7 +1,5 @@
 """Numbers and names as text. A missing number is a dash, never `nan`."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 

@@ -1,7 +1,5 @@
 """The protocols between the round loop and the places where clients train: this process, several processes, a network."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

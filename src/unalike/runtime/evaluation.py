@@ -9,8 +9,6 @@ local     each client's model after its local training, on its own test samples;
 Where clients have validation samples, each protocol but `server` is measured on those too; for `server` the shared model is.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, Protocol

@@ -4,8 +4,6 @@ The file of torch.export takes encoded samples [n, ...] and gives the probabilit
 predictions [n]. `model.json` says how a row of a table is encoded. The script needs torch alone.
 """
 
-from __future__ import annotations
-
 import json
 import warnings
 from collections.abc import Mapping, Sequence
@@ -27,6 +25,8 @@ from unalike.data.text import PADDING, UNKNOWN, WORD
 from unalike.metrics.scoring import Predict
 
 MODEL, FACTS, SCRIPT = "model.pt2", "model.json", "predict.py"
+EXAMPLE = Path(__file__).with_name(f"{SCRIPT}.j2")
+"""The script, which encodes rows or reads samples, and writes their predictions."""
 RUN = ("unalike", "method", "rounds", "seed", "work", "model", "data", "site")
 """The parts of the configuration that are copied."""
 BATCHES = (1, 2, 7)
@@ -61,7 +61,8 @@ def export_model(
         "run": {"client": client} | {name: config[name] for name in RUN if name in config},
     }
     write_bytes(path / FACTS, (json.dumps(facts, indent=1, ensure_ascii=False) + "\n").encode())
-    write_bytes(path / SCRIPT, _script(encoding).encode())
+    template = jinja2.Template(EXAMPLE.read_text("utf-8"), trim_blocks=True, keep_trailing_newline=True)
+    write_bytes(path / SCRIPT, template.render(encoding=encoding).encode())
     return path
 
 
@@ -125,9 +126,3 @@ def _table(encoding: Encoding) -> dict[str, Any]:
     for category, written in zip(encoding.categories, facts["categories"], strict=True):
         written["truth"] = category.truth
     return facts | {"missing_category": MISSING}
-
-
-def _script(encoding: Encoding | None) -> str:
-    """The example: a script that encodes rows, or reads samples, and writes their predictions."""
-    template = Path(__file__).with_name(f"{SCRIPT}.j2").read_text("utf-8")
-    return jinja2.Template(template, trim_blocks=True, keep_trailing_newline=True).render(encoding=encoding)

@@ -1,7 +1,5 @@
 """The model that a user gave: made, and checked with a few samples before anything is trained."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection
 
 import torch

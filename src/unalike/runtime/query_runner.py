@@ -1,7 +1,5 @@
 """Client queries on this machine."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The round loop: `run` checks what was asked for, `execute` carries out a plan, `run_round` is one round of training."""
 
-from __future__ import annotations
-
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +16,7 @@ from unalike.core.options import SimulationOptions, options_of
 from unalike.core.work import Work
 from unalike.data.partitioning.given_clients import Clients, ClientsRequest
 from unalike.methods.notes import notes_about
-from unalike.methods.plan import Answers, PlanSteps, QueryStep, Stage, StageResults, next_step, steps_of
+from unalike.methods.plan import Answers, QueryStep, Stage, StageResults, next_step, steps_of
 from unalike.methods.return_checks import untouched
 from unalike.metrics.metrics import Custom, in_front
 from unalike.runtime.backend import Backend, Replies, RoundUpdates, StageBackend
@@ -316,23 +314,17 @@ def _stages(run_config: RunConfig, backend: Backend, recorder: RunRecorder) -> I
             earlier += clients.state.done
             groups = max(groups, sum(len(ids) > 0 for ids in clients.state.members.values()))
             outcome = StageResults(clients.state.states, clients.state.done)
-            if recorder.ended:
-                _note_rest(run_config, recorder, step, steps, outcome)
+            if recorder.ended:  # perhaps before a step such as the calibration of CCVR
+                why = run_config.ending.why(recorder.history)
+                if why and (ahead := next_step(steps, outcome)) is not None:
+                    recorder.log.note(
+                        f"{why}: it ended in stage {step.name!r}, and what the plan does from {ahead.name!r} on was not done"
+                    )
                 break
         backend.end_step(outcome)
         step, index = next_step(steps, outcome), index + 1
     if groups == 1 and getattr(run_config.plan, "divides", False):
         recorder.log.note("all clients are in one group: their models are those of the method without groups")
-
-
-def _note_rest(
-    run_config: RunConfig, recorder: RunRecorder, stage: Stage, steps: PlanSteps, outcome: StageResults
-) -> None:
-    """Note the steps that a stop rule or a budget left out, such as the calibration of CCVR."""
-    if (why := run_config.ending.why(recorder.history)) and (ahead := next_step(steps, outcome)) is not None:
-        recorder.log.note(
-            f"{why}: it ended in stage {stage.name!r}, and what the plan does from {ahead.name!r} on was not done"
-        )
 
 
 def _answers(run_config: RunConfig, step: QueryStep, index: int, recorder: RunRecorder, backend: Backend) -> Answers:
@@ -392,10 +384,8 @@ def _is_evaluated(
     """Whether a round is evaluated: every few rounds, and always at the end of a stage or run, as by its budget."""
     if number % run_config.options.evaluate_every == 0 or stage.last_done:
         return True
-    return (
-        run_config.ending.why(History([*recorder.history.rows, _row(number, result, {})], columns=run_config.columns))
-        is not None
-    )
+    with_this = History([*recorder.history.rows, _row(number, result, {})], columns=run_config.columns)
+    return run_config.ending.why(with_this) is not None
 
 
 def _why_ended(run_config: RunConfig, history: History, stop: Ending | None) -> str:
@@ -405,10 +395,7 @@ def _why_ended(run_config: RunConfig, history: History, stop: Ending | None) -> 
 
 def _row(number: int, result: RoundResult | None, metrics: Row) -> Row:
     """A row of the history: the chosen metrics and the usual columns, then the others."""
-    usual = in_front(metrics)
-    if result is None:
-        cost: Row = {"train_loss": float("nan"), "bytes_down": 0, "bytes_up": 0}
-        return {"round": number, "seconds": 0.0, "participants": 0} | usual | cost | metrics
-    cost = {"train_loss": result.train_loss, "bytes_down": result.bytes_down, "bytes_up": result.bytes_up}
-    participants = len(result.trained)
-    return {"round": number, "seconds": result.seconds, "participants": participants} | usual | cost | metrics
+    found = RoundResult() if result is None else result
+    cost: Row = {"train_loss": found.train_loss, "bytes_down": found.bytes_down, "bytes_up": found.bytes_up}
+    effort = {"round": number, "seconds": found.seconds, "participants": len(found.trained)}
+    return effort | in_front(metrics) | cost | metrics

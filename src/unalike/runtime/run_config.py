@@ -249,9 +249,11 @@ def prepare_run(
     words = spec if isinstance(spec, str) else repr(plan)
     work = (work or Work()).over(chosen.rounds)
     check_loss(work, made, population, context)
+    recording = Recording.of(record)
+    if getattr(plan, "needs_products", False):
+        recording = replace(recording or Recording(), products=True)
     run_config = RunConfig(
-        *(plan, population, made, work, chosen, asked, name, held_out, public, columns, words, started),
-        recording=_recording(record, plan),
+        *(plan, population, made, work, chosen, asked, name, held_out, public, columns, words, started, recording)
     )
     _ = run_config.ending
     if chosen.select == "best" and not run_config.columns.validated:
@@ -299,12 +301,6 @@ def _tensors(name: str, found: Pair | None, population: Population) -> tuple[tor
     if population.plan is not None and not x.is_floating_point():
         x = replace_untrained(x, trained_words(population))  # as the partition did with the clients' own
     return x, y
-
-
-def _recording(record: str | Hook | Recording | None, plan: Plan) -> Recording | None:
-    """The recording that was asked for, with the inner products of updates if the plan needs them."""
-    asked = Recording.of(record)
-    return replace(asked or Recording(), products=True) if getattr(plan, "needs_products", False) else asked
 
 
 def _batch(pair: tuple[torch.Tensor, torch.Tensor] | None) -> Batch | None:

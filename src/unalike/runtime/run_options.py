@@ -1,7 +1,5 @@
 """The options of a run, and the checks that need no data."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property

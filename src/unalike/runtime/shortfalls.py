@@ -1,7 +1,5 @@
 """Shortfalls of a method in a stage, on its model, clients and local work: sentences for the notes of a run."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

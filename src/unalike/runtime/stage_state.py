@@ -1,7 +1,5 @@
 """The state of a stage: its groups and their models, the rounds done, the clients that take part; the same for every backend."""
 
-from __future__ import annotations
-
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

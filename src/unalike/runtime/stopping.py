@@ -12,8 +12,6 @@ Scores are those of the validation samples where the clients have any. A patienc
 makes their score too good. A method without a shared model is judged by its personal models.
 """
 
-from __future__ import annotations
-
 import ast
 import math
 import operator
@@ -75,12 +73,6 @@ def column_for(name: str, columns: Columns) -> Column | None:
     return next((column for column in columns.all if column.split == split and name in column.spellings), None)
 
 
-def _names(columns: Columns) -> list[str]:
-    """The names that a rule may use, as an error lists them."""
-    metrics = [metric.name for metric in columns.metrics]
-    return [*metrics, *(f"personal_{name}" for name in metrics), *(f"min_{name}" for name in metrics), *TOTALS]
-
-
 def stop_rule(text: str, columns: Columns) -> Rule:
     """The rule that the text describes. Raises `UnalikeError` for invalid text and shows valid examples."""
     try:
@@ -118,7 +110,9 @@ def _reader(name: str, columns: Columns) -> Callable[[History], float]:
     over = re.match(f"({'|'.join(OVER_CLIENTS)})_(.+)", name)
     own = column_for(over[2], columns) if over else None
     if over is None or own is None:
-        raise UnalikeError(f"stop: {name!r} is unknown; expected one of {', '.join(_names(columns))}")
+        metrics = [metric.name for metric in columns.metrics]
+        names = [*metrics, *(f"personal_{one}" for one in metrics), *(f"min_{one}" for one in metrics), *TOTALS]
+        raise UnalikeError(f"stop: {name!r} is unknown; expected one of {', '.join(names)}")
 
     def over_clients(history: History) -> float:
         scores = np.array([_in_use(row, own, columns).value(row) for row in history.last_clients], float)

@@ -1,7 +1,5 @@
 """The services that `track=` can name: MLflow, TensorBoard, and Weights & Biases."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The protocol of trackers, and those that `track=` can name."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -4,8 +4,6 @@ A broadcast names, for each client, the last round in which its update was accep
 state of a refused or lost update is dropped, and the state before it stays. Simulation and federation share this rule.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor

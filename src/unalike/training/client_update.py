@@ -1,7 +1,5 @@
 """The client half of a round: `train`, and `tune` for the fine-tuned model that a client is evaluated with. Both are pure."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """Steps of local training: the loss of all parts, its gradient, the corrections, the solver."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import partial

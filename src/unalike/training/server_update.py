@@ -1,7 +1,5 @@
 """The server half of a round: one pure function, `advance`, and what a part sees on the server."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial

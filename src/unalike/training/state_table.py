@@ -1,7 +1,5 @@
 """A table with a tree in each row, growing by blocks, and the index from (client, round) to row."""
 
-from __future__ import annotations
-
 import mmap
 from collections.abc import Callable, Iterator
 from tempfile import TemporaryFile

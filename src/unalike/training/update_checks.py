@@ -1,7 +1,5 @@
 """Checks of the numbers in client updates: finite, and not negative where they count something."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain

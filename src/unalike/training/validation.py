@@ -1,7 +1,5 @@
 """Checks of a client update on the server. An update that fails is refused, and the round goes on without it."""
 
-from __future__ import annotations
-
 import torch
 
 from unalike._utils import seeds

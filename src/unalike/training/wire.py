@@ -1,7 +1,5 @@
 """The list of everything that crosses the wire: all that a client receives and all that leaves it, with bytes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """The charts of a tuning: the ranking before and after, best scores by trial, scores by hyperparameter, spreads of scores."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 

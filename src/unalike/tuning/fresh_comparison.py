@@ -1,7 +1,5 @@
 """The comparison of methods, as given or tuned, under seeds on which nothing was tuned."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The page of a tuning: one HTML file in the looks of the report."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 

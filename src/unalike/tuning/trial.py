@@ -1,7 +1,5 @@
 """A trial: one run with one choice of hyperparameters, and the file that keeps it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass

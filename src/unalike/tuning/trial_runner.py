@@ -1,7 +1,5 @@
 """Run one trial: choose its values, train on the training samples, score the validation samples."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Mapping, Sequence

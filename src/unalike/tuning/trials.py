@@ -1,10 +1,7 @@
 """Run the trials of all methods, several at a time in processes of their own, and keep each as it ends."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -75,7 +72,7 @@ def run_trials(runner: TrialRunner, budget: TrialBudget, folder: Path | None, jo
             on_trial(label, trial)
     if jobs > 1:
         runner = replace(runner, training=in_one_process(runner.training))
-    with _pool(jobs) as pool:
+    with _ThisProcess() if jobs == 1 else process_pool(jobs, threads_of(jobs)) as pool:
         while (task := progress.next()) is not None or progress.running:
             if task is not None and len(progress.running) < jobs:
                 label, number = task
@@ -105,8 +102,3 @@ class _ThisProcess(Executor):
         ended: Future[Any] = Future()
         ended.set_result(fn(*args, **kwargs))
         return ended
-
-
-def _pool(jobs: int) -> AbstractContextManager[Executor]:
-    """The executor of the trials: this process, or `jobs` others."""
-    return _ThisProcess() if jobs == 1 else process_pool(jobs, threads_of(jobs))

@@ -1,7 +1,5 @@
 """`ua.tune`: choose the hyperparameters of methods under the same budget, and compare the methods before and after."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import cached_property

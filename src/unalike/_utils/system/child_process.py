@@ -6,8 +6,6 @@ SIGKILL. This also ends processes that moved to a session of their own (as Flowe
 subreaper, so orphans become its children.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal

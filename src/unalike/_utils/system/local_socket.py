@@ -3,8 +3,6 @@
 A message is eight bytes of length and the bytes; a request has one reply. The socket is in the folder of the site or federation.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 import struct

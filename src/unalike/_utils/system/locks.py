@@ -1,7 +1,5 @@
 """A lock on a folder: one process at a time may work in it."""
 
-from __future__ import annotations
-
 import os
 import sys
 import time

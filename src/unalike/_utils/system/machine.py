@@ -1,7 +1,5 @@
 """Cores and memory of this machine, as the process may use them."""
 
-from __future__ import annotations
-
 import sys
 
 import psutil

@@ -1,7 +1,5 @@
 """Pools of processes that end with the process that made them."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed

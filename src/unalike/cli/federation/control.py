@@ -48,19 +48,13 @@ def status(folder: Folder, as_json: AsJson = False) -> None:
     unalike federation status hospitals
     unalike federation status hospitals --json
     """
-    from rich.table import Table
-
-    from unalike.cli.terminal_tables import console
+    from unalike.cli.terminal_tables import sentences, tables
     from unalike.federation.coordinator.operator_commands import command as send
 
-    state, screen = send(folder / "control", "status"), console()
+    state = send(folder / "control", "status")
     if as_json:
         return print(json.dumps(state, indent=1))
     why = f" ({state['why']})" if state["why"] else ""
-    screen.print(f"{state['state']}{why}, {state['round']} of {state['rounds']} rounds done", highlight=False)
-    table = Table(box=None, pad_edge=False)
-    for name in ("site", "connected", "most samples"):
-        table.add_column(name)
-    for site in state["sites"]:
-        table.add_row(site["name"], "yes" if site["connected"] else "no", str(site["samples"]))
-    screen.print(table)
+    sentences([f"{state['state']}{why}, {state['round']} of {state['rounds']} rounds done"])
+    rows = [(site["name"], "yes" if site["connected"] else "no", str(site["samples"])) for site in state["sites"]]
+    tables(("site", "connected", "most samples"), rows, words=3)

@@ -1,7 +1,5 @@
 """Turn a partition plan and its data set into a population."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from torch import Tensor

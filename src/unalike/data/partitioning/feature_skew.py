@@ -5,8 +5,6 @@ samples again. It may stand alone (`noise(level=0.1)`, on an IID division) or be
 (`dirichlet(alpha=0.1) + rotation(degrees=90)`).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -54,12 +52,8 @@ class Noise:
                 "noise: found tokens, expected images or rows of numbers; use another partition for texts"
             )
         noise = torch.from_numpy(rng.standard_normal(tuple(x.shape), dtype=np.float32)).to(x.device)
-        return x + self._std(client, clients) * noise
-
-    def _std(self, client: int, clients: int) -> float:
-        if self.deviation:
-            return self.level * (client / max(1, clients - 1))
-        return float(np.sqrt(self.level * (client + 1) / clients))
+        grown = self.level * (client / max(1, clients - 1))
+        return x + (grown if self.deviation else float(np.sqrt(self.level * (client + 1) / clients))) * noise
 
     def clusters(self, clients: int) -> np.ndarray | None:
         return None

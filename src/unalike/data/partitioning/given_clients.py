@@ -1,7 +1,5 @@
 """The clients of a run or a comparison, from what its caller gave: clients, or a data set and a partition."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache

@@ -1,7 +1,5 @@
 """Samples that are held out: tests within each client, and the server's, before the data is divided among clients."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np
@@ -87,7 +85,9 @@ def hold_out(data: Dataset, share: float, seed: int = 0, imbalance: float = 1.0)
     if data.classes is None:
         chosen = rng.choice(pool, max(1, round(share * len(pool))), replace=False)
     else:
-        each = _sizes(share * len(pool), len(data.classes), imbalance)
+        count = len(data.classes)
+        largest = max(1, round(share * len(pool) / count))
+        each = [max(1, round(largest * imbalance ** (-label / max(1, count - 1)))) for label in range(count)]
         chosen = _drawn(y[torch.from_numpy(pool)].numpy(), pool, each, share, rng)
     if data.unit is not None:  # with every unit of a chosen sample
         chosen = np.flatnonzero(np.isin(data.units, data.units[chosen]))
@@ -103,12 +103,6 @@ def test_apart(data: Dataset) -> tuple[Dataset, Pair]:
     groups = {column: values[:count] for column, values in data.groups.items()}
     own = Dataset.divided(data.name, *data.train, count, data.classes, groups, data.encoding, data.unit, data.published)
     return own, data.test
-
-
-def _sizes(samples: float, classes: int, imbalance: float) -> list[int]:
-    """The number of held-out samples of each class."""
-    largest = max(1, round(samples / classes))
-    return [max(1, round(largest * imbalance ** (-label / max(1, classes - 1)))) for label in range(classes)]
 
 
 def _drawn(labels: np.ndarray, pool: np.ndarray, each: list[int], share: float, rng: np.random.Generator) -> np.ndarray:

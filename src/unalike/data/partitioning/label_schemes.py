@@ -1,7 +1,5 @@
 """Schemes by labels and by sizes: `iid`, `dirichlet`, `pathological`, `shards`, `classes`, `quantity`, `clusters`, `halves`."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Schemes by the origin of samples: `natural`, `domains`, and `index_files` for a division made by another tool."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

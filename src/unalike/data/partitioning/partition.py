@@ -241,12 +241,12 @@ def canonical(spec: str) -> str:
     """Write a spec with all its parameters and defaults: `noise` becomes "iid() + noise(level=0.1, deviation=False)"."""
     scheme, changes = read(spec)
     tables = [(scheme, registry), *((change, feature_skew.registry) for change in changes)]
-    return " + ".join(str(_complete(call, inspect.signature(table[call.name]))) for call, table in tables)
-
-
-def _complete(call: Call, signature: inspect.Signature) -> Call:
-    options = [p for p in signature.parameters.values() if p.kind is p.KEYWORD_ONLY or p.default is not p.empty]
-    return Call(call.name, {p.name: call.parameters.get(p.name, p.default) for p in options})
+    complete = []
+    for call, table in tables:
+        parameters = inspect.signature(table[call.name]).parameters.values()
+        options = [p for p in parameters if p.kind is p.KEYWORD_ONLY or p.default is not p.empty]
+        complete.append(str(Call(call.name, {p.name: call.parameters.get(p.name, p.default) for p in options})))
+    return " + ".join(complete)
 
 
 def _divide(

@@ -5,8 +5,6 @@ number per line, counted from 0. Two more forms are read: one text file per clie
 list of lists, `{"north": [0, 4], ...}` or `{"north": {"train": [0], "test": [4]}, ...}`.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter

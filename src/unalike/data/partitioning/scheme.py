@@ -13,8 +13,6 @@ and it returns a list of index arrays, or a `Division` with more detail. The inp
     rng       the scheme's only source of randomness
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

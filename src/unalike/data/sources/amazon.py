@@ -1,7 +1,5 @@
 """Amazon reviews of four kinds of products as bags of words (Blitzer et al. 2007; Chen et al. 2012)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias

@@ -1,7 +1,5 @@
 """Readers of NumPy files: `.npz` archives, and folders of `.npy` files that are mapped from disk."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -91,13 +89,7 @@ def _dataset(path: Path, arrays: Mapping[str, np.ndarray], found: str) -> Datase
     test = (arrays["test_x"], arrays["test_y"]) if "test_x" in arrays else None
     groups = {name.removeprefix(GROUP): values for name, values in arrays.items() if name.startswith(GROUP)}
     with reading(path, "arrays with class names in UTF-8"):
-        classes = _texts(arrays.get("classes"))
+        names = arrays["classes"].tolist() if "classes" in arrays else ()
+        classes = [name.decode() if isinstance(name, bytes) else str(name) for name in names]
         unit = str(arrays["unit"]) if "unit" in arrays else None
-    return joined(path.stem, train, test, classes, groups, unit)
-
-
-def _texts(names: np.ndarray | None) -> list[str] | None:
-    """Convert names stored as texts or bytes to a list of texts."""
-    if names is None:
-        return None
-    return [name.decode() if isinstance(name, bytes) else str(name) for name in names.tolist()]
+    return joined(path.stem, train, test, classes if "classes" in arrays else None, groups, unit)

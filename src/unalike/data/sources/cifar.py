@@ -1,7 +1,5 @@
 """Readers of the published CIFAR-10 and CIFAR-100 files: Python batches and binary batches."""
 
-from __future__ import annotations
-
 import io
 import pickle
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Distorted printed characters: a substitute for EMNIST that needs no download. It is not EMNIST."""
 
-from __future__ import annotations
-
 import string
 from functools import cache
 from pathlib import Path

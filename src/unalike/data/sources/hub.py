@@ -1,7 +1,5 @@
 """Data sets from the Hugging Face hub, through `datasets` (the optional extra `hub`)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any
@@ -55,7 +53,12 @@ def of_tables(
     parts = [split for split in (train, test) if split is not None]
     columns = (x,) if isinstance(x, str) else x
     _check_columns(path, tables, parts, (*columns, y))
-    rows_of_parts = [[_joined(row) for row in zip(*(tables[part][column] for column in columns))] for part in parts]
+    rows_of_parts = [
+        list(tables[part][columns[0]])
+        if len(columns) == 1
+        else [" ".join(row) for row in zip(*(tables[part][column] for column in columns))]
+        for part in parts
+    ]
     flat = list(chain.from_iterable(rows_of_parts))
     samples: Any
     if isinstance(flat[0], str):
@@ -100,7 +103,3 @@ def _check_columns(path: str, tables: Mapping[str, Any], parts: Sequence[str], c
         raise UnalikeError(
             f"{path} has no column {', '.join(lacking)}; it has {names}: name those of inputs and labels with x= and y="
         )
-
-
-def _joined(row: Sequence[Any]) -> Any:
-    return " ".join(row) if len(row) > 1 else row[0]

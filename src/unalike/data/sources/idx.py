@@ -1,7 +1,5 @@
 """Reader of IDX files, the format of MNIST, Fashion-MNIST and EMNIST (`train-images-idx3-ubyte.gz`)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Readers of image folders: one sub-folder per class, and the layout of Tiny-ImageNet."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Data sets of objects in memory: arrays, data frames, data sets of torch and Hugging Face, and mappings of these."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

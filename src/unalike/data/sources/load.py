@@ -1,7 +1,5 @@
 """Loading of data sets by registered name, or by the name or path of a file or folder."""
 
-from __future__ import annotations
-
 import inspect
 from pathlib import Path
 from typing import Any
@@ -62,7 +60,9 @@ def load(
     source = _named(str(name_or_path), folder)
     if isinstance(source, Path):
         return read(source, encoding, **options)
-    return _build(Call(source.name, source.parameters | options), folder, encoding)
+    call, offered = Call(source.name, source.parameters | options), {"data_dir": folder, "encoding": encoding}
+    parameters = inspect.signature(registry[call.name]).parameters
+    return registry.build(call, **{name: value for name, value in offered.items() if name in parameters})
 
 
 def table_at(name_or_path: str, data_dir: str | Path | None = None) -> Path | None:
@@ -101,20 +101,11 @@ def _named(text: str, folder: Path | None) -> Call | Path:
         call = parse_one(registry.spelled(text))
         if call.name in registry:
             return call
-    for path in _candidates(text, folder):
+    named = [] if folder is None else [folder / (text + end) for end in formats] + [folder / text]
+    for path in (*named, Path(text)):
         if path.exists():
             return path
     raise _not_found(text, folder)
-
-
-def _build(call: Call, folder: Path | None, encoding: Encoding | None) -> Dataset:
-    offered, parameters = {"data_dir": folder, "encoding": encoding}, inspect.signature(registry[call.name]).parameters
-    return registry.build(call, **{name: value for name, value in offered.items() if name in parameters})
-
-
-def _candidates(text: str, folder: Path | None) -> list[Path]:
-    named = [] if folder is None else [folder / (text + end) for end in formats] + [folder / text]
-    return [*named, Path(text)]
 
 
 def _existing(path: Path, folder: Path | None) -> Path:

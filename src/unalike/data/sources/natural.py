@@ -1,7 +1,5 @@
 """Data sets that are divided by nature: each client is a real hospital, school, carrier or person."""
 
-from __future__ import annotations
-
 import hashlib
 import tomllib
 from collections.abc import Callable

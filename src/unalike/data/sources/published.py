@@ -1,7 +1,5 @@
 """Published images and news by name: read from the folder of data files, or fetched from the Hugging Face hub."""
 
-from __future__ import annotations
-
 import string
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace

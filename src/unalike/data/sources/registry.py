@@ -6,8 +6,6 @@ A new file format is a function `(path, *, options) -> Dataset` under `@formats.
 a function under `@layouts.register("pattern of a file that only such folders contain")`.
 """
 
-from __future__ import annotations
-
 import gzip
 import inspect
 import os

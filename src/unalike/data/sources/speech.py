@@ -1,7 +1,5 @@
 """Lines of plays by speaker, for the prediction of the next character."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

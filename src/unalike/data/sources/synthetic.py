@@ -5,8 +5,6 @@
 Every client has its own training and test samples, drawn from its own distribution.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

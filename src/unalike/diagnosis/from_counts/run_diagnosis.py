@@ -1,7 +1,5 @@
 """The diagnosis of a run of the plan `diagnosis`: from the clients' answers and the inner products of their updates."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

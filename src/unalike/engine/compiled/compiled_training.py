@@ -5,8 +5,6 @@ and at most a pull beside it, strength (v - w) + constant (`Part.pull`): the sha
 it. Everything around the steps is the method's own code, as in `training.client_update.train`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial

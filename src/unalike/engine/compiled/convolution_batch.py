@@ -4,8 +4,6 @@
 the table of convolutions.
 """
 
-from __future__ import annotations
-
 from unalike._utils.simd import LANES, matrix
 from unalike.engine.compiled.convolution_loops import (
     AFTER,

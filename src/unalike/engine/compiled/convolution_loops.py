@@ -13,8 +13,6 @@ if the ReLU is off there. Therefore a backward pass takes 1 / pool^2 of the prod
 Columns of the table are read before a loop: within it the compiler would read them again after each store.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numba import njit
 

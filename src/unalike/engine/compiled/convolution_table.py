@@ -5,8 +5,6 @@ The floats of a sample, for two convolutions (`convolution_loops` explains image
     image 1 | origins 1 | image 2 | origins 2          the output of 1 lies in image 2, inside its border; that of 2 in h_0
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 

@@ -3,8 +3,6 @@
 `kernels` calls them.
 """
 
-from __future__ import annotations
-
 from unalike._utils.simd import LANES, fill, load, matrix, store
 from unalike.engine.compiled.convolution_batch import weight_of
 from unalike.engine.compiled.convolution_loops import (

@@ -15,8 +15,6 @@ gradients are added up over parts of a batch that is larger than `Data.rows`, an
 are taken elsewhere than at the weights before the step, the anchor.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -5,8 +5,6 @@ loads are aligned, and each vector that is loaded is used several times. That is
 samples one by one: their sums stay in registers.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -18,8 +18,6 @@ The weight of a convolution [filters, channels, S, S] stands in a row as [filter
 [filters S, S channels] with columns padded to one vector: a row for each strip of a filter (`convolution_loops`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import lru_cache

@@ -4,8 +4,6 @@ Gloo notices at once when a process dies; NCCL waits. So with NCCL every message
 once the other side has started its transfer, and never if that side is dead.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 from collections.abc import Callable, Iterator

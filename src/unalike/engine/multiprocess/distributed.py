@@ -4,8 +4,6 @@ With a linear method each process adds up its own updates, and the leader adds t
 on the number of processes alone. With other methods every update is sent to the leader.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property

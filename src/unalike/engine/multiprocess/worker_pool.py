@@ -3,8 +3,6 @@
 They communicate over `torch.distributed` in groups of their own; no global group is touched.
 """
 
-from __future__ import annotations
-
 import gc
 import multiprocessing
 import os

@@ -1,7 +1,5 @@
 """FedALA: training starts between the client's own and the shared model, at learned weights for each entry."""
 
-from __future__ import annotations
-
 from itertools import chain
 from typing import Annotated
 

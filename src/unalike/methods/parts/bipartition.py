@@ -1,7 +1,5 @@
 """Clustered federated learning: the test whether a group of clients splits, and the split."""
 
-from __future__ import annotations
-
 import torch
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat
 from torch import Tensor

@@ -1,7 +1,5 @@
 """Statistics of a client's features in each class."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch

@@ -1,7 +1,5 @@
 """FedPAC: every client starts from its own combination of all heads."""
 
-from __future__ import annotations
-
 from typing import ClassVar, Literal
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Conditioning on local statistics: statistics of a client's data are an input of its model."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import ClassVar, Literal
 

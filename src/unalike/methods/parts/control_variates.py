@@ -1,7 +1,5 @@
 """SCAFFOLD: control variates correct the local gradient for client drift."""
 
-from __future__ import annotations
-
 import warnings
 from typing import Annotated, ClassVar, Literal
 

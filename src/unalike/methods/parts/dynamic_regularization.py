@@ -1,7 +1,5 @@
 """FedDyn: a linear and a quadratic term in the local loss align local optima with the global one."""
 
-from __future__ import annotations
-
 from typing import Annotated, ClassVar
 
 from pydantic import PositiveFloat

@@ -1,7 +1,5 @@
 """Features held near the shared centroids of their classes."""
 
-from __future__ import annotations
-
 from typing import Annotated, ClassVar
 
 import torch

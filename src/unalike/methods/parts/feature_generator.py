@@ -1,7 +1,5 @@
 """FedGen: the server trains a generator of features with the clients' heads and sends it to all clients."""
 
-from __future__ import annotations
-
 from typing import Annotated, ClassVar
 
 import numpy as np

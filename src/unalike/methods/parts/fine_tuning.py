@@ -1,7 +1,5 @@
 """Local work and its phases: fine-tuning before evaluation, the head and the body one after the other, one full-batch step."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 import torch

@@ -1,7 +1,5 @@
 """FedLAMA: layers that clients agree on are synchronized less often."""
 
-from __future__ import annotations
-
 from typing import Annotated, ClassVar
 
 import torch

@@ -1,7 +1,5 @@
 """FedDC: each client keeps its drift from the shared model, and the loss and the server correct for it."""
 
-from __future__ import annotations
-
 from typing import Annotated, ClassVar
 
 import torch

@@ -1,7 +1,5 @@
 """pFedMe: the shared model is trained on the clients' Moreau envelopes; each client is evaluated with its own minimizer."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Iterable
 from typing import Annotated

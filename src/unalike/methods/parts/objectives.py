@@ -1,7 +1,5 @@
 """Terms of the local loss that keep a client near the received model, and a loss balanced by its class counts."""
 
-from __future__ import annotations
-
 from typing import Annotated, ClassVar
 
 import torch

@@ -28,8 +28,6 @@ The two papers describe one method with different typographic slips, and none of
 Left out are other scalings of squared deviations: by the largest or the mean one of the parameter, to their ranks or logarithms.
 """
 
-from __future__ import annotations
-
 import warnings
 from abc import abstractmethod
 from dataclasses import dataclass, field

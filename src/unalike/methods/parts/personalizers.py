@@ -1,7 +1,5 @@
 """Personal models trained beside the shared one, and parameters that stay on the client."""
 
-from __future__ import annotations
-
 from typing import Annotated, ClassVar, Literal
 
 import torch

@@ -1,7 +1,5 @@
 """Learning on the server from its proxy samples: aggregation weights and shrinking (FedLAW), and distillation (FedDF)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Annotated, ClassVar, Literal, Protocol
 

@@ -1,7 +1,5 @@
 """Robust aggregation: a minority of clients cannot steer the result, whatever they send."""
 
-from __future__ import annotations
-
 import warnings
 from functools import partial
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """Weight decay on the server, after aggregation."""
 
-from __future__ import annotations
-
 from typing import Annotated, ClassVar, Literal
 
 import torch

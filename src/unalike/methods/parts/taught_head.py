@@ -1,7 +1,5 @@
 """FedGH: the server trains the head on the clients' mean features of each class."""
 
-from __future__ import annotations
-
 from typing import Annotated, ClassVar
 
 import torch

@@ -3,8 +3,6 @@
 The bytes that `unalike` reports are those of the encoded tensors.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Set
 from typing import ClassVar, Literal

@@ -1,7 +1,5 @@
 """Weights of the clients of a round."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Annotated, ClassVar, Literal
 

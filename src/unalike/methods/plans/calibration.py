@@ -1,7 +1,5 @@
 """CCVR: the server trains the head again, on features that it draws from the classes' statistics."""
 
-from __future__ import annotations
-
 from typing import Annotated, ClassVar
 
 import torch

@@ -1,7 +1,5 @@
 """Clustered federated learning: clients with similar data share a model; the clusters are found during training."""
 
-from __future__ import annotations
-
 from typing import Annotated, ClassVar
 
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt

@@ -1,7 +1,5 @@
 """Data sharing: all clients also train on a small public data set."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from pydantic import Field

@@ -1,7 +1,5 @@
 """The plan that asks clients for the numbers of a diagnosis, and trains FedAvg meanwhile."""
 
-from __future__ import annotations
-
 from collections.abc import Generator, Iterable
 from typing import ClassVar
 

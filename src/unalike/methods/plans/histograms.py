@@ -5,8 +5,6 @@ same seed. Values are counted in ranges: first by order of magnitude, which need
 from the counts of all clients.
 """
 
-from __future__ import annotations
-
 import hashlib
 from typing import ClassVar, Literal
 

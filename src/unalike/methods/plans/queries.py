@@ -1,7 +1,5 @@
 """The client queries of the plans in this folder."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 import torch

@@ -1,7 +1,5 @@
 """FedETF: a fixed head with class vectors at equal, largest angles."""
 
-from __future__ import annotations
-
 from typing import Annotated, ClassVar
 
 import torch

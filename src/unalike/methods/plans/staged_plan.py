@@ -1,7 +1,5 @@
 """The base of plans with several stages: a frozen, validated dataclass with spec text, and a generator of stages."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Annotated, ClassVar, TypeVar, dataclass_transform
 

@@ -3,8 +3,6 @@
 A mark has a look and, if readers shall tell it from others, a label; marks with the same label are one entry of the legend.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """Draws figures with Matplotlib, for papers and slides, with the colors, markers and dashes of the page."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import singledispatch
 from io import BytesIO

@@ -1,7 +1,5 @@
 """Figures for notebooks: Plotly's, and beside it an image for exports that run no script, such as HTML and PDF."""
 
-from __future__ import annotations
-
 from base64 import b64encode
 from typing import Any
 

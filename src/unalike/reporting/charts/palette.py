@@ -1,7 +1,5 @@
 """The look of each method, the same in every chart: color, dash and marker."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import chain, count

@@ -1,7 +1,5 @@
 """Draws figures with Plotly, for pages and notebooks."""
 
-from __future__ import annotations
-
 import html
 from collections.abc import Iterable, Sequence
 from dataclasses import replace

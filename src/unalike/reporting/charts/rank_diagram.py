@@ -1,7 +1,5 @@
 """The critical-difference diagram (Demsar, 2006): mean ranks on an axis, and bars over methods that do not differ."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The charts of the report. Each function takes tables and the methods' looks and returns a figure."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 

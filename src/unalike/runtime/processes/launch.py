@@ -1,7 +1,5 @@
 """Whether a run has several processes, and their start: as forks of this one, or as the processes of `torchrun`."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import sys

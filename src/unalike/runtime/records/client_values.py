@@ -4,8 +4,6 @@ A network does not change when its hidden neurons are renumbered. Numbers that c
 depend on how the neurons correspond; `matched` renumbers each client's neurons so that it lies nearest to the received model.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from itertools import pairwise
