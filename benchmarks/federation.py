@@ -1,5 +1,7 @@
 """What a federation costs beyond local training, on this machine: real processes, sockets and certificates.
 
+    python benchmarks/federation.py processes        seconds of a round of small training and memory of a site, 3 and 10 sites,
+                                                     each a process of its own; optionally with other numbers of sites
     python benchmarks/federation.py rounds           seconds of overhead per round, 5 sites, models of 1 MB and 45 MB
     python benchmarks/federation.py largest          the largest message that comes back whole, 1 site
     python benchmarks/federation.py memory           the coordinator's memory with 5, 50 and 200 sites, simulated by one
@@ -18,10 +20,13 @@ import tempfile
 import threading
 import time
 from collections import deque
+from contextlib import suppress
 from pathlib import Path
+from subprocess import DEVNULL
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import psutil
 import torch
 
@@ -108,6 +113,27 @@ def rounds() -> None:
             network.close()
 
 
+def processes() -> None:
+    """Time the rounds of federations that `unalike federation up --local` starts."""
+    for sites in sys.argv[2:] or ("3", "10"):
+        with tempfile.TemporaryDirectory() as root:
+            words = ["federation", "up", "--local", sites, "--data", "digits", "--rounds", "20", "--out", root]
+            words += ["--model", "mlp(hidden=(64,))"]
+            up = psutil.Popen([sys.executable, "-c", "from unalike.cli import main; main()", *words], stdout=DEVNULL)
+            largest = 0.0
+            while up.poll() is None:
+                time.sleep(0.5)
+                with suppress(psutil.Error):
+                    joined = [p.memory_info().rss for p in up.children(recursive=True) if "join" in p.cmdline()]
+                    largest = max([largest, *joined])
+            seconds = pd.read_parquet(Path(root) / "run" / "rounds.parquet")["seconds"].iloc[2:]
+            print(
+                f"{sites} sites: {seconds.median():.2f} s a round (from {seconds.min():.2f} to {seconds.max():.2f}), "
+                f"{largest / 1e6:.0f} MB a site",
+                flush=True,
+            )
+
+
 def largest() -> None:
     import echo_network
 
@@ -189,6 +215,9 @@ class Load:
     def sites(self) -> list[str]:
         return self.names
 
+    def connected(self) -> list[str]:
+        return []
+
     def send(self, site: str, message: bytes) -> None:
         local_socket.ask(self.socket, site.encode() + b"\n" + message, 1 << 30)
 
@@ -212,4 +241,4 @@ def _watch(seen: list[float], over: threading.Event) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    {"rounds": rounds, "largest": largest, "memory": memory}[sys.argv[1]]()
+    {"processes": processes, "rounds": rounds, "largest": largest, "memory": memory}[sys.argv[1]]()

@@ -15,6 +15,7 @@ from unalike.core.codec import pack
 from unalike.core.tasks import find_task
 from unalike.federation.coordinator.run_control import Control, Stopped
 from unalike.federation.protocol.envelope import Head, seal, unseal
+from unalike.federation.protocol.messages import NOTICES
 from unalike.federation.protocol.roster import Roster, SampleCounts, placeholders
 from unalike.metrics.metric_sums import MetricSums
 
@@ -676,5 +677,6 @@ def test_site_worker_any_exception_is_reported_as_unable(tmp_path, monkeypatch):
     monkeypatch.setattr(worker, "_broadcast", fail)
     run = fed.run()
     assert (run.history.rounds["participants"][1:] == 2).all()
+    assert told.pop() == NOTICES["finished"]
     assert told and set(told) == {"declined a request: RuntimeError: no memory [2J left "}
     assert all("unable: RuntimeError: no memory" in e["why"] for e in fed.events("refused"))

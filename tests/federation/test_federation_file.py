@@ -25,6 +25,7 @@ from unalike.federation.coordinator.operator_commands import listening
 from unalike.federation.coordinator.run_control import OperatorCommands, Stopped
 from unalike.federation.flower.flower_processes import check_port
 from unalike.federation.operations.run_coordinator import write_site
+from unalike.federation.protocol.bundle import Bundle
 from unalike.federation.protocol.federation_file import EnrolledSite, Federation, Schema
 from unalike.federation.security.keys import public_text
 from unalike.runtime.records.run_directory import RunDirectory
@@ -150,6 +151,18 @@ def test_init_terms_that_can_run_are_accepted(tmp_path):
         FederationFolder(tmp_path / "fed0").federation.quorum,
         FederationFolder(tmp_path / "fed0").federation.participation,
     ) == (2, 0.5)
+
+
+def test_init_message_limit_is_that_of_method_and_model(tmp_path):
+    """B1: four times what is sent in a round, and 1 MiB; the file says it, so that sites know it, too."""
+    limits = {}
+    for k, flags in enumerate(([], ["--method", "ifca(clusters=3)"], ["--message-bytes", 10_000])):
+        assert made_by_command(tmp_path / f"fed{k}", *flags).exit_code == 0
+        folder = FederationFolder(tmp_path / f"fed{k}")
+        limits[k] = folder.federation.message_bytes
+        assert Bundle.read(next(iter(folder.bundles.values()))).federation.message_bytes == limits[k]
+    assert limits[0] - (1 << 20) == 4 * (84 + 16)  # the update, and the counts and loss
+    assert limits[1] - (1 << 20) == 4 * 3 * 84 and limits[2] == 10_000  # three models go to a site
 
 
 def test_schema_classification_without_classes_is_refused():

@@ -5,19 +5,24 @@ from __future__ import annotations
 import asyncio
 import base64
 import ssl
+import time
+import tracemalloc
 from types import SimpleNamespace
 
 import pytest
 
 pytest.importorskip("flwr")
 
+from flwr.app import ConfigRecord
 from flwr.supercore.task_identity import TaskIdentity
 from in_memory_transport import InMemoryTransport
 from small_federation import COORDINATOR, federation_of, make_clients
 
+from unalike.core.codec import Malformed
 from unalike.federation.coordinator.mailbox import NOTED, REQUESTS_PER_SITE, Mailbox
 from unalike.federation.coordinator.run_control import Control
-from unalike.federation.flower import gateway
+from unalike.federation.flower import flower_messages, gateway, grid_transport
+from unalike.federation.flower.flower_messages import pack
 from unalike.federation.flower.gateway import Gateway, Settings
 from unalike.federation.flower.grid_transport import MAX_UNANSWERED, GridTransport
 from unalike.federation.security import certificates
@@ -39,8 +44,8 @@ def files(tmp_path_factory):
 class Door:
     """A gateway in this process in front of a server that accepts everything."""
 
-    def __init__(self, files, keys):
-        self.files, self.keys, self.passed = files, keys, []
+    def __init__(self, files, keys, **limits):
+        self.files, self.keys, self.limits, self.passed, self.behind = files, keys, LIMITS | limits, [], 0
 
     async def __aenter__(self):
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -49,7 +54,7 @@ class Door:
         names = {"certificate": "server.pem", "key": "server.key", "authority": "ca.pem"}
         paths = {what: str(self.files / name) for what, name in names.items()}
         inside = self._behind.sockets[0].getsockname()[1]
-        self.gateway = Gateway(Settings("127.0.0.1", 0, inside, keys=self.keys, **paths, **LIMITS))
+        self.gateway = Gateway(Settings("127.0.0.1", 0, inside, keys=self.keys, **paths, **self.limits))
         self._front = await asyncio.start_server(self.gateway.serve_connection, "127.0.0.1", 0, ssl=context)
         self.port = self._front.sockets[0].getsockname()[1]
         return self
@@ -59,6 +64,7 @@ class Door:
             server.close()
 
     async def _yes(self, reader, writer):
+        self.behind += 1
         while head := await reader.readuntil(b"\r\n\r\n"):
             length = next(int(f.split(b":")[1]) for f in head.lower().split(b"\r\n") if f.startswith(b"content-length"))
             self.passed.append(len(await reader.readexactly(length)))
@@ -113,44 +119,207 @@ def test_gateway_address_over_connection_limit_is_rejected(files):
     asyncio.run(visits())
 
 
-class Grid:
-    """Flower's Grid with two nodes that never answer; `since` changes when the nodes restart."""
+def test_gateway_stranger_gets_no_connection_to_flower(files):
+    """B12: a connection that says nothing is closed after `head_seconds`, and costs no connection behind the gateway."""
+
+    async def visits():
+        async with Door(files, ["north"], head_seconds=0.2) as door:
+            started = time.monotonic()
+            silent, half = await door.connect(), await door.connect()
+            half[1].write(b"POST /v1/fleet/pull-messages HTTP/1.1\r\n")
+            for reader, _ in (silent, half):
+                assert await reader.read() == b""
+            assert time.monotonic() - started < 5.0 and door.behind == 0 and not door.gateway.strangers
+            assert await door.post("stranger", 1) == 401 and door.behind == 0
+            assert await door.post("north", 1) == 200 and door.behind == 1
+
+    asyncio.run(visits())
+
+
+def test_gateway_full_of_strangers_lets_enrolled_key_in(files):
+    """B12: the oldest connection without a proven key makes room, a connection with one stays."""
+
+    async def visits():
+        async with Door(files, ["north"], strangers=3, connections_per_address=100) as door:
+            kept = await door.connect()
+            request = b"POST /v1/fleet/a HTTP/1.1\r\nflwr-public-key: %s\r\ncontent-length: 0\r\n\r\n"
+            kept[1].write(request % base64.b64encode(b"north"))
+            assert await kept[0].readuntil(b"\r\n\r\n") == OK
+            silent = [await door.connect() for _ in range(20)]
+            while len(door.gateway.strangers) < 3:
+                await asyncio.sleep(0.01)
+            assert await silent[0][0].read() == b"" and len(door.gateway.strangers) == 3
+            assert await door.post("north", 1) == 200
+            kept[1].write(request % base64.b64encode(b"north"))
+            assert await kept[0].readuntil(b"\r\n\r\n") == OK
+            for _, writer in (kept, *silent):
+                writer.close()
+
+    asyncio.run(visits())
+
+
+def test_gateway_reports_rejections(files, capfd):
+    async def visits():
+        async with Door(files, ["north"], report_seconds=0.2) as door:
+            for _ in range(3):
+                await door.post("stranger", 1)
+            await door.post("north", 601)
+            reporting = asyncio.create_task(door.gateway.report())
+            while not (said := capfd.readouterr().out):
+                await asyncio.sleep(0.05)
+            reporting.cancel()
+            assert "rejected 4: 3 x 401 Unauthorized from 127.0.0.1, 1 x 413 Content Too Large from 127.0.0.1" in said
+
+    asyncio.run(visits())
+
+
+@pytest.mark.parametrize(
+    ("address", "counts_as"),
+    [
+        ("10.0.0.1", "10.0.0.1"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("::ffff:10.0.0.1", "10.0.0.1"),
+    ],
+)
+def test_gateway_counts_ipv6_by_network(address, counts_as):
+    assert gateway.network(address) == counts_as
+
+
+class RunOfTwo:
+    """The messages of a Flower run with two nodes; `since` changes when the nodes restart. `arrived` are replies, with contents."""
 
     def __init__(self):
-        self.pushed, self.since = [], "1"
+        self.pushed, self.together, self.since, self.arrived, self.confirmed, self.pulled = [], [], "1", {}, [], []
 
-    def get_nodes(self):
+    def nodes(self):
         return [
             SimpleNamespace(node_id=i, public_key=key, status="online", last_activated_at=self.since)
             for i, key in enumerate((b"north's", b"south's"))
         ]
 
-    def push_messages(self, messages):
+    def push(self, messages):
         self.pushed += [m.metadata.dst_node_id for m in messages]
-        return [f"message {len(self.pushed)}"]
+        self.together.append(len(messages))
+        return [f"message {len(self.pushed) - len(messages) + i}" for i in range(len(messages))]
 
-    def pull_messages(self, numbers):
-        return []
+    def replies(self, numbers):
+        return [
+            SimpleNamespace(answers=number, pieces=tuple(records), message=SimpleNamespace(has_error=lambda: False))
+            for number, records in self.arrived.items()
+            if number in numbers
+        ]
+
+    def pull(self, reply, piece):
+        self.pulled.append(piece)
+        return self.arrived[reply.answers][piece]
+
+    def confirm(self, reply):
+        self.confirmed.append(reply.answers)
 
 
-def test_transport_hanging_site_gets_limited_messages(monkeypatch):
-    """A limited number of messages waits for a silent site; a restarted one gets new messages."""
+@pytest.fixture
+def run_of_two(monkeypatch):
     for name in ("_task_id", "_run_id", "_node_id"):  # Flower's messages say which process made them
         monkeypatch.setattr(TaskIdentity, name, 1)
-    grid = Grid()
-    transport = GridTransport(grid, {"north": b"north's", "south": b"south's"}, pings=2)
-    assert set(transport.sites()) == {"north", "south"}
+    return RunOfTwo()
+
+
+def transport_over(run, limit=1 << 20):
+    transport = GridTransport(run, {"north": b"north's", "south": b"south's"}, limit)
+    assert set(transport.sites()) == set(transport.connected()) == {"north", "south"}
+    return transport
+
+
+def test_transport_hanging_site_gets_limited_messages(run_of_two):
+    """A limited number of messages waits for a silent site; a restarted one gets new messages."""
+    transport = transport_over(run_of_two)
     for _ in range(50):
         transport.send("north", b"order")
         assert list(transport.receive(0.0)) == []
-    assert grid.pushed.count(0) == MAX_UNANSWERED + 2 and grid.pushed.count(1) == 2  # orders and pings
+    assert run_of_two.pushed.count(0) == MAX_UNANSWERED and run_of_two.pushed.count(1) == 0
     transport.send("south", b"order")
-    assert grid.pushed.count(1) == 3  # the other one is not held up
-    grid.since, transport._refreshed = "2", -100.0
+    transport.flush()
+    assert run_of_two.pushed.count(1) == 1  # the other one is not held up
+    run_of_two.since, transport._refreshed = "2", -100.0
+    assert set(transport.connected()) == {"north", "south"} and not transport.connected()
     for _ in range(50):
-        transport.sites()
         transport.send("north", b"order")
-    assert grid.pushed.count(0) == 2 * MAX_UNANSWERED + 2
+        transport.flush()
+    assert run_of_two.pushed.count(0) == 2 * MAX_UNANSWERED
+
+
+def test_transport_sends_requests_together(run_of_two, monkeypatch):
+    monkeypatch.setattr(grid_transport, "TOGETHER", 100)
+    transport = transport_over(run_of_two)
+    for site in ("north", "south"):
+        transport.send(site, b"order")
+    assert run_of_two.together == []
+    assert list(transport.receive(0.0)) == []
+    transport.send("north", b"x" * 100)  # large ones do not wait for each other in memory
+    assert run_of_two.together == [2, 1]
+
+
+def records_of(message, **changes):
+    records = pack(message).config_records
+    return {name: ConfigRecord({**record, **changes}) for name, record in records.items()}
+
+
+def received(run, records, limit=1 << 20):
+    """What arrives when north answers with these records."""
+    transport = transport_over(run, limit)
+    transport.send("north", b"order")
+    transport.flush()
+    run.arrived[f"message {len(run.pushed) - 1}"] = records
+    return list(transport.receive(0.0))
+
+
+def test_transport_loads_reply_of_several_pieces(run_of_two, monkeypatch):
+    monkeypatch.setattr(flower_messages, "PIECE", 10)
+    assert received(run_of_two, records_of(b"0123456789abcdef")) == [("north", b"0123456789abcdef")]
+    assert run_of_two.pulled == ["1", "0"] and run_of_two.confirmed == ["message 0"]
+
+
+def test_transport_waits_for_last_piece(run_of_two, monkeypatch):
+    """Nothing is loaded before the last piece is there."""
+    monkeypatch.setattr(flower_messages, "PIECE", 10)
+    whole = records_of(b"0123456789abcdef")
+    transport = transport_over(run_of_two)
+    transport.send("north", b"order")
+    transport.flush()
+    run_of_two.arrived["message 0"] = whole | {"1": None}
+    assert list(transport.receive(0.1)) == [] and set(run_of_two.pulled) == {"1"} and not run_of_two.confirmed
+    run_of_two.arrived["message 0"] = whole
+    assert list(transport.receive(0.0)) == [("north", b"0123456789abcdef")] and run_of_two.confirmed == ["message 0"]
+
+
+def test_transport_repeated_piece_is_refused_before_it_is_multiplied(run_of_two):
+    """B1: 3 GB of equal bytes, which go over the wire as one object. A piece holds its number, so it counts once."""
+    record = ConfigRecord({"number": 0, "bytes": bytes(4 << 20)})
+    many = [f"{i}" for i in range(768)]
+    tracemalloc.start()
+    [(site, why)] = received(run_of_two, dict.fromkeys(many, record), limit=3 << 30)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert site == "north" and isinstance(why, Malformed) and "for piece 767" in str(why)
+    assert peak < 16 << 20 and run_of_two.pulled == ["767"] and run_of_two.confirmed
+
+
+@pytest.mark.parametrize(
+    ("records", "says"),
+    [
+        (records_of(bytes(3 << 20)), "more than 3145728 bytes; expected at most 1048576"),
+        ({str(i): ConfigRecord({"number": i, "bytes": b""}) for i in range(2)}, "2 pieces of"),
+        (records_of(b"answer", number=7), "for piece 0"),
+        (records_of(b"answer", bytes="text"), "for piece 0"),
+        (records_of(b"answer", more=1), "for piece 0"),
+        ({"0": ConfigRecord({"other": [1, 2]})}, "for piece 0"),
+    ],
+)
+def test_transport_reply_that_is_no_message_is_refused(run_of_two, records, says):
+    [(site, why)] = received(run_of_two, records)
+    assert site == "north" and isinstance(why, Malformed) and says in str(why)
+    assert run_of_two.confirmed == ["message 0"]
 
 
 def test_mailbox_noisy_site_makes_limited_events():

@@ -19,22 +19,22 @@ def expire(folder, years=-0.001):
 
 
 class EchoNetwork:
-    """SuperLink, gateway and the SuperNodes of some sites. Tests may replace `handlers`; `heard` are the received messages."""
+    """SuperLink, gateway and the nodes of some sites. Tests may replace `handlers`; `heard`: messages, `said`: log lines."""
 
     def __init__(self, root, names=("a", "b")):
         from unalike._utils.system.supervisor import Supervisor
-        from unalike.federation.flower.flower_processes import SuperNode, free_port, superlink
+        from unalike.federation.flower.flower_processes import free_port, superlink
         from unalike.federation.security import certificates
 
-        self.root, self.port, self.over = root, free_port(), threading.Event()
+        self.root, self.port = root, free_port()
         self.issuer, self.authority = certificates.authority("test")
-        key, certificate = certificates.server(["localhost"], self.issuer, self.authority)
+        key, certificate = certificates.server(["localhost", "fed.example.invalid"], self.issuer, self.authority)
         files = {"server.key": certificates.pem(key), "server.pem": certificates.pem(certificate)}
         for name, content in (files | {"ca.pem": certificates.pem(self.authority)}).items():
             certificates.write_private(root / name, content)
         self.names, self.heard = names, {name: [] for name in names}
         self.handlers = {name: self._echo(name) for name in self.heard}
-        self.keys, self.nodes, self.supervisors = {}, {}, {}
+        self.keys, self.said, self.nodes = {}, {name: [] for name in names}, {}
         for name in self.heard:
             folder = root / name
             node = certificates.node_key()
@@ -45,11 +45,7 @@ class EchoNetwork:
         self._link = superlink(root, self.supervisor, "127.0.0.1", self.port, self.keys, MESSAGE_BYTES)
         self.transport = self._link.__enter__()
         for name in self.heard:
-            self.supervisors[name] = Supervisor(root / name / "logs").__enter__()
-            self.listen(name)
-            self.nodes[name] = SuperNode(
-                root / name, self.supervisors[name], f"127.0.0.1:{self.port}", root / name / "trainer", MESSAGE_BYTES
-            )
+            self.connect(name)
         self.wait(lambda: set(self.transport.sites()) == set(names))
 
     def _echo(self, name):
@@ -59,12 +55,31 @@ class EchoNetwork:
 
         return handle
 
-    def listen(self, name):
-        from unalike._utils.system import local_socket
+    def node(self, name, **other):
+        """A node of the site; `other` are other values of its identity."""
+        from unalike.federation.flower.site_node import SiteNode
 
-        path = self.root / name / "trainer"
-        arguments = (path, lambda m: self.handlers[name](m), MESSAGE_BYTES, self.over.is_set)
-        threading.Thread(target=local_socket.serve, args=arguments, daemon=True).start()
+        folder = self.root / name
+        identity = {
+            "folder": folder,
+            "address": f"127.0.0.1:{self.port}",
+            "authority": (folder / "ca.pem").read_bytes(),
+        }
+        identity |= {"key": (folder / "node.key").read_bytes(), "limit": MESSAGE_BYTES, "log": self.said[name].append}
+        return SiteNode(handle=lambda message: self.handlers[name](message), **(identity | other))
+
+    def connect(self, name):
+        """Start the site's node, in a thread."""
+        over = threading.Event()
+        thread = threading.Thread(target=self.node(name).serve, args=(over,), daemon=True)
+        self.nodes[name] = over, thread
+        thread.start()
+
+    def disconnect(self, name):
+        """End the site's node as an operator does."""
+        over, thread = self.nodes[name]
+        over.set()
+        thread.join(30)
 
     def wait(self, ready, seconds=60):
         deadline = time.monotonic() + seconds
@@ -83,8 +98,7 @@ class EchoNetwork:
         return found
 
     def close(self):
-        self.over.set()
-        for supervisor in self.supervisors.values():
-            supervisor.__exit__(None, None, None)
+        for name in self.nodes:
+            self.disconnect(name)
         self._link.__exit__(None, None, None)
         self.supervisor.__exit__(None, None, None)

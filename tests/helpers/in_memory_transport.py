@@ -41,14 +41,24 @@ class InMemoryTransport:
     def __post_init__(self) -> None:
         self._rng = seeds.generator(self.seed, "transport")
         self._tick, self._number = 0, 0
+        self._online: set[str] = set()
         self._under_way: list[tuple[int, int, bool, str, bytes]] = []
 
     def sites(self) -> Collection[str]:
         return [name for name in self.handlers if name not in self.offline]
 
+    def connected(self) -> Collection[str]:
+        before, self._online = self._online, set(self.sites())
+        return self._online - before
+
     def send(self, site: str, message: bytes) -> None:
         if site not in self.offline:
             self._transmit(False, site, message)
+
+    def close(self) -> None:
+        """Let the sites have the last messages."""
+        while self._under_way:
+            self.receive(0.0)
 
     def receive(self, seconds: float) -> list[tuple[str, bytes]]:
         if not self._under_way:

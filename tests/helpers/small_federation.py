@@ -124,7 +124,9 @@ class SmallFederation:
     def run(self, **more: Any) -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return self.coordinator().run(**more)
+            run = self.coordinator().run(**more)
+        self.transport.close()
+        return run
 
     def simulated(self, **more: Any) -> Any:
         """The same run in simulation."""

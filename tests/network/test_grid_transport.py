@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import datetime
+import os
 import re
 import socket
 import ssl
-import subprocess
-import sys
 import threading
 import time
+import tracemalloc
 
 import psutil
 import pytest
@@ -18,10 +19,13 @@ import pytest
 pytest.importorskip("flwr")
 
 import httpx
+from flwr.app import Array, ArrayRecord, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
 from unalike._utils.errors import UnalikeError
-from unalike._utils.system.supervisor import Supervisor
+from unalike._utils.system.supervisor import Supervisor, bypass_proxies_on_loopback
+from unalike.core.codec import Malformed
+from unalike.federation.flower.internals import FleetConnection
 from unalike.federation.security import certificates
 
 
@@ -52,63 +56,61 @@ def test_transport_send_does_not_block_and_receive_keeps_timeout(echo_network):
         echo_network.handlers["a"] = kept
 
 
-def test_offline_site_worker_loses_one_message(echo_network):
-    listens = echo_network.root / "a" / "trainer"
-    listens.rename(listens.with_name("away"))
-    try:
-        echo_network.transport.send("a", b"lost")
-        assert echo_network.exchange(b"other", ["b"]) == {"b": b"echo of b: other"}
-        echo_network.wait(
-            lambda: not list(echo_network.transport.receive(0.2)) and not echo_network.transport._sites["a"].sent
-        )
-        assert b"lost" not in echo_network.heard["a"]
-    finally:
-        listens.with_name("away").rename(listens)
+def test_lost_connection_is_made_again(echo_network):
+    """A request that was lost with the connection is lost; the transport says that the site has connected anew."""
+    kept, echo_network.handlers["a"] = echo_network.handlers["a"], broken
+    echo_network.transport.connected()
+    echo_network.transport.send("a", b"lost")
+    assert list(echo_network.transport.receive(1.0)) == []
+    echo_network.handlers["a"] = kept
+    echo_network.wait(lambda: "a" in echo_network.transport.connected())
+    assert not echo_network.transport._sites["a"].sent
     assert echo_network.exchange(b"again", ["a"]) == {"a": b"echo of a: again"}
+    assert b"lost" not in echo_network.heard["a"]
 
 
-def test_heartbeats_stop_before_task_ends(monkeypatch):
-    """A heartbeat after the task's end would be refused and retried without end, which blocks the site."""
-    from unalike.federation.flower import internals
-
-    steps = []
-
-    class Heart:
-        def __init__(self, _):
-            self.beats = False
-
-        def start(self):
-            self.beats = True
-
-        def stop(self):
-            if not self.beats:
-                raise RuntimeError("Heartbeat sender is not running.")
-            self.beats = False
-            steps.append("silence")
-
-    monkeypatch.setattr(internals, "HeartbeatSender", Heart)
-    monkeypatch.setattr(internals, "pull_task_input", lambda client: ("message", "context", None, None))
-    monkeypatch.setattr(internals, "push_message", lambda client, reply, context: steps.append(reply))
-    monkeypatch.setattr(internals, "push_task_output", lambda *_: steps.append("over"))
-    internals.run_task("127.0.0.1:9", "token", lambda message, context: "reply")
-    assert steps == ["reply", "silence", "over"]
+def broken(message):
+    raise httpx.ReadError("the connection is lost")
 
 
 def test_killed_site_reconnects_at_once(echo_network):
-    """After kill -9 the node is still active; the next SuperNode deactivates it first and is not refused."""
-    assert echo_network.exchange(b"before", ["a"]) == {"a": b"echo of a: before"}
-    node = echo_network.nodes["a"]
-    supernode = node._children["supernode"]
-    for child in psutil.Process(supernode.pid).children():
-        child.kill()
-    echo_network.wait(lambda: not supernode.alive)
-    assert [name for name, _ in node.restart_ended()] == ["supernode"]  # once: whoever is refused stays away
-    echo_network.wait(lambda: echo_network.exchange(b"after", ["a"], seconds=2))
-    assert node._children["supernode"].alive
-    # it was asked more than once: what else it answers is no other test's affair
-    echo_network.wait(
-        lambda: not list(echo_network.transport.receive(0.5)) and not echo_network.transport._sites["a"].sent
-    )
+    """After kill -9 the node is still active; the next process deactivates it first and is not refused."""
+    echo_network.disconnect("a")
+    echo_network.wait(lambda: set(echo_network.transport.sites()) == {"b"})  # who leaves says so
+    folder = echo_network.root / "a"
+    authority, key = (folder / "ca.pem").read_bytes(), (folder / "node.key").read_bytes()
+    with FleetConnection(f"127.0.0.1:{echo_network.port}", authority, key) as killed:
+        killed.activate(None)
+    (folder / "node").write_text(str(killed.node))
+    echo_network.said["a"].clear()
+    echo_network.connect("a")
+    echo_network.wait(lambda: echo_network.said["a"])
+    assert echo_network.said["a"] == [f"connected to 127.0.0.1:{echo_network.port}"]
+    assert echo_network.exchange(b"after", ["a"]) == {"a": b"echo of a: after"}
+
+
+def test_bomb_of_equal_chunks_is_refused_before_it_is_inflated(echo_network):
+    """B1: an array of equal bytes, which Flower sends as one object of 5 MiB and would inflate to all of them."""
+    echo_network.disconnect("a")
+    folder, size = echo_network.root / "a", 200 << 20
+    authority, key = (folder / "ca.pem").read_bytes(), (folder / "node.key").read_bytes()
+    with FleetConnection(f"127.0.0.1:{echo_network.port}", authority, key) as hostile:
+        hostile.activate(None)
+        echo_network.wait(lambda: "a" in echo_network.transport.connected())
+        echo_network.transport.send("a", b"order")
+        echo_network.transport.flush()
+        bomb = Array("uint8", (size,), "bytes", bytes(size))
+        hostile.reply(hostile.receive(), RecordDict({"unalike": ArrayRecord({"message": bomb})}))
+        tracemalloc.start()
+        [(site, why)] = echo_network.transport.receive(30.0)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        hostile.deactivate()
+    assert site == "a" and isinstance(why, Malformed) and "no part of a message" in str(why)
+    assert peak < 16 << 20
+    echo_network.connect("a")
+    assert echo_network.exchange(b"hello", ["b"]) == {"b": b"echo of b: hello"}
+    echo_network.wait(lambda: "a" in echo_network.transport.sites())
 
 
 def test_killed_superlink_is_detected(tmp_path, monkeypatch):
@@ -134,35 +136,117 @@ def test_killed_superlink_is_detected(tmp_path, monkeypatch):
         made.close()
 
 
-def test_refused_site_gets_reason(echo_network, tmp_path):
-    """Its SuperNode ends without a message."""
-    from unalike.federation.flower.internals import reason_for_refusal
+def first_line(echo_network, folder, **other):
+    """What a node in another folder, with site a's identity or that in `other`, says first."""
+    over, said = threading.Event(), []
+    node = echo_network.node("a", folder=folder, log=lambda line: (said.append(line), over.set()), **other)
+    node.serve(over)
+    return said[0]
 
-    address, authority = f"127.0.0.1:{echo_network.port}", (echo_network.root / "ca.pem").read_bytes()
-    assert "connected already" in reason_for_refusal(
-        address, authority, (echo_network.root / "a" / "node.key").read_bytes()
-    )
+
+def test_refused_site_gets_reason(echo_network, tmp_path):
+    assert "connected already" in first_line(echo_network, tmp_path)
     stranger = certificates.openssh(certificates.node_key())
-    assert "does not know this key" in reason_for_refusal(address, authority, stranger)
-    _, other = certificates.authority("other")
-    assert "CERTIFICATE_VERIFY_FAILED" in reason_for_refusal(address, certificates.pem(other), stranger)
-    assert "cannot reach" in reason_for_refusal("127.0.0.1:1", authority, stranger)
+    assert "does not know this key" in first_line(echo_network, tmp_path, key=stranger)
+    told = first_line(echo_network, tmp_path, address="127.0.0.1:1")
+    assert "cannot reach 127.0.0.1:1" in told and "refused" in told
+    told = first_line(echo_network, tmp_path, address="fed.example.invalid:8443")
+    assert "cannot reach fed.example.invalid:8443" in told and "ame" in told  # the name is not known
     assert echo_network.exchange(b"hello", ["a"]) == {"a": b"echo of a: hello"}
 
 
+def test_reason_is_told_once_and_connection_is_told_after_it(echo_network, tmp_path):
+    """A node that knocks while another has its key says so once, and connects when the other has left."""
+    over, said = threading.Event(), []
+    node = echo_network.node("a", folder=tmp_path, log=said.append)
+    thread = threading.Thread(target=node.serve, args=(over,), daemon=True)
+    thread.start()
+    echo_network.wait(lambda: said)
+    time.sleep(2.0)  # three further attempts
+    assert len(said) == 1 and "connected already" in said[0]
+    echo_network.disconnect("a")
+    echo_network.wait(lambda: len(said) == 2)
+    assert said[1].startswith("connected to")
+    over.set()
+    thread.join(30)
+    echo_network.connect("a")
+    echo_network.wait(lambda: "a" in echo_network.transport.sites())
+
+
 @pytest.mark.parametrize(("seconds", "says"), [(7204, r"7(199|20\d) s ahead of"), (-7204, r"7(199|20\d) s behind")])
-def test_site_with_wrong_clock_gets_reason(seconds, says, echo_network, monkeypatch):
+def test_site_with_wrong_clock_gets_reason(seconds, says, echo_network, tmp_path, monkeypatch):
     """SuperLink's status is the same as for an unknown key."""
     from flwr.supernode import node_auth_http_interceptor as signing
-
-    from unalike.federation.flower.internals import reason_for_refusal
 
     # the coordinator's date has whole seconds, and its server looks at the clock once a second
     right, wrong = signing.now, datetime.timedelta(seconds=seconds)
     monkeypatch.setattr(signing, "now", lambda: right() + wrong)
-    key = (echo_network.root / "a" / "node.key").read_bytes()
-    told = reason_for_refusal(f"127.0.0.1:{echo_network.port}", (echo_network.root / "ca.pem").read_bytes(), key)
-    assert re.search(says, told)
+    assert re.search(says, first_line(echo_network, tmp_path))
+
+
+class Proxy:
+    """An HTTP proxy that connects every name to this machine. `asked` are the first lines of the requests."""
+
+    def __init__(self):
+        self.asked, self.door = [], socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self.door.getsockname()[1]}"
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self):
+        while True:
+            try:
+                visitor, _ = self.door.accept()
+            except OSError:
+                return
+            head = b""
+            while b"\r\n\r\n" not in head:
+                head += visitor.recv(4096)
+            self.asked.append(head.split(b"\r\n")[0].decode())
+            behind = socket.create_connection(("127.0.0.1", int(self.asked[-1].split()[1].rpartition(":")[2])))
+            visitor.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+            for one, other in ((visitor, behind), (behind, visitor)):
+                threading.Thread(target=self._pass, args=(one, other), daemon=True).start()
+
+    def _pass(self, one, other):
+        with contextlib.suppress(OSError):
+            while piece := one.recv(1 << 16):
+                other.sendall(piece)
+
+
+@pytest.fixture
+def proxy(monkeypatch):
+    made = Proxy()
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"):
+        monkeypatch.setenv(name, made.url)
+    for name in ("NO_PROXY", "no_proxy"):  # restored after the test
+        monkeypatch.setenv(name, "intranet.example.org")
+    bypass_proxies_on_loopback()
+    yield made
+    made.door.close()
+
+
+def test_site_connects_through_proxy(echo_network, tmp_path, proxy):
+    """A5: the one connection to the coordinator goes through the proxy of the environment, which sees TLS alone."""
+    echo_network.disconnect("a")
+    address = f"fed.example.invalid:{echo_network.port}"
+    assert first_line(echo_network, tmp_path, address=address) == f"connected to {address}"
+    assert set(proxy.asked) == {f"CONNECT {address} HTTP/1.1"}
+    echo_network.connect("a")
+    echo_network.wait(lambda: "a" in echo_network.transport.sites())
+
+
+def test_connections_within_machine_take_no_proxy(tmp_path, proxy, monkeypatch):
+    """A5: a whole federation starts and answers while the environment has a proxy, which is not asked once."""
+    from echo_network import EchoNetwork
+
+    for name in ("_task_id", "_run_id", "_node_id"):
+        monkeypatch.setattr(TaskIdentity, name, getattr(TaskIdentity, name))
+    made = EchoNetwork(tmp_path, names=("a",))
+    try:
+        assert made.exchange(b"hello", ["a"]) == {"a": b"echo of a: hello"}
+    finally:
+        made.close()
+    assert not proxy.asked and os.environ["no_proxy"].startswith("intranet.example.org,127.0.0.1")
 
 
 def client(echo_network, **options):
@@ -209,7 +293,7 @@ def test_key_has_one_node(echo_network):
     from flwr.supernode.fleet_http_client import FleetHttpClient
     from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
-    before = {node.node_id for node in echo_network.transport.grid.get_nodes()}
+    before = {node.node_id for node in echo_network.transport.messages.nodes()}
     key = load_ssh_private_key((echo_network.root / "a" / "node.key").read_bytes(), None)
     interceptor = NodeAuthHttpInterceptor(key, key.public_key())
     with FleetHttpClient.from_server_address(
@@ -218,7 +302,7 @@ def test_key_has_one_node(echo_network):
         for _ in range(3):
             with pytest.raises(httpx.HTTPStatusError):
                 impostor.RegisterNode(RegisterNodeFleetRequest(public_key=echo_network.keys["a"]))
-    assert {node.node_id for node in echo_network.transport.grid.get_nodes()} == before and len(before) == 2
+    assert {node.node_id for node in echo_network.transport.messages.nodes()} == before and len(before) == 2
 
 
 def test_other_sites_node_id_without_key_is_rejected(echo_network):
@@ -229,7 +313,7 @@ def test_other_sites_node_id_without_key_is_rejected(echo_network):
     from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
     thief = certificates.node_key()
-    victim = next(iter(echo_network.transport.grid.get_nodes()))
+    victim = next(iter(echo_network.transport.messages.nodes()))
 
     class Claims(NodeAuthHttpInterceptor):
         def intercept(self, context, call_next):
@@ -259,9 +343,9 @@ def test_gateway_old_tls_and_plain_http_are_refused(echo_network):
 
 
 def test_site_refuses_server_of_other_authority(echo_network, tmp_path):
-    """FAULTS 19: a SuperNode that trusts another authority does not connect."""
+    """FAULTS 19: a site that trusts another authority does not connect."""
     _, other = certificates.authority("other")
-    assert_refused(echo_network, tmp_path, other)
+    assert "CERTIFICATE_VERIFY_FAILED" in first_line(echo_network, tmp_path, authority=certificates.pem(other))
 
 
 def test_site_refuses_expired_authority(echo_network, tmp_path, monkeypatch):
@@ -269,20 +353,7 @@ def test_site_refuses_expired_authority(echo_network, tmp_path, monkeypatch):
     monkeypatch.setattr(certificates, "node_key", lambda: echo_network.issuer)
     _, expired = certificates.authority("test", years=-0.001)
     assert expired.public_key() == echo_network.authority.public_key()
-    assert_refused(echo_network, tmp_path, expired)
-
-
-def assert_refused(echo_network, folder, authority):
-    """Check that a node with the key of site a that trusts this authority does not connect."""
-    from unalike.federation.flower.flower_processes import SuperNode
-
-    certificates.write_private(folder / "ca.pem", certificates.pem(authority))
-    certificates.write_private(folder / "node.key", (echo_network.root / "a" / "node.key").read_bytes())
-    with Supervisor(folder / "logs") as supervisor:
-        SuperNode(folder, supervisor, f"127.0.0.1:{echo_network.port}", folder / "trainer", 1 << 20)
-        log = folder / "logs" / "supernode.log"
-        echo_network.wait(lambda: "CERTIFICATE_VERIFY_FAILED" in log.read_text() or not supervisor.children[0].alive)
-        assert "SuperNode ID" not in log.read_text()
+    assert "CERTIFICATE_VERIFY_FAILED" in first_line(echo_network, tmp_path, authority=certificates.pem(expired))
 
 
 @pytest.mark.parametrize(
@@ -352,17 +423,11 @@ def test_half_open_connections_and_registration_flood_do_not_block_sites(echo_ne
             connection.close()
     print(took, len(statuses))
     assert set(statuses) <= {0, 401, 503} and 401 in statuses
-    assert len(list(echo_network.transport.grid.get_nodes())) == 2
-
-
-def test_relay_imports_no_torch():
-    code = "import sys, unalike.federation.flower.relay_process; print('torch' in sys.modules, 'unalike.core.tree' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["False", "False"]
+    assert len(list(echo_network.transport.messages.nodes())) == 2
 
 
 def test_app_bundle_of_server_is_not_executed(echo_network, tmp_path, monkeypatch):
-    """A run whose app bundle would write a file when imported: the sites answer with the installed relay.
+    """A run whose app bundle would write a file when imported: the sites answer with the installed code.
 
     Flower's own ServerApp and ClientApp processes would unpack the bundle and import it.
     """
@@ -379,29 +444,23 @@ def test_app_bundle_of_server_is_not_executed(echo_network, tmp_path, monkeypatc
     for name in ("ca.pem", "server.pem", "server.key"):
         certificates.write_private(root / name, (echo_network.root / name).read_bytes())
     port = flower_processes.free_port()
-    site = tmp_path / "site"
-    for name in ("ca.pem", "node.key"):
-        certificates.write_private(site / name, (echo_network.root / "a" / name).read_bytes())
-    from unalike._utils.system import local_socket
-
-    over = threading.Event()
-    arguments = (site / "trainer", lambda message: b"by the relay: " + message, 1 << 20, over.is_set)
-    thread = threading.Thread(target=local_socket.serve, args=arguments)
-    thread.start()
+    over, site = threading.Event(), tmp_path / "site"
+    site.mkdir()
     with (
         Supervisor(root / "logs") as supervisor,
-        Supervisor(site / "logs") as beside,
         flower_processes.superlink(
             root, supervisor, "127.0.0.1", port, {"a": echo_network.keys["a"]}, 1 << 20
         ) as transport,
     ):
-        flower_processes.SuperNode(site, beside, f"127.0.0.1:{port}", site / "trainer", 1 << 20)
+        node = echo_network.node("a", folder=site, address=f"127.0.0.1:{port}")
+        thread = threading.Thread(target=node.serve, args=(over,))
+        thread.start()
         echo_network.wait(lambda: transport.sites())
         transport.send("a", b"run me")
         found = []
         echo_network.wait(lambda: found.extend(transport.receive(1.0)) or found)
-    over.set()
-    thread.join()
-    assert found == [("a", b"by the relay: run me")]
+        over.set()
+        thread.join(30)
+    assert found == [("a", b"echo of a: run me")]
     assert not trap.exists()
     assert not list(site.rglob("*.py")) and not list(root.rglob("*.py")), "a bundle was unpacked"

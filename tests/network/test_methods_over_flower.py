@@ -1,7 +1,6 @@
 """Every method and plan runs over one network of real processes: same results as in simulation.
 
-It has two sites, or four for those that need something to cluster. A SuperNode needs half a second for a message, so a few runs
-are on their way at once.
+It has two sites, or four for those that need something to cluster. A few runs are on their way at once.
 """
 
 from __future__ import annotations
@@ -70,6 +69,9 @@ class Line:
     def sites(self):
         return self.shared.network.names
 
+    def connected(self):
+        return ()
+
     def send(self, site, message):
         run = run_of(message)
         with self.shared.lock:
@@ -102,7 +104,6 @@ def compared(shared, name, folder):
 def running(test, sites, items, folders):
     """Method -> future of its run, for the tests that were selected."""
     network = EchoNetwork(folders.mktemp("network"), tuple(f"site{k}" for k in range(sites)))
-    network.transport.pings = 1
     names = [item.callspec.params["name"] for item in items if getattr(item, "originalname", "") == test]
     shared, pool = Shared(network), ThreadPoolExecutor(AT_ONCE)
     yield {name: pool.submit(compared, shared, name, folders.mktemp("run")) for name in names}

@@ -31,10 +31,6 @@ def command(
         str | None, typer.Option(help="host:port of the coordinator, if it differs from the bundle's.")
     ] = None,
     device: Annotated[str, typer.Option(help="Device to train on: cpu, cuda, cuda:1, ...")] = "cpu",
-    trainer: Annotated[
-        bool,
-        typer.Option("--trainer", help="Run only the trainer, on the socket FOLDER/trainer, for your own SuperNode."),
-    ] = False,
     show: Annotated[bool, typer.Option("--show", help="Print what would leave this machine, and exit.")] = False,
 ) -> None:
     """Take part in a federation with this machine's data.
@@ -57,4 +53,4 @@ def command(
         return
     home = folder or bundle.with_suffix("")
     tell = partial(print, flush=True)
-    join(contents, data, data_dir, home, address or contents.address, tell, node=not trainer, device=device)
+    join(contents, data, data_dir, home, address or contents.address, tell, device)

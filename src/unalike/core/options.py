@@ -498,8 +498,8 @@ class FederationOptions:
     repeat: Annotated[Positive, Help("Seconds after which an unanswered request is repeated.")] = 30.0
     patience: Annotated[AtLeastOne, Help("Attempts at a round without quorum before the run pauses.")] = 3
     message_bytes: Annotated[
-        AtLeastOne, Help("Largest size of a message in bytes; well above the size of the model.")
-    ] = 2**30
+        AtLeastOne | None, Help("Largest size of a message in bytes; from the method and the model unless given.")
+    ] = None
     guard: Annotated[
         NotNegative, Help("Refuse updates with a norm of more than so many times the usual one; 0 refuses none.")
     ] = 10.0

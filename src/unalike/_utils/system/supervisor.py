@@ -8,10 +8,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import FrameType, TracebackType
-from typing import Any, Self
+from types import FrameType
+from typing import Self
 
 from unalike._utils.errors import UnalikeError
 
@@ -21,6 +22,7 @@ LAST_LINES = 12
 PATIENCE = 12.0
 """Seconds that the wrapper process has to end its descendants before it is killed."""
 POLL = 0.05
+LOOPBACK = "127.0.0.1,localhost,::1"
 
 
 class Terminated(SystemExit):
@@ -74,11 +76,6 @@ class Child:
         except OSError:
             return ""
 
-    def last_line(self) -> str:
-        """The last non-empty line of its log."""
-        lines = [line.strip() for line in self.last_lines().splitlines()]
-        return next((line for line in reversed(lines) if line), "its log is empty")
-
 
 class Supervisor:
     """Starts child processes and ends all of them when the `with` block exits, also by an error, Ctrl-C or SIGTERM.
@@ -89,19 +86,13 @@ class Supervisor:
     def __init__(self, logs: Path):
         self.logs = logs
         self.children: list[Child] = []
-        self._handler: Any = None
+        self._stack = ExitStack()
 
     def start(self, name: str, command: Sequence[str], env: Mapping[str, str] | None = None) -> Child:
         """Start a command with its output in `<name>.log`."""
         child = Child(name, command, self.logs / f"{name}.log", env)
         self.children.append(child)
         return child
-
-    def remove(self, child: Child) -> None:
-        """Stop a child with all its descendants, also if the command itself has ended, and supervise it no longer."""
-        child.stop()
-        if child in self.children:
-            self.children.remove(child)
 
     def stop(self) -> None:
         """End all children in parallel."""
@@ -130,22 +121,36 @@ class Supervisor:
             time.sleep(POLL)
 
     def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread():
-            self._handler = signal.signal(signal.SIGTERM, _terminated)
+        self._stack.enter_context(exit_at_sigterm())
+        self._stack.callback(self.stop)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            self.stop()
-        finally:
-            if self._handler is not None:
-                signal.signal(signal.SIGTERM, self._handler)
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+
+@contextmanager
+def exit_at_sigterm() -> Iterator[None]:
+    """Let SIGTERM raise `Terminated` in this block, in the main thread; in another thread nothing is changed."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handler = signal.signal(signal.SIGTERM, _terminated)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, handler)
 
 
 def _terminated(number: int, frame: FrameType | None) -> None:
     raise Terminated(128 + number)
+
+
+def bypass_proxies_on_loopback() -> None:
+    """Keep connections within this machine from the proxies of the environment, in this process and its children from now on."""
+    listed = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
+    if LOOPBACK not in listed:
+        os.environ["no_proxy"] = os.environ["NO_PROXY"] = ",".join(filter(None, [listed, LOOPBACK]))
 
 
 def child_environment(**more: str) -> dict[str, str]:

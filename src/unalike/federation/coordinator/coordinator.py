@@ -42,6 +42,7 @@ TOLD = {
     "no quorum": "{sound} valid answers, {quorum} make a round; the sites that are missing are asked again",
     "paused": "paused: {why}; goes on when the sites are back, or by `unalike federation resume FOLDER`",
     "resumed": "goes on",
+    "not in this run": "{client} has connected; it takes no part in this run, which began without it",
     "large share": "{client} has {percent} % of all training samples, and as much of the weight",
 }
 """Event -> the line that the operator reads."""
@@ -102,9 +103,10 @@ class Coordinator:
 
         while True:
             mailbox = Mailbox(self.federation, self.key, self.transport, roster.run, self.control, self._event)
+            mailbox.members = roster.sites
             try:
                 with threads_for(run_config.model):
-                    return execute(
+                    run = execute(
                         run_config,
                         backend=NetworkBackend(run_config.here(), mailbox, self.directory.path / "arrived", left_out),
                         out=self.directory.path,
@@ -116,8 +118,12 @@ class Coordinator:
                 left_out.setdefault(discarded.place, set()).add(discarded.site)
                 self.directory.drop_later(*discarded.place)
             except Stopped:
+                mailbox.notify(self.transport.sites(), "stopped")
                 self.directory.event("interrupted", why="the operator stopped the coordinator")
                 raise
+            else:
+                mailbox.notify(self.transport.sites(), "finished")
+                return run
 
     def _event(self, kind: str, **facts: Any) -> None:
         self.directory.event(kind, **facts)

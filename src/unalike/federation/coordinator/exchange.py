@@ -91,6 +91,7 @@ class Exchange(Generic[T]):
         """Send all requests, and wait for all answers, or by the deadline for a quorum of them."""
         self.mailbox.control.wait()
         self.mailbox.begin(self.place)
+        self.mailbox.connected()
         self._ask(self.sites)
         self._repeat_at = _after(self.mailbox.federation.repeat)
         self._collect()
@@ -126,6 +127,8 @@ class Exchange(Generic[T]):
             if time.monotonic() >= self._repeat_at:
                 self._ask(silent)
                 self._repeat_at = _after(federation.repeat)
+            elif anew := self.mailbox.connected():
+                self._ask([site for site in silent if site in anew])
             seconds = min(deadline, self._repeat_at, _after(POLL)) - time.monotonic()
             for site, answer in self.mailbox.receive(max(0.0, seconds)):
                 self._take(site, answer)

@@ -23,7 +23,7 @@ from unalike._utils.tensor_files import read_tensors, write_bytes, write_tensors
 from unalike._utils.validated import validated
 from unalike.data.array_checks import Pair
 from unalike.federation.coordinator.kept_rounds import roll_back
-from unalike.federation.coordinator.terms_check import check_terms_run
+from unalike.federation.coordinator.terms_check import check_terms_run, message_limit
 from unalike.federation.protocol.bundle import Bundle
 from unalike.federation.protocol.federation_file import Federation
 from unalike.federation.security import certificates
@@ -88,7 +88,8 @@ class FederationFolder:
         They will connect to host:port; `names` are further names and addresses of the server. `own` are the coordinator's
         samples: "test", for the protocol "server", and "proxy", for methods that train on the server. `start` and
         `start_partial` are initial weights, as of `ua.run`; sites get them with the first request. `terms` are the other fields of
-        the federation file. Raises `UnalikeError` for a folder that is not empty, and for terms that cannot be run.
+        the federation file; None stands for the default, of `message_bytes` for the `message_limit` of the terms. Raises
+        `UnalikeError` for a folder that is not empty, and for terms that cannot be run.
         """
         root = Path(path)
         if root.exists() and (not root.is_dir() or any(root.iterdir())):
@@ -98,8 +99,13 @@ class FederationFolder:
         network = Network(host=host, port=port, listen=listen)
         coordinator, keys = new_key(), {name: new_key() for name in sites}
         rows = [{"name": n, "key": public_text(keys[n]), "samples": samples} for n, samples in sites.items()]
-        federation = Federation.of(terms | {"coordinator": public_text(coordinator), "sites": rows})
-        model = check_terms_run(federation, own, start, start_partial).model
+        federation = Federation.of(
+            {name: value for name, value in terms.items() if value is not None}
+            | {"coordinator": public_text(coordinator), "sites": rows}
+        )
+        run_config = check_terms_run(federation, own, start, start_partial)
+        if terms.get("message_bytes") is None:
+            federation = replace(federation, message_bytes=message_limit(run_config))
         issuer, authority = certificates.authority(federation.name)
         server, certificate = certificates.server([host, *names], issuer, authority)
 
@@ -117,7 +123,7 @@ class FederationFolder:
             if samples is not None:
                 write_tensors(folder._samples(name), {"x": samples[0], "y": samples[1]})
         if start is not None:
-            write_tensors(root / START, model.state_dict(model.params | model.buffers))
+            write_tensors(root / START, run_config.model.state_dict(run_config.model.params | run_config.model.buffers))
         for name, key in keys.items():
             folder._write_bundle(name, key, federation)
         federation.save(root / "federation.toml")  # last: the folder is complete with it

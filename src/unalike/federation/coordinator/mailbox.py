@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ from unalike.core.types import Tree
 from unalike.federation.coordinator.run_control import Control
 from unalike.federation.protocol.envelope import Envelope, Head, identity, seal, unseal
 from unalike.federation.protocol.federation_file import Federation
-from unalike.federation.protocol.messages import ANSWER
+from unalike.federation.protocol.messages import ANSWER, NOTICE
 from unalike.federation.protocol.transport import Transport
 from unalike.federation.security.keys import PrivateKey, public_key
 
@@ -56,6 +56,8 @@ class Mailbox:
         """Site -> when it was last connected, by the monotonic clock; when it was first missed, if it never was."""
         self.number = 0
         """The round of the run's history that is on its way: what events say."""
+        self.members: Collection[str] | None = None
+        """The sites that take part in the run; None before it is known."""
         self.client_of = {site.name: number for number, site in enumerate(federation.sites)}
         """Site -> the number of its client."""
         self._keys = {site.name: public_key(site.key) for site in federation.sites}
@@ -81,6 +83,19 @@ class Mailbox:
             self._sent[site].popitem(last=False)
         self.transport.send(site, message)
 
+    def connected(self) -> set[str]:
+        """The sites that have connected since the last call. Those that do not take part in the run are told so."""
+        anew = set(self.transport.connected())
+        for site in anew.difference(anew if self.members is None else self.members):
+            self.event("not in this run", round=self.number, client=site)
+            self.notify([site], "late")
+        return anew
+
+    def notify(self, sites: Collection[str], what: str) -> None:
+        """Send sites one of the `NOTICES`."""
+        for site in sites:
+            self.send(site, (NOTICE, {"what": what}, {}))
+
     def receive(self, seconds: float) -> Iterator[tuple[str, Envelope]]:
         """The first answers to open requests among what arrives, one at a time: not all of them lie in memory at once."""
         arrived = ((site, self._sorted(site, message)) for site, message in self.transport.receive(seconds))
@@ -92,12 +107,14 @@ class Mailbox:
         if self._noted[site] <= NOTED:
             self.event(kind, round=self.number, client=site, why=why, **facts)
 
-    def _sorted(self, site: str, message: bytes) -> Envelope | None:
+    def _sorted(self, site: str, message: bytes | Malformed) -> Envelope | None:
         enrolled = self.federation.site(site)
         if enrolled is None or enrolled.revoked:
             self.note("refused", site[:64], "not enrolled" if enrolled is None else "revoked")
             return None
         try:
+            if isinstance(message, Malformed):
+                raise message
             answer = unseal(message, self._keys[site], self.limits)
         except Malformed as error:
             self.note("refused", site, str(error))

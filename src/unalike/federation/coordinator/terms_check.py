@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -48,6 +49,14 @@ def check_terms_run(
                     "--message-bytes"
                 )
     return run_config
+
+
+def message_limit(run_config: RunConfig) -> int:
+    """Maximum bytes of a message: four times all that a site receives, or sends, in the whole plan, and 1 MiB."""
+    total = Counter[str]()
+    for item in run_config.wire:
+        total[item.direction] += item.bytes
+    return 4 * max(total.values(), default=0) + 2**20
 
 
 def _check_start_reaches_sites(run_config: RunConfig, at_sites: StageSettings) -> None:

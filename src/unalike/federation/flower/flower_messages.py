@@ -1,25 +1,57 @@
-"""Federation messages inside Flower messages: bytes in one array record, which Flower sends in pieces of limited size."""
+"""Federation messages inside Flower messages: one configuration record for each piece.
+
+Flower sends the records of a message one by one, and equal records only once. A piece holds its number, so that no two are equal
+and the bytes that are pulled are the bytes of the message.
+"""
 
 from __future__ import annotations
 
-from flwr.app import Array, ArrayRecord, Message, RecordDict
+import time
+from collections.abc import Callable, Sequence
 
-RECORD, ITEM, STYPE = "unalike", "message", "bytes"
+from flwr.app import ConfigRecord, RecordDict
 
-TRAIN, PING = "train", "query"
-"""Flower's message types: one for federation messages, one for empty messages that keep a site polling."""
+from unalike.core.codec import Malformed
+
+TRAIN = "train"
+"""Flower's message type of federation messages."""
+PIECE = 4 << 20
+"""Maximum bytes of a piece."""
+NUMBER, BYTES = "number", "bytes"
+SHORTEST_POLL, SHARE = 0.03, 0.1
 
 
 def pack(message: bytes) -> RecordDict:
     """The content of a Flower message that carries `message`."""
-    return RecordDict({RECORD: ArrayRecord({ITEM: Array("uint8", (len(message),), STYPE, message)})})
+    starts = range(0, max(1, len(message)), PIECE)
+    return RecordDict(
+        {str(i): ConfigRecord({NUMBER: i, BYTES: message[start : start + PIECE]}) for i, start in enumerate(starts)}
+    )
 
 
-def unpack(found: Message) -> bytes | None:
-    """The federation message in a Flower message; None if there is none (for example an error reported by Flower)."""
-    if not found.has_content():
-        return None
-    record = found.content.array_records.get(RECORD)
-    if record is None or list(record) != [ITEM]:
-        return None
-    return record[ITEM].data
+def unpack(pieces: Sequence[str], pull: Callable[[str], ConfigRecord | None], limit: int) -> bytes | None:
+    """The message whose records have these object ids; None if one has not arrived.
+
+    `pull` gives a record, or None if it has not arrived. The last one is sent last and pulled first, so nothing is loaded before
+    all of it is there. Raises `Malformed` for anything but the pieces of a message of at most `limit` bytes; not more than these
+    and one piece are loaded.
+    """
+    if len(pieces) > limit // PIECE + 1:
+        raise Malformed(f"{len(pieces)} pieces of {PIECE} bytes; expected at most {limit} bytes")
+    found: list[bytes] = []
+    for number in reversed(range(len(pieces))):
+        record = pull(pieces[number])
+        if record is None:
+            return None
+        piece = record.get(BYTES)
+        if set(record) != {NUMBER, BYTES} or record[NUMBER] != number or not isinstance(piece, bytes):
+            raise Malformed(f"{str(list(record))[:80]!a} for piece {number} of a message")
+        found.append(piece)
+        if sum(map(len, found)) > limit:
+            raise Malformed(f"more than {sum(map(len, found))} bytes; expected at most {limit}")
+    return b"".join(reversed(found))
+
+
+def poll_after(since: float, longest: float) -> float:
+    """Seconds until the next look for messages: a tenth of those since the last one, so that a message waits little for its age."""
+    return min(max(SHORTEST_POLL, SHARE * (time.monotonic() - since)), longest)

@@ -1,4 +1,4 @@
-"""Flower's processes: SuperLink behind the gateway on the coordinator's machine, SuperNode and relay on a site's."""
+"""Flower's processes on the coordinator's machine: SuperLink behind the gateway."""
 
 from __future__ import annotations
 
@@ -13,15 +13,18 @@ from pathlib import Path
 from typing import Any
 
 from unalike._utils.errors import UnalikeError
-from unalike._utils.system.supervisor import Child, Supervisor, child_environment
+from unalike._utils.system.supervisor import Supervisor, child_environment
 from unalike._utils.tensor_files import write_bytes
-from unalike.federation.flower import gateway, relay_app
+from unalike.federation.flower import gateway
 from unalike.federation.flower.grid_transport import GridTransport
-from unalike.federation.flower.internals import ControlClient, RunGrid, deactivate_node, reason_for_refusal
+from unalike.federation.flower.internals import ControlClient, RunGrid, RunMessages
+from unalike.federation.security.certificates import replace_private
 
 READY_SECONDS = 60.0
+LAST_SECONDS = 3.0
+"""Seconds in which sites can fetch the last messages."""
 PIECE_BYTES = 8 << 20
-"""Maximum body of a request at the gateway; Flower sends messages in pieces of 5 MiB."""
+"""Maximum body of a request at the gateway; messages are sent in pieces of 4 MiB."""
 
 
 def free_port() -> int:
@@ -31,7 +34,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def environment(folder: Path, **more: str) -> dict[str, str]:
+def environment(folder: Path) -> dict[str, str]:
     """The environment of Flower's processes: files in `folder`, no telemetry or update check, log level WARNING.
 
     (At Flower's default level a message takes eight lines. $FLWR_LOG_LEVEL overrides the level.)
@@ -39,7 +42,7 @@ def environment(folder: Path, **more: str) -> dict[str, str]:
     home = folder / "flwr"
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
     quiet = {"FLWR_HOME": str(home.resolve()), "FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
-    return child_environment(**({"FLWR_LOG_LEVEL": os.environ.get("FLWR_LOG_LEVEL", "WARNING")} | quiet | more))
+    return child_environment(FLWR_LOG_LEVEL=os.environ.get("FLWR_LOG_LEVEL", "WARNING"), **quiet)
 
 
 @contextmanager
@@ -52,7 +55,8 @@ def superlink(
     """
     inside, authority = free_port(), (folder / "ca.pem").read_bytes()
     secret = secrets.token_bytes(32)
-    secret_file = _secret(folder, "superlink.secret", secret)
+    secret_file = (folder / "superlink.secret").resolve()
+    replace_private(secret_file, secret)
     files = {name: str((folder / name).resolve()) for name in ("server.pem", "server.key", "ca.pem")}
     command = ["flower-superlink", "--host", "127.0.0.1", "--port", str(inside), "--isolation", "process"]
     command += ["--superexec-auth-secret-file", str(secret_file), "--enable-supernode-auth"]
@@ -68,77 +72,19 @@ def superlink(
     settings: dict[str, Any] = {"host": host, "port": port, "behind": inside, "body_bytes": PIECE_BYTES}
     settings |= {"keys": [k.decode() for k in keys.values()]}
     settings |= {"certificate": files["server.pem"], "key": files["server.key"], "authority": files["ca.pem"]}
-    settings |= {"minute_bytes": 4 * message_bytes + 64 * PIECE_BYTES}
+    settings |= {"minute_bytes": 64 * (message_bytes + PIECE_BYTES)}
     write_bytes(folder / "gateway.json", json.dumps(settings, indent=1).encode())
     supervisor.start("gateway", [sys.executable, "-I", "-S", gateway.__file__, str(folder / "gateway.json")])
     supervisor.wait_until(lambda: _listens(host, port), f"listening at {host}:{port}", READY_SECONDS)
 
     opened = RunGrid(f"127.0.0.1:{inside}", secret, authority)
     try:
-        yield GridTransport(opened.grid, keys, check=supervisor.check)
+        transport = GridTransport(RunMessages(opened.grid), keys, message_bytes, check=supervisor.check)
+        yield transport
+        transport.close(LAST_SECONDS)
     finally:
         opened.close()
         control.stop(run)
-
-
-class SuperNode:
-    """A site's SuperNode and relay process. `restart_ended` restarts them, for example after SuperLink was restarted."""
-
-    def __init__(self, folder: Path, supervisor: Supervisor, address: str, worker_socket: Path, message_bytes: int):
-        self.folder, self.supervisor, self.address = folder, supervisor, address
-        secret = _secret(folder, "supernode.secret", secrets.token_bytes(32))
-        port = free_port()
-        more = {relay_app.SOCKET: str(worker_socket.resolve()), relay_app.LIMIT: str(message_bytes)}
-        self._environment = environment(folder, **more)
-        self._node = ["flower-supernode", "--superlink", address]
-        self._node += ["--root-certificates", str((folder / "ca.pem").resolve())]
-        self._node += ["--auth-supernode-private-key", str((folder / "node.key").resolve()), "--isolation", "process"]
-        self._node += ["--superexec-auth-secret-file", str(secret), "--host", "127.0.0.1", "--port", str(port)]
-        self._relay = [
-            sys.executable,
-            "-m",
-            "unalike.federation.flower.relay_process",
-            f"127.0.0.1:{port}",
-            str(secret),
-        ]
-        self._children: dict[str, Child] = {}
-        self.restart_ended()
-
-    def restart_ended(self) -> list[tuple[str, str]]:
-        """Restart both processes if one has ended. Returns the names of those that had, with the reason or the last log line.
-
-        Both, since a relay that outlives its SuperNode in the middle of a message would offer the reply to the next SuperNode,
-        which did not send the message.
-        """
-        children = self._children
-        ended = {name: child.last_line() for name, child in children.items() if not child.alive}
-        if ended or not children:
-            for child in children.values():
-                self.supervisor.remove(child)
-            self._deactivate()
-            if "supernode" in ended:
-                ended["supernode"] = reason_for_refusal(*self._identity) or ended["supernode"]
-            for name, command in (("supernode", self._node), ("relay", self._relay)):
-                children[name] = self.supervisor.start(name, command, self._environment)
-        return list(ended.items())
-
-    def _deactivate(self) -> None:
-        """Deactivate the node of a SuperNode that was killed: otherwise SuperLink refuses the next one for up to a minute."""
-        file = self.folder / relay_app.NODE
-        if file.exists() and (number := file.read_text()).isdecimal():
-            deactivate_node(*self._identity, int(number))
-
-    @property
-    def _identity(self) -> tuple[str, bytes, bytes]:
-        """(coordinator's address, certificate authority, node's private key)"""
-        return self.address, (self.folder / "ca.pem").read_bytes(), (self.folder / "node.key").read_bytes()
-
-
-def _secret(folder: Path, name: str, secret: bytes) -> Path:
-    file = (folder / name).resolve()
-    write_bytes(file, secret)
-    file.chmod(0o600)
-    return file
 
 
 def _listens(host: str, port: int) -> bool:

@@ -4,7 +4,10 @@ Flower serves three APIs on one port: Fleet for sites, Control (start and stop r
 tasks). The last two have no authentication. So SuperLink listens on this machine only, and the gateway passes nothing but `POST
 /v1/fleet/...`. It also keeps slow and oversized requests away from Flower: a handshake, a request's head and each piece of its
 body have a deadline, a body has a maximum size, an enrolled key has an allowance of bytes per minute (other keys are rejected),
-an address has a maximum number of connections.
+an address has a maximum number of connections. A connection that has not sent a head with an enrolled key is a stranger's: it has
+no connection to Flower, and when there are too many of them the oldest is closed, so that they cannot keep a site out.
+
+It writes one line a minute with the numbers of rejections.
 
 Requests are parsed strictly and rewritten (one length, no chunks, no folding), so that gateway and server cannot disagree about
 where a request ends. Responses are passed unchanged.
@@ -16,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import ipaddress
 import json
 import re
 import resource
@@ -51,6 +55,8 @@ class Settings:
     piece_seconds: float = 30.0
     connections: int = 2000
     connections_per_address: int = 64
+    strangers: int = 200
+    report_seconds: float = 60.0
 
 
 class Rejected(Exception):
@@ -61,6 +67,8 @@ class Gateway:
     def __init__(self, settings: Settings):
         self.settings = settings
         self.open: Counter[str] = Counter()
+        self.strangers: dict[asyncio.Task[None], None] = {}
+        self.rejected: Counter[str] = Counter()
         self.keys = {base64.b64encode(key.encode()) for key in settings.keys}
         self.sent: Counter[bytes] = Counter()
         self.minute = 0
@@ -80,34 +88,46 @@ class Gateway:
             limit=s.head_bytes,
             backlog=512,
         )
-        async with server:
-            await server.serve_forever()
+        async with server, asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.report())
+            tasks.create_task(server.serve_forever())
+
+    async def report(self) -> None:
+        """Write a line a minute with the most frequent reasons of rejections, if there were any."""
+        while True:
+            await asyncio.sleep(self.settings.report_seconds)
+            if self.rejected:
+                most = ", ".join(f"{count} x {what}" for what, count in self.rejected.most_common(10))
+                print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} rejected {self.rejected.total()}: {most}", flush=True)
+                self.rejected.clear()
 
     async def serve_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve one connection: its requests one after the other, over one connection to Flower."""
-        address = writer.get_extra_info("peername")[0]
-        full = (
-            self.open[address] >= self.settings.connections_per_address
-            or self.open.total() >= self.settings.connections
-        )
+        address = network(writer.get_extra_info("peername")[0])
         self.open[address] += 1
         answers = behind = None
         try:
-            if full:
+            if (
+                self.open[address] > self.settings.connections_per_address
+                or self.open.total() > self.settings.connections
+            ):
                 raise Rejected("503 Service Unavailable")
+            head = await self._first_head(reader)
+            if head is None:
+                return
             behind_reader, behind = await asyncio.open_connection(
                 "127.0.0.1", self.settings.behind, ssl=self.upstream, server_hostname="127.0.0.1"
             )
             answers = asyncio.create_task(self._pump(behind_reader, writer))
-            while not answers.done():
-                head = await self._head(reader)
-                if head is None:
-                    break
+            while head is not None and not answers.done():
                 await self._forward(head, reader, behind)
+                head = await self._head(reader, self.settings.idle_seconds)
         except Rejected as rejected:
+            self.rejected[f"{rejected} from {address}"] += 1
             writer.write(f"HTTP/1.1 {rejected}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode())
-        except (TimeoutError, OSError, EOFError, ssl.SSLError):
-            pass
+        except (asyncio.CancelledError, TimeoutError, OSError, EOFError, ssl.SSLError) as error:
+            if behind is None:
+                self.rejected[f"{type(error).__name__} without a request from {address}"] += 1
         finally:
             if answers is not None:
                 answers.cancel()
@@ -118,11 +138,24 @@ class Gateway:
             if not self.open[address]:
                 del self.open[address]
 
-    async def _head(self, reader: asyncio.StreamReader) -> tuple[bytes, int] | None:
-        """The next request's head, rewritten, and the length of its body; None at the end of the connection."""
+    async def _first_head(self, reader: asyncio.StreamReader) -> tuple[bytes, int] | None:
+        """The first head of a connection, which is a stranger's until it comes."""
+        if len(self.strangers) >= self.settings.strangers:
+            next(iter(self.strangers)).cancel()
+        me = asyncio.current_task()
+        assert me is not None
+        self.strangers[me] = None
+        try:
+            async with asyncio.timeout(self.settings.head_seconds):
+                return await self._head(reader, self.settings.head_seconds)
+        finally:
+            self.strangers.pop(me, None)
+
+    async def _head(self, reader: asyncio.StreamReader, seconds: float) -> tuple[bytes, int] | None:
+        """The head of the next request, which begins within `seconds`, rewritten, and the length of its body; None at the end."""
         s = self.settings
         try:
-            first = await asyncio.wait_for(reader.read(1), s.idle_seconds)
+            first = await asyncio.wait_for(reader.read(1), seconds)
             if not first:
                 return None
             raw = first + await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), s.head_seconds)
@@ -178,6 +211,14 @@ class Gateway:
             target.write(piece)
             await asyncio.wait_for(target.drain(), self.settings.piece_seconds)
         target.close()
+
+
+def network(address: str) -> str:
+    """The address by which connections are counted: the /64 of IPv6, since one machine may have all of it."""
+    found = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(found, ipaddress.IPv4Address) or found.ipv4_mapped:
+        return str(getattr(found, "ipv4_mapped", None) or found)
+    return str(ipaddress.ip_network((found, 64), strict=False))
 
 
 def main(path: str) -> None:

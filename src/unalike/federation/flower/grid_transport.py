@@ -1,33 +1,32 @@
-"""The coordinator's transport over Flower's Grid."""
+"""The coordinator's transport over the messages of a Flower run."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from threading import RLock
 from typing import TypeVar
 
-import httpx
-from flwr.app import Message, RecordDict
-from flwr.serverapp import Grid
+from flwr.app import Message
 
 from unalike._utils.errors import UnalikeError
-from unalike.federation.flower.flower_messages import PING, TRAIN, pack, unpack
+from unalike.core.codec import Malformed
+from unalike.federation.flower.flower_messages import TRAIN, pack, poll_after, unpack
+from unalike.federation.flower.internals import FAILURES, Incoming, RunMessages
 
 T = TypeVar("T")
 
-POLL = 0.1
-"""Seconds between two requests for replies."""
+LONGEST_POLL = 0.3
+"""Maximum seconds between two looks for replies."""
 REFRESH = 1.0
 """Seconds between two requests for the connected nodes."""
-MAX_PINGED_SITES = 3
-"""With up to this many sites, two empty messages keep each site polling between rounds: one in work, one queued."""
 MAX_UNANSWERED = 4
 """Maximum of unanswered messages to a site, so that a site that hangs does not fill SuperLink's memory."""
-PULL_BATCH = 4
-"""Messages whose replies are fetched in one request; all of these replies are in memory together."""
-TTL, PING_TTL = 24 * 3600.0, 60.0
+TOGETHER = 16 << 20
+"""Bytes from which on messages are sent; smaller ones are collected and sent together."""
+TTL = 24 * 3600.0
 GIVE_UP_SECONDS = 120.0
 """Seconds without an answer from SuperLink after which the run fails."""
 
@@ -39,27 +38,28 @@ class SiteConnection:
     node: int | None = None
     since: str = ""
     sent: set[str] = field(default_factory=set)
-    pings: set[str] = field(default_factory=set)
 
 
 class GridTransport:
-    """Transport to the enrolled sites (`keys`: public keys, PEM, by name) over Flower's Grid.
+    """Transport to the enrolled sites (`keys`: public keys, PEM, by name) over the messages of a Flower run.
 
-    An idle SuperNode sleeps for 3 s before it polls again; one that has just answered polls at once. So a site always has
-    `pings` empty messages to answer besides the real ones. 0: none, for large federations, since each ping causes requests all
-    the time. An error of Flower counts as a lost message, unless errors persist. `check` is called while waiting, and raises if
-    a process that is needed has ended.
+    A reply of more than `limit` bytes is not loaded. An error of Flower counts as a lost message, unless errors persist. `check` is
+    called while waiting, and raises if a process that is needed has ended.
     """
 
     def __init__(
-        self, grid: Grid, keys: Mapping[str, bytes], pings: int | None = None, check: Callable[[], None] = lambda: None
+        self, messages: RunMessages, keys: Mapping[str, bytes], limit: int, check: Callable[[], None] = lambda: None
     ):
-        self.grid, self.check = grid, check
-        self.pings = pings if pings is not None else 2 if len(keys) <= MAX_PINGED_SITES else 0
+        self.messages, self.limit, self.check = messages, limit, check
         self._names = {key.strip(): name for name, key in keys.items()}
         self._sites = {name: SiteConnection() for name in keys}
         self._online: list[str] = []
+        self._connected: set[str] = set()
+        self._outgoing: list[tuple[str, int, bytes]] = []
+        self._incoming: list[tuple[str, Incoming]] = []
         self._refreshed = -REFRESH
+        self._since = 0.0
+        """When something was last sent or received."""
         self._failing: float | None = None
         self._lock = RLock()
 
@@ -70,32 +70,69 @@ class GridTransport:
                 self._refresh()
             return list(self._online)
 
-    def send(self, site: str, message: bytes) -> None:
+    def connected(self) -> Collection[str]:
+        """Names of the sites that have connected since the last call. What was sent to them before is lost."""
         with self._lock:
-            if len(self._sites[site].sent) < MAX_UNANSWERED:
-                self._push(site, TRAIN, pack(message))
+            self.sites()
+            found, self._connected = self._connected, set()
+            return found
 
-    def receive(self, seconds: float) -> Iterator[tuple[str, bytes]]:
+    def send(self, site: str, message: bytes) -> None:
+        """Send with the other messages to sites, at the latest when replies are received."""
+        with self._lock:
+            to, queued = self._sites[site], sum(name == site for name, _, _ in self._outgoing)
+            if to.node is not None and len(to.sent) + queued < MAX_UNANSWERED:
+                self._outgoing.append((site, to.node, message))
+            if sum(len(queued) for _, _, queued in self._outgoing) >= TOGETHER:
+                self.flush()
+
+    def flush(self) -> None:
+        """Send the collected messages now."""
+        with self._lock:
+            outgoing, self._outgoing = self._outgoing, []
+            if not outgoing:
+                return
+            self._since = time.monotonic()
+            made = [Message(pack(message), node, TRAIN, ttl=TTL) for _, node, message in outgoing]
+            numbers = self._call(lambda: self.messages.push(made)) or []
+            for (name, _, _), number in zip(outgoing, numbers):
+                if number:
+                    self._sites[name].sent.add(number)
+
+    def receive(self, seconds: float) -> Iterator[tuple[str, bytes | Malformed]]:
         """Messages that have arrived; waits at most `seconds` for the first one."""
         deadline, arrived = time.monotonic() + seconds, False
         while True:
             self.check()
             with self._lock:
-                self._send_pings()
-                waiting = {number: name for name, site in self._sites.items() for number in site.sent | site.pings}
-            for first in range(0, len(waiting), PULL_BATCH):
+                self.flush()
+                self._look()
+            for name, reply in list(self._incoming):
                 with self._lock:
-                    found = self._pull(dict(list(waiting.items())[first : first + PULL_BATCH]))
-                while found:
-                    arrived = True
-                    yield found.pop(0)
+                    message = self._fetched(reply)
+                    if message is None:
+                        continue
+                    self._incoming.remove((name, reply))
+                arrived, self._since = True, time.monotonic()
+                try:
+                    yield name, message
+                finally:
+                    with self._lock:
+                        self._call(partial(self.messages.confirm, reply))
             left = deadline - time.monotonic()
             if arrived or left <= 0:
                 return
-            time.sleep(min(POLL, left))
+            time.sleep(min(poll_after(self._since, LONGEST_POLL), left))
+
+    def close(self, seconds: float) -> None:
+        """Wait until the connected sites have answered what was sent last, `seconds` at most."""
+        deadline = time.monotonic() + seconds
+        self.flush()
+        while time.monotonic() < deadline and any(self._sites[name].sent for name in self.sites()):
+            list(self.receive(LONGEST_POLL))
 
     def _refresh(self) -> None:
-        nodes = self._call(lambda: list(self.grid.get_nodes()))
+        nodes = self._call(self.messages.nodes)
         if nodes is None:
             return
         self._refreshed = time.monotonic()
@@ -107,50 +144,35 @@ class GridTransport:
             site = self._sites[name]
             since = str(node.last_activated_at)
             if (site.node, site.since) != (node.node_id, since):  # it has restarted: what it was sent before is lost
-                site.node, site.since, site.sent, site.pings = node.node_id, since, set(), set()
+                site.node, site.since, site.sent = node.node_id, since, set()
+                self._connected.add(name)
             if node.status == "online":
                 self._online.append(name)
 
-    def _push(self, name: str, kind: str, content: RecordDict) -> None:
-        site = self._sites[name]
-        if site.node is None:
-            return
-        message = Message(content, site.node, kind, ttl=PING_TTL if kind == PING else TTL)
-        [number] = self._call(lambda: list(self.grid.push_messages([message]))) or [""]
-        if number:
-            (site.pings if kind == PING else site.sent).add(number)
+    def _look(self) -> None:
+        """Look for new replies."""
+        waiting = {number: name for name, site in self._sites.items() for number in site.sent}
+        for reply in (self._call(lambda: self.messages.replies(waiting)) if waiting else None) or []:
+            name = waiting.get(reply.answers)
+            if name is not None:
+                self._sites[name].sent.discard(reply.answers)
+                if not reply.message.has_error():
+                    self._incoming.append((name, reply))
 
-    def _send_pings(self) -> None:
-        for name in self.sites() if self.pings else ():
-            site = self._sites[name]
-            while len(site.pings) < self.pings:
-                before = len(site.pings)
-                self._push(name, PING, RecordDict())
-                if len(site.pings) == before:
-                    break
+    def _fetched(self, reply: Incoming) -> bytes | Malformed | None:
+        """The message in a reply, or the reason why it cannot be had; None if it has not arrived yet."""
+        try:
+            return self._call(lambda: unpack(reply.pieces, lambda piece: self.messages.pull(reply, piece), self.limit))
+        except Malformed as error:
+            return error
 
-    def _pull(self, waiting: Mapping[str, str]) -> list[tuple[str, bytes]]:
-        """Fetch replies to these messages (id -> site)."""
-        found = []
-        for reply in self._call(lambda: list(self.grid.pull_messages(list(waiting)))) or []:
-            number = reply.metadata.reply_to_message_id
-            name = waiting.get(number)
-            if name is None:
-                continue
-            site = self._sites[name]
-            site.sent.discard(number)
-            if number in site.pings:
-                site.pings.discard(number)
-                continue
-            if (message := unpack(reply)) is not None:
-                found.append((name, message))
-        return found
-
-    def _call(self, call: Callable[[], list[T]]) -> list[T] | None:
+    def _call(self, call: Callable[[], T]) -> T | None:
         """The result of a call to Flower; None if it fails. Raises `UnalikeError` if calls have failed for long."""
         try:
             found = call()
-        except (httpx.HTTPError, RuntimeError, ValueError) as error:
+        except Malformed:
+            raise
+        except FAILURES as error:
             now = time.monotonic()
             self._failing = now if self._failing is None else self._failing
             if now - self._failing > GIVE_UP_SECONDS:

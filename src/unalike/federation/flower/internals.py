@@ -1,57 +1,74 @@
-"""All uses of Flower's unpublished interfaces, in one place: processes of ours take the role of Flower's executors.
+"""All uses of Flower's unpublished interfaces, in one place: its client of the Fleet API, and a process of ours as executor.
 
-Flower executes the code of an app bundle (FAB) that is sent when a run is started. Here SuperLink and SuperNode run with
-`--isolation process`, a published option: they start no executors. A process of ours, which has the secret
-(`--superexec-auth-secret-file`), acquires the tasks and does them with the installed code. The bundle is never unpacked.
+Flower executes the code of an app bundle (FAB) that is sent when a run is started. Here SuperLink runs with `--isolation
+process`, a published option: it starts no executor. A process of ours, which has the secret (`--superexec-auth-secret-file`),
+acquires the task of the run and does it with the installed code. A site speaks SuperLink's Fleet API itself. The bundle is never
+unpacked.
 """
 
 from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime
 from email.utils import parsedate_to_datetime
+from threading import Event
+from typing import TYPE_CHECKING, Self, cast
 
 import httpx
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
-from flwr.app import Error, Message
-from flwr.cli.build import build_fab_from_files
-from flwr.clientapp import ClientApp
-from flwr.common.constant import (
-    HEARTBEAT_DEFAULT_INTERVAL,
-    SYSTEM_TIME_TOLERANCE,
-    TIMESTAMP_HEADER,
-    TIMESTAMP_TOLERANCE,
-    ErrorCode,
-    SubStatus,
-)
-from flwr.common.serde import run_from_proto
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app.message.message import remove_content_from_message
+from flwr.common.constant import SYSTEM_TIME_TOLERANCE, TIMESTAMP_HEADER, TIMESTAMP_TOLERANCE, SubStatus
+from flwr.common.serde import message_from_proto, message_to_proto, run_from_proto
 from flwr.proto.control_pb2 import RegisterNodeRequest, StartRunRequest, StopRunRequest
 from flwr.proto.fab_pb2 import Fab
-from flwr.proto.fleet_pb2 import ActivateNodeRequest, DeactivateNodeRequest
-from flwr.proto.runtime_pb2 import AcquireTaskRequest, PullTaskInputRequest, PushTaskOutputRequest
+from flwr.proto.fleet_pb2 import ActivateNodeRequest, DeactivateNodeRequest, PullMessagesRequest, PushMessagesRequest
+from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
+from flwr.proto.message_pb2 import (
+    ConfirmMessageReceivedRequest,
+    ObjectTree,
+    PullObjectRequest,
+    PushObjectRequest,
+)
+from flwr.proto.message_pb2 import Message as ProtoMessage
+from flwr.proto.node_pb2 import Node, NodeInfo
+from flwr.proto.runtime_pb2 import (
+    AcquireTaskRequest,
+    PullAppMessagesRequest,
+    PullTaskInputRequest,
+    PushTaskOutputRequest,
+)
+from flwr.serverapp import Grid
 from flwr.supercore.constant import TaskType
 from flwr.supercore.control.control_http_client import ControlHttpClient
 from flwr.supercore.heartbeat import HeartbeatSender, make_task_heartbeat_fn_http
-from flwr.supercore.interceptors import (
-    RuntimeTokenHttpInterceptor,
-    RuntimeVersionHttpInterceptor,
-    SuperExecAuthHttpInterceptor,
+from flwr.supercore.inflatable.inflatable_object import (
+    get_all_nested_objects,
+    get_object_tree,
+    no_object_id_recompute,
 )
+from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor, SuperExecAuthHttpInterceptor
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
-from flwr.supercore.retry import make_simple_http_retry_invoker
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supercore.task_identity import TaskIdentity
-from flwr.superlink.grid.http_grid import HttpGrid
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
-from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
 
 from unalike._utils.errors import UnalikeError
+from unalike.core.codec import Malformed
 
+if TYPE_CHECKING:
+    from flwr.superlink.grid.http_grid import HttpGrid
+
+FAILURES = (httpx.HTTPError, httpx.InvalidURL, RuntimeError, ValueError)
+"""What Flower's clients raise if a call fails."""
+HEARTBEAT = 15.0
+"""SuperLink takes a site for disconnected when it has heard no heartbeat for twice these seconds."""
 REFUSALS = {
     401: "the coordinator does not know this key (any more); ask for a newer bundle",
     412: "this key is connected already, from another folder or machine",
@@ -65,9 +82,9 @@ RETRY_SECONDS = 5.0
 
 APP_FILES = {
     "pyproject.toml": b"""[project]
-name = "unalike-relay"
+name = "unalike-run"
 version = "1.0.0"
-description = "Names the relay that every site has installed; nothing in this bundle is executed."
+description = "Names the coordinator that is installed; nothing in this bundle is executed."
 license = { file = "LICENSE" }
 dependencies = ["flwr>=1.41"]
 
@@ -78,7 +95,7 @@ flwr-version-target = "1.41.0"
 
 [tool.flwr.app.components]
 serverapp = "unalike.federation.flower:server_app"
-clientapp = "unalike.federation.flower:client_app"
+clientapp = "unalike.federation.flower:server_app"
 """,
     "LICENSE": b"Apache-2.0\n",
 }
@@ -86,6 +103,8 @@ clientapp = "unalike.federation.flower:client_app"
 
 def app_bundle() -> bytes:
     """The app bundle that Flower requires to start a run: the same bytes everywhere."""
+    from flwr.cli.build import build_fab_from_files
+
     fab, _ = build_fab_from_files(dict(APP_FILES))
     return fab
 
@@ -121,30 +140,13 @@ class ControlClient:
             self._client.StopRun(StopRunRequest(run_id=run))
 
 
-def deactivate_node(address: str, authority: bytes, key: bytes, node: int) -> None:
-    """Deactivate a node (OpenSSH private key, node id) at SuperLink in place of its killed SuperNode.
-
-    Otherwise SuperLink refuses another SuperNode with this key until two heartbeats of 30 s are missing. Errors are ignored:
-    SuperLink may be down, know it already, or have another id for the key by now.
-    """
-    with suppress(httpx.HTTPError, RuntimeError), _fleet_client(address, authority, key)[0] as client:
-        client.DeactivateNode(DeactivateNodeRequest(node_id=node))
-
-
-def reason_for_refusal(address: str, authority: bytes, key: bytes) -> str:
-    """The reason why SuperLink refuses a node with this key, which a SuperNode does not report; "" if it accepts it."""
-    client, public = _fleet_client(address, authority, key)
-    try:
-        with client:
-            found = client.ActivateNode(
-                ActivateNodeRequest(public_key=public, heartbeat_interval=HEARTBEAT_DEFAULT_INTERVAL)
-            )
-            client.DeactivateNode(DeactivateNodeRequest(node_id=found.node_id))
-    except httpx.HTTPStatusError as error:
+def reason_of(error: Exception, address: str) -> str:
+    """The reason why there is no connection to `address`, from the error of the attempt."""
+    if isinstance(error, httpx.HTTPStatusError):
         return _clock_difference(error) or REFUSALS.get(error.response.status_code, str(error))
-    except (httpx.HTTPError, RuntimeError) as error:
-        return f"cannot reach {address}: {error}"
-    return ""
+    if isinstance(error, OSError):  # a file of the site: a full disk, for example
+        return str(error)
+    return f"cannot reach {address}: {error or type(error).__name__}"
 
 
 def _clock_difference(error: httpx.HTTPStatusError) -> str:
@@ -165,42 +167,161 @@ def _clock_difference(error: httpx.HTTPStatusError) -> str:
     )
 
 
-def _fleet_client(address: str, authority: bytes, key: bytes) -> tuple[FleetHttpClient, bytes]:
-    """A client of the Fleet API with a SuperNode's identity, and its public key."""
-    private = load_ssh_private_key(key, None)
-    assert isinstance(private, EllipticCurvePrivateKey)
-    signs = NodeAuthHttpInterceptor(private, private.public_key())
-    says = RuntimeVersionHttpInterceptor(component_name="SuperNode")
-    client = FleetHttpClient.from_server_address(address, False, authority, interceptors=[says, signs])
-    return client, public_key_to_bytes(private.public_key())
+@dataclass(frozen=True)
+class Incoming:
+    """A message of which SuperLink has sent the metadata, and the object ids of its records, which are pulled one by one."""
+
+    message: Message
+    pieces: tuple[str, ...]
+
+    @classmethod
+    def of(cls, message: ProtoMessage, tree: ObjectTree) -> Incoming:
+        """From what SuperLink sends. A message without content, such as a report of an error, has no pieces."""
+        records = tree.children[0].children if len(tree.children) == 1 else ()
+        return cls(message_from_proto(message), tuple(record.object_id for record in records))
+
+    @property
+    def number(self) -> str:
+        """The message's id."""
+        return str(self.message.metadata.message_id)
+
+    @property
+    def answers(self) -> str:
+        """The id of the message that this one answers."""
+        return str(self.message.metadata.reply_to_message_id)
+
+    @property
+    def run(self) -> int:
+        return int(self.message.metadata.run_id)
 
 
-def runtime_client(address: str, secret: bytes, authority: bytes | None) -> RuntimeHttpClient:
-    """A client that acquires tasks from SuperLink, or from a SuperNode (`authority` None: this machine, without TLS)."""
-    return RuntimeHttpClient.from_server_address(
-        address,
-        authority is None,
-        authority,
-        [
-            RuntimeVersionHttpInterceptor(component_name="SuperExec"),
-            SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=[ACQUIRE]),
-        ],
-    )
+class Fetcher:
+    """Fetches the content of messages from SuperLink, as `_node`, over one of Flower's clients."""
+
+    _client: FleetHttpClient | RuntimeHttpClient
+    _node: Node
+
+    def pull(self, message: Incoming, piece: str) -> ConfigRecord | None:
+        """A record of a message; None if it has not arrived. Raises `Malformed` if it is none, or its sender gave up."""
+        found = self._client.PullObject(PullObjectRequest(node=self._node, run_id=message.run, object_id=piece))
+        if not found.object_found:
+            raise Malformed("only a part of the message was sent")
+        if not found.object_available:
+            return None
+        try:
+            return ConfigRecord.inflate(found.object_content)
+        except Exception as error:  # whatever Flower's decoder raises for bytes of a stranger
+            raise Malformed(f"no part of a message: {str(error)[:200]}") from None
+
+    def confirm(self, message: Incoming) -> None:
+        """Report a message as received, so that SuperLink deletes it."""
+        asked = ConfirmMessageReceivedRequest(node=self._node, run_id=message.run, message_object_id=message.number)
+        self._client.ConfirmMessageReceived(asked)
 
 
-def acquire_task(client: RuntimeHttpClient, kind: TaskType) -> str | None:
-    """The token of a waiting task, or None."""
-    found = client.AcquireTask(AcquireTaskRequest(supported_task_types=[kind]))
-    return found.token or None
+class FleetConnection(Fetcher):
+    """A site's connection to SuperLink's Fleet API: `key` (OpenSSH) signs, the server's certificate is of `authority` (PEM).
+
+    Its methods raise one of `FAILURES` if a call fails.
+    """
+
+    _client: FleetHttpClient
+
+    def __init__(self, address: str, authority: bytes, key: bytes):
+        private = cast(EllipticCurvePrivateKey, load_ssh_private_key(key, None))
+        signs = NodeAuthHttpInterceptor(private, private.public_key())
+        says = RuntimeVersionHttpInterceptor(component_name="SuperNode")
+        self._key = public_key_to_bytes(private.public_key())
+        self._client = FleetHttpClient.from_server_address(address, False, authority, interceptors=[says, signs])
+        self._node = Node()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._client.close()
+
+    @property
+    def node(self) -> int:
+        """The number of this key's node, which changes when SuperLink is started again."""
+        return int(self._node.node_id)
+
+    def activate(self, former: int | None) -> None:
+        """Make this connection the key's node, in place of `former` if that is still active."""
+        if former is not None:
+            with suppress(httpx.HTTPStatusError):  # SuperLink knows it, or has another number for the key by now
+                self._client.DeactivateNode(DeactivateNodeRequest(node_id=former))
+        request = ActivateNodeRequest(public_key=self._key, heartbeat_interval=HEARTBEAT)
+        self._node = Node(node_id=self._client.ActivateNode(request).node_id)
+
+    def deactivate(self) -> None:
+        """Say that the site has left."""
+        self._client.DeactivateNode(DeactivateNodeRequest(node_id=self.node))
+
+    def beat(self, ended: Event) -> None:
+        """Send heartbeats until `ended` is set; one that fails is left to the next."""
+        while not ended.wait(HEARTBEAT / 2):
+            with suppress(*FAILURES):
+                self._client.SendNodeHeartbeat(SendNodeHeartbeatRequest(node=self._node, heartbeat_interval=HEARTBEAT))
+
+    def receive(self) -> Incoming | None:
+        """The next request, if there is one."""
+        found = self._client.PullMessages(PullMessagesRequest(node=self._node))
+        return next(map(Incoming.of, found.messages_list, found.message_object_trees), None)
+
+    def reply(self, request: Incoming, content: RecordDict) -> None:
+        """Send the reply to a request: its metadata, then its records in their order, then the objects that hold them."""
+        reply = Message(content, reply_to=request.message)
+        with no_object_id_recompute():
+            objects, tree = get_all_nested_objects(reply), get_object_tree(reply)
+            reply.metadata.__dict__["_message_id"] = reply.object_id
+        empty = message_to_proto(remove_content_from_message(reply))
+        sent = self._client.PushMessages(
+            PushMessagesRequest(node=self._node, messages_list=[empty], message_object_trees=[tree])
+        )
+        missing = set(sent.objects_to_push)
+        for number, found in objects.items():
+            if number in missing:
+                pushed = PushObjectRequest(node=self._node, run_id=request.run, session_id=sent.session_id)
+                pushed.object_id, pushed.object_content = number, found.deflate()
+                self._client.PushObject(pushed)
+
+
+class RunMessages(Fetcher):
+    """The messages of a Flower run, from its Grid. Its methods raise one of `FAILURES` if a call fails."""
+
+    _client: RuntimeHttpClient
+
+    def __init__(self, grid: Grid):
+        grid = cast("HttpGrid", grid)
+        self._grid, self._client, self._node = grid, grid._runtime_client, grid.node
+
+    def nodes(self) -> list[NodeInfo]:
+        """The connected nodes."""
+        return list(self._grid.get_nodes())
+
+    def push(self, messages: Sequence[Message]) -> list[str]:
+        """Send messages; returns their ids, "" for one that was not taken."""
+        return [number or "" for number in self._grid.push_messages(messages)]
+
+    def replies(self, numbers: Collection[str]) -> list[Incoming]:
+        """New replies to the messages with these ids, without their content; Flower's reports of errors among them."""
+        found = self._client.PullMessages(PullAppMessagesRequest(message_ids=list(numbers)))
+        return list(map(Incoming.of, found.messages_list, found.message_object_trees))
 
 
 class RunGrid:
     """The Grid of a run that was just started; `close` ends the run."""
 
     def __init__(self, address: str, secret: bytes, authority: bytes):
-        client = runtime_client(address, secret, authority)
-        token = _wait_for(lambda: acquire_task(client, TaskType.SERVER_APP))
-        client.close()
+        from flwr.superlink.grid.http_grid import HttpGrid  # 33 MB that a site does not need
+
+        says = RuntimeVersionHttpInterceptor(component_name="SuperExec")
+        signs = SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=[ACQUIRE])
+        with RuntimeHttpClient.from_server_address(address, False, authority, [says, signs]) as client:
+            token = _wait_for(
+                lambda: client.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP])).token
+            )
         self.grid = HttpGrid(address, False, authority, token=token)
         self.grid._retry_invoker.max_time = RETRY_SECONDS
         runtime = self.grid._runtime_client
@@ -213,7 +334,8 @@ class RunGrid:
 
     def close(self) -> None:
         """Report the run as completed."""
-        _stop_heartbeat(self._heart)
+        with suppress(RuntimeError):  # it has stopped already
+            self._heart.stop()
         self.grid._retry_invoker.max_tries = 1
         with suppress(httpx.HTTPError, RuntimeError):
             request = PushTaskOutputRequest(sub_status=SubStatus.COMPLETED, details="")
@@ -221,42 +343,9 @@ class RunGrid:
         self.grid.close()
 
 
-def run_task(address: str, token: str, app: ClientApp) -> None:
-    """Run one task of a site with the installed `app`; the run's app bundle is not used."""
-    client = RuntimeHttpClient.from_server_address(
-        address,
-        True,
-        None,
-        [RuntimeVersionHttpInterceptor(component_name="flwr-clientapp"), RuntimeTokenHttpInterceptor(token)],
-        retry_invoker=make_simple_http_retry_invoker(),
-    )
-    heart = HeartbeatSender(make_task_heartbeat_fn_http(client))
-    heart.start()
-    try:
-        message, context, _, _ = pull_task_input(client)
-        status, details = SubStatus.COMPLETED, ""
-        try:
-            reply = app(message=message, context=context)
-        except Exception as error:  # reported, not raised: the relay continues with the next message
-            status, details = SubStatus.FAILED, type(error).__name__
-            reply = Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, details), reply_to=message)
-        push_message(client, reply, context)
-        _stop_heartbeat(heart)
-        push_task_output(client, context, status, details)
-    finally:
-        _stop_heartbeat(heart)
-        client.close()
-
-
-def _stop_heartbeat(heart: HeartbeatSender) -> None:
-    """Stop heartbeats before the task ends: its token then becomes invalid, and a refused heartbeat is retried for ever."""
-    with suppress(RuntimeError):  # it has stopped already
-        heart.stop()
-
-
-def _wait_for(look: Callable[[], str | None], seconds: float = 20.0) -> str:
+def _wait_for(look: Callable[[], str], seconds: float = 20.0) -> str:
     deadline = time.monotonic() + seconds
-    while (found := look()) is None:
+    while not (found := look()):
         if time.monotonic() > deadline:
             raise UnalikeError(f"Flower's SuperLink gave no task within {seconds:.0f} s; look into its log")
         time.sleep(0.05)

@@ -13,7 +13,7 @@ from typing import Any, cast
 import numpy as np
 
 from unalike._utils.errors import UnalikeError
-from unalike._utils.system.supervisor import Supervisor, child_environment
+from unalike._utils.system.supervisor import Supervisor, bypass_proxies_on_loopback, child_environment
 from unalike._utils.tensor_files import write_bytes
 from unalike.data.array_checks import Pair
 from unalike.data.client_data import ClientData
@@ -47,9 +47,15 @@ def coordinate(
     if is_over(folder, federation):
         log(f"nothing to do: all rounds are in {folder.run}, report {last_page(folder, federation)}")
         return None
+    bypass_proxies_on_loopback()
     with folder.held():
         check_port(host, port)
         _check_certificate(folder, log)
+        if federation.deadline < 2 * federation.repeat:
+            log(
+                f"the deadline of {federation.deadline:g} s leaves no time to repeat a lost request, which happens after "
+                f"{federation.repeat:g} s; expected a deadline of twice that (`deadline` and `repeat` in federation.toml)"
+            )
         with (
             Supervisor(folder.logs) as supervisor,
             superlink(folder.path, supervisor, host, port, folder.nodes, federation.message_bytes) as transport,
@@ -111,8 +117,9 @@ def _folder(
     if (out / "federation.toml").exists():
         folder = FederationFolder(out)
         federation = folder.federation
+        given = {name: value for name, value in terms.items() if (name, value) != ("message_bytes", None)}
         if (
-            replace(federation, **terms) != federation
+            replace(federation, **given) != federation
             or {site.name: site.samples for site in federation.sites} != sizes
         ):
             raise _another_federation(out)

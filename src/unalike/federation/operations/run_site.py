@@ -1,16 +1,16 @@
-"""`unalike join`: the site worker in this process, Flower's SuperNode and the relay process as its children."""
+"""`unalike join`: the site worker and its node in one process."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
+from threading import Event
 
 from unalike._utils.errors import UnalikeError
-from unalike._utils.system import local_socket
 from unalike._utils.system.locks import locked
-from unalike._utils.system.supervisor import Supervisor
+from unalike._utils.system.supervisor import bypass_proxies_on_loopback, exit_at_sigterm
 from unalike.federation.protocol.bundle import Bundle
 from unalike.federation.protocol.federation_file import Federation
 from unalike.federation.protocol.transport import Handler
@@ -18,9 +18,6 @@ from unalike.federation.site.site_data import site_data
 from unalike.federation.site.site_folder import state_folder
 
 Log = Callable[[str], None]
-
-PAUSE, LONGEST_PAUSE = 3.0, 15.0
-"""Seconds between two attempts to restart child processes; doubles up to the longest pause."""
 
 
 def join(
@@ -30,26 +27,28 @@ def join(
     folder: Path,
     address: str,
     log: Log,
-    node: bool = True,
     device: str = "cpu",
 ) -> None:
-    """Take part in a federation until this process is ended. Without `node` only the site worker is started."""
+    """Take part in a federation until this process is ended. `log` gets lines with the time of day."""
+    from unalike.federation.flower.site_node import SiteNode
     from unalike.federation.site.site_worker import SiteWorker
+
+    def say(line: str) -> None:
+        log(f"{datetime.now():%H:%M:%S} {line}")
 
     own = site_data(bundle.federation, data, data_dir, bundle.site)
     _make_folder(folder)
     with locked(
         folder, f"a site runs in {folder} already; one bundle is one site: choose another --folder, or end the other"
     ):
-        worker = SiteWorker(bundle.federation, bundle.site, bundle.key, own, state_folder(folder), device, log)
-        about = f"{bundle.site}: {len(own.train[1])} training samples"
-        if not node:
-            bundle.unpack(folder)
-            log(f"{about}; listening at {(folder / 'trainer').resolve()}")
-            local_socket.serve(folder / "trainer", _logged(worker, log), bundle.federation.message_bytes)
-            return
-        log(f"{about}; connecting to {address}, logs in {folder / 'logs'}")
-        serve_site(replace(bundle, address=address), folder, worker, log)
+        worker = SiteWorker(bundle.federation, bundle.site, bundle.key, own, state_folder(folder), device, say)
+        folder.chmod(0o700)
+        bundle.unpack(folder)
+        say(f"{bundle.site}: {len(own.train[1])} training samples; connecting to {address}")
+        identity, limit = (address, bundle.authority, bundle.node_key), bundle.federation.message_bytes
+        bypass_proxies_on_loopback()
+        with exit_at_sigterm():
+            SiteNode(folder, *identity, _logged(worker, say), limit, say).serve(Event())
 
 
 def wire_lines(federation: Federation, data: str, data_dir: Path | None, site: str) -> list[str]:
@@ -68,29 +67,6 @@ def wire_lines(federation: Federation, data: str, data_dir: Path | None, site: s
         *sorted(lines, reverse=True),
         "leaves  the number of training, test and validation samples, and sums and counts of the metrics",
     ]
-
-
-def serve_site(bundle: Bundle, folder: Path, worker: Handler, log: Log) -> None:
-    """Answer the coordinator's requests until this process is ended, restarting child processes that end."""
-    from unalike.federation.flower.flower_processes import SuperNode
-
-    folder.chmod(0o700)
-    bundle.unpack(folder)
-    listens = folder / "trainer"
-    with Supervisor(folder / "logs") as supervisor:
-        node = SuperNode(folder, supervisor, bundle.address, listens, bundle.federation.message_bytes)
-        looked, pause = time.monotonic(), PAUSE
-
-        def watch() -> bool:
-            nonlocal looked, pause
-            if time.monotonic() - looked > pause:
-                looked, ended = time.monotonic(), node.restart_ended()
-                pause = min(2 * pause, LONGEST_PAUSE) if ended else PAUSE
-                for name, why in ended:
-                    log(f"{name} ended and was started again: {why}")
-            return False
-
-        local_socket.serve(listens, _logged(worker, log), bundle.federation.message_bytes, watch)
 
 
 def _make_folder(folder: Path) -> None:

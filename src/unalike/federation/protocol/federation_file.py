@@ -128,6 +128,7 @@ class Federation(RecordOptions, FederationOptions, SharedRunOptions, ValidationO
     metric: tuple[str, ...]
     participation: Share | Count
     quorum: Share | Count
+    message_bytes: PositiveInt = 2**30
 
     @pydantic.model_validator(mode="after")
     def _consistent(self) -> Federation:

@@ -12,6 +12,14 @@ from unalike.core.codec import Facts, Malformed
 
 R = TypeVar("R", bound="AdmitRequest")
 
+NOTICE = "notice"
+"""The kind of a request that only says something, named in the fact "what"."""
+NOTICES = {
+    "late": "this run began without this site, which takes no part in it; it waits for the next run",
+    "finished": "the run is finished; this site waits for the next run",
+    "stopped": "the coordinator was stopped; this site waits until it is up again",
+}
+"""What a coordinator can say -> the line that a site prints."""
 ANSWER, UNABLE = "answer", "unable"
 """The two kinds of replies: the site did what was asked, or says why it cannot and may still answer later."""
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Protocol
 
+from unalike.core.codec import Malformed
+
 
 class Transport(Protocol):
     """The coordinator's side."""
@@ -16,13 +18,20 @@ class Transport(Protocol):
     def sites(self) -> Collection[str]:
         """Names of the enrolled sites that are connected now."""
 
-    def send(self, site: str, message: bytes) -> None:
-        """Send without confirmation: the message may be lost, repeated or overtaken. Does not block, nor raise for a lost site."""
+    def connected(self) -> Collection[str]:
+        """Names of the sites that have connected since the last call; what they were sent before may be lost."""
 
-    def receive(self, seconds: float) -> Iterable[tuple[str, bytes]]:
+    def send(self, site: str, message: bytes) -> None:
+        """Send without confirmation: the message may be lost, repeated or overtaken. Does not block, nor raise for a lost site.
+
+        A transport may keep it until the next `receive`, to send messages together.
+        """
+
+    def receive(self, seconds: float) -> Iterable[tuple[str, bytes | Malformed]]:
         """Messages that have arrived, as (authenticated site, message). Waits at most `seconds` for the first one.
 
-        Returns as soon as there is one; empty after the time. May load the messages one by one.
+        Returns as soon as there is one; empty after the time. May load the messages one by one. In place of a message that is too
+        large or incomplete comes the error.
         """
 
 

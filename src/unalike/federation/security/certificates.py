@@ -114,7 +114,7 @@ def pem(key: ec.EllipticCurvePrivateKey | x509.Certificate) -> bytes:
 
 
 def openssh(key: ec.EllipticCurvePrivateKey) -> bytes:
-    """A node's private key in the form that `flower-supernode` reads."""
+    """A node's private key in the form of OpenSSH, which Flower's tools read."""
     form, none = serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
     return key.private_bytes(serialization.Encoding.PEM, form, none)
 

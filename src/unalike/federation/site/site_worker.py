@@ -26,6 +26,8 @@ from unalike.federation.protocol.envelope import Envelope, Head, seal, unseal
 from unalike.federation.protocol.federation_file import Federation
 from unalike.federation.protocol.messages import (
     ANSWER,
+    NOTICE,
+    NOTICES,
     UNABLE,
     AdmitRequest,
     ChooseRequest,
@@ -169,6 +171,13 @@ class SiteWorker:
         self._check_terms(AdmitRequest.read(facts))
         self.folder.admit(request.head.run, self.samples)
         return {split: len(self._rows(split)) for split in PARTS}, {}
+
+    def _note(self, request: Envelope) -> Answer:
+        facts, _ = request.open(self.limits)
+        if facts.get("what") not in NOTICES:
+            raise Malformed(f"a notice {str(facts)[:80]!a}; expected one of {', '.join(NOTICES)}")
+        self.log(NOTICES[str(facts["what"])])
+        return {}, {}
 
     def _train(self, request: Envelope) -> Answer:
         step, tensors = self._opened(request, TrainRequest)
@@ -326,6 +335,7 @@ PREDICTS: dict[str, Callable[[ModelGroup, int, Broadcast], Predict]] = {
 """Protocol -> the model that it evaluates before training."""
 
 HANDLERS: dict[str, Callable[[SiteWorker, Envelope], Answer]] = {
+    NOTICE: SiteWorker._note,
     "admit": SiteWorker._admit,
     "train": SiteWorker._train,
     "ask": SiteWorker._ask,

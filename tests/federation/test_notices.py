@@ -1,0 +1,81 @@
+"""What a coordinator tells sites beside requests: that a run began without them, and how it ended."""
+
+from __future__ import annotations
+
+import time
+
+from small_federation import COORDINATOR, SmallFederation
+
+from unalike.federation.protocol.envelope import Head, seal, unseal
+from unalike.federation.protocol.messages import NOTICE, NOTICES, UNABLE
+from unalike.federation.security.keys import public_key
+
+
+def said_by(fed):
+    """Site -> the lines that it prints."""
+    said = {}
+    for name, worker in fed.workers.items():
+        worker.log = said.setdefault(name, []).append
+    return said
+
+
+def test_finished_run_is_told_to_sites(tmp_path):
+    fed = SmallFederation(tmp_path)
+    said = said_by(fed)
+    fed.run()
+    list(fed.transport.receive(0.0))
+    assert said == {name: [NOTICES["finished"]] for name in fed.workers}
+
+
+def test_late_site_is_told_that_run_began_without_it(tmp_path):
+    """A8: neither the site nor the operator waits for something that will not come."""
+    fed = SmallFederation(tmp_path, rounds=3, quorum=1, deadline=0.3)
+    late, lines = sorted(fed.workers)[-1], []
+    said = said_by(fed)
+    fed.transport.offline.add(late)
+
+    def arrive(row, what=""):
+        if row["round"] == 1:
+            fed.transport.offline.clear()
+
+    fed.coordinator(tell=lines.append).run(progress=arrive)
+    assert said[late][0] == NOTICES["late"] and said[late].count(NOTICES["late"]) == 1
+    assert [line for line in lines if f"{late} has connected; it takes no part in this run" in line]
+    assert [e["client"] for e in fed.events("not in this run")] == [late]
+
+
+def test_site_that_connects_again_is_asked_at_once(tmp_path):
+    """A17: not only when the request is repeated."""
+    fed = SmallFederation(tmp_path, rounds=2, deadline=60.0, repeat=50.0)
+    name = sorted(fed.workers)[0]
+
+    class Leaving:
+        """Loses the first request for training and is away for a moment."""
+
+        def __init__(self, worker):
+            self.worker, self.calls = worker, 0
+
+        def handle(self, message):
+            self.calls += 1
+            if self.calls == 2:
+                fed.transport.offline.add(name)
+                fed.transport.connected()  # it is missed
+                fed.transport.offline.clear()
+                return b"lost"
+            return self.worker.handle(message)
+
+    fed.workers[name] = Leaving(fed.workers[name])
+    started = time.monotonic()
+    fed.run()
+    assert time.monotonic() - started < 30.0 and not fed.events("absent")
+
+
+def test_unknown_notice_is_declined(tmp_path):
+    fed = SmallFederation(tmp_path)
+    name = sorted(fed.workers)[0]
+    said = said_by(fed)
+    asked = seal(Head("1", 0, 0, name, NOTICE), {"what": "<b>rm</b>"}, {}, COORDINATOR)
+    site = fed.federation.site(name)
+    answer = unseal(fed.workers[name].handle(asked), public_key(site.key))
+    assert answer.head.kind == UNABLE and "expected one of late, finished, stopped" in answer.open()[0]["why"]
+    assert len(said[name]) == 1 and "declined" in said[name][0]
