@@ -44,7 +44,8 @@ MARGIN = 24
 FRAME = """(element, margin) => {
     const box = element.getBoundingClientRect(), above = parseFloat(getComputedStyle(element).paddingTop);
     const top = box.y + scrollY + (element.matches("section") ? above : 0) - margin, x = Math.max(0, box.x - margin);
-    return { x, y: top, width: Math.min(innerWidth - x, box.width + 2 * margin), height: box.bottom + scrollY - top + margin };
+    const right = Math.max(box.right, ...[...element.querySelectorAll("table")].map((t) => t.getBoundingClientRect().right));
+    return { x, y: top, width: Math.min(innerWidth, right + margin) - x, height: box.bottom + scrollY - top + margin };
 }"""
 """The rectangle of an element on the page, with a margin, without the empty space above a section."""
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from unalike._utils.errors import UnalikeError
-from unalike.data import load
+from unalike.data import load, partition
 from unalike.data.sources.registry import every_fifth
 
 
@@ -279,6 +279,21 @@ def test_numbers_with_commas_are_numbers_with_a_note(tmp_path, written, sep, val
     x = data.merged()[0][:, 0].double() * number.scale + number.mean
     order = np.argsort(every_fifth(np.arange(15) % 2), kind="stable")
     np.testing.assert_allclose(x, np.array(values * 5)[order], rtol=1e-5)
+
+
+@pytest.mark.parametrize("zipped", ["", ".gz"])
+@pytest.mark.parametrize("sep", [",", ";"])
+def test_names_of_owners_keep_their_zeros_in_front(tmp_path, sep, zipped):
+    frame = pd.DataFrame(
+        {"zip": ["01067", "80331"] * 8, "ward": [7, 10] * 8, "a": np.arange(16) + 0.5, "y": ["u", "v"] * 8}
+    )
+    file = tmp_path / f"t.csv{zipped}"
+    frame.to_csv(file, sep=sep, decimal="." if sep == "," else ",", index=False)
+    data = load(file, target="y", group=["zip", "ward"])
+    assert sorted(set(data.groups["zip"])) == ["01067", "80331"]
+    assert sorted(set(data.groups["ward"].tolist())) == [7, 10]
+    assert partition(data, "natural(column='zip')").names == ["01067", "80331"]
+    assert [number.name for number in data.encoding.numbers] == ["a"]
 
 
 def test_decimal_and_separator_can_be_named(tmp_path):

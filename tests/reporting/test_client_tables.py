@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 import unalike as ua
+from unalike.experiments.joining import join
 from unalike.reporting.client_tables import MOST_CLIENTS, clients_of_best
 from unalike.reporting.export import export, export_clients
 from unalike.reporting.html import render
@@ -94,6 +95,7 @@ def test_another_score_of_all_clients_decides(compared, across):
     shown = other.summary[other.summary["protocol"] == "used"].set_index("method")["roc_auc"]
     assert shown.to_dict() == pytest.approx(wanted.to_dict())
     word = {"clients": "ROC AUC (mean of the clients)", "worst": "ROC AUC of the worst tenth of clients"}[across]
+    assert f"Scores are {word} on samples" in join([("one", other)]).page(summary=True)
     assert word in str(other.decision) and word not in str(found.decision)
     pd.testing.assert_frame_equal(other.client_scores, found.client_scores)
     assert word in render(other.content())

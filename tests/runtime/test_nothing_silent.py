@@ -61,13 +61,12 @@ def trained(name, options):
         run = ua.run(name, **usual | options, executor="loop", progress=False)
     except ua.UnalikeError as error:
         return None, None, [str(error)]
-    known = {run.run_config.sanity, *run.cautions, *run.run_config.data_notes}
     try:
         shared = torch.cat([t.flatten().double() for t in run.params.values()])
     except ua.UnalikeError:  # a model for each group
         shared = None
     own = [t.flatten().double() for k in range(len(options["clients"])) for t in run.personal(k).values()]
-    return shared, torch.cat(own), [note for note in run.notes if note not in known]
+    return shared, torch.cat(own), [note for note in run.warnings if note not in run.run_config.data_notes]
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -236,6 +235,8 @@ def test_usual_data_gives_no_warning_and_a_run_keeps_those_that_there_are(tmp_pa
     one = [ua.ClientData(pair([1, 1, 1]), pair([1]))] * 1
     run = ua.run("fedavg", one, rounds=1, out=tmp_path, progress=False)
     assert any("every training sample" in note for note in run.notes)
+    assert not any("nothing was learned" in note for note in run.notes)
+    assert any("an accuracy of" in note for note in {*run.notes} - {*run.warnings})
     texts = [json.loads(line).get("text", "") for line in (tmp_path / "events.jsonl").read_text().splitlines()]
     assert any("every training sample" in text for text in texts)
 
@@ -247,7 +248,11 @@ def test_the_score_of_a_constant_prediction_equals_numpy():
     text = sanity.constant_prediction(Population.of(made))
     positives = [int(c.test[1].sum()) for c in made]
     assert f"always predicting '{most}' has an accuracy of {np.mean(tested == most):.4f}" in text
-    assert f"{min(positives)} to {max(positives)} test samples of a client are '1', fewer than 10 in owner 0" in text
+    assert (
+        f"test samples of a client that are '1': {min(positives)} to {max(positives)}, fewer than 10 in owner 0" in text
+    )
+    alike = Population.of([ua.ClientData(pair([0, 1]), pair([0, 1]))] * 2)
+    assert "; test samples of a client that are '1': 1, fewer" in sanity.constant_prediction(alike)
     wide = [ua.ClientData(pair(np.float32([1, 2, 6])), pair(np.float32([0, 4])))]
     assert f"RMSE of {np.sqrt((9 + 1) / 2):.4g}" in sanity.constant_prediction(Population.of(wide))
 
@@ -255,11 +260,11 @@ def test_the_score_of_a_constant_prediction_equals_numpy():
 def test_a_curve_that_rises_is_said_and_one_that_stands_still_is_not():
     usual = {"clients": clients(6), "model": "mlp(hidden=(8,))", "progress": False}
     short, still = (ua.run("fedavg", rounds=9, work=ua.Work(lr=lr), **usual) for lr in (0.3, 1e-6))
-    assert any("still got better by 1.9 points in the last 3 rounds" in note for note in short.cautions)
+    assert any("still got better by 1.9 points in the last 3 rounds" in note for note in short.notes)
     y = [row["accuracy"] for row in short.history.rows[-4:]]
     assert trend(range(6, 10), y) == pytest.approx(3 * np.cov(range(4), y)[0, 1] / np.var(range(4), ddof=1))
     assert np.isnan(trend([1, 2], [0.1, 0.2])) and np.isnan(trend([1, 2, 3], [0.1, np.nan, 0.3]))
-    assert not any("still got better" in note for note in still.cautions)
+    assert not any("still got better" in note for note in still.notes)
 
 
 def test_parts_name_their_groups_of_parameters():

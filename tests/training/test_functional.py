@@ -64,6 +64,23 @@ SAME += [
 ]
 
 
+def test_local_update_minimizes_the_loss_given(people):
+    """One step with gamma = 0 and weights of 2 is a step of twice the length."""
+    module, batch = network(), [(torch.as_tensor(people[0].train[0]), torch.as_tensor(people[0].train[1]))]
+    params = module.state_dict()
+    options = {"params": params, "batches": batch, "lr": 0.1}
+    plain, double = (
+        ua.local_update("fedprox", module, loss=loss, **options)[0]
+        for loss in (None, "focal(gamma=0, class_weights=(2, 2, 2))")
+    )
+    for name, start in params.items():
+        torch.testing.assert_close(double[name] - start, 2 * (plain[name] - start))
+    with pytest.raises(ua.UnalikeError, match="balanced_softmax brings the loss that fits the model"):
+        ua.local_update("balanced_softmax", module, loss="focal", **options)
+    with pytest.raises(ua.UnalikeError, match="found 2 class weights; expected 3"):
+        ua.local_update("fedavg", module, loss="focal(class_weights=(1, 2))", **options)
+
+
 @pytest.mark.parametrize("kind", ["plain", "norm", "frozen"])
 @pytest.mark.parametrize("spec", SAME)
 def test_local_update_and_aggregate_for_three_rounds_equal_engine_run(people, spec, kind):

@@ -82,7 +82,8 @@ def constant_prediction(population: Population, test: Tensor | None = None) -> s
     counts = positives[population.test.sizes > 0]
     few = (positives < FEW) & (population.test.sizes > 0)
     fewer = f", fewer than {FEW} in {_named(population, few)}" if few.any() else ""
-    return f"{text}; {counts.min()} to {counts.max()} test samples of a client are {population.classes[1]!r}{fewer}"
+    span = " to ".join(dict.fromkeys((str(counts.min()), str(counts.max()))))
+    return f"{text}; test samples of a client that are {population.classes[1]!r}: {span}{fewer}"
 
 
 def _named(population: Population, chosen: np.ndarray) -> str:

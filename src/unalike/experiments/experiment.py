@@ -95,12 +95,8 @@ class _CellResults:
         self.add(cell, run)
 
     def add(self, cell: Cell, run: Run) -> None:
-        # those on the data are among the facts, once for all methods, and the report names training that failed
-        self.notes += [
-            f"{cell.label}: {note}"
-            for note in run.notes
-            if note not in (*cell.run_config.data_notes, cell.run_config.sanity, *run.cautions)
-        ]
+        # those on the data are among the facts, once for all methods
+        self.notes += [f"{cell.label}: {note}" for note in run.warnings if note not in cell.run_config.data_notes]
         self.ends.append(cell.end(run))
         self.rounds.append(labelled(run.history.rounds, cell.label, cell.seed))
         population = cell.run_config.population

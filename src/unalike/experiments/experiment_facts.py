@@ -85,9 +85,7 @@ def save_run_facts(run: Run, label: str, source: dict[str, Any]) -> None:
     label, seed = registry.spelled(label), run.run_config.options.seed
     cell = Cell(label, seed, run.run_config)
     facts = facts_of([cell], {label: label}, label, [seed], source)
-    replace(
-        facts, ends=[cell.end(run)], notes=[n for n in run.notes if n not in (run.run_config.sanity, *run.cautions)]
-    ).save(run.out)
+    replace(facts, ends=[cell.end(run)], notes=[*run.warnings]).save(run.out)
 
 
 def sampling_of(populations: Sequence[Population], folds: int | None) -> Sampling:

@@ -125,10 +125,9 @@ class Joined:
         from unalike.reporting.html import render
 
         if len(self.blocks) == 1:
-            content = self.blocks[0].comparison.content(title, target)
-            return (summary_page.render if summary else render)(
-                replace(content, warnings=[*self._joined_from(), *content.warnings])
-            )
+            comparison = self.blocks[0].comparison
+            facts = replace(comparison.facts, notes=[*self._joined_from(), *comparison.facts.notes])
+            return (summary_page.render if summary else render)(replace(comparison, facts=facts).content(title, target))
         if summary:
             raise UnalikeError(
                 f"found a summary of {len(self.blocks)} comparisons, expected one; write a summary for each folder by itself"

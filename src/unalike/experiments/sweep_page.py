@@ -1,5 +1,7 @@
 """The page of a sweep: heat maps, the best values of each method, and the table."""
 
+from dataclasses import replace
+
 from unalike.experiments.sweep_result import Sweep
 from unalike.reporting import wording
 from unalike.reporting.charts.figure import Axis, Figure, HeatMap, Plot, named
@@ -30,13 +32,12 @@ def panels(sweep: Sweep) -> dict[str, Panel | None]:
     metric = sweep.metric
     scores = f"{wording.capital(metric.word)}, mean over seeds. * best point of a method, by test samples."
     differences = f"Difference in {metric.word} to the baseline at the same point, mean over seeds."
-    return {
-        kind: None if figure is None else Panel(kind, text, [View(wording.capital(kind), figure, text)], [])
-        for kind, text, figure in (
-            ("scores", scores, _maps(sweep, metric.name)),
-            ("differences", differences, _maps(sweep, "difference")),
-        )
-    }
+    drawn = {"scores": (scores, _maps(sweep, metric.name)), "differences": (differences, _maps(sweep, "difference"))}
+    found: dict[str, Panel | None] = {}
+    for kind, (text, figure) in drawn.items():
+        view = figure and [View(wording.capital(kind), figure, text, replace(figure, in_a_row=1))]
+        found[kind] = Panel(kind, text, view, []) if view else None
+    return found
 
 
 def _maps(sweep: Sweep, column: str) -> Figure | None:

@@ -32,7 +32,7 @@ class ConstantPrediction(NamedTuple):
             return cls("the mean", "r2", 0.0)
         if metric.name == "roc_auc":
             return cls("the same risk", metric.name, 0.5)
-        shows = metric.name in ("accuracy", "macro_f1", "balanced_accuracy")
+        shows = classes > 1 and metric.name in ("accuracy", "macro_f1", "balanced_accuracy")
         return cls("the most frequent class", "balanced_accuracy" if shows else "", 1 / classes)
 
     def is_as_good(self, score: float) -> bool:

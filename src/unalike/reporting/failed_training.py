@@ -44,10 +44,9 @@ def some_learned_nothing(scored: pd.DataFrame, metric: Metric, classes: int | No
     idle = [name for name, level in levels.items() if constant.is_as_good(level)]
     if not idle or len(idle) == len(levels):
         return []
-    lead = "a lead over them is one over nothing" if len(idle) > 1 else "a lead over it is one over nothing"
     return [
-        f"No better than always predicting {constant.prediction}: {wording.listing(idle)}; {lead}. Train longer, or change the "
-        "learning rate."
+        f"No better than always predicting {constant.prediction}: {wording.listing(idle)}; a lead over "
+        f"{'them' if len(idle) > 1 else 'it'} is one over nothing. Train longer, or change the learning rate."
     ]
 
 

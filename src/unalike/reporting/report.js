@@ -25,6 +25,12 @@ function theme() {
   } };
 }
 
+/** The text in lines of at most so many letters, where words allow it. */
+function wrapped(text, letters) {
+  const line = new RegExp(`(.{1,${Math.floor(letters)}})( |$)`, "g");
+  return text.split("<br>").flatMap((part) => part.match(line)).join("<br>");
+}
+
 /** Draw a chart in the layout for its width, unless it is already drawn. */
 function draw(plot) {
   const id = plot.id.replace("plot", "data");
@@ -33,6 +39,8 @@ function draw(plot) {
   plot.dataset.drawn = source.id;
   const figure = JSON.parse(source.textContent);
   plot.style.height = `${figure.layout.height}px`;
+  const titled = Object.values(figure.layout).filter((axis) => plot.clientWidth < NARROW && axis?.title?.text);
+  titled.forEach((axis) => { axis.title.text = wrapped(axis.title.text, plot.clientWidth / 9); });
   const options = {
     responsive: true, displaylogo: false, modeBarButtons: [["toImage"]],
     toImageButtonOptions: { format: "svg", filename: plot.id },

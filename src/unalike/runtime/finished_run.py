@@ -79,9 +79,12 @@ class Run:
         self.history = history
         self.config = run_config.record if opened is None else opened
         classes = run_config.population.classes
-        self.cautions = failures.of_run(history.rows, history.columns, None if classes is None else len(classes))
-        """Sentences about failed training, which are among the notes."""
-        self.notes = (*notes, *self.cautions)
+        self.notes = (
+            *notes,
+            *failures.of_run(history.rows, history.columns, None if classes is None else len(classes)),
+        )
+        self.warnings = tuple(note for note in notes if note != run_config.sanity)
+        """The notes that do not judge the scores: a report does that itself."""
         self.out = out
         self.ended = ended
         self.run_config = run_config

@@ -81,7 +81,7 @@ def new_samples(
     if hasattr(data, "iloc"):
         return _rows(data, data.index, encoding, keep, "the table")
     if isinstance(data, str | Path) and (path := table_at(str(data), data_dir)) is not None and encoding is not None:
-        return _rows(opened(path, encoding, **dialect), None, encoding, keep, path.name)
+        return _rows(opened(path, encoding, keep, **dialect), None, encoding, keep, path.name)
     if keep:
         raise UnalikeError(
             f"found keep={keep[0]!r} for data that is no table; leave it out: predictions keep the order of the samples"

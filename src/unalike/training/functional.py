@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from unalike._utils.errors import UnalikeError
 from unalike.core import tree
+from unalike.core.losses import LossFunction
 from unalike.core.model import Model
 from unalike.core.norm_layers import STATISTICS
 from unalike.core.tasks import TASKS, task_for
@@ -146,6 +147,7 @@ def local_update(
     *,
     lr: float,
     momentum: float = 0.0,
+    loss: str | LossFunction | None = None,
     client_state: PartTrees | None = None,
     messages: PartTrees | None = None,
     context: Context | None = None,
@@ -163,6 +165,7 @@ def local_update(
         batches: (x, y) of each step, in order.
         lr: Learning rate.
         momentum: Momentum of SGD.
+        loss: Loss in the place of the task's, as for `ua.run`.
         client_state: What the last call returned for this client; None in its first round.
         messages: `state.messages` of the server; None before its first round.
         context: Static facts of the client; computed from the batches unless given.
@@ -172,9 +175,10 @@ def local_update(
         (parameters and buffers after training, message to the server, client state).
 
     Raises:
-        UnalikeError: There is no batch, or the parameters do not fit the model.
+        UnalikeError: There is no batch, the parameters do not fit the model, or the method brings a loss of its own.
     """
-    method = _method(spec)
+    method, work = _method(spec), Work(lr=lr, momentum=momentum, loss=loss)
+    method.check_loss(work)
     if not batches:
         raise UnalikeError("found no batch; expected at least one (x, y)")
     data = [Batch(torch.as_tensor(x), torch.as_tensor(y)) for x, y in batches]
@@ -186,8 +190,10 @@ def local_update(
     module = _frame(model, held, rest)
     whole = Batch(torch.cat([b.x for b in data]), torch.cat([b.y for b in data]))
     classes = module(held, data[0].x, buffers=rest).logits.shape[-1]
-    settings = StageSettings(module, task_for(whole.y), Work(lr=lr, momentum=momentum), classes=classes)
+    settings = StageSettings(module, task_for(whole.y), work, classes=classes)
     method.check_task(settings.task)
+    if work.criterion is not None:
+        work.criterion.check(settings.task, classes)
     if messages is None:
         messages = make_broadcast(method, settings, initial_server_state(method, settings), 1).messages
     facts = method.facts(whole, settings) if context is None else context

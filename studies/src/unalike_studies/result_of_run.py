@@ -34,7 +34,7 @@ def result_of(cell: StudyCell, run: Run, seconds: float) -> CellResult:
         run.run_config,
         seconds,
         run.ended,
-        notes=list(run.notes),
+        notes=list(run.warnings),
         rounds={name: [row.get(name) for row in rows] for name in columns},
         clients={str(name): finals[name].tolist() for name in finals if not str(name).startswith(CLASS_ACCURACY)},
         curves=_curves(run, cell.options.get("client_curves")),

@@ -7,11 +7,12 @@ import csv
 import re
 import warnings
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from unalike._utils.errors import UnalikeError
-from unalike.data.columns import TEXTS, kind_of
+from unalike.data.columns import NUMBERS, TEXTS, kind_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,6 +35,7 @@ NUMBERS_WITH = {
 def read_delimited(
     path: Path,
     texts: Sequence[str],
+    names: Sequence[str] = (),
     *,
     sep: str | None = None,
     decimal: str | None = None,
@@ -43,7 +45,8 @@ def read_delimited(
 
     Unless given, the separator is the one that divides the first lines alike, the decimal mark the one that the columns of numbers
     show, and the character encoding UTF-8, or UTF-16 where the file says so. The columns `texts` are read as texts even if they
-    hold numbers. Warns of a decimal comma, and of commas that group thousands.
+    hold numbers, and the columns `names`, such as groups, if a number among them begins with a zero (01067). Warns of a decimal
+    comma, and of commas that group thousands.
 
     Raises `UnalikeError` for another encoding, for two columns of one name, and for rows with more fields than the header.
     """
@@ -54,25 +57,17 @@ def read_delimited(
             raise UnalikeError(f"{path.name}: found {name}={value!r}, expected one of {', '.join(map(repr, known))}")
     charset, lines = _decoded(path, charset)
     sep = sep or _separator(lines)
-    names = pd.Series(next(csv.reader(lines, delimiter=sep), []))
-    for twice in names[names.duplicated() & (names != "")]:
+    header = pd.Series(next(csv.reader(lines, delimiter=sep), []))
+    for twice in header[header.duplicated() & (header != "")]:
         raise UnalikeError(
             f"{path.name}: two columns have the name {twice!r}; expected each name once: rename or remove one"
         )
+    read: Any = partial(pd.read_csv, path, sep=sep, decimal=decimal or ".", encoding=charset, index_col=False)
+    read = partial(read, keep_default_na=False, na_values=MISSING_TEXTS, low_memory=False)
     with warnings.catch_warnings():
         warnings.simplefilter("error", pd.errors.ParserWarning)
         try:
-            frame = pd.read_csv(
-                path,
-                sep=sep,
-                decimal=decimal or ".",
-                encoding=charset,
-                index_col=False,
-                keep_default_na=False,
-                na_values=MISSING_TEXTS,
-                low_memory=False,
-                dtype=dict.fromkeys(texts, str),
-            )
+            frame: pd.DataFrame = read(dtype=dict.fromkeys(texts, str))
         except (pd.errors.ParserWarning, pd.errors.ParserError) as error:
             raise UnalikeError(
                 f"{path.name}: rows have more fields than the header has names, so that fields have no known name; expected a "
@@ -90,7 +85,7 @@ def read_delimited(
             "commas group thousands, write --decimal . , in Python decimal='.'",
             stacklevel=2,
         )
-        return read_delimited(path, texts, sep=sep, decimal=",", charset=charset)
+        return read_delimited(path, texts, names, sep=sep, decimal=",", charset=charset)
     for name, mark in ((str(name), mark) for name, mark in marks.items() if mark is not None):
         if decimal is not None and _all_numbers(frame[name], decimal):
             mark = decimal
@@ -105,6 +100,10 @@ def read_delimited(
                 "--decimal , in Python decimal=','",
                 stacklevel=2,
             )
+    for name in (name for name in names if name in frame and kind_of(frame[name]) == NUMBERS):
+        written = read(usecols=[name], dtype=str)[name]
+        if written.str.fullmatch(r"0\d+", na=False).any():
+            frame[name] = written
     return frame
 
 

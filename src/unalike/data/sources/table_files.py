@@ -30,7 +30,7 @@ Reader = Callable[..., Any]
 def _typed(reader: str, **options: object) -> Reader:
     """The reader of files that store the types of their columns."""
 
-    def read(path: Path, texts: Sequence[str], **dialect: str | None) -> Any:
+    def read(path: Path, texts: Sequence[str], names: Sequence[str] = (), **dialect: str | None) -> Any:
         import pandas as pd
 
         for name in (name for name, value in dialect.items() if value is not None):
@@ -42,7 +42,7 @@ def _typed(reader: str, **options: object) -> Reader:
     return read
 
 
-def _excel(path: Path, texts: Sequence[str], **dialect: str | None) -> pd.DataFrame:
+def _excel(path: Path, texts: Sequence[str], names: Sequence[str] = (), **dialect: str | None) -> pd.DataFrame:
     """Read the first sheet of an Excel file."""
     require_extra("excel", "openpyxl", what=path.name)
     sheets: Mapping[str, pd.DataFrame] = _typed("read_excel", sheet_name=None)(path, texts, **dialect)
@@ -120,12 +120,11 @@ def read_table(
             another type such as dates, hardly two rows per class, or a few whole numbers written with decimals, which may be
             classes or amounts.
     """
-    dialect = {"sep": sep, "decimal": decimal, "charset": charset}
+    dialect, drop, group = {"sep": sep, "decimal": decimal, "charset": charset}, _several(drop), _several(group)
     if isinstance(table, Path):
-        name, where, frame = table.name.split(".")[0], table.name, opened(table, encoding, **dialect)
+        name, where, frame = table.name.split(".")[0], table.name, opened(table, encoding, group, **dialect)
     else:
         name, where, frame = "table", "the table", table.rename(columns=str)
-    drop, group = _several(drop), _several(group)
     if target is None and encoding is not None:  # rows to predict
         require_columns(frame, [*drop, *group], where)
         groups = {column: frame[column].to_numpy() for column in group}
@@ -174,16 +173,17 @@ for name in OPEN:
     formats.register(name)(read_table)
 
 
-def opened(path: Path, encoding: Encoding | None = None, **dialect: Any) -> pd.DataFrame:
+def opened(path: Path, encoding: Encoding | None = None, names: Sequence[str] = (), **dialect: Any) -> pd.DataFrame:
     """Read the columns of a table; if the file stores no types, categories of the `encoding` are read as texts.
 
-    `dialect`: `sep`, `decimal` and `charset` of delimited text.
+    `names` are columns that name owners or rows, whose zeros in front are kept (01067); `dialect` is the `sep`, `decimal` and
+    `charset` of delimited text.
 
     Raises `UnalikeError` for a file that cannot be read.
     """
     texts = [category.name for category in encoding.categories if not category.truth] if encoding else []
     with reading(path, "a table"):
-        return OPEN[ending(path.name) or ""](path, texts, **dialect).rename(columns=str)
+        return OPEN[ending(path.name) or ""](path, texts, names, **dialect).rename(columns=str)
 
 
 def dates_of(features: pd.DataFrame, dates: Sequence[str], where: str) -> dict[str, str]:

@@ -63,7 +63,7 @@ def wire_lines(federation: Federation, data: str, data_dir: Path | None, site: s
         f"{'leaves' if way == 'up' else 'comes':7} {what:40} {size:>12,} bytes {when}" for way, what, size, when in rows
     ]
     return [
-        f"{federation.name}: {federation.method}, {federation.rounds} rounds",
+        f"{federation.name}: {federation.method}, {federation.rounds} round{'s' * (federation.rounds != 1)}",
         *sorted(lines, reverse=True),
         "leaves  the number of training, test and validation samples, and sums and counts of the metrics",
     ]

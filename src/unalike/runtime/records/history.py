@@ -119,7 +119,7 @@ class History:
         return "" if column is None else sparkline(list(map(column.value, self.rows)), column.label, column.metric.text)
 
     def __repr__(self) -> str:
-        return f"<History of {len(self) - 1} rounds, {len(self.client_rows)} rows of clients>"
+        return f"<History of {len(self) - 1} round{'s' * (len(self) != 2)}, {len(self.client_rows)} rows of clients>"
 
     def _repr_html_(self) -> str:
         forms: Any = {column.name: column.metric.text for column in self.columns.all if column.name in self.rounds}
