@@ -90,6 +90,7 @@ def test_an_owner_that_never_trained_has_the_shared_model(data, method, executor
         ("local_only", "linear", "has no shared model"),
         ("fedper", "mlp(hidden=(4,))", "has no shared model: its clients keep parameters"),
         ("ifca(clusters=2)", "linear", "has 2 models, one for each group"),
+        ("clustered(warmup=1)", "linear", "makes groups of clients by what they train"),
         ("conditional", "conditional_mlp(hidden=(4,))", "feeds its model facts of each client's own samples"),
     ],
 )

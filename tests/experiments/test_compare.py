@@ -13,9 +13,10 @@ from torch import nn
 
 import unalike as ua
 from unalike.data.partitioning.given_clients import ClientsRequest
+from unalike.experiments.compare import prepare_experiment
 from unalike.experiments.comparison import Comparison
 from unalike.experiments.earlier_reports import earlier_reports
-from unalike.experiments.seed_plan import read_seeds, write_seeds
+from unalike.experiments.seed_plan import SeedPlan, read_seeds, write_seeds
 from unalike.runtime.records.run_directory import RunDirectory
 
 
@@ -570,7 +571,12 @@ def test_first_line_says_what_the_interval_is_about(people, dataset, small, tmp_
     x, y = dataset.merged()
     site = np.arange(len(y)) % 3
     owners = ua.Dataset("sites", (x, y), groups={"site": site})
+    divided = ClientsRequest(3, dataset, partition="iid", tests_of=0)
+    as_tuned = prepare_experiment(["fedavg"], divided, SeedPlan.of([1, 2]), model="linear", rounds=1)
     subjects = {
+        "this test set only: other partitions and other training runs; 2 seeds divide the same test samples.": (
+            as_tuned.run(None, lambda row, what="": None)
+        ),
         "other samples of these 3 clients and other training runs; 2 redrawn splits.": small(["fedavg"], data=owners),
         "2 folds of repeated 4-fold cross-validation.": small(["fedavg"], data=owners, folds=4),
         "other partitions of this data set and other training runs": small(
@@ -582,7 +588,7 @@ def test_first_line_says_what_the_interval_is_about(people, dataset, small, tmp_
     for text, table in subjects.items():
         assert text in table.findings.about and str(table).startswith(table.findings.about)
     overlaps = [table.facts.sampling.overlap for table in subjects.values()]
-    assert overlaps == pytest.approx([1 / 3, 1 / 3, 0, 0, 0], abs=0.01)
+    assert overlaps == pytest.approx([0, 1 / 3, 1 / 3, 0, 0, 0], abs=0.01)
     stored = tmp_path / "c" / "comparison.json"
     facts = json.loads(stored.read_text())
     assert facts.pop("sampling")["redrawn"] == "training"

@@ -7,6 +7,7 @@ import math
 import pytest
 
 from unalike._utils.errors import UnalikeError
+from unalike.dashboard.state import FollowedComparison
 from unalike.experiments.standings import Standing, standings
 
 
@@ -32,6 +33,20 @@ def test_standings_during_a_comparison_count_seeds_and_rounds(people, small, tmp
         assert row.score == pytest.approx(expected["accuracy"][name])
         assert row.column.name == ("accuracy" if name == "fedavg" else "personal_accuracy")
         assert row.difference == pytest.approx(0 if name == "fedavg" else expected["difference"][name])
+
+
+@pytest.mark.parametrize("across", ["clients", "worst"])
+def test_standings_have_the_score_of_all_clients_that_decides(people, small, tmp_path, across):
+    table = small(["fedavg", "ditto"], people, out=tmp_path, across=across)
+    expected = table.summary.query("protocol == 'used'").set_index("method")
+    assert not expected["accuracy"].equals(
+        table.judged_by(across="pooled").summary.query("protocol == 'used'")["accuracy"]
+    )
+    for name, row in by_method(tmp_path).items():
+        assert row.score == pytest.approx(expected["accuracy"][name]) and row.column.metric == table.decision.metric
+        assert row.difference == pytest.approx(0 if name == "fedavg" else expected["difference"][name])
+    curves = FollowedComparison(tmp_path).state()["curves"]
+    assert [curve["name"] for curve in curves] == ["accuracy of fedavg", "personal accuracy of ditto"]
 
 
 def test_standings_are_best_first_and_without_score_last(people, small, tmp_path):

@@ -11,6 +11,7 @@ import pytest
 
 import unalike as ua
 from unalike.experiments.joining import join
+from unalike.reporting import summary_page
 from unalike.reporting.client_tables import MOST_CLIENTS, clients_of_best
 from unalike.reporting.export import export, export_clients
 from unalike.reporting.html import render
@@ -68,8 +69,10 @@ def test_all_surfaces_have_the_table(compared):
     of_csv = pd.read_csv(io.StringIO(export_clients(block, "csv")))
     assert len(of_csv) == 15 and list(of_csv)[:3] == ["partition", "method", "client"]
     markdown, latex = export_clients(block, "markdown"), export_clients(block, "latex")
-    assert markdown.startswith("Interval: other samples of these 3 clients") and markdown.count("| west |") == 3
-    assert r"Gain over local\_only" in latex and latex.startswith("% Interval")
+    for text in (markdown, latex):
+        assert "One: ROC AUC of each client" in text and "Interval: other samples of these 3 clients" in text
+    assert markdown.startswith("One: ROC AUC") and markdown.count("| west |") == 3
+    assert r"Gain over local\_only" in latex and r"\label{tab:one-clients}" in latex and r"\caption{One" in latex
     assert len(json.loads(export(block, "json"))[0]["clients"]) == 15
     with pytest.raises(ua.UnalikeError, match="unknown format 'xml'"):
         export_clients(block, "xml")
@@ -99,6 +102,19 @@ def test_another_score_of_all_clients_decides(compared, across):
     assert word in str(other.decision) and word not in str(found.decision)
     pd.testing.assert_frame_equal(other.client_scores, found.client_scores)
     assert word in render(other.content())
+
+
+@pytest.mark.parametrize("across", ["clients", "worst"])
+def test_a_report_of_a_folder_takes_the_score_across_clients_once(compared, across):
+    found, _ = compared
+    other = found.judged_by(across=across)
+    joined = join([("out", other)])
+    word = other.decision.metric.word
+    assert joined.page() == render(other.content()) and joined.page(summary=True) == summary_page.render(
+        other.content()
+    )
+    assert joined.page(summary=True).count(f"Scores are {word} on samples") == 1
+    assert f"{word} (%) of one client" not in joined.page() and "ROC AUC (%) of one client" in joined.page()
 
 
 def test_pooled_gain_that_the_clients_do_not_have_is_said(compared, simulate):

@@ -77,6 +77,22 @@ def test_folders_without_risks_say_so_and_other_outcomes_say_nothing(compared, s
     assert explanation(simulate()) == "" and 'id="risks"' not in render(simulate())
 
 
+def test_folder_of_a_single_run_keeps_risks_and_positives(compared, hospitals, tmp_path):
+    options = {"model": "linear", "rounds": 4, "metric": "roc_auc", "split": 0.25, "work": ua.Work(lr=0.3)}
+    ua.run("ditto", data=hospitals, seed=0, out=tmp_path, progress=False, **options)
+    found, same = ua.open_comparison(tmp_path), compared[0].risks.query("method == 'ditto' and seed == 0")
+    pd.testing.assert_frame_equal(found.risks, same.reset_index(drop=True))
+    content = found.content()
+    assert [view.label for view in risk_panels(content, looks(content.labels))["roc"].views][:2] == ["north", "south"]
+    positives = same.groupby("client")["outcome"].sum()
+    scores = found.client_scores.set_index("client")
+    assert scores.loc[positives.index, "n_positive"].tolist() == positives.tolist()
+    ua.run("ditto", data=hospitals, seed=0, out=tmp_path, progress=False, **options | {"rounds": 5})
+    assert not ua.open_comparison(tmp_path).risks.equals(found.risks)  # a run that goes on has those of its last round
+    (tmp_path / "events.jsonl").write_text('{"event": "begun", "time": 0}\n')
+    assert ua.open_comparison(tmp_path).risks is None  # those of an unfinished run are of another round than its scores
+
+
 def test_joined_page_has_the_table_of_the_clients(compared):
     page = join([("a", compared[0])]).page()
     assert "Every client with" in page

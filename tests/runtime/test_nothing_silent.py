@@ -139,6 +139,14 @@ def test_work_that_a_method_replaces_is_said():
     assert trained("fedsgd", {"clients": clients(6), "work": ua.Work(lr=0.2)})[2] == []
 
 
+def test_a_part_that_nobody_trains_is_said_where_it_is_tested():
+    x, y = clients(1)[0].train
+    new = ua.ClientData((x[:0], y[:0]), (x, y), name="new")
+    for method, said in (("fedper", True), ("local_only", True), ("ditto", False)):
+        run = ua.run(method, [*clients(2), new], model="mlp(hidden=(8,))", rounds=1, work=WORK, progress=False)
+        assert any("the scores count new with a part of the model that nobody trains" in n for n in run.notes) == said
+
+
 def test_plans_name_stages_without_rounds_and_one_group():
     assert any("'train' has no round" in note for note in trained("ccvr", {"clients": clients(6), "rounds": 1})[2])
     one = trained("ifca(clusters=1)", {"clients": clients(6)})[2]

@@ -277,13 +277,13 @@ class FollowedComparison:
 
     @property
     def stamp(self) -> tuple[Any, ...]:
-        _, cells = planned(self.path)
+        cells = planned(self.path)[1]
         folders = [self.path / cell.folder for cell in cells]
         files = [folder / name for folder in folders for name in ("events.jsonl", "rounds.parquet")]
         return (*map(stamp_of, [self.path / FILE, *files]), *map(is_locked, folders))
 
     def state(self) -> State:
-        (baseline, cells), table = planned(self.path), standings(self.path)
+        (baseline, cells, _), table = planned(self.path), standings(self.path)
         done, rounds = (sum(getattr(row, name) for row in table.methods) for name in ("rounds_done", "rounds"))
         configs = [RunDirectory(self.path / cell.folder).config for cell in cells]
         model = next((str(c["model"]["name"]) for c in configs if c), "")
@@ -309,14 +309,16 @@ class FollowedComparison:
 
     def _curves(self, cells: Sequence[PlannedCell], table: Standings) -> list[dict[str, Any]]:
         """For each method the mean of its score over its seeds, by round."""
-        scores = {row.method: row.column for row in table.methods if row.column is not None}
+        in_use = {row.method: row.column.protocol for row in table.methods if row.column is not None}
+        scores: dict[str, Column] = {}
         values: dict[str, dict[int, list[float]]] = {}
         for cell in cells:
             folder = self.path / cell.folder
             rows = table_rows(folder / "rounds.parquet")
-            if rows and cell.method not in scores:  # no run of it has ended
-                begun = stored_columns(folder, rows).shown(rows[-1])
-                scores |= {} if begun is None else {cell.method: begun}
+            if rows and cell.method not in scores:
+                columns, protocol = stored_columns(folder, rows), in_use.get(cell.method)
+                shown = columns.shown(rows[-1]) if protocol is None else columns.get(protocol)
+                scores |= {} if shown is None else {cell.method: shown}
             for row in rows if cell.method in scores else ():
                 if (value := number(row.get(scores[cell.method].name))) is not None:
                     values.setdefault(cell.method, {}).setdefault(int(row["round"]), []).append(value)

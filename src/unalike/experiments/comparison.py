@@ -215,20 +215,24 @@ class Comparison:
                 "`unalike run --out` wrote, or run the command to its end"
             ) from None
         if "method" not in rounds:
-            return cls._of_run(history, facts)
+            return cls._of_run(history, facts, None if facts.unfinished else kept.get("risks"))
         return cls(rounds, clients, columns, facts, **kept)
 
     @classmethod
-    def _of_run(cls, history: History, facts: ComparisonFacts) -> Comparison:
+    def _of_run(cls, history: History, facts: ComparisonFacts, risks: pd.DataFrame | None) -> Comparison:
         """The comparison of one method under one seed, from the history of a single run."""
         label, seed = facts.methods[0]["label"], facts.seed
         by_round = client_rounds(history, facts.clients)
+        clients = labelled(last_rounds(history, facts.clients), label, seed)
+        if risks is not None:
+            clients["n_positive"] = clients["client"].map(risks.groupby("client")["outcome"].sum())
         return cls(
             labelled(history.rounds, label, seed),
-            labelled(last_rounds(history, facts.clients), label, seed),
+            clients,
             history.columns,
             facts,
             None if by_round is None else labelled(by_round, label, seed),
+            risks=None if risks is None else labelled(risks, label, seed),
         )
 
     def plot(self, kind: str = "decision", protocol: str | None = None) -> go.Figure:

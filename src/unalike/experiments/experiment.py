@@ -112,8 +112,8 @@ class _CellResults:
             counts = run.confusion()
             self.confusions[cell.label] = counts + self.confusions.get(cell.label, 0)
         with suppress(UnalikeError):
-            if (risks := run.risks()) is not None:
-                self.risks.append(labelled(risks, cell.label, cell.seed))
+            if run.risks is not None:
+                self.risks.append(labelled(run.risks, cell.label, cell.seed))
         if self.fixed_tests:
             with suppress(UnalikeError):
                 self.resampled.append(labelled(run.resampled(self.fixed_tests), cell.label, cell.seed))

@@ -20,7 +20,7 @@ from unalike.experiments.references import untuned
 from unalike.experiments.seed_plan import write_seeds
 from unalike.methods.part import registry
 from unalike.methods.plan import Stage
-from unalike.metrics.sampling import OWNERS, PARTITIONS, SPLITS, TRAINING, UNSAID, Sampling
+from unalike.metrics.sampling import DIVISIONS, OWNERS, PARTITIONS, SPLITS, TRAINING, UNSAID, Sampling
 from unalike.runtime.records.run_directory import plain
 from unalike.runtime.run_config import RunConfig
 from unalike.runtime.run_recorder import Run
@@ -101,7 +101,8 @@ def sampling_of(populations: Sequence[Population], folds: int | None) -> Samplin
     if same_samples and len(tests[0]) == len(tests[1]) and all(map(np.array_equal, *tests)):
         return Sampling(TRAINING)  # as after tuning: training and validation samples are drawn anew, the tests are not
     if not same_samples or len(owned[0]) != len(owned[1]) or not all(map(np.array_equal, *owned)):
-        return Sampling(PARTITIONS)
+        first, second = (np.sort(population.test.values) for population in populations[:2])
+        return Sampling(DIVISIONS if same_samples and np.array_equal(first, second) else PARTITIONS)
     train, test = len(populations[0].train.values), len(populations[0].test.values)
     left_out = not any(population.sizes[population.test.sizes > 0].any() for population in populations)
     return Sampling(OWNERS if left_out else SPLITS, test / train, folds)

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from unalike._utils.errors import UnalikeError
 from unalike.experiments import standings
@@ -37,12 +38,12 @@ def open_comparison(folder: str | Path) -> Comparison:
     folder = Path(folder)
     if not (folder / standings.FILE).exists():
         return Comparison.load(folder)
-    cells = standings.planned(folder)[1]
+    _, cells, stored = standings.planned(folder)
     runs = [(cell, RunDirectory(folder / cell.folder)) for cell in cells]
     finished, diverged = [c for c, run in runs if run.finished], [c for c, run in runs if run.diverged]
     progress = f"{len(finished) + len(diverged)} of {len(cells)} cells"
     if not (folder / FILE).exists():
-        return _unfinished(folder, finished, diverged, progress)
+        return _unfinished(folder, finished, diverged, progress, stored)
     found = Comparison.load(folder)
     if len(finished) + len(diverged) == len(cells):
         return found
@@ -53,7 +54,11 @@ def open_comparison(folder: str | Path) -> Comparison:
 
 
 def _unfinished(
-    folder: Path, finished: Sequence[PlannedCell], diverged: Sequence[PlannedCell], progress: str
+    folder: Path,
+    finished: Sequence[PlannedCell],
+    diverged: Sequence[PlannedCell],
+    progress: str,
+    stored: dict[str, Any],
 ) -> Comparison:
     """The finished cells as one comparison, which is not decided."""
     if not finished:
@@ -61,9 +66,7 @@ def _unfinished(
             f"{folder} holds a comparison with {progress} finished: there is nothing to report yet. The command that started it "
             "continues it"
         )
-    facts = facts_from(
-        json.dumps(json.loads((folder / standings.FILE).read_text("utf-8")).get("facts")), standings.FILE
-    )
+    facts = facts_from(json.dumps(stored), standings.FILE)
     runs = [(cell.method, Comparison.load(folder / cell.folder)) for cell in finished]
     found = merge([relabelled(run, {run.facts.baseline: label}) for label, run in runs])
     labels = {cell.method for cell in finished}

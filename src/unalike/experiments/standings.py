@@ -8,12 +8,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.tensor_files import write_bytes
 from unalike.experiments.facts import ComparisonFacts
 from unalike.metrics.columns import Column, Columns
+from unalike.metrics.sampling import POOLED_SCORE
 from unalike.runtime.records.history import DIVERGED
 from unalike.runtime.records.run_directory import RunDirectory
 
@@ -98,10 +99,11 @@ def standings(folder: str | Path) -> Standings:
     has begun.
     """
     folder = Path(folder)
-    baseline, cells = planned(folder)
+    baseline, cells, facts = planned(folder)
+    across = facts.get("across", POOLED_SCORE)
     by_method: dict[str, list[tuple[PlannedCell, CellProgress]]] = {}
     for cell in cells:
-        by_method.setdefault(cell.method, []).append((cell, _progress(folder / cell.folder)))
+        by_method.setdefault(cell.method, []).append((cell, _progress(folder / cell.folder, across)))
     scores = {
         name: {cell.seed: p.score for cell, p in own if not math.isnan(p.score)} for name, own in by_method.items()
     }
@@ -150,19 +152,19 @@ def _mean(values: Iterable[float]) -> float:
     return sum(listed) / len(listed) if listed else math.nan
 
 
-def planned(folder: Path) -> tuple[str, list[PlannedCell]]:
-    """The baseline and the cells of a comparison. Raises `UnalikeError` if none has begun in the folder."""
+def planned(folder: Path) -> tuple[str, list[PlannedCell], dict[str, Any]]:
+    """The baseline, cells and stored facts of a comparison. Raises `UnalikeError` if none has begun in the folder."""
     try:
         content = json.loads((folder / FILE).read_text("utf-8"))
-        return content["baseline"], [PlannedCell(**cell) for cell in content["cells"]]
+        return content["baseline"], [PlannedCell(**cell) for cell in content["cells"]], content.get("facts") or {}
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise UnalikeError(
             f"{folder} holds no comparison that has begun ({error}); give a folder that `unalike compare --out` writes"
         ) from None
 
 
-def _progress(folder: Path) -> CellProgress:
-    return _read_progress(folder, *(stamp_of(folder / name) for name in ("events.jsonl", "rounds.parquet")))
+def _progress(folder: Path, across: str) -> CellProgress:
+    return _read_progress(folder, across, *(stamp_of(folder / name) for name in ("events.jsonl", "rounds.parquet")))
 
 
 def stamp_of(file: Path) -> tuple[int, int]:
@@ -175,7 +177,7 @@ def stamp_of(file: Path) -> tuple[int, int]:
 
 
 @lru_cache(maxsize=4096)
-def _read_progress(folder: Path, *stamps: tuple[int, int]) -> CellProgress:
+def _read_progress(folder: Path, across: str, *stamps: tuple[int, int]) -> CellProgress:
     """Read the progress of a cell from its folder. `stamps` are only a key of the cache: they change with the cell's files."""
     directory = RunDirectory(folder)
     events = directory.events
@@ -187,7 +189,7 @@ def _read_progress(folder: Path, *stamps: tuple[int, int]) -> CellProgress:
     kinds = [event["event"] for event in events]
     in_one_go = state == FINISHED and kinds.count("begun") == 1
     seconds = events[-1]["time"] - events[0]["time"] if in_one_go else math.nan
-    column, score = (None, math.nan) if rounds is None or state != FINISHED else _final_score(rounds, directory)
+    column, score = (None, math.nan) if rounds is None or state != FINISHED else _final_score(rounds, directory, across)
     return CellProgress(state, done, seconds, column, score)
 
 
@@ -201,13 +203,16 @@ def stored_table(file: Path) -> pd.DataFrame | None:
         return None
 
 
-def _final_score(rounds: pd.DataFrame, directory: RunDirectory) -> tuple[Column | None, float]:
+def _final_score(rounds: pd.DataFrame, directory: RunDirectory, across: str) -> tuple[Column | None, float]:
     """The score of a finished run, of the model in use; with the protocol `server` of the shared model, if there is one."""
+    from unalike.metrics.client_scores import scored_across
     from unalike.metrics.models_in_use import protocol_in_use
     from unalike.metrics.statistics import tail_mean
 
     table = rounds.assign(method="", seed=0)
     columns = Columns.load(directory.path, rounds, directory.first_protocol)
+    if across != POOLED_SCORE and (clients := stored_table(directory.path / "clients.parquet")) is not None:
+        table, columns = scored_across(across, table, clients.assign(method="", seed=0), columns)
     column = columns.get("server" if columns.plain == "server" else protocol_in_use(table, columns))
     values = () if column is None or column.name not in table else tail_mean(table, column).tolist()
     return (column, float(values[0])) if values else (None, math.nan)

@@ -13,19 +13,21 @@ from unalike.metrics.columns import Column
 if TYPE_CHECKING:
     import pandas as pd
 
-UNKNOWN, PARTITIONS, SPLITS, OWNERS, TRAINING = "unknown", "partitions", "splits", "owners", "training"
-"""Draws of each seed: other clients of the same data, other test samples of the same clients, another client that alone is tested,
-or training alone."""
+UNKNOWN, PARTITIONS, DIVISIONS = "unknown", "partitions", "divisions"
+SPLITS, OWNERS, TRAINING = "splits", "owners", "training"
+"""Draws of each seed: other clients of the same data, with other test samples or with the same ones in all, other test samples of
+the same clients, another client that alone is tested, or training alone."""
 
 
 @dataclass(frozen=True)
 class Sampling:
     """The draws of the seeds of a comparison besides initial weights, cohorts and batches.
 
-    `redrawn` is `partitions` (each seed divides the data among other clients), `splits` (each seed tests other samples of the
-    same clients), `owners` (each seed tests clients that it leaves out of training), `training` (all seeds have the same test
-    samples), or `unknown`. `overlap` is test samples divided by training samples where splits are redrawn, else 0 (see
-    `moderated_t`); `folds` the number of folds of cross-validation, None where test samples are drawn at random.
+    `redrawn` is `partitions` (each seed divides the data among other clients), `divisions` (so it does, with the same test samples
+    in all), `splits` (each seed tests other samples of the same clients), `owners` (each seed tests clients that it leaves out of
+    training), `training` (all seeds have the same test samples), or `unknown`. `overlap` is test samples divided by training
+    samples where splits are redrawn, else 0 (see `moderated_t`); `folds` the number of folds of cross-validation, None where test
+    samples are drawn at random.
     """
 
     redrawn: str = UNKNOWN
@@ -33,6 +35,8 @@ class Sampling:
     folds: int | None = None
 
 
+POOLED_SCORE = "pooled"
+"""The score of all clients that is in the histories: the metric of all test samples together."""
 UNSAID = Sampling()
 """Of comparisons whose folder does not say what seeds drew anew, and of one seed."""
 
@@ -69,7 +73,7 @@ class SharedFacts:
     ends: list[dict[str, Any]] = field(default_factory=list)
     estimate: list[dict[str, Any]] = field(default_factory=list)
     smallest_effect: float | None = None
-    across: str = "pooled"
+    across: str = POOLED_SCORE
     looks: tuple[int, int] | None = None
     confusions: list[dict[str, Any]] = field(default_factory=list)
     sampling: Sampling = UNSAID

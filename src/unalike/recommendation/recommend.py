@@ -1,6 +1,5 @@
 """`ua.recommend`: methods for some clients, learned from stored runs."""
 
-import math
 from dataclasses import replace
 from inspect import signature
 from pathlib import Path
@@ -146,8 +145,8 @@ def recommend_for_population(
         advice = [_for_owners(one, gains[one.method], in_metric, len(advice) - 1) for one in advice]
     measured = objective == "accuracy" and len(in_metric.tasks)
     if measured:
-        medians = in_metric.gains("accuracy").clip(upper=headroom).median()
-        advice = [replace(one, measured=_known(medians[one.method])) for one in advice]
+        medians = in_metric.gains("accuracy").clip(upper=headroom).median().dropna().to_dict()
+        advice = [replace(one, measured=medians.get(one.method)) for one in advice]
     advice.sort(key=lambda one: (-one.sure, -one.gain))
     nearness = -forecaster.distances(vector) if owners else likeness
     return Recommendation(
@@ -207,10 +206,6 @@ def _for_owners(advice: Advice, gains: pd.Series, in_metric: StoredRuns, others:
     return replace(advice, sure=lower_bound(gains.to_numpy(), others) > 0, rate=float(rates.mode().iloc[0]))
 
 
-def _known(value: float) -> float | None:
-    return None if math.isnan(value) else float(value)
-
-
 def _alike(forecaster: Forecaster, nearness: np.ndarray, weights: np.ndarray, method: str) -> list[AlikeTask]:
     """The nearest tasks with any weight, and the gain of `method` there."""
     gains = forecaster.gains
@@ -235,12 +230,10 @@ def _notes_on_metric(majority: float, metric: Metric, chosen: bool, measured: in
 
 
 def _notes(runs: StoredRuns, own: dict[str, float]) -> list[str]:
-    """A note for each feature in which the clients lie outside of all stored tasks."""
-    notes = []
-    for name, value in own.items():
-        low, high = runs.tasks[name].min(), runs.tasks[name].max()
-        if not low <= value <= high:
-            notes.append(
-                f"No stored task is like these clients in {TITLES[name]}: found {value:.3g}, tasks have {low:.3g} to {high:.3g}."
-            )
-    return notes
+    """A note for each feature in which the clients lie outside of all stored tasks, by a twentieth of the range of these."""
+    ranges = {name: (runs.tasks[name].min(), runs.tasks[name].max()) for name in own}
+    return [
+        f"No stored task is like these clients in {TITLES[name]}: found {own[name]:.3g}, tasks have {low:.3g} to {high:.3g}."
+        for name, (low, high) in ranges.items()
+        if not -0.05 <= (own[name] - low) / max(high - low, 1e-9) <= 1.05
+    ]

@@ -58,12 +58,6 @@ def client_tables(content: ReportContent) -> list[Table]:
     return [table for name in names if (table := client_table(content, name)) is not None]
 
 
-def all_clients(content: ReportContent) -> Table | None:
-    """One table of all clients with all methods; None where seeds have other clients."""
-    scores = content.client_scores
-    return None if scores.empty else Table.of("", client_columns(content, methods=True), rows(scores))
-
-
 def _filled(columns: list[TableColumn], table: pd.DataFrame) -> list[TableColumn]:
     """The columns that have a number in some row, and those of text."""
     made = [(column, [column.cell(row) for row in rows(table)]) for column in columns]

@@ -14,15 +14,13 @@ from unalike.metrics.client_scores import MEAN, POOLED, client_scores, scored_ac
 from unalike.metrics.columns import USED, Column, Columns
 from unalike.metrics.models_in_use import personal_methods, protocol_in_use, with_models_in_use
 from unalike.metrics.named_metrics import Metric
-from unalike.metrics.sampling import OWNERS, PARTITIONS, SPLITS, TRAINING, UNKNOWN, SharedFacts
+from unalike.metrics.sampling import DIVISIONS, OWNERS, PARTITIONS, POOLED_SCORE, SPLITS, TRAINING, UNKNOWN, SharedFacts
 from unalike.metrics.statistics import in_order
 from unalike.metrics.summary import summary
 from unalike.metrics.verdicts import Rules
 from unalike.reporting.decision import Decision, decide
 from unalike.reporting.failed_training import nothing_learned
 
-POOLED_SCORE = "pooled"
-"""The score of all clients that is in the histories: the metric of all test samples together."""
 MODELS = {
     "server": "shared model, server's test set",
     "clients": "shared model",
@@ -158,6 +156,7 @@ class ReportContent(SharedFacts):
         fixed = self.resampled is not None and column is not None and column.name in self.resampled
         drawn = {
             PARTITIONS: ("other partitions of this data set", f"{seeds} seeds with a partition each"),
+            DIVISIONS: ("this test set only: other partitions", f"{seeds} seeds divide the same test samples"),
             SPLITS: (f"other samples of these {clients} clients", f"{seeds} redrawn splits"),
             OWNERS: (
                 f"other clients like these {clients}",

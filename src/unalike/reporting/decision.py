@@ -130,12 +130,10 @@ class Decision:
         """The clients that lose, with their differences."""
         if not self.losers or self.verdicts[self.best] in (EQUAL, WORSE):
             return ""
-        texts = []
-        for name, (d, low, high) in list(self.losers.items())[:MOST_LOSERS]:
-            known = not math.isnan(low)
-            texts.append(
-                f"{name} ({self.metric.difference(d)}{f', {self.metric.interval(low, high)}' if known else ''})"
-            )
+        shown, texts = list(self.losers.items())[:MOST_LOSERS], []
+        for name, (d, *ends) in shown:
+            between = "" if math.isnan(ends[0]) else f", {self.metric.interval(*ends)}"
+            texts.append(f"{name} ({self.metric.difference(d)}{between})")
         more = len(self.losers) - MOST_LOSERS
         rest = f" and {wording.plural(more, 'more client')}" if more > 0 else ""
         lose = f"{wording.plural(len(self.losers), 'client')} {'loses' if len(self.losers) == 1 else 'lose'} with it"

@@ -7,7 +7,7 @@ have all digits. LaTeX is a table for a paper.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from unalike._utils.errors import UnalikeError, unknown
 from unalike._utils.spec import slug
 from unalike.metrics.statistics import scoring_rule
 from unalike.reporting import wording
-from unalike.reporting.client_tables import all_clients
+from unalike.reporting.client_tables import client_columns
 from unalike.reporting.content import MODELS, ReportContent
 from unalike.reporting.decision import Decision
 from unalike.reporting.summary_columns import paper_columns
@@ -46,23 +46,21 @@ def export_clients(parts: Parts, format: str) -> str:
     if format == "csv":
         rows = pd.concat([content.client_scores.assign(partition=partition) for partition, content in found])
         return str(rows[["partition", *rows.columns.drop("partition")]].to_csv(index=False, lineterminator="\n"))
-    if format not in CLIENT_FORMATS:
-        raise unknown("format", format, ["csv", *CLIENT_FORMATS])
-    comment = "% " if format == "latex" else ""
-    tables = [CLIENT_FORMATS[format](table) for _, content in found if (table := all_clients(content)) is not None]
-    return "\n\n".join([*(f"{comment}{line}" for line in _about(found)), *tables]) + "\n"
+    if format not in TABLES:
+        raise unknown("format", format, ["csv", *TABLES])
+    return TABLES[format]((f"{name} clients", _clients(name, content)) for name, content in found)
 
 
-CLIENT_FORMATS: dict[str, Callable[[Table], str]] = {"markdown": markdown, "latex": latex}
+def _markdown(tables: Iterable[tuple[str, Table]]) -> str:
+    return "\n\n".join(f"{table.caption}\n\n{markdown(table)}" for _, table in tables) + "\n"
 
 
-def _markdown(parts: Parts) -> str:
-    return "\n\n".join(f"{table.caption}\n\n{markdown(table)}" for _, table in _tables(parts)) + "\n"
+def _latex(tables: Iterable[tuple[str, Table]]) -> str:
+    written = [latex(table, f"tab:{slug(name)}") for name, table in tables]
+    return "\n\n".join(["% needs \\usepackage{booktabs}", *written]) + "\n"
 
 
-def _latex(parts: Parts) -> str:
-    tables = [latex(table, f"tab:{slug(name)}") for name, table in _tables(parts)]
-    return "\n\n".join(["% needs \\usepackage{booktabs}", *tables]) + "\n"
+TABLES: dict[str, Callable[[Iterable[tuple[str, Table]]], str]] = {"markdown": _markdown, "latex": _latex}
 
 
 def _tables(parts: Parts) -> Iterator[tuple[str, Table]]:
@@ -80,12 +78,14 @@ def _tables(parts: Parts) -> Iterator[tuple[str, Table]]:
             yield f"{partition} {protocol}", table
 
 
-def _about(parts: Parts) -> list[str]:
-    """The subject of the intervals, in a line for all partitions of which the same is true."""
-    lines: dict[str, list[str]] = {}
-    for partition, content in parts:
-        lines.setdefault(content.about, []).append(partition)
-    return list(lines) if len(lines) == 1 else [f"{'; '.join(names)}: {text}" for text, names in lines.items()]
+def _clients(partition: str, content: ReportContent) -> Table:
+    """The scores of all clients with every method."""
+    caption = (
+        f"{wording.capital(partition)}: {content.metric_of_clients.word} of each client with its model in use, mean over "
+        f"{wording.plural(len(content.seeds), 'seed')}. {wording.confidence(content.rules.level)} intervals are of each row by "
+        f"itself. {content.about}"
+    )
+    return Table.of(caption, client_columns(content, methods=True), rows(content.client_scores))
 
 
 def _csv(parts: Parts) -> str:
@@ -102,7 +102,7 @@ def _json(parts: Parts) -> str:
         {
             "partition": partition,
             "about": content.about,
-            "decision": {"text": str(content.decision)} | asdict(content.decision) | _written(content.decision),
+            "decision": _decision(content.decision),
             "summary": content.summary.drop(columns="seconds").to_dict("records"),
             "clients": content.client_scores.to_dict("records"),
         }
@@ -111,18 +111,16 @@ def _json(parts: Parts) -> str:
     return TypeAdapter(list[dict[str, Any]]).dump_json(found, indent=1).decode() + "\n"
 
 
-def _written(decision: Decision) -> dict[str, Any]:
-    """The fields of a decision that are written otherwise than they are: the metric without its formula, the cost without times."""
-    return {
-        "metric": decision.metric.facts,
-        "cost": {name: ratio for name, ratio in decision.cost.items() if name == "bytes"},
-    }
+def _decision(found: Decision) -> dict[str, Any]:
+    """A decision in words and its fields: the metric without its formula, the cost without times."""
+    cost = {name: ratio for name, ratio in found.cost.items() if name == "bytes"}
+    return {"text": str(found)} | asdict(found) | {"metric": found.metric.facts, "cost": cost}
 
 
 FORMATS: dict[str, Callable[[Parts], str]] = {
-    "markdown": _markdown,
+    "markdown": lambda parts: _markdown(_tables(parts)),
     "csv": _csv,
-    "latex": _latex,
+    "latex": lambda parts: _latex(_tables(parts)),
     "json": _json,
 }
 

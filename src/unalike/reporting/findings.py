@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from unalike.metrics.client_scores import MEAN
 from unalike.metrics.inference import EXACT_NEEDS, least_exact_p
 from unalike.metrics.moderated_t import ALPHA
+from unalike.metrics.sampling import POOLED_SCORE
 from unalike.metrics.statistics import still_rising
 from unalike.metrics.verdicts import BASELINE, BETTER, CANDIDATE, EQUAL, UNDECIDED, WORSE
 from unalike.reporting import failed_training, wording
-from unalike.reporting.content import POOLED_SCORE, ReportContent
+from unalike.reporting.content import ReportContent
 from unalike.reporting.table import Row, rows
 
 
@@ -163,9 +164,8 @@ def _otherwise_by_mean(content: ReportContent) -> list[str]:
     ends = [f"to_{content.baseline}{end}" for end in ("", "_low", "_high")]
     for d, low, high in mean[ends].itertuples(index=False):
         if d * decision.difference < 0 and min(abs(d), abs(decision.difference)) >= content.smallest_difference:
-            gain = content.metric.difference(d) + (
-                "" if math.isnan(low) else f" ({content.metric.interval(low, high)})"
-            )
+            between = "" if math.isnan(low) else f" ({content.metric.interval(low, high)})"
+            gain = f"{content.metric.difference(d)}{between}"
             return [
                 f"These are scores of all test samples pooled. The mean of the clients says otherwise: {gain} with "
                 f"{decision.best}. To decide by that mean, compare across clients."

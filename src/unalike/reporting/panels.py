@@ -88,15 +88,15 @@ def curves(content: ReportContent, looks: Looks) -> Panel | None:
 
 def _spreads(content: ReportContent, looks: Looks) -> list[View]:
     """The standard deviation over clients by round, under each protocol."""
-    table, views = content.client_rounds, []
+    table, metric, views = content.client_rounds, content.metric_of_clients, []
     for protocol, score in content.scores.items():
         column = score.name
         if table is None or column not in table:
             continue
         spread = table.groupby(["method", "seed", "round"], sort=False)[column].std().reset_index()
         if shown := _scored(spread, column, looks):
-            title = f"standard deviation of {content.metric.word} over clients{content.metric.axis_unit}"
-            figure = report_charts.curves(spread, column, title, shown, content.metric.scale)
+            title = f"standard deviation of {metric.word} over clients{metric.axis_unit}"
+            figure = report_charts.curves(spread, column, title, shown, metric.scale)
             label = f"Spread over clients, {MODELS[protocol]}"
             views.append(View(label, figure, f"{label} by round for {wording.listing(shown)}."))
     return views
@@ -104,7 +104,7 @@ def _spreads(content: ReportContent, looks: Looks) -> list[View]:
 
 def client_curves(content: ReportContent, looks: Looks) -> Panel | None:
     """One line per client by round, method by method, under the first seed."""
-    table, metric, views = content.client_rounds, content.metric, list[View]()
+    table, metric, views = content.client_rounds, content.metric_of_clients, list[View]()
     if table is None or table["client"].nunique() > MOST_LINES:
         return None
     first = table[table["seed"] == content.seed]
@@ -112,8 +112,8 @@ def client_curves(content: ReportContent, looks: Looks) -> Panel | None:
         column = score.name
         for name, look in list(_scored(first, column, looks).items())[: report_charts.MOST_BANDS]:
             of_method = first[first["method"] == name]
-            title = f"{metric.word}{content.metric.axis_unit} of one client"
-            figure = report_charts.client_lines(of_method, column, title, look, content.metric.scale)
+            title = f"{metric.word}{metric.axis_unit} of one client"
+            figure = report_charts.client_lines(of_method, column, title, look, metric.scale)
             own = "personal" if protocol == USED and name in content.personal else protocol
             label = wording.short(name) + report_charts.MODEL_SUFFIX.get(own, "")
             if label not in [view.label for view in views]:  # the model in use is one of the others
@@ -172,12 +172,12 @@ def _over(content: ReportContent) -> str:
 
 def distributions(content: ReportContent, looks: Looks) -> Panel | None:
     """The distribution of the clients' scores under each method."""
-    metric, views = content.metric, []
+    metric, views = content.metric_of_clients, []
     for protocol, column in content.scores.items():
         shown = _scored(content.clients, column.name, looks)
         if shown:
-            title = f"{metric.word}{content.metric.axis_unit} of one client"
-            figure = report_charts.distribution(content.clients, column.name, title, shown, content.metric.scale)
+            title = f"{metric.word}{metric.axis_unit} of one client"
+            figure = report_charts.distribution(content.clients, column.name, title, shown, metric.scale)
             label = wording.capital(MODELS[protocol])
             views.append(
                 View(label, figure, f"{label}: {metric.word} of single clients under {wording.listing(shown)}.")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from itertools import chain
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from unalike.metrics.client_scores import MEAN
 from unalike.metrics.risks import FEWEST, GRID, THRESHOLDS, Risks, risks_of
@@ -28,13 +30,13 @@ def explanation(content: ReportContent) -> str:
         return ""
     if content.risks is None:
         return (
-            "The predictions of single test samples were not kept, as a comparison with --out keeps them, so there is no "
-            "calibration, ROC curve or decision curve."
+            "The predictions of single test samples were not kept, as a finished run or comparison with --out keeps them, so there "
+            "is no calibration, ROC curve or decision curve."
         )
     outcome = list(content.label_counts)[-1] if content.label_counts is not None else "positive"
     few = [name for name, own in _shown(content).items() if not any(risks.enough for risks in own.values())]
-    named = wording.listing(few) if 0 < len(few) <= 4 else wording.plural(len(few), "client")
-    without = f" No curves for {named}: fewer than {FEWEST} positives or {FEWEST} others a seed." if few else ""
+    why = f"fewer than {FEWEST} positives or {FEWEST} others a seed"
+    without = f" No curves for {wording.few(few, 'client')}: {why}." if few else ""
     return (
         f"The risk is the predicted probability of the outcome {outcome}, for test samples after the last round, by the models "
         f"that clients use. Intervals count the samples of one seed, so they are wide rather than narrow.{without}"
@@ -48,13 +50,11 @@ def risk_table(content: ReportContent, looks: Looks) -> Table | None:
         return None
     numbers = [key for key in rows[0] if key not in ("client", "method", "positives", "others")]
     for method in _methods(content) if len(_shown(content)) > 1 else ():
-        own = [row for row in rows if row["method"] == method and row["client"] != MEAN]
-        known = {
-            k: [row[k] for row in own if not math.isnan(row[k])] for k in numbers if not k.endswith(("low", "high"))
-        }
-        means = {key: float(np.mean(values)) if values else math.nan for key, values in known.items()}
-        counts = {key: sum(row[key] for row in own) for key in ("positives", "others")}
-        rows.append({"client": MEAN, "method": method} | dict.fromkeys(numbers, math.nan) | counts | means)
+        own = pd.DataFrame([row for row in rows if row["method"] == method])
+        means = own[[key for key in numbers if not key.endswith(("low", "high"))]].mean()
+        known = pd.concat([means, own[["positives", "others"]].sum()]).to_dict()
+        whole = {key: known.get(key, math.nan) for key in rows[0]}
+        rows.append(whole | {"client": MEAN, "method": method})
     level = f"{wording.confidence(content.rules.level)} interval"
     columns = [
         words("Client", "client"),
@@ -119,20 +119,12 @@ def _shown(content: ReportContent) -> dict[str, dict[str, Risks]]:
 
 
 def _row(client: str, method: str, risks: Risks, content: ReportContent) -> dict[str, Any]:
-    level, nothing = content.rules.level, (math.nan,) * 3
-    found = {
-        "slope": risks.slope(level) if risks.enough else nothing,
-        "intercept": risks.intercept(level) if risks.enough else nothing,
-        "sensitivity": risks.sensitivity(content.specificity, level) if risks.enough else nothing,
-    }
-    row = {
-        "client": client,
-        "method": method,
-        "positives": risks.positives,
-        "others": risks.others,
-        "brier": risks.brier,
-    }
-    return row | {name + end: v for name, values in found.items() for end, v in zip(("", "_low", "_high"), values)}
+    level, found = content.rules.level, [(math.nan,) * 3] * 3
+    if risks.enough:
+        found = [risks.slope(level), risks.intercept(level), risks.sensitivity(content.specificity, level)]
+    counts = {"positives": risks.positives, "others": risks.others, "brier": risks.brier}
+    names = (name + end for name in ("slope", "intercept", "sensitivity") for end in ("", "_low", "_high"))
+    return {"client": client, "method": method} | counts | dict(zip(names, chain.from_iterable(found), strict=True))
 
 
 def _calibration(own: Mapping[str, Risks], looks: Looks, level: float) -> Figure:

@@ -1,6 +1,7 @@
 """The summary of a comparison for a board: one printed page without charts, jargon and scripts."""
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -68,16 +69,11 @@ def _clients(content: ReportContent) -> pd.DataFrame | None:
 def _table(content: ReportContent, own: pd.DataFrame) -> Table:
     """Each client with the best candidate: score, gain or loss with its interval, and that in one word."""
     best, metric, to = _best(content), content.metric_of_clients, f"to_{content.baseline}"
-    columns = [
-        words("Client", "client"),
-        number("Test samples", "n_test", lambda value: wording.decimal(value, 0)),
-        *(
-            [number("Positives", "n_positive", lambda value: wording.decimal(value, 0))]
-            if own["n_positive"].notna().any()
-            else []
-        ),
-        number(metric.title, "score", metric.text),
-    ]
+    whole = partial(wording.decimal, digits=0)
+    columns = [words("Client", "client"), number("Test samples", "n_test", whole)]
+    if own["n_positive"].notna().any():
+        columns.append(number("Positives", "n_positive", whole))
+    columns.append(number(metric.title, "score", metric.text))
     if best != content.baseline:
         columns += [
             number(f"Gain over {content.baseline}", to, metric.difference),
@@ -107,24 +103,19 @@ def _about(content: ReportContent) -> str:
 def _risks(content: ReportContent, clients: pd.DataFrame | None) -> list[str]:
     """The clients that lose, the warnings of the report, and what holds of every such comparison."""
     warnings = [wording.short(text, LONGEST) for text in (*content.warnings, *findings(content).cautions)]
-    lose = [
-        f"{name} ({content.metric.difference(d)})"
-        for name, (d, *_) in list(content.decision.losers.items())[:MOST_RISKS]
-    ]
-    losses = [f"With {content.decision.best}, on average these clients lose: {wording.listing(lose)}."] if lose else []
-    few = []
+    worst, found = list(content.decision.losers.items())[:MOST_RISKS], []
+    if lose := [f"{name} ({content.metric.difference(d)})" for name, (d, *_) in worst]:
+        found.append(f"With {content.decision.best}, on average these clients lose: {wording.listing(lose)}.")
     if clients is not None:
-        others = clients["n_test"] - clients["n_positive"]
-        few = list(map(str, clients["client"][np.minimum(clients["n_positive"], others) < FEWEST]))
-    small = (
-        [f"Fewer than {FEWEST} test samples of one outcome, so that nothing is certain: {wording.few(few)}."]
-        if few
-        else []
-    )
-    always = [
+        fewest = np.minimum(clients["n_positive"], clients["n_test"] - clients["n_positive"])
+        if few := list(map(str, clients["client"][fewest < FEWEST])):
+            found.append(
+                f"Fewer than {FEWEST} test samples of one outcome, so that nothing is certain: {wording.few(few, 'client')}."
+            )
+    always = (
         "These are past data. New patients, devices or rules of coding can change every number; test again before use."
-    ]
-    return [*losses, *small, *warnings[:MOST_RISKS], *always]
+    )
+    return [*found, *warnings[:MOST_RISKS], always]
 
 
 def _cost(content: ReportContent) -> str:

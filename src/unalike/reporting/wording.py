@@ -75,9 +75,9 @@ def listing(names: Iterable[str]) -> str:
     return f"{', '.join(most)} and {last}" if most else last
 
 
-def few(names: list[str]) -> str:
+def few(names: list[str], noun: str = "method") -> str:
     """The names, or their number if there are more than four."""
-    return listing(names) if len(names) <= 4 else plural(len(names), "method")
+    return listing(names) if len(names) <= 4 else plural(len(names), noun)
 
 
 def capital(text: str) -> str:

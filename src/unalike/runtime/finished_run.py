@@ -264,6 +264,7 @@ class Run:
                 found[column.name] = [metrics[column.metric.name] for metrics in draws]
         return pd.DataFrame(found).rename_axis("draw").reset_index()
 
+    @cached_property
     def risks(self) -> pd.DataFrame | None:
         """The test samples of a two-class task, `client outcome risk`, as the last models in use see them.
 

@@ -277,7 +277,8 @@ def _check_tested(run_config: RunConfig) -> None:
         return
     for last in [step for step in run_config.outline if isinstance(step, Stage)][-1:]:
         groups = len(last.members(len(population)))
-        if why := last.differs(last.model or run_config.model, run_config.options.buffers, groups):
+        divided = "makes groups of clients by what they train" if getattr(run_config.plan, "divides", False) else ""
+        if why := last.differs(last.model or run_config.model, run_config.options.buffers, groups) or divided:
             raise UnalikeError(
                 f"only clients that never train are tested, and {run_config.asked} {why}; so it has no model for them: leave it "
                 "out, or name a partition in which clients test their own samples, such as natural"

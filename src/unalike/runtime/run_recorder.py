@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.profiler_regions import profiled_function
-from unalike._utils.tensor_files import write_tensors
+from unalike._utils.tensor_files import write_bytes, write_tensors
 from unalike.core import tree
 from unalike.core.types import Tree
 from unalike.core.views import ServerState
@@ -275,7 +275,7 @@ class RunRecorder:
         self.checkpoints.write(self._best)
 
     def finish(self, clients: StageBackend) -> Run:
-        """The run, with its last checkpoint and its model written."""
+        """The run, with its last checkpoint, its model and the risks of its test samples written."""
         self.checkpoint()
         path = None if self.directory is None else self.directory.path
         if self._best is not None:
@@ -290,6 +290,9 @@ class RunRecorder:
             for name, state in clients.state.states.items():
                 file = "model.safetensors" if len(clients.state.states) == 1 else f"model-{name}.safetensors"
                 write_tensors(path / file, run.model.state_dict(state.params | state.buffers))
+            with suppress(UnalikeError):  # the samples are elsewhere, as those of a federation
+                if (risks := run.risks) is not None:
+                    write_bytes(path / "risks.parquet", risks.to_parquet(index=False))
             self.log.event("finished", round=self.history.last["round"], why=ended)
         self.tracking.finish([] if path is None else sorted(path.glob("model*.safetensors")))
         return run

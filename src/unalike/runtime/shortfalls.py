@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 
 from unalike.core.work import Work
+from unalike.data.sanity import listed
 from unalike.methods.method import DEFAULTS, Method
 from unalike.methods.part import Part, Setup, spec_text
 from unalike.runtime.run_config import RunConfig
@@ -22,7 +23,7 @@ def shortfalls(state: StageState, run_config: RunConfig) -> list[str]:
         ]
     found = [*_unused_work(run_config.work, setup.settings.work)]
     if not state.stage.pooled:
-        found += [*_alone(method, setup), *_never_again(method, setup)]
+        found += [*_alone(method, setup), *_never_again(method, setup), *_untrained(state)]
     parts = ((p, p.shortfall(setup)) for p in method.parts)
     return found + [f"{spec_text(p)} cannot do here what it is named for: {why}" for p, why in parts if why]
 
@@ -42,6 +43,14 @@ def setup_of(state: StageState, run_config: RunConfig) -> Setup:
     options, participants = run_config.options, max(1, round(share * fewest))
     numbers = participants, len(state.eligible), options.rounds, steps, options.evaluate_every, one_class
     return Setup(state.settings, *numbers)
+
+
+def _untrained(state: StageState) -> list[str]:
+    """A sentence where clients are tested whose own part of the model no round trains."""
+    population, tested = state.population, state.population.test.sizes > 0
+    idle = np.flatnonzero(tested & (population.sizes == 0) & (not state.has_shared_model)).tolist()
+    text = "with a part of the model that nobody trains, as each client keeps and trains its own"
+    return [f"the scores count {listed([population.names[k] for k in idle])} {text}"] if idle else []
 
 
 def _alone(method: Method, setup: Setup) -> list[str]:

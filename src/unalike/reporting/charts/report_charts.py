@@ -23,7 +23,7 @@ from unalike.reporting.charts.figure import (
     plot,
     rows_plot,
 )
-from unalike.reporting.charts.palette import BLUE, Look, plain
+from unalike.reporting.charts.palette import BLUE, COLORS, Look, looks, plain
 
 Looks = Mapping[str, Look]
 
@@ -76,11 +76,13 @@ def _curve(line: pd.DataFrame, name: str, look: Look, banded: bool) -> Line:
 
 
 def client_lines(rounds: pd.DataFrame, column: str, title: str, look: Look, scale: float = 1) -> Figure:
-    """One thin line per client by round, and their mean as a thick one: `round client` and the column."""
+    """One thin line per client by round, named if there are colors for all, and their mean as a thick one."""
+    clients = [str(client) for client in rounds["client"].unique()]
+    known = looks(clients) if len(clients) <= len(COLORS) else {}
     faint = plain(look.faded(0.45))
     lines = [
         Line(
-            look=faint,
+            look=replace(known[str(client)], key="") if known else faint,
             label=str(client),
             x=own["round"].tolist(),
             y=(scale * own[column]).tolist(),
@@ -91,7 +93,7 @@ def client_lines(rounds: pd.DataFrame, column: str, title: str, look: Look, scal
     ]
     mean = rounds.groupby("round")[column].mean().dropna()
     thick = Line(look=look, label="mean of the clients", x=mean.index.tolist(), y=(scale * mean).tolist(), width=3)
-    return plot([*lines, thick], ROUNDS, Axis(title), legend=False)
+    return plot([*lines, thick], ROUNDS, Axis(title), legend=bool(known))
 
 
 def class_scores(shares: Mapping[str, pd.Series], looks: Looks) -> Figure:

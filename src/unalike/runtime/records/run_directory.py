@@ -1,7 +1,7 @@
 """The run directory: one layout for simulations and federations.
 
 config.toml  plan.json or names.json  encoding.json  rounds.parquet  clients.parquet  events.jsonl  model.safetensors
-columns.json  checkpoints/  states/  report.html
+risks.parquet  columns.json  checkpoints/  states/  report.html
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from unalike.runtime.records.history import DIVERGED
 from unalike.training.client_states import group_folder, state_file
 
 Config = dict[str, Any]
-
 ENDS = ("stop", "budget")
 """Settings that end a run before its last round."""
 MAY_DIFFER = ("rounds", *ENDS, "executor", "device")
