@@ -1,16 +1,17 @@
 """Draw the figures of `partitions.md` into `images/partitions/`: python docs/make_gallery.py"""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from matplotlib.figure import Figure
 from torch.nn.functional import pad
 
-from unalike.data import Dataset, Population, load, partition
-from unalike.data.partitioning import partition_figures
+from unalike.data import Dataset, PartitionPlan, Population, load, partition
 
 FOLDER = Path(__file__).parent / "images" / "partitions"
+INK, BUBBLE = "#333333", "#3b6ea8"
 
 
 def balanced(classes: int, each: int) -> Dataset:
@@ -44,6 +45,34 @@ BUBBLES: dict[str, tuple[Dataset, str, int | None]] = {
 IMAGES = {"noise": "noise(level=0.1)", "rotation": "rotation(degrees=90)"}
 
 
+def bubbles(plan: PartitionPlan) -> Figure:
+    """Draw clients as columns, classes as rows and the number of training samples as the area of a bubble."""
+    counts = plan.counts
+    clients, wide = counts.shape
+    figure = Figure(
+        figsize=(float(np.clip(1.6 + 0.22 * clients, 4.5, 14)), float(np.clip(0.9 + 0.2 * wide, 3, 5.5))),
+        layout="constrained",
+        dpi=110,
+    )
+    axes: Any = figure.add_subplot()
+    axes.tick_params(labelsize=7, colors=INK)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.set_title(f"{plan.data}: {plan.spec}", fontsize=9, loc="left", color=INK)
+    axes.set_xlim(-1, clients)
+    axes.set_xticks(range(0, clients, -(-clients // 20)))
+    k, c = np.nonzero(counts)
+    most = max(int(counts.max()), 1)
+    # A bubble of the largest count just fills its cell: s is an area in points squared.
+    cell = 72 * min(figure.get_figwidth() * 0.8 / (clients + 1), figure.get_figheight() * 0.75 / (wide + 1))
+    axes.scatter(k, c, s=(0.95 * cell) ** 2 * counts[k, c] / most, color=BUBBLE, alpha=0.85, linewidths=0)
+    axes.set_ylabel("class", fontsize=8)
+    axes.set_ylim(-1, wide)
+    step = -(-wide // 20)
+    axes.set_yticks(range(0, wide, step), [str(label) for label in range(wide)][::step])
+    axes.set_xlabel(f"client (largest bubble: {most} samples)", fontsize=8)
+    return figure
+
+
 def sample_images(population: Population, columns: int = 8) -> Figure:
     """Draw the first training images of each client, one row per client."""
     shown = [[population.x[int(row)] for row in population.train[k][:columns]] for k in range(len(population))]
@@ -67,6 +96,6 @@ def save(name: str, figure: Figure) -> None:
 if __name__ == "__main__":
     FOLDER.mkdir(parents=True, exist_ok=True)
     for name, (data, spec, clients) in BUBBLES.items():
-        save(name, partition_figures.bubbles(partition(data, spec, clients).plan))
+        save(name, bubbles(partition(data, spec, clients).plan))
     for name, spec in IMAGES.items():
         save(name, sample_images(partition(DIGITS, spec, clients=8)))

@@ -48,11 +48,6 @@ class DataFlags(ServerSampleOptions, ValidationOptions, PartitionOptions, TableO
         """The flags with their names on the command line, as a results folder keeps them."""
         return {"data": self.data} | written(self, changed=True)
 
-    @property
-    def _tail(self) -> float | None:
-        """The imbalance of the proxy samples, if they have one."""
-        return None if self.proxy_imbalance == 1 else self.proxy_imbalance
-
     def resolved(self, dataset: Dataset) -> dict[str, Any]:
         """The partition and the number of clients, named where the flags leave them open; None: as many as the data defines."""
         from unalike.data.partitioning.partition import usual_clients, usual_partition
@@ -71,10 +66,9 @@ class DataFlags(ServerSampleOptions, ValidationOptions, PartitionOptions, TableO
         dataset = dataset if self.limit is None else dataset.subset(self.limit)
         if self.proxy is not None:
             dataset, proxy = hold_out(dataset, self.proxy, imbalance=self.proxy_imbalance)
-        elif self._tail is not None:
-            raise UnalikeError(
-                f"found --proxy-imbalance {self._tail:g} without --proxy; give --proxy 0.02, or leave it out"
-            )
+        elif self.proxy_imbalance != 1:
+            imbalance = f"found --proxy-imbalance {self.proxy_imbalance:g}"
+            raise UnalikeError(f"{imbalance} without --proxy; give --proxy 0.02, or leave it out")
         if self.test is not None:
             dataset, test = hold_out(dataset, self.test)
         elif "server" in protocol:

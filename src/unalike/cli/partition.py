@@ -51,9 +51,10 @@ def command(
         if population.classes is not None:
             print(bubbles(population.plan.counts, population.classes, screen.width))
     if figure is not None:
-        from unalike.data.partitioning import partition_figures
+        from unalike.reporting.charts import matplotlib_figures
+        from unalike.reporting.figures import division
 
-        drawn = partition_figures.bubbles(population.plan, population.classes)
+        drawn = matplotlib_figures.draw(division(population, f"{population.plan.data}: {population.plan.spec}"))
         endings = drawn.canvas.get_supported_filetypes()
         if figure.suffix[1:].lower() not in endings:
             raise UnalikeError(

@@ -60,8 +60,7 @@ class Loss:
 def loss(given: str | LossFunction) -> Loss:
     """The loss of a text such as "focal(gamma=2)", or of a function. Raises `UnalikeError` for anything else."""
     if isinstance(given, str):
-        made: Loss = registry.build(parse_one(given))
-        return made
+        return registry.build(parse_one(given))
     if not callable(given) or isinstance(given, type):
         raise UnalikeError(
             f"loss={given!r}: expected a name such as 'focal(gamma=2)', or a function of outputs [B, C] and labels [B]; an "

@@ -16,8 +16,7 @@ Schedule = Callable[[int], float]
 
 def schedule(text: str) -> Schedule:
     """The schedule of a text such as "cosine(warmup=5)". Raises `UnalikeError` for an unknown name or option."""
-    made: Schedule = registry.build(parse_one(text))
-    return made
+    return registry.build(parse_one(text))
 
 
 def over(text: str, rounds: int) -> str:

@@ -208,8 +208,7 @@ def solver(
     taken = signature(registry[given.name]).parameters
     if momentum and "momentum" not in taken:
         raise UnalikeError(f"momentum={momentum} goes with optimizer='sgd', found {str(given)!r}")
-    made: Solver = registry.build(given, **{name: value for name, value in declared.items() if name in taken})
-    return made
+    return registry.build(given, **{name: value for name, value in declared.items() if name in taken})
 
 
 @registry.register("sgd")

@@ -160,8 +160,7 @@ class Work(WorkOptions):
     @cached_property
     def _factor(self) -> Schedule:
         given: Any = self.schedule
-        made: Schedule = make_schedule(given) if isinstance(given, str) else given
-        return made
+        return make_schedule(given) if isinstance(given, str) else given
 
     def steps_for(self, samples: int) -> int:
         """Optimizer steps that a client with this many samples makes; 0 without samples."""

@@ -128,8 +128,7 @@ def days_of(column: pd.Series, form: str, where: str) -> np.ndarray:
             f"{where}: the column {column.name!r} holds {wrong.iloc[0]!r} in row {wrong.index[0]}, expected a date "
             f"({form}) or nothing"
         )
-    days: np.ndarray = ((moments - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(days=1)).to_numpy(float)
-    return days
+    return ((moments - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(days=1)).to_numpy(float)
 
 
 def doubts(features: pd.DataFrame, where: str) -> list[str]:

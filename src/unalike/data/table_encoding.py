@@ -83,8 +83,7 @@ class Number:
 
     def scaled(self, x: np.ndarray) -> np.ndarray:
         """Fill and standardize the column: float64 [N]."""
-        z: np.ndarray = (np.where(np.isnan(x), self.fill, x) - self.mean) / self.scale
-        return z
+        return (np.where(np.isnan(x), self.fill, x) - self.mean) / self.scale
 
 
 @validated

@@ -90,8 +90,7 @@ class StackedBatches(Mapping[str, Tensor]):
     def __getitem__(self, name: str) -> Tensor:
         if name not in self._names:
             raise KeyError(name)
-        found: Tensor = getattr(self, name)
-        return found
+        return getattr(self, name)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)

@@ -255,5 +255,4 @@ def _metric_of(column: str) -> Metric:
         return sensitivity_at(specificity=float(f"{at[1]}.{at[2] or 0}") / 100)
     if column in KNOWN:
         return KNOWN[column]
-    registered: Metric = registry[column]() if column in registry else own_metric(column)
-    return registered
+    return registry[column]() if column in registry else own_metric(column)

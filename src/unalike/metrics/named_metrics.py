@@ -214,8 +214,7 @@ def probabilities(logits: np.ndarray) -> np.ndarray:
 
     if logits.ndim == 1:
         return np.stack([expit(-logits), expit(logits)], 1)
-    found: np.ndarray = softmax(logits.astype(np.float64), axis=1)
-    return found
+    return softmax(logits.astype(np.float64), axis=1)
 
 
 def _exchanged(formula: Formula) -> Formula:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pandas as pd
@@ -9,9 +10,9 @@ import plotly.graph_objects as go
 
 from unalike._utils.errors import UnalikeError, unknown
 from unalike._utils.registry import figures
-from unalike.data.heterogeneity import label_counts
 from unalike.reporting import panels
 from unalike.reporting.charts import report_charts
+from unalike.reporting.charts.figure import Figure
 from unalike.reporting.charts.notebook_figures import notebook_figure
 from unalike.reporting.charts.palette import looks
 from unalike.reporting.content import MODELS
@@ -40,9 +41,17 @@ def clients_figure(population: Population) -> go.Figure:
     """Training samples by client and class."""
     if population.classes is None:
         raise UnalikeError("the labels are numbers and not classes, so there is nothing to draw; see population.sizes")
-    counts = label_counts(population.y, population.classes, population.train)
-    table = pd.DataFrame(counts, index=list(population.names), columns=population.classes)
-    return notebook_figure(report_charts.labels(table))
+    return notebook_figure(division(population))
+
+
+def division(population: Population, title: str = "") -> Figure:
+    """Training samples by client and class; of a regression, by client."""
+    names = list(population.names)
+    if population.classes is None:
+        figure = report_charts.sizes(pd.Series(population.sizes, names))
+    else:
+        figure = report_charts.labels(pd.DataFrame(population.label_counts(), names, population.classes))
+    return replace(figure, plots=[replace(plot, title=title) for plot in figure.plots])
 
 
 def comparison_figure(content: ReportContent, kind: str, protocol: str | None) -> go.Figure:

@@ -148,21 +148,10 @@ class RunConfig:
     def plan_inputs(self) -> PlanInputs:
         """The inputs that a plan builds its stages from."""
         population, options = self.population, self.options
-        clusters = (
-            population.clusters
-            if population.clusters is not None or population.plan is None
-            else population.plan.clusters
-        )
-        samples = int(population.sizes.sum())
+        samples, clusters = int(population.sizes.sum()), population.clusters
+        proxy = _batch(self.proxy)
         return PlanInputs(
-            len(population),
-            options.rounds,
-            self.model,
-            options.seed,
-            samples,
-            clusters,
-            _batch(self.proxy),
-            population.task,
+            len(population), options.rounds, self.model, options.seed, samples, clusters, proxy, population.task
         )
 
     @cached_property

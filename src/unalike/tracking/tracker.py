@@ -65,8 +65,7 @@ def trackers(track: Track | None) -> list[Tracker]:
 
 def _tracker(item: object) -> Tracker:
     if isinstance(item, str):
-        made: Tracker = registry.build(spec.parse_one(item))
-        return made
+        return registry.build(spec.parse_one(item))
     if isinstance(item, Tracker):
         return item
     raise UnalikeError(

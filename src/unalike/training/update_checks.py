@@ -50,8 +50,7 @@ def update_norms(ids: Sequence[int], update: Tree) -> dict[int, float]:
 
 def _norms(tensors: Sequence[Tensor]) -> list[list[float]]:
     """The norms of the rows of matrices [K, ...], matrix by matrix, for each row."""
-    norms: list[list[float]] = torch.stack([torch.linalg.vector_norm(t, dim=1) for t in tensors], 1).tolist()
-    return norms
+    return torch.stack([torch.linalg.vector_norm(t, dim=1) for t in tensors], 1).tolist()
 
 
 def oversized(norms: Mapping[int, float]) -> dict[int, str]:

@@ -112,8 +112,7 @@ def _counts(run: Run, ids: Sequence[int], classes: dict[int, str], noise: float)
 
 def _rows(answers: Answers, name: str, ids: Sequence[int]) -> np.ndarray:
     """The answers of some clients, [K, ...]."""
-    rows: np.ndarray = answers.tree[name][[answers.clients.index(k) for k in ids]].numpy()
-    return rows
+    return answers.tree[name][[answers.clients.index(k) for k in ids]].numpy()
 
 
 def _ranges(run: Run) -> Tree:

@@ -58,8 +58,7 @@ class WorkerPool:
 
     def hear(self) -> Message:
         """Receive what the leader tells."""
-        message: Message = self._channel.hear()
-        return message
+        return self._channel.hear()
 
     def reply(self, message: Message) -> None:
         """Answer the leader's last question."""

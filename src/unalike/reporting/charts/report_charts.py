@@ -11,6 +11,7 @@ from unalike.metrics.named_metrics import Metric
 from unalike.reporting import wording
 from unalike.reporting.charts.figure import (
     Axis,
+    Bars,
     Box,
     Bubbles,
     Figure,
@@ -143,6 +144,14 @@ def labels(counts: pd.DataFrame, what: str = "class") -> Figure:
     clients, classes = counts.shape
     small = clients <= MOST_BUBBLES[0] and classes <= MOST_BUBBLES[1]
     return _bubbles(counts, x, y) if small else _heat_map(counts, x, y)
+
+
+def sizes(samples: pd.Series) -> Figure:
+    """Training samples by client as bars, for labels that are no classes."""
+    values = samples.tolist()
+    bars = Bars(look=plain(BLUE), y=list(range(len(values))), values=values, low=values, high=values)
+    y = Axis(ticks=named(samples.index), reverse=True)
+    return plot([bars], Axis("training samples", from_zero=True), y, height=min(760, 120 + 9 * len(values)))
 
 
 def _bubbles(counts: pd.DataFrame, x: Axis, y: Axis) -> Figure:

@@ -145,8 +145,7 @@ class Worker:
 
     def _mine(self, message: Message) -> list[int]:
         """The clients of this process that a message is about."""
-        ids: list[int] = message["ids"][self.rank - 1]
-        return ids
+        return message["ids"][self.rank - 1]
 
 
 ANNOUNCEMENTS: Mapping[str, Callable[[Worker, Message], None]] = {
