@@ -7,6 +7,7 @@ import base64
 import ssl
 import time
 import tracemalloc
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -14,6 +15,9 @@ import pytest
 pytest.importorskip("flwr")
 
 from flwr.app import ConfigRecord
+from flwr.proto.fleet_pb2 import PushMessagesRequest
+from flwr.proto.message_pb2 import ObjectTree
+from flwr.proto.node_pb2 import Node
 from flwr.supercore.task_identity import TaskIdentity
 from in_memory_transport import InMemoryTransport
 from small_federation import COORDINATOR, federation_of, make_clients
@@ -184,6 +188,38 @@ def test_gateway_reports_rejections(files, capfd):
 )
 def test_gateway_counts_ipv6_by_network(address, counts_as):
     assert gateway.network(address) == counts_as
+
+
+def tree(name, *children):
+    return ObjectTree(object_id=name, children=children)
+
+
+@pytest.mark.parametrize(
+    ("trees", "passes"),
+    [
+        ([], True),
+        ([tree("message")], True),  # the report of an error
+        ([tree("message", tree("records", tree("0"), tree("1")))], True),
+        ([tree("message", tree("records", tree("0"), tree("0")))], False),
+        ([tree("message", tree("records", tree("records")))], False),
+        ([tree("message", tree("records"), tree("records"))], False),
+        ([tree("message", tree("records", tree("0", tree("1"))))], False),
+        ([tree("message"), tree("message")], False),
+    ],
+)
+def test_gateway_passes_only_trees_of_messages(trees, passes):
+    """SuperLink would write out what is listed several times, at every level again."""
+    request = PushMessagesRequest(node=Node(node_id=2**63), message_object_trees=trees, clientapp_runtime_list=[0.5])
+    with nullcontext() if passes else pytest.raises(gateway.Rejected, match="400"):
+        gateway.check_tree(request.SerializeToString())
+
+
+@pytest.mark.parametrize(
+    "body", [b"\x1a", b"\x1a\x05ab", b"\x1b", b"\x1c", b"\xff" * 20, b"\x19\x00", b"\x1a\x02\x12\x09"]
+)
+def test_gateway_broken_tree_is_rejected(body):
+    with pytest.raises(gateway.Rejected, match="400"):
+        gateway.check_tree(body)
 
 
 class RunOfTwo:

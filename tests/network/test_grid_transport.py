@@ -19,7 +19,10 @@ import pytest
 pytest.importorskip("flwr")
 
 import httpx
-from flwr.app import Array, ArrayRecord, RecordDict
+from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.common.serde import message_to_proto
+from flwr.proto.fleet_pb2 import PushMessagesRequest
+from flwr.proto.message_pb2 import ObjectTree
 from flwr.supercore.task_identity import TaskIdentity
 
 from unalike._utils.errors import UnalikeError
@@ -90,7 +93,10 @@ def test_killed_site_reconnects_at_once(echo_network):
 
 
 def test_bomb_of_equal_chunks_is_refused_before_it_is_inflated(echo_network):
-    """B1: an array of equal bytes, which Flower sends as one object of 5 MiB and would inflate to all of them."""
+    """B1: an array of equal bytes, which Flower sends as one object of 5 MiB and would inflate to all of them.
+
+    The gateway rejects its tree; a record that is none of a message is not inflated by the coordinator.
+    """
     echo_network.disconnect("a")
     folder, size = echo_network.root / "a", 200 << 20
     authority, key = (folder / "ca.pem").read_bytes(), (folder / "node.key").read_bytes()
@@ -100,7 +106,10 @@ def test_bomb_of_equal_chunks_is_refused_before_it_is_inflated(echo_network):
         echo_network.transport.send("a", b"order")
         echo_network.transport.flush()
         bomb = Array("uint8", (size,), "bytes", bytes(size))
-        hostile.reply(hostile.receive(), RecordDict({"unalike": ArrayRecord({"message": bomb})}))
+        request = hostile.receive()
+        with pytest.raises(httpx.HTTPStatusError, match="400"):
+            hostile.reply(request, RecordDict({"unalike": ArrayRecord({"message": bomb})}))
+        hostile.reply(request, RecordDict({"unalike": MetricRecord({"message": [0.0] * 1000})}))
         tracemalloc.start()
         [(site, why)] = echo_network.transport.receive(30.0)
         peak = tracemalloc.get_traced_memory()[1]
@@ -108,6 +117,30 @@ def test_bomb_of_equal_chunks_is_refused_before_it_is_inflated(echo_network):
         hostile.deactivate()
     assert site == "a" and isinstance(why, Malformed) and "no part of a message" in str(why)
     assert peak < 16 << 20
+    echo_network.connect("a")
+    assert echo_network.exchange(b"hello", ["b"]) == {"b": b"echo of b: hello"}
+    echo_network.wait(lambda: "a" in echo_network.transport.sites())
+
+
+def test_tree_that_doubles_at_each_level_is_rejected(echo_network):
+    """Two kilobytes, of which SuperLink would make a tree of 2^30 objects for the coordinator."""
+    echo_network.disconnect("a")
+    folder = echo_network.root / "a"
+    authority, key = (folder / "ca.pem").read_bytes(), (folder / "node.key").read_bytes()
+    tree = ObjectTree(object_id="0" * 64)
+    for level in range(1, 30):
+        tree = ObjectTree(object_id=f"{level:064}", children=[tree, ObjectTree(object_id=tree.object_id)])
+    with FleetConnection(f"127.0.0.1:{echo_network.port}", authority, key) as hostile:
+        hostile.activate(None)
+        echo_network.wait(lambda: "a" in echo_network.transport.connected())
+        echo_network.transport.send("a", b"order")
+        echo_network.transport.flush()
+        reply = message_to_proto(Message(RecordDict(), reply_to=hostile.receive().message))
+        with pytest.raises(httpx.HTTPStatusError, match="400"):
+            hostile._client.PushMessages(
+                PushMessagesRequest(node=hostile._node, messages_list=[reply], message_object_trees=[tree])
+            )
+        hostile.deactivate()
     echo_network.connect("a")
     assert echo_network.exchange(b"hello", ["b"]) == {"b": b"echo of b: hello"}
     echo_network.wait(lambda: "a" in echo_network.transport.sites())

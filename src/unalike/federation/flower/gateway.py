@@ -7,6 +7,9 @@ body have a deadline, a body has a maximum size, an enrolled key has an allowanc
 an address has a maximum number of connections. A connection that has not sent a head with an enrolled key is a stranger's: it has
 no connection to Flower, and when there are too many of them the oldest is closed, so that they cannot keep a site out.
 
+The tree of objects that a site sends with a message must be that of our messages: SuperLink would write out a tree in which objects
+occur again and again, of more nodes than memory holds.
+
 It writes one line a minute with the numbers of rejections.
 
 Requests are parsed strictly and rewritten (one length, no chunks, no folding), so that gateway and server cannot disagree about
@@ -27,6 +30,7 @@ import ssl
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,6 +38,10 @@ HEAD = re.compile(rb"POST (/v1/fleet/[a-z0-9/-]{1,64}) HTTP/1\.1")
 FIELD = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]{1,64}):[ \t]*([\x20-\x7e\t]{0,8192})")
 HOP_BY_HOP = {b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"upgrade", b"expect", b"host"}
 PIECE = 256 * 1024
+PUSH, PUSH_BYTES = b"POST /v1/fleet/push-messages ", 256 * 1024
+"""Beginning of a request that sends a message, and its maximum bytes; the records of the message come in other requests."""
+TREE, OBJECT_ID, CHILDREN = 3, 1, 2
+"""Numbers of protobuf fields: of the trees in that request, and of an object's id and the objects below it."""
 
 
 @dataclass(frozen=True)
@@ -172,9 +180,9 @@ class Gateway:
         lengths = [value for name, value in pairs if name == b"content-length"]
         if len(lengths) != 1 or not re.fullmatch(rb"[0-9]{1,12}", lengths[0]):
             raise Rejected("411 Length Required")
-        if any(name == b"transfer-encoding" for name, _ in pairs):
+        if any(name in (b"transfer-encoding", b"content-encoding") for name, _ in pairs):
             raise Rejected("400 Bad Request")
-        if int(lengths[0]) > s.body_bytes:
+        if int(lengths[0]) > (PUSH_BYTES if request.startswith(PUSH) else s.body_bytes):
             raise Rejected("413 Content Too Large")
         self._charge(dict(pairs).get(b"flwr-public-key"), int(lengths[0]))
         kept = [(name, value) for name, value in pairs if name not in HOP_BY_HOP]
@@ -197,6 +205,10 @@ class Gateway:
         self, head: tuple[bytes, int], reader: asyncio.StreamReader, behind: asyncio.StreamWriter
     ) -> None:
         text, left = head
+        if text.startswith(PUSH):
+            body = await asyncio.wait_for(reader.readexactly(left), self.settings.piece_seconds)
+            check_tree(body)
+            text, left = text + body, 0
         behind.write(text)
         while left:
             piece = await asyncio.wait_for(reader.read(min(PIECE, left)), self.settings.piece_seconds)
@@ -211,6 +223,46 @@ class Gateway:
             target.write(piece)
             await asyncio.wait_for(target.drain(), self.settings.piece_seconds)
         target.close()
+
+
+def check_tree(body: bytes) -> None:
+    """Raise `Rejected` for another tree than: a message, its record dictionary, and the records, no two the same."""
+    ids: list[bytes] = []
+    level = [value for number, value in protobuf_fields(body) if number == TREE]
+    for most in (1, 1, len(body), 0):
+        if len(level) > most:
+            raise Rejected("400 Bad Request")
+        found = [field for tree in level for field in protobuf_fields(tree)]
+        ids += [value for number, value in found if number == OBJECT_ID]
+        level = [value for number, value in found if number == CHILDREN]
+    if len(set(ids)) < len(ids):
+        raise Rejected("400 Bad Request")
+
+
+def protobuf_fields(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """The numbers and values of the fields of a protobuf message that have a length; the others are numbers."""
+    at = 0
+    while at < len(data):
+        tag, at = varint(data, at)
+        size = {0: 0, 1: 8, 5: 4}.get(tag & 7)
+        if tag & 7 in (0, 2):
+            number, at = varint(data, at)
+            size = number if tag & 7 == 2 else 0
+        if size is None or at + size > len(data):
+            raise Rejected("400 Bad Request")
+        if tag & 7 == 2:
+            yield tag >> 3, data[at : at + size]
+        at += size
+
+
+def varint(data: bytes, at: int) -> tuple[int, int]:
+    """A number of at most ten bytes of seven bits, and where it ends."""
+    value = 0
+    for place, byte in enumerate(data[at : at + 10]):
+        value |= (byte & 127) << (7 * place)
+        if byte < 128:
+            return value, at + place + 1
+    raise Rejected("400 Bad Request")
 
 
 def network(address: str) -> str:
