@@ -3,8 +3,6 @@
 The compiled loops (`engine.compiled`) train such models without torch; all others are trained by torch.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

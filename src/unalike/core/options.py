@@ -9,8 +9,6 @@ A class says what its options are about; a command lists the classes whose optio
 parameters of that command.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, dataclass, fields
 from functools import cache

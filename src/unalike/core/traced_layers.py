@@ -3,8 +3,6 @@
 `nn.ReLU()(x)`, `F.relu(x)`, `torch.relu(x)` and `x.relu()` are one layer.
 """
 
-from __future__ import annotations
-
 import copy
 import operator
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The state that the dashboard shows, read from the files of a run directory, of a federation's folder or of a comparison."""
 
-from __future__ import annotations
-
 import json
 import math
 import tomllib

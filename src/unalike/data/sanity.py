@@ -1,7 +1,5 @@
 """Checks of the samples: warnings where nothing can be learned from them, and the score of a constant prediction."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The facts about an experiment, derived from the run configs of its cells."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType

@@ -1,7 +1,5 @@
 """Open the folder of a comparison or a run; of a comparison that has not ended, the cells that are finished."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import replace

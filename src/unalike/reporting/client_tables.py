@@ -1,7 +1,5 @@
 """The tables of the clients: each client's score with a method, its interval, and its gain or loss compared with other methods."""
 
-from __future__ import annotations
-
 import pandas as pd
 
 from unalike.reporting import wording

@@ -1,7 +1,5 @@
 """The content of a report: the tables and facts of a comparison, checked for consistency."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from dataclasses import dataclass, field, replace

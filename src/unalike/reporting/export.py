@@ -4,8 +4,6 @@ The same results give the same text, so times are left out. Markdown and LaTeX r
 have all digits. LaTeX is a table for a paper.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """The findings of a comparison as sentences: the decision, one sentence per method, and the limits of the answer."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The report's charts with their captions and text alternatives; a panel holds the views that a reader switches between."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """Predicted risks client by client: calibration, ROC curve, sensitivity at a specificity, and decision curves."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from itertools import chain

@@ -1,7 +1,5 @@
 """The record of a run while it goes: its log, history, checkpoints and trackers."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress

@@ -4,8 +4,6 @@
 both call the same `advance` and `train`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 

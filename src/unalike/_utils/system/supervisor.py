@@ -1,7 +1,5 @@
 """Child processes that never outlive their parent: start, supervise and end them."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

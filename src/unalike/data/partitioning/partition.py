@@ -1,7 +1,5 @@
 """Division of a data set, or of labels alone, among clients."""
 
-from __future__ import annotations
-
 import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
