@@ -38,7 +38,9 @@ def test_site_with_changed_samples_is_refused_until_restored(change, method, tmp
     with pytest.raises(Stopped):
         fed.run(progress=changed)
     assert {e["client"] for e in fed.events("refused")} == {"site1"}
-    assert all("not those that it was admitted to this run with" in e["why"] for e in fed.events("refused"))
+    assert all(
+        "its samples are not those that it was admitted to this run with" in e["why"] for e in fed.events("refused")
+    )
     assert said and all("join with the data that the run began with" in line for line in said)
 
     fed.clients[1] = first

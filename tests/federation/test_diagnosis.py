@@ -96,7 +96,7 @@ def test_only_what_the_wire_lists_leaves_a_site(diagnosed):
             continue
         size = tree.nbytes(tensors)
         if head.stage == 0:
-            assert set(facts) == {"train", "test", "val"} and not tensors
+            assert set(facts) == {"train", "test", "val", "versions"} and not tensors
             continue
         step = steps[head.stage - 1]
         seen.add(step.name)

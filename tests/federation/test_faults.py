@@ -11,12 +11,12 @@ import torch
 from small_federation import COORDINATOR, NetworkFaults, SmallFederation, federation_of, key_of, make_clients, states
 
 from unalike._utils.errors import UnalikeError
-from unalike.core.codec import pack
+from unalike.core.codec import checksum, pack
 from unalike.core.tasks import find_task
 from unalike.federation.coordinator.run_control import Control, Stopped
 from unalike.federation.protocol.envelope import Head, seal, unseal
-from unalike.federation.protocol.messages import NOTICES
-from unalike.federation.protocol.roster import Roster, SampleCounts, placeholders
+from unalike.federation.protocol.messages import NOTICES, versions
+from unalike.federation.protocol.roster import Roster, SampleCounts, new_run, placeholders
 from unalike.metrics.metric_sums import MetricSums
 
 SAMPLE_SIZES = ((20, 8), (12, 6), (16, 6))
@@ -588,9 +588,11 @@ def test_offline_drawn_sites_are_replaced(tmp_path):
 def why(fed, message, name="site0"):
     from unalike.federation.protocol.envelope import unseal
 
-    reply = unseal(fed.workers[name].handle(message), key_of(0).public_key())
-    assert reply.head.kind == "unable"
-    return reply.open()[0]["why"]
+    told, site = [], fed.workers[name]
+    getattr(site, "worker", site).log = told.append
+    reply = unseal(site.handle(message), key_of(0).public_key())
+    assert reply.head.kind == "unable" and set(reply.open()[0]) == {"code"}
+    return f"{reply.open()[0]['code']}: {told[-1]}"
 
 
 def test_site_worker_request_outside_terms_is_declined(tmp_path):
@@ -598,14 +600,21 @@ def test_site_worker_request_outside_terms_is_declined(tmp_path):
     from small_federation import COORDINATOR
 
     fed = small_federation_of(tmp_path)
-    run = "2" * 20 + "-x"
+    run = new_run()
     terms = fed.federation.terms
     head = Head(run, 1, 0, "site0", "admit")
     assert "not by the key" in why(fed, seal(head, {"terms": terms}, {}, key_of(1)))
+    own = {"versions": versions()}
     assert "this is 'site0'" in why(fed, seal(replace(head, site="site1"), {"terms": terms}, {}, COORDINATOR))
-    assert "other terms" in why(fed, seal(head, {"terms": "x"}, {}, COORDINATOR))
+    assert "terms: declined a request: the coordinator runs other terms" in why(
+        fed, seal(head, {"terms": "x"} | own, {}, COORDINATOR)
+    )
+    for name in ("zzzz", "2" * 20 + "-x", "9" * 20 + "-" + "0" * 16):  # no real run would ever be newer
+        assert "expected the time at which it began" in why(
+            fed, seal(replace(head, run=name), {"terms": terms}, {}, COORDINATOR)
+        )
     assert "not a valid request of the kind 'admit'" in why(
-        fed, seal(head, {"terms": terms, "eval": "1"}, {}, COORDINATOR)
+        fed, seal(head, {"terms": terms, "eval": "1"} | own, {}, COORDINATOR)
     )
     assert "of the kind 'exec'" in why(fed, seal(replace(head, kind="exec"), {}, {}, COORDINATOR))
     order = {
@@ -627,6 +636,37 @@ def test_site_worker_request_outside_terms_is_declined(tmp_path):
         "query": "label_counts()"
     }
     assert "not among what this site agreed to" in why(fed, seal(replace(head, kind="ask"), question, {}, COORDINATOR))
+    weights = fed.workers["site0"].run_config.model.params
+    params, order = {f"params/{n}": t for n, t in weights.items()}, order | {"method": method}
+    for change, tensors, said in (
+        ({"lr": 1e-12}, {}, "a learning rate of 1e-12 in round 0; expected 0.1"),
+        ({"lr": 1e300}, {}, "a learning rate of 1e+300"),
+        ({}, {"messages.spy/x": torch.zeros(1)}, "messages of spy in round 0; expected"),
+        ({"evaluate": ["personal"]}, {}, "evaluations of personal in round 0; expected clients"),
+        ({"local": True}, {}, "evaluations of local"),
+    ):
+        found = why(fed, seal(train, order | change, params | tensors, COORDINATOR))
+        assert found.startswith("plan: ") and said in found
+    assert "agreed to as step 99: none" in why(fed, seal(replace(train, stage=99), order, params, COORDINATOR))
+    samples = {"shared/x": torch.randn(200, 6), "shared/y": torch.zeros(200, dtype=torch.int64)}
+    for fixed in ("", checksum(samples)):
+        fed.restart_sites("site0")
+        found = why(fed, seal(train, order | {"fixed": fixed}, params | samples, COORDINATOR))
+        assert found == "plan: declined a request: 200 public samples to train on; expected 0"
+
+
+def test_site_worker_choice_among_very_many_models_is_declined_before_memory_is_used(tmp_path):
+    fed = small_federation_of(tmp_path, "ifca(clusters=2)")
+    asked = {
+        "terms": fed.federation.terms, "rounds": 2, "samples": 48, "outcomes": [], "derived": False,
+        "query": "mean_loss()", "groups": 2 * 10**7,
+    }  # fmt: skip
+    message = seal(Head(new_run(), 1, 0, "site0", "choose"), asked, {}, COORDINATOR)
+    tracemalloc.start()
+    assert "a choice among 20000000 models, of which 0 came" in why(fed, message)
+    taken = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert taken < 10**7
 
 
 def test_site_worker_request_of_old_run_or_round_is_declined(tmp_path):
@@ -679,4 +719,4 @@ def test_site_worker_any_exception_is_reported_as_unable(tmp_path, monkeypatch):
     assert (run.history.rounds["participants"][1:] == 2).all()
     assert told.pop() == NOTICES["finished"]
     assert told and set(told) == {"declined a request: RuntimeError: no memory [2J left "}
-    assert all("unable: RuntimeError: no memory" in e["why"] for e in fed.events("refused"))
+    assert all(e["why"] == "unable: it failed; its terminal and journal say how" for e in fed.events("refused"))

@@ -8,6 +8,7 @@ from small_federation import COORDINATOR, SmallFederation
 
 from unalike.federation.protocol.envelope import Head, seal, unseal
 from unalike.federation.protocol.messages import NOTICE, NOTICES, UNABLE
+from unalike.federation.protocol.roster import new_run
 from unalike.federation.security.keys import public_key
 
 
@@ -74,8 +75,9 @@ def test_unknown_notice_is_declined(tmp_path):
     fed = SmallFederation(tmp_path)
     name = sorted(fed.workers)[0]
     said = said_by(fed)
-    asked = seal(Head("1", 0, 0, name, NOTICE), {"what": "<b>rm</b>"}, {}, COORDINATOR)
+    asked = seal(Head(new_run(), 0, 0, name, NOTICE), {"what": "<b>rm</b>"}, {}, COORDINATOR)
     site = fed.federation.site(name)
     answer = unseal(fed.workers[name].handle(asked), public_key(site.key))
-    assert answer.head.kind == UNABLE and "expected one of late, finished, stopped" in answer.open()[0]["why"]
+    assert answer.head.kind == UNABLE and answer.open()[0] == {"code": "error"}
     assert len(said[name]) == 1 and "declined" in said[name][0]
+    assert "expected one of late, finished, stopped" in said[name][0]

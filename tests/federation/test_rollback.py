@@ -7,7 +7,7 @@ import torch
 from small_federation import SmallFederation, make_clients, states
 
 from unalike._utils.errors import UnalikeError
-from unalike.federation.coordinator.kept_rounds import roll_back
+from unalike.federation.coordinator.federation_folder import roll_back
 
 SAMPLE_SIZES = ((20, 8), (12, 6), (16, 6))
 
@@ -75,3 +75,56 @@ def test_sample_caps_of_sites_are_given_by_name_or_follow_from_summaries(tmp_pat
     TableSummary(101, 5, ("a",), TargetNames("y", "binary", ())).save(tmp_path / "north.json")
     caps = sample_caps("north,south", None, [tmp_path / "north.json"])
     assert caps == {"north": 112, "south": MOST_SAMPLES}
+
+
+def test_audit_log_holds_commands_starts_refusals_and_keys(tmp_path, monkeypatch):
+    from threading import Thread
+
+    from in_memory_transport import InMemoryTransport
+    from small_federation import MODEL, WORK, TamperingSite
+    from typer.testing import CliRunner
+
+    from unalike._utils.journal import entries
+    from unalike.cli.federation import app
+    from unalike.federation.coordinator.coordinator import run_rounds
+    from unalike.federation.coordinator.federation_folder import FederationFolder
+    from unalike.federation.coordinator.operator_commands import command
+    from unalike.federation.protocol.bundle import Bundle
+    from unalike.federation.protocol.federation_file import Schema
+    from unalike.federation.site.site_worker import SiteWorker
+
+    clients = make_clients(SAMPLE_SIZES)
+    terms = {"model": MODEL, "work": WORK, "method": "fedavg", "rounds": 2, "name": "audited", "deadline": 5.0}
+    schema = Schema(shape=(6,), classes=4)
+    sites = {client.name: 100 for client in clients}
+    folder = FederationFolder.create(tmp_path / "fed", sites, host="localhost", port=1, data=schema, **terms)
+    workers = {}
+    for client in clients:
+        bundle = Bundle.read(folder.bundles[client.name])
+        workers[client.name] = SiteWorker(folder.federation, client.name, bundle.key, client, tmp_path / client.name)
+    workers["site2"] = TamperingSite(
+        workers["site2"], lambda head, facts, tensors: (head, facts, {}) if "size" in tensors else None
+    )
+    thread = Thread(
+        target=run_rounds, args=(folder, InMemoryTransport(workers), lambda line: None), kwargs={"wait": True}
+    )
+    thread.start()
+    while not folder.socket.exists():
+        assert thread.is_alive()
+    command(folder.socket, "status")
+    command(folder.socket, "run")
+    thread.join(60)
+    folder.revoke("site2")
+    found = list(entries(folder.path / "audit.jsonl"))
+    events = [entry["event"] for entry in found]
+    assert events[:3] == ["made", "started", "command"] and events[-2:] == ["finished", "revoked"]
+    assert events.count("admitted") == 3 and events.count("refused") == 2
+    assert found[2]["command"] == "run" and found[1]["versions"]["protocol"]
+    assert all(entry["user"] for entry in found)
+    shown = CliRunner().invoke(app, ["audit", str(folder.path)])
+    assert shown.exit_code == 0 and "revoked user=" in shown.output and "client=site2" in shown.output
+    shown = CliRunner().invoke(app, ["audit", str(tmp_path / "site0")])
+    assert shown.exit_code != 0
+    (tmp_path / "site0").rename(tmp_path / "state")
+    shown = CliRunner().invoke(app, ["audit", str(tmp_path)])
+    assert shown.exit_code == 0 and "answered" in shown.output and "kind=admit" in shown.output

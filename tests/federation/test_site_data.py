@@ -192,3 +192,25 @@ def test_local_socket_visible_path_is_answered(tmp_path, monkeypatch):
             pass
         assert command(path, "status") == {} and path.stat().st_mode & 0o777 == 0o600
     assert not list(tmp_path.iterdir())
+
+
+def test_table_in_other_units_is_refused_at_the_site_unless_accepted(tmp_path):
+    """The look at the data stays at the site: it is lines for its terminal."""
+    from unalike.federation.site.site_data import looked_at
+
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"area": rng.normal(600, 100, 60), "label": rng.choice(["no", "yes"], 60)})
+    frame.to_csv(tmp_path / "agreed.csv", index=False)
+    frame.assign(area=frame.area * 1e6).to_csv(tmp_path / "mine.csv", index=False)
+    agreed = ua.load(str(tmp_path / "agreed.csv"), target="label")
+    schema = Schema(shape=(1,), classes=("no", "yes"), encoding=agreed.encoding)
+    federation = folder_of(tmp_path / "fed", ["north"], data=schema).federation
+    same, other = (
+        site_data(federation, spec(str(tmp_path / name), {"target": "label"}), None, "north")
+        for name in ("agreed.csv", "mine.csv")
+    )
+    [counts] = looked_at(federation, same, accept=False)
+    assert counts.startswith("training samples by class: no: ")
+    with pytest.raises(UnalikeError, match=r"'area': its mean is .* other units?.*join with --accept"):
+        looked_at(federation, other, accept=False)
+    assert any("look at the column 'area'" in line for line in looked_at(federation, other, accept=True))

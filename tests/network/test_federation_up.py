@@ -26,8 +26,9 @@ from unalike._utils.tensor_files import read_tensors
 from unalike.data import Population
 from unalike.federation.coordinator.federation_folder import FederationFolder
 from unalike.federation.flower.flower_processes import free_port
-from unalike.federation.operations.run_coordinator import write_site
+from unalike.federation.operations.run_coordinator import OWN_MACHINE, write_site
 from unalike.federation.protocol.federation_file import Schema
+from unalike.federation.site.site_policy import SitePolicy
 from unalike.federation.site.site_worker import SiteWorker
 
 UNALIKE = [sys.executable, "-c", "from unalike.cli import main; main()"]
@@ -159,6 +160,7 @@ class Real:
         )
         for name, person in zip(("north", "south"), self.people):
             write_site(root / "sites" / name / "data.npz", person, self.people.classes)
+            SitePolicy.of(root / "sites" / name / "site.toml", **OWN_MACHINE)
         self.processes = {}
 
     def site(self, name):

@@ -31,6 +31,10 @@ def command(
         str | None, typer.Option(help="host:port of the coordinator, if it differs from the bundle's.")
     ] = None,
     device: Annotated[str, typer.Option(help="Device to train on: cpu, cuda, cuda:1, ...")] = "cpu",
+    accept: Annotated[
+        bool,
+        typer.Option("--accept", help="Join with columns that are far from the agreed ones, such as in other units."),
+    ] = False,
     show: Annotated[bool, typer.Option("--show", help="Print what would leave this machine, and exit.")] = False,
 ) -> None:
     """Take part in a federation with this machine's data.
@@ -53,4 +57,4 @@ def command(
         return
     home = folder or bundle.with_suffix("")
     tell = partial(print, flush=True)
-    join(contents, data, data_dir, home, address or contents.address, tell, device)
+    join(contents, data, data_dir, home, address or contents.address, tell, device, accept=accept)

@@ -1,7 +1,12 @@
 """The data of one client."""
 
-from dataclasses import dataclass
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
 
 from unalike._utils.errors import UnalikeError
 from unalike.data import array_checks
@@ -65,3 +70,18 @@ class ClientData:
         """Map "train", "test" and "val" to the samples that the client has of each; those it lacks are left out."""
         pairs = {split: getattr(self, split) for split in SPLITS}
         return {split: pair for split, pair in pairs.items() if pair is not None}
+
+    def without_small_groups(self, least: int, least_of_class: int) -> ClientData:
+        """The same without test or validation samples of classes with fewer than `least_of_class` there.
+
+        Where fewer than `least` are left there are none.
+        """
+
+        def enough(x: Tensor, y: Tensor) -> Pair:
+            _, inverse, counts = torch.unique(y, return_inverse=True, return_counts=True)
+            kept = counts[inverse] >= least_of_class if least_of_class else torch.ones(len(y), dtype=torch.bool)
+            return (x[kept], y[kept]) if int(kept.sum()) >= least else (x[:0], y[:0])
+
+        pairs = self.splits()
+        test, val = (enough(*pairs[split]) if split in pairs else None for split in ("test", "val"))
+        return replace(self, test=test, val=val)

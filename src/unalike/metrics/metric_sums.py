@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -99,6 +99,18 @@ class MetricSums:
             "mae": absolute / self.n,
             "r2": float(determination(np.asarray(loss * self.n), variation, np.asarray(squares))),
         }
+
+    def rounded(self, digits: int) -> MetricSums:
+        """The same with so many significant digits of what depends on the model and is no count; 0 for all digits."""
+        if not digits:
+            return self
+
+        def some(value: float | None) -> float | None:
+            return None if value is None else float(f"{value:.{digits}g}")
+
+        errors = tuple(float(f"{error:.{digits}g}") for error in self.moments[:1])
+        own = {name: some(value) for name, value in self.own.items()}
+        return replace(self, loss=some(self.loss), moments=errors + self.moments[1:], own=own)
 
     def plain(self) -> dict[str, Any]:
         """The fields as plain values for a message."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from unalike.cli.federation import control, init, keys, rollback, summarize, up
+from unalike.cli.federation import audit, control, init, keys, rollback, summarize, up
 from unalike.cli.flags import needs_federation
 from unalike.cli.help_pages import CommandApp
 
@@ -20,7 +20,7 @@ app = CommandApp(help=HELP)
 app.command(summarize.NAME)(summarize.command)
 for module in (init, up):
     app.command(module.NAME)(needs_federation(module.command))
-for command in (control.status, keys.renew, keys.revoke, rollback.rollback):
+for command in (control.status, keys.renew, keys.revoke, rollback.rollback, audit.audit):
     app.command()(needs_federation(command))
 for name in control.HELP:
     app.command(name)(needs_federation(control.command_of(name)))

@@ -1,7 +1,5 @@
 """The coordinator: admits the sites, runs the plan with them, keeps the run, and writes the pages at the end."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -16,13 +14,12 @@ from unalike.engine.threads import threads_for
 from unalike.federation.coordinator.exchange import Exchange, SameRequest
 from unalike.federation.coordinator.federated_evaluation import pooled_first
 from unalike.federation.coordinator.federation_folder import FederationFolder
-from unalike.federation.coordinator.kept_rounds import keep_round
 from unalike.federation.coordinator.mailbox import Mailbox, Place, Request
 from unalike.federation.coordinator.network_backend import DiscardedRound, NetworkBackend
 from unalike.federation.coordinator.operator_commands import listening
 from unalike.federation.coordinator.run_control import Control, OperatorCommands, Stopped
 from unalike.federation.protocol.federation_file import Federation
-from unalike.federation.protocol.messages import AdmitRequest, printable
+from unalike.federation.protocol.messages import PROTOCOL, AdmitRequest, printable, versions
 from unalike.federation.protocol.roster import PARTS, Roster, SampleCounts, new_run, placeholders, run_config_of
 from unalike.federation.protocol.transport import Transport
 from unalike.federation.security.keys import PrivateKey, public_text
@@ -42,11 +39,14 @@ TOLD = {
     "no quorum": "{sound} valid answers, {quorum} make a round; the sites that are missing are asked again",
     "paused": "paused: {why}; goes on when the sites are back, or by `unalike federation resume FOLDER`",
     "resumed": "goes on",
+    "other version": "{client} has {name} {found} and this machine {ours}: numbers may differ in the last digits",
     "not in this run": "{client} has connected; it takes no part in this run, which began without it",
     "large share": "{client} has {percent} % of all training samples, and as much of the weight",
 }
 """Event -> the line that the operator reads."""
 
+AUDITED = ("admitted", "late", "versions", "connected")
+"""Events besides those of `TOLD` that the audit log holds."""
 WARNED_SHARE = 0.5
 """The share of the training samples above which a site is named at admission."""
 
@@ -56,7 +56,7 @@ class Coordinator:
 
     `test` are samples of the coordinator's own for the protocol "server", `proxy` those that a method learns from. `start` is a
     file of initial weights. `control` pauses, resumes and stops the run from another thread. `tell` takes one line for each
-    problem.
+    problem, `audit` what the audit log holds: refusals, pauses, versions, admissions.
     """
 
     def __init__(
@@ -71,6 +71,7 @@ class Coordinator:
         start: Path | None = None,
         control: Control | None = None,
         tell: Callable[[str], None] = lambda line: None,
+        audit: Callable[..., None] = lambda event, **facts: None,
     ):
         if public_text(key) != federation.coordinator:
             raise UnalikeError(
@@ -80,7 +81,7 @@ class Coordinator:
         self.directory = RunDirectory(out)
         self.test, self.proxy, self.start = test, proxy, start
         self.control = control or Control()
-        self.tell = tell
+        self.tell, self.audit = tell, audit
 
     def run(self, *, stop: Ending | None = None, progress: ProgressCallback = lambda row, what="": None) -> Run:
         """Run to the end. Raises `Stopped` when the operator stops it; run again, it continues from there."""
@@ -98,7 +99,7 @@ class Coordinator:
 
         def kept(row: Row, what: str = "") -> None:
             if row["round"] and row["round"] % self.federation.keep_every == 0:
-                keep_round(self.directory.path, row["round"])
+                self.directory.keep(row["round"])
             progress(row, what)
 
         while True:
@@ -127,6 +128,8 @@ class Coordinator:
 
     def _event(self, kind: str, **facts: Any) -> None:
         self.directory.event(kind, **facts)
+        if kind in TOLD or kind in AUDITED:
+            self.audit(kind, **facts)
         if kind in TOLD:
             self.tell(printable(f"round {facts['round']}: {TOLD[kind].format(**facts)}"))
 
@@ -146,7 +149,7 @@ class Coordinator:
         """Ask all enrolled sites; those that answer before the deadline are admitted."""
         federation = self.federation
         mailbox = Mailbox(federation, self.key, self.transport, run, self.control, self._event)
-        request: Request = ("admit", AdmitRequest(federation.terms).facts, {})
+        request: Request = ("admit", AdmitRequest(federation.terms, versions()).facts, {})
         names = {site.name for site in federation.sites if not site.revoked}
         exchange = Exchange(
             mailbox=mailbox,
@@ -157,18 +160,24 @@ class Coordinator:
         ).run()
         self._note_shares(exchange.values)
         for site in sorted(exchange.values):
-            self.directory.event("admitted", client=site, **asdict(exchange.values[site]))
+            self._event("admitted", client=site, **asdict(exchange.values[site]))
         return Roster(
             run, {site.name: exchange.values[site.name] for site in federation.sites if site.name in exchange.values}
         )
 
     def _read(self, site: str, facts: Facts, tensors: Tree) -> SampleCounts:
         enrolled = self.federation.sites[self.federation.number(site)]
-        counts = [facts.get(part) for part in PARTS]
+        theirs, counts = facts.pop("versions", None), [facts.get(part) for part in PARTS]
+        if not isinstance(theirs, dict) or theirs.get("protocol") != PROTOCOL:
+            raise RefusedUpdate(f"versions {str(theirs)[:80]!a}; expected protocol {PROTOCOL}")
         if tensors or set(facts) != set(PARTS) or not all(type(n) is int and 0 <= n < 2**31 for n in counts):
             raise RefusedUpdate(f"samples {str(facts)[:80]!a}; expected how many there are of {', '.join(PARTS)}")
         if facts["train"] > enrolled.samples:
             raise RefusedUpdate(f"{facts['train']} training samples; enrolled for at most {enrolled.samples}")
+        self._event("versions", client=site, versions={k: str(v)[:40] for k, v in [*theirs.items()][:8]})
+        for name, ours in versions().items():
+            if (found := str(theirs.get(name))[:40]) != ours:
+                self._event("other version", round=0, client=site, name=name, found=found, ours=ours)
         return SampleCounts(**facts)
 
     def _note_shares(self, sites: Mapping[str, SampleCounts]) -> None:
@@ -200,8 +209,9 @@ def run_rounds(
 ) -> Run | None:
     """Run the remaining rounds over a transport. None if the operator stopped the run before the end."""
     federation, operator = folder.federation, OperatorCommands(folder.federation, transport, wait)
-    operator.round = RunDirectory(folder.run).round
-    with listening(folder.socket, operator.commands, operator.status):
+    operator.round, audit = RunDirectory(folder.run).round, folder.audit
+    audit("started", versions=versions())
+    with listening(folder.socket, operator.commands, operator.status, audit):
         try:
             operator.wait_for_sites(log, check)
 
@@ -220,13 +230,16 @@ def run_rounds(
                 start=folder.start,
                 control=operator.control,
                 tell=log,
+                audit=audit,
             )
             run = coordinator.run(progress=progress)
         except Stopped:
+            audit("stopped", round=operator.round)
             log(
                 f"stopped after round {operator.round}; `{again or f'unalike federation up {folder.path}'}` continues from there"
             )
             return None
+    audit("finished", round=operator.round)
     is_diagnosis = isinstance(run.run_config.plan, DiagnosisPlan)
     if is_diagnosis:
         write_diagnosis(folder, run, log)

@@ -12,7 +12,7 @@ from unalike.core.codec import Facts, Malformed
 from unalike.core.types import Tree
 from unalike.federation.coordinator.mailbox import Mailbox, Place, Request
 from unalike.federation.protocol.envelope import Envelope
-from unalike.federation.protocol.messages import ANSWER
+from unalike.federation.protocol.messages import ANSWER, REASONS
 
 T = TypeVar("T")
 
@@ -146,7 +146,7 @@ class Exchange(Generic[T]):
             if answer.head.kind != ANSWER:
                 self._unable.add(site)
                 self.requests.note_unable(site)
-                raise Malformed(f"{answer.head.kind}: {str(facts.get('why'))[:1000]}")
+                raise Malformed(f"{answer.head.kind}: {REASONS.get(str(facts.get('code')), REASONS['error'])}")
             value = self.requests.read(site, facts, tensors)
         except UnalikeError as error:
             self._refuse(site, str(error))

@@ -1,7 +1,5 @@
 """Evaluation at the sites: each sends sums and counts, which are pooled here."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import reduce

@@ -2,15 +2,17 @@
 
 federation.toml  network.json  ca.pem ca.key server.pem server.key coordinator.key  nodes/<site>.pem  bundles/<site>.zip
 test.safetensors proxy.safetensors (the coordinator's own samples, if any)  start.safetensors (initial weights, if any)
-run/ (the run directory)  logs/  control (the socket for commands, while it is up)
+run/ (the run directory)  logs/  audit.jsonl  control (the socket for commands, while it is up)
 """
 
 from __future__ import annotations
 
+import getpass
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from functools import cached_property, partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any
@@ -18,21 +20,23 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from unalike._utils.errors import UnalikeError, unknown
+from unalike._utils.journal import Journal
 from unalike._utils.system.locks import locked
 from unalike._utils.tensor_files import read_tensors, write_bytes, write_tensors
 from unalike._utils.validated import validated
 from unalike.data.array_checks import Pair
-from unalike.federation.coordinator.kept_rounds import roll_back
 from unalike.federation.coordinator.terms_check import check_terms_run, message_limit
 from unalike.federation.protocol.bundle import Bundle
 from unalike.federation.protocol.federation_file import Federation
+from unalike.federation.protocol.roster import Roster, new_run
 from unalike.federation.security import certificates
 from unalike.federation.security.keys import PrivateKey, new_key, private_key, private_text, public_text
+from unalike.runtime.records.run_directory import RunDirectory
 
 Host = Annotated[str, Field(min_length=1)]
 Port = Annotated[int, Field(strict=True, ge=1, le=65535)]
 
-START = "start.safetensors"
+START, AUDIT = "start.safetensors", "audit.jsonl"
 
 
 @validated
@@ -60,6 +64,22 @@ class Network:
 
     def save(self, path: Path) -> None:
         write_bytes(path, json.dumps(asdict(self)).encode())
+
+
+def roll_back(run: Path, to: int) -> None:
+    """Go back to the models after round `to`, under the name of a new run, which sites begin without client states.
+
+    Sites answer no request of a round that is over, so the run that was cannot go on from an earlier round.
+    """
+
+    def begin_anew(facts: dict[str, Any]) -> None:
+        for group in (group for step in facts["stages"] for group in step):
+            group |= {name: [] for name in ("accepted", "holds") if name in group}
+
+    RunDirectory(run).return_to(to, begin_anew)
+    roster = Roster.load(run / "roster.json")
+    RunDirectory(run).event("rolled back", to=to, run=None if roster is None else roster.run)
+    Roster(new_run(), {} if roster is None else roster.sites).save(run / "roster.json")
 
 
 class FederationFolder:
@@ -127,6 +147,7 @@ class FederationFolder:
         for name, key in keys.items():
             folder._write_bundle(name, key, federation)
         federation.save(root / "federation.toml")  # last: the folder is complete with it
+        folder.audit("made", sites=[*sites], terms=federation.terms)
         return folder
 
     def renew(self, hosts: Sequence[str] = ()) -> None:
@@ -139,11 +160,13 @@ class FederationFolder:
             )
         names = certificates.hosts_of(self._certificate)
         server, certificate = certificates.server([*names, *hosts], issuer, authority)
+        self.audit("renewed", hosts=[*hosts])
         certificates.replace_private(self.path / "server.key", certificates.pem(server))
         write_bytes(self.path / "server.pem", certificates.pem(certificate))
 
     def enrol_anew(self, name: str) -> Path:
         """Make new keys for a site, which invalidates the old ones. Returns the path of its new bundle."""
+        self.audit("enrolled anew", client=name)
         key = new_key()
         federation = self._changed(name, key=public_text(key), revoked=False)
         self._write_bundle(name, key, federation)
@@ -152,10 +175,12 @@ class FederationFolder:
 
     def revoke(self, name: str) -> None:
         """Exclude a site from the federation."""
+        self.audit("revoked", client=name)
         self._changed(name, revoked=True).save(self.path / "federation.toml")
 
     def roll_back(self, to: int) -> None:
-        """Go back to the models after round `to`. Raises `UnalikeError` if they were not kept."""
+        """Go back to the models after round `to`, by `roll_back`."""
+        self.audit("rolled back", to=to)
         roll_back(self.run, to)
         for page in ("report.html", "diagnosis.html"):
             (self.path / page).unlink(missing_ok=True)
@@ -174,6 +199,11 @@ class FederationFolder:
         path.unlink(missing_ok=True)
         bundle.write(path)
         write_bytes(self.path / "nodes" / f"{name}.pem", certificates.public_pem(node))
+
+    @cached_property
+    def audit(self) -> Callable[..., None]:
+        """Adds an entry to the audit log: the event and its facts, with the user of this process."""
+        return partial(Journal(self.path / AUDIT).add, user=getpass.getuser())
 
     @property
     def federation(self) -> Federation:

@@ -86,6 +86,8 @@ class Mailbox:
     def connected(self) -> set[str]:
         """The sites that have connected since the last call. Those that do not take part in the run are told so."""
         anew = set(self.transport.connected())
+        for site in anew:
+            self.event("connected", round=self.number, client=site)
         for site in anew.difference(anew if self.members is None else self.members):
             self.event("not in this run", round=self.number, client=site)
             self.notify([site], "late")

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
-from math import isfinite
+from math import inf
 from pathlib import Path
 from statistics import median_low
 
@@ -22,7 +22,6 @@ from unalike.data.population import Population
 from unalike.federation.coordinator.exchange import Exchange, SameRequest
 from unalike.federation.coordinator.federated_evaluation import FederatedEvaluator
 from unalike.federation.coordinator.mailbox import Mailbox, Place, Request
-from unalike.federation.coordinator.norm_guard import NormGuard, Norms, standing_out
 from unalike.federation.coordinator.round_request import (
     RoundRequests,
     SiteReply,
@@ -34,13 +33,14 @@ from unalike.federation.coordinator.round_request import (
 from unalike.federation.coordinator.update_store import UpdateStore
 from unalike.federation.protocol.messages import ChooseRequest, QueryRequest, StepRequest
 from unalike.methods.plan import Answers, QueryStep, Stage, StageResults
-from unalike.metrics.metric_sums import MetricSums, unpooled
+from unalike.metrics.metric_sums import MOST, MetricSums, unpooled
 from unalike.runtime.backend import Replies, RoundUpdates
 from unalike.runtime.model_group import GroupUpdates, ModelGroup
 from unalike.runtime.run_config import RunConfig
 from unalike.runtime.stage_state import RoundResult, StageState, wire_bytes
 from unalike.training.client_states import ClientStates
-from unalike.training.update_checks import OVERSIZED, SUSPECT, oversized
+from unalike.training.norm_guard import NormGuard, Norms, absurd, standing_out
+from unalike.training.update_checks import oversized
 from unalike.training.validation import RefusedUpdate, check_answer
 from unalike.training.wire import unasked
 
@@ -157,8 +157,8 @@ class NetworkStage:
     `position` is the position in the plan, as sites are told, `folder` takes the updates of the current round, `left_out` are the
     sites that take no part in a round, by its place.
 
-    The models of a round are checked before they are committed: all values finite, and the loss that most sites report not
-    infinite, nor `OVERSIZED` times the best one so far. Else the round is discarded without the site whose norms stand out.
+    The models of a round are checked before they are committed: values that are not finite, or losses at the sites that are
+    `absurd`, have the round discarded, and made again without the site whose norms stand out.
     """
 
     trains_ahead = True
@@ -183,7 +183,7 @@ class NetworkStage:
         self._norm_guard, self._left_out = NormGuard(mailbox.federation.guard), left_out
         self._norms: dict[str, Norms] = {}
         """The norms of the round that the models come from."""
-        self._best_loss: float | None = None
+        self._best_loss = inf
         self._diverged = 0
         """The last round whose model was absurd, with no site that stands out."""
         self._update_store = UpdateStore(folder)
@@ -268,21 +268,13 @@ class NetworkStage:
         self._update_store.clear()
 
     def _check_losses(self, losses: Mapping[str, float]) -> None:
-        """Discard the round that the models come from if they are absurd by what most sites report.
-
-        One site alone cannot have a round discarded: the lower middle of the losses counts.
-        """
+        """Discard the round that the models come from if what sites report of them is `absurd`."""
         if not losses:
             return
         loss = median_low(losses.values())
-        best = loss if self._best_loss is None else self._best_loss
-        if self.state.pending is None or (isfinite(loss) and loss <= OVERSIZED * best + SUSPECT):
-            self._best_loss = min(loss, best)
-            return
-        why = (
-            f"the loss at most sites is {loss:.3g}" if isfinite(loss) else "the model gives losses that are not finite"
-        )
-        self._discard(self._norms, self.state.done - 1, f"{why}; the best so far was {best:.3g}")
+        if self.state.pending is not None and (why := absurd(losses.values(), self._best_loss)):
+            return self._discard(self._norms, self.state.done - 1, why)
+        self._best_loss = min(loss, self._best_loss)
 
     def _discard(self, norms: Mapping[str, Norms], done: int, why: str) -> None:
         """Raise `DiscardedRound` for the round after `done` rounds if a site stands out, else report that none does."""
@@ -315,29 +307,16 @@ class NetworkStage:
         names = {k: federation.sites[k].name for k in sorted(everybody) if state.group_of(k) is not None}
         local = "local" in run_config.options.protocols
         plan = round_plan(state, self._position, self.active, evaluate, local, run_config.metrics)
+        stores = self._digests, self._update_store, self._norm_guard, self._check_losses
         exchange = Exchange(
             mailbox=self.mailbox,
             place=self._place,
-            requests=RoundRequests(
-                plan,
-                drawn,
-                state,
-                self.mailbox,
-                self._digests,
-                self._update_store,
-                self._norm_guard,
-                self._check_losses,
-            ),
+            requests=RoundRequests(plan, drawn, state, self.mailbox, *stores),
             sites=list(names.values()),
             counted={names[k] for k in drawn if k in names},
         )
-        self.mailbox.event(
-            "asked",
-            round=self.mailbox.number,
-            train=sorted(exchange.counted),
-            quorum=exchange.quorum,
-            evaluate=list(evaluate),
-        )
+        asked = {"train": sorted(exchange.counted), "quorum": exchange.quorum, "evaluate": list(evaluate)}
+        self.mailbox.event("asked", round=self.mailbox.number, **asked)
         exchange.run()
         answered = {k: plan.group(k).digest for k, name in names.items() if name in exchange.values}
         self._digests = answered | {k: digest for k, digest in self._digests.items() if k not in names}
@@ -388,7 +367,7 @@ class NetworkStage:
         own = {
             "ahead": None if pending is None else {name: getattr(pending, name) for name in PENDING},
             "norms": dict(self._norm_guard.seen),
-            "latest": {"norms": self._norms, "best_loss": self._best_loss},
+            "latest": {"norms": self._norms, "best_loss": min(self._best_loss, MOST)},
             "holds": list(self._digests.items()),
         }
         return tensors, [facts[0] | own, *facts[1:]]
@@ -397,7 +376,7 @@ class NetworkStage:
         """Restore the state that `state_dict` returned. Raises `UnalikeError` if the tensors are not those of this stage."""
         self.state.load_state_dict(tensors, facts)
         self._norm_guard.seen = facts[0].get("norms", {})
-        latest = facts[0].get("latest", {"norms": {}, "best_loss": None})
+        latest = facts[0].get("latest", {"norms": {}, "best_loss": inf})
         self._norms, self._best_loss = latest["norms"], latest["best_loss"]
         self._digests = dict(facts[0].get("holds", []))
         ahead = facts[0].get("ahead")

@@ -1,7 +1,5 @@
 """The operator's commands to a running federation, over a socket in its folder: status, run, pause, resume, stop."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -19,8 +17,16 @@ Answer = dict[str, Any]
 
 
 @contextmanager
-def listening(path: Path, commands: Mapping[str, Callable[[], object]], status: Callable[[], Answer]) -> Iterator[None]:
-    """Carry out commands at the socket `path` while the `with` block runs; each is answered by the status after it."""
+def listening(
+    path: Path,
+    commands: Mapping[str, Callable[[], object]],
+    status: Callable[[], Answer],
+    audit: Callable[..., None] = lambda event, **facts: None,
+) -> Iterator[None]:
+    """Carry out commands at the socket `path` while the `with` block runs; each is answered by the status after it.
+
+    `audit` gets those that change something.
+    """
     over = threading.Event()
 
     def handle(message: bytes) -> bytes:
@@ -28,6 +34,8 @@ def listening(path: Path, commands: Mapping[str, Callable[[], object]], status: 
             name = str(json.loads(message)["do"])
             if name not in commands:
                 raise UnalikeError(f"unknown command {name!r}; expected {', '.join(commands)}")
+            if name != "status":
+                audit("command", command=name)
             commands[name]()
             return json.dumps(status()).encode()
         except UnalikeError as error:

@@ -1,7 +1,5 @@
 """The requests of one exchange, made from a round plan that does not change, and the check of their replies."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
@@ -16,14 +14,14 @@ from unalike.core.types import Batch, Broadcast, ClientUpdate, Context, Tree
 from unalike.data.population import Population
 from unalike.federation.coordinator.exchange import Requests
 from unalike.federation.coordinator.mailbox import Mailbox, Request
-from unalike.federation.coordinator.norm_guard import NormGuard, Norms
-from unalike.federation.coordinator.norm_guard import norms as norms_of
 from unalike.federation.coordinator.update_store import UpdateStore
 from unalike.federation.protocol.messages import StepRequest, TrainRequest
 from unalike.metrics.metric_sums import MetricSums
 from unalike.metrics.metrics import RunMetrics
 from unalike.runtime.stage_state import StageState
 from unalike.training.aggregation import decode_updates
+from unalike.training.norm_guard import NormGuard, Norms
+from unalike.training.norm_guard import norms as norms_of
 from unalike.training.validation import RefusedUpdate, check_update, expected_steps, expected_update
 
 SplitSums = dict[str, MetricSums]

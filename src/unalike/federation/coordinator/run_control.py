@@ -1,7 +1,5 @@
 """The operator's control of a running coordinator, from another thread: status, run, pause, resume, stop."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from threading import Condition, Event

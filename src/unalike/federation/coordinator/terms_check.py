@@ -1,7 +1,5 @@
 """Check of a federation's terms before keys and bundles are made."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Mapping

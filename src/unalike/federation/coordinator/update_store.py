@@ -1,7 +1,5 @@
 """Client updates on disk until their round closes: memory holds one of them, however many sites there are."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Sequence
 from pathlib import Path

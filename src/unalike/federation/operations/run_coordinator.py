@@ -22,6 +22,7 @@ from unalike.federation.coordinator.coordinator import Log, is_over, last_page, 
 from unalike.federation.coordinator.federation_folder import FederationFolder
 from unalike.federation.flower.flower_processes import check_port, free_port, superlink
 from unalike.federation.protocol.federation_file import Schema
+from unalike.federation.site.site_policy import SitePolicy
 from unalike.runtime.run_recorder import Run
 
 EXPIRY_WARNING = 60
@@ -75,6 +76,8 @@ def _check_certificate(folder: FederationFolder, log: Log) -> None:
         log(f"the server's certificate expires in {left:.0f} days; {renew}")
 
 
+OWN_MACHINE = {"least_test": 0, "least_class": 0, "digits": 0}
+"""Rules of sites that are rehearsed on one machine: their results are those of a simulation, bit for bit."""
 JOIN = "from unalike.cli import main; main()"
 
 
@@ -128,10 +131,12 @@ def _folder(
             out, sizes, host="127.0.0.1", port=port, listen="127.0.0.1", own=own, name="local", **terms
         )
     for name, client in zip(sizes, population):
-        file = out / "sites" / name / "data.npz"
+        home = out / "sites" / name
+        file = home / "data.npz"
         if not file.exists():
-            file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)  # private data
+            home.mkdir(parents=True, exist_ok=True, mode=0o700)  # private data
             write_site(file, client, population.classes)
+            SitePolicy.of(home / "site.toml", **OWN_MACHINE)
         elif file.read_bytes() != archive(client, population.classes):
             raise _another_federation(out)
     return folder

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from datetime import datetime
@@ -14,7 +15,7 @@ from unalike._utils.system.supervisor import bypass_proxies_on_loopback, exit_at
 from unalike.federation.protocol.bundle import Bundle
 from unalike.federation.protocol.federation_file import Federation
 from unalike.federation.protocol.transport import Handler
-from unalike.federation.site.site_data import site_data
+from unalike.federation.site.site_data import looked_at, site_data
 from unalike.federation.site.site_folder import state_folder
 
 Log = Callable[[str], None]
@@ -28,21 +29,29 @@ def join(
     address: str,
     log: Log,
     device: str = "cpu",
+    accept: bool = False,
 ) -> None:
-    """Take part in a federation until this process is ended. `log` gets lines with the time of day."""
+    """Take part in a federation until this process is ended. `log` gets lines with the time of day.
+
+    `accept`: also with columns that are far from what was agreed on, such as in other units; else they raise `UnalikeError`.
+    """
     from unalike.federation.flower.site_node import SiteNode
+    from unalike.federation.site.site_policy import SitePolicy
     from unalike.federation.site.site_worker import SiteWorker
 
     def say(line: str) -> None:
         log(f"{datetime.now():%H:%M:%S} {line}")
 
     own = site_data(bundle.federation, data, data_dir, bundle.site)
+    for line in looked_at(bundle.federation, own, accept):
+        log(line)
     _make_folder(folder)
     with locked(
         folder, f"a site runs in {folder} already; one bundle is one site: choose another --folder, or end the other"
     ):
-        worker = SiteWorker(bundle.federation, bundle.site, bundle.key, own, state_folder(folder), device, say)
-        folder.chmod(0o700)
+        policy = SitePolicy.of(folder / "site.toml")
+        policy.limit_process()
+        worker = SiteWorker(bundle.federation, bundle.site, bundle.key, own, state_folder(folder), device, say, policy)
         bundle.unpack(folder)
         say(f"{bundle.site}: {len(own.train[1])} training samples; connecting to {address}")
         identity, limit = (address, bundle.authority, bundle.node_key), bundle.federation.message_bytes
@@ -65,13 +74,15 @@ def wire_lines(federation: Federation, data: str, data_dir: Path | None, site: s
     return [
         f"{federation.name}: {federation.method}, {federation.rounds} round{'s' * (federation.rounds != 1)}",
         *sorted(lines, reverse=True),
-        "leaves  the number of training, test and validation samples, and sums and counts of the metrics",
+        "leaves  the number of training, test and validation samples, sums and counts of the metrics, versions of the program",
     ]
 
 
 def _make_folder(folder: Path) -> None:
+    os.umask(0o077)  # state, personal models and secrets are the owner's
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        folder.chmod(0o700)
     except OSError as error:
         raise UnalikeError(f"cannot make the folder {folder}: {error.strerror}; choose another --folder") from None
 

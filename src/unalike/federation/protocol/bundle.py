@@ -17,6 +17,11 @@ from unalike.federation.security.certificates import replace_private, write_priv
 from unalike.federation.security.keys import PrivateKey, private_key, private_text, public_text
 
 FILES = ("site.json", "site.key", "node.key", "ca.pem", "federation.toml")
+UNREADABLE = (
+    *(OSError, EOFError, RuntimeError, ValueError, KeyError, TypeError),
+    *(zipfile.BadZipFile, zlib.error, LZMAError),
+)
+"""Errors of reading a file that is no archive, or a damaged one; NotImplementedError is a RuntimeError."""
 MAX_FILE_BYTES = 4 << 20
 """Maximum bytes of a file in a bundle; a federation file lists every site."""
 
@@ -65,20 +70,9 @@ class Bundle:
             site, address = str(about["site"]), str(about["address"])
             federation = Federation.of(tomllib.loads(contents["federation.toml"].decode()))
             key = private_key(contents["site.key"].decode())
-        except (
-            OSError,
-            EOFError,
-            zipfile.BadZipFile,
-            zlib.error,
-            LZMAError,
-            NotImplementedError,
-            RuntimeError,
-            ValueError,
-            KeyError,
-            TypeError,
-        ) as error:
-            if isinstance(error, UnalikeError):
-                raise
+        except UnalikeError:
+            raise
+        except UNREADABLE as error:
             raise UnalikeError(f"cannot read the bundle {path}: {error}; ask for it again") from None
         enrolled = federation.site(site)
         if enrolled is None or enrolled.key != public_text(key):

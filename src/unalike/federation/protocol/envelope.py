@@ -6,8 +6,6 @@ The signature covers everything before it, and the head holds the digest and the
 detected, and a signature cannot be reused in another run, round or reply. There is no timestamp: equal contents give equal bytes.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

@@ -1,16 +1,21 @@
 """Requests of the coordinator to a site: plain facts beside the tensors, checked on arrival."""
 
-from __future__ import annotations
-
+import platform
 from dataclasses import asdict
 from typing import Any, TypeVar
 
+import torch
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
+from unalike._utils.errors import UnalikeError
 from unalike._utils.validated import validated
+from unalike._utils.version import __version__
 from unalike.core.codec import Facts, Malformed
 
-R = TypeVar("R", bound="AdmitRequest")
+R = TypeVar("R", bound="AgreedRequest")
+
+PROTOCOL = "2"
+"""Number of this protocol: coordinator and sites must have the same."""
 
 NOTICE = "notice"
 """The kind of a request that only says something, named in the fact "what"."""
@@ -21,12 +26,38 @@ NOTICES = {
 }
 """What a coordinator can say -> the line that a site prints."""
 ANSWER, UNABLE = "answer", "unable"
-"""The two kinds of replies: the site did what was asked, or says why it cannot and may still answer later."""
+"""The two kinds of replies: the site did what was asked, or says by a code that it cannot and may still answer later."""
+
+REASONS = {
+    "disk": "it cannot read or write its files; is its disk full?",
+    "samples": "its samples are not those that it was admitted to this run with",
+    "terms": "it agreed to other terms",
+    "over": "this run or round is over for it; after a backup was restored, `unalike federation rollback`",
+    "plan": "the request is not one of the plan that it agreed to",
+    "version": "it speaks another protocol; install one version of unalike at all sites",
+    "rules": "its own rules (site.toml) do not allow it",
+    "error": "it failed; its terminal and journal say how",
+}
+"""Code of an `UNABLE` reply -> what the operator reads. Texts of errors, which may hold paths and values, stay at the site."""
+
+
+class Declined(UnalikeError):
+    """A request that a site does not carry out, with the code of the reason."""
+
+    def __init__(self, code: str, why: str):
+        super().__init__(why)
+        self.code = code
+
+
+def versions() -> dict[str, str]:
+    """The versions of the protocol, unalike, torch and Python on this machine."""
+    own = {"protocol": PROTOCOL, "unalike": __version__}
+    return own | {"torch": str(torch.__version__), "python": platform.python_version()}
 
 
 @validated
-class AdmitRequest:
-    """Join a run under these `terms` (`Federation.terms`); the answer is the site's numbers of samples."""
+class AgreedRequest:
+    """A request under these `terms` (`Federation.terms`)."""
 
     terms: str
 
@@ -46,7 +77,14 @@ class AdmitRequest:
 
 
 @validated
-class StepRequest(AdmitRequest):
+class AdmitRequest(AgreedRequest):
+    """Join a run; `versions` are those of the coordinator. The answer is the site's numbers of samples, and its versions."""
+
+    versions: dict[str, str]
+
+
+@validated
+class StepRequest(AgreedRequest):
     """The position in the plan.
 
     `rounds` of the run, `samples` of all sites, and for each earlier step the names of its groups (none for a query step).

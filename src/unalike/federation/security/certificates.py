@@ -5,8 +5,6 @@ impersonate the server. A site's connection uses a P-384 key, as Flower's node a
 with another key (`security/keys.py`).
 """
 
-from __future__ import annotations
-
 import datetime
 import ipaddress
 import os

@@ -1,7 +1,5 @@
 """Ed25519 keys as text: 64 hexadecimal digits each."""
 
-from __future__ import annotations
-
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey as PrivateKey
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey as PublicKey
 

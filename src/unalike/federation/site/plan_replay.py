@@ -4,24 +4,46 @@ Neither model definitions nor code are sent. If a stage has a model of its own, 
 runs its installed plan without training and with random answers. The values come with the request.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
+from typing import TypeVar
 
 from unalike._utils.errors import UnalikeError
 from unalike.core.model import Model
-from unalike.federation.protocol.messages import StepRequest
-from unalike.methods.plan import Stage, steps_of
+from unalike.core.types import Batch
+from unalike.federation.protocol.messages import Declined, StepRequest
+from unalike.methods.plan import QueryStep, Stage, Step, steps_of
 from unalike.runtime.run_config import RunConfig
-from unalike.training.wire import at_random, untrained
+from unalike.training.wire import at_random, plan_outline, untrained
+
+S = TypeVar("S", Stage, QueryStep)
 
 
-def agreed_specs(run_config: RunConfig) -> set[str]:
-    """Specs of the methods and queries in the plan."""
-    stages = [s for s in run_config.outline if isinstance(s, Stage)]
-    queries = [s.query for s in run_config.outline if not isinstance(s, Stage)]
-    queries += [s.chooses for s in stages if s.chooses is not None]
-    return {repr(s.method) for s in stages} | {repr(q) for q in queries}
+def planned_step(run_config: RunConfig, place: int, spec: str, kind: type[S], asked: StepRequest) -> S:
+    """The step at this place of the plan, counted from 1, with the method or query `spec`. Raises `Declined` for any other.
+
+    A plan that divides clients makes more steps than its outline, at most one more a round; there the place may be another one.
+    Public samples in a step are as many as the plan takes, with other values.
+    """
+    x, y = run_config.population.x, run_config.population.y
+    proxy = Batch(x[:1].expand(asked.samples, *x.shape[1:]), y[:1].expand(asked.samples))
+    inputs = replace(run_config.plan_inputs, samples=asked.samples, rounds=asked.rounds, proxy=proxy)
+    outline = plan_outline(run_config.plan, inputs)
+    more = run_config.options.rounds if getattr(run_config.plan, "divides", False) else 0
+    steps = outline if more and place <= len(outline) + more else outline[place - 1 : place]
+    agreed = {spec: step for step in steps if isinstance(step, kind) for spec in _specs(step)}
+    if spec not in agreed:
+        raise Declined(
+            "plan",
+            f"{spec} is not among what this site agreed to as step {place}: {'; '.join(sorted(agreed)) or 'none'}",
+        )
+    return agreed[spec]
+
+
+def _specs(step: Step) -> set[str]:
+    """Specs of the method and of the query of a step."""
+    if not isinstance(step, Stage):
+        return {repr(step.query)}
+    return {repr(step.method)} | ({repr(step.chooses)} if step.chooses is not None else set())
 
 
 def model_of_step(run_config: RunConfig, asked: StepRequest) -> Model:

@@ -1,7 +1,5 @@
 """Load samples in the federation's schema: a site's, or the coordinator's test and proxy samples."""
 
-from __future__ import annotations
-
 import warnings
 from pathlib import Path
 
@@ -10,6 +8,7 @@ import torch
 from torch import Tensor
 
 from unalike._utils.errors import UnalikeError
+from unalike.data.agreed_columns import class_counts, look_at
 from unalike.data.array_checks import Pair
 from unalike.data.client_data import ClientData
 from unalike.data.dataset import Dataset
@@ -33,6 +32,23 @@ def site_data(federation: Federation, data: str, data_dir: Path | None, site: st
     chosen = share_apart(np.arange(len(y)), federation.val, federation.seed, federation.number(site), units)
     val, left = (torch.from_numpy(rows) for rows in chosen)
     return ClientData(train=(x[left], y[left]), test=test, val=(x[val], y[val]), name=site)
+
+
+def looked_at(federation: Federation, own: ClientData, accept: bool) -> list[str]:
+    """Lines about a site's training samples, for its own terminal.
+
+    Columns that are far from the encoding raise `UnalikeError`; with `accept` they are lines, too.
+    """
+    schema, (x, y) = federation.data, own.train
+    lines = [] if schema.names is None else [f"training samples by class: {class_counts(y, schema.names)}"]
+    if schema.encoding is None:
+        return lines
+    odd, wrong = look_at(schema.encoding, x)
+    if wrong and not accept:
+        raise UnalikeError(
+            f"the table is not like the one that was agreed on: {'; '.join(wrong)}. Mend it, or join with --accept"
+        )
+    return lines + [f"look at the column {text}" for text in (*wrong, *odd)]
 
 
 def own_samples(schema: Schema, data: str, data_dir: Path | None = None) -> Pair:

@@ -1,7 +1,7 @@
 """A site's files: by run its replies, fixed tensors, client states and model; and the secret from which it draws noise.
 
 <run>/replies/<key>/<stage>-<round>-<request>.reply  <run>/samples (their fingerprint at admission)
-<run>/stage-<n>/fixed.safetensors  <run>/stage-<n>/group-<m>/ (client states)  <run>/model/  noise.secret
+<run>/stage-<n>/fixed.safetensors  <run>/stage-<n>/group-<m>/ (client states)  <run>/model/  noise.secret  journal.jsonl
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from unalike._utils.errors import UnalikeError
 from unalike._utils.tensor_files import read_tensors, sweep, write_bytes, write_tensors
 from unalike.core.types import Tree
 from unalike.data.table_encoding import Encoding
+from unalike.federation.protocol.messages import Declined
 from unalike.runtime.records.run_directory import RunDirectory
 from unalike.runtime.run_config import RunConfig
 
@@ -27,8 +27,9 @@ RUNS = 2
 ROUNDS = 3
 """Rounds of replies that are kept: a coordinator goes back by at most two, if its newest checkpoint is damaged."""
 SECRET_BYTES = 32
-STATE, OLD_STATE, MODEL = "state", "memory", "model"
-"""The folder of these files below the one of `unalike join`, its name in versions before, and the folder of a run's model."""
+STATE, OLD_STATE, MODEL, JOURNAL = "state", "memory", "model", "journal.jsonl"
+"""The folder of these files below the one of `unalike join`, its name in versions before, the folder of a run's model, and the
+journal of requests and answers."""
 
 
 def state_folder(folder: Path) -> Path:
@@ -46,6 +47,8 @@ class SiteFolder:
 
     def __init__(self, path: Path):
         self.path = path
+        path.mkdir(parents=True, exist_ok=True)
+        path.chmod(0o700)  # whatever the folder above it allows
         sweep(path)
 
     def runs(self) -> list[str]:
@@ -108,15 +111,19 @@ class ReplyCache:
         self.folder = folder
 
     def find(self, request: Envelope) -> bytes | None:
-        """The stored reply to this request, or None. Raises `UnalikeError` if the request is of a round before those kept."""
+        """The stored reply to this request, or None. Raises `Declined` if the request is of a round before those kept."""
         file = self._file(request)
         if file.exists():
             return file.read_bytes()
         newest = self._rounds()[-ROUNDS:]
         if len(newest) == ROUNDS and request.head.place < newest[0]:
             stage, round = request.head.place
-            raise UnalikeError(f"round {round} of step {stage} is over; expected one that is not: a replay?")
+            raise Declined("over", f"round {round} of step {stage} is over; expected one that is not: a replay?")
         return None
+
+    def count(self, request: Envelope) -> int:
+        """The number of replies to other requests of the same round."""
+        return len(list(self.folder.glob(self._file(request).name[:22] + "*.reply")))
 
     def store(self, request: Envelope, reply: bytes) -> None:
         """Write the reply; remove those of older rounds."""

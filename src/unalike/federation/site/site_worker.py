@@ -1,8 +1,9 @@
 """A site's request handlers: receive an envelope, check it, do what it asks within the agreed terms, store the reply, send it."""
 
-from __future__ import annotations
-
+import re
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from threading import Lock
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 
 from unalike._utils.errors import UnalikeError, unknown
+from unalike._utils.journal import Journal, entries
 from unalike._utils.spec import parse_one
 from unalike.core import tree
 from unalike.core.codec import Facts, Limits, Malformed, checksum
@@ -22,27 +24,32 @@ from unalike.core.views import Members, ServerState
 from unalike.data.client_data import ClientData
 from unalike.engine.loop import Loop
 from unalike.engine.threads import threads_for
-from unalike.federation.protocol.envelope import Envelope, Head, seal, unseal
+from unalike.federation.protocol.envelope import Envelope, Head, identity, seal, unseal
 from unalike.federation.protocol.federation_file import Federation
 from unalike.federation.protocol.messages import (
     ANSWER,
     NOTICE,
     NOTICES,
+    PROTOCOL,
     UNABLE,
     AdmitRequest,
+    AgreedRequest,
     ChooseRequest,
+    Declined,
     QueryRequest,
     StepRequest,
     TrainRequest,
     printable,
+    versions,
 )
 from unalike.federation.protocol.roster import PARTS, run_config_of, site_population
 from unalike.federation.security.keys import PrivateKey, public_key, public_text
-from unalike.federation.site.plan_replay import agreed_specs, model_of_step
-from unalike.federation.site.site_folder import SiteFolder
+from unalike.federation.site.plan_replay import model_of_step, planned_step
+from unalike.federation.site.site_folder import JOURNAL, SiteFolder
+from unalike.federation.site.site_policy import SitePolicy
 from unalike.methods.client_query import registry as queries
 from unalike.methods.method import Method
-from unalike.methods.plan import Stage
+from unalike.methods.plan import QueryStep, Stage
 from unalike.metrics.metric_sums import MetricSums
 from unalike.metrics.scoring import Predict, SharedModel, score
 from unalike.runtime.model_group import ModelGroup
@@ -54,6 +61,9 @@ from unalike.training.validation import check_tree, flat
 Answer = tuple[Facts, Tree]
 S = TypeVar("S", bound=StepRequest)
 
+RUN = re.compile(r"[0-9]{20}-[0-9a-f]{16}")
+DAY = 24 * 3600 * 10**9
+"""Nanoseconds by which a run may be from the future, by this machine's clock."""
 FIXED_PREFIXES = ("fixed.", "shared/")
 """Prefixes of the tensors that are sent once for a whole step."""
 
@@ -66,7 +76,8 @@ class SiteWorker:
     (`ua.wire(method, model)`) and the sums and counts of its metrics. Its state is in `folder` and is written before a reply is
     sent, so the process may be killed at any moment. A new run removes the files of all runs but the last two. A run continues
     only with the samples that the site was admitted with. `device` is where the site trains; it is not reported to anybody.
-    `log` gets the reason when a request is declined.
+    `log` gets the reason when a request is declined. `policy` are the site's own rules; None: it has none. Every answer and every
+    request that was declined is an entry of `journal`.
     """
 
     def __init__(
@@ -78,9 +89,11 @@ class SiteWorker:
         folder: Path | str,
         device: str = "cpu",
         log: Callable[[str], None] = lambda line: None,
+        policy: SitePolicy | None = None,
     ):
         self.federation, self.name, self.key, self.log = federation, name, key, log
-        self.folder = SiteFolder(Path(folder))
+        self.folder, self.policy = SiteFolder(Path(folder)), policy
+        self.journal = Journal(self.folder.path / JOURNAL)
         self.number = federation.number(name)
         enrolled = federation.sites[self.number]
         if public_text(key) != enrolled.key:
@@ -89,6 +102,8 @@ class SiteWorker:
             )
         self.coordinator = public_key(federation.coordinator)
         self.limits = Limits(bytes=federation.message_bytes)
+        if policy is not None:
+            data = policy.allowed(data, federation.method, federation.data.task == "classification")
         population = site_population(federation, self.number, data)
         if len(population.train[self.number]) > enrolled.samples:
             raise UnalikeError(
@@ -100,7 +115,6 @@ class SiteWorker:
         proxy = (population.x, population.y)
         self.run_config = run_config_of(federation, population, proxy=proxy, device=device).here()
         self.population = self.run_config.population
-        self.agreed = agreed_specs(self.run_config)
         self._groups: dict[tuple[str, int, int], ModelGroup] = {}
         self._lock = Lock()
 
@@ -112,20 +126,30 @@ class SiteWorker:
                 request = unseal(message, self.coordinator, self.limits)
                 head, answers = request.head, request.digest
                 self._check_head(head)
+                if self.policy is not None and head.run not in self.folder.runs():
+                    self.policy.check_new_run(entries(self.journal.path), time.time())
                 self.folder.make_room(head.run)
                 replies = self.folder.replies(head.run, public_text(self.key))
                 reply = replies.find(request)
                 if reply is None:
+                    if self.policy is not None:
+                        self.policy.check_request(head.round, self.federation.rounds, replies.count(request))
                     facts, tensors = HANDLERS[head.kind](self, request)
                     tensors = tree.map(Tensor.cpu, tensors)
                     reply = seal(replace(head, kind=ANSWER, answers=answers), facts, tensors, self.key)
+                    done = {"trained": "size" in tensors, "evaluated": sorted(facts.get("tallies", ()))}
+                    self._write_down("answered", message, head, answers, **done, sent=len(reply), reply=identity(reply))
                     replies.store(request, reply)
                 return reply
             except Exception as error:  # a failed request must not stop the site from answering the next one
                 known = isinstance(error, UnalikeError | OSError)
                 why = printable(str(error) if known else f"{type(error).__name__}: {error}")
                 self.log(f"declined a request: {why}")
-                return seal(replace(head, kind=UNABLE, answers=answers), {"why": why[:1000]}, {}, self.key)
+                is_disk = isinstance(error, OSError) or isinstance(error.__cause__, OSError)
+                code = error.code if isinstance(error, Declined) else "disk" if is_disk else "error"
+                with suppress(UnalikeError):  # a full disk
+                    self._write_down("declined", message, head, answers, code=code, why=why[:1000])
+                return seal(replace(head, kind=UNABLE, answers=answers), {"code": code}, {}, self.key)
 
     # 1. Check the request.
 
@@ -134,43 +158,67 @@ class SiteWorker:
             raise Malformed(f"a request to {head.site!r}; this is {self.name!r}")
         if head.kind not in HANDLERS:
             raise Malformed(f"a request of the kind {head.kind!r}; expected one of {', '.join(HANDLERS)}")
+        if not RUN.fullmatch(head.run) or int(head.run[:20]) > time.time_ns() + DAY:  # it would end all real runs
+            raise Malformed(f"a run {head.run}; expected the time at which it began in 20 digits, and a random number")
         newest = max(self.folder.runs(), default="")
         if head.run < newest:
-            raise UnalikeError(f"run {head.run} is over: {newest} is newer; a replay?")
+            raise Declined("over", f"run {head.run} is over: {newest} is newer; a replay?")
+
+    def _write_down(self, event: str, message: bytes, head: Head, request: str, **facts: Any) -> None:
+        """Add an entry to the journal."""
+        place = {"run": head.run, "step": head.stage, "round": head.round, "kind": head.kind}
+        self.journal.add(event, **place, request=request, received=len(message), **facts)
 
     def _opened(self, request: Envelope, kind: type[S]) -> tuple[S, Tree]:
         """The request's facts, checked against the terms and the samples at admission; and its tensors."""
         facts, tensors = request.open(self.limits)
         step, samples = kind.read(facts), self.folder.admitted_samples(request.head.run)
         self._check_terms(step)
+        if step.samples > (most := sum(site.samples for site in self.federation.sites)):
+            raise Declined("plan", f"{step.samples} training samples of all sites; expected at most {most}")
         if samples is None:  # a run that went back to an earlier round admits nobody anew
             self.folder.admit(request.head.run, self.samples)
         elif samples != self.samples:
-            raise UnalikeError(
+            raise Declined(
+                "samples",
                 f"the samples of {self.name!r} are not those that it was admitted to this run with; join with the data that the "
-                "run began with, or ask the coordinator for a new run"
+                "run began with, or ask the coordinator for a new run",
             )
         return step, tensors
 
-    def _check_terms(self, admit_request: AdmitRequest) -> None:
-        if admit_request.terms != self.federation.terms:
-            raise UnalikeError(
+    def _check_terms(self, asked: AgreedRequest) -> None:
+        if asked.terms != self.federation.terms:
+            raise Declined(
+                "terms",
                 "the coordinator runs other terms than this site agreed to (method, model, work, seed, data, protocol, sites); "
-                "compare the federation files"
+                "compare the federation files",
             )
 
-    def _check_agreed(self, spec: str) -> str:
-        if spec not in self.agreed:
-            raise UnalikeError(f"{spec} is not among what this site agreed to: {'; '.join(sorted(self.agreed))}")
-        return spec
+    def _check_round(self, step: TrainRequest, group: ModelGroup, messages: set[str]) -> None:
+        """Raise `Declined` for what a round of the agreed method does not have."""
+        settings, protocols = group.settings, {*self.federation.protocol}
+        shown = {"clients"} if protocols & {"clients", "server"} else set()
+        shown |= {"personal"} if group.method.is_personal(settings.model) else set()
+        parts, lr = {part.name for part in group.method.parts}, settings.work.lr_at(step.round)
+        for what, found, expected in (
+            ("messages of", messages, parts),
+            ("evaluations of", {*step.evaluate}, shown),
+            ("evaluations of", {"local"} if step.local else set(), protocols),
+            ("a learning rate of", {step.lr}, {lr}),
+        ):
+            if found - expected:
+                odd, usual = (", ".join(map(str, sorted(s, key=str))) for s in (found - expected, expected))
+                raise Declined("plan", f"{what} {odd} in round {step.round}; expected {usual or 'none'}")
 
     # 2. Do what it asks: one handler for each kind of request.
 
     def _admit(self, request: Envelope) -> Answer:
         facts, _ = request.open(self.limits)
+        if (theirs := dict(facts.get("versions") or {}).get("protocol")) != PROTOCOL:
+            raise Declined("version", f"the coordinator speaks protocol {theirs}; this site speaks {PROTOCOL}")
         self._check_terms(AdmitRequest.read(facts))
         self.folder.admit(request.head.run, self.samples)
-        return {split: len(self._rows(split)) for split in PARTS}, {}
+        return {split: len(self._rows(split)) for split in PARTS} | {"versions": versions()}, {}
 
     def _note(self, request: Envelope) -> Answer:
         facts, _ = request.open(self.limits)
@@ -216,20 +264,25 @@ class SiteWorker:
         self.folder.write_model(run, self.run_config, self.name, values, encoding)
 
     def _ask(self, request: Envelope) -> Answer:
-        step, tensors = self._opened(request, QueryRequest)
-        return {}, self._query_answers(step, tree.unpack(tensors), ["model"])[0]
+        asked, tensors = self._opened(request, QueryRequest)
+        planned_step(self.run_config, request.head.stage, asked.query, QueryStep, asked)
+        return {}, self._query_answers(asked, tree.unpack(tensors), ["model"])[0]
 
     def _choose(self, request: Envelope) -> Answer:
         """The number of the model with the smallest answer; the answers themselves stay here."""
-        step, tensors = self._opened(request, ChooseRequest)
-        answers = self._query_answers(step, tree.unpack(tensors), [str(i) for i in range(step.groups)])
+        asked, tensors = self._opened(request, ChooseRequest)
+        planned_step(self.run_config, request.head.stage, asked.query, Stage, asked)
+        models = tree.unpack(tensors)
+        if len(models) != asked.groups:
+            raise Malformed(f"a choice among {asked.groups} models, of which {len(models)} came; expected all of them")
+        answers = self._query_answers(asked, models, [str(i) for i in range(asked.groups)])
         numbers = [float(number) for answer in answers for number in answer.values()]
         return {"choice": min(range(len(numbers)), key=numbers.__getitem__)}, {}
 
-    def _query_answers(self, step: QueryRequest, models: dict[str, Tree], names: list[str]) -> list[Tree]:
+    def _query_answers(self, asked: QueryRequest, models: dict[str, Tree], names: list[str]) -> list[Tree]:
         """The answers to a query about each of the named models."""
-        query = queries.build(parse_one(self._check_agreed(step.query)))
-        model = model_of_step(self.run_config, step)
+        query = queries.build(parse_one(asked.query))
+        model = model_of_step(self.run_config, asked)
         settings, chain = replace(self.run_config.settings, model=model), self.run_config.options.chain
         answers, secret = [], self.folder.secret(self.samples)
         for name in names:
@@ -240,18 +293,25 @@ class SiteWorker:
 
     def _broadcast(self, request: Envelope, step: TrainRequest, trees: dict[str, Tree]) -> tuple[ModelGroup, Broadcast]:
         """This site's model group, and the broadcast to it."""
-        group = self._group(request, step, Method.parse(self._check_agreed(step.method)), trees)
+        group = self._group(request, step, trees)
         model = group.settings.model
         params = _received(model.params, trees.get("params", {}) | trees.get("fixed.params", {}))
         buffers = _received(model.buffers, trees.get("buffers", {}) | trees.get("fixed.buffers", {}))
         messages = {n.removeprefix("messages."): t for n, t in trees.items() if n.startswith("messages.")}
+        self._check_round(step, group, {*messages})
         return group, Broadcast(step.round, params, buffers, messages, step.lr)
 
-    def _group(self, request: Envelope, asked: TrainRequest, method: Method, trees: dict[str, Tree]) -> ModelGroup:
+    def _group(self, request: Envelope, asked: TrainRequest, trees: dict[str, Tree]) -> ModelGroup:
         run, step, number = key = request.head.run, request.head.stage, asked.group
         if key not in self._groups:
             self._groups = {k: g for k, g in self._groups.items() if k[:2] == key[:2]}  # drop those of earlier steps
-            shared = Batch(trees["shared"]["x"], trees["shared"]["y"]) if "shared" in trees else None
+            planned = planned_step(self.run_config, step, asked.method, Stage, asked).shared
+            shared, method = None, Method.parse(asked.method)
+            if "shared" in trees:
+                shared = Batch(trees["shared"]["x"], trees["shared"]["y"])
+            found, expected = (0 if public is None else len(public.y) for public in (shared, planned))
+            if found != expected:
+                raise Declined("plan", f"{found} public samples to train on; expected {expected}")
             derived = asked.derived
             model = _initial_model(model_of_step(self.run_config, asked), trees) if derived else self.run_config.model
             stage = Stage("site", method, 1, {"own": (self.number,)}, model=model, shared=shared)
@@ -278,7 +338,8 @@ class SiteWorker:
             scores = score(
                 population.task, predict, population.x[index], population.y[index], rows, logits=bool(chosen)
             )
-            sums[split] = MetricSums.of(population.task, scores, chosen).plain()
+            found = MetricSums.of(population.task, scores, chosen)
+            sums[split] = (found if self.policy is None else found.rounded(self.policy.digits)).plain()
         return sums
 
     def _rows(self, split: str) -> Any:

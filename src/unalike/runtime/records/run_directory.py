@@ -1,7 +1,7 @@
 """The run directory: one layout for simulations and federations.
 
 config.toml  plan.json or names.json  encoding.json  rounds.parquet  clients.parquet  events.jsonl  model.safetensors
-risks.parquet  columns.json  checkpoints/  states/  report.html
+risks.parquet  columns.json  checkpoints/  kept/  states/  report.html
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 import time
 import tomllib
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -22,13 +22,16 @@ import tomli_w
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.system.locks import locked
-from unalike._utils.tensor_files import read_tensors, round_file, rounds_of, write_bytes, write_tensors
+from unalike._utils.tensor_files import read_tensors, round_file, rounds_of, write_bytes, write_tensors, writing
 from unalike.core.types import Tree
 from unalike.methods.plan import is_same_spec
 from unalike.runtime.records.history import DIVERGED
 from unalike.training.client_states import group_folder, state_file
 
 Config = dict[str, Any]
+
+KEPT = "kept"
+"""The folder of checkpoints that are kept, each named after the round whose models it holds."""
 ENDS = ("stop", "budget")
 """Settings that end a run before its last round."""
 MAY_DIFFER = ("rounds", *ENDS, "executor", "device")
@@ -213,6 +216,29 @@ class RunDirectory:
             if (len(stages), stages[-1][0]["done"]) <= (step, done):
                 return
             file.unlink()
+
+    def keep(self, round: int) -> None:
+        """Keep the newest checkpoint, which holds the models after this round, whatever comes."""
+        kept = round_file(self.path / KEPT, round)
+        with writing(kept):
+            kept.parent.mkdir(exist_ok=True)
+            kept.unlink(missing_ok=True)
+            os.link(self._checkpoints()[-1], kept)  # a checkpoint is never changed, only replaced
+
+    def return_to(self, round: int, change: Callable[[dict[str, Any]], None]) -> None:
+        """Go back to the checkpoint that was kept of a round, with a `change` of its facts; later ones are removed.
+
+        Raises `UnalikeError` if none was kept.
+        """
+        kept = {number: file for file, number in rounds_of((self.path / KEPT).glob("round-*.safetensors")).items()}
+        if round not in kept:
+            found = ", ".join(map(str, sorted(kept))) or "none"
+            raise UnalikeError(f"no checkpoint of round {round} is kept in {self.path}; expected one of {found}")
+        tensors, facts = read_tensors(kept[round])
+        change(facts)
+        for file in (*self._checkpoints(), *(file for number, file in kept.items() if number > round)):
+            file.unlink()
+        write_tensors(round_file(self.path / "checkpoints", facts["round"]), tensors, facts)
 
     def load_checkpoint(self) -> tuple[Tree, dict[str, Any]] | None:
         """The newest good checkpoint, None if there never was one.

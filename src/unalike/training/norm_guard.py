@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from math import isfinite
 from statistics import median_low
 from types import MappingProxyType
 
 from unalike.core import tree
 from unalike.core.types import ClientUpdate, Tree
+from unalike.training.update_checks import OVERSIZED, SUSPECT
 
 WINDOW = 100
 """Norms of accepted updates that the median includes."""
@@ -77,6 +79,19 @@ def standing_out(client_updates: Mapping[str, Norms]) -> tuple[str, float] | Non
             found[site] = max(found.get(site, 0.0), norm / usual if usual > 0 else 0.0)
     site = max(found, key=found.__getitem__, default="")
     return (site, found[site]) if found.get(site, 0.0) > STANDS_OUT else None
+
+
+def absurd(losses: Collection[float], best: float) -> str:
+    """The reason why a model cannot be used, by the losses that clients report of it; empty if it can.
+
+    The lower middle of the losses counts, so that no client alone can speak against a model. `best` is the least such loss yet.
+    """
+    loss = median_low(losses)
+    if not isfinite(loss):
+        return "the model gives losses that are not finite"
+    if loss > OVERSIZED * best + SUSPECT:
+        return f"the loss at most clients is {loss:.3g}; the best so far was {best:.3g}"
+    return ""
 
 
 def norms(client_update: ClientUpdate, update: Tree) -> Norms:

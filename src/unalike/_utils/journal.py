@@ -1,0 +1,60 @@
+"""A journal: JSON lines, each with the digest of the line before, so that a line that is changed, removed or added is found.
+
+Lines that are missing at the end are not found by this: keep the last digest elsewhere, such as in a backup.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from unalike._utils.errors import UnalikeError
+from unalike._utils.tensor_files import writing
+
+
+class Journal:
+    """A file that entries are added to, readable for its owner alone. A line that a power cut tore stays, as a line of its own."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        text = path.read_bytes() if path.exists() else b""
+        self._last, self._torn = text.splitlines()[-1] if text else b"", bool(text) and not text.endswith(b"\n")
+        self._lock = Lock()
+
+    def add(self, event: str, **facts: Any) -> None:
+        """Add an entry with the time. Raises `UnalikeError` if it cannot be written."""
+        with self._lock, writing(self.path):
+            entry = {"time": round(time.time(), 3), "event": event, **facts, "before": _digest(self._last)}
+            line = json.dumps(entry).encode()
+            file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            try:
+                os.write(file, b"\n" * self._torn + line + b"\n")
+            finally:
+                os.close(file)
+            self._last, self._torn = line, False
+
+
+def entries(path: Path) -> Iterator[dict[str, Any]]:
+    """The entries of a journal, oldest first; none without a file. Raises `UnalikeError` where the chain of digests is broken."""
+    before = b""
+    for number, line in enumerate(path.read_bytes().splitlines() if path.exists() else (), 1):
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            entry = {"event": "damaged line", "before": _digest(before)}
+        if entry.get("before") != _digest(before):
+            raise UnalikeError(
+                f"{path}, line {number}: lines before it were changed, removed or added since it was written"
+            )
+        yield entry
+        before = line
+
+
+def _digest(line: bytes) -> str:
+    return hashlib.sha256(line).hexdigest()

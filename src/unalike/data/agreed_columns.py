@@ -1,0 +1,57 @@
+"""A look at samples before training: how the columns of a table differ from the encoding that was agreed on."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from unalike.data.table_encoding import Encoding
+
+SHIFTED, OTHER_UNITS = 5.0, 50.0
+"""The distance of a column's mean from the agreed mean, in agreed scales, that is reported, and that is too far."""
+MOST = 0.5
+"""The share of rows without a number, or of a category that was not agreed on, above which a column is refused."""
+
+
+class Findings(NamedTuple):
+    """Sentences about columns: those that can be, and those with which nobody should train."""
+
+    odd: list[str]
+    wrong: list[str]
+
+
+def look_at(encoding: Encoding, x: Tensor) -> Findings:
+    """Compare encoded rows x [N, width] with their encoding: missing numbers, units, constants, unknown categories."""
+    odd: list[str] = []
+    wrong: list[str] = []
+    if encoding.words is not None or not len(x):
+        return Findings(odd, wrong)
+    gap = len(encoding.numbers)
+    for i, number in enumerate(encoding.numbers):
+        z, missing = x[:, i].double(), 0.0
+        if number.gaps:
+            missing, gap = float(x[:, gap].mean()), gap + 1
+        shift = abs(float(z.mean()))
+        if missing:
+            (wrong if missing > MOST else odd).append(f"{number.name!r}: {missing:.0%} of the rows have no number")
+        if shift > SHIFTED:
+            text = f"{number.name!r}: its mean is {shift:.3g} agreed standard deviations from the agreed mean; other units?"
+            (wrong if shift > OTHER_UNITS else odd).append(text)
+        if len(z) > 1 and missing < 1 and bool((z == z[0]).all()):
+            odd.append(f"{number.name!r}: the same number in all rows, or none in any")
+    for category in encoding.categories:
+        width = len(category.values)
+        unknown = float((x[:, gap : gap + width] == 0).all(1).double().mean())
+        gap += width
+        if unknown:
+            text = f"{category.name!r}: {unknown:.0%} of the rows have a value that was not agreed on"
+            (wrong if unknown > MOST else odd).append(text)
+    return Findings(odd, wrong)
+
+
+def class_counts(y: Tensor, classes: list[str]) -> str:
+    """The number of samples of each class, in words."""
+    counts = torch.bincount(y.long(), minlength=len(classes)).tolist()
+    return ", ".join(f"{name}: {n}" for name, n in zip(classes, counts, strict=True))

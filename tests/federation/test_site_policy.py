@@ -1,0 +1,236 @@
+"""A site's own rules and its journal: each key of site.toml, and what the journal says."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from datetime import datetime, timedelta
+from datetime import time as clock
+
+import pytest
+from small_federation import SmallFederation, key_of, make_clients, states
+
+from unalike._utils.errors import UnalikeError
+from unalike._utils.journal import entries
+from unalike.core.options import options_of
+from unalike.federation.protocol.envelope import unseal
+from unalike.federation.protocol.messages import Declined
+from unalike.federation.site.site_policy import SitePolicy
+from unalike.federation.site.site_worker import SiteWorker
+
+SAMPLE_SIZES = ((20, 8), (12, 6), (16, 6))
+FREE = {"least_test": 0, "least_class": 0, "digits": 0}
+
+
+def ruled(folder, rules, method="fedavg", **more):
+    """A federation in which site2 has these rules."""
+    fed = SmallFederation(folder, make_clients(SAMPLE_SIZES), method, **({"quorum": 2, "rounds": 3} | more))
+    fed.workers["site2"] = SiteWorker(
+        fed.federation, "site2", key_of(2), fed.clients[2], folder / "site2", policy=SitePolicy(**(FREE | rules))
+    )
+    return fed
+
+
+def declined(fed, code):
+    found = {e["why"] for e in fed.events("refused") if e["client"] == "site2"}
+    journal = [e for e in entries(fed.folder / "site2" / "journal.jsonl") if e["event"] == "declined"]
+    assert {e["code"] for e in journal} == {code} and len(found) == 1
+    return journal[0]["why"]
+
+
+def test_rules_that_allow_everything_change_nothing(tmp_path):
+    run = ruled(tmp_path / "ruled", {}).run()
+    wanted = SmallFederation(tmp_path / "free", make_clients(SAMPLE_SIZES), rounds=3).run()
+    assert all(
+        bool((t == states(wanted)[group][name]).all()) for group, of in states(run).items() for name, t in of.items()
+    )
+
+
+def test_file_of_rules_is_made_with_comments_and_read_back(tmp_path):
+    file = tmp_path / "site.toml"
+    assert SitePolicy.of(file) == SitePolicy()
+    text = file.read_text()
+    for name, option in options_of(SitePolicy).items():
+        assert f"# {option.help.text}\n{name} = " in text
+    file.write_text(
+        text.replace("hours = []", 'hours = ["20:00", "06:00"]').replace("methods = []", 'methods = ["fedavg"]')
+    )
+    assert SitePolicy.of(file) == SitePolicy(hours=("20:00", "06:00"), methods=("fedavg",))
+    for wrong in ("digits = -1", "hours = ['at night', '06:00']", "hours = ['20:00']", "unknown = 1", "digits"):
+        file.write_text(wrong)
+        with pytest.raises(UnalikeError, match=r"site\.toml"):
+            SitePolicy.of(file)
+
+
+def test_rules_about_methods_and_training_samples_hold_at_the_start(tmp_path):
+    with pytest.raises(UnalikeError, match=r"site\.toml allows clip, fedavg; the federation trains scaffold"):
+        ruled(tmp_path / "a", {"methods": ("clip", "fedavg")}, "scaffold")
+    ruled(tmp_path / "b", {"methods": ("clip", "fedavg")})
+    with pytest.raises(UnalikeError, match=r"16 training samples; site\.toml demands 17"):
+        ruled(tmp_path / "c", {"least_training": 17})
+
+
+def test_site_trains_in_no_more_rounds_than_its_rules_allow(tmp_path):
+    fed = ruled(tmp_path, {"rounds": 1})
+    assert fed.run().history.rounds["participants"].tolist() == [0, 3, 3, 2]
+    assert declined(fed, "rules") == "round 2; site.toml allows 1 rounds of a run (rounds)"
+
+
+def test_rounds_beyond_the_agreed_ones_are_declined(tmp_path):
+    """60 trainings in a plan of 2 rounds: the coordinator has another number of rounds than the file at the site."""
+    fed = ruled(tmp_path, {}, rounds=2)
+    fed.federation = replace(fed.federation, rounds=8)
+    assert fed.run().history.rounds["participants"].tolist() == [0, 3, 3, 3] + [2] * 5
+
+
+def test_requests_of_a_round_are_limited(tmp_path):
+    """Evaluations answer questions about single samples when there are many of them with crafted models."""
+    fed = ruled(tmp_path, {"requests_per_round": 2}, rounds=1)
+    answers = []
+
+    class Curious:
+        """Asks again with other models, as a hostile coordinator would, and keeps the kinds of the answers."""
+
+        def __init__(self, worker):
+            self.worker = worker
+
+        def handle(self, message):
+            from small_federation import COORDINATOR
+
+            from unalike.federation.protocol.envelope import seal
+
+            envelope = unseal(message, COORDINATOR.public_key())
+            facts, tensors = envelope.open()
+            if envelope.head.kind == "train" and envelope.head.round == 0:
+                for factor in range(2, 40):
+                    crafted = seal(envelope.head, facts, {n: factor * t for n, t in tensors.items()}, COORDINATOR)
+                    answers.append(unseal(self.worker.handle(crafted), key_of(2).public_key()).head.kind)
+            return self.worker.handle(message)
+
+    fed.workers["site2"] = Curious(fed.workers["site2"])
+    fed.run()
+    assert answers == ["answer"] * 2 + ["unable"] * 36
+    assert "2 requests of this round were answered" in declined(fed, "rules")
+
+
+def test_new_runs_of_a_day_are_limited(tmp_path):
+    fed = ruled(tmp_path, {"runs_per_day": 1}, rounds=1)
+    fed.run()
+    again = ruled(tmp_path, {"runs_per_day": 1}, rounds=1)
+    (tmp_path / "out" / "roster.json").unlink()
+    (tmp_path / "out" / "config.toml").unlink()
+    with pytest.raises(UnalikeError):  # the run of the folder begins anew, two sites are a quorum
+        again.run()
+        raise UnalikeError("two sites were enough")
+    assert "1 runs began within 24 hours" in declined(again, "rules")
+
+
+def test_few_test_samples_and_rare_classes_are_not_evaluated(tmp_path):
+    assert len(make_clients(SAMPLE_SIZES)[2].test[1]) == 6
+    few = ruled(tmp_path / "few", {"least_test": 7})
+    assert few.run().history.clients.query("client == 2 and round == 3")["accuracy"].isna().all()
+    assert [e["test"] for e in few.events("admitted") if e["client"] == "site2"] == [0]
+    counts = make_clients(SAMPLE_SIZES)[2].test[1].unique(return_counts=True)[1]
+    rare = ruled(tmp_path / "rare", {"least_class": 2})
+    rare.run()
+    [event] = [e for e in rare.events("admitted") if e["client"] == "site2"]
+    assert event["test"] == int(counts[counts >= 2].sum()) < 6
+
+
+def test_sums_of_losses_leave_with_the_digits_of_the_rules(tmp_path):
+    seen = []
+
+    def look(head, facts, tensors):
+        seen.extend(sums["test"]["loss"] for sums in facts.get("tallies", {}).values())
+
+    exact, rounded = ruled(tmp_path / "exact", {}), ruled(tmp_path / "rounded", {"digits": 3})
+    for fed in (exact, rounded):
+        fed.corrupt("site2", look)
+        fed.run()
+    half = len(seen) // 2
+    assert seen[half:] == [float(f"{loss:.3g}") for loss in seen[:half]] != seen[:half]
+
+
+def test_site_answers_in_its_hours_only(tmp_path):
+    closed = tuple(f"{datetime.now() + timedelta(hours=h):%H:%M}" for h in (2, 3))
+    fed = ruled(tmp_path, {"hours": closed})
+    assert fed.run().history.rounds["participants"].tolist() == [0, 2, 2, 2]
+    assert declined(fed, "rules") == f"site.toml has it answer from {closed[0]} to {closed[1]} only"
+    night = SitePolicy(hours=("20:00", "06:00"))
+    for hour, is_open in ((19, False), (20, True), (0, True), (5, True), (6, False)):
+        assert night.is_open(clock(hour)) is is_open
+    with pytest.raises(Declined):
+        SitePolicy(hours=closed).check_request(0, 9, 0)
+
+
+def test_process_is_held_to_its_cores_and_memory():
+    code = (
+        "import os; from unalike.federation.site.site_policy import SitePolicy; SitePolicy(cores=1, memory=900).limit_process(); "
+        "print(len(os.sched_getaffinity(0)))\ntry: bytearray(2**30)\nexcept MemoryError: print('held')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["1", "held"]
+
+
+def test_journal_says_what_was_asked_and_what_left(tmp_path):
+    fed = ruled(tmp_path, {})
+    fed.run()
+    file = tmp_path / "site2" / "journal.jsonl"
+    found = list(entries(file))
+    assert [(e["kind"], e["step"], e["round"], e["trained"], e["evaluated"]) for e in found] == [
+        ("admit", 0, 0, False, []),
+        ("train", 1, 0, True, ["clients"]),
+        ("train", 1, 1, True, ["clients"]),
+        ("train", 1, 2, True, ["clients"]),
+        ("train", 1, 3, False, ["clients"]),
+        ("notice", 1, 3, False, []),
+    ]
+    assert all(e["event"] == "answered" and len(e["request"]) == len(e["reply"]) == 64 and e["sent"] > 0 for e in found)
+    assert oct(file.stat().st_mode & 0o777) == "0o600" and oct(file.parent.stat().st_mode & 0o777) == "0o700"
+    lines = file.read_text().splitlines()
+    for changed in (
+        [*lines[:2], lines[2].replace('"trained": true', '"trained": false'), *lines[3:]],
+        [*lines[:2], *lines[3:]],
+        [*lines[:2], json.dumps({"event": "answered"}), *lines[2:]],
+        lines[1:],
+    ):
+        file.write_text("\n".join(changed) + "\n")
+        with pytest.raises(UnalikeError, match="changed, removed or added"):
+            list(entries(file))
+
+
+def test_journal_goes_on_after_a_torn_line(tmp_path):
+    from unalike._utils.journal import Journal
+
+    file = tmp_path / "journal.jsonl"
+    Journal(file).add("first")
+    with open(file, "a") as torn:
+        torn.write('{"event": "sec')
+    Journal(file).add("third")
+    Journal(file).add("fourth")
+    assert [e["event"] for e in entries(file)] == ["first", "damaged line", "third", "fourth"]
+
+
+def test_other_protocol_is_declined_in_words_and_other_versions_are_named(tmp_path, monkeypatch):
+    fed, told = ruled(tmp_path / "versions", {}, rounds=1), []
+    fed.corrupt(
+        "site2",
+        lambda head, facts, tensors: (
+            (head, facts | {"versions": facts["versions"] | {"torch": "1.0"}}, tensors) if "versions" in facts else None
+        ),
+    )
+    fed.coordinator(tell=told.append).run()
+    assert any("site2 has torch 1.0 and this machine" in line for line in told)
+    assert {e["client"] for e in fed.events("versions")} == {"site0", "site1", "site2"}
+
+    from unalike.federation.protocol import messages
+
+    other = ruled(tmp_path / "protocol", {}, rounds=1)
+    mine = messages.versions()
+    monkeypatch.setattr("unalike.federation.coordinator.coordinator.versions", lambda: mine | {"protocol": "3"})
+    with pytest.raises(UnalikeError):
+        other.run()
+    assert {e["why"] for e in other.events("refused")} == {f"unable: {messages.REASONS['version']}"}
+    assert declined(other, "version") == "the coordinator speaks protocol 3; this site speaks 2"
