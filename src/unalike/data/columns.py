@@ -135,15 +135,12 @@ def doubts(features: pd.DataFrame, where: str) -> list[str]:
     """Notes on columns that are probably no features as they are: identifiers, dates, and those with one value in all rows."""
     constant = [column for column in features if features[column].nunique(dropna=False) == 1]
     others = features.drop(columns=constant)
-    numbered = [column for column in others if _identifies(others[column])]
+    ids = [column for column in others if _identifies(others[column])]
     dated = [column for column in others if kind_of(others[column]) == TEXTS and date_formats(others[column])]
     read_as_days = f"{' '.join(f'--date {quote(str(column))}' for column in dated)}, in Python date={_plain(dated)!r}"
     notes = {
         "one value in all rows, which says nothing; leave out": (constant, left_out(*constant)),
-        "numbers that look like identifiers or count the rows, read as features; leave out": (
-            numbered,
-            left_out(*numbered),
-        ),
+        "numbers that look like identifiers or count the rows, read as features; leave out": (ids, left_out(*ids)),
         "dates, read as categories; read them as days": (dated, f"{read_as_days}, or leave out: {left_out(*dated)}"),
     }
     found = ((columns, f"{note}: {flags}") for note, (columns, flags) in notes.items() if columns)

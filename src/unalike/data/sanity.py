@@ -18,7 +18,7 @@ NAMED = 3
 
 def warnings_of(population: Population) -> list[str]:
     """Sentences about samples from which nothing can be learned, or by which nothing can be told."""
-    train, test = (population.y[torch.from_numpy(part.values)] for part in (population.train, population.test))
+    train, test = (population.y[torch.tensor(part.values)] for part in (population.train, population.test))
     if not population.is_here or not len(train):
         return []
     classes = population.classes
@@ -35,7 +35,7 @@ def warnings_of(population: Population) -> list[str]:
         found.append(
             f"no client trains on the class{'es' * (len(unseen) > 1)} {names}, of which there are test samples"
         )
-    rows = torch.from_numpy(population.train.values)
+    rows = torch.tensor(population.train.values)
     if len(rows) > 1 and _is_constant(population.x[rows[:100]]) and _is_constant(population.x[rows]):
         found.append("all training samples have the same inputs: nothing in them tells one label from another")
     return found + _of_clients(population)
@@ -65,8 +65,8 @@ def _of_clients(population: Population) -> list[str]:
 def constant_prediction(population: Population, test: Tensor | None = None) -> str:
     """A sentence with the score of a constant prediction on the labels `test`, by default those of the clients' test samples, and
     with the positives of the clients; empty where the samples are elsewhere."""
-    train = population.y[torch.from_numpy(population.train.values)]
-    y = population.y[torch.from_numpy(population.test.values)] if test is None else test
+    train = population.y[torch.tensor(population.train.values)]
+    y = population.y[torch.tensor(population.test.values)] if test is None else test
     if not population.is_here or not len(train) or not len(y):
         return ""
     if population.classes is None:

@@ -195,12 +195,11 @@ PERCENT = "\u00a0%"
 
 def significant(value: float, sign: str = "", digits: int = 3) -> str:
     """A number with `digits` significant digits, trailing zeros included; only tiny numbers have an exponent."""
-    if not value or not math.isfinite(value):
-        return f"{value:{sign}.0f}"
-    power = int(f"{value:.{digits - 1}e}".split("e")[1])  # after rounding: 99.96 becomes 100
-    if power < -4:
-        return f"{value:{sign}.{digits - 1}e}"
-    return f"{value:{sign},.{max(0, digits - 1 - power)}f}"
+    form = ".0f"
+    if value and math.isfinite(value):
+        power = int(f"{value:.{digits - 1}e}".split("e")[1])  # after rounding: 99.96 becomes 100
+        form = f".{digits - 1}e" if power < -4 else f",.{max(0, digits - 1 - power)}f"
+    return f"{value:{sign}{form}}".replace("-", "−")
 
 
 def as_text(value: float, text: str) -> str:

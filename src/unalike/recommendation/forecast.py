@@ -114,7 +114,7 @@ class Forecaster:
             relation = "at most" if features[feature] <= cut else "above"
             cuts.setdefault(feature, {})[relation] = cut
         texts = {i: " and ".join(f"{relation} {cut:.3g}" for relation, cut in own.items()) for i, own in cuts.items()}
-        return [f"{titles[i]}: {features[i]:.3g}, {text}" for i, text in texts.items()]
+        return [f"{titles[i]}: {features[i]:.3g}, {text}".replace(" -", " −") for i, text in texts.items()]
 
 
 def weighted_quantile(values: np.ndarray, weights: np.ndarray, share: float) -> float:

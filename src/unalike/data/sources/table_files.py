@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Columns = str | Sequence[str]
-
-
 Reader = Callable[..., Any]
 
 
@@ -128,12 +126,7 @@ def read_table(
     if target is None and encoding is not None:  # rows to predict
         require_columns(frame, [*drop, *group], where)
         groups = {column: frame[column].to_numpy() for column in group}
-        return Dataset(
-            name,
-            (new_rows(frame, encoding, where), None),
-            groups=groups,
-            encoding=encoding,
-        )
+        return Dataset(name, (new_rows(frame, encoding, where), None), groups=groups, encoding=encoding)
     if target is None:
         raise UnalikeError(
             f"{where} is a table with the columns {', '.join(map(str, frame))}; name the one to predict, with --target COLUMN "
