@@ -36,6 +36,7 @@ FUNCTIONS = {
 OTHERWISE = {
     ("tune", "val"): "None is 0.2 with `data`, and with clients that are given the samples that they have",
     ("diagnose", "rounds"): "rounds to look at; a diagnosis trains nothing unless asked",
+    ("doctor", "model"): "a class as module:Class, too; no model is looked at unless asked",
     ("partition", "seed"): "None tells a seed of 0 from none beside --plan",
     ("report", "target"): "a score, not a column",
     ("report", "across"): "None keeps the one of the comparison",
