@@ -22,13 +22,6 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "flower_app"
 UNALIKE = [sys.executable, "-c", "from unalike.cli import main; main()"]
 
 
-def test_flower_package_unknown_attribute_raises():
-    import unalike.federation.flower as package
-
-    with pytest.raises(AttributeError, match="no attribute 'other'"):
-        _ = package.other
-
-
 @pytest.mark.slow
 def test_example_trains_in_flower_deployment(tmp_path, monkeypatch):
     people = ua.partition(ua.load("digits"), "iid", clients=2, seed=1)

@@ -72,6 +72,9 @@ class Line:
     def connected(self):
         return ()
 
+    def close(self):
+        """Does nothing: the others use the network still."""
+
     def send(self, site, message):
         run = run_of(message)
         with self.shared.lock:

@@ -2,7 +2,7 @@
 
 from flwr.clientapp import ClientApp
 
-from unalike.federation.flower import server_app as server
+from unalike.federation.flower.coordinator_app import server_app as server
 
 __all__ = ["client", "server"]
 

@@ -94,8 +94,8 @@ fab-format-version = 1
 flwr-version-target = "1.41.0"
 
 [tool.flwr.app.components]
-serverapp = "unalike.federation.flower:server_app"
-clientapp = "unalike.federation.flower:server_app"
+serverapp = "unalike.federation.flower.coordinator_app:server_app"
+clientapp = "unalike.federation.flower.coordinator_app:server_app"
 """,
     "LICENSE": b"Apache-2.0\n",
 }
@@ -172,27 +172,18 @@ class Incoming:
     """A message of which SuperLink has sent the metadata, and the object ids of its records, which are pulled one by one."""
 
     message: Message
+    number: str
+    answers: str
+    """The id of the message that this one answers."""
+    run: int
     pieces: tuple[str, ...]
 
     @classmethod
     def of(cls, message: ProtoMessage, tree: ObjectTree) -> Incoming:
         """From what SuperLink sends. A message without content, such as a report of an error, has no pieces."""
-        records = tree.children[0].children if len(tree.children) == 1 else ()
-        return cls(message_from_proto(message), tuple(record.object_id for record in records))
-
-    @property
-    def number(self) -> str:
-        """The message's id."""
-        return str(self.message.metadata.message_id)
-
-    @property
-    def answers(self) -> str:
-        """The id of the message that this one answers."""
-        return str(self.message.metadata.reply_to_message_id)
-
-    @property
-    def run(self) -> int:
-        return int(self.message.metadata.run_id)
+        about, records = message.metadata, tree.children[0].children if len(tree.children) == 1 else ()
+        pieces = tuple(record.object_id for record in records)
+        return cls(message_from_proto(message), about.message_id, about.reply_to_message_id, about.run_id, pieces)
 
 
 class Fetcher:
