@@ -45,5 +45,8 @@ def test_notebook_runs_and_shows_its_results(path, tmp_path):
     for piece in SHOWN[path.stem]:
         assert json.dumps(piece)[1:-1] in shown, piece
     figures = [output.data for output in outputs if "application/vnd.plotly.v1+json" in output.data]
-    assert figures and all(figure["image/png"].startswith("iVBOR") for figure in figures)  # for exports without scripts
+    assert figures and all(
+        figure["image/png"].startswith("iVBOR") for figure in figures
+    )  # for exports without scripts,
+    assert not any("text/html" in figure for figure in figures)  # which prefer HTML
     assert "<progress" not in shown  # a bar is removed when its run ends

@@ -9,6 +9,7 @@ from base64 import b64decode
 from types import SimpleNamespace
 
 import numpy as np
+import plotly.io as pio
 import pytest
 
 import unalike as ua
@@ -114,10 +115,13 @@ def test_in_notebook_without_ipython_does_not_import_it():
     assert done.stdout.split() == ["False", "False"]
 
 
-def test_figure_has_an_image_for_exports_until_it_is_changed(run):
-    """A notebook that is exported to HTML runs no script: it shows the image."""
+@pytest.mark.parametrize("renderer", ["plotly_mimetype+notebook_connected", "colab"])
+def test_figure_has_an_image_for_exports_until_it_is_changed(run, monkeypatch, renderer):
+    """A notebook that is exported to HTML shows HTML before an image; a notebook that knows nothing else keeps Plotly's."""
+    monkeypatch.setattr(pio.renderers, "default", renderer)
     figure = run.plot()
     bundle = figure._repr_mimebundle_()
+    assert ("text/html" in bundle) == (renderer == "colab") and figure._repr_html_ is None
     assert b64decode(bundle["image/png"]).startswith(b"\x89PNG")
     assert "image/png" not in copy.deepcopy(figure).update_layout(title="mine")._repr_mimebundle_()
     figure.update_layout(title="mine")

@@ -17,12 +17,14 @@ class NotebookFigure(go.Figure):
 
     _source: Figure | None = None
     _as_drawn: str = ""
-    _ipython_display_ = None  # IPython then asks for the bundle
+    _ipython_display_ = _repr_html_ = None  # IPython then asks for the bundle
 
     def _repr_mimebundle_(self, *args: Any, **options: Any) -> dict[str, Any]:
         bundle: dict[str, Any] = super()._repr_mimebundle_(*args, **options)
         if self._source is None or self.to_json() != self._as_drawn:
             return bundle
+        if "application/vnd.plotly.v1+json" in bundle:
+            bundle.pop("text/html", None)  # which exports prefer to an image; its script needs the network
         return bundle | {"image/png": b64encode(matplotlib_figures.png(self._source)).decode()}
 
 
