@@ -86,3 +86,15 @@ def test_pause_of_the_operator_stays(tmp_path):
     control.resume()
     thread.join(60)
     assert not thread.is_alive()
+
+
+def test_site_that_connects_again_and_again_cannot_fill_the_disk(tmp_path):
+    from unalike.federation.coordinator.mailbox import NOTED
+
+    fed = SmallFederation(tmp_path, make_clients(SAMPLE_SIZES), rounds=1, quorum=2, deadline=3.0)
+    fed.transport.connected = lambda: ["site2"]
+    fed.corrupt("site2", lambda head, facts, tensors: b"lost" if head.stage else None)
+    fed.run()
+    found = fed.events("connected")
+    assert found and {e["client"] for e in found} == {"site2"}
+    assert len(found) <= 3 * NOTED  # admission, a round, the last evaluation

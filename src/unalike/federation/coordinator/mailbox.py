@@ -87,9 +87,9 @@ class Mailbox:
         """The sites that have connected since the last call. Those that do not take part in the run are told so."""
         anew = set(self.transport.connected())
         for site in anew:
-            self.event("connected", round=self.number, client=site)
+            self.note("connected", site, "a new connection")
         for site in anew.difference(anew if self.members is None else self.members):
-            self.event("not in this run", round=self.number, client=site)
+            self.note("not in this run", site, "the run began without it")
             self.notify([site], "late")
         return anew
 

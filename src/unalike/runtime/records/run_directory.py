@@ -22,7 +22,7 @@ import tomli_w
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.system.locks import locked
-from unalike._utils.tensor_files import read_tensors, round_file, rounds_of, write_bytes, write_tensors, writing
+from unalike._utils.tensor_files import read_tensors, round_file, rounds_of, write_bytes, write_tensors
 from unalike.core.types import Tree
 from unalike.methods.plan import is_same_spec
 from unalike.runtime.records.history import DIVERGED
@@ -219,11 +219,7 @@ class RunDirectory:
 
     def keep(self, round: int) -> None:
         """Keep the newest checkpoint, which holds the models after this round, whatever comes."""
-        kept = round_file(self.path / KEPT, round)
-        with writing(kept):
-            kept.parent.mkdir(exist_ok=True)
-            kept.unlink(missing_ok=True)
-            os.link(self._checkpoints()[-1], kept)  # a checkpoint is never changed, only replaced
+        write_bytes(round_file(self.path / KEPT, round), self._checkpoints()[-1].read_bytes())
 
     def return_to(self, round: int, change: Callable[[dict[str, Any]], None]) -> None:
         """Go back to the checkpoint that was kept of a round, with a `change` of its facts; later ones are removed.
