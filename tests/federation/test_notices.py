@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
-from small_federation import COORDINATOR, SmallFederation
+from small_federation import COORDINATOR, SmallFederation, federation_of, make_clients
 
+from unalike.federation.operations.run_coordinator import _check_deadline
 from unalike.federation.protocol.envelope import Head, seal, unseal
 from unalike.federation.protocol.messages import NOTICE, NOTICES, UNABLE
 from unalike.federation.protocol.roster import new_run
@@ -69,6 +71,13 @@ def test_site_that_connects_again_is_asked_at_once(tmp_path):
     started = time.monotonic()
     fed.run()
     assert time.monotonic() - started < 30.0 and not fed.events("absent")
+
+
+def test_deadline_without_time_for_a_repetition_is_announced():
+    lines, made = [], federation_of(make_clients())
+    for deadline in (59.9, 60.0):
+        _check_deadline(replace(made, deadline=deadline, repeat=30.0), lines.append)
+    assert len(lines) == 1 and lines[0].startswith("the deadline of 59.9 s leaves no time to repeat a lost request")
 
 
 def test_unknown_notice_is_declined(tmp_path):

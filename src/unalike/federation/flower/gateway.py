@@ -134,6 +134,7 @@ class Gateway:
             self.rejected[f"{rejected} from {address}"] += 1
             writer.write(f"HTTP/1.1 {rejected}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode())
         except (asyncio.CancelledError, TimeoutError, OSError, EOFError, ssl.SSLError) as error:
+            writer.transport.abort()  # without a farewell, for which TLS would keep its buffers
             if behind is None:
                 self.rejected[f"{type(error).__name__} without a request from {address}"] += 1
         finally:
@@ -149,7 +150,9 @@ class Gateway:
     async def _first_head(self, reader: asyncio.StreamReader) -> tuple[bytes, int] | None:
         """The first head of a connection, which is a stranger's until it comes."""
         if len(self.strangers) >= self.settings.strangers:
-            next(iter(self.strangers)).cancel()
+            oldest = next(iter(self.strangers))
+            del self.strangers[oldest]
+            oldest.cancel()
         me = asyncio.current_task()
         assert me is not None
         self.strangers[me] = None

@@ -21,7 +21,7 @@ from unalike.data.population import Population
 from unalike.federation.coordinator.coordinator import Log, is_over, last_page, run_rounds
 from unalike.federation.coordinator.federation_folder import FederationFolder
 from unalike.federation.flower.flower_processes import check_port, free_port, superlink
-from unalike.federation.protocol.federation_file import Schema
+from unalike.federation.protocol.federation_file import Federation, Schema
 from unalike.federation.site.site_policy import SitePolicy
 from unalike.runtime.run_recorder import Run
 
@@ -52,11 +52,7 @@ def coordinate(
     with folder.held():
         check_port(host, port)
         _check_certificate(folder, log)
-        if federation.deadline < 2 * federation.repeat:
-            log(
-                f"the deadline of {federation.deadline:g} s leaves no time to repeat a lost request, which happens after "
-                f"{federation.repeat:g} s; expected a deadline of twice that (`deadline` and `repeat` in federation.toml)"
-            )
+        _check_deadline(federation, log)
         with (
             Supervisor(folder.logs) as supervisor,
             superlink(folder.path, supervisor, host, port, folder.nodes, federation.message_bytes) as transport,
@@ -78,6 +74,16 @@ def _check_certificate(folder: FederationFolder, log: Log) -> None:
 
 OWN_MACHINE = {"least_test": 0, "least_class": 0, "digits": 0}
 """Rules of sites that are rehearsed on one machine: their results are those of a simulation, bit for bit."""
+
+
+def _check_deadline(federation: Federation, log: Log) -> None:
+    if federation.deadline < 2 * federation.repeat:
+        log(
+            f"the deadline of {federation.deadline:g} s leaves no time to repeat a lost request, which happens after "
+            f"{federation.repeat:g} s; expected a deadline of twice that (`deadline` and `repeat` in federation.toml)"
+        )
+
+
 JOIN = "from unalike.cli import main; main()"
 
 
