@@ -118,7 +118,7 @@ def several(simulate, tmp_path_factory):
         "AB",
         [("partition", ["mild", "severe"])],
         [],
-        joined_page.Pooled(scores, ranks(scores)),
+        (scores, ranks(scores)),
     )
     return write_text(joined_page.render(content), tmp_path_factory.mktemp("joined") / "joined_page.html").as_uri()
 

@@ -1,6 +1,6 @@
 """Commands of other packages: entry points of the group `unalike.commands`, each a Typer app or a function as Typer takes it."""
 
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import entry_points
 from typing import Any
 
 import typer
@@ -22,24 +22,20 @@ def add_plugins(app: typer.Typer) -> None:
     taken = {command.name for command in app.registered_commands} | {command.name for command in app.registered_groups}
     points = {point.name: point for point in entry_points(group=GROUP) if point.name not in taken}
     for _, point in sorted(points.items()):
-        _add(app, point)
+        try:
+            command: Any = point.load()
+        except Exception as error:  # whatever the package raises; the other commands work
+            why = f"`unalike {point.name}` cannot be imported from {point.value}: {type(error).__name__}: {error}"
+            _add_error(app, point.name, "(cannot be imported)", why)
+            continue
+        if isinstance(command, typer.Typer):
+            app.add_typer(command, name=point.name)
+        else:
+            app.command(point.name)(command)
     for name, (extra, summary) in DISTRIBUTIONS.items():
         if name not in points:
             install = f"pip install 'unalike[{extra}]', or in a checkout: pip install -e ./{extra}"
             _add_error(app, name, f"{summary} (not installed).", f"`unalike {name}` is not installed: {install}")
-
-
-def _add(app: typer.Typer, point: EntryPoint) -> None:
-    try:
-        command: Any = point.load()
-    except Exception as error:  # whatever the package raises; the other commands work
-        why = f"`unalike {point.name}` cannot be imported from {point.value}: {type(error).__name__}: {error}"
-        _add_error(app, point.name, "(cannot be imported)", why)
-        return
-    if isinstance(command, typer.Typer):
-        app.add_typer(command, name=point.name)
-    else:
-        app.command(point.name)(command)
 
 
 def _add_error(app: typer.Typer, name: str, summary: str, message: str) -> None:

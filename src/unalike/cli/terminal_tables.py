@@ -251,14 +251,13 @@ def _with_lines(progress: ProgressCallback, folder: Path) -> ProgressCallback:
     """Also print a line with the standings when a seed is done for all methods."""
     from unalike.experiments.standings import standings
 
-    seen: list[str] = []
+    seen = set[str]()
 
     def update(row: dict[str, Any], what: str = "") -> None:
         seed = what.rpartition("(")[2]
-        if seen and seed != seen[-1]:
+        if seen and seed not in seen:
             print(standings_line(standings(folder)), file=sys.stderr, flush=True)
-        if not seen or seed != seen[-1]:
-            seen.append(seed)
+        seen.add(seed)
         progress(row, what)
 
     return update

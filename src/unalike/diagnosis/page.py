@@ -152,13 +152,9 @@ def _layers(layers: Sequence[Measure]) -> Table:
         words("Layer", lambda m: m.name),
         number("Share", lambda m: m.value, significant),
         INTERVALS,
-        *(number(name, partial(_reference, name), significant) for name in layers[0].scale),
+        *(number(name, partial(lambda name, m: m.scale[name], name), significant) for name in layers[0].scale),
     ]
     return Table.of("Share of the movement that cancels, by layer", columns, layers)
-
-
-def _reference(name: str, measure: Measure) -> float:
-    return measure.scale[name]
 
 
 def _clusters(diagnosis: Diagnosis) -> Table | None:

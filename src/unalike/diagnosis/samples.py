@@ -218,8 +218,5 @@ def _word_counts(tokens: Tensor) -> np.ndarray:
     flat = tokens.flatten(1).numpy()
     words, often = np.unique(flat[flat > 0], return_counts=True)
     kept = np.sort(words[np.argsort(-often, kind="stable")[:WORDS]])
-    place = np.searchsorted(kept, flat)
-    known = (place < len(kept)) & (kept[np.minimum(place, len(kept) - 1)] == flat) if len(kept) else flat < 0
-    cells = np.repeat(np.arange(len(flat)), flat.shape[1]).reshape(flat.shape)[known] * len(kept) + place[known]
-    counts = np.bincount(cells, minlength=len(flat) * len(kept)).reshape(len(flat), len(kept))
+    counts = np.array([(flat == word).sum(1) for word in kept]).reshape(len(kept), len(flat)).T
     return counts / np.maximum((flat > 0).sum(1, keepdims=True), 1)

@@ -144,7 +144,7 @@ class Joined:
 
     def content(self, title: str | None = None, target: float | None = None) -> JoinedContent:
         """The content of the page of several comparisons. `target`: the score for which costs are compared."""
-        from unalike.reporting.joined_page import JoinedContent, Pooled
+        from unalike.reporting.joined_page import JoinedContent
 
         ranks = self.ranks
         return JoinedContent(
@@ -153,7 +153,7 @@ class Joined:
             letters=[folder.letter for folder in self.folders],
             differences=[("given as", [folder.given for folder in self.folders]), *self.differences],
             obstacles=self.obstacles,
-            pooled=None if ranks is None else Pooled(self.scores, ranks),
+            pooled=None if ranks is None else (self.scores, ranks),
         )
 
 

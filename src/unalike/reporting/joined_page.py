@@ -20,13 +20,8 @@ from unalike.reporting.html import fill
 from unalike.reporting.summary_columns import summary_columns
 from unalike.reporting.table import Table, TableCell, number, rows
 
-
-@dataclass(frozen=True)
-class Pooled:
-    """Scores by partition (rows) and method (columns), and the ranks of the methods."""
-
-    scores: pd.DataFrame
-    ranks: Ranks
+Pooled = tuple[pd.DataFrame, Ranks]
+"""Scores by partition (rows) and method (columns), and the ranks of the methods."""
 
 
 @dataclass(frozen=True)
@@ -68,11 +63,12 @@ def _answer(content: JoinedContent) -> str:
         return f"{folders} give {parts} that cannot be compared with each other, only read side by side."
     if content.pooled is None:
         return f"{folders} give {parts}; too few partitions share methods to rank them."
-    apart = len(content.parts) - len(content.pooled.scores)
+    over = len(content.pooled[0])
+    apart = len(content.parts) - over
     if not apart:
         return f"{folders} give {parts}, all partitions of one study: the methods are ranked over them."
     left = f" Not in the ranking: {wording.plural(apart, 'comparison')}."
-    return f"{folders} give {parts}; {len(content.pooled.scores)} are partitions of one study.{left}"
+    return f"{folders} give {parts}; {over} are partitions of one study.{left}"
 
 
 def _differences(content: JoinedContent) -> Table | None:
@@ -89,8 +85,8 @@ def _differences(content: JoinedContent) -> Table | None:
 
 
 def _ranking(pooled: Pooled, parts: dict[str, ReportContent], style: dict[str, Look]) -> dict[str, Any]:
-    first = parts[str(pooled.scores.index[0])]
-    ranks, names = pooled.ranks, list(pooled.scores)
+    scores, ranks = pooled
+    first, names = parts[str(scores.index[0])], list(scores)
     sentence = (
         f"Over {ranks.blocks} partitions, {_rank_clauses(ranks.apart)}, by more than the critical difference."
         if ranks.apart
@@ -128,14 +124,15 @@ FEW = 6
 
 def _means(pooled: Pooled, baseline: str, metric: Metric, style: dict[str, Look]) -> Table | None:
     """Each method compared with the baseline, paired by partition; None if the baseline is not ranked."""
-    if baseline not in pooled.scores:
+    scores, ranks = pooled
+    if baseline not in scores:
         return None
-    d = difference_table({str(name): values for name, values in pooled.scores.items()}, baseline)
+    d = difference_table({str(name): values for name, values in scores.items()}, baseline)
     tests = rows(family_tests(d, metric.sign).rename_axis("method").reset_index())
     by_name = summary_columns(metric, baseline, style)
-    rank = number("Mean rank", lambda row: float(pooled.ranks.mean[row["method"]]), lambda value: f"{value:.2f}")
+    rank = number("Mean rank", lambda row: float(ranks.mean[row["method"]]), lambda value: f"{value:.2f}")
     columns = [by_name["method"], rank, *(by_name[name] for name in ("difference", "interval", "p", "better"))]
-    return Table.of(f"Differences to {baseline}, paired over {pooled.ranks.blocks} partitions", columns, tests)
+    return Table.of(f"Differences to {baseline}, paired over {ranks.blocks} partitions", columns, tests)
 
 
 def _part(i: int, name: str, part: ReportContent, style: dict[str, Look]) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from typing import Any
 from unalike._utils.spec import parse_one
 from unalike.core.work import Work
 from unalike.methods.method import Method
-from unalike.methods.part import Part
 from unalike.methods.plan import Plan, method_of
 from unalike.methods.search_space import LogRange, SearchSpace, Value, search_spaces
 
@@ -76,12 +75,8 @@ def _owners(plan: Plan) -> list[Any]:
 
 def _changed(plan: Plan, by_owner: Mapping[str, Values]) -> Plan:
     if isinstance(plan, Method):
-        return Method(*(_with_fields(part, by_owner) for part in plan.parts))
+        changed = ((part, by_owner.get(part.name)) for part in plan.parts)
+        return Method(*(replace(part, **own) if own else part for part, own in changed))  # type: ignore[type-var]
     nested = {"method": repr(_changed(method_of(plan), by_owner))} if hasattr(plan, "method") else {}
     fields = by_owner.get(getattr(plan, "name", ""), {})
     return replace(plan, **fields, **nested) if fields or nested else plan  # type: ignore[type-var]
-
-
-def _with_fields(part: Part, by_owner: Mapping[str, Values]) -> Part:
-    fields = by_owner.get(part.name, {})
-    return replace(part, **fields) if fields else part  # type: ignore[type-var]
