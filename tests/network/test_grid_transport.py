@@ -211,10 +211,16 @@ def test_site_with_wrong_clock_gets_reason(seconds, says, echo_network, tmp_path
     """SuperLink's status is the same as for an unknown key."""
     from flwr.supernode import node_auth_http_interceptor as signing
 
+    for name in ("a", "b"):  # they have this process's clock
+        echo_network.disconnect(name)
     # the coordinator's date has whole seconds, and its server looks at the clock once a second
     right, wrong = signing.now, datetime.timedelta(seconds=seconds)
-    monkeypatch.setattr(signing, "now", lambda: right() + wrong)
-    assert re.search(says, first_line(echo_network, tmp_path))
+    with monkeypatch.context() as clock:
+        clock.setattr(signing, "now", lambda: right() + wrong)
+        assert re.search(says, first_line(echo_network, tmp_path))
+    for name in ("a", "b"):
+        echo_network.connect(name)
+    echo_network.wait(lambda: set(echo_network.transport.sites()) == {"a", "b"})
 
 
 class Proxy:
