@@ -143,5 +143,4 @@ def doubts(features: pd.DataFrame, where: str) -> list[str]:
         "numbers that look like identifiers or count the rows, read as features; leave out": (ids, left_out(*ids)),
         "dates, read as categories; read them as days": (dated, f"{read_as_days}, or leave out: {left_out(*dated)}"),
     }
-    found = ((columns, f"{note}: {flags}") for note, (columns, flags) in notes.items() if columns)
-    return [f"{where}: {', '.join(map(repr, columns))}: {text}" for columns, text in found]
+    return [f"{where}: {', '.join(map(repr, own))}: {note}: {flags}" for note, (own, flags) in notes.items() if own]
