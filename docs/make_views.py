@@ -62,7 +62,7 @@ def hooks(view: type) -> str:
             inherited = any(name in vars(base) for base in role.__mro__[1:])
             if (
                 inspect.isfunction(function)
-                and view.__name__ in inspect.get_annotations(function).values()
+                and any(kind in (view, view.__name__) for kind in inspect.get_annotations(function).values())
                 and not inherited
             ):
                 found.append(f"`{role.__name__}.{name}`")

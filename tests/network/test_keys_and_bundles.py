@@ -153,7 +153,7 @@ def test_up_untrusted_certificate_is_refused(tmp_path, monkeypatch):
 def test_renew_site_replaces_keys(tmp_path):
     folder = FederationFolder.create(tmp_path / "made", {"north": 100, "south": 50}, host="::1", port=4433, **TERMS)
     old, terms, home = Bundle.read(folder.bundles["north"]), folder.federation.terms, tmp_path / "home"
-    old.unpack(home)
+    old.claim(home)
     folder.revoke("north")
     assert list(folder.nodes) == ["south"] and folder.federation.site("north").revoked
     new = Bundle.read(folder.enrol_anew("north"))
@@ -161,10 +161,9 @@ def test_renew_site_replaces_keys(tmp_path):
     assert new.node_key != old.node_key and new.federation.site("north") != old.federation.site("north")
     assert new.federation == folder.federation and set(folder.nodes) == {"north", "south"}
     assert folder.federation.terms == terms  # the others go on with their copies of the file
-    new.unpack(home)  # its own folder, with its memory
-    assert (home / "node.key").read_bytes() == new.node_key and (home / "node.key").stat().st_mode & 0o777 == 0o600
+    new.claim(home)  # its own folder, with its memory
     with pytest.raises(UnalikeError, match="belongs to another site"):
-        Bundle.read(folder.bundles["south"]).unpack(home)
+        Bundle.read(folder.bundles["south"]).claim(home)
     for change in (folder.revoke, folder.enrol_anew):
         with pytest.raises(UnalikeError, match="unknown site 'nort'; did you mean 'north'"):
             change("nort")
@@ -192,12 +191,12 @@ def test_bundle_read_returns_written_contents(made, tmp_path):
     found = Bundle.read(made.bundles["south"])
     assert (found.site, found.address) == ("south", "fed.example.org:4433")
     assert found.federation == made.federation and found.federation.site("south").samples == 50
-    found.unpack(tmp_path)
-    assert (tmp_path / "node.key").stat().st_mode & 0o777 == 0o600
+    found.claim(tmp_path)
+    assert {file.name for file in tmp_path.iterdir()} == {"site", "ca.pem"}
     assert made.nodes["south"].startswith(b"-----BEGIN PUBLIC KEY-----")
-    found.unpack(tmp_path)  # again: the same
+    found.claim(tmp_path)  # again: the same
     with pytest.raises(UnalikeError, match="belongs to another site"):
-        Bundle.read(made.bundles["north"]).unpack(tmp_path)
+        Bundle.read(made.bundles["north"]).claim(tmp_path)
 
 
 def test_full_disk_leaves_no_partial_private_file(made, tmp_path, monkeypatch):
@@ -207,12 +206,12 @@ def test_full_disk_leaves_no_partial_private_file(made, tmp_path, monkeypatch):
     bundle, folder = Bundle.read(made.bundles["south"]), tmp_path / "south"
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(UnalikeError, match=r"cannot write .*south.*No space left on device; free space"):
-        bundle.unpack(folder)
+        bundle.claim(folder)
     with pytest.raises(UnalikeError, match=r"cannot write .*ca\.key"):
         certificates.write_private(tmp_path / "ca.key", b"key")
     monkeypatch.undo()
     assert not list(folder.iterdir()) and not (tmp_path / "ca.key").exists()
-    bundle.unpack(folder)
+    bundle.claim(folder)
     assert (folder / "site").read_bytes() == b"south" and (folder / "ca.pem").stat().st_mode & 0o777 == 0o600
 
 

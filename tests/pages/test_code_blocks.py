@@ -47,6 +47,7 @@ NOT_RUN = {
         "network",
         "serves until the sites have trained",
         "needs the federation to be up",
+        "needs the federation of above",
         "needs the federation to be up",
     ],
     "docs/federation/site.md": ["needs a bundle and the coordinator's machine", "needs a site's folder"],

@@ -52,7 +52,7 @@ def join(
         policy = SitePolicy.of(folder / "site.toml")
         policy.limit_process()
         worker = SiteWorker(bundle.federation, bundle.site, bundle.key, own, state_folder(folder), device, say, policy)
-        bundle.unpack(folder)
+        bundle.claim(folder)
         say(f"{bundle.site}: {len(own.train[1])} training samples; connecting to {address}")
         identity, limit = (address, bundle.authority, bundle.node_key), bundle.federation.message_bytes
         bypass_proxies_on_loopback()

@@ -81,15 +81,14 @@ class Bundle:
             )
         return cls(site, address, key, contents["node.key"], contents["ca.pem"], federation)
 
-    def unpack(self, folder: Path) -> None:
-        """Write the files for Flower's SuperNode into the site's own folder; the node's key may replace an older one."""
+    def claim(self, folder: Path) -> None:
+        """Mark the folder as this site's in this federation. Raises `UnalikeError` if it is another's."""
         for name, content in (("site", self.site.encode()), ("ca.pem", self.authority)):
             file = folder / name
             if not file.exists():
                 replace_private(file, content)  # atomic: half of the file would look like another site's
             elif file.read_bytes() != content:
                 raise UnalikeError(f"{folder} belongs to another site or federation; choose another --folder")
-        replace_private(folder / "node.key", self.node_key)
 
 
 def _content(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
