@@ -63,7 +63,8 @@ def _flatten(start_dim: int = 0, end_dim: int = -1) -> nn.Module:
 def _rows(*shape: Any) -> nn.Module:
     """A reshape to [batch, features], the batch as its size or -1. Raises `ValueError` for another shape."""
     rows, features = shape[0] if len(shape) == 1 else shape
-    if isinstance(features, fx.Node) or (not isinstance(rows, fx.Node) and (rows, features == -1) != (-1, False)):
+    by_size, by_features = isinstance(rows, fx.Node), rows == -1 and features != -1
+    if isinstance(features, fx.Node) or not (by_size or by_features):
         raise ValueError
     return nn.Flatten()
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from unalike.data.population import Population
+from unalike.data.ragged import Ragged
 
 FEW = 10
 """With fewer test samples of either of two classes, a client's score says little."""
@@ -18,7 +19,7 @@ NAMED = 3
 
 def warnings_of(population: Population) -> list[str]:
     """Sentences about samples from which nothing can be learned, or by which nothing can be told."""
-    train, test = (population.y[torch.tensor(part.values)] for part in (population.train, population.test))
+    train, test = _labels(population, population.train), _labels(population, population.test)
     if not population.is_here or not len(train):
         return []
     classes = population.classes
@@ -65,8 +66,8 @@ def _of_clients(population: Population) -> list[str]:
 def constant_prediction(population: Population, test: Tensor | None = None) -> str:
     """A sentence with the score of a constant prediction on the labels `test`, by default those of the clients' test samples, and
     with the positives of the clients; empty where the samples are elsewhere."""
-    train = population.y[torch.tensor(population.train.values)]
-    y = population.y[torch.tensor(population.test.values)] if test is None else test
+    train = _labels(population, population.train)
+    y = _labels(population, population.test) if test is None else test
     if not population.is_here or not len(train) or not len(y):
         return ""
     if population.classes is None:
@@ -82,6 +83,11 @@ def constant_prediction(population: Population, test: Tensor | None = None) -> s
     fewer = f", fewer than {FEW} in {_named(population, few)}" if few.any() else ""
     span = " to ".join(dict.fromkeys((str(counts.min()), str(counts.max()))))
     return f"{text}; test samples of a client that are {population.classes[1]!r}: {span}{fewer}"
+
+
+def _labels(population: Population, rows: Ragged) -> Tensor:
+    """The labels of these samples; numbers of samples that are read-only are copied."""
+    return population.y[torch.tensor(rows.values)]
 
 
 def _named(population: Population, chosen: np.ndarray) -> str:

@@ -5,7 +5,7 @@ and at most a pull beside it, strength (v - w) + constant (`Part.pull`): the sha
 it. Everything around the steps is the method's own code, as in `training.client_update.train`.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import ModuleType
@@ -60,27 +60,36 @@ def obstacle(method: Method, phases: Sequence[Phase], settings: StageSettings, x
     The method's parts may add pulls to the gradient of a model, one may have an inner loop, and nothing else. The model is a
     chain of layers in float32, the solver SGD; `rows` are samples of the largest batch.
     """
-    work, model = settings.work, settings.model
-    phased, chain, tensors = [phase.work(work) for phase in phases], model.chain_or_reason, (x, *model.params.values())
+    return next(_obstacles(method, phases, settings, x, rows), None)
+
+
+def _obstacles(method: Method, phases: Sequence[Phase], settings: StageSettings, x: Tensor, rows: int) -> Iterator[str]:
+    """All reasons; those after the first are not looked for."""
+    work, model, chain = settings.work, settings.model, settings.model.chain_or_reason
+    phased = [phase.work(work) for phase in phases]
     if isinstance(chain, str):
-        return chain
-    inner = inner_loop(method)
-    cases = {
-        "numba is not installed": kernels() is None,
-        f"samples of shape {list(x.shape[1:])} do not suit its layers": not chain.takes(x),
-        f"it trains in {model.precision}": model.precision != "float32",
-        "its tensors are not float32 on a CPU": not all(
-            t.dtype is torch.float32 and t.device.type == "cpu" for t in tensors
-        ),
-        "they have no loss but the task's": work.loss is not None,
-        "they keep no state of an optimizer": work.keep_optimizer_state,
-        "they have no optimizer but SGD": not all(isinstance(w.solver, SGD) for w in phased),
-        "the method changes its gradients": any(pulling_parts(method, w) is None for w in phased),
-        "the method's inner loop moves parameters that stay at the client": inner is not None
-        and not _moves_shared(method, phases, model),
-        f"torch is as fast in batches of {rows}": not model.convolutional and rows > _at_a_time(model, x.shape[1:]),
-    }
-    return next((reason for reason, found in cases.items() if found), None)
+        yield chain
+        return
+    if kernels() is None:
+        yield "numba is not installed"
+    if not chain.takes(x):
+        yield f"samples of shape {list(x.shape[1:])} do not suit its layers"
+    if model.precision != "float32":
+        yield f"it trains in {model.precision}"
+    if not all(t.dtype is torch.float32 and t.device.type == "cpu" for t in (x, *model.params.values())):
+        yield "its tensors are not float32 on a CPU"
+    if work.loss is not None:
+        yield "they have no loss but the task's"
+    if work.keep_optimizer_state:
+        yield "they keep no state of an optimizer"
+    if not all(isinstance(w.solver, SGD) for w in phased):
+        yield "they have no optimizer but SGD"
+    if any(pulling_parts(method, w) is None for w in phased):
+        yield "the method changes its gradients"
+    if inner_loop(method) is not None and not _moves_shared(method, phases, model):
+        yield "the method's inner loop moves parameters that stay at the client"
+    if not model.convolutional and rows > _at_a_time(model, x.shape[1:]):
+        yield f"torch is as fast in batches of {rows}"
 
 
 def _at_a_time(model: Model, sample: tuple[int, ...]) -> int:

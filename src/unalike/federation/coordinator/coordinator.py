@@ -103,8 +103,9 @@ class Coordinator:
             progress(row, what)
 
         while True:
-            mailbox = Mailbox(self.federation, self.key, self.transport, roster.run, self.control, self._event)
-            mailbox.members = roster.sites
+            mailbox = Mailbox(
+                self.federation, self.key, self.transport, roster.run, self.control, self._event, roster.sites
+            )
             try:
                 with threads_for(run_config.model):
                     run = execute(
@@ -183,15 +184,15 @@ class Coordinator:
     def _note_shares(self, sites: Mapping[str, SampleCounts]) -> None:
         """Tell which sites have most of the weight. Raises `UnalikeError` for one with more than the largest share."""
         total = sum(site.train for site in sites.values())
-        for name, site in sites.items():
+        for name, site in sites.items() if len(sites) > 1 else ():
             share = site.train / max(1, total)
-            if len(sites) > 1 and share > self.federation.max_weight:
+            if share > self.federation.max_weight:
                 raise UnalikeError(
                     f"{name} has {site.train} of {total} training samples, {share:.0%} of the weight; expected at most "
                     f"{self.federation.max_weight:.0%} (max_weight in federation.toml): give it fewer samples, revoke it, or raise "
                     "the share"
                 )
-            if len(sites) > 1 and share > WARNED_SHARE:
+            if share > WARNED_SHARE:
                 self._event("large share", round=0, client=name, samples=site.train, percent=round(100 * share))
 
 

@@ -119,10 +119,8 @@ class Exchange(Generic[T]):
         while True:
             pause = self._wait_while_paused()
             deadline, self._repeat_at = deadline + pause, self._repeat_at + pause
-            silent = self.silent
-            if time.monotonic() >= deadline or (self._usable >= self.quorum and all(map(self._is_gone, silent))):
-                return
-            if not silent:
+            silent, late = self.silent, time.monotonic() >= deadline
+            if not silent or late or (self._usable >= self.quorum and all(map(self._is_gone, silent))):
                 return
             if time.monotonic() >= self._repeat_at:
                 self._ask(silent)

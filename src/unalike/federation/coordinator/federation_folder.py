@@ -76,9 +76,9 @@ def roll_back(run: Path, to: int) -> None:
         for group in (group for step in facts["stages"] for group in step):
             group |= {name: [] for name in ("accepted", "holds") if name in group}
 
-    RunDirectory(run).return_to(to, begin_anew)
-    roster = Roster.load(run / "roster.json")
-    RunDirectory(run).event("rolled back", to=to, run=None if roster is None else roster.run)
+    directory, roster = RunDirectory(run), Roster.load(run / "roster.json")
+    directory.return_to(to, begin_anew)
+    directory.event("rolled back", to=to, run=None if roster is None else roster.run)
     Roster(new_run(), {} if roster is None else roster.sites).save(run / "roster.json")
 
 

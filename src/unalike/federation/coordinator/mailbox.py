@@ -37,7 +37,10 @@ class PendingRequest:
 
 
 class Mailbox:
-    """Signs requests, and sorts what arrives: answers to open requests, byte-identical repetitions, and everything else."""
+    """Signs requests, and sorts what arrives: answers to open requests, byte-identical repetitions, and everything else.
+
+    `members` are the sites that take part in the run; None before it is known.
+    """
 
     def __init__(
         self,
@@ -47,17 +50,16 @@ class Mailbox:
         run: str,
         control: Control,
         event: Callable[..., None],
+        members: Collection[str] | None = None,
     ):
         self.federation, self.key, self.transport, self.run = federation, key, transport, run
-        self.control, self.event = control, event
+        self.control, self.event, self.members = control, event, members
         self.limits = Limits(bytes=federation.message_bytes)
         self.place: Place = (0, 0)
         self.last_seen: dict[str, float] = {}
         """Site -> when it was last connected, by the monotonic clock; when it was first missed, if it never was."""
         self.number = 0
         """The round of the run's history that is on its way: what events say."""
-        self.members: Collection[str] | None = None
-        """The sites that take part in the run; None before it is known."""
         self.client_of = {site.name: number for number, site in enumerate(federation.sites)}
         """Site -> the number of its client."""
         self._keys = {site.name: public_key(site.key) for site in federation.sites}

@@ -39,6 +39,7 @@ def unpack(pieces: Sequence[str], pull: Callable[[str], ConfigRecord | None], li
     if len(pieces) > limit // PIECE + 1:
         raise Malformed(f"{len(pieces)} pieces of {PIECE} bytes; expected at most {limit} bytes")
     found: list[bytes] = []
+    size = 0
     for number in reversed(range(len(pieces))):
         record = pull(pieces[number])
         if record is None:
@@ -47,8 +48,9 @@ def unpack(pieces: Sequence[str], pull: Callable[[str], ConfigRecord | None], li
         if set(record) != {NUMBER, BYTES} or record[NUMBER] != number or not isinstance(piece, bytes):
             raise Malformed(f"{str(list(record))[:80]!a} for piece {number} of a message")
         found.append(piece)
-        if sum(map(len, found)) > limit:
-            raise Malformed(f"more than {sum(map(len, found))} bytes; expected at most {limit}")
+        size += len(piece)
+        if size > limit:
+            raise Malformed(f"more than {size} bytes; expected at most {limit}")
     return b"".join(reversed(found))
 
 

@@ -123,7 +123,7 @@ class ReplyCache:
 
     def count(self, request: Envelope) -> int:
         """The number of replies to other requests of the same round."""
-        return len(list(self.folder.glob(self._file(request).name[:22] + "*.reply")))
+        return sum(_round_of(file) == request.head.place for file in self.folder.glob("*.reply"))
 
     def store(self, request: Envelope, reply: bytes) -> None:
         """Write the reply; remove those of older rounds."""
