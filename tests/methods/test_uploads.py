@@ -10,7 +10,7 @@ from simulation import Clients, Simulation, mlp, plane, same
 from unalike.core import tree
 from unalike.core.model import Model
 from unalike.methods.method import Method
-from unalike.methods.parts.uploads import Quantize, TopK
+from unalike.methods.parts.compression import Quantize, TopK
 from unalike.training.aggregation import decode_updates
 from unalike.training.wire import SCALARS, wire
 
