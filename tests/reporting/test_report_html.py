@@ -297,3 +297,10 @@ def test_target_of_diverged_baseline_has_no_table(simulate):
     content = simulate(methods=2, rounds=4, regression=True)
     content.rounds.loc[content.rounds["round"] == 4, "rmse"] = float("inf")
     assert "final mean of" not in render(content)
+
+
+def test_page_of_one_method_asks_how_well_it_does(simulate):
+    text = Document(render(simulate(methods=1))).text
+    assert (
+        "How well does fedavg do on this data?" in text and "Which method" not in text and "Comparison of" not in text
+    )

@@ -2,7 +2,6 @@
 
 import os
 import sys
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
+from unalike._utils.errors import warn
 from unalike._utils.notebook import in_notebook
 
 T = TypeVar("T")
@@ -59,7 +59,7 @@ def _warn(why: str) -> None:
     """Warn once, in the process that leads the run."""
     if _leads():
         text = f"no compiled loops, {why}: rounds take longer, with small models two to eight times as long"
-        warnings.warn(text, stacklevel=4)
+        warn(text)
 
 
 class Crew(NamedTuple):

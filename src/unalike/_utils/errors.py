@@ -1,6 +1,8 @@
 """Errors that users can correct: each says what was found, what was expected and what to do."""
 
 import difflib
+import sys
+import warnings
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -22,6 +24,14 @@ class UnalikeError(ValueError):
 
 class InvalidValue(UnalikeError):
     """A field of a part or of the work that is out of its range: which, what was found, what was expected."""
+
+
+def warn(note: str) -> None:
+    """Warn of input that is probably not meant, at the line outside this library that led here."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith("unalike"):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(note, stacklevel=level)
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> UnalikeError:

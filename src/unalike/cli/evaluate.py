@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from unalike._utils.errors import UnalikeError
+from unalike._utils.errors import UnalikeError, warn
 from unalike.cli import data_flags
 from unalike.cli.flags import AsJson, Client, data_dir, uses_flags
 from unalike.cli.names import named
@@ -113,7 +112,7 @@ def _metrics(asked: list[str], config: dict[str, Any], task: Task, classes: list
     found = {m.name: m.of(task, classes) for m in read([specs] if isinstance(specs, str) else specs)}
     unknown = [] if asked else [name for name in config.get("metrics", ()) if name not in found]
     if unknown:
-        warnings.warn(f"the metrics {', '.join(unknown)} of the run came from a program and are left out", stacklevel=2)
+        warn(f"the metrics {', '.join(unknown)} of the run came from a program and are left out")
     return found
 
 

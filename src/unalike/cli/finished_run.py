@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from unalike._utils.errors import UnalikeError
+from unalike._utils.errors import UnalikeError, warn
 from unalike.cli.config_file import kept_flags
 from unalike.cli.data_flags import DataFlags
 from unalike.core.options import ServerSampleOptions, TableOptions, options_of
@@ -63,7 +62,7 @@ def note_shared_model(config: dict[str, Any], client: str | None) -> None:
         return
     with suppress(UnalikeError):
         if method_of(plan(config["method"])).personalizer is not None:
-            warnings.warn(SHARED, stacklevel=2)
+            warn(SHARED)
 
 
 def _shared_model(folder: Path) -> tuple[Predict, dict[str, Any]]:
@@ -149,10 +148,9 @@ def note_own_data(data: str, folder: Path) -> None:
     """Warn of scores on the data of the run itself, whose samples are for the most part training samples."""
     own = _kept_flags(folder).get("data")
     if own is not None and (data == own or Path(data).resolve() == Path(own).resolve()):
-        warnings.warn(
+        warn(
             f"{data} is the data of the run, and trained the model for the most part: these scores are too good; without --data, "
             "the test samples of the clients are scored",
-            stacklevel=2,
         )
 
 

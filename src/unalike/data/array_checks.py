@@ -3,7 +3,6 @@
 In every function `where` is the text that error messages start with, such as "client 'north', train".
 """
 
-import warnings
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -13,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from unalike._utils.errors import UnalikeError
+from unalike._utils.errors import UnalikeError, warn
 from unalike.data.other_libraries import channels_last, samples_of
 
 MOST_CLASSES, MOST_TOKENS = 100_000, 2**24
@@ -54,10 +53,9 @@ def inputs(found: Any, where: str) -> Tensor:
     if x.dim() < 2:
         raise UnalikeError(f"{where}: x has shape {list(x.shape)}, expected [N, ...]; for one feature write x[:, None]")
     if channels_last(x.shape):
-        warnings.warn(
+        warn(
             f"{where}: x has shape {list(x.shape)}, read as images [N, C, H, W] with {x.shape[1]} channels; if the channels "
             "are last, write x.transpose(0, 3, 1, 2), of a tensor x.permute(0, 3, 1, 2)",
-            stacklevel=2,
         )
     if x.is_floating_point() or x.dtype == torch.bool:
         return _finite(x.to(torch.float32), f"{where}: x")
@@ -88,10 +86,9 @@ def labels(found: Any, where: str) -> Tensor:
 def note_truths(y: Tensor, where: str) -> None:
     """Warn of labels that are two whole numbers as floats, as 0.0 and 1.0, which are read as amounts."""
     if y.is_floating_point() and len(values := y.unique()) == 2 and torch.equal(values, values.round()):
-        warnings.warn(
+        warn(
             f"{where}: the labels are {values[0]:.1f} and {values[1]:.1f}, read as amounts (regression) as they are floats; for "
             "classes write y.astype('int64'), of a tensor y.long()",
-            stacklevel=2,
         )
 
 

@@ -6,7 +6,6 @@ An encoding is fitted once on training rows and then applied to other tables, so
 from __future__ import annotations
 
 import json
-import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -19,7 +18,7 @@ import numpy as np
 import torch
 from pydantic import Field, FiniteFloat, PositiveInt
 
-from unalike._utils.errors import UnalikeError
+from unalike._utils.errors import UnalikeError, warn
 from unalike._utils.tensor_files import write_bytes
 from unalike._utils.validated import validated
 from unalike.data import text as texts
@@ -237,7 +236,7 @@ def fit(frame: pd.DataFrame, train: int, where: str, dates: Mapping[str, str] = 
             f"the target; leave it out with {left_out(unnamed)}, or name it"
         )
     for note in doubts(frame.drop(columns=[*dates]), where):
-        warnings.warn(note, stacklevel=2)
+        warn(note)
     numbers = [column for column in frame if column in dates or is_numeric_dtype(frame[column])]
     categories = [category_of(frame[column], train, where) for column in frame if column not in numbers]
     return Encoding(_numbers(frame[numbers], train, where, dates), tuple(categories))

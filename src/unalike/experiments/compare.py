@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from unalike._utils.errors import UnalikeError, unknown
+from unalike._utils.errors import UnalikeError, unknown, warn
 from unalike._utils.functions import is_recorded
 from unalike._utils.keywords import check_keywords, fields_of
 from unalike._utils.progress import UserProgress, progress_bar, progress_reporting
@@ -303,7 +303,7 @@ def _warnings_of(given: GivenClients, seeds: list[int]) -> list[str]:
             given.of(seed)
         found = found or [str(warning.message) for warning in caught]
     for text in found:
-        warnings.warn(text, stacklevel=4)
+        warn(text)
     return found
 
 

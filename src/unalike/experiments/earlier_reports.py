@@ -2,12 +2,12 @@
 
 import shutil
 import tomllib
-import warnings
 from collections.abc import Mapping
 from itertools import count
 from pathlib import Path
 from typing import Any
 
+from unalike._utils.errors import warn
 from unalike._utils.spec import slug
 from unalike.core.options import SimulationOptions, written
 from unalike.experiments.comparison_folder import MACHINE
@@ -41,9 +41,8 @@ def keep_report(folder: Path, facts: ComparisonFacts) -> None:
         place.mkdir(parents=True)
         for file in (file for pattern in KEPT for file in folder.glob(pattern)):
             shutil.copy2(file, place)
-    warnings.warn(
+    warn(
         f"{folder} holds the report of a comparison with other settings ({', '.join(changed)}): it is kept in {place}",
-        stacklevel=4,
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import tomllib
-import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -12,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from unalike._utils.errors import UnalikeError
+from unalike._utils.errors import UnalikeError, warn
 from unalike._utils.progress import ProgressCallback
 from unalike._utils.spec import slug
 from unalike._utils.system.locks import is_locked
@@ -302,7 +301,7 @@ def _adopt_beginning(folder: Path, cell: Cell) -> None:
     longest = max(shorter, key=lambda place: (shorter[place], place.name))
     rounds = shorter[longest]
     if rounds < wanted and (why := cell.run_config.obstacle(rounds)):
-        warnings.warn(f"{cell.label}: {wanted} rounds are trained from the first one on: {why}", stacklevel=2)
+        warn(f"{cell.label}: {wanted} rounds are trained from the first one on: {why}")
     elif is_locked(longest):
         raise UnalikeError(f"another process is writing the run in {longest}; wait until it ends")
     else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from functools import cached_property
@@ -14,7 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from unalike._utils.errors import UnalikeError
+from unalike._utils.errors import UnalikeError, warn
 from unalike._utils.notebook import paragraph, table
 from unalike._utils.registry import figures
 from unalike.core import tree
@@ -196,7 +195,7 @@ class Run:
         population = state.population
         samples = new_samples(data, population.encoding, population.input_shape, keep, data_dir)
         if client is None and state.is_personal:
-            warnings.warn(SHARED, stacklevel=2)
+            warn(SHARED)
         return samples.to(population.x.device).predictions(predict, population.task, population.classes)
 
     def export(self, folder: str | Path, *, client: int | str | None = None) -> Path:

@@ -8,7 +8,7 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
-from unalike._utils.errors import UnalikeError
+from unalike._utils.errors import UnalikeError, warn
 from unalike._utils.keywords import check_keywords, fields_of
 from unalike._utils.progress import ProgressCallback, UserProgress, progress_reporting
 from unalike.core.losses import LossFunction
@@ -171,7 +171,7 @@ def run(
         **options,
     )
     for note in run_config.warnings:
-        warnings.warn(note, stacklevel=2)
+        warn(note)
     require_folder(run_config, out)
     follow_leader([run_config])
     called = (lambda history: stop(dict(history.last))) if callable(stop) else None
@@ -347,7 +347,7 @@ def _begin_stage(
         stage.method.check(stage.method.local_work(run_config.work))
     for warning in caught:
         recorder.log.note(str(warning.message))
-        warnings.warn(str(warning.message), stacklevel=4)
+        warn(str(warning.message))
     clients = backend.stage(stage, index, None if recorder.directory is None else recorder.directory.client_states)
     settings = clients.state.settings
     if stage.start is not None and settings.buffers == "local" and settings.model.buffers:

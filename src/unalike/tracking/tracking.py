@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
+from unalike._utils.errors import warn
 from unalike._utils.tensor_files import write_bytes
 from unalike.tracking.tracker import Row, Track, TrackedRun, Tracker, trackers
 
@@ -104,7 +104,7 @@ class Tracking:
             except Exception as error:  # whatever it is, it must not stop the run
                 self._trackers.remove(tracker)
                 why = f"{type(error).__name__}: {str(error)[:300]}"
-                warnings.warn(f"{tracker!r} fails and is left out, the run goes on without it ({why})", stacklevel=4)
+                warn(f"{tracker!r} fails and is left out, the run goes on without it ({why})")
 
 
 def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from unalike._utils.errors import UnalikeError
+from unalike._utils.errors import UnalikeError, warn
 from unalike._utils.system.process_pool import in_processes
 from unalike._utils.tensor_files import write_bytes
 from unalike.experiments.cost_estimate import calibrate
@@ -85,7 +85,7 @@ def run_cells(
             yield from _copies(outcome, places[outcome.digest][1:])
             continue
         if outcome.error not in {failure.error for failure in failures}:
-            warnings.warn(f"{outcome.cell}: {outcome.error}; the other cells go on", stacklevel=2)
+            warn(f"{outcome.cell}: {outcome.error}; the other cells go on")
         failures.append(outcome)
     for folder in wanted:
         gather(folder)
@@ -105,7 +105,7 @@ def _run_all(todo: list[Place], data_dir: str | Path | None, jobs: int) -> Itera
     for outcome in in_processes(partial(_run_quietly, data_dir=data_dir), alone, jobs, threads):
         for note in outcome.notes if isinstance(outcome, CellResult) else ():
             if note not in notes:
-                warnings.warn(note, stacklevel=2)
+                warn(note)
                 notes.add(note)
         yield outcome
 

@@ -3,12 +3,11 @@
 import os
 import sys
 import time
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from unalike._utils.errors import UnalikeError
+from unalike._utils.errors import UnalikeError, warn
 
 if sys.platform == "win32":
     import msvcrt
@@ -75,6 +74,4 @@ def _take(handle: int, folder: Path, otherwise: str) -> None:
     except BlockingIOError:
         raise UnalikeError(otherwise) from None
     except OSError as error:  # as on file systems of some clusters
-        warnings.warn(
-            f"{folder} cannot be locked ({error.strerror}): see to it that no other process writes it", stacklevel=4
-        )
+        warn(f"{folder} cannot be locked ({error.strerror}): see to it that no other process writes it")

@@ -1,7 +1,6 @@
 """Division of a data set, or of labels alone, among clients."""
 
 import inspect
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -9,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from unalike._utils.errors import UnalikeError, unknown
+from unalike._utils.errors import UnalikeError, unknown, warn
 from unalike._utils.keywords import check_keywords
 from unalike._utils.option_types import check_kinds, check_whole
 from unalike._utils.seeds import generator
@@ -288,7 +287,7 @@ def _divide(
 def _warn(division: Division) -> None:
     """Warn of what the scheme notes; a run notes it again, so that its report shows it."""
     for note in division.notes:
-        warnings.warn(note, stacklevel=3)
+        warn(note)
 
 
 def _check_classes(labels: np.ndarray, classes: Sequence[str], call: Call) -> None:

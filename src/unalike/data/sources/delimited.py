@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from unalike._utils.errors import UnalikeError
+from unalike._utils.errors import UnalikeError, warn
 from unalike.data.columns import NUMBERS, TEXTS, kind_of
 
 if TYPE_CHECKING:
@@ -80,10 +80,9 @@ def read_delimited(
     of_comma = [name for name, mark in marks.items() if mark == ","]
     if decimal is None and of_comma:
         example = next(text for text in frame[of_comma[0]].dropna() if "," in text)
-        warnings.warn(
+        warn(
             f"{path.name}: read with decimal commas, as in {example!r} of {of_comma[0]!r}, and points that group thousands; if "
             "commas group thousands, write --decimal . , in Python decimal='.'",
-            stacklevel=2,
         )
         return read_delimited(path, texts, names, sep=sep, decimal=",", charset=charset)
     for name, mark in ((str(name), mark) for name, mark in marks.items() if mark is not None):
@@ -95,10 +94,9 @@ def read_delimited(
             )
         frame[name] = _numbers(frame[name], mark)
         if decimal is None:
-            warnings.warn(
+            warn(
                 f"{path.name}: the commas in {name!r} are read as groups of thousands; if they are decimal commas, write "
                 "--decimal , in Python decimal=','",
-                stacklevel=2,
             )
     for name in (name for name in names if name in frame and kind_of(frame[name]) == NUMBERS):
         written = read(usecols=[name], dtype=str)[name]

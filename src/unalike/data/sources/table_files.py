@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from unalike._utils.errors import UnalikeError, reading, require_extra
+from unalike._utils.errors import UnalikeError, reading, require_extra, warn
 from unalike.data.columns import date_formats, require_columns, texts_of
 from unalike.data.dataset import Dataset
 from unalike.data.sources.delimited import read_delimited
@@ -45,7 +44,7 @@ def _excel(path: Path, texts: Sequence[str], names: Sequence[str] = (), **dialec
     require_extra("excel", "openpyxl", what=path.name)
     sheets: Mapping[str, pd.DataFrame] = _typed("read_excel", sheet_name=None)(path, texts, **dialect)
     if len(sheets) > 1:
-        warnings.warn(f"{path.name}: read the first of the sheets {', '.join(map(repr, sheets))}", stacklevel=2)
+        warn(f"{path.name}: read the first of the sheets {', '.join(map(repr, sheets))}")
     return next(iter(sheets.values()))
 
 
@@ -201,7 +200,7 @@ def new_rows(frame: pd.DataFrame, encoding: Encoding, where: str) -> torch.Tenso
     """Encode rows to predict; warns of values that no training row had. Raises `UnalikeError` as `Encoding.apply` does."""
     x = encoding.apply(frame, where)
     for note in encoding.surprises(frame, where):
-        warnings.warn(note, stacklevel=2)
+        warn(note)
     return x
 
 

@@ -7,7 +7,6 @@ makes of all summaries the encoding that `table_encoding.fit` would make of all 
 from __future__ import annotations
 
 import json
-import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import numpy as np
 from pydantic import Field, FiniteFloat, NonNegativeFloat, NonNegativeInt, PositiveInt
 
-from unalike._utils.errors import UnalikeError
+from unalike._utils.errors import UnalikeError, warn
 from unalike._utils.tensor_files import write_bytes
 from unalike._utils.validated import validated
 from unalike.data.columns import MISSING, NUMBERS, days_of, doubts, floats_of, kind_of, require_columns, texts_of
@@ -151,7 +150,7 @@ def summarize(
     features = rows.drop(columns=unused)
     dates = dates_of(features, date, where)
     for note in doubts(features.drop(columns=[*dates]), where):
-        warnings.warn(note, stacklevel=2)
+        warn(note)
     numbers, categories = [], []
     for name, values in zip(map(str, features), (features[column] for column in features)):
         if name in dates:

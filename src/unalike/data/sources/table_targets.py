@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-import warnings
 from decimal import Decimal
 from operator import eq, ge, gt, le, lt, ne, truediv
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from unalike._utils.errors import UnalikeError
+from unalike._utils.errors import UnalikeError, warn
 from unalike.data.columns import FEW_ROWS, NUMBERS, TEXTS, TRUTH, kind_of, require_columns, texts_of
 from unalike.data.table_encoding import MOST_CATEGORIES
 
@@ -59,7 +58,7 @@ def with_target(
             "leave these rows out with --labelled-only, in Python labelled_only=True"
         )
     if len(missing):
-        warnings.warn(f"{where}: left out {len(missing)} of {len(column)} rows, which have no target", stacklevel=2)
+        warn(f"{where}: left out {len(missing)} of {len(column)} rows, which have no target")
     return frame[column.notna()], column[column.notna()], source
 
 
@@ -84,10 +83,9 @@ def labels(column: pd.Series, where: str, regression: bool | None = None) -> tup
         size = float(column.abs().max())
         if size >= LARGE:
             unit = 10 ** int(np.log10(size))
-            warnings.warn(
+            warn(
                 f"{where}: the target {column.name!r} has values up to {size:,.0f}, and is not scaled: training may need a "
                 f"very small lr or diverge; --target '{column.name} / {unit}' (in Python target=) takes another unit",
-                stacklevel=3,
             )
         return column.to_numpy(np.float32), None
     if kind not in (NUMBERS, TEXTS):
@@ -95,10 +93,9 @@ def labels(column: pd.Series, where: str, regression: bool | None = None) -> tup
             f"{where}: the target {column.name!r} holds {kind}, expected texts, numbers or true/false; convert it"
         )
     if kind == NUMBERS and regression is None and column.nunique() > FEW_VALUES:
-        warnings.warn(
+        warn(
             f"{where}: the target {column.name!r} holds {column.nunique()} different whole numbers, read as classes; if they are "
             "amounts, write --regression, in Python regression=True",
-            stacklevel=3,
         )
     kinds, codes = np.unique(column.to_numpy() if kind == NUMBERS else texts_of(column), return_inverse=True)
     return codes, [str(kind) for kind in kinds]
@@ -123,7 +120,7 @@ def _decimals(column: pd.Series, where: str, classes: bool) -> pd.Series:
             f"for {amounts}"
         )
     if not classes:
-        warnings.warn(f"{holds}, read as classes; if they are {amounts}", stacklevel=3)
+        warn(f"{holds}, read as classes; if they are {amounts}")
     return column.astype("int64")
 
 

@@ -1,13 +1,12 @@
 """Load samples in the federation's schema: a site's, or the coordinator's test and proxy samples."""
 
-import warnings
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from unalike._utils.errors import UnalikeError
+from unalike._utils.errors import UnalikeError, warn
 from unalike.data.agreed_columns import class_counts, look_at
 from unalike.data.array_checks import Pair
 from unalike.data.client_data import ClientData
@@ -68,10 +67,9 @@ def _read(schema: Schema, data: str, data_dir: Path | None) -> Dataset:
                 f"{data}: the federation agreed on no vocabulary, and this table's own would number words in its own way; "
                 "make the federation with `--like` a table of texts, or hand out tokens of one vocabulary (.npz)"
             )
-        warnings.warn(
+        warn(
             f"{data}: the federation agreed on no encoding of tables, so this one is scaled by its own rows and has its own "
             "categories; make the federation with `--like` a table, or agree on numbers (.npz)",
-            stacklevel=3,
         )
     return dataset
 

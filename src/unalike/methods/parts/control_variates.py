@@ -1,12 +1,11 @@
 """SCAFFOLD: control variates correct the local gradient for client drift."""
 
-import warnings
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import NonNegativeFloat
 from torch import Tensor
 
-from unalike._utils.errors import UnalikeError
+from unalike._utils.errors import UnalikeError, warn
 from unalike.core import tree
 from unalike.core.types import Batch, Tree
 from unalike.core.views import ClientView, Cohort, PartLookup, ServerView
@@ -72,11 +71,10 @@ class ControlVariates(Correction, ServerStep):
 
     def check(self, method: PartLookup, work: Work) -> None:
         if self.option == 2 and (work.momentum or work.optimizer != "sgd"):
-            warnings.warn(
+            warn(
                 "control_variates(option=2) takes (x - y) / (K lr) for the mean gradient, which holds for plain SGD only; "
                 f"found optimizer={work.optimizer!r}, momentum={work.momentum}. With momentum, scaffold(after_momentum=True) "
                 "corrects the step instead of the gradient",
-                stacklevel=2,
             )
 
     def shortfall(self, setup: Setup) -> str:

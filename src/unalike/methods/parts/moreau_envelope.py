@@ -1,6 +1,5 @@
 """pFedMe: the shared model is trained on the clients' Moreau envelopes; each client is evaluated with its own minimizer."""
 
-import warnings
 from collections.abc import Callable, Iterable
 from typing import Annotated
 
@@ -8,6 +7,7 @@ from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor
 from torch.func import grad
 
+from unalike._utils.errors import warn
 from unalike.core import tree
 from unalike.core.types import Batch, Tree
 from unalike.core.views import ClientView, PartLookup
@@ -52,9 +52,8 @@ class MoreauEnvelope(TaskObjective, OwnParameters):
 
     def check(self, method: PartLookup, work: Work) -> None:
         if work.optimizer == "sgd" and work.lr * self.lam >= 2:
-            warnings.warn(
+            warn(
                 f"lr={work.lr:g} and lam={self.lam:g}: w overshoots theta more in each step, as lr lam >= 2; lower one of them",
-                stacklevel=2,
             )
 
     def _minimizer(self, gradient: Callable[[Tree], Tree], w: Tree, moving: Iterable[str]) -> Tree:

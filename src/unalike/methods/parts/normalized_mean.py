@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import ClassVar, Literal
 
 import torch
 from pydantic import model_validator
 from torch import Tensor
 
-from unalike._utils.errors import UnalikeError
+from unalike._utils.errors import UnalikeError, warn
 from unalike.core import tree
 from unalike.core.types import Tree
 from unalike.core.views import Cohort, PartLookup, ServerView
@@ -60,16 +59,14 @@ class NormalizedMean(LinearAggregator):
         if self.normalize_by == "steps":
             return
         if work.momentum and work.keep_optimizer_state:
-            warnings.warn(
+            warn(
                 "normalized_mean: the accumulated weight of steps is that of a momentum buffer which starts at 0, and "
                 "keep_optimizer_state=True goes on with the last round's; clients of few steps count for too much",
-                stacklevel=2,
             )
         if work.optimizer != "sgd":
-            warnings.warn(
+            warn(
                 f"normalized_mean: the accumulated weight of optimizer={work.optimizer!r} is not defined; "
                 "the number of steps stands in for it, as in the FedMix paper",
-                stacklevel=2,
             )
 
     def shortfall(self, setup: Setup) -> str:

@@ -28,7 +28,6 @@ The two papers describe one method with different typographic slips, and none of
 Left out are other scalings of squared deviations: by the largest or the mean one of the parameter, to their ranks or logarithms.
 """
 
-import warnings
 from abc import abstractmethod
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
@@ -37,6 +36,7 @@ import torch
 from pydantic import NonNegativeFloat, PositiveInt
 from torch import Tensor
 
+from unalike._utils.errors import warn
 from unalike._utils.validated import validated
 from unalike.core import tree
 from unalike.core.types import Tree
@@ -282,10 +282,9 @@ class NormalizedSkew(ParameterSkew):
 
     def check(self, method: PartLookup, work: Work) -> None:
         if self.normalize_by == "range" and self.threshold < 1:
-            warnings.warn(
+            warn(
                 f"{self.name} (fedsa, fedpake) equals uniform FedAvg on nearly all parameters: about .3 % are high; "
                 "record='server' notes the share in this run, and normalize_by='rank' makes 1 - threshold of them high",
-                stacklevel=2,
             )
 
     def micro_classes(self, d: Tensor, low: Tensor, top: Tensor) -> Tensor:
@@ -308,10 +307,9 @@ class LiteralSkew(ParameterSkew):
     weighs: ClassVar[str] = "clients by their order"
 
     def check(self, method: PartLookup, work: Work) -> None:
-        warnings.warn(
+        warn(
             f"{self.name} is {self.origin}, which can lose the scale of the model and weighs {self.weighs}; "
             "variant='normalized' does neither",
-            stacklevel=2,
         )
 
     def micro_classes(self, d: Tensor, low: Tensor, top: Tensor) -> Tensor:

@@ -1,6 +1,5 @@
 """Robust aggregation: a minority of clients cannot steer the result, whatever they send."""
 
-import warnings
 from functools import partial
 from typing import ClassVar
 
@@ -8,7 +7,7 @@ import torch
 from pydantic import Field, NonNegativeInt, PositiveInt
 from torch import Tensor
 
-from unalike._utils.errors import UnalikeError
+from unalike._utils.errors import UnalikeError, warn
 from unalike.core import tree
 from unalike.core.types import Tree
 from unalike.core.views import Cohort, PartLookup, ServerView
@@ -200,7 +199,7 @@ def _unguaranteed(byzantine: int, setup: Setup) -> str:
 
 def _warn_of_weights(name: str, method: PartLookup) -> None:
     for w in method.role(Weighting):
-        warnings.warn(f"{name} ignores the clients' weights, so {w.name} has no effect", stacklevel=3)
+        warn(f"{name} ignores the clients' weights, so {w.name} has no effect")
 
 
 @part

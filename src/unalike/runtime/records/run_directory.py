@@ -12,7 +12,6 @@ import os
 import sys
 import time
 import tomllib
-import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -20,7 +19,7 @@ from typing import Any
 
 import tomli_w
 
-from unalike._utils.errors import UnalikeError
+from unalike._utils.errors import UnalikeError, warn
 from unalike._utils.system.locks import locked
 from unalike._utils.tensor_files import read_tensors, round_file, rounds_of, write_bytes, write_tensors
 from unalike.core.types import Tree
@@ -86,10 +85,9 @@ class RunDirectory:
             advice = OTHER_WEIGHTS if self.began_elsewhere(config) else "Choose another folder for this one"
             raise UnalikeError(f"{self.path} holds another run: {'; '.join(different)}. {advice}")
         if found["method"] != config["method"]:
-            warnings.warn(
+            warn(
                 f"the run in {self.path} began before its method had all fields: {found['method']!r} there goes on as "
                 f"{config['method']!r}, with defaults for what is missing",
-                stacklevel=2,
             )
         if not resume:
             raise UnalikeError(f"{self.path} already holds this run; allow it to be resumed or choose another folder")
