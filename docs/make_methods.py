@@ -65,7 +65,20 @@ FAMILIES = {
         "Robust aggregation",
         "Rules that bound the influence of single clients, against hostile or broken ones.",
         "robust-aggregation",
-        ("median", "trimmed_mean", "krum", "multikrum", "geometric_median"),
+        (
+            *("median", "trimmed_mean", "krum", "multikrum", "bulyan", "geometric_median", "centered_clipping"),
+            *("norm_bound", "bucketing", "fltrust"),
+        ),
+    ),
+    "attacks": Family(
+        "Attacks",
+        "What malicious clients of a simulation do, to be added to a method and a defence: `fedavg + median + alie(share=0.2)`. "
+        "The clients are drawn from the seed, the same ones for every attack; scores are those of the others.",
+        "attacks",
+        (
+            *("label_flip", "backdoor", "scaling", "sign_flip", "free_rider", "gaussian_attack", "alie"),
+            "inner_product",
+        ),
     ),
     "personal": Family(
         "Personal models",
@@ -86,7 +99,7 @@ FAMILIES = {
         "Compression, noise, fixed parameters",
         "Parts to be added to other methods: they save bytes, bound or disturb what is sent, or fix a part of the model.",
         "smaller-messages-and-noise",
-        ("clip", "topk", "quantize", "gaussian_noise", "fixed"),
+        ("clip", "topk", "powersgd", "quantize", "half_precision", "gaussian_noise", "fixed"),
     ),
 }
 

@@ -10,7 +10,9 @@ from simulation import distance
 from unalike._utils.errors import UnalikeError
 from unalike.methods.method import Method
 
-PAIRS = list(combinations([m for m in DISTINCT if m != Method()], 2))
+ATTACK = Method.parse("alie")
+"""It stands for all attacks, which act in the same place."""
+PAIRS = list(combinations([m for m in DISTINCT if m != Method() and (m.attack is None or m == ATTACK)], 2))
 
 
 def title(pair):

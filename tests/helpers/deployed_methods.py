@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 import torch
+from every_method import METHODS
 from small_federation import SmallFederation, states
 
 from unalike.metrics.metrics import AREAS
@@ -11,7 +12,7 @@ from unalike.metrics.metrics import AREAS
 SITES_ONLY = {
     "centralised": "pools the clients' data",
     "cluster_oracle": "true clusters",
-}
+} | {name: "which a real federation does not carry out" for name, m in METHODS.items() if m.attack is not None}
 """Methods that cannot run while data stay on the sites, and words of the refusal."""
 FEW = ((20, 8), (12, 6))
 SAMPLE_SIZES = ((20, 8), (12, 6), (6, 3), (16, 6))

@@ -23,6 +23,7 @@ from unalike.engine.batched import Batched
 from unalike.engine.loop import Loop
 from unalike.methods.method import Method
 from unalike.methods.plan import plan
+from unalike.runtime.attackers import malicious_clients
 from unalike.training.client_states import ClientStates
 from unalike.training.client_update import initial_client_state
 from unalike.training.functional import _frame
@@ -100,7 +101,9 @@ class Simulation:
             proxy = Batch(*(t if t is None else t.to(DEVICE) for t in (proxy.x, proxy.y)))
         self.method.require(proxy)
         classes = None if clients.y.is_floating_point() else int(clients.y.max()) + 1
-        self.settings = StageSettings(Model(module), TASKS[task], asked, seed, buffers, proxy, classes)
+        malicious = malicious_clients(self.method, np.array([len(rows) for rows in clients.train]), seed)
+        given = Model(module), TASKS[task], asked, seed, buffers, proxy, classes
+        self.settings = StageSettings(*given, malicious=malicious)
         site = ClientPool(
             self.method, self.settings, clients, ClientStates(initial_client_state(self.method, self.settings))
         )
@@ -147,10 +150,18 @@ class Simulation:
 class Server:
     """The server half alone, fed with clients' models made by hand."""
 
-    def __init__(self, method: Method | str, params: dict[str, Any], dtype: torch.dtype = torch.float64, **work: Any):
+    def __init__(
+        self,
+        method: Method | str,
+        params: dict[str, Any],
+        dtype: torch.dtype = torch.float64,
+        malicious: Sequence[int] = (),
+        **work: Any,
+    ):
         self.method = method if isinstance(method, Method) else plan(method)
         start = {n: torch.as_tensor(np.asarray(v), dtype=dtype) for n, v in params.items()}
-        self.settings = StageSettings(_frame(None, start, {}), None, Work(**work))  # type: ignore[arg-type]
+        frame = _frame(None, start, {})
+        self.settings = StageSettings(frame, None, Work(**work), malicious=frozenset(malicious))  # type: ignore[arg-type]
         memory = {p.name: m for p in self.method.parts if (m := p.server_init(start))}
         self.state = ServerState(0, start, {}, memory)
 

@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 import torch
 from scipy.optimize import minimize
-from simulation import Clients, Server, Simulation, mlp
+from simulation import Clients, Server, Simulation, mlp, plane
 from torch.nn import functional as F
 
+import unalike as ua
 from unalike._utils.errors import UnalikeError
 from unalike.core import tree
+from unalike.core.types import Batch
 from unalike.core.work import Work
 from unalike.methods.method import Method
 from unalike.training.server_update import advance
@@ -164,3 +166,101 @@ def test_robust_rules_colluding_minority_keep_loss_low(attack):
     assert attacked("fedavg", FLIP[attack]) > 2 * clean
     for spec in ROBUST:
         assert attacked(spec, FLIP[attack]) < 1.5 * clean, spec
+
+
+def test_bulyan_small_cohorts_equal_hand_numbers():
+    """K = 7, f = 1: Krum takes 5 of the 7 one by one; of them the 3 next to their median count."""
+    line = [0.0, 1.0, 1.5, 3.1, 4.0, 10.0, 11.0]
+    left, chosen = list(line), []
+    for _ in range(5):
+        near = max(1, len(left) - 3)
+        scores = [sum(sorted((a - b) ** 2 for j, b in enumerate(left) if j != i)[:near]) for i, a in enumerate(left)]
+        chosen.append(left.pop(int(np.argmin(scores))))
+    nearest = sorted(chosen, key=lambda v: abs(v - np.median(chosen)))[:3]
+    assert sorted(nearest) == [0.0, 1.0, 1.5]
+    assert combined("bulyan", line)[0] == pytest.approx(np.mean(nearest))
+    assert combined("bulyan(byzantine=0)", line, [9, 1, 1, 1, 1, 1, 1])[0] == pytest.approx(np.mean(line))
+    assert combined("bulyan", [4.0]) == [4.0] and combined("bulyan", [0.0, 1.0, 1.5, 10.0])[0] in (0.0, 1.0, 1.5)
+
+
+def test_centered_clipping_goes_on_from_its_last_update():
+    """From v = 0 with norm 1: 0.5 and 1 (of 4). From v = 0.75: 0.75 + (-0.25 + 1) / 2."""
+    server = Server("centered_clipping(norm=1)", {"w": [0.0]})
+    assert server.advance([{"w": [0.5]}, {"w": [4.0]}])["w"] == [0.75]
+    assert server.advance([{"w": [0.75 + 0.5]}, {"w": [0.75 + 4.0]}])["w"] == [0.75 + 0.75 + (-0.25 + 1) / 2]
+    twice = Server("centered_clipping(norm=1, iterations=2)", {"w": [0.0]})
+    assert twice.advance([{"w": [0.5]}, {"w": [4.0]}])["w"] == [0.75 + (-0.25 + 1) / 2]
+    assert combined("centered_clipping(norm=inf)", [1.0, 4.0], [1, 2]) == pytest.approx([3.0])
+
+
+def test_norm_bound_shortens_long_updates_before_any_rule():
+    assert combined("norm_bound(norm=1)", [[3.0, 4.0], [0.3, 0.4]]).tolist() == pytest.approx([0.45, 0.6])
+    assert combined("norm_bound", [1.0, -2.0, 100.0])[0] == pytest.approx((1 - 2 + 2) / 3)
+    assert combined("norm_bound(norm=inf)", [1.0, 5.0], [1, 3]) == [4.0]
+    assert combined("norm_bound(norm=2) + median", [1.0, 5.0, 7.0]) == [2.0]
+    assert combined("norm_bound", [0.0, 0.0]) == [0.0]
+
+
+def test_bucketing_shows_means_of_buckets_to_the_rule():
+    points = [0.0, 2.0, 4.0, 6.0, 8.0]
+    found = set()
+    for round in range(8):
+        server = Server("bucketing + krum(byzantine=0)", {"w": [0.0]})
+        server.state = server.state._replace(round=round)
+        found.add(server.advance([{"w": [p]} for p in points])["w"].item())
+    assert len(found) > 1  # drawn anew in every round
+    sums = {(a + b) / 2 for a in points for b in points if a != b} | set(points)
+    assert found <= sums
+    assert combined("bucketing(size=5) + median", points, [1, 1, 1, 1, 4]) == pytest.approx([(12 + 32) / 8])
+    assert combined("bucketing(size=1) + median", points) == combined("median", points)
+    assert combined("bucketing + fedavg", points, [1, 1, 1, 1, 4]) == combined("fedavg", points, [1, 1, 1, 1, 4])
+    with pytest.warns(UserWarning, match="bucketing has no effect with mean: the mean of means is the mean"):
+        Method.parse("bucketing").check(Work())
+
+
+def test_bucketing_float_buffers_are_means_and_counts_maxima():
+    buffers = {"mean": torch.tensor([[1.0], [3.0]]), "seen": torch.tensor([2, 7])}
+    server = Server("bucketing + median", {"w": [0.0]})
+    server.advance([{"w": [1.0]}, {"w": [3.0]}], buffers=buffers)
+    assert server.state.buffers["mean"].tolist() == [2.0] and server.state.buffers["seen"].item() == 7
+
+
+def test_fltrust_weighs_updates_by_their_direction():
+    """The gradient at 0 of the server's sample (1, 0) -> 1 points to w1; the lengths of the updates count nothing."""
+    clients = Clients.of(*((np.eye(2)[[0]], np.array([1.0])),) * 3)
+    proxy = Batch(torch.tensor([[1.0, 0.0]]), torch.tensor([1.0]))
+    sim = Simulation("fltrust(steps=1)", plane(0.0, 0.0), clients, task="regression", proxy=proxy, lr=0.1)
+    cohort = sim.run()
+    name, rate = "head.weight", 0.1
+    update = torch.tensor([[[5.0, 0.0]], [[-9.0, 0.0]], [[1.0, 1.0]]])
+    after = advance(sim.method, sim.settings, sim.state, cohort.with_update({name: update})).params[name]
+    gradient = sim.settings.task.losses(torch.zeros(1), torch.ones(1)).item()  # (0 - 1)^2, or half of it
+    length, trust = rate * 2 * gradient, np.array([1.0, 0.0, 0.5**0.5])
+    expected = length * (trust @ [[1, 0], [0, 0], [0.5**0.5, 0.5**0.5]]) / trust.sum()
+    np.testing.assert_allclose(after.numpy()[0], expected, rtol=1e-5)
+    nobody = cohort.with_update({name: -update.abs()[:1].expand(3, 1, 2)})
+    assert not advance(sim.method, sim.settings, sim.state, nobody).params[name].any()
+
+
+@pytest.mark.parametrize(
+    ("spec", "clients", "why"),
+    [
+        ("bulyan", 6, "7 clients or more in a round are needed for its guarantee (4 byzantine + 3) and 6 take part"),
+        (
+            "bucketing + krum",
+            8,
+            "5 clients or more in a round are needed for its guarantee (2 byzantine + 3) and 4 take",
+        ),
+        ("bucketing(size=4) + median", 4, "one bucket of 4 holds all 4 clients of a round"),
+    ],
+)
+def test_defence_notes_rounds_below_its_bound(spec, clients, why):
+    run = ua.run(spec, tiny(clients), model="mlp(hidden=(2,))", rounds=1, progress=False)
+    assert any(why in note for note in run.warnings), run.warnings
+    more = ua.run(spec, tiny(3 * clients), model="mlp(hidden=(2,))", rounds=1, progress=False)
+    assert not any("cannot do here" in note for note in more.warnings)
+
+
+def tiny(clients):
+    rng = np.random.default_rng(0)
+    return [ua.ClientData(train=(rng.normal(size=(4, 2)), np.arange(4) % 2)) for _ in range(clients)]

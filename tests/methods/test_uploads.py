@@ -7,10 +7,12 @@ import pytest
 import torch
 from simulation import Clients, Simulation, mlp, plane, same
 
+from unalike._utils.errors import UnalikeError
 from unalike.core import tree
 from unalike.core.model import Model
+from unalike.core.work import Work
 from unalike.methods.method import Method
-from unalike.methods.parts.compression import Quantize, TopK
+from unalike.methods.parts.compression import HalfPrecision, PowerSGD, Quantize, TopK
 from unalike.training.aggregation import decode_updates
 from unalike.training.wire import SCALARS, wire
 
@@ -174,3 +176,115 @@ def test_wire_stochastic_quantize_draws_no_random_numbers():
     before = torch.get_rng_state()
     wire(Method.parse("quantize(stochastic=True)"), Model(mlp()))
     assert torch.equal(before, torch.get_rng_state())
+
+
+def arrived(part, u, state=None):
+    """What the server reads, and the new client state."""
+    sent, kept = part.encode(SimpleNamespace(state={} if state is None else state), u)
+    return tree.row(part.decode(stacked(sent), u), 0), kept, sent
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        TopK(fraction=0.3, error_feedback=True),
+        Quantize(error_feedback=True),
+        Quantize(stochastic=True, norm="l2", error_feedback=True),
+        HalfPrecision(error_feedback=True),
+        PowerSGD(components=1),
+    ],
+    ids=lambda p: p.name,
+)
+def test_error_feedback_keeps_what_was_lost_for_the_next_update(part):
+    """Over rounds: the sum of what arrived and the last error are the sum of the updates."""
+    torch.manual_seed(0)
+    u = {"w": torch.randn(6, 5), "b": torch.randn(6)}
+    kept, total = part.client_init(u), tree.zeros(u)
+    for _ in range(4):
+        back, kept, _ = arrived(part, u, kept)
+        total = tree.add(total, back)
+    for name in u:
+        torch.testing.assert_close(total[name] + kept[name], 4 * u[name])
+
+
+@pytest.mark.parametrize(
+    ("part", "share"), [(TopK(fraction=0.3), 0.7), (PowerSGD(components=2, error_feedback=False), 1.0)]
+)
+def test_sparsifiers_contract_the_error(part, share):
+    """||u - C(u)||^2 <= share ||u||^2: top-k by its fraction, a projection always."""
+    for seed in range(5):
+        u = {"w": torch.randn(12, 10, generator=torch.Generator().manual_seed(seed))}
+        back, _, _ = arrived(part, u, part.client_init(u))
+        assert tree.norm(tree.sub(u, back)) ** 2 <= share * tree.norm(u) ** 2 + 1e-6
+
+
+def test_qsgd_is_unbiased_and_within_the_variance_bound():
+    """Alistarh et al. 2017, lemma 3.1: E ||Q(u) - u||^2 <= min(n / s^2, sqrt(n) / s) ||u||^2, s = 127 levels."""
+    part, u = Quantize(stochastic=True, norm="l2"), {"w": torch.linspace(-1, 2, 50)}
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        draws = torch.stack([arrived(part, u)[0]["w"] for _ in range(2000)])
+    step = torch.linalg.vector_norm(u["w"]) / 127
+    torch.testing.assert_close(draws.mean(0), u["w"], rtol=0, atol=4 * float(step) / 2 / 2000**0.5)
+    assert (draws - u["w"]).square().sum(1).mean() <= 50 / 127**2 * u["w"].square().sum()
+
+
+def test_half_precision_keeps_its_bits_and_bounds_large_numbers():
+    u = {"w": torch.tensor([1.0, 1 + 2**-7, 1 + 2**-9, 1e6]), "n": torch.tensor([3])}
+    back, _, sent = arrived(HalfPrecision(), u)
+    assert sent["w"].dtype == torch.bfloat16 and back["w"].dtype == torch.float32
+    assert back["w"][:3].tolist() == [1.0, 1 + 2**-7, 1.0] and sent["n"].dtype == torch.int64
+    assert arrived(HalfPrecision(format="float16"), u)[0]["w"].tolist() == [1.0, 1 + 2**-7, 1 + 2**-9, 65504.0]
+
+
+def test_powersgd_of_a_matrix_within_its_rank_is_exact_and_finds_the_largest_directions():
+    g = torch.Generator().manual_seed(1)
+    left, right = (torch.linalg.qr(torch.randn(n, 3, generator=g)).Q for n in (9, 8))
+    part = PowerSGD(components=2, error_feedback=False)
+    low = {"w": left[:, :2] @ torch.diag(torch.tensor([3.0, 2.0])) @ right[:, :2].T, "b": torch.ones(9)}
+    back, kept, sent = arrived(part, low, part.client_init(low))
+    torch.testing.assert_close(back["w"], low["w"])
+    assert back["b"].tolist() == [1.0] * 9 and {n: list(t.shape) for n, t in sent.items()} == {
+        "w:left": [9, 2],
+        "w:right": [8, 2],
+        "b": [9],
+    }
+    one = {"w": left[:, :1] @ right[:, :1].T, "b": torch.ones(9)}  # a direction is missing: it is 0 and starts anew
+    back, again, sent = arrived(part, one, part.client_init(one))
+    torch.testing.assert_close(back["w"], one["w"])
+    assert not sent["w:left"][:, 1].any() and torch.equal(
+        again["w:start"][:, 1], part.client_init(one)["w:start"][:, 1]
+    )
+    full, kept = {"w": left @ torch.diag(torch.tensor([3.0, 1.0, 0.1])) @ right.T}, part.client_init(low)
+    for _ in range(20):  # the warm start is a power iteration
+        back, kept, _ = arrived(part, full, kept)
+    assert tree.norm(tree.sub(full, back)) == pytest.approx(0.1, rel=1e-3)
+
+
+def test_powersgd_sends_small_matrices_whole_and_convolutions_by_output_channel():
+    u = {"small": torch.randn(3, 5), "conv": torch.randn(8, 4, 3, 3)}
+    back, _, sent = arrived(PowerSGD(), u, PowerSGD().client_init(u))
+    assert sent["small"] is u["small"] or torch.equal(sent["small"], u["small"])
+    assert (
+        sent["conv:left"].shape == (8, 2) and sent["conv:right"].shape == (36, 2) and back["conv"].shape == (8, 4, 3, 3)
+    )
+
+
+@pytest.mark.parametrize(
+    "spec", ["topk(fraction=0.5) + quantize", "powersgd(components=1) + half_precision", "quantize + half_precision"]
+)
+def test_chained_compressors_decode_and_their_bytes_are_counted(spec):
+    method, model = Method.parse(spec), mlp(8, 16)
+    sim = Simulation(method, model, Clients.random((5, 6), dim=8), lr=0.1)
+    cohort = sim.round()
+    sent = sum(i.bytes for i in wire(method, model) if i.direction == "up") - SCALARS
+    assert sent == tree.nbytes(tree.row(cohort.update, 0)) < 4 * sum(w.numel() for w in sim.params.values())
+    assert all(t.isfinite().all() for t in sim.params.values())
+
+
+def test_second_sparsifier_and_error_of_a_part_of_an_update_are_refused():
+    with pytest.raises(UnalikeError, match="room for one"):
+        Method.parse("topk + powersgd")
+    with pytest.raises(UnalikeError, match="give error_feedback=True to topk alone"):
+        Method.parse("topk + quantize(error_feedback=True)").check(Work())
+    Method.parse("topk(error_feedback=True) + quantize").check(Work())

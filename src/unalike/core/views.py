@@ -38,6 +38,7 @@ class StageSettings:
         classes: Number of classes of the labels; None for regression.
         stage: Index of the stage in the plan.
         group: Index of the group among the groups of the stage (clients of a group share a model).
+        malicious: Numbers of the malicious clients of an attack.
     """
 
     model: Model
@@ -49,6 +50,7 @@ class StageSettings:
     classes: int | None = None
     stage: int = 0
     group: int = 0
+    malicious: frozenset[int] = frozenset()
 
 
 class ClientBatches(NamedTuple):
@@ -322,6 +324,10 @@ class Cohort:
     def rows(self, keep: Tensor) -> Cohort:
         """The cohort of the rows with these indices, `keep` [k]."""
         return replace(self, ids=tuple(self.ids[i] for i in keep.tolist()), stacked=select_rows(self.stacked, keep))
+
+    def with_update(self, update: Tree) -> Cohort:
+        """The cohort with other updates, [K, ...] each."""
+        return replace(self, stacked=self.stacked._replace(update=update))
 
     @property
     def numbers(self) -> Cohort:

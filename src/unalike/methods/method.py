@@ -20,6 +20,7 @@ from unalike.methods.default_parts import BySize, Mean, TaskLoss
 from unalike.methods.part import Part, parameters, registry, spec_text
 from unalike.methods.roles import (
     Aggregator,
+    Attack,
     BaseWeights,
     Conditioner,
     Correction,
@@ -29,8 +30,10 @@ from unalike.methods.roles import (
     Personalizer,
     PersonalModel,
     Phase,
+    Screening,
     ServerOptimizer,
     ServerStep,
+    Sparsifier,
     TaskObjective,
     Upload,
     Weighting,
@@ -42,7 +45,7 @@ PartClass = TypeVar("PartClass", bound=type[Part])
 DEFAULTS: dict[type[Part], Part] = {TaskObjective: TaskLoss(), BaseWeights: BySize(), Aggregator: Mean()}
 """Roles of exactly one part, with the part that stands in until another one takes its place."""
 
-EXCLUSIVE = (*DEFAULTS, LocalWork, PersonalModel, ServerOptimizer)
+EXCLUSIVE = (*DEFAULTS, LocalWork, PersonalModel, Sparsifier, ServerOptimizer, Attack)
 """Roles of at most one part."""
 
 ORDER = (
@@ -53,8 +56,10 @@ ORDER = (
     Personalizer,
     Correction,
     Upload,
+    Attack,
     BaseWeights,
     Weighting,
+    Screening,
     Aggregator,
     ServerStep,
 )
@@ -106,6 +111,11 @@ class Method:
     def aggregator(self) -> Aggregator:
         """The one part that combines the updates."""
         return self.role(Aggregator)[0]
+
+    @cached_property
+    def attack(self) -> Attack | None:
+        """The attack of malicious clients; None: all are honest."""
+        return next(iter(self.role(Attack)), None)
 
     @cached_property
     def losses(self) -> tuple[Any, ...]:

@@ -7,7 +7,7 @@ A round calls the hooks in this order:
 
     server   broadcast, address
     client   begin -> (loss -> correct -> solver -> project, once a step) -> finish, kept_buffers -> encode
-    server   decode -> weights -> weigh -> final_weights -> combine -> fold, absorb -> step
+    server   decode -> forge -> weights -> weigh -> screen -> final_weights -> combine -> fold, absorb -> step
 """
 
 import dataclasses

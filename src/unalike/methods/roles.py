@@ -5,13 +5,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from unalike._utils import seeds
+from unalike._utils.errors import UnalikeError
 from unalike.core import tree
 from unalike.core.model import Group, Model
 from unalike.core.types import Batch, Context, Output, PartTrees, Tree
-from unalike.core.views import ClientView, Cohort, ServerView, StageSettings
+from unalike.core.views import ClientView, Cohort, PartLookup, ServerView, StageSettings
 from unalike.core.work import Work
 from unalike.methods.part import Part, Setup
 
@@ -243,6 +246,9 @@ class Upload(Part):
     QUANTIZE: ClassVar[int] = 7
     MASK: ClassVar[int] = 8
 
+    additive: ClassVar[bool] = False
+    """The sum of what clients send decodes to the sum of their updates, so that a secure sum can carry it."""
+
     def encode(self, client: ClientView, update: Tree) -> tuple[Tree, Tree]:
         """Encode the update on the client. Called after `finish`, by rank. Default: unchanged.
 
@@ -269,6 +275,116 @@ class Upload(Part):
             Every tensor of `update` and of the result is [K, ...].
         """
         return update
+
+
+class Attack(Part):
+    """The acts of malicious clients in a simulation; a method has at most one, and a real federation refuses it.
+
+    A run draws them from its seed: `share` of the clients with training samples, the same ones for every attack, those of
+    a smaller share among those of a larger one. The scores are those of the other clients: the malicious ones have no test samples.
+    Their messages and buffers are what their training makes of them. Limit case: share = 0 is the base method.
+    """
+
+    share: float
+
+    @property
+    def needs(self) -> Literal["sums", "spread", "updates"]:  # type: ignore[override]
+        """All updates, where it forges some."""
+        return "updates" if self.share and type(self).forge is not Attack.forge else "sums"
+
+    def malicious(self, clients: np.ndarray, seed: int) -> frozenset[int]:
+        """The malicious ones among the numbers `clients`: floor(share K + 1/2) of K."""
+        drawn = seeds.generator(seed, "malicious clients").permutation(clients)
+        return frozenset(drawn[: int(self.share * len(clients) + 0.5)].tolist())
+
+    @property
+    def goal(self) -> int | None:
+        """The class that a backdoor makes of samples with its trigger; None for other attacks."""
+        return None
+
+    def triggered(self, x: Tensor) -> Tensor:
+        """Samples with the trigger of a backdoor, [n, ...] as they are given. Default: unchanged."""
+        return x
+
+    def poison(self, data: Batch, classes: int, generator: np.random.Generator) -> Batch:
+        """Training samples that a malicious client has in the place of its own. Called once a run for each. Default: its own.
+
+        Args:
+            data: All its training samples.
+            classes: Number of classes of the labels; 0 for regression.
+            generator: Random numbers for this client.
+
+        Returns:
+            As many samples of the same shapes.
+        """
+        return data
+
+    def forge(self, server: ServerView, own: Tree, honest: Tree) -> Tree:
+        """Updates that the m malicious clients of a round send. Called on the server once a round. Default: their own.
+
+        Args:
+            server: View of the server before the update.
+            own: The decoded updates of their own training, [m, ...] each.
+            honest: Those of the other clients of the round, [K - m, ...] each.
+
+        Returns:
+            A tree of the same names, [m, ...] each, or without the leading [m] where all send the same.
+        """
+        return own
+
+    def shortfall(self, setup: Setup) -> str:
+        """The reason: no client is malicious."""
+        none = self.share > 0 and int(self.share * setup.clients + 0.5) == 0
+        return f"none of {setup.clients} clients is malicious with share={self.share}" if none else ""
+
+
+class Compressor(Upload):
+    """A lossy encoding, in fewer bytes.
+
+    With `error_feedback`, what was lost stays on the client and joins its next update: e <- (update + e) - decoded (Seide et al.
+    2014; Karimireddy et al. 2019). The client state then holds one model.
+    """
+
+    error_feedback: bool
+
+    def compress(self, update: Tree, state: Tree) -> tuple[Tree, Tree]:
+        """The tensors to send, and the new client state without the error. No default.
+
+        Args:
+            update: The update, as uploads of lower rank encoded it, with the error of the round before.
+            state: Client state of this part.
+        """
+        raise NotImplementedError
+
+    def client_init(self, params: Tree) -> Tree:
+        """The error, 0 at first; nothing without error feedback."""
+        return tree.zeros(params) if self.error_feedback else {}
+
+    def encode(self, client: ClientView, update: Tree) -> tuple[Tree, Tree]:
+        """Compress the update, with the error of the round before."""
+        state = client.state
+        if not self.error_feedback:
+            return self.compress(update, state)
+        errors = tree.shared(update, state)
+        update = update | {n: u + state[n] for n, u in errors.items()}
+        sent, state = self.compress(update, state)
+        arrived = self.decode(tree.map(lambda t: t[None], sent), update)
+        return sent, state | {n: update[n] - arrived[n][0] for n in errors}
+
+    def check(self, method: PartLookup, work: Work) -> None:
+        """Refuse error feedback of what another part has compressed before."""
+        first = method.role(Compressor)[0]
+        if self.error_feedback and first is not self:
+            raise UnalikeError(
+                f"{self.name} would keep the error of what {first.name} has left of an update; give error_feedback=True to "
+                f"{first.name} alone"
+            )
+
+
+class Sparsifier(Compressor):
+    """A compressor to fewer numbers; a method has at most one."""
+
+    rank: ClassVar[int] = Upload.SPARSIFY
 
 
 class BaseWeights(Part):
@@ -310,6 +426,29 @@ class Weighting(Part):
             weights [K] -> [K].
         """
         raise NotImplementedError
+
+
+class Screening(Part):
+    """A change of what the aggregator sees, chained by rank. All other parts see the updates as they came."""
+
+    needs = "updates"
+
+    def screen(self, server: ServerView, cohort: Cohort, weights: Tensor) -> tuple[Cohort, Tensor]:
+        """Change updates and weights. Called once a round, before `final_weights`. No default.
+
+        Args:
+            server: View of the server before the round's update.
+            cohort: The decoded client updates, as parts of lower rank changed them; not empty.
+            weights: Their weights [K], of sum 1.
+
+        Returns:
+            (client updates, weights) of B rows each, for `rows(K)` = B.
+        """
+        raise NotImplementedError
+
+    def rows(self, clients: int) -> int:
+        """Number of updates that the aggregator sees of so many clients. Default: of each its own."""
+        return clients
 
 
 class Aggregator(Part):

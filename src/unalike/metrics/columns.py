@@ -26,6 +26,8 @@ USED = "used"
 """The protocol that scores the model in use: a client's personal model where the method trains one, else the shared model."""
 TEST, VALIDATION = "test", "val"
 """The samples that are scored."""
+TRIGGERED = "triggered"
+"""Test samples with the trigger of a backdoor, which count for its success alone."""
 FILE = "columns.json"
 
 _HISTORY = (

@@ -329,6 +329,9 @@ SUMMARIES = {
     "rmse": "Root of the mean squared error.",
     "median_absolute_error": "Median of the absolute errors.",
 }
+ATTACK_SUCCESS = Metric("attack_success", -1, "Attack success", "success rate of the backdoor", percent=True)
+"""The share of samples with the trigger of a backdoor that are taken for its class; a column of runs with one alone."""
+
 KNOWN = {
     metric.name: metric
     for metric in (

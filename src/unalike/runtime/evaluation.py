@@ -21,9 +21,11 @@ from unalike._utils.errors import UnalikeError
 from unalike._utils.profiler_regions import profiled
 from unalike.data.population import Population
 from unalike.data.ragged import Ragged
+from unalike.methods.plan import method_of
 from unalike.methods.return_checks import untouched
-from unalike.metrics.columns import TEST, VALIDATION
+from unalike.metrics.columns import TEST, TRIGGERED, VALIDATION
 from unalike.metrics.metrics import Metrics, in_front, measure, metric_names, per_client
+from unalike.metrics.named_metrics import ATTACK_SUCCESS
 from unalike.metrics.scoring import Predict, Scores, SharedModel, score
 from unalike.runtime.run_config import RunConfig
 from unalike.runtime.stage_state import RoundResult, StageState
@@ -120,6 +122,11 @@ class Evaluator:
             self.splits["val"] = ClientSplit(population, population.val)
         if run_config.test is not None:
             self.splits["server"] = ServerSplit(run_config.test)
+        attack = method_of(run_config.plan).attack
+        self.goal = None if attack is None else attack.goal
+        if attack is not None and self.goal is not None:
+            others = Ragged.of(rows[population.y[rows].numpy(force=True) != self.goal] for rows in population.test)
+            self.splits[TRIGGERED] = ClientSplit(replace(population, x=attack.triggered(population.x)), others)
         self._last: dict[tuple[str, str], Scores | None] = {}
 
     def names(self, stage: StageState) -> tuple[str, ...]:
@@ -145,6 +152,13 @@ class Evaluator:
         table: list[Metrics] = [{} for _ in clients_shown]
         for protocol, of in splits.items():
             for split, found in of.items():
+                if split == TRIGGERED:
+                    row |= (
+                        {}
+                        if found is None
+                        else {self.columns.names(protocol, TEST)[n]: v for n, v in found.together.items()}
+                    )
+                    continue
                 names = self.columns.names(protocol, split)
                 together = nothing if found is None else found.together
                 row |= {names[metric]: value for metric, value in together.items()}
@@ -168,7 +182,8 @@ class Evaluator:
     def splits_of(self, protocol: str) -> Splits:
         """The samples that a protocol is measured on."""
         test = "server" if protocol == "server" and "server" in self.splits else "test"
-        return {TEST: test, VALIDATION: "val"} if "val" in self.splits else {TEST: test}
+        further = {VALIDATION: "val", TRIGGERED: TRIGGERED if protocol != "server" else ""}
+        return {TEST: test} | {split: name for split, name in further.items() if name in self.splits}
 
     def last(self, models: ClientModels, protocol: str, split: str) -> Scores | None:
         """The samples of a split as the last models of a run score them, which is done once; None where there is no model."""
@@ -248,6 +263,9 @@ class Evaluator:
         return self.score(predict, split, self.splits[split].of(clients))
 
     def _metrics(self, split: str, scores: Scores, clients_shown: Sequence[int]) -> ProtocolMetrics:
+        if split == TRIGGERED:
+            taken = float((scores.predicted == self.goal).sum())
+            return ProtocolMetrics({ATTACK_SUCCESS.name: taken / max(1, len(scores.y))}, None)
         task, custom = self.population.task, self.custom
         together = measure(task, scores, custom)
         if split == "server":
@@ -269,7 +287,7 @@ class Evaluator:
             rows.append(row | scored)
         of = {row["client"]: row for row in rows}
         for k in done.trained if done and not stage.stage.pooled else ():
-            of[k]["status"] = "trained"
+            of[k]["status"] = "malicious" if k in stage.settings.malicious else "trained"
         for k, why in done.faults.items() if done else ():
             of[k]["status"] = why
         return rows

@@ -18,13 +18,16 @@ from unalike.core.work import Work
 from unalike.data import array_checks, sanity
 from unalike.data.partitioning.given_clients import Clients
 from unalike.data.population import Population
+from unalike.data.sanity import listed
 from unalike.data.training_vocabulary import replace_untrained, trained_words
-from unalike.methods.plan import Plan, PlanInputs, Stage, Step, complete_spec, steps_of
+from unalike.methods.plan import Plan, PlanInputs, Stage, Step, complete_spec, method_of, steps_of
 from unalike.methods.plan import plan as plan_of
-from unalike.metrics.columns import Columns
+from unalike.metrics.columns import TEST, Column, Columns
 from unalike.metrics.metrics import Custom, RunMetrics, own_metrics, run_metrics
+from unalike.metrics.named_metrics import ATTACK_SUCCESS
 from unalike.models.checkpoint import Start, start_from
 from unalike.models.conditional import fitted
+from unalike.runtime.attackers import malicious_clients, under_attack
 from unalike.runtime.given_model import ModelLike, check_fit, check_loss, check_repeats, example_context, make_model
 from unalike.runtime.records.recording import Hook, Recording
 from unalike.runtime.records.run_directory import Config, digest, fingerprint
@@ -98,7 +101,10 @@ class RunConfig:
             fixed = chain.fixed
             proxy = proxy._replace(x=fixed(proxy.x, proxy.x.new_zeros(len(proxy.x), 0)))
         options = self.options
-        return StageSettings(self.model, self.population.task, self.work, options.seed, options.buffers, proxy, classes)
+        return StageSettings(
+            *(self.model, self.population.task, self.work, options.seed, options.buffers, proxy, classes),
+            malicious=malicious_clients(method_of(self.plan), self.population.sizes, options.seed),
+        )
 
     @cached_property
     def ending(self) -> StopRules:
@@ -108,8 +114,12 @@ class RunConfig:
     @cached_property
     def columns(self) -> Columns:
         """The columns of scores that the history of the run may have."""
-        metrics = run_metrics(self.population.task, self.metrics).values()
-        return Columns.of((*self.options.protocols, "personal"), metrics, bool(len(self.population.val.values)))
+        metrics, attack = run_metrics(self.population.task, self.metrics).values(), method_of(self.plan).attack
+        found = Columns.of((*self.options.protocols, "personal"), metrics, bool(len(self.population.val.values)))
+        if attack is None or attack.goal is None:
+            return found
+        own = [p for p in found.protocols if p != "server"]
+        return found | Columns(tuple(Column(p, TEST, ATTACK_SUCCESS, p == found.plain) for p in own))
 
     @property
     def warnings(self) -> list[str]:
@@ -136,7 +146,18 @@ class RunConfig:
     def data_notes(self) -> tuple[str, ...]:
         """Warnings of the partition, which were given when it was made, and about samples that nothing can be learned from."""
         given = () if self.population.plan is None else self.population.plan.notes
-        return (*given, *sanity.warnings_of(self.population))
+        return (*given, *self._attack_notes, *sanity.warnings_of(self.population))
+
+    @property
+    def _attack_notes(self) -> tuple[str, ...]:
+        """The malicious clients by name."""
+        attack, malicious = method_of(self.plan).attack, sorted(self.settings.malicious)
+        if attack is None or not malicious:
+            return ()
+        names = listed([self.population.names[k] for k in malicious])
+        return (
+            f"{attack.name}: {names} of {len(self.population)} clients are malicious, and the scores are those of the others",
+        )
 
     @cached_property
     def sanity(self) -> str:
@@ -213,8 +234,9 @@ def prepare_run(
 ) -> RunConfig:
     """Check everything that can be checked before training. Raises `UnalikeError`."""
     chosen = check_inputs([spec], model=model, work=work, has_test=test is not None, **options)
-    population = clients if isinstance(clients, Population) else Population.of(clients)
     plan = plan_of(spec)
+    population = clients if isinstance(clients, Population) else Population.of(clients)
+    population = under_attack(population, method_of(plan), chosen.seed)
     context = example_context(plan, population)
     made, name = make_model(fitted(model, context) if isinstance(model, str) else model, population, chosen.seed)
     asked = model if isinstance(model, str) else name

@@ -8,6 +8,7 @@ from unalike.core.work import Work
 from unalike.data.sanity import listed
 from unalike.methods.method import DEFAULTS, Method
 from unalike.methods.part import Part, Setup, spec_text
+from unalike.methods.roles import Screening
 from unalike.runtime.run_config import RunConfig
 from unalike.runtime.stage_state import StageState
 
@@ -24,7 +25,10 @@ def shortfalls(state: StageState, run_config: RunConfig) -> list[str]:
     found = [*_unused_work(run_config.work, setup.settings.work)]
     if not state.stage.pooled:
         found += [*_alone(method, setup), *_never_again(method, setup), *_untrained(state)]
-    parts = ((p, p.shortfall(setup)) for p in method.parts)
+    seen = setup
+    for screening in method.role(Screening):
+        seen = seen._replace(participants=screening.rows(seen.participants))
+    parts = ((p, p.shortfall(seen if p is method.aggregator else setup)) for p in method.parts)
     return found + [f"{spec_text(p)} cannot do here what it is named for: {why}" for p, why in parts if why]
 
 

@@ -215,6 +215,8 @@ def _method(spec: object) -> Method:
     found = plan(spec)
     if not isinstance(found, Method):
         raise UnalikeError(f"{found!r} has stages of its own and no single round; use ua.run")
+    if found.attack is not None:
+        raise UnalikeError(f"{found.attack.name} is an attack on a run with malicious clients; use ua.run")
     return found
 
 

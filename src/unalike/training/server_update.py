@@ -18,7 +18,7 @@ from unalike.methods import return_checks
 from unalike.methods.method import Method
 from unalike.methods.notes import note
 from unalike.methods.part import Part
-from unalike.methods.roles import BaseWeights, LinearAggregator, ServerStep, Weighting
+from unalike.methods.roles import Attack, BaseWeights, LinearAggregator, Screening, ServerStep, Weighting
 from unalike.training.aggregation import SumWeights, UpdateSums, decode_updates, sum_of_folds
 
 
@@ -53,23 +53,28 @@ def make_broadcast(
 
 @profiled_function("aggregation")
 def advance(method: Method, settings: StageSettings, state: ServerState, cohort: Cohort) -> ServerState:
-    """The state after a round: decode -> base weights -> weigh* -> final_weights -> combine -> absorb -> step* -> params + update.
+    """The state after a round: decode, forge -> weights, weigh* -> screen* -> final_weights, combine -> absorb -> step* -> params.
 
     Pure. The update is added once, here; parts transform updates and never write parameters. Buffers are handled here alone.
     """
-    cohort = replace(
-        cohort, stacked=cohort.stacked._replace(update=decode_updates(method, cohort.update, state.params))
-    )
+    cohort = cohort.with_update(decode_updates(method, cohort.update, state.params))
     view_of = partial(_view, method, settings, state, cohort.population, tree.only(state.params, cohort.update))
+    if method.attack is not None:
+        cohort = _forged(view_of(method.attack), method.attack, cohort)
     aggregator = method.aggregator
     weights = _weights(method, cohort)
+    seen = cohort
     if cohort.update:
-        weights = aggregator.final_weights(view_of(aggregator), _own(cohort, aggregator), weights)
-    note("weight", weights)
-    update, cohort = _combined(method, view_of(aggregator), cohort, weights)
+        for s in method.role(Screening):
+            seen, weights = s.screen(view_of(s), _own(seen, s), weights)
+        weights = aggregator.final_weights(view_of(aggregator), _own(seen, aggregator), weights)
+    if len(seen.ids) == len(cohort.ids):
+        note("weight", weights)
+    update, seen = _combined(method, view_of(aggregator), seen, weights)
+    cohort = replace(cohort, measured=seen.measured)
     importance = _importance(method, cohort)
     folded = {p.name: sum_of_folds(p, cohort.update, _own(cohort, p).message, importance) for p in method.parts}
-    return _moved(method, settings, state, cohort, update, folded, _buffers(method, settings, cohort, weights))
+    return _moved(method, settings, state, cohort, update, folded, _buffers(method, settings, seen, weights))
 
 
 @profiled_function("aggregation")
@@ -179,6 +184,20 @@ def _view(
     method: Method, settings: StageSettings, state: ServerState, population: int, params: Tree, p: Part
 ) -> ServerView:
     return ServerView(settings, method, params, state.part_states.get(p.name, {}), state.round, population, p.name)
+
+
+def _forged(server: ServerView, attack: Attack, cohort: Cohort) -> Cohort:
+    """The cohort with what the malicious clients of it send."""
+    malicious = torch.tensor([k in server.settings.malicious for k in cohort.ids])
+    if attack.needs == "sums" or not malicious.any() or not cohort.update:
+        return cohort
+    own, honest = tree.row(cohort.update, malicious), tree.row(cohort.update, ~malicious)
+    forged = attack.forge(server, own, honest)
+
+    def with_forged(u: Tensor, mine: Tensor, new: Tensor) -> Tensor:
+        return u.index_copy(0, malicious.nonzero()[:, 0].to(u.device), new.to(u).expand_as(mine))
+
+    return cohort.with_update(tree.map(with_forged, cohort.update, own, forged))
 
 
 def _own(cohort: Cohort, p: Part) -> Cohort:

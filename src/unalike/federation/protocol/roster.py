@@ -20,6 +20,7 @@ from unalike.data.population import Population
 from unalike.data.population_arrays import LABELS
 from unalike.data.ragged import Ragged
 from unalike.federation.protocol.federation_file import Federation
+from unalike.methods.plan import method_of, plan
 from unalike.runtime.run_config import Pair, RunConfig, prepare_run
 
 PARTS = ("train", "test", "val")
@@ -112,6 +113,11 @@ def run_config_of(
 
     Raises `UnalikeError` for terms that cannot be run.
     """
+    attack = method_of(plan(federation.method)).attack
+    if attack is not None:
+        raise UnalikeError(
+            f"{attack.name} is an attack, which a real federation does not carry out; leave it out, or simulate it with ua.run"
+        )
     share, eligible = federation.participation, max(1, int(np.count_nonzero(population.sizes)))
     shared = options_of(SeedOptions, SharedRunOptions, RecordOptions).keys() - (() if coordinated else COORDINATED)
     return prepare_run(

@@ -11,7 +11,7 @@ from torch import Tensor
 from unalike._utils import seeds
 from unalike.core import tree
 from unalike.core.types import Tree
-from unalike.core.views import Cohort, ServerView
+from unalike.core.views import Cohort, PartLookup, ServerView
 from unalike.methods.method import alias
 from unalike.methods.notes import note
 from unalike.methods.part import part
@@ -97,6 +97,41 @@ class LearnedMean(Aggregator):
 
     def combine_buffers(self, buffers: Tree, weights: Tensor) -> Tree:
         return tree.weighted_sum(buffers, weights / weights.sum())
+
+
+@alias("fltrust", "Updates count by their direction towards one that the server trained itself (Cao et al. 2021).")
+@part
+class TrustedMean(Aggregator):
+    """sum_k t_k (||g|| / ||u_k||) u_k / sum_k t_k, t_k = max(0, cos(u_k, g)), g the server's own update (FLTrust, Cao et al. 2021).
+
+    g comes of `steps` gradient steps on all the server's samples with the clients' learning rate (the paper: mini-batches, as many
+    steps as a client makes). The clients' weights do not matter. It bears any number of malicious clients, as far as the server's
+    samples are like theirs. Without a client of t_k > 0 the model stays, and buffers are averaged as in the base method.
+    """
+
+    steps: PositiveInt = 5
+    needs_proxy: ClassVar[bool] = True
+
+    def needs_rate(self, method: PartLookup) -> bool:
+        return True
+
+    def final_weights(self, server: ServerView, cohort: Cohort, weights: Tensor) -> Tensor:
+        trust, _ = self._trust(server, cohort)
+        return trust / trust.sum() if trust.sum() > 0 else weights
+
+    def combine(self, server: ServerView, cohort: Cohort, weights: Tensor) -> Tree:
+        trust, scale = self._trust(server, cohort)
+        return tree.weighted_sum(cohort.update, scale * trust / trust.sum().clamp_min(1e-12))
+
+    def _trust(self, server: ServerView, cohort: Cohort) -> tuple[Tensor, Tensor]:
+        """t_k and ||g|| / ||u_k||, [K] each."""
+        moved = tree.map(lambda w: w.detach().clone().requires_grad_(), server.params)
+        rate = server.settings.work.lr_at(server.round)
+        _fit(server, torch.optim.SGD([*moved.values()], lr=rate), self.steps, lambda: moved)
+        own = tree.only(tree.sub(tree.detach(moved), server.params), cohort.update)
+        norms, along = torch.vmap(lambda u: (tree.norm(u), tree.dot(u, own)))(cohort.update)
+        length, norms = tree.norm(own), norms.clamp_min(1e-12)
+        return (along / (norms * length.clamp_min(1e-12))).clamp_min(0), length / norms
 
 
 @part

@@ -1,10 +1,12 @@
 """Robust aggregation: a minority of clients cannot steer the result, whatever they send."""
 
+import math
+from dataclasses import replace
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
-from pydantic import Field, NonNegativeInt, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from unalike._utils.errors import UnalikeError, warn
@@ -13,7 +15,7 @@ from unalike.core.types import Tree
 from unalike.core.views import Cohort, PartLookup, ServerView
 from unalike.core.work import Work
 from unalike.methods.part import Setup, part
-from unalike.methods.roles import Aggregator, Weighting
+from unalike.methods.roles import Aggregator, LinearAggregator, Screening, ServerStep, Weighting
 
 
 class CoordinateWise(Aggregator):
@@ -100,11 +102,11 @@ class Krum(Chosen):
     byzantine: NonNegativeInt = 1
 
     def final_weights(self, server: ServerView, cohort: Cohort, weights: Tensor) -> Tensor:
-        best = _ranking(cohort, self.byzantine)[0]
+        best = _ranking(_squares(cohort), self.byzantine)[0]
         return torch.zeros_like(weights).index_fill(0, best, 1.0)
 
     def shortfall(self, setup: Setup) -> str:
-        return _unguaranteed(self.byzantine, setup)
+        return _unguaranteed(2, self.byzantine, setup)
 
     def check(self, method: PartLookup, work: Work) -> None:
         _warn_of_weights(self.name, method)
@@ -124,13 +126,149 @@ class Multikrum(Chosen):
 
     def final_weights(self, server: ServerView, cohort: Cohort, weights: Tensor) -> Tensor:
         count = self.keep or max(1, len(weights) - self.byzantine)
-        chosen = torch.zeros_like(weights).index_fill(0, _ranking(cohort, self.byzantine)[:count], 1.0)
+        chosen = torch.zeros_like(weights).index_fill(0, _ranking(_squares(cohort), self.byzantine)[:count], 1.0)
         shares = chosen * weights if (chosen * weights).sum() > 0 else chosen
         return shares / shares.sum()
 
     def shortfall(self, setup: Setup) -> str:
         kept = f"it keeps all {setup.participants} clients of a round, so it is the base method"
-        return kept if (self.keep or 0) >= setup.participants else _unguaranteed(self.byzantine, setup)
+        return kept if (self.keep or 0) >= setup.participants else _unguaranteed(2, self.byzantine, setup)
+
+
+@part
+class Bulyan(CoordinateWise):
+    """Krum chooses K - 2 byzantine clients one by one, and every entry is the mean of those next to their median.
+
+    Of the theta chosen, theta - 2 byzantine values of every entry count, those nearest to their median, and at least the
+    median itself (El Mhamdi et al. 2018). Weights do not matter; float buffers follow the same rule. The paper's guarantee asks
+    for K >= 4 byzantine + 3.
+    byzantine = 0 is the mean of `uniform`.
+    """
+
+    published: ClassVar[bool] = True
+
+    byzantine: NonNegativeInt = 1
+
+    def final_weights(self, server: ServerView, cohort: Cohort, weights: Tensor) -> Tensor:
+        left, squares, chosen = [*range(len(weights))], _squares(cohort), list[int]()
+        while len(chosen) < max(1, len(weights) - 2 * self.byzantine):
+            chosen.append(left.pop(int(_ranking(squares[left][:, left], self.byzantine)[0])))
+        return torch.zeros_like(weights).index_fill(0, torch.tensor(chosen, device=weights.device), 1 / len(chosen))
+
+    def combine(self, server: ServerView, cohort: Cohort, weights: Tensor) -> Tree:
+        return super().combine(server, cohort.rows(weights.nonzero()[:, 0]), weights)
+
+    def combine_buffers(self, buffers: Tree, weights: Tensor) -> Tree:
+        return super().combine_buffers(tree.row(buffers, weights.nonzero()[:, 0]), weights)
+
+    def rule(self, values: Tensor) -> Tensor:
+        chosen = len(values)
+        count = max(2 - chosen % 2, chosen - 2 * self.byzantine)
+        nearest = (values - Median().rule(values)).abs().argsort(dim=0, stable=True)[:count]
+        return values.gather(0, nearest).mean(0)
+
+    def shortfall(self, setup: Setup) -> str:
+        return _unguaranteed(4, self.byzantine, setup)
+
+
+@part
+class CenteredClipping(Aggregator, ServerStep):
+    """v + sum_k p_k (u_k - v) min(1, norm / ||u_k - v||), v the combined update of the round before (Karimireddy et al. 2021).
+
+    `iterations` repeats it from its result. A malicious client of weight p moves the update by p norm at most; the paper proves
+    convergence for shares of up to 1/10 of such clients, with momentum on the clients. The first v is 0. norm = inf is the base
+    method.
+    """
+
+    published: ClassVar[bool] = True
+
+    norm: PositiveFloat = 10.0
+    iterations: PositiveInt = 1
+    needs: ClassVar[Literal["sums", "spread", "updates"]] = "updates"
+    rank: ClassVar[int] = ServerStep.NOISE - 1
+
+    def server_init(self, params: Tree) -> Tree:
+        return tree.zeros(params)
+
+    def combine(self, server: ServerView, cohort: Cohort, weights: Tensor) -> Tree:
+        center = tree.only(server.state, cohort.update)
+        for _ in range(self.iterations):
+            apart = tree.sub(cohort.update, center)
+            center = tree.add(center, tree.weighted_sum(apart, weights * _shortening(apart, self.norm)))
+        return center
+
+    def step(self, server: ServerView, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
+        return update, server.state | update
+
+
+@part
+class NormBound(Screening):
+    """The server shortens every update to the norm `norm`: u <- u min(1, norm / ||u||) (Sun et al. 2019); None: their median norm.
+
+    Malicious clients cannot leave it out, unlike `clip`. It bounds how far they move the mean, not in which direction. The
+    median norm is theirs where they are half of a round or more. norm = inf is the base method.
+    """
+
+    published: ClassVar[bool] = True
+
+    norm: PositiveFloat | None = None
+    rank: ClassVar[int] = 0
+
+    def screen(self, server: ServerView, cohort: Cohort, weights: Tensor) -> tuple[Cohort, Tensor]:
+        factors = _shortening(cohort.update, self.norm)
+        return cohort.with_update(torch.vmap(tree.scale)(cohort.update, factors)), weights
+
+
+@part
+class Bucketing(Screening):
+    """The aggregator sees the means of buckets of `size` clients, drawn anew in every round (Karimireddy et al. 2022).
+
+    Of K clients ceil(K / size) buckets are left, which are more alike than skewed clients; one malicious client spoils its
+    bucket, so that a rule that bears a share d of the buckets bears d / size of the clients. Within a bucket clients count by
+    their weights. It needs a rule that is not linear: the mean of the means is the mean. size = 1 is the base method.
+    """
+
+    published: ClassVar[bool] = True
+
+    size: PositiveInt = 2
+    rank: ClassVar[int] = 1
+
+    def rows(self, clients: int) -> int:
+        return math.ceil(clients / self.size)
+
+    def screen(self, server: ServerView, cohort: Cohort, weights: Tensor) -> tuple[Cohort, Tensor]:
+        if self.size == 1 or server.method.role(LinearAggregator):
+            return cohort, weights
+        buckets = torch.randperm(len(weights), generator=server.generator).split(self.size)
+        totals = torch.stack([weights[b].sum() for b in buckets])
+        shares = [
+            weights[b] / t if t > 0 else torch.full_like(weights[b], 1 / len(b))
+            for b, t in zip(buckets, totals, strict=True)
+        ]
+
+        def means(stacked: Tensor) -> Tensor:
+            pairs = zip(buckets, shares, strict=True)
+            if not stacked.is_floating_point():
+                return torch.stack([stacked[b].amax(0) for b, _ in pairs])
+            return torch.stack([tree.combined(stacked[b], s.to(stacked)) for b, s in pairs])
+
+        first = cohort.rows(torch.stack([b[0] for b in buckets]))
+        update, buffers = (tree.map(means, t) for t in (cohort.update, cohort.stacked.buffers))
+        return replace(first, stacked=first.stacked._replace(update=update, buffers=buffers)), totals
+
+    def check(self, method: PartLookup, work: Work) -> None:
+        for rule in method.role(LinearAggregator):
+            warn(f"{self.name} has no effect with {rule.name}: the mean of means is the mean")
+
+    def shortfall(self, setup: Setup) -> str:
+        one = f"one bucket of {self.size} holds all {setup.participants} clients of a round"
+        return one if 1 < setup.participants <= self.size else ""
+
+
+def _shortening(stacked: Tree, norm: float | None) -> Tensor:
+    """min(1, norm / ||u_k||), [K], for updates u_k; norm = None: their median norm."""
+    norms = torch.vmap(tree.norm)(stacked)
+    return ((norms.median() if norm is None else norm) / norms.clamp_min(1e-12)).clamp_max(1)
 
 
 @part
@@ -177,23 +315,27 @@ def _gram(update: Tree, weights: Tensor) -> Tensor:
     return torch.stack([block @ block.T for block in centred]).sum(0)
 
 
-def _ranking(cohort: Cohort, byzantine: int) -> Tensor:
-    """The clients' places by Krum score, the least first; equal scores by place."""
-    count = len(cohort.ids)
+def _squares(cohort: Cohort) -> Tensor:
+    """Squared distances of the updates from each other, [K, K]; infinite on the diagonal."""
     exact = "donot_use_mm_for_euclid_dist"  # a - b and b - a alike, unlike by products
     apart = [torch.cdist(block, block, compute_mode=exact) for block in tree.columns(cohort.update)]
-    squares = torch.stack(apart).square().sum(0)
-    others = squares.fill_diagonal_(torch.inf).sort(1).values[:, : count - 1]
+    return torch.stack(apart).square().sum(0).fill_diagonal_(torch.inf)
+
+
+def _ranking(squares: Tensor, byzantine: int) -> Tensor:
+    """The clients' places by Krum score, the least first; equal scores by place."""
+    count = len(squares)
+    others = squares.sort(1).values[:, : count - 1]
     return others[:, : max(1, count - byzantine - 2)].sum(1).argsort(stable=True)
 
 
-def _unguaranteed(byzantine: int, setup: Setup) -> str:
-    needed = 2 * byzantine + 3
+def _unguaranteed(times: int, byzantine: int, setup: Setup) -> str:
+    needed = times * byzantine + 3
     if setup.participants >= needed:
         return ""
     return (
-        f"{needed} clients or more in a round are needed for its guarantee (2 byzantine + 3) and {setup.participants} take part; "
-        "more of them, or a smaller byzantine, would give it"
+        f"{needed} clients or more in a round are needed for its guarantee ({times} byzantine + 3) and {setup.participants} take "
+        "part; more of them, or a smaller byzantine, would give it"
     )
 
 

@@ -21,6 +21,7 @@ class Clip(Upload):
 
     norm: PositiveFloat = 1.0
     rank: ClassVar[int] = Upload.CLIP
+    additive: ClassVar[bool] = True
 
     def encode(self, client: ClientView, update: Tree) -> tuple[Tree, Tree]:
         return tree.scale(update, (self.norm / tree.norm(update).clamp_min(1e-12)).clamp_max(1.0)), client.state

@@ -1,0 +1,45 @@
+"""The malicious clients of a run under attack: what they train on, and that they are not scored."""
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from unalike._utils import seeds
+from unalike.core.types import Batch
+from unalike.data.population import Population
+from unalike.data.ragged import Ragged
+from unalike.methods.method import Method
+from unalike.methods.roles import Attack
+
+
+def malicious_clients(method: Method, sizes: np.ndarray, seed: int) -> frozenset[int]:
+    """The malicious clients of a run, among those with training samples; none without an attack."""
+    attack = method.attack
+    return frozenset() if attack is None else attack.malicious(np.flatnonzero(sizes > 0), seed)
+
+
+def under_attack(population: Population, method: Method, seed: int) -> Population:
+    """The clients as a run has them: the malicious ones with poisoned training samples, and without test and validation samples."""
+    malicious, attack = malicious_clients(method, population.sizes, seed), method.attack
+    if not malicious or attack is None:
+        return population
+    method.check_task(population.task)
+    test, val = (
+        Ragged.of(() if k in malicious else rows for k, rows in enumerate(part))
+        for part in (population.test, population.val)
+    )
+    population = replace(population, test=test, val=val)
+    return population if type(attack).poison is Attack.poison else _poisoned(population, attack, malicious, seed)
+
+
+def _poisoned(population: Population, attack: Attack, malicious: frozenset[int], seed: int) -> Population:
+    """The clients, with the poisoned samples behind all others."""
+    classes, rows = len(population.classes or ()), [*population.train]
+    x, y, count = [population.x], [population.y], len(population.x)
+    for k in sorted(malicious):
+        made = attack.poison(Batch(*population[k].train), classes, seeds.generator(seed, attack.name, k))
+        x.append(made.x)
+        y.append(made.y)
+        rows[k] = np.arange(count, count := count + len(made.y))
+    return replace(population, x=torch.cat(x), y=torch.cat(y), train=Ragged.of(rows))
