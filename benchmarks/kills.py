@@ -20,6 +20,8 @@ from pathlib import Path
 import pandas as pd
 import typer
 
+from unalike.metrics.columns import TIMES
+
 METHODS = ["fedavg", "scaffold", "ditto(lam=0.1)", "fedavg + lws", "fedconcat"]
 PROGRAM = """
 import unalike.runtime.run_recorder, sys
@@ -60,7 +62,7 @@ def differences(a: Path, b: Path) -> list[str]:
     found = []
     for name in ("rounds", "clients"):
         left, right = (
-            pd.read_parquet(path / f"{name}.parquet").drop(columns="seconds", errors="ignore") for path in (a, b)
+            pd.read_parquet(path / f"{name}.parquet").drop(columns=[*TIMES], errors="ignore") for path in (a, b)
         )
         if not left.equals(right):
             found.append(name)

@@ -76,6 +76,93 @@ NETWORKS = {
 }
 
 
+class FedAvgCNN(nn.Module):
+    """PFLlib's default for 28x28 images: two 5x5 convolutions and 512 units."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.conv2 = nn.Conv2d(1, 32, 5), nn.Conv2d(32, 64, 5)
+        self.hidden, self.head = nn.Linear(1024, 512), nn.Linear(512, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.max_pool2d(F.relu(self.conv1(x)), 2)
+        x = F.max_pool2d(F.relu(self.conv2(x)), 2)
+        return self.head(F.relu(self.hidden(torch.flatten(x, 1))))
+
+
+class SignalCNN(nn.Module):
+    """Two convolutions over a signal of 64 values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.conv2, self.head = nn.Conv1d(1, 8, 5), nn.Conv1d(8, 16, 5), nn.Linear(208, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.max_pool1d(F.relu(self.conv1(x)), 2)
+        return self.head(F.max_pool1d(F.relu(self.conv2(x)), 2).flatten(1))
+
+
+class TextCNN(nn.Module):
+    """Kim (2014): windows of 3, 4 and 5 of 32 words out of 1000."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(1000, 50), nn.Linear(96, 10)
+        self.windows = nn.ModuleList(nn.Conv1d(50, 32, width) for width in (3, 4, 5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        words = self.embedding(x).transpose(1, 2)
+        return self.head(torch.cat([F.relu(conv(words)).amax(2) for conv in self.windows], 1))
+
+
+class CharacterLSTM(nn.Module):
+    """An LSTM of 64 units over 32 out of 80 characters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(80, 8), nn.Linear(64, 10)
+        self.lstm = nn.LSTM(8, 64, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.lstm(self.embedding(x))[0][:, -1])
+
+
+class Transformer(nn.Module):
+    """Two layers of width 32 with 2 heads over 16 out of 80 characters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(80, 32), nn.Linear(32, 10)
+        layer = nn.TransformerEncoderLayer(32, 2, 64, dropout=0.0, batch_first=True)
+        self.layers = nn.TransformerEncoder(layer, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.layers(self.embedding(x)).mean(1))
+
+
+def resnet18_7x7() -> nn.Module:
+    """ResNet-18 with the 7x7 stem for large images."""
+    module = resnet((64, 128, 256, 512), 2)
+    stem = nn.Sequential(nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1))
+    return nn.Sequential(stem, *list(module)[3:])
+
+
+OWN = {
+    "FedAvgCNN": (FedAvgCNN, (1, 28, 28), 0),
+    "LeNet": (lenet, (1, 28, 28), 0),
+    "SimpleCNN": (cnn, (3, 32, 32), 0),
+    "ResNet-20": (NETWORKS["resnet20"], (3, 32, 32), 0),
+    "ResNet-18, 7x7 stem": (resnet18_7x7, (3, 64, 64), 0),
+    "TextCNN": (TextCNN, (32,), 1000),
+    "character LSTM": (CharacterLSTM, (32,), 80),
+    "transformer": (Transformer, (16,), 80),
+    "1-D CNN": (SignalCNN, (1, 64), 0),
+    "2NN": (two_nn, (784,), 0),
+    "logistic": (logistic, (64,), 0),
+}
+"""Networks that people bring: module, shape of a sample, and number of words of those that read words."""
+
+
 def network(name: str) -> nn.Module:
     """The workload's model, with the same initial weights for every contender."""
     torch.manual_seed(0)

@@ -51,7 +51,7 @@ def folded(method: str) -> Callable[[], object]:
         total = StreamingSum(runner.state.method, state.params, given)
         for client, client_update in zip(cohort.ids, client_updates):
             total.add([client], client_update)
-        return advance_from_sums(*about, total.sums, given, CLIENTS)
+        return advance_from_sums(*about, total.sums, given, cohort.members)
 
     return call
 

@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 
 import unalike as ua
 from unalike.experiments.comparison import Comparison
+from unalike.metrics.columns import TIMES
 
 COMMANDS = ["compare", "run", "report", "partition", "evaluate", "predict", "list"]
 
@@ -93,7 +94,7 @@ def test_run_equals_ua_run(cli, small, samples, tmp_path):
     run = ua.run("fedprox(mu=0.1) + lws", people, model="linear", rounds=3, seed=2, participation=0.7, work=work)
     kept = pd.read_parquet(tmp_path / "rounds.parquet")
     pd.testing.assert_frame_equal(
-        kept.drop(columns="seconds"), run.history.rounds.drop(columns="seconds"), check_exact=True
+        kept.drop(columns=[*TIMES]), run.history.rounds.drop(columns=[*TIMES]), check_exact=True
     )
     # the same folder serves both
     again = ua.run(
@@ -149,7 +150,7 @@ def test_compare_config_repeats_the_comparison(cli, small, tmp_path):
     one, two = (Comparison.load(tmp_path / name) for name in "ab")
     assert code == 0 and one.facts == two.facts
     for table in ("rounds", "clients"):
-        a, b = (getattr(c, table).drop(columns="seconds", errors="ignore") for c in (one, two))
+        a, b = (getattr(c, table).drop(columns=[*TIMES], errors="ignore") for c in (one, two))
         pd.testing.assert_frame_equal(a, b, check_exact=True)
 
     code, text, progress = cli("compare", *flags, "--out", tmp_path / "a")
@@ -183,7 +184,7 @@ def test_compare_command_in_the_report_repeats_it(cli, small, tmp_path):
     words = shlex.split(first.facts.command)
     assert words[0] == "unalike" and cli(*words[1:], "--out", tmp_path / "b")[0] == 0
     again = Comparison.load(tmp_path / "b")
-    a, b = (c.rounds.drop(columns="seconds") for c in (first, again))
+    a, b = (c.rounds.drop(columns=[*TIMES]) for c in (first, again))
     pd.testing.assert_frame_equal(a, b, check_exact=True)
     assert a["seed"].unique().tolist() == [1]
 

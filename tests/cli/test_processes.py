@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from unalike._utils.tensor_files import read_tensors
+from unalike.metrics.columns import TIMES
 
 SCRIPT = "from unalike.cli import main; main()"
 
@@ -60,7 +61,7 @@ def test_run_interrupted_and_resumed_gives_the_same_numbers(small, tmp_path, mon
     assert (tmp_path / "cut" / "rounds.parquet").exists() and not (tmp_path / "cut" / "model.safetensors").exists()
     again = subprocess.run(command(*words, "--out", tmp_path / "cut"), capture_output=True, text=True)
     assert again.returncode == 0 and whole.wait() == 0
-    tables = [pd.read_parquet(tmp_path / name / "rounds.parquet").drop(columns="seconds") for name in ("cut", "whole")]
+    tables = [pd.read_parquet(tmp_path / name / "rounds.parquet").drop(columns=[*TIMES]) for name in ("cut", "whole")]
     pd.testing.assert_frame_equal(*tables, check_exact=True)
     models = [read_tensors(tmp_path / name / "model.safetensors")[0] for name in ("cut", "whole")]
     assert all(torch.equal(value, models[1][name]) for name, value in models[0].items())

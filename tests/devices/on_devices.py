@@ -20,6 +20,7 @@ from unalike.engine.multiprocess import worker_pool
 from unalike.engine.multiprocess.channel import BACKENDS, Channel
 from unalike.methods.part import registry
 from unalike.methods.plan import plan
+from unalike.metrics.columns import TIMES
 from unalike.runtime.processes import worker_process
 
 plan("fedavg")  # fills the registry
@@ -201,7 +202,7 @@ def test_comparison_under_torchrun_uses_nccl_in_every_run(tmp_path):
     assert (tmp_path / "bytes").read_text().count("True") == 2, "one of the runs sent nothing directly"
     compared("loop", "cpu", tmp_path / "alone")
     found, wanted = (pd.read_parquet(tmp_path / name / "rounds.parquet") for name in ("joined", "alone"))
-    pd.testing.assert_frame_equal(found.drop(columns="seconds"), wanted.drop(columns="seconds"), rtol=1e-3, atol=1e-4)
+    pd.testing.assert_frame_equal(found.drop(columns=[*TIMES]), wanted.drop(columns=[*TIMES]), rtol=1e-3, atol=1e-4)
 
 
 def compared(executor, device, out):

@@ -51,7 +51,7 @@ def test_auto_short_run_is_decided_by_rule(monkeypatch):
     loops = "batched: compiled loops train the model"
     assert runner_of(clients()).executor == runner_of(clients(1)).executor == loops
     monkeypatch.setattr(compiled_training, "kernels", lambda: None)
-    assert runner_of(clients()).executor == f"batched: the model is small and dense{NO_NUMBA}"
+    assert runner_of(clients()).executor == f"batched: a step of the model is little work{NO_NUMBA}"
     assert runner_of(clients(1)).executor.startswith("loop: one client")
     assert runner_of(clients(3)).executor.startswith("loop: stacking would do the work of 3.0 clients")
     assert runner_of(clients(), executor="loop").executor == "loop: asked for"
@@ -64,11 +64,30 @@ def test_auto_convolutions_are_compiled_unless_threads_would_idle(monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
     assert runner_of(images, model="cnn(channels=4)").executor == loops
     why = runner_of(images, model="cnn(channels=4, norm='batch')").executor
-    assert why.startswith("loop: stacked convolutions are slower on a CPU; compiled loops do not train the model: ")
+    assert why.startswith(
+        "loop: stacking would do the work of 3.0 clients at a time, and pays from 5.0 on; compiled loops do"
+    )
     assert "they have no BatchNorm2d(" in why and "in the place of convolutions.1" in why
     monkeypatch.setattr(auto, "SHARED", 0.0)
     assert runner_of(images, model="cnn(channels=4)").executor.startswith("loop: threads share a step")
     assert runner_of(clients(3)).executor == runner_of(images * 2, model="cnn(channels=4)").executor == loops
+
+
+@pytest.mark.parametrize(
+    ("side", "count", "why"),
+    [
+        (8, 8, "batched: a step of the model is little work"),
+        (56, 8, "loop: stacking would do the work of 8.0 clients at a time, and pays from 8.1 on"),
+        (56, 9, "batched: a step of the model is little work"),
+        (80, 9, "loop: a step is work enough for a processor (26 million operations forward)"),
+    ],
+)
+def test_auto_convolutions_are_stacked_where_their_work_is_little_beside_the_clients(side, count, why):
+    """5 images times 2 x 25 x 16 side^2 operations."""
+    layers = torch.nn.Conv2d(1, 16, 5, padding=2), torch.nn.GroupNorm(4, 16), torch.nn.AdaptiveAvgPool2d(2)
+    model = torch.nn.Sequential(*layers, torch.nn.Flatten(), torch.nn.Linear(64, 3))
+    images = [ua.ClientData(train=(torch.randn(5, 1, side, side), torch.arange(5) % 3)) for _ in range(count)]
+    assert runner_of(images, model=model).executor.startswith(why)
 
 
 @pytest.mark.parametrize(("width", "executor"), [(8, "batched"), (256, "loop")])
@@ -97,7 +116,10 @@ def test_auto_recurrent_model_takes_loop(kind):
 
 def test_auto_clients_without_samples_do_not_matter(monkeypatch):
     monkeypatch.setattr(compiled_training, "kernels", lambda: None)
-    assert runner_of(clients(70, samples=0) + clients()).executor == f"batched: the model is small and dense{NO_NUMBA}"
+    assert (
+        runner_of(clients(70, samples=0) + clients()).executor
+        == f"batched: a step of the model is little work{NO_NUMBA}"
+    )
 
 
 class Activated(torch.nn.BatchNorm1d):
@@ -291,6 +313,17 @@ def test_worker_pool_is_not_started_for_compiled_loops(monkeypatch):
     assert not launch._is_worth_a_pool(run_config)
     monkeypatch.setattr(compiled_training, "kernels", lambda: None)
     assert launch._is_worth_a_pool(run_config)
+
+
+@pytest.mark.parametrize(("idle", "started"), [(0, None), (1, None), (2, 2), (7, 7)])
+def test_worker_pool_of_auto_has_a_process_for_each_idle_core(monkeypatch, idle, started):
+    monkeypatch.setattr(compiled_training, "kernels", lambda: None)
+    monkeypatch.setattr(launch, "idle_cores", lambda: idle)
+    monkeypatch.setattr(launch, "start_pool", lambda workers, *_: workers)
+    run_config = prepare_run("fedavg", clients(), model="mlp(hidden=(8,))", rounds=10**7, work=ua.Work(batch_size=5))
+    assert launch._started(run_config) == started
+    monkeypatch.setattr(launch, "PATIENCE", float("inf"))
+    assert launch._started(run_config) is None
 
 
 @pytest.mark.parametrize("chunk", [0, -1, 2.5])

@@ -23,6 +23,7 @@ from unalike.engine.base import client_costs
 from unalike.engine.multiprocess.distributed import assign_clients
 from unalike.engine.multiprocess.worker_pool import WorkerPool, start_pool
 from unalike.methods.plan import plan, steps_of
+from unalike.metrics.columns import TIMES
 from unalike.runtime.local_backend import LocalStage
 from unalike.runtime.processes.launch import require_folder
 from unalike.runtime.processes.process_backend import ProcessBackend
@@ -194,7 +195,7 @@ def test_evaluation_split_over_processes_equals_one_process(spec, workers, monke
     )
     assert SCORED[spec] in told
     for table in ("rounds", "clients"):
-        mine, theirs = (getattr(h, table).drop(columns="seconds", errors="ignore") for h in (shared, alone))
+        mine, theirs = (getattr(h, table).drop(columns=[*TIMES], errors="ignore") for h in (shared, alone))
         pd.testing.assert_frame_equal(mine, theirs, rtol=1e-3, atol=1e-4)
 
 
@@ -450,7 +451,7 @@ def test_torchrun_compare_equals_one_process(tmp_path):
     assert output.count("report: ") == 1 and "is left out" in output, output
     said(tmp_path, sys.executable, *flags, "--out", "alone")
     mine, theirs = (pd.read_parquet(tmp_path / name / "rounds.parquet") for name in ("joined", "alone"))
-    pd.testing.assert_frame_equal(mine.drop(columns="seconds"), theirs.drop(columns="seconds"), rtol=1e-3, atol=1e-4)
+    pd.testing.assert_frame_equal(mine.drop(columns=[*TIMES]), theirs.drop(columns=[*TIMES]), rtol=1e-3, atol=1e-4)
 
 
 def test_two_processes_with_one_client_complete_the_run():

@@ -17,11 +17,12 @@ from unalike.experiments.compare import prepare_experiment
 from unalike.experiments.comparison import Comparison
 from unalike.experiments.earlier_reports import earlier_reports
 from unalike.experiments.seed_plan import SeedPlan, read_seeds, write_seeds
+from unalike.metrics.columns import TIMES
 from unalike.runtime.records.run_directory import RunDirectory
 
 
 def plain(table):
-    return table.drop(columns=["seconds"], errors="ignore").reset_index(drop=True)
+    return table.drop(columns=[*TIMES], errors="ignore").reset_index(drop=True)
 
 
 def same(a, b):
@@ -36,7 +37,7 @@ def cells(folder):
 def test_compare_methods_share_seed_conditions(people, small):
     """A neutral method gives exactly the numbers of FedAvg under every seed; seeds differ."""
     table = small(["fedavg", "fedprox(mu=0)", "scaffold"], people, participation=0.6)
-    a, b = (table.rounds.query("method == @m").drop(columns=["method", "seconds"]) for m in ("fedavg", "fedprox(mu=0)"))
+    a, b = (table.rounds.query("method == @m").drop(columns=["method", *TIMES]) for m in ("fedavg", "fedprox(mu=0)"))
     pd.testing.assert_frame_equal(a.reset_index(drop=True), b.reset_index(drop=True), check_exact=True)
     starts = table.rounds.query("round == 0").groupby("seed")["loss"]
     assert starts.nunique().tolist() == [1, 1] and len(set(starts.first())) == 2
@@ -55,9 +56,9 @@ def test_cell_equals_ua_run_with_that_seed(people, small):
         participation=0.6,
         work=ua.Work(batch_size=5, lr=0.1),
     )
-    found = table.rounds.query("method == 'ditto' and seed == 2").drop(columns=["method", "seed", "seconds"])
+    found = table.rounds.query("method == 'ditto' and seed == 2").drop(columns=["method", "seed", *TIMES])
     pd.testing.assert_frame_equal(
-        found.reset_index(drop=True), alone.history.rounds.drop(columns="seconds"), check_exact=True, check_like=True
+        found.reset_index(drop=True), alone.history.rounds.drop(columns=[*TIMES]), check_exact=True, check_like=True
     )
 
 

@@ -15,6 +15,7 @@ from unalike.cli import main
 from unalike.dashboard.state import Followed
 from unalike.experiments.comparison import Comparison
 from unalike.experiments.joining import join
+from unalike.metrics.columns import TIMES
 from unalike.runtime.records.run_directory import RunDirectory
 
 MODEL = "mlp(hidden=(8,))"
@@ -40,7 +41,7 @@ def test_join_runs_of_single_methods_equal_the_comparison(kept):
     whole, parts = kept("whole"), [kept(f"part{i}", [method]) for i, method in enumerate(METHODS)]
     joined = join(parts)
     assert names(joined) == [METHODS] and joined.blocks[0].letters == "A + B + C" and not joined.obstacles
-    left, right = (c.rounds.drop(columns="seconds") for c in (joined.blocks[0].comparison, whole[1]))
+    left, right = (c.rounds.drop(columns=[*TIMES]) for c in (joined.blocks[0].comparison, whole[1]))
     order = ["method", "seed", "round"]
     pd.testing.assert_frame_equal(
         left.sort_values(order).reset_index(drop=True), right.sort_values(order).reset_index(drop=True)

@@ -10,6 +10,7 @@ import pytest
 
 import unalike as ua
 from unalike.experiments.grid import Arguments, label_of, read_grid
+from unalike.metrics.columns import TIMES
 from unalike.reporting.charts import matplotlib_figures, plotly_figures
 from unalike.reporting.pages import figures
 
@@ -50,7 +51,7 @@ def test_every_point_is_the_comparison_with_its_arguments(swept, dataset, tmp_pa
             work=ua.Work(lr=float(lr)),
         )
         pd.testing.assert_frame_equal(
-            comparison.rounds.drop(columns="seconds"), expected.rounds.drop(columns="seconds"), check_exact=True
+            comparison.rounds.drop(columns=[*TIMES]), expected.rounds.drop(columns=[*TIMES]), check_exact=True
         )
         rows = expected.summary.set_index("method")
         for _, row in at(found, lr=lr, alpha=alpha).iterrows():

@@ -8,6 +8,7 @@ from small_federation import SmallFederation, make_clients, states
 
 from unalike._utils.errors import UnalikeError
 from unalike.federation.coordinator.federation_folder import roll_back
+from unalike.metrics.columns import TIMES
 
 SAMPLE_SIZES = ((20, 8), (12, 6), (16, 6))
 
@@ -15,12 +16,12 @@ SAMPLE_SIZES = ((20, 8), (12, 6), (16, 6))
 def test_rollback_goes_on_from_a_kept_round_to_the_same_model(tmp_path):
     fed = SmallFederation(tmp_path, make_clients(SAMPLE_SIZES), rounds=6, keep_every=2)
     before = fed.run()
-    table = before.history.rounds.drop(columns="seconds")
+    table = before.history.rounds.drop(columns=[*TIMES])
     roll_back(fed.out, 2)
     assert [f.stem for f in sorted((fed.out / "kept").iterdir())] == ["round-000002"]
     after = fed.run()
     assert after.history.rounds["round"].tolist() == list(range(7)) and not fed.events("refused", "absent")
-    assert after.history.rounds.drop(columns="seconds").equals(table)
+    assert after.history.rounds.drop(columns=[*TIMES]).equals(table)
     for group, tensors in states(before).items():
         for name, t in tensors.items():
             assert torch.equal(states(after)[group][name], t), name

@@ -7,6 +7,7 @@ import torch
 from every_method import METHODS
 from small_federation import SmallFederation, states
 
+from unalike.metrics.columns import TIMES
 from unalike.metrics.metrics import AREAS
 
 SITES_ONLY = {
@@ -40,7 +41,7 @@ def close(a: pd.DataFrame, b: pd.DataFrame):
     assert list(a.columns) == list(b.columns)
     curves = [name for name in a.columns if name.endswith(tuple(AREAS))] if "client" not in a else []
     assert a[curves].isna().all(axis=None)
-    a, b = (t.drop(columns=["seconds", *curves], errors="ignore") for t in (a, b))
+    a, b = (t.drop(columns=[*TIMES, *curves], errors="ignore") for t in (a, b))
     pd.testing.assert_frame_equal(a, b, check_exact=False, rtol=1e-5, atol=1e-6, check_dtype=False)
 
 

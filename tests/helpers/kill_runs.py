@@ -20,6 +20,8 @@ import numpy as np
 import pandas as pd
 import torch
 
+from unalike.metrics.columns import TIMES
+
 torch.set_num_threads(1)
 warnings.simplefilter("ignore")
 
@@ -39,7 +41,7 @@ def fed(folder: Path, method: str, rounds: int = 4) -> SmallFederation:
 def contents(fed: SmallFederation) -> dict[str, Any]:
     """Contents of a finished run: tables without seconds, models, last checkpoint, and the sites' client states."""
     tables = {
-        name: pd.read_parquet(fed.out / f"{name}.parquet").drop(columns="seconds", errors="ignore").to_json()
+        name: pd.read_parquet(fed.out / f"{name}.parquet").drop(columns=[*TIMES], errors="ignore").to_json()
         for name in ("rounds", "clients")
     }
     newest = max((fed.out / "checkpoints").glob("round-*.safetensors"))

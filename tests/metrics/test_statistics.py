@@ -108,6 +108,12 @@ def test_summary_equals_hand_computed_values():
     assert (base["mb_down"], base["mb_up"], base["seconds"]) == pytest.approx((6.0, 2.0, 4.0))
 
 
+def test_totals_keep_evaluation_apart_and_unknown_where_a_folder_lacks_it():
+    evaluated = costs.totals(ROUNDS.assign(evaluation_seconds=1.5))
+    assert evaluated.loc["base", ["seconds", "evaluation_seconds"]].tolist() == pytest.approx([4.0, 4.5])
+    assert costs.totals(ROUNDS)["evaluation_seconds"].isna().all()
+
+
 def test_summary_one_seed_has_no_deviation_and_no_interval():
     rounds = ROUNDS[ROUNDS["seed"] == 0]
     other = summary(rounds, CLIENTS, derived(rounds), Rules("base")).iloc[1]
@@ -178,7 +184,7 @@ def test_worst_decile_takes_a_tenth_and_at_least_one():
 
 def test_totals_count_the_rounds_between_evaluations():
     sparse = ROUNDS[ROUNDS["round"] != 1]
-    pd.testing.assert_frame_equal(costs.totals(sparse), costs.totals(ROUNDS))
+    pd.testing.assert_frame_equal(costs.totals(sparse), costs.costs.totals(ROUNDS))
     assert costs.cumulative(ROUNDS).loc[1, "mb_down"] == pytest.approx(3.0)
 
 

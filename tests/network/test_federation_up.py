@@ -14,6 +14,8 @@ import time
 import psutil
 import pytest
 
+from unalike.metrics.columns import TIMES
+
 pytest.importorskip("flwr")
 
 import pandas as pd
@@ -230,7 +232,7 @@ def test_killed_coordinators_and_site_give_same_model(tmp_path):
     found, _ = read_tensors(real.folder.run / "model.safetensors")
     assert all(torch.equal(found[n], t) for n, t in expected.params.items())
     tables = [pd.read_parquet(real.folder.run / "rounds.parquet"), expected.history.rounds]
-    ours, theirs = (t.drop(columns="seconds") for t in tables)
+    ours, theirs = (t.drop(columns=[*TIMES]) for t in tables)
     pd.testing.assert_frame_equal(ours, theirs, check_dtype=False, rtol=1e-9)
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import unalike as ua
+from unalike.metrics.columns import TIMES
 
 MODEL = "mlp(hidden=(8,))"
 WORK = ua.Work(batch_size=5, lr=0.1)
@@ -62,7 +63,7 @@ def alike():
 
     def check(a, b):
         for left, right in ((a.history.rounds, b.history.rounds), (a.history.clients, b.history.clients)):
-            left, right = (t.drop(columns="seconds", errors="ignore") for t in (left, right))
+            left, right = (t.drop(columns=[*TIMES], errors="ignore") for t in (left, right))
             pd.testing.assert_frame_equal(left, right, check_exact=True)
         same(a.params, b.params)
         for k in range(len(a.run_config.population)):

@@ -17,6 +17,7 @@ from unalike.methods.client_query import QueryInputs
 from unalike.methods.part import registry
 from unalike.methods.plan import Stage, plan
 from unalike.methods.plans.staged_plan import StagedPlan
+from unalike.metrics.columns import TIMES
 from unalike.runtime.model_group import ModelGroup
 from unalike.runtime.run_config import prepare_run
 
@@ -124,7 +125,7 @@ def test_plan_resume_after_interrupt_in_any_round_gives_same_model(
     resumed = small(PLANS[name], population, out=tmp_path, **options)
     read = small(PLANS[name], population, out=tmp_path, **options)
     for run in (resumed, read):
-        a, b = (r.history.rounds.drop(columns="seconds") for r in (run, whole))
+        a, b = (r.history.rounds.drop(columns=[*TIMES]) for r in (run, whole))
         assert a.equals(b) and run.history.clients.equals(whole.history.clients)
         for k in range(len(population)):
             if name != "centralised":

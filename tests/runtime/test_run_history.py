@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,10 +13,13 @@ from torch import nn
 import unalike as ua
 from unalike._utils.errors import UnalikeError
 from unalike._utils.seeds import generator
+from unalike.metrics.columns import TIMES
+from unalike.runtime.evaluation import Evaluator
+from unalike.runtime.model_group import ModelGroup
 from unalike.runtime.stage_state import StageState
 
 METRICS = ["loss", "accuracy", "macro_f1"]
-ROUNDS = ["round", "seconds", "participants", *METRICS, "train_loss", "bytes_down", "bytes_up"]
+ROUNDS = ["round", *TIMES, "participants", *METRICS, "train_loss", "bytes_down", "bytes_up"]
 CLIENTS = ["round", "client", "n_train", "n_test", *METRICS, "personal_accuracy", "status"]
 
 
@@ -42,6 +46,33 @@ def test_history_row_zero_describes_untrained_model(people, small):
     assert untrained.history.rounds["accuracy"].tolist() == [start["accuracy"]]
 
 
+def test_history_tells_seconds_of_evaluation_apart_from_training(people, small):
+    seen = []
+    rounds = small("fedavg", people, evaluate_every=2, progress=seen.append).history.rounds
+    assert (rounds["evaluation_seconds"] > 0).tolist() == [True, False, True, True] and rounds["evaluation_seconds"][
+        1
+    ] == 0
+    assert rounds["seconds"][0] == 0 and (rounds["seconds"][1:] > 0).all()
+    assert [row["evaluation_seconds"] for row in seen] == rounds["evaluation_seconds"].tolist()[1:]
+
+
+@pytest.mark.parametrize(
+    ("every", "slow", "noted"), [(1, "evaluated", True), (1, "trained", False), (2, "evaluated", False)]
+)
+def test_evaluation_longer_than_training_is_noted_once(people, small, monkeypatch, every, slow, noted):
+    monkeypatch.setattr("unalike.runtime.round_loop.NOTABLE", 0.0)
+    passing, clock = {"evaluated": Evaluator.__call__, "trained": ModelGroup.collect}, [0.0]
+
+    def slowed(*given):
+        clock[0] += 100
+        return passing[slow](*given)
+
+    monkeypatch.setattr(*{"evaluated": (Evaluator, "__call__"), "trained": (ModelGroup, "collect")}[slow], slowed)
+    monkeypatch.setattr("unalike.runtime.local_backend.time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    notes = small("fedavg", people, evaluate_every=every).notes
+    assert sum("evaluate_every=5 (--evaluate-every 5)" in note for note in notes) == noted
+
+
 def test_progress_accepts_function_or_false(people, small, capsys, monkeypatch):
     seen = []
     small("fedavg", people, progress=lambda row, what="": seen.append(row["round"]))
@@ -65,7 +96,7 @@ def test_history_accuracy_is_sample_weighted_mean_of_clients(people, small):
 
 def test_history_of_regression_reports_rmse(regression, small):
     run = small("fedavg", regression, work=ua.Work(batch_size=5, lr=0.003))
-    assert columns(run.history.rounds) == [*ROUNDS[:4], "rmse", *ROUNDS[6:], "mae", "r2"]
+    assert columns(run.history.rounds) == [*ROUNDS[:5], "rmse", *ROUNDS[7:], "mae", "r2"]
     assert columns(run.history.clients) == [*CLIENTS[:5], "rmse", "status", "mae", "r2"]
     assert run.history.rounds["rmse"].iloc[-1] < run.history.rounds["rmse"].iloc[0]
 

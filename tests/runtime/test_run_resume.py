@@ -22,6 +22,7 @@ from unalike.core import tree
 from unalike.engine.base import ClientPool
 from unalike.methods.part import registry
 from unalike.methods.roles import Objective
+from unalike.metrics.columns import TIMES
 
 METHODS = [*sorted(n for n in registry if not isinstance(registry[n], type)), "centralised", "fedprox + lws + ditto"]
 
@@ -47,7 +48,7 @@ def contents(folder: Path) -> tuple:
     import pandas as pd
 
     tables = [
-        pd.read_parquet(folder / f"{n}.parquet").drop(columns="seconds", errors="ignore") for n in ("rounds", "clients")
+        pd.read_parquet(folder / f"{n}.parquet").drop(columns=[*TIMES], errors="ignore") for n in ("rounds", "clients")
     ]
     newest = max((folder / "checkpoints").glob("*.safetensors"))
     [[group]] = read_tensors(newest)[1]["stages"]

@@ -10,6 +10,7 @@ import torch
 
 import unalike as ua
 from unalike.methods.plan import Stage
+from unalike.metrics.columns import TIMES
 
 GROUPS = {"left": (0, 1, 2), "right": (3, 4, 5)}
 
@@ -67,7 +68,7 @@ def test_resume_after_interrupt_in_any_stage_gives_same_model(people, small, ali
     with pytest.raises(KeyboardInterrupt):
         small(Two(first), people, out=tmp_path, progress=interrupt, **options)
     resumed, whole = small(Two(first), people, out=tmp_path, **options), small(Two(first), people, **options)
-    tables = [r.history.rounds.drop(columns="seconds") for r in (resumed, whole)]
+    tables = [r.history.rounds.drop(columns=[*TIMES]) for r in (resumed, whole)]
     assert tables[0].equals(tables[1]) and resumed.history.clients.equals(whole.history.clients)
     for k in range(6):
         assert all(torch.equal(resumed.personal(k)[n], v) for n, v in whole.personal(k).items())

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from unalike._utils.progress import ProgressCallback, progress_bar
+from unalike.metrics.columns import TIMES
 
 if TYPE_CHECKING:
     from rich.console import Console, JustifyMethod
@@ -155,7 +156,7 @@ def duration(seconds: float) -> str:
 def run_json(run: Run) -> str:
     """The last round of a run, or the selected one, the traffic and time of all its rounds, and its notes, as JSON."""
     rows = run.history.rounds
-    spent = {name: float(rows[name].sum()) for name in ("seconds", "bytes_down", "bytes_up")}
+    spent = {name: float(rows[name].sum()) for name in ("bytes_down", "bytes_up", *TIMES) if name in rows}
     row = {name: None if value != value else value for name, value in _shown_row(run).items()}
     facts = {
         "method": run.method,
@@ -181,7 +182,10 @@ def run_table(run: Run) -> None:
     trained = [] if math.isnan(row["train_loss"]) else [f"training loss {significant(row['train_loss'])}"]
     text = ", ".join([f"round {row['round']}", *scores, *trained])
     traffic = megabytes((rows["bytes_down"] + rows["bytes_up"]).sum() / 1e6)
-    cost = f"{traffic} MB, {rows['seconds'].sum():.1f} s of training"
+    spent = [
+        f"{rows[name].sum():.1f} s of {what}" for name, what in zip(TIMES, ("training", "evaluation")) if name in rows
+    ]
+    cost = ", ".join([f"{traffic} MB", *spent])
     selected = "" if run.selected is None else f"selected of {rows['round'].max()} rounds: "
     sentences([f"{selected}{text}; {cost} ({run.executor})"], run.notes)
 

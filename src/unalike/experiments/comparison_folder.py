@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from unalike.core.options import TrainingOptions, written
 from unalike.experiments.comparison import Comparison
+from unalike.metrics.columns import TIMES
 from unalike.runtime.records.run_directory import plain
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ class ComparisonFolder:
     def _cells(self, label: str) -> dict[int, pd.DataFrame]:
         """Seed -> the history of a method without its times."""
         rounds = self.comparison.rounds
-        table = rounds[rounds["method"] == label].drop(columns="seconds")
+        table = rounds[rounds["method"] == label].drop(columns=[*TIMES], errors="ignore")
         return {seed: _normalized(table[table["seed"] == seed]) for seed in table["seed"].unique().tolist()}
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from unalike.metrics.columns import Column
+from unalike.metrics.columns import TIMES, Column
 from unalike.metrics.inference import without_rounding
 from unalike.metrics.named_metrics import Metric
 from unalike.metrics.statistics import require_columns
@@ -55,17 +55,17 @@ def pareto_front(table: pd.DataFrame, more: Iterable[str], less: Iterable[str]) 
 
 
 def totals(rounds: pd.DataFrame) -> pd.DataFrame:
-    """Cost of a whole run, mean over seeds: index method, columns `mb_down mb_up seconds` (MB = 10^6 bytes).
+    """Cost of a whole run, mean over seeds: index method, columns `mb_down mb_up seconds evaluation_seconds` (MB = 10^6 bytes).
 
     A run that is evaluated only every few rounds has rows only for these rounds. Each row then counts for all rounds since the
     row before.
     """
-    run = cumulative(rounds).groupby(["method", "seed"], sort=False)[["mb_down", "mb_up", "seconds"]].max()
+    run = cumulative(rounds).groupby(["method", "seed"], sort=False)[["mb_down", "mb_up", *TIMES]].max()
     return run.groupby("method", sort=False).mean()
 
 
 def cumulative(rounds: pd.DataFrame) -> pd.DataFrame:
-    """`rounds` with running totals in the columns `mb_down`, `mb_up` and `seconds`."""
+    """`rounds` with running totals in the columns `mb_down`, `mb_up` and `TIMES`; NaN where a time is not known."""
     require_columns(rounds, "rounds", "method", "seed", "round", "bytes_down", "bytes_up", "seconds")
     ordered = rounds.sort_values("round", kind="stable")
     runs = [ordered["method"], ordered["seed"]]
@@ -73,8 +73,7 @@ def cumulative(rounds: pd.DataFrame) -> pd.DataFrame:
     per_round = {
         "mb_down": ordered["bytes_down"] / 1e6,
         "mb_up": ordered["bytes_up"] / 1e6,
-        "seconds": ordered["seconds"],
-    }
+    } | {name: ordered.get(name, pd.Series(math.nan, ordered.index)) for name in TIMES}
     running = {name: (values * stands_for).groupby(runs).cumsum() for name, values in per_round.items()}
     return ordered.assign(**running).loc[rounds.index]
 

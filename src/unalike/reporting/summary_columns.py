@@ -44,6 +44,7 @@ def summary_columns(metric: Metric, baseline: str, looks: Mapping[str, Look] | N
         "down": number("MB to clients", "mb_down", wording.megabytes),
         "up": number("MB from clients", "mb_up", wording.megabytes),
         "time": number("Time", "seconds", wording.duration),
+        "evaluation": number("Time of evaluation", "evaluation_seconds", wording.duration),
         "loss": number("Loss", "loss", wording.decimal),
         "seeds": number("Seeds", "seeds"),
     }

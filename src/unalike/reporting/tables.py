@@ -159,8 +159,9 @@ _TAGS = {"server": "", "clients": "", "personal": ", personal", "local": ", afte
 def costs(content: ReportContent, looks: dict[str, Look]) -> Table | None:
     """Traffic and time of a whole run."""
     by_name = summary_columns(content.metric, content.baseline, looks)
-    columns = [by_name[name] for name in ("method", "down", "up", "time")]
     spent = totals(content.rounds).reindex(content.labels).rename_axis("method").reset_index()
+    known = ("evaluation",) if spent["evaluation_seconds"].notna().any() else ()
+    columns = [by_name[name] for name in ("method", "down", "up", "time", *known)]
     return _table("A whole run with all its clients, mean over seeds", columns, spent)
 
 

@@ -1,5 +1,6 @@
 """The protocols between the round loop and the places where clients train: this process, several processes, a network."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,11 +36,12 @@ class Replies(NamedTuple):
     """The result of an exchange with the clients.
 
     `metrics` of the current models and one row per client, None where they were not evaluated; `updates` of the clients that
-    trained, None where none did.
+    trained, None where none did; `evaluation_seconds` of the evaluation, NaN where clients evaluate and train in one go.
     """
 
     metrics: tuple[Row, list[Row]] | None = None
     updates: RoundUpdates | None = None
+    evaluation_seconds: float = math.nan
 
 
 class StageBackend(Protocol):

@@ -137,6 +137,7 @@ class LocalStage:
 
     def exchange(self, *, train: Sequence[int] = (), evaluate: bool = False) -> Replies:
         """Evaluate the current models here; then broadcast them to the clients `train`, group by group, and train these."""
+        begun = time.perf_counter()
         metrics = self.evaluator(self, self.state.pending) if evaluate else None
         started, groups = time.perf_counter(), dict[str, GroupUpdates]()
         for name, ids in self._cohorts(train).items():
@@ -146,7 +147,8 @@ class LocalStage:
                 group.executor.feed(broadcast, ids, group.accepted, sink)
                 updates = group.collect(sink, ids, self.single)
             groups[name] = updates._replace(again=partial(self._train_again, name))
-        return Replies(metrics, self._with_costs(groups, time.perf_counter() - started) if train else None)
+        trained = self._with_costs(groups, time.perf_counter() - started) if train else None
+        return Replies(metrics, trained, started - begun)
 
     def _cohorts(self, clients: Sequence[int]) -> dict[str, list[int]]:
         """The clients by group, without groups that have none; pooled clients train as one."""

@@ -1,5 +1,6 @@
 """The round loop: `run` checks what was asked for, `execute` carries out a plan, `run_round` is one round of training."""
 
+import math
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +19,7 @@ from unalike.data.partitioning.given_clients import Clients, ClientsRequest
 from unalike.methods.notes import notes_about
 from unalike.methods.plan import Answers, QueryStep, Stage, StageResults, next_step, steps_of
 from unalike.methods.return_checks import untouched
+from unalike.metrics.columns import TIMES
 from unalike.metrics.metrics import Custom, in_front
 from unalike.runtime.backend import Backend, Replies, RoundUpdates, StageBackend
 from unalike.runtime.given_model import ModelLike
@@ -39,6 +41,8 @@ Stop = Callable[[dict[str, Any]], bool]
 """Called with each row of the history; True ends the run."""
 Ending = Callable[[History], bool]
 """Called with the history after each round; True ends the run."""
+NOTABLE = 20.0
+"""Seconds of evaluation in a run from which on they are compared with those of training."""
 
 
 def run(
@@ -261,13 +265,15 @@ def _close_round(
     for client, why in result.refused.items() if result else ():
         recorder.log.event("refused", round=number, client=run_config.population.names[client], why=why)
     recorder.log.note_clients(number, run_config.population.names, result.faults if result else {})
-    replies = Replies()
+    replies = Replies(evaluation_seconds=0.0)
     if result is None or _is_evaluated(run_config, stage, result, number, recorder):
         ahead = clients.trains_ahead and stage.stage.trained and not stage.last_done
         replies = clients.exchange(train=stage.draw(stage.done) if ahead else (), evaluate=True)
     stage.pending = None
     row, rows = replies.metrics or ({}, [])
-    recorder.add(index, clients, _row(number, result, row), [{"round": number} | r for r in rows])
+    complete = _row(number, result, row, replies.evaluation_seconds)
+    recorder.add(index, clients, complete, [{"round": number} | r for r in rows])
+    _note_evaluation(run_config, recorder)
     return replies.updates
 
 
@@ -393,9 +399,19 @@ def _why_ended(run_config: RunConfig, history: History, stop: Ending | None) -> 
     return run_config.ending.why(history) or ("stopped by the caller" if stop is not None and stop(history) else "")
 
 
-def _row(number: int, result: RoundResult | None, metrics: Row) -> Row:
+def _note_evaluation(run_config: RunConfig, recorder: RunRecorder) -> None:
+    """Suggest fewer evaluations, once, where they take longer than training."""
+    training, evaluation = (sum(row.get(name, math.nan) for row in recorder.history.rows) for name in TIMES)
+    if run_config.options.evaluate_every == 1 and evaluation > max(training, NOTABLE):
+        recorder.log.note(
+            "evaluation takes longer than training: evaluate_every=5 (--evaluate-every 5) evaluates every fifth round alone"
+        )
+
+
+def _row(number: int, result: RoundResult | None, metrics: Row, evaluation_seconds: float = 0.0) -> Row:
     """A row of the history: the chosen metrics and the usual columns, then the others."""
     found = RoundResult() if result is None else result
     cost: Row = {"train_loss": found.train_loss, "bytes_down": found.bytes_down, "bytes_up": found.bytes_up}
-    effort = {"round": number, "seconds": found.seconds, "participants": len(found.trained)}
+    times = dict(zip(TIMES, (found.seconds, evaluation_seconds), strict=True))
+    effort = {"round": number, **times, "participants": len(found.trained)}
     return effort | in_front(metrics) | cost | metrics

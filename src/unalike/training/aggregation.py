@@ -176,9 +176,10 @@ class StreamingSum:
         """Add the stacked updates of `ids`; see `UpdateSink.add`. Invalid updates are left out and noted."""
         mine = self.shares.of(ids)
         total = tree.row(client_update.update, 0) if summed else self._finite_sum(mine.coefficients, client_update)
-        # a finite sum has finite terms: then the updates need not be read again to find faults
-        unchecked = client_update if total is None else client_update._replace(update={})
-        if not summed and (faults := find_faults(ids, unchecked)):
+        norms = {} if summed or self.method.role(Upload) else update_norms(ids, client_update.update)
+        # a finite sum has finite terms, and so has a finite norm: then the updates need not be read again to find faults
+        read = total is not None or (norms and all(map(math.isfinite, norms.values())))
+        if not summed and (faults := find_faults(ids, client_update._replace(update={}) if read else client_update)):
             self._sums.refused |= faults
             if keep := [i for i, client in enumerate(ids) if client not in faults]:
                 self.add([ids[i] for i in keep], select_rows(client_update, torch.tensor(keep)))
@@ -186,7 +187,7 @@ class StreamingSum:
         sums = self._sums
         sums.sent = tree.nbytes(client_update.update) // (1 if summed else len(ids))
         update = decode_updates(self.method, client_update.update, self.params)
-        sums.norms |= {} if summed else update_norms(ids, update)
+        sums.norms |= norms or ({} if summed else update_norms(ids, update))
         if total is None:
             sums.update = _add_weighted(sums.update, update, mine.coefficients)
         else:

@@ -14,7 +14,7 @@ import numpy as np
 from unalike._utils import spec
 from unalike._utils.errors import UnalikeError
 from unalike._utils.spec import Call
-from unalike._utils.system.machine import cores
+from unalike._utils.system.machine import cores, idle_cores
 from unalike.engine.auto import work_seconds
 from unalike.engine.base import ClientPool
 from unalike.engine.batched import Batched
@@ -99,8 +99,11 @@ def _started(run_config: RunConfig) -> WorkerPool | None:
     call = _distributed(run_config)
     if call is None:
         return None
-    workers = call.parameters.get("workers", cores())
-    if workers == 1 or (call.name == "auto" and not _is_worth_a_pool(run_config)):
+    if call.name == "auto":
+        workers = idle_cores() if _is_worth_a_pool(run_config) else 1
+    else:
+        workers = call.parameters.get("workers", cores())
+    if workers < 2:
         return None
     return start_pool(workers, partial(serve, run_config), run_config.device, _nccl(run_config))
 

@@ -23,7 +23,8 @@ DIVERGED = "diverged"
 
 
 class History:
-    """`rounds`: round seconds participants loss accuracy macro_f1 train_loss bytes_down bytes_up, then the further metrics.
+    """`rounds`: round seconds evaluation_seconds participants loss accuracy macro_f1 train_loss bytes_down bytes_up, then the
+    further metrics.
 
     `clients`: round client n_train n_test loss accuracy macro_f1 personal_accuracy status, then the further metrics:
     balanced_accuracy, for two classes roc_auc and average_precision, the user's own; regression has loss, rmse, mae and
