@@ -115,7 +115,7 @@ def test_population_under_attack_keeps_sizes_and_scores_honest_clients_alone(dig
 def test_run_under_attack_names_malicious_clients_and_measures_backdoor(digits):
     run = ua.run("median + backdoor(scale=5, size=2)", digits, rounds=2, **RUN)
     [bad] = malicious_clients(Method.parse("backdoor"), digits.sizes, 1)
-    assert f"backdoor: client-{bad} of 5 clients are malicious, and the scores are those of the others" in run.warnings
+    assert f"client-{bad} of 5 clients are malicious, and the scores are those of the others" in run.warnings
     table = run.history.clients
     assert set(table[table["status"] == "malicious"]["client"]) == {bad}
     assert table[table["client"] == bad]["accuracy"].isna().all()

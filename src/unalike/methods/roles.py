@@ -285,6 +285,7 @@ class Attack(Part):
     Their messages and buffers are what their training makes of them. Limit case: share = 0 is the base method.
     """
 
+    published: ClassVar[bool] = True
     share: float
 
     @property
@@ -307,35 +308,29 @@ class Attack(Part):
         return x
 
     def poison(self, data: Batch, classes: int, generator: np.random.Generator) -> Batch:
-        """Training samples that a malicious client has in the place of its own. Called once a run for each. Default: its own.
+        """As many samples for a malicious client in the place of its training samples. Called once a run. Default: these.
 
         Args:
             data: All its training samples.
             classes: Number of classes of the labels; 0 for regression.
             generator: Random numbers for this client.
-
-        Returns:
-            As many samples of the same shapes.
         """
         return data
 
     def forge(self, server: ServerView, own: Tree, honest: Tree) -> Tree:
-        """Updates that the m malicious clients of a round send. Called on the server once a round. Default: their own.
+        """Updates that the m malicious clients of a round send, without [m] if all the same. Called on the server once a round.
 
         Args:
             server: View of the server before the update.
-            own: The decoded updates of their own training, [m, ...] each.
+            own: The decoded updates of their own training, [m, ...] each; the default.
             honest: Those of the other clients of the round, [K - m, ...] each.
-
-        Returns:
-            A tree of the same names, [m, ...] each, or without the leading [m] where all send the same.
         """
         return own
 
     def shortfall(self, setup: Setup) -> str:
         """The reason: no client is malicious."""
-        none = self.share > 0 and int(self.share * setup.clients + 0.5) == 0
-        return f"none of {setup.clients} clients is malicious with share={self.share}" if none else ""
+        few = not setup.settings.malicious and self.share > 0
+        return f"none of {setup.clients} clients is malicious with share={self.share}" if few else ""
 
 
 class Compressor(Upload):
@@ -345,15 +340,11 @@ class Compressor(Upload):
     2014; Karimireddy et al. 2019). The client state then holds one model.
     """
 
+    published: ClassVar[bool] = True
     error_feedback: bool
 
     def compress(self, update: Tree, state: Tree) -> tuple[Tree, Tree]:
-        """The tensors to send, and the new client state without the error. No default.
-
-        Args:
-            update: The update, as uploads of lower rank encoded it, with the error of the round before.
-            state: Client state of this part.
-        """
+        """The tensors to send for an update with its error, and the client state but for the error. No default."""
         raise NotImplementedError
 
     def client_init(self, params: Tree) -> Tree:
@@ -376,8 +367,7 @@ class Compressor(Upload):
         first = method.role(Compressor)[0]
         if self.error_feedback and first is not self:
             raise UnalikeError(
-                f"{self.name} would keep the error of what {first.name} has left of an update; give error_feedback=True to "
-                f"{first.name} alone"
+                f"{self.name} gets what {first.name} left; give error_feedback=True to {first.name} alone"
             )
 
 
@@ -431,18 +421,16 @@ class Weighting(Part):
 class Screening(Part):
     """A change of what the aggregator sees, chained by rank. All other parts see the updates as they came."""
 
+    published: ClassVar[bool] = True
     needs = "updates"
 
     def screen(self, server: ServerView, cohort: Cohort, weights: Tensor) -> tuple[Cohort, Tensor]:
-        """Change updates and weights. Called once a round, before `final_weights`. No default.
+        """Client updates and weights of `rows(K)` rows, from the decoded ones of K. Called once a round, by rank. No default.
 
         Args:
             server: View of the server before the round's update.
-            cohort: The decoded client updates, as parts of lower rank changed them; not empty.
+            cohort: The client updates, as parts of lower rank changed them; not empty.
             weights: Their weights [K], of sum 1.
-
-        Returns:
-            (client updates, weights) of B rows each, for `rows(K)` = B.
         """
         raise NotImplementedError
 

@@ -29,17 +29,12 @@ def under_attack(population: Population, method: Method, seed: int) -> Populatio
         Ragged.of(() if k in malicious else rows for k, rows in enumerate(part))
         for part in (population.test, population.val)
     )
-    population = replace(population, test=test, val=val)
-    return population if type(attack).poison is Attack.poison else _poisoned(population, attack, malicious, seed)
-
-
-def _poisoned(population: Population, attack: Attack, malicious: frozenset[int], seed: int) -> Population:
-    """The clients, with the poisoned samples behind all others."""
-    classes, rows = len(population.classes or ()), [*population.train]
-    x, y, count = [population.x], [population.y], len(population.x)
-    for k in sorted(malicious):
-        made = attack.poison(Batch(*population[k].train), classes, seeds.generator(seed, attack.name, k))
-        x.append(made.x)
-        y.append(made.y)
-        rows[k] = np.arange(count, count := count + len(made.y))
-    return replace(population, x=torch.cat(x), y=torch.cat(y), train=Ragged.of(rows))
+    x, y, train, classes = [population.x], [population.y], population.train, len(population.classes or ())
+    if type(attack).poison is not Attack.poison:  # the poisoned samples stand behind all others
+        rows, count = [*train], len(population.x)
+        for k in sorted(malicious):
+            made = attack.poison(Batch(*population[k].train), classes, seeds.generator(seed, attack.name, k))
+            x, y = [*x, made.x], [*y, made.y]
+            rows[k] = np.arange(count, count := count + len(made.y))
+        train = Ragged.of(rows)
+    return replace(population, x=torch.cat(x), y=torch.cat(y), train=train, test=test, val=val)

@@ -153,11 +153,8 @@ class Evaluator:
         for protocol, of in splits.items():
             for split, found in of.items():
                 if split == TRIGGERED:
-                    row |= (
-                        {}
-                        if found is None
-                        else {self.columns.names(protocol, TEST)[n]: v for n, v in found.together.items()}
-                    )
+                    success = {} if found is None else found.together
+                    row |= {self.columns.names(protocol, TEST)[name]: value for name, value in success.items()}
                     continue
                 names = self.columns.names(protocol, split)
                 together = nothing if found is None else found.together

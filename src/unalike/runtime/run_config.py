@@ -146,18 +146,11 @@ class RunConfig:
     def data_notes(self) -> tuple[str, ...]:
         """Warnings of the partition, which were given when it was made, and about samples that nothing can be learned from."""
         given = () if self.population.plan is None else self.population.plan.notes
-        return (*given, *self._attack_notes, *sanity.warnings_of(self.population))
-
-    @property
-    def _attack_notes(self) -> tuple[str, ...]:
-        """The malicious clients by name."""
-        attack, malicious = method_of(self.plan).attack, sorted(self.settings.malicious)
-        if attack is None or not malicious:
-            return ()
-        names = listed([self.population.names[k] for k in malicious])
-        return (
-            f"{attack.name}: {names} of {len(self.population)} clients are malicious, and the scores are those of the others",
-        )
+        names = [self.population.names[k] for k in sorted(self.settings.malicious)]
+        if names:
+            few = f"{listed(names)} of {len(self.population)} clients are malicious"
+            given = (*given, f"{few}, and the scores are those of the others")
+        return (*given, *sanity.warnings_of(self.population))
 
     @cached_property
     def sanity(self) -> str:

@@ -191,13 +191,11 @@ def _forged(server: ServerView, attack: Attack, cohort: Cohort) -> Cohort:
     malicious = torch.tensor([k in server.settings.malicious for k in cohort.ids])
     if attack.needs == "sums" or not malicious.any() or not cohort.update:
         return cohort
-    own, honest = tree.row(cohort.update, malicious), tree.row(cohort.update, ~malicious)
-    forged = attack.forge(server, own, honest)
-
-    def with_forged(u: Tensor, mine: Tensor, new: Tensor) -> Tensor:
-        return u.index_copy(0, malicious.nonzero()[:, 0].to(u.device), new.to(u).expand_as(mine))
-
-    return cohort.with_update(tree.map(with_forged, cohort.update, own, forged))
+    forged = attack.forge(server, tree.row(cohort.update, malicious), tree.row(cohort.update, ~malicious))
+    places = malicious.nonzero()[:, 0]
+    return cohort.with_update(
+        tree.map(lambda u, new: u.index_put((places.to(u.device),), new.to(u)), cohort.update, forged)
+    )
 
 
 def _own(cohort: Cohort, p: Part) -> Cohort:

@@ -116,7 +116,7 @@ def run_config_of(
     attack = method_of(plan(federation.method)).attack
     if attack is not None:
         raise UnalikeError(
-            f"{attack.name} is an attack, which a real federation does not carry out; leave it out, or simulate it with ua.run"
+            f"{attack.name} is an attack, which a real federation does not carry out; simulate it with ua.run"
         )
     share, eligible = federation.participation, max(1, int(np.count_nonzero(population.sizes)))
     shared = options_of(SeedOptions, SharedRunOptions, RecordOptions).keys() - (() if coordinated else COORDINATED)

@@ -22,7 +22,6 @@ class TopK(Sparsifier):
     is. An entry costs its own bytes and 4 for its place, so fractions above 1/2 cost more than the whole in float32.
     """
 
-    published: ClassVar[bool] = True
     name = "topk"
     fraction: float = Field(default=0.1, gt=0, le=1)
     error_feedback: bool = False
@@ -65,8 +64,6 @@ class Quantize(Compressor):
     FedPAQ (Reisizadeh et al. 2020). bits = 32 sends the numbers as they are.
     """
 
-    published: ClassVar[bool] = True
-
     bits: Literal[8, 16, 32] = 8
     stochastic: bool = False
     norm: Literal["max", "l2"] = "max"
@@ -106,15 +103,13 @@ class HalfPrecision(Compressor):
     Larger ones are sent as 65504. A sum of such updates decodes to the sum of the updates.
     """
 
-    published: ClassVar[bool] = True
-
     format: Literal["bfloat16", "float16"] = "bfloat16"
     error_feedback: bool = False
     rank: ClassVar[int] = Upload.QUANTIZE
     additive: ClassVar[bool] = True
 
     def compress(self, update: Tree, state: Tree) -> tuple[Tree, Tree]:
-        kind = {"bfloat16": torch.bfloat16, "float16": torch.float16}[self.format]
+        kind: torch.dtype = getattr(torch, self.format)
         most = torch.finfo(kind).max
         return tree.map(lambda u: u.clamp(-most, most).to(kind) if u.is_floating_point() else u, update), state
 
@@ -132,8 +127,6 @@ class PowerSGD(Sparsifier):
     the clients before it goes on, in two exchanges; here each client makes its own, in one, so the rank of their mean may be
     K r. Columns within rounding of those before them are 0, and start anew.
     """
-
-    published: ClassVar[bool] = True
 
     name = "powersgd"
     components: PositiveInt = 2

@@ -106,7 +106,7 @@ class TrustedMean(Aggregator):
 
     g comes of `steps` gradient steps on all the server's samples with the clients' learning rate (the paper: mini-batches, as many
     steps as a client makes). The clients' weights do not matter. It bears any number of malicious clients, as far as the server's
-    samples are like theirs. Without a client of t_k > 0 the model stays, and buffers are averaged as in the base method.
+    samples are like theirs. Without a client of t_k > 0 the model stays. Buffers are averaged as in the base method.
     """
 
     steps: PositiveInt = 5
@@ -115,23 +115,15 @@ class TrustedMean(Aggregator):
     def needs_rate(self, method: PartLookup) -> bool:
         return True
 
-    def final_weights(self, server: ServerView, cohort: Cohort, weights: Tensor) -> Tensor:
-        trust, _ = self._trust(server, cohort)
-        return trust / trust.sum() if trust.sum() > 0 else weights
-
     def combine(self, server: ServerView, cohort: Cohort, weights: Tensor) -> Tree:
-        trust, scale = self._trust(server, cohort)
-        return tree.weighted_sum(cohort.update, scale * trust / trust.sum().clamp_min(1e-12))
-
-    def _trust(self, server: ServerView, cohort: Cohort) -> tuple[Tensor, Tensor]:
-        """t_k and ||g|| / ||u_k||, [K] each."""
         moved = tree.map(lambda w: w.detach().clone().requires_grad_(), server.params)
         rate = server.settings.work.lr_at(server.round)
         _fit(server, torch.optim.SGD([*moved.values()], lr=rate), self.steps, lambda: moved)
         own = tree.only(tree.sub(tree.detach(moved), server.params), cohort.update)
         norms, along = torch.vmap(lambda u: (tree.norm(u), tree.dot(u, own)))(cohort.update)
-        length, norms = tree.norm(own), norms.clamp_min(1e-12)
-        return (along / (norms * length.clamp_min(1e-12))).clamp_min(0), length / norms
+        scales = tree.norm(own) / norms.clamp_min(1e-12)
+        trust = (along * scales).clamp_min(0)  # ||g||^2 t_k
+        return tree.weighted_sum(cohort.update, scales * trust / trust.sum().clamp_min(1e-12))
 
 
 @part

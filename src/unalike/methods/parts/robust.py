@@ -14,6 +14,7 @@ from unalike.core import tree
 from unalike.core.types import Tree
 from unalike.core.views import Cohort, PartLookup, ServerView
 from unalike.core.work import Work
+from unalike.methods.method import alias
 from unalike.methods.part import Setup, part
 from unalike.methods.roles import Aggregator, LinearAggregator, Screening, ServerStep, Weighting
 
@@ -89,34 +90,14 @@ class Chosen(Aggregator):
         return tree.weighted_sum(cohort.update, weights)
 
 
-@part
-class Krum(Chosen):
-    """The one client whose update lies closest to its neighbours (Blanchard et al. 2017); weights do not matter.
-
-    The score of a client is the sum of its max(1, K - byzantine - 2) least squared distances to the others, over all
-    parameters; the least score wins, the first among equals. The paper's guarantee asks for K >= 2 byzantine + 3.
-    """
-
-    published: ClassVar[bool] = True
-
-    byzantine: NonNegativeInt = 1
-
-    def final_weights(self, server: ServerView, cohort: Cohort, weights: Tensor) -> Tensor:
-        best = _ranking(_squares(cohort), self.byzantine)[0]
-        return torch.zeros_like(weights).index_fill(0, best, 1.0)
-
-    def shortfall(self, setup: Setup) -> str:
-        return _unguaranteed(2, self.byzantine, setup)
-
-    def check(self, method: PartLookup, work: Work) -> None:
-        _warn_of_weights(self.name, method)
-
-
+@alias("krum", "The one client whose update lies closest to its neighbours (Blanchard et al. 2017).", keep=1)
 @part
 class Multikrum(Chosen):
     """The weighted mean of the `keep` clients of least Krum score (Blanchard et al. 2017); keep = None: K - byzantine.
 
-    With all clients kept it is the base method.
+    The score of a client is the sum of its max(1, K - byzantine - 2) least squared distances to the others, over all
+    parameters; the least scores win, the first among equals. The paper's guarantee asks for K >= 2 byzantine + 3. Of one client
+    the weight does not matter (`krum`). With all clients kept it is the base method.
     """
 
     published: ClassVar[bool] = True
@@ -133,6 +114,10 @@ class Multikrum(Chosen):
     def shortfall(self, setup: Setup) -> str:
         kept = f"it keeps all {setup.participants} clients of a round, so it is the base method"
         return kept if (self.keep or 0) >= setup.participants else _unguaranteed(2, self.byzantine, setup)
+
+    def check(self, method: PartLookup, work: Work) -> None:
+        if self.keep == 1:
+            _warn_of_weights("krum", method)
 
 
 @part
@@ -209,8 +194,6 @@ class NormBound(Screening):
     median norm is theirs where they are half of a round or more. norm = inf is the base method.
     """
 
-    published: ClassVar[bool] = True
-
     norm: PositiveFloat | None = None
     rank: ClassVar[int] = 0
 
@@ -228,8 +211,6 @@ class Bucketing(Screening):
     their weights. It needs a rule that is not linear: the mean of the means is the mean. size = 1 is the base method.
     """
 
-    published: ClassVar[bool] = True
-
     size: PositiveInt = 2
     rank: ClassVar[int] = 1
 
@@ -240,21 +221,18 @@ class Bucketing(Screening):
         if self.size == 1 or server.method.role(LinearAggregator):
             return cohort, weights
         buckets = torch.randperm(len(weights), generator=server.generator).split(self.size)
-        totals = torch.stack([weights[b].sum() for b in buckets])
-        shares = [
-            weights[b] / t if t > 0 else torch.full_like(weights[b], 1 / len(b))
-            for b, t in zip(buckets, totals, strict=True)
-        ]
+        counted = [weights[b] + 1e-12 for b in buckets]  # a bucket without weight has a mean, too
 
         def means(stacked: Tensor) -> Tensor:
-            pairs = zip(buckets, shares, strict=True)
             if not stacked.is_floating_point():
-                return torch.stack([stacked[b].amax(0) for b, _ in pairs])
-            return torch.stack([tree.combined(stacked[b], s.to(stacked)) for b, s in pairs])
+                return torch.stack([stacked[b].amax(0) for b in buckets])
+            pairs = zip(buckets, counted, strict=True)
+            return torch.stack([tree.combined(stacked[b], (w / w.sum()).to(stacked)) for b, w in pairs])
 
         first = cohort.rows(torch.stack([b[0] for b in buckets]))
         update, buffers = (tree.map(means, t) for t in (cohort.update, cohort.stacked.buffers))
-        return replace(first, stacked=first.stacked._replace(update=update, buffers=buffers)), totals
+        seen = replace(first, stacked=first.stacked._replace(update=update, buffers=buffers))
+        return seen, torch.stack([weights[b].sum() for b in buckets])
 
     def check(self, method: PartLookup, work: Work) -> None:
         for rule in method.role(LinearAggregator):
