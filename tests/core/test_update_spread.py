@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from unalike._utils import compiled_loops
 from unalike.core import tree
-from unalike.core.update_spread import spread, weighted_sum_and_spread
+from unalike.core.update_spread import column_moments, spread, weighted_sum_and_spread
 
 
 def test_spread_of_three_updates_equals_values_by_hand():
@@ -116,3 +116,25 @@ def test_sum_and_spread_of_non_finite_update_stay_non_finite(bad, monkeypatch):
     t[1, 5] = bad
     total, apart = weighted_sum_and_spread({"w": t}, torch.full((3,), 1 / 3))
     assert not total["w"][5].isfinite() and total["w"][6:].isfinite().all() and not apart["w"].isfinite().any()
+
+
+@given(
+    clients=st.integers(1, 9),
+    size=st.sampled_from([1, 5, 2047, 2048, 2049, 5000]),
+    threads=st.integers(1, 3),
+    seed=st.integers(0, 2**16),
+)
+def test_compiled_moments_of_columns_equal_torch_in_float64(clients, size, threads, seed):
+    """Every fifth column is the same in all clients: its mean is exact, and its deviation 0."""
+    pytest.importorskip("numba")
+    g = torch.Generator().manual_seed(seed)
+    u, weights = torch.randn(clients, size, generator=g), torch.rand(clients, generator=g)
+    weights, u[:, ::5] = weights / weights.sum(), u[0, ::5].clone()
+    with pytest.MonkeyPatch.context() as patch, compiled_loops.crew_of(threads):
+        patch.setattr("unalike.core.update_spread.LARGE", 1)
+        mean, sd, least, most = column_moments(u, weights)
+    wanted = column_moments(u.double(), weights.double())
+    assert torch.equal(mean[::5], u[0, ::5]) and not sd[::5].any() and least == 0
+    torch.testing.assert_close(mean, wanted[0].float(), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(sd, wanted[1].float(), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(most, wanted[3].float(), rtol=1e-5, atol=1e-7)

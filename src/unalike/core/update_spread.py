@@ -26,6 +26,36 @@ def weighted_sum_and_spread(stacked: Tree, weights: Tensor) -> tuple[Tree, Tree]
     return {name: total for name, (total, _) in found.items()}, {name: apart for name, (_, apart) in found.items()}
 
 
+def column_moments(u: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Of the columns of u [K, M]: weighted mean [M] and standard deviation [M]; least and largest squared deviation of all entries.
+
+    The mean of equal values is exact: a rounding error would be enlarged where deviations are scaled by their range.
+    """
+    mean, sd = torch.empty_like(u[0]), torch.empty_like(u[0])
+    loops = _loops_for(u)
+    if loops is not None:
+        extremes = np.empty((-(-len(mean) // loops.WIDTH), 2), np.float32)
+        given = u.numpy(), weights.numpy(), mean.numpy(), sd.numpy(), extremes
+        compiled_loops.share_out(partial(loops.moments, *given), len(extremes))
+        return mean, sd, torch.tensor(extremes[:, 0].min()), torch.tensor(extremes[:, 1].max())
+    nearest, furthest = [], []
+    for at in tree.blocks(u):  # in blocks that stay in the cache: otherwise every operation reads u from memory again
+        block = u[:, at]
+        least, most = block.amin(0), block.amax(0)
+        mean[at] = torch.where(least == most, least, weights @ block)
+        d = (block - mean[at]).square_()
+        sd[at] = d.mean(0).sqrt()
+        nearest.append(d.amin())
+        furthest.append(torch.maximum(most - mean[at], mean[at] - least).amax())
+    return mean, sd, torch.stack(nearest).amin(), torch.stack(furthest).amax().square()
+
+
+def _loops_for(u: Tensor) -> ModuleType | None:
+    """The compiled loops, if they are worth their loading and can read the tensor."""
+    fits = u.nbytes >= LARGE and u.dtype == torch.float32 and u.device.type == "cpu" and u.is_contiguous()
+    return compiled_loops.loops("unalike.core.update_spread_loops") if fits else None
+
+
 def _sum_and_spread(loops: ModuleType | None, t: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
     if loops is None or t.dtype != torch.float32 or t.device.type != "cpu" or not t.is_contiguous():
         return tree.combined(t, weights), _spread(t)

@@ -30,6 +30,45 @@ def add_up(rows, weights, start, stop, out):
             out[i] += u * a[i]
 
 
+@njit("void(f4[:,::1], f4[::1], f4[::1], f4[::1], f4[:,::1], i8[::1])", fastmath=MATHS, nogil=True, cache=True)
+def moments(rows, weights, mean, sd, extremes, turns):
+    """The moments of the columns (`update_spread.column_moments`); extremes[b] = least and largest squared deviation in block b.
+
+    Threads call it at once, as `combine`.
+    """
+    widest()
+    least, most, near = np.empty(WIDTH, np.float32), np.empty(WIDTH, np.float32), np.empty(WIDTH, np.float32)
+    block = turn(turns)
+    while block < len(extremes):
+        start, stop = block * WIDTH, min((block + 1) * WIDTH, rows.shape[1])
+        centre, squares = mean[start:stop], sd[start:stop]
+        add_up(rows, weights, start, stop, centre)
+        least[: stop - start], most[: stop - start], near[: stop - start] = (
+            rows[0][start:stop],
+            rows[0][start:stop],
+            np.inf,
+        )
+        for k in range(1, len(rows)):
+            row = rows[k][start:stop]
+            for i in range(len(row)):
+                least[i] = row[i] if row[i] < least[i] else least[i]
+                most[i] = row[i] if row[i] > most[i] else most[i]
+        for i in range(len(centre)):
+            centre[i], squares[i] = least[i] if least[i] == most[i] else centre[i], ZERO
+        for k in range(len(rows)):
+            row = rows[k][start:stop]
+            for i in range(len(row)):
+                away = (row[i] - centre[i]) * (row[i] - centre[i])
+                squares[i] += away
+                near[i] = away if away < near[i] else near[i]
+        nearest, furthest = np.float32(np.inf), ZERO
+        for i in range(len(centre)):
+            squares[i] = np.sqrt(squares[i] / np.float32(len(rows)))
+            nearest, furthest = min(nearest, near[i]), max(furthest, max(most[i] - centre[i], centre[i] - least[i]))
+        extremes[block, 0], extremes[block, 1] = nearest, furthest * furthest
+        block = turn(turns)
+
+
 @njit(SIGNATURE, fastmath=MATHS, nogil=True, cache=True)
 def combine(rows, weights, total, apart, turns):
     """total = sum_k weights_k rows_k, and apart[b, k] = ||rows_k - mean_j rows_j||^2 over the columns of block b.

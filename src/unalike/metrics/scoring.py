@@ -55,10 +55,21 @@ class Scores:
         return cls(*(np.concatenate([getattr(s, name) for s in scores]) for name in cls.__dataclass_fields__))
 
 
-def score(task: Task, predict: Predict, x: Tensor, y: Tensor, client: np.ndarray, logits: bool = False) -> Scores:
-    """Run a model over samples x [n, ...], y [n] that belong to clients [n]; `logits`: keep those of more classes, too."""
+def score(
+    task: Task,
+    predict: Predict,
+    x: Tensor,
+    y: Tensor,
+    client: np.ndarray,
+    logits: bool = False,
+    index: Tensor | None = None,
+) -> Scores:
+    """Run a model over samples x [n, ...], y [n] that belong to clients [n]; `logits`: keep those of more classes, too.
+
+    With `index` [n] the samples are these of x.
+    """
     losses, predicted, kept = [], [], []
-    for found, rows in zip(outputs(predict, x), y.split(rows_at_once(x)), strict=True):
+    for found, rows in zip(outputs(predict, x, index), y.split(rows_at_once(x)), strict=True):
         losses.append(task.losses(found, rows))
         predicted.append(task.predict(found))
         kept.append(
@@ -69,16 +80,21 @@ def score(task: Task, predict: Predict, x: Tensor, y: Tensor, client: np.ndarray
     return Scores(client, loss, y.cpu().numpy(), guess, own)
 
 
-def outputs(predict: Predict, x: Tensor) -> Iterator[Tensor]:
-    """Logits of the samples [n, ...] without gradients, a few at a time; on all threads of the run if operations have one each."""
+def outputs(predict: Predict, x: Tensor, index: Tensor | None = None) -> Iterator[Tensor]:
+    """Logits of the samples [n, ...] without gradients, a few at a time; on all threads of the run if operations have one each.
+
+    Samples that `index` picks are copied a few at a time as well: into the cache, instead of through memory.
+    """
+    picked = x if index is None else index
 
     @torch.no_grad()  # gradient mode is per thread
     def logits(some: Tensor) -> Tensor:
-        return predict(some)
+        return predict(some if index is None else x[some])
 
-    if not len(x):  # many modules fail on an empty batch: `h.view(len(x), -1)`
-        return iter([logits(x.new_zeros(1, *x.shape[1:]))[:0]])
-    pieces = x.split(rows_at_once(x))
+    if not len(picked):  # many modules fail on an empty batch: `h.view(len(x), -1)`
+        with torch.no_grad():
+            return iter([predict(x.new_zeros(1, *x.shape[1:]))[:0]])
+    pieces = picked.split(rows_at_once(x))
     return compiled_loops.each(logits, pieces) if torch.get_num_threads() == 1 else map(logits, pieces)
 
 

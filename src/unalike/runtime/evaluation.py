@@ -294,7 +294,8 @@ class Evaluator:
         (indices, owner), samples = rows, self.splits[split]
         index = torch.from_numpy(indices)
         chosen = predict if self.prepare is None else self.prepare.before(predict)
-        return score(self.population.task, chosen, samples.x[index], samples.y[index], owner, logits=bool(self.custom))
+        task, labels, kept = self.population.task, samples.y[index], bool(self.custom)
+        return score(task, chosen, samples.x, labels, owner, logits=kept, index=index.to(samples.x.device))
 
 
 def shown(stage: StageState, done: RoundResult | None) -> Sequence[int]:

@@ -40,6 +40,7 @@ from unalike._utils.errors import warn
 from unalike._utils.validated import validated
 from unalike.core import tree
 from unalike.core.types import Tree
+from unalike.core.update_spread import column_moments
 from unalike.core.views import Cohort, PartLookup, ServerView
 from unalike.core.work import Work
 from unalike.methods.notes import listening, note
@@ -170,7 +171,7 @@ class ParameterSkew(Aggregator):
         self, w: Tensor, u: Tensor, weights: Tensor, generator: torch.Generator
     ) -> tuple[Tensor, SkewDecision]:
         """The mean [M] of the clients' updates u [K, M] of the parameters w [M], and what becomes of the high ones."""
-        mean, sd, low, top = _moments(u, weights.to(u.dtype))
+        mean, sd, low, top = column_moments(u, weights.to(u.dtype))
         high = self._is_high(sd, w + mean).nonzero().squeeze(1)
         if len(u) == 1 or not len(high):
             return mean, SkewDecision(high)
@@ -419,21 +420,6 @@ def _shares(weights: Tensor) -> Tensor:
     """The weights over their sum; equal weights if all are 0 (clients that FedDisco leaves out)."""
     total = weights.sum()
     return weights / total if total else torch.full_like(weights, 1 / len(weights))
-
-
-def _moments(u: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Mean [M] and standard deviation [M] of the columns of u [K, M]; least and largest squared deviation over all entries."""
-    mean, sd, nearest, furthest = torch.empty_like(u[0]), torch.empty_like(u[0]), [], []
-    for at in tree.blocks(u):  # in blocks that stay in the cache: otherwise every operation reads u from memory again
-        block = u[:, at]
-        least, most = block.amin(0), block.amax(0)
-        # the mean of equal values is exact: the normalizations would enlarge a rounding error
-        mean[at] = torch.where(least == most, least, weights @ block)
-        d = (block - mean[at]).square_()
-        sd[at] = d.mean(0).sqrt()
-        nearest.append(d.amin())
-        furthest.append(torch.maximum(most - mean[at], mean[at] - least).amax())
-    return mean, sd, torch.stack(nearest).amin(), torch.stack(furthest).amax().square()
 
 
 def _best(entries: list[tuple[float, tuple[int, int]]]) -> tuple[float, tuple[int, int]] | None:
