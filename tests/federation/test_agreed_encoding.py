@@ -209,7 +209,7 @@ def test_encoding_too_large_for_bundle_is_refused(made, tmp_path, monkeypatch):
     bundle = Bundle.read(made[0].bundles["north"])
     monkeypatch.setattr("unalike.federation.protocol.bundle.MAX_FILE_BYTES", 500)
     with pytest.raises(UnalikeError, match="too much for a bundle"):
-        bundle.write(tmp_path / "large.zip")
+        Bundle.write(tmp_path / "large.zip", "north", bundle.address, {}, bundle.authority, bundle.federation)
 
 
 def test_federation_of_summaries_needs_no_sample(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import warnings
 
 import numpy as np
@@ -199,7 +200,8 @@ def test_up_writes_the_page_also_without_rounds(tmp_path, rounds):
     fed = SmallFederation(tmp_path / "sites", make_clients(SIZES), "diagnosis", rounds=rounds)
     keys = iter([COORDINATOR, *map(key_of, range(len(SIZES)))])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("unalike.federation.coordinator.federation_folder.new_key", lambda: next(keys))
+        for module in ("coordinator.federation_folder", "security.site_keys"):
+            patch.setattr(f"unalike.federation.{module}.new_key", lambda: next(keys))
         folder = FederationFolder.create(
             tmp_path / "fed", {s.name: s.samples for s in fed.federation.sites}, host="localhost", port=1, name="test",
             method="diagnosis", model=fed.federation.model, rounds=rounds, data=fed.federation.data,
@@ -212,7 +214,7 @@ def test_up_writes_the_page_also_without_rounds(tmp_path, rounds):
     assert (folder.path / "report.html").exists() == bool(rounds)
     assert lines[-1].startswith("done: ") and any(line.startswith("Label skew: ") for line in lines)
     coordinate(folder, lines.append)
-    assert lines[-1].startswith("nothing to do: ")
+    assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[+-]\d{4} nothing to do: ", lines[-1])
 
 
 # noise --------------------------------------------------------------------------------------------------------------

@@ -257,7 +257,7 @@ def test_stop_logs_command_that_continues(again, tmp_path):
     terms = {"name": "test", "method": "fedavg", "model": "linear", "rounds": 1, "data": Schema((6,), 3)}
     made, said = FederationFolder.create(tmp_path / "fed", {"a": 5}, host="localhost", port=1, **terms), []
     assert run_rounds(made, InMemoryTransport({}), said.append, check=stop, again=again) is None
-    assert said == [f"stopped after round 0; `{again or f'unalike federation up {made.path}'}` continues from there"]
+    assert said == [f"stopped after round 0; `{again or f'unalike federation up {made.path}'}` goes on"]
 
 
 def test_local_federation_continue_command_names_out_folder(tmp_path, monkeypatch):

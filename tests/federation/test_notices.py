@@ -89,4 +89,4 @@ def test_unknown_notice_is_declined(tmp_path):
     answer = unseal(fed.workers[name].handle(asked), public_key(site.key))
     assert answer.head.kind == UNABLE and answer.open()[0] == {"code": "error"}
     assert len(said[name]) == 1 and "declined" in said[name][0]
-    assert "expected one of late, finished, stopped" in said[name][0]
+    assert "expected one of late, next, finished, stopped" in said[name][0]

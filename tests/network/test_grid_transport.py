@@ -474,7 +474,7 @@ def test_app_bundle_of_server_is_not_executed(echo_network, tmp_path, monkeypatc
 
     trap = tmp_path / "executed"
     code = f"open({str(trap)!r}, 'w').write('x')\n".encode()
-    config = internals.APP_FILES["pyproject.toml"].replace(b"unalike.federation.flower.coordinator_app:", b"evil.app:")
+    config = internals.APP_FILES["pyproject.toml"].replace(b"unalike.federation:", b"evil.app:")
     evil = {**internals.APP_FILES, "pyproject.toml": config, "evil/__init__.py": code, "evil/app.py": code}
     monkeypatch.setattr(internals, "APP_FILES", evil)
     assert b"evil/app.py" in internals.app_bundle()

@@ -19,13 +19,16 @@ from echo_network import expire
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.system import local_socket
+from unalike.cli.federation import keys
 from unalike.dashboard.state import Followed
 from unalike.federation.coordinator import operator_commands as commands
 from unalike.federation.coordinator.federation_folder import FederationFolder
 from unalike.federation.protocol.bundle import FILES, Bundle
 from unalike.federation.protocol.federation_file import Schema
-from unalike.federation.security import certificates
+from unalike.federation.security import certificates, site_keys
+from unalike.federation.security.keys import public_text
 
+PLACE = {"host": "localhost", "port": 4433}
 TERMS = {"name": "test", "method": "fedavg", "model": "linear", "rounds": 1, "data": Schema((4,), 3)}
 
 
@@ -111,19 +114,29 @@ def test_expired_authority_cannot_renew(tmp_path, monkeypatch):
         folder.renew()
 
 
-def test_up_warns_of_certificate_expiry(tmp_path):
+def test_up_warns_of_certificate_expiry(tmp_path, monkeypatch):
     pytest.importorskip("flwr")
-    from unalike.federation.operations.run_coordinator import _check_certificate
+    from unalike.federation.operations.run_coordinator import _check_certificate, _tell_expiries
 
-    folder, said = FederationFolder.create(tmp_path / "made", {"north": 1}, host="localhost", port=4433, **TERMS), []
-    _check_certificate(folder, said.append)
+    folder, said, heard = FederationFolder.create(tmp_path / "made", {"north": 1}, **PLACE, **TERMS), [], []
+
+    def hook(event, why):
+        heard.append((event, why))
+
+    _tell_expiries(folder, said.append, hook)
     assert not said
     expire(folder, 30.5 / 365)
-    _check_certificate(folder, said.append)
-    assert "expires in 30 days" in said[0] and "unalike federation renew" in said[0]
+    _tell_expiries(folder, said.append, hook)
+    assert len(said) == 1 and "server's certificate expires in 30 days" in said[0] and "federation renew" in said[0]
+    assert heard == [("expiry", said[0])]
     expire(folder)
     with pytest.raises(UnalikeError, match="has expired, no site would connect"):
-        _check_certificate(folder, said.append)
+        _check_certificate(folder)
+    _tell_expiries(folder, said.append, hook)  # while it is up
+    assert "certificate has expired; " in said[-1]
+    monkeypatch.setattr(certificates.authority, "__defaults__", (0.1,))
+    old = FederationFolder.create(tmp_path / "old", {"north": 1}, **PLACE, **TERMS)
+    assert [line.split(";")[0] for line in old.expiries] == ["the authority in all bundles expires in 36 days"]
 
 
 def test_up_untrusted_certificate_is_refused(tmp_path, monkeypatch):
@@ -140,14 +153,14 @@ def test_up_untrusted_certificate_is_refused(tmp_path, monkeypatch):
         disk.setattr("unalike.federation.coordinator.federation_folder.write_bytes", full)
         folder.renew()
     with pytest.raises(UnalikeError, match=r"is not that of the key beside it.* federation renew"):
-        _check_certificate(folder, print)
+        _check_certificate(folder)
     folder.renew()
-    _check_certificate(folder, print)
+    _check_certificate(folder)
     key, certificate = certificates.server(["localhost"], *certificates.authority("test"))
     (folder.path / "server.key").write_bytes(certificates.pem(key))
     (folder.path / "server.pem").write_bytes(certificates.pem(certificate))
     with pytest.raises(UnalikeError, match="is of another authority"):
-        _check_certificate(folder, print)
+        _check_certificate(folder)
 
 
 def test_renew_site_replaces_keys(tmp_path):
@@ -297,3 +310,39 @@ def test_local_socket_drops_invalid_requests(tmp_path):
     assert local_socket.ask(deep / "s", b"abc", 1 << 20, 60.0) == b"cba"
     over.set()
     thread.join()
+
+
+def test_site_made_keys_leave_no_secret_with_the_coordinator(tmp_path, capsys):
+    """Finding 15: the coordinator enrols the public keys that the site shows; private ones are nowhere in its folder."""
+    keys.keys(tmp_path / "north")
+    shown = capsys.readouterr().out
+    public, fingerprint = site_keys.read_public(tmp_path / "north.keys"), shown.split("fingerprint: ")[1].strip()
+    assert fingerprint == site_keys.fingerprint(public) and len(fingerprint.replace(" ", "")) == 32
+    assert {oct(f.stat().st_mode & 0o777) for f in (tmp_path / "north").iterdir()} == {"0o600"}
+    given = {"host": "localhost", "port": 4433, "keys": {"north": public}, **TERMS}
+    folder = FederationFolder.create(tmp_path / "made", {"north": 1, "south": 1}, **given)
+    with zipfile.ZipFile(folder.bundles["north"]) as archive:
+        assert sorted(archive.namelist()) == ["ca.pem", "federation.toml", "site.json"]
+    secrets = [(tmp_path / "north" / name).read_bytes() for name in (site_keys.SIGNING, site_keys.NODE)]
+    for file in (f for f in folder.path.rglob("*") if f.is_file()):
+        assert not any(secret in file.read_bytes() for secret in secrets), file
+    assert folder.nodes["north"].decode() == public["node.key"]
+
+    found = Bundle.read(folder.bundles["north"], tmp_path / "north")
+    assert public_text(found.key) == public["site.key"] == folder.federation.site("north").key
+    assert found.node_key == (tmp_path / "north" / "node.key").read_bytes()
+    with pytest.raises(UnalikeError, match=r"holds no keys.*--folder"):
+        Bundle.read(folder.bundles["north"], tmp_path / "other")
+    with pytest.raises(UnalikeError, match="does not know site 'north' with this key"):
+        keys.keys(tmp_path / "other")
+        Bundle.read(folder.bundles["north"], tmp_path / "other")
+    with pytest.raises(UnalikeError, match="keys are never overwritten"):
+        keys.keys(tmp_path / "north")
+
+    folder.enrol_anew("north", made_anew := site_keys.read_public(tmp_path / "other.keys"))
+    assert public_text(Bundle.read(folder.bundles["north"], tmp_path / "other").key) == made_anew["site.key"]
+    with pytest.raises(UnalikeError, match="unknown site 'west'"):
+        FederationFolder.create(tmp_path / "strange", {"north": 1}, **given | {"keys": {"west": public}})
+    (tmp_path / "west.keys").write_text('{"site.key": "00", "node.key": ""}')
+    with pytest.raises(UnalikeError, match=r"west\.keys: .*expected the file that"):
+        site_keys.read_public(tmp_path / "west.keys")

@@ -3,8 +3,6 @@
 Lines that are missing at the end are not found by this: keep the last digest elsewhere, such as in a backup.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

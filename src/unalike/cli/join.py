@@ -1,7 +1,5 @@
 """`unalike join`: run a site of a federation."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -35,6 +33,7 @@ def command(
         bool,
         typer.Option("--accept", help="Join with columns that are far from the agreed ones, such as in other units."),
     ] = False,
+    until_done: Annotated[bool, typer.Option("--until-done", help="End when all runs are done.")] = False,
     show: Annotated[bool, typer.Option("--show", help="Print what would leave this machine, and exit.")] = False,
 ) -> None:
     """Take part in a federation with this machine's data.
@@ -51,10 +50,10 @@ def command(
     from unalike.federation.operations.run_site import join, wire_lines
     from unalike.federation.protocol.bundle import Bundle
 
-    contents, data = Bundle.read(bundle), data_flags.spec(data, table)
+    home = folder or bundle.with_suffix("")
+    contents, data = Bundle.read(bundle, home), data_flags.spec(data, table)
     if show:
         print("\n".join(wire_lines(contents.federation, data, data_dir, contents.site)))
         return
-    home = folder or bundle.with_suffix("")
     tell = partial(print, flush=True)
-    join(contents, data, data_dir, home, address or contents.address, tell, device, accept=accept)
+    join(contents, data, data_dir, home, address or contents.address, tell, device, accept, until_done)

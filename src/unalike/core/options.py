@@ -483,6 +483,11 @@ class RecommendationOptions:
 class FederationOptions:
     """The rounds of a federation over a network."""
 
+    also: Annotated[
+        tuple[str, ...], Help("Further method that may be run later; repeat for several.", agreed=True)
+    ] = ()
+    seeds: Annotated[AtLeastOne, Help("Number of seeds of each method, from the first on.", agreed=True)] = 1
+    open: Annotated[bool, Help("Allow further sites later, without new bundles for the others.", agreed=True)] = False
     participation: Annotated[
         float | int, Help("Sites asked in a round: a share such as 0.5, or a number such as 3.")
     ] = 1.0

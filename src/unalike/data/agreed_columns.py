@@ -1,7 +1,5 @@
 """A look at samples before training: how the columns of a table differ from the encoding that was agreed on."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch

@@ -1,11 +1,9 @@
 """The clients' training samples as a diagnosis reads them: labels, owners and features."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -84,7 +82,7 @@ class ClientSamples:
     regression: bool
 
     @classmethod
-    def of(cls, population: Population, seed: int) -> ClientSamples:
+    def of(cls, population: Population, seed: int) -> Self:
         """Read the training samples of a population, of at most `MOST_CLIENTS` clients.
 
         Raises:
@@ -126,7 +124,7 @@ class ClientSamples:
         """The counts with the names of the clients and classes."""
         return ClientCounts(self.names, self.classes, self.counts, self.counts.sum(1))
 
-    def subset(self, seed: int) -> ClientSamples:
+    def subset(self, seed: int) -> Self:
         """At most `MOST_COMPARED` of the clients, each with at most its share of `MOST_SAMPLES` samples, drawn by chance."""
         rng = generator(seed, "compared samples")
         kept = np.arange(self.clients)

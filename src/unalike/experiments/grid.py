@@ -1,11 +1,9 @@
 """A grid: values of options and parameters, and the arguments of a comparison at each of its points."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 from unalike._utils.errors import UnalikeError, unknown
 from unalike._utils.registry import Registry
@@ -34,7 +32,7 @@ class Arguments:
     work: Work | Mapping[str, Work] | None
     training: Mapping[str, Any]
 
-    def at(self, name: str, value: Any) -> Arguments:
+    def at(self, name: str, value: Any) -> Self:
         """The same with another value of an option (`lr`), of a parameter of the partition (`alpha`) or of methods (`mu`).
 
         Raises `UnalikeError` for an unknown name, and for one that the partition and a method have: `dirichlet.alpha` says which.

@@ -1,11 +1,9 @@
 """The seeds of a comparison: a fixed list, or seeds that are added until the decision stands."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import index
-from typing import Any
+from typing import Any, Self
 
 from unalike._utils.errors import UnalikeError
 
@@ -24,7 +22,7 @@ class SeedPlan:
     looks: tuple[int, int] | None = None
 
     @classmethod
-    def of(cls, seeds: int | str | Sequence[int] = 3, min_seeds: int = 3, max_seeds: int = 10) -> SeedPlan:
+    def of(cls, seeds: int | str | Sequence[int] = 3, min_seeds: int = 3, max_seeds: int = 10) -> Self:
         """The plan for `seeds`: their number, a list of them, or "auto".
 
         Raises:

@@ -3,15 +3,13 @@
 Five floors; each folder imports those below it alone, and the folders of a floor do not import each other:
 
     operations             commands that start processes: the coordinator's, a site's, all of a federation on one machine
-    flower                 transport over Flower: its processes, the gateway, apps for an existing Flower deployment
+    flower                 transport over Flower: its processes, the gateway
     coordinator | site     the coordinator's folder, rounds and control | a site's answers, and the files that it stores
     protocol               federation file, bundle, envelopes, requests, roster, and the interface of a transport
     security               keys and certificates
 
 Imports `experiments` and everything below it. Start reading at `coordinator/coordinator.py` and `site/site_worker.py`.
 """
-
-from __future__ import annotations
 
 import sys
 

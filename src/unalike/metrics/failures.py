@@ -1,10 +1,8 @@
 """Signs that training failed: scores of a constant prediction, and losses that exploded."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -26,7 +24,7 @@ class ConstantPrediction(NamedTuple):
     score: float
 
     @classmethod
-    def of(cls, metric: Metric, classes: int | None) -> ConstantPrediction:
+    def of(cls, metric: Metric, classes: int | None) -> Self:
         """The constant prediction for a task with so many classes (None: regression) that is decided by `metric`."""
         if classes is None:
             return cls("the mean", "r2", 0.0)

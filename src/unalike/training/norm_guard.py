@@ -1,7 +1,5 @@
 """The norm guard: refuses an update that is much larger than the others, and names the sender of a round that is discarded."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from math import isfinite

@@ -1,7 +1,5 @@
 """All studies by name."""
 
-from __future__ import annotations
-
 import fnmatch
 from collections.abc import Iterable
 from importlib import import_module

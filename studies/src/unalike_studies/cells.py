@@ -1,7 +1,5 @@
 """The cell of a study: one method in one setting under one seed, with everything that decides its result."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

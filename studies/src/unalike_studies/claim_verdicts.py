@@ -6,8 +6,6 @@ value of it. An `Expectation` derives the verdict from the mean of these values 
 With fewer than three seeds the verdict is `not run`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Claims of a paper, and their quantities: functions from the stored results to one number per seed."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace

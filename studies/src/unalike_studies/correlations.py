@@ -1,7 +1,5 @@
 """Correlations of pairs of numbers, NaN where there are too few pairs or one of the two is constant."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """The ledger: one row per claim, with the verdict that its stored results give, on three pages."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A pretrained start: the model of a cell, trained on samples that its clients do not get."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The report of one study: its tables, the findings on its claims, and its figures, as Markdown and as a page."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ A cell that ends writes a file of its own, cell-DIGEST.parquet. When a run ends,
 cells-HASH.parquet, and changes no other file. The files of two machines therefore have different names, and git merges them.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Collection, Iterable

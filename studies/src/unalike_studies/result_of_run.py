@@ -1,7 +1,5 @@
 """The result of a run: what is stored of its history, its clients, its parameters and its recorded numbers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from itertools import combinations
 from typing import Any

@@ -1,7 +1,5 @@
 """Run the cells of a study that have no stored result, and store each as it ends."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """`unalike federation audit`: read the audit log of a coordinator, or the journal of a site."""
 
-from __future__ import annotations
-
 import json
 from datetime import datetime
 from pathlib import Path

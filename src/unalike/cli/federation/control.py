@@ -1,11 +1,10 @@
-"""`unalike federation status`, `run`, `pause`, `resume`, `stop`: commands to a coordinator that is running."""
-
-from __future__ import annotations
+"""`unalike federation status`, `run`, `pause`, `resume`, `stop`: commands to a coordinator; `rollback` of one that is stopped."""
 
 import json
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -13,9 +12,6 @@ from unalike.cli.flags import AsJson
 
 Folder = Annotated[Path, typer.Argument(help="The federation's folder.")]
 HELP = {
-    "run": """Start the rounds of a waiting federation.
-
-    The federation was started with `unalike federation up --wait`.""",
     "pause": """Finish the current round and start no other.
 
     `unalike federation resume` continues the run.""",
@@ -26,7 +22,6 @@ HELP = {
 
     `unalike federation up` continues from there.""",
 }
-"""Name of each command -> its help text."""
 
 
 def command_of(name: str) -> Callable[[Path], None]:
@@ -56,5 +51,61 @@ def status(folder: Folder, as_json: AsJson = False) -> None:
         return print(json.dumps(state, indent=1))
     why = f" ({state['why']})" if state["why"] else ""
     sentences([f"{state['state']}{why}, {state['round']} of {state['rounds']} rounds done"])
-    rows = [(site["name"], "yes" if site["connected"] else "no", str(site["samples"])) for site in state["sites"]]
-    tables(("site", "connected", "most samples"), rows, words=3)
+    columns = ("site", "connected", "in this run", "last answer", "late", "most samples")
+    tables(columns, [_row(site) for site in state["sites"]], words=4)
+
+
+def _row(site: dict[str, Any]) -> tuple[str, ...]:
+    """The cells of a site: it has departed if it takes part and is not connected."""
+    absent = "revoked" if site["revoked"] else "departed" if site["in_run"] else "no"
+    when = datetime.fromtimestamp(site["last_answer"] or 0).astimezone()
+    last, takes_part = f"{when:%Y-%m-%d %H:%M:%S%z}" * bool(site["last_answer"]), {True: "yes", False: "no"}
+    counts = str(site["late"]), str(site["samples"])
+    return site["name"], "yes" if site["connected"] else absent, takes_part.get(site["in_run"], ""), last, *counts
+
+
+def run(
+    folder: Folder,
+    method: Annotated[list[str], typer.Option(help="Agreed method to run; repeat for several.")] = [],  # noqa: B006
+    seeds: Annotated[int, typer.Option(help="Number of seeds of each method, from the first on.", min=1)] = 1,
+    again: Annotated[bool, typer.Option("--again", help="Also where there is a run, for new samples.")] = False,
+) -> None:
+    """Add runs to the queue of a federation; start the rounds of a waiting one.
+
+    `unalike federation up` goes through the queue; comparison.html in the folder compares the finished runs.
+
+    \b
+    unalike federation run hospitals                                             # of `up --wait`: begin
+    unalike federation run hospitals --method fedavg --method scaffold --seeds 3
+    unalike federation run hospitals --again                                     # the first method once more
+    """
+    from unalike.federation.coordinator.federation_folder import FederationFolder
+    from unalike.federation.coordinator.operator_commands import command as send
+    from unalike.federation.coordinator.run_queue import add_runs
+
+    home = FederationFolder(folder)
+    added = add_runs(home.path, home.federation, method, seeds, again) if method or again or seeds > 1 else []
+    for name in added:
+        print(f"added {name}")
+    if home.socket.exists() or not added:
+        print(send(home.socket, "run")["state"])
+    else:
+        print(f"then `unalike federation up {folder}`")
+
+
+def rollback(folder: Folder, to: Annotated[int, typer.Option(help="Round whose models the run goes on from.")]) -> None:
+    """Go back to the models of an earlier round.
+
+    Every tenth round is kept (`keep_every` in federation.toml). Sites begin without the states that a method keeps at clients.
+
+    \b
+    unalike federation stop hospitals
+    unalike federation rollback hospitals --to 40
+    unalike federation up hospitals
+    """
+    from unalike.federation.coordinator.federation_folder import FederationFolder
+
+    home = FederationFolder(folder)
+    with home.held():
+        home.roll_back(to)
+    print(f"the run is at round {to}; then `unalike federation up {folder}`")

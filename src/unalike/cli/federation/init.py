@@ -1,7 +1,5 @@
 """`unalike federation init`: make a federation's folder, keys and bundles."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +11,8 @@ from unalike._utils.errors import UnalikeError
 from unalike.cli import data_flags
 from unalike.cli import flags as f
 from unalike.cli.config_file import Config
+from unalike.cli.federation.control import Folder
+from unalike.cli.federation.keys import SiteKey, site_keys
 from unalike.core.options import (
     FederationOptions,
     ModelOptions,
@@ -94,6 +94,7 @@ def command(
     task: Annotated[str, typer.Option(help="classification, binary or regression.")] = "classification",
     tokens: Annotated[bool, typer.Option("--tokens", help="Samples are integers, as for text.")] = False,
     samples: Samples = None,
+    site_key: SiteKey = [],  # noqa: B006
     test: Annotated[
         str | None, typer.Option(help="File with test samples of the server, for --protocol server.")
     ] = None,
@@ -113,7 +114,7 @@ def command(
     unalike federation init hospitals --sites north,south --summary north.json --summary south.json --method fedmix
     unalike federation init scans --sites north,south --shape 1,64,64 --classes benign,malignant --model cnn
 
-    A bundle holds a secret key: send it to its site over a private channel, and delete it here afterwards.
+    A bundle holds secret keys, unless the site made them (--site-key): send it over a private channel, and delete it here.
     """
     from unalike.federation.coordinator.federation_folder import FederationFolder
     from unalike.federation.site.site_data import own_samples
@@ -145,6 +146,7 @@ def command(
         name=name or folder.resolve().name,
         data=schema,
         own=server_samples,
+        keys=site_keys(site_key),
         **start,
         **terms,
     )
@@ -155,6 +157,27 @@ def command(
     for site, bundle in made.bundles.items():
         print(f"  {site}: {bundle}")
     print(f"then `unalike federation up {folder}` here, and `unalike join BUNDLE --data FILE` on every site")
+
+
+def enrol(
+    folder: Folder,
+    site: Annotated[str, typer.Argument(help="New site and its largest number of samples: west:500.")],
+    site_key: SiteKey = [],  # noqa: B006
+) -> None:
+    """Enrol a further site in a federation that is open (`init --open`), for the next runs.
+
+    \b
+    unalike federation enrol hospitals west:500
+    unalike federation run hospitals --again
+
+    The federation must not be up. The other sites keep their bundles.
+    """
+    from unalike.federation.coordinator.federation_folder import FederationFolder
+
+    home, made = FederationFolder(folder), site_keys(site_key)
+    with home.held():
+        for name, samples in sample_caps(site, None, []).items():
+            print(f"hand over to {name} alone: {home.enrol_anew(name, made.get(name), samples)}")
 
 
 def share_or_number(name: str, value: float) -> float | int:

@@ -1,12 +1,46 @@
-"""`unalike federation renew` and `revoke`: certificates and keys."""
+"""`unalike federation keys`, `renew` and `revoke`: certificates and keys."""
 
-from __future__ import annotations
-
+import json
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from unalike.cli.federation.control import Folder
+
+SiteKey = Annotated[list[Path], typer.Option(help="File north.keys, by the site (`unalike federation keys`); repeat.")]
+
+
+def keys(folder: Annotated[Path, typer.Argument(help="The site's folder, such as north.")]) -> None:
+    """Make a site's keys at the site, so that its bundle holds no secret.
+
+    \b
+    unalike federation keys north                                                  # at the site; send north.keys
+    unalike federation init hospitals --sites north,south --site-key north.keys    # at the coordinator
+
+    Compare the fingerprint by telephone, so that nobody can replace north.keys on its way.
+    """
+    from unalike._utils.tensor_files import write_bytes
+    from unalike.federation.security.certificates import write_private
+    from unalike.federation.security.site_keys import fingerprint, new_keys
+
+    private, public = new_keys()
+    for name, content in private.items():
+        write_private(folder / name, content)
+    shown = folder.with_suffix(".keys")
+    write_bytes(shown, json.dumps(public, indent=1).encode())
+    print(f"made {folder.resolve()}; send {shown} to the coordinator. Its fingerprint: {fingerprint(public)}")
+
+
+def site_keys(files: Sequence[Path]) -> dict[str, dict[str, str]]:
+    """Site -> the public keys in its file; their fingerprints are printed."""
+    from unalike.federation.security.site_keys import fingerprint, read_public
+
+    found = {file.stem: read_public(file) for file in files}
+    for name, public in found.items():
+        print(f"fingerprint of {name}: {fingerprint(public)}")
+    return found
 
 
 def renew(
@@ -20,6 +54,7 @@ def renew(
             help="Additional name or address of this machine for the certificate; repeat the flag for several."
         ),
     ] = [],  # noqa: B006
+    site_key: SiteKey = [],  # noqa: B006
 ) -> None:
     """Renew the server's certificate, and the keys of named sites.
 
@@ -29,6 +64,7 @@ def renew(
     unalike federation renew hospitals                          # the certificate expires, or server.key has leaked
     unalike federation renew hospitals --host new.example.org   # this machine has a new name
     unalike federation renew hospitals --site north             # north lost its bundle, or is admitted again after `revoke`
+    unalike federation renew hospitals --site-key north.keys    # north has made new keys
 
     A new certificate needs no change on sites, because they trust the authority. A site with a new bundle joins with it and its
     old folder, and continues with its state; the old bundle is no longer accepted. The federation must not be running: stop it,
@@ -36,12 +72,12 @@ def renew(
     """
     from unalike.federation.coordinator.federation_folder import FederationFolder
 
-    home = FederationFolder(folder)
+    home, made = FederationFolder(folder), site_keys(site_key)
     with home.held():
         home.renew(host)
         print(f"the server's certificate is valid for {home.days_left:.0f} days")
-        for name in site:
-            print(f"hand over to {name} alone: {home.enrol_anew(name)}")
+        for name in dict.fromkeys([*site, *made]):
+            print(f"hand over to {name} alone: {home.enrol_anew(name, made.get(name))}")
     print(f"then `unalike federation up {folder}`")
 
 

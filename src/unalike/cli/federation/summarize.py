@@ -1,7 +1,5 @@
 """`unalike federation summarize`: summarize a site's table, so that the encoding can be agreed without a sample table."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any
 

@@ -1,7 +1,5 @@
 """`unalike federation up`: run a federation's coordinator."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -35,6 +33,7 @@ def command(
         int | None, typer.Option(help="Run this number of sites on this machine, on a partition of --data.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of a --local federation.")] = None,
+    stay: Annotated[bool, typer.Option("--stay", help="Stay up when all runs are done, for later ones.")] = False,
     *,
     source: data_flags.DataFlags,
     held_out: dict[str, Any],
@@ -64,7 +63,7 @@ def command(
             "found no federation to start, or two; give either a folder of `unalike federation init`, or --local 3 --out DIR"
         )
     if folder is not None:
-        coordinate(FederationFolder(folder), print_line, wait=wait)
+        coordinate(FederationFolder(folder), print_line, wait=wait, stay=stay)
         return
     from unalike.data.partitioning.partition import partition as divide
     from unalike.data.partitioning.partition import usual_partition

@@ -1,7 +1,7 @@
-"""The coordinator: admits the sites, runs the plan with them, keeps the run, and writes the pages at the end."""
+"""The coordinator: admits the sites, runs the plan with them, and keeps the run; one run of the queue after the other."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +18,12 @@ from unalike.federation.coordinator.mailbox import Mailbox, Place, Request
 from unalike.federation.coordinator.network_backend import DiscardedRound, NetworkBackend
 from unalike.federation.coordinator.operator_commands import listening
 from unalike.federation.coordinator.run_control import Control, OperatorCommands, Stopped
+from unalike.federation.coordinator.run_pages import write_pages
 from unalike.federation.protocol.federation_file import Federation
 from unalike.federation.protocol.messages import PROTOCOL, AdmitRequest, printable, versions
 from unalike.federation.protocol.roster import PARTS, Roster, SampleCounts, new_run, placeholders, run_config_of
 from unalike.federation.protocol.transport import Transport
 from unalike.federation.security.keys import PrivateKey, public_text
-from unalike.methods.plans.diagnosis_plan import DiagnosisPlan
 from unalike.runtime.records.history import Row
 from unalike.runtime.records.run_directory import RunDirectory
 from unalike.runtime.round_loop import Ending, execute
@@ -56,7 +56,7 @@ class Coordinator:
 
     `test` are samples of the coordinator's own for the protocol "server", `proxy` those that a method learns from. `start` is a
     file of initial weights. `control` pauses, resumes and stops the run from another thread. `tell` takes one line for each
-    problem, `audit` what the audit log holds: refusals, pauses, versions, admissions.
+    problem, `audit` what the audit log holds: refusals, pauses, versions, admissions. `last_words` is the notice at the end.
     """
 
     def __init__(
@@ -72,6 +72,7 @@ class Coordinator:
         control: Control | None = None,
         tell: Callable[[str], None] = lambda line: None,
         audit: Callable[..., None] = lambda event, **facts: None,
+        last_words: Callable[[], str] = lambda: "finished",
     ):
         if public_text(key) != federation.coordinator:
             raise UnalikeError(
@@ -81,7 +82,7 @@ class Coordinator:
         self.directory = RunDirectory(out)
         self.test, self.proxy, self.start = test, proxy, start
         self.control = control or Control()
-        self.tell, self.audit = tell, audit
+        self.tell, self.audit, self.last_words = tell, audit, last_words
 
     def run(self, *, stop: Ending | None = None, progress: ProgressCallback = lambda row, what="": None) -> Run:
         """Run to the end. Raises `Stopped` when the operator stops it; run again, it continues from there."""
@@ -124,7 +125,7 @@ class Coordinator:
                 self.directory.event("interrupted", why="the operator stopped the coordinator")
                 raise
             else:
-                mailbox.notify(self.transport.sites(), "finished")
+                mailbox.notify(self.transport.sites(), self.last_words())
                 return run
 
     def _event(self, kind: str, **facts: Any) -> None:
@@ -205,90 +206,49 @@ def run_rounds(
     log: Log,
     *,
     wait: bool = False,
+    stay: bool = False,
     check: Callable[[], None] = lambda: None,
     again: str | None = None,
 ) -> Run | None:
-    """Run the remaining rounds over a transport. None if the operator stopped the run before the end."""
-    federation, operator = folder.federation, OperatorCommands(folder.federation, transport, wait)
-    operator.round, audit = RunDirectory(folder.run).round, folder.audit
+    """Run what is left of the folder's queue over a transport, one run after the other; returns the last run.
+
+    None if the operator stopped it before the end. `stay`: then wait for runs that are added.
+    """
+    operator, audit, run = OperatorCommands(folder.federation, transport, wait), folder.audit, None
+
+    def progress(row: dict[str, Any], what: str = "") -> None:
+        check()
+        operator.round = int(row["round"])
+        log(
+            f"round {operator.round} of {operator.federation.rounds}: {row['participants']} sites, {row['seconds']:.1f} s, "
+            f"{row['headline']}".rstrip(", ")
+        )
+
     audit("started", versions=versions())
     with listening(folder.socket, operator.commands, operator.status, audit):
         try:
-            operator.wait_for_sites(log, check)
-
-            def progress(row: dict[str, Any], what: str = "") -> None:
-                check()
-                operator.round = int(row["round"])
-                log(
-                    f"round {operator.round} of {federation.rounds}: {row['participants']} sites, {row['seconds']:.1f} s, "
-                    f"{row['headline']}".rstrip(", ")
+            while (queued := next(iter(folder.waiting), None)) or stay:
+                if queued is None:
+                    operator.wait_for_runs(log, check)
+                    continue
+                operator.enter(queued)
+                operator.wait_for_sites(log, check)
+                audit("run", method=queued.federation.method, seed=queued.federation.seed, folder=str(queued.path))
+                coordinator = Coordinator(
+                    *(queued.federation, folder.key, transport, queued.path),
+                    test=folder.samples("test"),
+                    proxy=folder.samples("proxy"),
+                    start=folder.start,
+                    control=operator.control,
+                    tell=log,
+                    audit=audit,
+                    last_words=lambda: "next" if stay or folder.waiting[1:] else "finished",
                 )
-
-            coordinator = Coordinator(
-                *(federation, folder.key, transport, folder.run),
-                test=folder.samples("test"),
-                proxy=folder.samples("proxy"),
-                start=folder.start,
-                control=operator.control,
-                tell=log,
-                audit=audit,
-            )
-            run = coordinator.run(progress=progress)
+                run = coordinator.run(progress=progress)
+                audit("finished", round=operator.round)
+                write_pages(folder, queued, run, log, again or f"unalike federation up {folder.path.name}")
         except Stopped:
             audit("stopped", round=operator.round)
-            log(
-                f"stopped after round {operator.round}; `{again or f'unalike federation up {folder.path}'}` continues from there"
-            )
+            log(f"stopped after round {operator.round}; `{again or f'unalike federation up {folder.path}'}` goes on")
             return None
-    audit("finished", round=operator.round)
-    is_diagnosis = isinstance(run.run_config.plan, DiagnosisPlan)
-    if is_diagnosis:
-        write_diagnosis(folder, run, log)
-    if run.run_config.options.rounds or not is_diagnosis:  # without rounds it has no scores to report
-        write_report(folder, run, again or f"unalike federation up {folder.path.name}")
-    log(f"done: history and model in {folder.run}, report {last_page(folder, federation)}")
     return run
-
-
-def is_over(folder: FederationFolder, federation: Federation) -> bool:
-    """Whether the folder holds the complete run and its report."""
-    directory, has_report = RunDirectory(folder.run), last_page(folder, federation).exists()
-    config = directory.config
-    return has_report and config is not None and directory.finished and config["rounds"] == federation.rounds
-
-
-def last_page(folder: FederationFolder, federation: Federation) -> Path:
-    """The page that is written last: the report, or without rounds that of a diagnosis."""
-    return folder.path / ("report.html" if federation.rounds else "diagnosis.html")
-
-
-def write_report(folder: FederationFolder, run: Run, command: str) -> None:
-    """Write the report of a finished run, with the command that made it.
-
-    Of the sites' samples only the numbers are known here.
-    """
-    from unalike.experiments.comparison import Comparison
-    from unalike.experiments.experiment import Cell
-    from unalike.experiments.experiment_facts import facts_of
-    from unalike.experiments.joining import join
-    from unalike.reporting.html import write_text
-
-    name, method, seed = folder.federation.name, folder.federation.method, folder.federation.seed
-    facts = facts_of([Cell(method, seed, run.run_config)], {method: method}, method, [seed], {"federation": name})
-    known: dict[str, Any] = {k: facts.partition[k] for k in ("clients", "smallest", "largest") if k in facts.partition}
-    notes = [*facts.notes, *run.notes]
-    replace(facts, label_counts=None, partition=known, command=command, notes=notes).save(folder.run)
-    write_text(
-        join([(name, Comparison.load(folder.run))]).page(f"Federation {name}", None), folder.path / "report.html"
-    )
-
-
-def write_diagnosis(folder: FederationFolder, run: Run, log: Log) -> None:
-    """Write the page of a finished diagnosis, and log its findings."""
-    from unalike.diagnosis.from_counts.run_diagnosis import run_diagnosis
-
-    diagnosis = run_diagnosis(run, f"federation {folder.federation.name}")
-    page = diagnosis.save(folder.path)
-    for line in (*diagnosis.findings, *(f"note: {note}" for note in diagnosis.notes)):
-        log(line)
-    log(f"diagnosis: {page}")

@@ -1,11 +1,9 @@
 """An exchange: requests to many sites, until all have answered, or by the deadline a quorum of them."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Generic, Self, TypeVar
 
 from unalike._utils.errors import UnalikeError
 from unalike.core.codec import Facts, Malformed
@@ -87,7 +85,7 @@ class Exchange(Generic[T]):
     """Sites that were unable and have not been asked again."""
     _repeat_at: float = field(default=0.0, init=False)
 
-    def run(self) -> Exchange[T]:
+    def run(self) -> Self:
         """Send all requests, and wait for all answers, or by the deadline for a quorum of them."""
         self.mailbox.control.wait()
         self.mailbox.begin(self.place)

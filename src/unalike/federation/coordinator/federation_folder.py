@@ -2,10 +2,8 @@
 
 federation.toml  network.json  ca.pem ca.key server.pem server.key coordinator.key  nodes/<site>.pem  bundles/<site>.zip
 test.safetensors proxy.safetensors (the coordinator's own samples, if any)  start.safetensors (initial weights, if any)
-run/ (the run directory)  logs/  audit.jsonl  control (the socket for commands, while it is up)
+run/ (the run directory)  runs.json runs/ (further runs)  logs/  audit.jsonl  control (the socket for commands, while it is up)
 """
-
-from __future__ import annotations
 
 import getpass
 import json
@@ -15,7 +13,7 @@ from dataclasses import asdict, replace
 from functools import cached_property, partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from pydantic import Field
 
@@ -25,12 +23,14 @@ from unalike._utils.system.locks import locked
 from unalike._utils.tensor_files import read_tensors, write_bytes, write_tensors
 from unalike._utils.validated import validated
 from unalike.data.array_checks import Pair
+from unalike.federation.coordinator.run_queue import QueuedRun, queued_runs
 from unalike.federation.coordinator.terms_check import check_terms_run, message_limit
 from unalike.federation.protocol.bundle import Bundle
-from unalike.federation.protocol.federation_file import Federation
+from unalike.federation.protocol.federation_file import EnrolledSite, Federation
 from unalike.federation.protocol.roster import Roster, new_run
 from unalike.federation.security import certificates
 from unalike.federation.security.keys import PrivateKey, new_key, private_key, private_text, public_text
+from unalike.federation.security.site_keys import NODE, SIGNING, new_keys
 from unalike.runtime.records.run_directory import RunDirectory
 
 Host = Annotated[str, Field(min_length=1)]
@@ -53,7 +53,7 @@ class Network:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     @classmethod
-    def load(cls, path: Path) -> Network:
+    def load(cls, path: Path) -> Self:
         """Read it. Raises `UnalikeError` for an invalid file."""
         try:
             return cls(**json.loads(path.read_text()))
@@ -99,14 +99,16 @@ class FederationFolder:
         listen: str = "0.0.0.0",
         names: Sequence[str] = (),
         own: Mapping[str, Pair | None] = MappingProxyType({}),
+        keys: Mapping[str, dict[str, str]] = MappingProxyType({}),
         start: Path | None = None,
         start_partial: bool = False,
         **terms: Any,
-    ) -> FederationFolder:
+    ) -> Self:
         """Make a federation of `sites` (name -> maximum number of training samples).
 
         They will connect to host:port; `names` are further names and addresses of the server. `own` are the coordinator's
-        samples: "test", for the protocol "server", and "proxy", for methods that train on the server. `start` and
+        samples: "test", for the protocol "server", and "proxy", for methods that train on the server. `keys` are those of sites
+        that have made them; the others get theirs here, in their bundles. `start` and
         `start_partial` are initial weights, as of `ua.run`; sites get them with the first request. `terms` are the other fields of
         the federation file; None stands for the default, of `message_bytes` for the `message_limit` of the terms. Raises
         `UnalikeError` for a folder that is not empty, and for terms that cannot be run.
@@ -117,15 +119,19 @@ class FederationFolder:
                 f"{root} exists and is not an empty folder; keys are never overwritten: choose another one"
             )
         network = Network(host=host, port=port, listen=listen)
-        coordinator, keys = new_key(), {name: new_key() for name in sites}
-        rows = [{"name": n, "key": public_text(keys[n]), "samples": samples} for n, samples in sites.items()]
+        if strangers := keys.keys() - sites.keys():
+            raise unknown("site", min(strangers), sites)
+        coordinator, made = new_key(), {n: ({}, keys[n]) if n in keys else new_keys() for n in sites}
+        rows = [{"name": n, "key": made[n][1][SIGNING], "samples": samples} for n, samples in sites.items()]
         federation = Federation.of(
             {name: value for name, value in terms.items() if value is not None}
             | {"coordinator": public_text(coordinator), "sites": rows}
         )
-        run_config = check_terms_run(federation, own, start, start_partial)
+        methods = {f.method: f for f in federation.variants.values()}  # the seed decides nothing here
+        run_configs = [check_terms_run(variant, own, start, start_partial) for variant in methods.values()]
+        run_config = run_configs[0]
         if terms.get("message_bytes") is None:
-            federation = replace(federation, message_bytes=message_limit(run_config))
+            federation = replace(federation, message_bytes=max(map(message_limit, run_configs)))
         issuer, authority = certificates.authority(federation.name)
         server, certificate = certificates.server([host, *names], issuer, authority)
 
@@ -144,8 +150,8 @@ class FederationFolder:
                 write_tensors(folder._samples(name), {"x": samples[0], "y": samples[1]})
         if start is not None:
             write_tensors(root / START, run_config.model.state_dict(run_config.model.params | run_config.model.buffers))
-        for name, key in keys.items():
-            folder._write_bundle(name, key, federation)
+        for name in sites:
+            folder._write_bundle(name, *made[name], federation)
         federation.save(root / "federation.toml")  # last: the folder is complete with it
         folder.audit("made", sites=[*sites], terms=federation.terms)
         return folder
@@ -164,12 +170,23 @@ class FederationFolder:
         certificates.replace_private(self.path / "server.key", certificates.pem(server))
         write_bytes(self.path / "server.pem", certificates.pem(certificate))
 
-    def enrol_anew(self, name: str) -> Path:
-        """Make new keys for a site, which invalidates the old ones. Returns the path of its new bundle."""
-        self.audit("enrolled anew", client=name)
-        key = new_key()
-        federation = self._changed(name, key=public_text(key), revoked=False)
-        self._write_bundle(name, key, federation)
+    def enrol_anew(self, name: str, keys: dict[str, str] | None = None, samples: int | None = None) -> Path:
+        """Enrol new `keys` of a site, or make them, which invalidates the old ones. Returns the path of its new bundle.
+
+        With `samples`: a new site, from the next run on; only if the federation is open and no run is under way.
+        """
+        private, public = new_keys() if keys is None else ({}, keys)
+        if samples is None:
+            federation = self._changed(name, key=public[SIGNING], revoked=False)
+        else:
+            federation = self.federation
+            if not federation.open:
+                raise UnalikeError("the sites agreed to who takes part; expected a federation of `init --open`")
+            if begun := [run.path for run in self.waiting if RunDirectory(run.path).config]:
+                raise UnalikeError(f"the run in {begun[0]} is under way, and its sites are fixed; let it finish first")
+            federation = replace(federation, sites=(*federation.sites, EnrolledSite(name, public[SIGNING], samples)))
+        self.audit("enrolled", client=name, samples=samples)
+        self._write_bundle(name, private, public, federation)
         federation.save(self.path / "federation.toml")
         return self.bundles[name]
 
@@ -179,11 +196,12 @@ class FederationFolder:
         self._changed(name, revoked=True).save(self.path / "federation.toml")
 
     def roll_back(self, to: int) -> None:
-        """Go back to the models after round `to`, by `roll_back`."""
+        """Go back to the models after round `to` of the run that is under way, else of the last one."""
         self.audit("rolled back", to=to)
-        roll_back(self.run, to)
+        run = next(iter(self.waiting), self.queue[-1])
+        roll_back(run.path, to)
         for page in ("report.html", "diagnosis.html"):
-            (self.path / page).unlink(missing_ok=True)
+            (run.pages / page).unlink(missing_ok=True)
 
     def _changed(self, name: str, **values: Any) -> Federation:
         federation = self.federation
@@ -191,14 +209,12 @@ class FederationFolder:
             raise unknown("site", name, [site.name for site in federation.sites])
         return replace(federation, sites=tuple(replace(s, **values) if s.name == name else s for s in federation.sites))
 
-    def _write_bundle(self, name: str, key: PrivateKey, federation: Federation) -> None:
-        """Make a key for the site's connection and write its bundle."""
-        node = certificates.node_key()
-        bundle = Bundle(name, self.network.address, key, certificates.openssh(node), self._bytes("ca.pem"), federation)
+    def _write_bundle(self, name: str, own: dict[str, bytes], public: dict[str, str], federation: Federation) -> None:
+        """Write a site's bundle, with its own private keys if they were made here, and the public key of its connection."""
         path = self.path / "bundles" / f"{name}.zip"
         path.unlink(missing_ok=True)
-        bundle.write(path)
-        write_bytes(self.path / "nodes" / f"{name}.pem", certificates.public_pem(node))
+        Bundle.write(path, name, self.network.address, own, self._bytes("ca.pem"), federation)
+        write_bytes(self.path / "nodes" / f"{name}.pem", public[NODE].encode())
 
     @cached_property
     def audit(self) -> Callable[..., None]:
@@ -209,6 +225,16 @@ class FederationFolder:
     def federation(self) -> Federation:
         """The federation file. Raises `UnalikeError`."""
         return Federation.load(self._file("federation.toml"))
+
+    @property
+    def queue(self) -> list[QueuedRun]:
+        """All runs in their order."""
+        return queued_runs(self.path, self.federation)
+
+    @property
+    def waiting(self) -> list[QueuedRun]:
+        """The runs that are not over."""
+        return [run for run in self.queue if not run.is_over]
 
     @property
     def key(self) -> PrivateKey:
@@ -223,6 +249,16 @@ class FederationFolder:
     def days_left(self) -> float:
         """Days until the server's certificate expires; negative if it has expired."""
         return certificates.days_left(self._certificate)
+
+    @property
+    def expiries(self) -> list[str]:
+        """Lines about certificates that expire soon, or have expired."""
+        renew, anew = (
+            f"`unalike federation renew {self.path}` makes a new one, sites need nothing",
+            "make a new federation",
+        )
+        server = certificates.expiry("the server's certificate", self._bytes("server.pem"), renew)
+        return server + certificates.expiry("the authority in all bundles", self._bytes("ca.pem"), anew)
 
     @property
     def certificate_fault(self) -> str:

@@ -1,7 +1,6 @@
 """Signs and sends requests; matches incoming envelopes to open requests, records all others."""
 
-from __future__ import annotations
-
+import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
@@ -108,6 +107,7 @@ class Mailbox:
     def note(self, kind: str, site: str, why: str, **facts: Any) -> None:
         """Record something about a site, but not without end."""
         self._noted[site] += 1
+        self.control.late[site] += kind == "late"
         if self._noted[site] <= NOTED:
             self.event(kind, round=self.number, client=site, why=why, **facts)
 
@@ -124,6 +124,7 @@ class Mailbox:
             self.note("refused", site, str(error))
             return None
         head, sent = answer.head, self._sent[site].get(answer.head.answers)
+        self.control.last_answers[site] = time.time()
         if head.site != site:
             self.note("refused", site, f"signed as {head.site!r}")
         elif head.run != self.run:

@@ -1,13 +1,18 @@
 """The operator's control of a running coordinator, from another thread: status, run, pause, resume, stop."""
 
 import time
+from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from threading import Condition, Event
 
 from unalike._utils.errors import UnalikeError
 from unalike.federation.coordinator.operator_commands import Answer
+from unalike.federation.coordinator.run_queue import QueuedRun
 from unalike.federation.protocol.federation_file import Federation
+from unalike.federation.protocol.roster import Roster
 from unalike.federation.protocol.transport import Transport
+from unalike.runtime.records.run_directory import RunDirectory
 
 LATECOMERS = 60.0
 """Seconds to wait for the remaining sites once a quorum is connected."""
@@ -21,11 +26,16 @@ class Stopped(UnalikeError):
 
 
 class Control:
-    """An operator's commands to the coordinator. `state` is "running", "paused" or "stopped", `why` the reason of a pause."""
+    """An operator's commands to the coordinator. `state` is "running", "paused" or "stopped", `why` the reason of a pause.
+
+    `last_answers` is when each site last answered, in seconds since 1970, `late` how many of its answers came late.
+    """
 
     def __init__(self) -> None:
         self._changed = Condition()
         self.state, self.why = "running", ""
+        self.last_answers: dict[str, float] = {}
+        self.late = Counter[str]()
 
     def pause(self, why: str = "asked for") -> None:
         """Send no new requests until the run is resumed; replies that arrive meanwhile are read then."""
@@ -58,7 +68,7 @@ class OperatorCommands:
 
     def __init__(self, federation: Federation, transport: Transport, wait: bool):
         self.federation, self.transport, self.control = federation, transport, Control()
-        self.round = 0
+        self.round, self.run = 0, Path()
         self._sites_ready = False
         self._begin = Event()
         if not wait:
@@ -70,16 +80,26 @@ class OperatorCommands:
         actions: dict[str, Callable[[], object]] = {"status": self.status, "run": self._begin.set, "stop": self.stop}
         return actions | {"pause": self.control.pause, "resume": self.control.resume}
 
+    def enter(self, queued: QueuedRun) -> None:
+        """Go on with this run."""
+        self.federation, self.run, self._sites_ready = queued.federation, queued.path, False
+        self.round = RunDirectory(queued.path).round
+
     def status(self) -> Answer:
-        connected = set(self.transport.sites())
+        connected, roster = set(self.transport.sites()), Roster.load(self.run / "roster.json")
         rows = [
-            {"name": s.name, "connected": s.name in connected, "samples": s.samples, "revoked": s.revoked}
+            {
+                **{"name": s.name, "connected": s.name in connected, "samples": s.samples, "revoked": s.revoked},
+                "in_run": None if roster is None or not roster.sites else s.name in roster.sites,
+                **{"last_answer": self.control.last_answers.get(s.name), "late": self.control.late[s.name]},
+            }
             for s in self.federation.sites
         ]
         waiting = self.control.state == "running" and not self._sites_ready
         return {
             "state": "waiting" if waiting or not self._begin.is_set() else self.control.state,
             "why": self.control.why,
+            **{"method": self.federation.method, "seed": self.federation.seed},
             "round": self.round,
             "rounds": self.federation.rounds,
             "sites": rows,
@@ -88,6 +108,14 @@ class OperatorCommands:
     def stop(self) -> None:
         self.control.stop()
         self._begin.set()
+
+    def wait_for_runs(self, log: Callable[[str], None], check: Callable[[], None]) -> None:
+        """Wait until the operator adds runs."""
+        log("all runs are done; waiting for `unalike federation run FOLDER --method METHOD`")
+        self._begin.clear()
+        while not self._begin.wait(POLL):
+            check()
+            self.control.wait()
 
     def wait_for_sites(self, log: Callable[[str], None], check: Callable[[], None]) -> None:
         """Wait until the operator lets the run begin and all sites are connected, or a quorum for `LATECOMERS` seconds."""

@@ -4,8 +4,6 @@ Flower sends the records of a message one by one, and equal records only once. A
 and the bytes that are pulled are the bytes of the message.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 

@@ -1,7 +1,5 @@
 """Flower's processes on the coordinator's machine: SuperLink behind the gateway."""
 
-from __future__ import annotations
-
 import json
 import os
 import secrets

@@ -18,8 +18,6 @@ where a request ends. Responses are passed unchanged.
 `python -I -S gateway.py <settings.json>`
 """
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import ipaddress
@@ -106,7 +104,7 @@ class Gateway:
             await asyncio.sleep(self.settings.report_seconds)
             if self.rejected:
                 most = ", ".join(f"{count} x {what}" for what, count in self.rejected.most_common(10))
-                print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} rejected {self.rejected.total()}: {most}", flush=True)
+                print(f"{time.strftime('%Y-%m-%d %H:%M:%S%z')} rejected {self.rejected.total()}: {most}", flush=True)
                 self.rejected.clear()
 
     async def serve_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,7 +1,5 @@
 """The coordinator's transport over the messages of a Flower run."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field

@@ -6,8 +6,6 @@ acquires the task of the run and does it with the installed code. A site speaks 
 unpacked.
 """
 
-from __future__ import annotations
-
 import hashlib
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -94,8 +92,8 @@ fab-format-version = 1
 flwr-version-target = "1.41.0"
 
 [tool.flwr.app.components]
-serverapp = "unalike.federation.flower.coordinator_app:server_app"
-clientapp = "unalike.federation.flower.coordinator_app:server_app"
+serverapp = "unalike.federation:nothing"
+clientapp = "unalike.federation:nothing"
 """,
     "LICENSE": b"Apache-2.0\n",
 }
@@ -179,7 +177,7 @@ class Incoming:
     pieces: tuple[str, ...]
 
     @classmethod
-    def of(cls, message: ProtoMessage, tree: ObjectTree) -> Incoming:
+    def of(cls, message: ProtoMessage, tree: ObjectTree) -> Self:
         """From what SuperLink sends. A message without content, such as a report of an error, has no pieces."""
         about, records = message.metadata, tree.children[0].children if len(tree.children) == 1 else ()
         pieces = tuple(record.object_id for record in records)

@@ -1,7 +1,5 @@
 """A site's node in Flower's SuperLink: fetches requests, lets the site worker answer them, sends the replies."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress

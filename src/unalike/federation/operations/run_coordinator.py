@@ -1,9 +1,8 @@
 """`unalike federation up`: starts Flower's SuperLink and the gateway, and runs the rounds; with `--local` starts the sites, too."""
 
-from __future__ import annotations
-
 import io
 import sys
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -18,15 +17,16 @@ from unalike._utils.tensor_files import write_bytes
 from unalike.data.array_checks import Pair
 from unalike.data.client_data import ClientData
 from unalike.data.population import Population
-from unalike.federation.coordinator.coordinator import Log, is_over, last_page, run_rounds
+from unalike.federation.coordinator.coordinator import Log, run_rounds
 from unalike.federation.coordinator.federation_folder import FederationFolder
+from unalike.federation.coordinator.run_queue import add_runs
 from unalike.federation.flower.flower_processes import check_port, free_port, superlink
+from unalike.federation.operations.run_site import timed
 from unalike.federation.protocol.federation_file import Federation, Schema
 from unalike.federation.site.site_policy import SitePolicy
 from unalike.runtime.run_recorder import Run
 
-EXPIRY_WARNING = 60
-"""Days before the server's certificate expires from which on `up` warns."""
+DAY = 24 * 3600.0
 
 
 def coordinate(
@@ -37,39 +37,54 @@ def coordinate(
     port: int | None = None,
     beside: Callable[[Supervisor], None] = lambda supervisor: None,
     again: str | None = None,
+    stay: bool = False,
 ) -> Run | None:
-    """Start the federation, run its rounds and end all processes. None if it was stopped before the end, or had nothing to do.
+    """Start the federation, run what is queued and end all processes. None if it was stopped before, or had nothing to do.
 
     `wait`: begin when the operator says `unalike federation run`. `beside` starts further child processes, such as sites on this
-    machine. `again` is the command that continues the run, by default `unalike federation up` with the folder.
+    machine. `again` is the command that continues the run, by default `unalike federation up` with the folder. `stay`: wait for
+    further runs when all are done.
     """
-    federation, network = folder.federation, folder.network
+    federation, network, log = folder.federation, folder.network, timed(log)
     host, port = network.listen, port or network.port
-    if is_over(folder, federation):
-        log(f"nothing to do: all rounds are in {folder.run}, report {last_page(folder, federation)}")
+    if not folder.waiting and not stay:
+        last = folder.queue[-1]
+        log(f"nothing to do: all rounds are in {last.path}, report {last.page}")
         return None
     bypass_proxies_on_loopback()
     with folder.held():
         check_port(host, port)
-        _check_certificate(folder, log)
+        _check_certificate(folder)
+        _tell_expiries(folder, log)
         _check_deadline(federation, log)
         with (
             Supervisor(folder.logs) as supervisor,
             superlink(folder.path, supervisor, host, port, folder.nodes, federation.message_bytes) as transport,
         ):
-            log(
-                f"{federation.name} is up at {host}:{port}; {len(folder.nodes)} sites are enrolled, logs in {folder.logs}"
-            )
+            log(f"{federation.name} is up at {host}:{port}; {len(folder.nodes)} sites enrolled, logs in {folder.logs}")
             beside(supervisor)
-            return run_rounds(folder, transport, log, wait=wait, check=supervisor.check, again=again)
+            told = time.monotonic()
+
+            def check() -> None:
+                nonlocal told
+                supervisor.check()
+                if time.monotonic() - told > DAY:
+                    told = time.monotonic()
+                    _tell_expiries(folder, log)
+
+            return run_rounds(folder, transport, log, wait=wait, stay=stay, check=check, again=again)
 
 
-def _check_certificate(folder: FederationFolder, log: Log) -> None:
-    left, renew = folder.days_left, f"`unalike federation renew {folder.path}` makes a new one, sites need nothing"
+def _check_certificate(folder: FederationFolder) -> None:
     if fault := folder.certificate_fault:
-        raise UnalikeError(f"the server's certificate {fault}, no site would connect; {renew}")
-    if left < EXPIRY_WARNING:
-        log(f"the server's certificate expires in {left:.0f} days; {renew}")
+        raise UnalikeError(
+            f"the server's certificate {fault}, no site would connect; `unalike federation renew {folder.path}`"
+        )
+
+
+def _tell_expiries(folder: FederationFolder, log: Log) -> None:
+    for line in folder.expiries:
+        log(line)
 
 
 OWN_MACHINE = {"least_test": 0, "least_class": 0, "digits": 0}
@@ -103,6 +118,7 @@ def locally(
     port = free_port()
     folder = _folder(out, population, terms, own, port)
     nodes = list(folder.nodes)
+    add_runs(folder.path, made := folder.federation, [made.method, *made.also], made.seeds)
 
     def sites(supervisor: Supervisor) -> None:
         for name in nodes:

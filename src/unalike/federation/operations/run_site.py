@@ -1,7 +1,5 @@
 """`unalike join`: the site worker and its node in one process."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable
@@ -15,10 +13,16 @@ from unalike._utils.system.supervisor import bypass_proxies_on_loopback, exit_at
 from unalike.federation.protocol.bundle import Bundle
 from unalike.federation.protocol.federation_file import Federation
 from unalike.federation.protocol.transport import Handler
+from unalike.federation.security.certificates import expiry
 from unalike.federation.site.site_data import looked_at, site_data
 from unalike.federation.site.site_folder import state_folder
 
 Log = Callable[[str], None]
+
+
+def timed(log: Log) -> Log:
+    """`log`, with the time and its zone in front of each line."""
+    return lambda line: log(f"{datetime.now().astimezone():%Y-%m-%d %H:%M:%S%z} {line}")
 
 
 def join(
@@ -30,8 +34,9 @@ def join(
     log: Log,
     device: str = "cpu",
     accept: bool = False,
+    until_done: bool = False,
 ) -> None:
-    """Take part in a federation until this process is ended. `log` gets lines with the time of day.
+    """Take part in a federation until this process is ended, or with `until_done` until all runs are done.
 
     `accept`: also with columns that are far from what was agreed on, such as in other units; else they raise `UnalikeError`.
     """
@@ -39,12 +44,11 @@ def join(
     from unalike.federation.site.site_policy import SitePolicy
     from unalike.federation.site.site_worker import SiteWorker
 
-    def say(line: str) -> None:
-        log(f"{datetime.now():%H:%M:%S} {line}")
-
+    say, renew = timed(log), "ask the coordinator for a federation with a new one"
     own = site_data(bundle.federation, data, data_dir, bundle.site)
-    for line in looked_at(bundle.federation, own, accept):
-        log(line)
+    seen = looked_at(bundle.federation, own, accept)
+    for line in (*seen, *expiry("the certificate authority of the federation", bundle.authority, renew)):
+        say(line)
     _make_folder(folder)
     with locked(
         folder, f"a site runs in {folder} already; one bundle is one site: choose another --folder, or end the other"
@@ -57,7 +61,7 @@ def join(
         identity, limit = (address, bundle.authority, bundle.node_key), bundle.federation.message_bytes
         bypass_proxies_on_loopback()
         with exit_at_sigterm():
-            SiteNode(folder, *identity, _logged(worker, say), limit, say).serve(Event())
+            SiteNode(folder, *identity, _logged(worker, say), limit, say).serve(worker.done if until_done else Event())
 
 
 def wire_lines(federation: Federation, data: str, data_dir: Path | None, site: str) -> list[str]:

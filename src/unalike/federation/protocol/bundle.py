@@ -1,6 +1,4 @@
-"""The bundle for a site: one file with its keys, the certificate authority, the address and the federation file."""
-
-from __future__ import annotations
+"""The bundle for a site: one file with the certificate authority, the address, the federation file, and its keys."""
 
 import io
 import json
@@ -10,13 +8,15 @@ import zlib
 from dataclasses import dataclass
 from lzma import LZMAError
 from pathlib import Path
+from typing import Self
 
 from unalike._utils.errors import UnalikeError
 from unalike.federation.protocol.federation_file import Federation
 from unalike.federation.security.certificates import replace_private, write_private
-from unalike.federation.security.keys import PrivateKey, private_key, private_text, public_text
+from unalike.federation.security.keys import PrivateKey, private_key, public_text
+from unalike.federation.security.site_keys import NODE, SIGNING, read_private
 
-FILES = ("site.json", "site.key", "node.key", "ca.pem", "federation.toml")
+FILES = ("site.json", SIGNING, NODE, "ca.pem", "federation.toml")
 UNREADABLE = (
     *(OSError, EOFError, RuntimeError, ValueError, KeyError, TypeError),
     *(zipfile.BadZipFile, zlib.error, LZMAError),
@@ -28,7 +28,7 @@ MAX_FILE_BYTES = 4 << 20
 
 @dataclass(frozen=True, repr=False)
 class Bundle:
-    """A site's bundle. `key` signs its messages, `node_key` (OpenSSH) authenticates its connection. It must be kept secret."""
+    """A site's bundle. `key` signs its messages, `node_key` (OpenSSH) authenticates its connection; both are kept secret."""
 
     site: str
     address: str
@@ -37,9 +37,12 @@ class Bundle:
     authority: bytes
     federation: Federation
 
-    def write(self, path: Path) -> None:
-        """Write the bundle, readable for its owner alone. Raises `UnalikeError` for a federation file that is too large."""
-        text = self.federation.text()
+    @staticmethod
+    def write(
+        path: Path, site: str, address: str, keys: dict[str, bytes], authority: bytes, agreed: Federation
+    ) -> None:
+        """Write a bundle for its owner's eyes; `keys` by file, {} if the site has made them. Raises `UnalikeError` if too large."""
+        text = agreed.text()
         if len(text.encode()) > MAX_FILE_BYTES:
             raise UnalikeError(
                 f"the federation file would have more than {MAX_FILE_BYTES} bytes, too much for a bundle; agree on fewer columns, "
@@ -47,29 +50,31 @@ class Bundle:
             )
         file = io.BytesIO()
         with zipfile.ZipFile(file, "w") as archive:
-            about = json.dumps({"site": self.site, "address": self.address})
-            texts = (about, private_text(self.key), self.node_key.decode(), self.authority.decode(), text)
-            for name, content in zip(FILES, texts, strict=True):
+            about = json.dumps({"site": site, "address": address}).encode()
+            for name, content in {FILES[0]: about, **keys, FILES[-2]: authority, FILES[-1]: text.encode()}.items():
                 archive.writestr(zipfile.ZipInfo(name), content)
         write_private(path, file.getvalue())
 
     @classmethod
-    def read(cls, path: Path) -> Bundle:
-        """Read a bundle under strict limits. Raises `UnalikeError` for anything that is not a valid bundle."""
+    def read(cls, path: Path, folder: Path | None = None) -> Self:
+        """Read a bundle, under strict limits; keys that it lacks are in the site's `folder`. Raises `UnalikeError`."""
         try:
             with zipfile.ZipFile(path) as archive:
                 infos = {info.filename: info for info in archive.infolist()}
-                if sorted(i.filename for i in archive.infolist()) != sorted(FILES):
+                made_here = not infos.keys() & {SIGNING, NODE}
+                expected = [name for name in FILES if not (made_here and name in (SIGNING, NODE))]
+                if sorted(i.filename for i in archive.infolist()) != sorted(expected):
                     raise UnalikeError(f"{path} is not a site's bundle; expected exactly {', '.join(FILES)} in it")
                 if max(info.file_size for info in infos.values()) > MAX_FILE_BYTES:
                     raise UnalikeError(
                         f"{path} holds a file of more than {MAX_FILE_BYTES} bytes; it is not a site's bundle"
                     )
-                contents = {name: _content(archive, infos[name]) for name in FILES}
+                contents = {name: _content(archive, infos[name]) for name in expected}
+            contents |= read_private(folder or path.with_suffix("")) if made_here else {}
             about = json.loads(contents["site.json"])
             site, address = str(about["site"]), str(about["address"])
             federation = Federation.of(tomllib.loads(contents["federation.toml"].decode()))
-            key = private_key(contents["site.key"].decode())
+            key = private_key(contents[SIGNING].decode())
         except UnalikeError:
             raise
         except UNREADABLE as error:
@@ -79,7 +84,7 @@ class Bundle:
             raise UnalikeError(
                 f"{path}: its federation file does not know site {site!r} with this key; ask for it again"
             )
-        return cls(site, address, key, contents["node.key"], contents["ca.pem"], federation)
+        return cls(site, address, key, contents[NODE], contents["ca.pem"], federation)
 
     def claim(self, folder: Path) -> None:
         """Mark the folder as this site's in this federation. Raises `UnalikeError` if it is another's."""

@@ -1,14 +1,12 @@
 """The federation file: the terms that all sites agree to, the enrolled sites, and how the coordinator runs the rounds."""
 
-from __future__ import annotations
-
 import json
 import math
 import tomllib
 from collections.abc import Callable
-from dataclasses import KW_ONLY, asdict
+from dataclasses import KW_ONLY, asdict, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import pydantic
 import tomli_w
@@ -36,6 +34,8 @@ from unalike.runtime.records.run_directory import plain
 Share = Annotated[float, Field(strict=True, gt=0, le=1)]
 Count = Annotated[int, Field(strict=True, ge=1)]
 AGREED = Help("Agreed with the sites.", agreed=True)
+LATER = ("also", "seeds", "open")
+"""Agreed fields that later versions added: at their defaults the digest of the terms is as before."""
 
 
 def _check_name(text: str) -> str:
@@ -78,7 +78,7 @@ class Schema:
     encoding: Encoding | None = None
 
     @pydantic.model_validator(mode="after")
-    def _consistent(self) -> Schema:
+    def _consistent(self) -> Self:
         if self.task == "classification" and not self.classes:
             raise ValueError("expected classes for the task classification: how many, or their names")
         if self.task != "classification" and self.classes is not None:
@@ -111,7 +111,8 @@ class Federation(RecordOptions, FederationOptions, SharedRunOptions, ValidationO
     usual steps: k times as much); 0: no norm is refused. A share as `quorum` is one of the asked sites whose answers were not
     refused. `stop` and `budget` end the run early, as in `ua.run`. `select` chooses the round whose model is the result: the
     last, or the best on the validation samples, a share `val` of each site's training samples. `metric` names the metrics to
-    decide by, as in `ua.run`; each site computes them from its own samples. `record` keeps numbers of each round at the
+    decide by, as in `ua.run`; each site computes them from its own samples. `also` are methods, and `seeds` the number of seeds
+    from `seed` on, that may be run besides; if `open`, sites may be added at the end. `record` keeps numbers of each round at the
     coordinator, "server" and "updates" as in `ua.run`, but no site's parameters.
     """
 
@@ -131,7 +132,7 @@ class Federation(RecordOptions, FederationOptions, SharedRunOptions, ValidationO
     message_bytes: PositiveInt = 2**30
 
     @pydantic.model_validator(mode="after")
-    def _consistent(self) -> Federation:
+    def _consistent(self) -> Self:
         for what in ("name", "key"):
             found = [getattr(site, what) for site in self.sites]
             if len(set(found)) < len(found):
@@ -146,7 +147,7 @@ class Federation(RecordOptions, FederationOptions, SharedRunOptions, ValidationO
         return self
 
     @classmethod
-    def of(cls, values: dict[str, Any]) -> Federation:
+    def of(cls, values: dict[str, Any]) -> Self:
         """Build from plain values, as in a TOML file; `batch_size = 0` means the full batch. Raises `UnalikeError`."""
         work = values.get("work")
         if isinstance(work, dict) and work.get("batch_size") == 0:
@@ -154,7 +155,7 @@ class Federation(RecordOptions, FederationOptions, SharedRunOptions, ValidationO
         return cls(**values)
 
     @classmethod
-    def load(cls, path: Path | str) -> Federation:
+    def load(cls, path: Path | str) -> Self:
         """Read a federation file. Raises `UnalikeError`."""
         try:
             return cls.of(tomllib.loads(Path(path).read_text()))
@@ -187,18 +188,24 @@ class Federation(RecordOptions, FederationOptions, SharedRunOptions, ValidationO
     def terms(self) -> str:
         """Digest of the terms that a site agrees to: all that decides what the site computes and what it sends.
 
-        Rounds, quorum and deadline are not part of it, and revoking a site does not change it.
+        Rounds, quorum and deadline are not part of it, and revoking a site does not change it, nor a new site if it is open.
         """
-        agreed = [name for name, option in options_of(Federation).items() if option.help.agreed]
-        values = asdict(self)
+        values, options = asdict(self), options_of(Federation)
+        agreed = [n for n, o in options.items() if o.help.agreed and not (n in LATER and values[n] == o.default)]
         if self.data.encoding is None:
             del values["data"]["encoding"]  # same digest as before this field existed
         for number in values["data"].get("encoding", {}).get("numbers", ()):
             if not number["date"]:
                 del number["date"]  # as above
-        sites = [site.name for site in self.sites]
-        text = json.dumps({k: values[k] for k in agreed} | {"sites": sites}, sort_keys=True)
-        return digest(text.encode())
+        members = {} if self.open else {"sites": [site.name for site in self.sites]}
+        return digest(json.dumps({k: values[k] for k in agreed} | members, sort_keys=True).encode())
+
+    @property
+    def variants(self) -> dict[str, Self]:
+        """The federation with each method and seed that are agreed on, by its `terms`; itself first."""
+        methods, seeds = dict.fromkeys((self.method, *self.also)), range(self.seed, self.seed + self.seeds)
+        found = [replace(self, method=method, seed=seed) for method in methods for seed in seeds]
+        return {federation.terms: federation for federation in found}
 
     def asked(self, eligible: int) -> int:
         """Number of sites to ask in a round, at least one."""

@@ -21,7 +21,8 @@ NOTICE = "notice"
 """The kind of a request that only says something, named in the fact "what"."""
 NOTICES = {
     "late": "this run began without this site, which takes no part in it; it waits for the next run",
-    "finished": "the run is finished; this site waits for the next run",
+    "next": "the run is finished; this site waits for the next run",
+    "finished": "all runs are finished; this site waits until the coordinator is up again",
     "stopped": "the coordinator was stopped; this site waits until it is up again",
 }
 """What a coordinator can say -> the line that a site prints."""

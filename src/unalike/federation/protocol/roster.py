@@ -1,12 +1,11 @@
 """The sites that take part in a run with their numbers of samples, and the run config on either side of the network."""
 
-from __future__ import annotations
-
 import json
 import secrets
 import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 import torch
@@ -48,7 +47,7 @@ class Roster:
         )
 
     @classmethod
-    def load(cls, path: Path) -> Roster | None:
+    def load(cls, path: Path) -> Self | None:
         """Read it; None if there is no file. Raises `UnalikeError` for a damaged file."""
         try:
             found = json.loads(path.read_text())

@@ -4,8 +4,6 @@ The coordinator sends requests to sites and receives replies; a site answers eac
 sender of a message (from its authenticated connection), and the signature inside must agree with it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable
 from typing import Protocol
 

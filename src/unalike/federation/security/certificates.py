@@ -27,6 +27,8 @@ USES = (
     *("key_cert_sign", "crl_sign", "encipher_only", "decipher_only"),
 )
 """The key usages of X.509; a certificate states each as allowed or not."""
+EXPIRY_WARNING = 60
+"""Days before a certificate expires from which on coordinator and sites warn."""
 AUTHORITY_YEARS, SERVER_YEARS = 10.0, 2.0
 """Validity of certificates. Sites have the authority's in their bundles; the server's is renewed without new bundles."""
 
@@ -96,6 +98,13 @@ def why_untrusted(mine: ec.EllipticCurvePrivateKey, certificate: x509.Certificat
 def days_left(certificate: x509.Certificate) -> float:
     """Days until the certificate expires; negative if it has expired."""
     return (certificate.not_valid_after_utc - datetime.datetime.now(datetime.UTC)).total_seconds() / 86400
+
+
+def expiry(what: str, certificate: bytes, remedy: str) -> list[str]:
+    """The line that says that a certificate (PEM) expires within `EXPIRY_WARNING` days, or has expired; none for any other."""
+    left = days_left(x509.load_pem_x509_certificate(certificate))
+    when = "has expired" if left < 0 else f"expires in {left:.0f} days"
+    return [f"{what} {when}; {remedy}"] if left < EXPIRY_WARNING else []
 
 
 def node_key() -> ec.EllipticCurvePrivateKey:

@@ -1,7 +1,5 @@
 """A site's own rules, in `site.toml`: what it answers, how often, when, and how exactly. They are told to nobody."""
 
-from __future__ import annotations
-
 import json
 import os
 import resource
@@ -9,7 +7,7 @@ import tomllib
 from collections.abc import Iterable
 from datetime import datetime, time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from unalike._utils import spec
 from unalike._utils.errors import UnalikeError
@@ -47,7 +45,7 @@ class SitePolicy:
     memory: Annotated[Whole, Help("Megabytes of memory that it may take; 0: no limit.")] = 0
 
     @classmethod
-    def of(cls, file: Path, **values: Any) -> SitePolicy:
+    def of(cls, file: Path, **values: Any) -> Self:
         """The rules in the file, which is made with comments and these `values` if it is missing. Raises `UnalikeError`."""
         if not file.exists():
             rows = options_of(SitePolicy).values()
@@ -66,12 +64,12 @@ class SitePolicy:
             resource.setrlimit(resource.RLIMIT_DATA, (self.memory * 2**20,) * 2)
 
     def allowed(self, data: ClientData, method: str, has_classes: bool) -> ClientData:
-        """The samples that the rules leave. Raises `UnalikeError` for a method or a number of samples that they exclude."""
+        """The samples that the rules leave. Raises `Declined` for a method or a number of samples that they exclude."""
         names = {call.name for call in spec.parse(method)}
         if self.methods and not names <= {*self.methods}:
-            raise UnalikeError(f"site.toml allows {', '.join(self.methods)}; the federation trains {method}")
+            raise Declined("rules", f"site.toml allows {', '.join(self.methods)}; the federation trains {method}")
         if len(data.train[1]) < self.least_training:
-            raise UnalikeError(f"{len(data.train[1])} training samples; site.toml demands {self.least_training}")
+            raise Declined("rules", f"{len(data.train[1])} training samples; site.toml demands {self.least_training}")
         return data.without_small_groups(self.least_test, self.least_class if has_classes else 0)
 
     def check_request(self, round: int, agreed_rounds: int, before: int) -> None:
@@ -85,10 +83,9 @@ class SitePolicy:
         if before >= self.requests_per_round:
             raise Declined("rules", f"{before} requests of this round were answered; site.toml allows no more")
 
-    def check_new_run(self, journal: Iterable[dict[str, Any]], now: float) -> None:
-        """Raise `Declined` for a run too many, by the entries of the site's journal."""
-        begun = {entry["run"]: entry["time"] for entry in reversed([*journal]) if entry["event"] == "answered"}
-        if (found := sum(now - t < 24 * 3600 for t in begun.values())) >= self.runs_per_day:
+    def check_new_run(self, begun: Iterable[float], now: float) -> None:
+        """Raise `Declined` for a run too many, by the times at which runs have begun."""
+        if (found := sum(now - t < 24 * 3600 for t in begun)) >= self.runs_per_day:
             raise Declined("rules", f"{found} runs began within 24 hours; site.toml allows no more (runs_per_day)")
 
     def is_open(self, now: time) -> bool:

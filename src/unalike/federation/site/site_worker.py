@@ -5,8 +5,9 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
-from threading import Lock
+from threading import Event, Lock
 from typing import Any, TypeVar
 
 import torch
@@ -77,7 +78,7 @@ class SiteWorker:
     sent, so the process may be killed at any moment. A new run removes the files of all runs but the last two. A run continues
     only with the samples that the site was admitted with. `device` is where the site trains; it is not reported to anybody.
     `log` gets the reason when a request is declined. `policy` are the site's own rules; None: it has none. Every answer and every
-    request that was declined is an entry of `journal`.
+    request that was declined is an entry of `journal`. `done` is set when the coordinator says that all runs are finished.
     """
 
     def __init__(
@@ -93,17 +94,24 @@ class SiteWorker:
     ):
         self.federation, self.name, self.key, self.log = federation, name, key, log
         self.folder, self.policy = SiteFolder(Path(folder)), policy
-        self.journal = Journal(self.folder.path / JOURNAL)
+        self.journal, self.done = Journal(self.folder.path / JOURNAL), Event()
         self.number = federation.number(name)
-        enrolled = federation.sites[self.number]
-        if public_text(key) != enrolled.key:
+        if public_text(key) != federation.sites[self.number].key:
             raise UnalikeError(
                 f"the private key is not that of {name!r} in the federation file; use the site's own bundle"
             )
         self.coordinator = public_key(federation.coordinator)
         self.limits = Limits(bytes=federation.message_bytes)
-        if policy is not None:
-            data = policy.allowed(data, federation.method, federation.data.task == "classification")
+        self.agreed, self._data, self._device = federation.variants, data, device
+        self._groups: dict[tuple[str, int, int], ModelGroup] = {}
+        self._lock = Lock()
+        self._begin_with(federation)
+
+    def _begin_with(self, federation: Federation) -> None:
+        """Go on with runs of this method and seed, which are among those agreed on."""
+        data, name, enrolled = self._data, self.name, federation.sites[self.number]
+        if self.policy is not None:
+            data = self.policy.allowed(data, federation.method, federation.data.task == "classification")
         population = site_population(federation, self.number, data)
         if len(population.train[self.number]) > enrolled.samples:
             raise UnalikeError(
@@ -113,10 +121,8 @@ class SiteWorker:
         self.samples = population.fingerprint
         # a plan is outlined with proxy samples; a site never uses these
         proxy = (population.x, population.y)
-        self.run_config = run_config_of(federation, population, proxy=proxy, device=device).here()
-        self.population = self.run_config.population
-        self._groups: dict[tuple[str, int, int], ModelGroup] = {}
-        self._lock = Lock()
+        self.run_config = run_config_of(federation, population, proxy=proxy, device=self._device).here()
+        self.population, self.federation, self.terms = self.run_config.population, federation, federation.terms
 
     def handle(self, message: bytes) -> bytes:
         """Answer a request; a repeated request gets the same bytes. One request at a time."""
@@ -127,7 +133,7 @@ class SiteWorker:
                 head, answers = request.head, request.digest
                 self._check_head(head)
                 if self.policy is not None and head.run not in self.folder.runs():
-                    self.policy.check_new_run(entries(self.journal.path), time.time())
+                    self.policy.check_new_run(self._begun.values(), time.time())
                 self.folder.make_room(head.run)
                 replies = self.folder.replies(head.run, public_text(self.key))
                 reply = replies.find(request)
@@ -139,6 +145,7 @@ class SiteWorker:
                     reply = seal(replace(head, kind=ANSWER, answers=answers), facts, tensors, self.key)
                     done = {"trained": "size" in tensors, "evaluated": sorted(facts.get("tallies", ()))}
                     self._write_down("answered", message, head, answers, **done, sent=len(reply), reply=identity(reply))
+                    self._begun.setdefault(head.run, time.time())
                     replies.store(request, reply)
                 return reply
             except Exception as error:  # a failed request must not stop the site from answering the next one
@@ -150,6 +157,11 @@ class SiteWorker:
                 with suppress(UnalikeError):  # a full disk
                     self._write_down("declined", message, head, answers, code=code, why=why[:1000])
                 return seal(replace(head, kind=UNABLE, answers=answers), {"code": code}, {}, self.key)
+
+    @cached_property
+    def _begun(self) -> dict[str, float]:
+        """Run -> when its first request was answered, by the journal, which is read once."""
+        return {e["run"]: e["time"] for e in reversed([*entries(self.journal.path)]) if e["event"] == "answered"}
 
     # 1. Check the request.
 
@@ -174,7 +186,8 @@ class SiteWorker:
         facts, tensors = request.open(self.limits)
         step, samples = kind.read(facts), self.folder.admitted_samples(request.head.run)
         self._check_terms(step)
-        if step.samples > (most := sum(site.samples for site in self.federation.sites)):
+        most = sum(site.samples for site in self.federation.sites)
+        if step.samples > most and not self.federation.open:
             raise Declined("plan", f"{step.samples} training samples of all sites; expected at most {most}")
         if samples is None:  # a run that went back to an earlier round admits nobody anew
             self.folder.admit(request.head.run, self.samples)
@@ -187,7 +200,9 @@ class SiteWorker:
         return step, tensors
 
     def _check_terms(self, asked: AgreedRequest) -> None:
-        if asked.terms != self.federation.terms:
+        if asked.terms != self.terms and asked.terms in self.agreed:
+            self._begin_with(self.agreed[asked.terms])
+        if asked.terms != self.terms:
             raise Declined(
                 "terms",
                 "the coordinator runs other terms than this site agreed to (method, model, work, seed, data, protocol, sites); "
@@ -225,6 +240,8 @@ class SiteWorker:
         if facts.get("what") not in NOTICES:
             raise Malformed(f"a notice {str(facts)[:80]!a}; expected one of {', '.join(NOTICES)}")
         self.log(NOTICES[str(facts["what"])])
+        if facts["what"] == "finished":
+            self.done.set()
         return {}, {}
 
     def _train(self, request: Envelope) -> Answer:

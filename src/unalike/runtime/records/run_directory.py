@@ -4,8 +4,6 @@ config.toml  plan.json or names.json  encoding.json  rounds.parquet  clients.par
 risks.parquet  columns.json  checkpoints/  kept/  states/  report.html
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

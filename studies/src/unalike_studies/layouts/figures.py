@@ -1,7 +1,5 @@
 """Figures of a study: curves by round, one line per client, scores of classes, label counts, and a histogram of parameters."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """Gains over a baseline: in many settings with intervals, beside numbers that may explain them, and beside printed ones."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

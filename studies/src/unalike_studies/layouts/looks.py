@@ -1,7 +1,5 @@
 """The looks of methods in the figures of studies, lines over seeds, and the files of a figure."""
 
-from __future__ import annotations
-
 import dataclasses
 import statistics
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The values of single parameters at the clients, and what each method makes of them."""
 
-from __future__ import annotations
-
 import math
 import re
 import statistics

@@ -1,7 +1,5 @@
 """Figures of recorded numbers, such as the gamma of each layer by round."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections import Counter

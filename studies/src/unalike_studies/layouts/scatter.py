@@ -1,7 +1,5 @@
 """Scatter plots: recorded numbers against each other, a bound and what it bounds, data and updates of clients, maps of clients."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """Scores over a parameter that settings sweep, or that methods sweep, such as the beta of layer-wise weight shrinking."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Mapping

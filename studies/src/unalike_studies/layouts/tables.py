@@ -1,7 +1,5 @@
 """Tables of methods and settings: scores with the published numbers beside ours, differences between clients, costs."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """FedLWS: does shrinking help, and what decides it? Table 1, more seeds for FedAvg, and the sweep over beta."""
 
-from __future__ import annotations
-
 from itertools import product
 
 from unalike_studies.cells import Options

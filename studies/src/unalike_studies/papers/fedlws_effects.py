@@ -1,7 +1,5 @@
 """FedLWS in the paper's networks, with its betas, where it prints its largest gains: ResNet-20, Fashion-MNIST and news."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from unalike_studies.claim_verdicts import Near

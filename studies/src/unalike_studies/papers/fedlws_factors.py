@@ -1,7 +1,5 @@
 """FedLWS: its factors by layer and round (figures 3a and 9, table 12), and the bound of theorem D.2."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from itertools import product
 from statistics import fmean, pstdev

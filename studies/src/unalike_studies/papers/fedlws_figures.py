@@ -1,7 +1,5 @@
 """FedLWS: the figures of the paper but for those of the factors. Few have printed numbers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from itertools import pairwise, product
 from statistics import fmean

@@ -1,7 +1,5 @@
 """FedLWS: the data, training and methods that its studies share, at each scale."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

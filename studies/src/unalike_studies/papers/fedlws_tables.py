@@ -1,7 +1,5 @@
 """FedLWS: tables 2 to 12 of the paper."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from itertools import product
 from typing import Any

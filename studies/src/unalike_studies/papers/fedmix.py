@@ -1,7 +1,5 @@
 """FedMix ("Toward Data Heterogeneity of Federated Learning"): figures 2 to 7, its identities, and its server."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from functools import partial
 from statistics import fmean, pstdev

@@ -1,7 +1,5 @@
 """FedMix and FedNova on quadratics: objective inconsistency, and normalization by the momentum series or by steps."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

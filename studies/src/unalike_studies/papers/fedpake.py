@@ -1,7 +1,5 @@
 """FedSA (Wang et al. 2024) and FedPake (Liao et al. 2025), two versions of the paper on parameter skew: their tables."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

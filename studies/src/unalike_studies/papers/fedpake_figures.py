@@ -1,7 +1,5 @@
 """FedPake and FedSA: the figures. Distributions of parameters over clients, sweeps, and what the rule does to one kernel."""
 
-from __future__ import annotations
-
 from itertools import product
 from typing import Any
 

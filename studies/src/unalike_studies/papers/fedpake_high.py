@@ -1,7 +1,5 @@
 """FedSA and FedPake: which parameters the rules treat as high, what their weights sum to, and how large the macro-classes are."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from unalike_studies.claim_verdicts import Above, Expectation, Near

@@ -1,7 +1,5 @@
 """FLamby's benchmark on heart disease (Ogier du Terrail et al. 2022): seven strategies, local and pooled models, four hospitals."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from unalike_studies.claim_verdicts import Above, Expectation, Near, Same

@@ -1,7 +1,5 @@
 """Conditioning on local statistics (Brannvall 2025): regression on clusters of clients, tables 1 to 3 of the paper."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any

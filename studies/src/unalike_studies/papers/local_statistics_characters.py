@@ -1,7 +1,5 @@
 """Conditioning on local statistics (Brannvall 2025): characters, the third row of table 1, table 4 and figure 1."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from string import ascii_uppercase, digits
 from typing import Any

@@ -1,7 +1,5 @@
 """Conditioning on local statistics: the conditional models trained by FedAvg, FedSGD and FedAdam."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from itertools import product
 from typing import Any

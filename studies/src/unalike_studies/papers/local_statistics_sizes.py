@@ -1,7 +1,5 @@
 """Conditioning on local statistics: other numbers of points, features, clients and clusters than those of the tables."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Twelve methods on ten data sets whose clients are real owners: a table of our own, which no paper has."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 from unalike_studies.layouts.gains import GainTable

@@ -1,7 +1,5 @@
 """NIID-Bench (Li et al. 2022): Fashion-MNIST and the synthetic FCUBE, table 3 of the paper."""
 
-from __future__ import annotations
-
 from itertools import product
 
 from unalike_studies.claim_verdicts import Above, Expectation, Near, Same

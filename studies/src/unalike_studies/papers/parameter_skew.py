@@ -1,7 +1,5 @@
 """FedSA and FedPake: the paper, data, methods and training that the studies of both versions share."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product

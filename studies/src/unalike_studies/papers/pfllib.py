@@ -1,7 +1,5 @@
 """PFLlib (Zhang et al. 2025): the Fashion-MNIST column of its published benchmark."""
 
-from __future__ import annotations
-
 from unalike_studies.claim_verdicts import Above, Near
 from unalike_studies.claims import Claim, difference, peak
 from unalike_studies.layouts.figures import Curves

@@ -1,7 +1,5 @@
 """The question behind FedSA and FedPake: is a parameter skewed over clients, and does a better estimator of its centre help?"""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import product

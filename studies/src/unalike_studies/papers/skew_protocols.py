@@ -1,7 +1,5 @@
 """FedSA and FedPake: which protocol has the printed levels, and is the printed gain a difference between protocols?"""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Policies, their regret on tasks that were held out, and the judgement of them that `unalike` ships."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict

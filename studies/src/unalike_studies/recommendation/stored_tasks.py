@@ -1,7 +1,5 @@
 """The tasks whose runs recommendations are learned from: data sets, divided in ways of known kind and strength."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cache

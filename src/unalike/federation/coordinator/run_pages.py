@@ -1,0 +1,60 @@
+"""The pages of finished runs: the report or the diagnosis of a run, and the comparison of all runs of a federation."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from unalike.federation.coordinator.federation_folder import FederationFolder
+from unalike.federation.coordinator.run_queue import QueuedRun
+from unalike.methods.plans.diagnosis_plan import DiagnosisPlan
+from unalike.runtime.run_recorder import Run
+
+
+def write_pages(folder: FederationFolder, queued: QueuedRun, run: Run, log: Callable[[str], None], asked: str) -> None:
+    """Write the pages of a finished run, made by the command `asked`; with the second run also the comparison of all."""
+    is_diagnosis = isinstance(run.run_config.plan, DiagnosisPlan)
+    if is_diagnosis:
+        _write_diagnosis(folder, queued, run, log)
+    if run.run_config.options.rounds or not is_diagnosis:  # without rounds it has no scores to report
+        _write_report(folder, queued, run, asked)
+    log(f"done: history and model in {queued.path}, report {queued.page}")
+    trained = [other for other in folder.queue if other.is_over and other.federation.rounds]
+    if len(trained) > 1:
+        _write_joined(folder, trained, page := folder.path / "comparison.html")
+        log(f"comparison of {len(trained)} runs: {page}")
+
+
+def _write_report(folder: FederationFolder, queued: QueuedRun, run: Run, command: str) -> None:
+    """Of the sites' samples only the numbers are known here."""
+    from unalike.experiments.experiment import Cell
+    from unalike.experiments.experiment_facts import facts_of
+
+    name, method, seed = folder.federation.name, queued.federation.method, queued.federation.seed
+    cell = Cell(method, seed, run.run_config)
+    facts = facts_of([cell], {method: method}, method, [seed], {"federation": name})
+    known: dict[str, Any] = {k: facts.partition[k] for k in ("clients", "smallest", "largest") if k in facts.partition}
+    notes = [*facts.notes, *run.notes]
+    replace(facts, label_counts=None, partition=known, command=command, notes=notes).save(queued.path)
+    _write_joined(folder, [queued], queued.page)
+
+
+def _write_joined(folder: FederationFolder, runs: list[QueuedRun], page: Path) -> None:
+    from unalike.experiments.comparison import Comparison
+    from unalike.experiments.joining import join
+    from unalike.reporting.html import write_text
+
+    name = folder.federation.name
+    found = join([(name if run.pages == folder.path else run.path.name, Comparison.load(run.path)) for run in runs])
+    write_text(found.page(f"Federation {name}", None), page)
+
+
+def _write_diagnosis(folder: FederationFolder, queued: QueuedRun, run: Run, log: Callable[[str], None]) -> None:
+    """Write the page of a finished diagnosis, and log its findings."""
+    from unalike.diagnosis.from_counts.run_diagnosis import run_diagnosis
+
+    diagnosis = run_diagnosis(run, f"federation {folder.federation.name}")
+    page = diagnosis.save(queued.pages)
+    for line in (*diagnosis.findings, *(f"note: {note}" for note in diagnosis.notes)):
+        log(line)
+    log(f"diagnosis: {page}")

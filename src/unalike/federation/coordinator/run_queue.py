@@ -1,0 +1,71 @@
+"""The runs of a federation: that of its first method and seed, then those that `unalike federation run --method` has added.
+
+runs.json (the name and the digest of the terms of each added run)  runs/<name>/ (its run directory, with its pages)
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from unalike._utils.errors import UnalikeError, unknown
+from unalike._utils.spec import slug
+from unalike._utils.tensor_files import write_bytes
+from unalike.federation.protocol.federation_file import Federation
+from unalike.runtime.records.run_directory import RunDirectory
+
+
+@dataclass(frozen=True)
+class QueuedRun:
+    """One run: the federation with its method and seed, its run directory, and the folder of its pages."""
+
+    federation: Federation
+    path: Path
+    pages: Path
+
+    @property
+    def page(self) -> Path:
+        """The page that is written last: the report, or without rounds that of a diagnosis."""
+        return self.pages / ("report.html" if self.federation.rounds else "diagnosis.html")
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the run and its page are complete."""
+        directory, rounds = RunDirectory(self.path), self.federation.rounds
+        return self.page.exists() and directory.finished and (directory.config or {}).get("rounds") == rounds
+
+
+def queued_runs(folder: Path, federation: Federation) -> list[QueuedRun]:
+    """The runs of a coordinator's folder in their order."""
+    found, variants = [QueuedRun(federation, folder / "run", folder)], federation.variants
+    for row in _rows(folder):
+        path = folder / "runs" / row["name"]
+        found += [QueuedRun(variants[row["terms"]], path, path)] if row["terms"] in variants else []
+    return found
+
+
+def add_runs(folder: Path, first: Federation, methods: Sequence[str], seeds: int, again: bool = False) -> list[str]:
+    """Add a run of each method (none: the first) under each of so many seeds, unless there is one; returns their names.
+
+    `again`: also where there is one. Raises `UnalikeError` for a method or a number of seeds that is not agreed on.
+    """
+    agreed = list(dict.fromkeys((first.method, *first.also)))
+    if strangers := [method for method in methods if method not in agreed]:
+        raise unknown("method", strangers[0], agreed)
+    if seeds > first.seeds:
+        raise UnalikeError(f"{seeds} seeds; the sites agreed to {first.seeds}")
+    rows, added = _rows(folder), list[str]()
+    for terms, found in first.variants.items():
+        if found.method in (methods or agreed[:1]) and found.seed < first.seed + seeds:
+            earlier = sum(row["terms"] == terms for row in rows) + (terms == first.terms)
+            if again or not earlier:
+                name = f"{slug(found.method)[:40]}-seed{found.seed}-{terms[:8]}"
+                added.append(f"{name}-{earlier + 1}" if earlier else name)
+                rows.append({"name": added[-1], "terms": terms})
+    write_bytes(folder / "runs.json", json.dumps(rows, indent=1).encode())
+    return added
+
+
+def _rows(folder: Path) -> list[dict[str, str]]:
+    file = folder / "runs.json"
+    return json.loads(file.read_text()) if file.exists() else []
