@@ -4,6 +4,8 @@
                                                      each a process of its own; optionally with other numbers of sites
     python benchmarks/federation.py rounds           seconds of overhead per round, 5 sites, models of 1 MB and 45 MB
     python benchmarks/federation.py largest          the largest message that comes back whole, 1 site
+    python benchmarks/federation.py secure           seconds and bytes of secure aggregation, 3, 10 and 30 sites, all in one
+                                                     process, models of 10^4 and 10^6 parameters
     python benchmarks/federation.py memory           the coordinator's memory with 5, 50 and 200 sites, simulated by one
                                                      process; optionally with a method's name
 
@@ -30,8 +32,7 @@ import pandas as pd
 import psutil
 import torch
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "network"))
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "federation"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "helpers"))
 
 import unalike as ua
 from unalike._utils.system import local_socket
@@ -46,7 +47,7 @@ MODELS = {"1 MB": "mlp(hidden=(420, 80))", "11 MB": "mlp(hidden=(2048, 840))", "
 
 
 def federation_of(
-    names: list[str], model: str, rounds: int, method: str = "fedavg"
+    names: list[str], model: str, rounds: int, method: str = "fedavg", **more: Any
 ) -> tuple[Federation, Any, dict[str, Any]]:
     coordinator, keys = new_key(), {name: new_key() for name in names}
     sites = tuple(EnrolledSite(name, public_text(key), 1000) for name, key in keys.items())
@@ -63,6 +64,7 @@ def federation_of(
         work=work,
         repeat=600.0,
         deadline=3600.0,
+        **more,
     )
     return made, coordinator, keys
 
@@ -130,6 +132,36 @@ def processes() -> None:
             print(
                 f"{sites} sites: {seconds.median():.2f} s a round (from {seconds.min():.2f} to {seconds.max():.2f}), "
                 f"{largest / 1e6:.0f} MB a site",
+                flush=True,
+            )
+
+
+def secure() -> None:
+    """Rounds with and without secure aggregation; all sites drop no message and train one after the other in this process."""
+    from in_memory_transport import InMemoryTransport
+
+    rounds = 4
+    for sites in (3, 10, 30):
+        for size, model in (("10^4", "mlp(hidden=(20,))"), ("10^6", "mlp(hidden=(1600, 112))")):
+            found = []
+            for more in ({}, {"secure_aggregation": True}):
+                names = [f"site{k:02d}" for k in range(sites)]
+                federation, key, keys = federation_of(names, model, rounds, **more)
+                with tempfile.TemporaryDirectory() as root:
+                    timed = {n: Timed(SiteWorker(federation, n, keys[n], person(n), Path(root) / n)) for n in names}
+                    started = time.perf_counter()
+                    run = Coordinator(federation, key, InMemoryTransport(timed), Path(root) / "run").run()
+                    took = time.perf_counter() - started
+                    at_sites = [sum(t.seconds) / rounds for t in timed.values()]
+                    table = run.history.rounds.iloc[1:]
+                    first, usual = (table[["bytes_up", "bytes_down"]].iloc[i] / sites / 1e6 for i in (0, -1))
+                    found.append((np.mean(at_sites), took / rounds - sum(at_sites), usual, first - usual))
+            (plain, plain_coordinator, _, _), (site, coordinator, usual, more_once) = found
+            print(
+                f"{sites} sites, {size} parameters: {site - plain:.3f} s a round more at a site ({site:.3f}), "
+                f"{coordinator - plain_coordinator:.2f} s more at the coordinator ({coordinator:.2f}); a site sends "
+                f"{usual['bytes_up']:.3f} MB a round and gets {usual['bytes_down']:.3f} MB, and once "
+                f"{more_once['bytes_up']:.3f} and {more_once['bytes_down']:.3f} MB",
                 flush=True,
             )
 
@@ -241,4 +273,4 @@ def _watch(seen: list[float], over: threading.Event) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    {"processes": processes, "rounds": rounds, "largest": largest, "memory": memory}[sys.argv[1]]()
+    {"processes": processes, "rounds": rounds, "largest": largest, "secure": secure, "memory": memory}[sys.argv[1]]()

@@ -41,3 +41,14 @@ def test_kills_around_every_write_give_same_run():
 @pytest.mark.slow
 def test_site_kills_give_same_run():
     assert "as undisturbed" in killing("sites", "0", "20", "scaffold + ditto")
+
+
+def test_kills_of_coordinator_and_sites_with_secure_aggregation_give_same_run():
+    assert "all as undisturbed" in killing("moments", "3", "3", "secure scaffold")
+
+
+@pytest.mark.slow
+def test_many_kills_with_secure_aggregation_give_same_run():
+    assert "all as undisturbed" in killing("moments", "1", "25", "secure scaffold + ditto")
+    assert "all as undisturbed" in killing("writes", "secure scaffold")
+    assert "as undisturbed" in killing("sites", "0", "15", "secure scaffold + ditto")

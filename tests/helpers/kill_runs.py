@@ -3,6 +3,8 @@
 python kill_runs.py moments SEED KILLS METHOD...      at random moments
 python kill_runs.py writes METHOD                     before and after every write of a file
 python kill_runs.py sites SEED KILLS METHOD           only the sites, at random moments
+
+"secure METHOD" is a method with secure aggregation.
 """
 
 from __future__ import annotations
@@ -33,15 +35,20 @@ SAMPLE_SIZES = ((20, 8), (12, 6), (6, 3))
 
 
 def fed(folder: Path, method: str, rounds: int = 4) -> SmallFederation:
-    return SmallFederation(
-        folder, make_clients(SAMPLE_SIZES), method, rounds=rounds, participation=0.7, protocol=("clients", "local")
-    )
+    plain = method.removeprefix("secure ")
+    more = {} if plain == method else {"secure_aggregation": True, "threshold": 2}
+    terms = {"rounds": rounds, "participation": 0.7, "protocol": ("clients", "local")}
+    return SmallFederation(folder, make_clients(SAMPLE_SIZES), plain, **terms, **more)
 
 
 def contents(fed: SmallFederation) -> dict[str, Any]:
-    """Contents of a finished run: tables without seconds, models, last checkpoint, and the sites' client states."""
+    """Contents of a finished run: tables without seconds, models, last checkpoint, and the sites' client states.
+
+    Of secure aggregation also without bytes: after a kill, keys are exchanged anew.
+    """
+    left_out = [*TIMES] + (["bytes_down", "bytes_up"] if fed.federation.secure_aggregation else [])
     tables = {
-        name: pd.read_parquet(fed.out / f"{name}.parquet").drop(columns=[*TIMES], errors="ignore").to_json()
+        name: pd.read_parquet(fed.out / f"{name}.parquet").drop(columns=left_out, errors="ignore").to_json()
         for name in ("rounds", "clients")
     }
     newest = max((fed.out / "checkpoints").glob("round-*.safetensors"))

@@ -509,6 +509,13 @@ class FederationOptions:
     max_weight: Annotated[
         float, Gt(0), Le(1), Help("Largest share of all training samples that a site may have when the run begins.")
     ] = 1.0
+    secure_aggregation: Annotated[
+        bool, Help("Show the coordinator sums of updates alone, for methods that need no more.", agreed=True)
+    ] = False
+    threshold: Annotated[
+        AtLeastOne | None,
+        Help("Fewest sites in a sum of secure aggregation; more than two thirds unless given.", agreed=True),
+    ] = None
     keep_every: Annotated[
         AtLeastOne, Help("Rounds between checkpoints that are kept for `unalike federation rollback`.")
     ] = 10

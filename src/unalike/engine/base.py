@@ -191,9 +191,9 @@ class ClientPool:
         """The dtype of numbers in client updates."""
         return torch.promote_types(tree.dtype(self.settings.model.params), torch.float32)
 
-    def expected(self, ids: Sequence[int], members: Members) -> Cohort:
-        """The numbers in these clients' updates, as far as they are known before training."""
-        sizes = self.counts(ids)
+    def expected(self, ids: Sequence[int], members: Members, samples: Sequence[int] | None = None) -> Cohort:
+        """The numbers in these clients' updates, as far as they are known before training; `samples` in place of their own."""
+        sizes = self.counts(ids) if samples is None else np.array(samples)
         kinds, which = distinct(sizes)
         made, weights = np.array([self._known(n) for n in kinds]).T
         size, steps, weight = (self._numbers(column) for column in (sizes, made[which], weights[which]))

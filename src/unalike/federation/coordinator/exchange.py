@@ -69,8 +69,8 @@ class Exchange(Generic[T]):
     Without a quorum by the deadline the deadline is extended, substitutes are asked in addition, and after `patience` attempts of
     the federation file the run is paused, until enough sites are back. At each attempt the sites that were unable are asked again.
 
-    `sites` are asked; a quorum of those that are `counted` must give usable answers. `values` are usable answers by site,
-    `faults` say what went wrong.
+    `sites` are asked; a quorum of those that are `counted` must give usable answers: `enough` of their number,
+    or what the federation file says. `values` are usable answers by site, `faults` say what went wrong.
     """
 
     mailbox: Mailbox
@@ -80,6 +80,7 @@ class Exchange(Generic[T]):
     counted: set[str]
     values: dict[str, T] = field(default_factory=dict)
     faults: dict[str, str] = field(default_factory=dict)
+    enough: Callable[[int], int] | None = None
     _refused: set[str] = field(default_factory=set, init=False)
     _unable: set[str] = field(default_factory=set, init=False)
     """Sites that were unable and have not been asked again."""
@@ -159,7 +160,7 @@ class Exchange(Generic[T]):
         """The usable answers that are needed. A share is one of the sites that were not refused: none stops the others."""
         federation, counted = self.mailbox.federation, len(self.counted)
         refused = 0 if isinstance(federation.quorum, int) else len(self.counted & self._refused)
-        return federation.enough(max(min(counted, 1), counted - refused))
+        return (self.enough or federation.enough)(max(min(counted, 1), counted - refused))
 
     def _offline(self, site: str) -> float:
         """The seconds for which a site has not been connected, by what this exchange and earlier ones saw; 0 while it is."""

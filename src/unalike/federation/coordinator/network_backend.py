@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
@@ -30,6 +31,7 @@ from unalike.federation.coordinator.round_request import (
     placeholder_context,
     round_plan,
 )
+from unalike.federation.coordinator.secure_aggregation import MaskedRequests, SecureAggregation
 from unalike.federation.coordinator.update_store import UpdateStore
 from unalike.federation.protocol.messages import ChooseRequest, QueryRequest, StepRequest
 from unalike.methods.plan import Answers, QueryStep, Stage, StageResults
@@ -46,6 +48,11 @@ from unalike.training.wire import unasked
 
 PENDING = ("seconds", "trained", "faults", "train_loss", "bytes_down", "bytes_up", "local")
 """The fields of a round's result that a checkpoint holds while the round has no row in the history."""
+
+HIDDEN = (
+    "secure aggregation hides the norms of updates: there is no norm guard, and no round is made again without one site; the model "
+    "is checked after each round"
+)
 
 
 class DiscardedRound(UnalikeError):
@@ -82,12 +89,13 @@ class NetworkBackend:
     @property
     def notes(self) -> list[str]:
         names = unpooled(self.run_config.population.task, self.run_config.metrics)
-        if not names:
-            return []
-        return [
-            f"{' and '.join(names)} of all sites together cannot be computed from sums and counts and stay empty: each site's "
-            "own are in the table of clients, and the first metric that can be pooled decides"
-        ]
+        found = [HIDDEN] if self.mailbox.federation.secure_aggregation else []
+        if names:
+            found.append(
+                f"{' and '.join(names)} of all sites together cannot be computed from sums and counts and stay empty: each site's "
+                "own are in the table of clients, and the first metric that can be pooled decides"
+            )
+        return found
 
     def stage(self, stage: Stage, index: int, folder: Path | None) -> NetworkStage:
         network_stage = NetworkStage(
@@ -187,6 +195,12 @@ class NetworkStage:
         self._diverged = 0
         """The last round whose model was absurd, with no site that stands out."""
         self._update_store = UpdateStore(folder)
+        self._masking = Counter[str]()
+        self._summed: GroupUpdates | None = None
+        self._secure: SecureAggregation | None = None
+        if mailbox.federation.secure_aggregation:
+            self._secure = SecureAggregation(mailbox, self.state, folder.with_name("secure_sum.json"), self._masking)
+            self._bytes["up"] = 0
         self._digests: dict[int, str] = {}
         """Client -> digest of the tensors of the whole stage that it has, by its own answer."""
         self.active = [k for k, site in enumerate(mailbox.federation.sites) if not site.revoked]
@@ -226,6 +240,7 @@ class NetworkStage:
     def _updates(self, exchange: Exchange[SiteReply], seconds: float) -> RoundUpdates:
         replies = {self.mailbox.client_of[site]: reply for site, reply in exchange.values.items()}
         trained = sorted(k for k, reply in replies.items() if reply.client_update is not None)
+        down, up = (self._masking.pop(way, 0) for way in ("down", "up"))
         return RoundUpdates(
             groups={
                 name: self._group_updates(name, ids, replies)
@@ -233,8 +248,8 @@ class NetworkStage:
                 if ids
             },
             seconds=seconds,
-            bytes_down=len(exchange.counted) * self._bytes["down"],
-            bytes_up=sum(self._bytes["up"] + replies[k].sent for k in trained),
+            bytes_down=len(exchange.counted) * self._bytes["down"] + down,
+            bytes_up=sum(self._bytes["up"] + replies[k].sent for k in trained) + up,
             faults={self.mailbox.client_of[s]: why for s, why in exchange.faults.items() if s in exchange.counted},
             local={
                 k: {part: sums.plain() for part, sums in reply.tallies["local"].items()}
@@ -246,6 +261,8 @@ class NetworkStage:
 
     def _group_updates(self, name: str, ids: Sequence[int], replies: Mapping[int, SiteReply]) -> GroupUpdates:
         """The updates of a group, which are on disk; a linear method reads them one by one unless they are recorded."""
+        if self._summed is not None:
+            return self._summed
         numbers = join_nests([replies[k].client_update for k in ids], torch.stack)
         cohort = Cohort(tuple(ids), numbers, self.state.groups[name].members, folded=True)
         odd = oversized({k: n for k in ids if (n := replies[k].norms.get("update")) is not None})
@@ -256,6 +273,9 @@ class NetworkStage:
 
     def _complete(self, norms: dict[str, Norms]) -> None:
         """The round is complete: its norms count for those of later rounds, and its updates are deleted."""
+        if self._summed is not None:  # the sites have the client states
+            [group] = self.state.groups.values()
+            group.accepted.update(dict.fromkeys(self._summed.ids, group.state.round - 1))
         states = [tree.pack(s.part_states) | s.params | s.buffers for s in self.state.states.values()]
         if not all(bool(t.isfinite().all()) for values in states for t in values.values()):
             self._discard(norms, self.state.done, "the model is not finite")
@@ -300,6 +320,8 @@ class NetworkStage:
         state, federation, run_config = self.state, self.mailbox.federation, self.run_config
         drawn = {k for k in drawn if federation.sites[k].name not in self._left_out.get(self._place, ())}
         self.mailbox.number = self._rounds_before + state.done + (not state.last_done)
+        cohort = self._secure.cohort(drawn) if self._secure and drawn else ()
+        drawn = {self.mailbox.client_of[site] for site in cohort} or drawn
         everybody = {*drawn, *(k for k in self.active if evaluate and has_scores(state.population, k))}
         if state.stage.chooses is not None:
             state.choices = self._ask_choices(everybody, drawn)
@@ -308,16 +330,21 @@ class NetworkStage:
         local = "local" in run_config.options.protocols
         plan = round_plan(state, self._position, self.active, evaluate, local, run_config.metrics)
         stores = self._digests, self._update_store, self._norm_guard, self._check_losses
+        given = plan, drawn, state, self.mailbox, *stores
+        requests = RoundRequests(*given) if self._secure is None else MaskedRequests(self._secure, cohort, *given)
         exchange = Exchange(
             mailbox=self.mailbox,
             place=self._place,
-            requests=RoundRequests(plan, drawn, state, self.mailbox, *stores),
+            requests=requests,
             sites=list(names.values()),
             counted={names[k] for k in drawn if k in names},
+            enough=self._secure.enough if self._secure and cohort else federation.enough,
         )
         asked = {"train": sorted(exchange.counted), "quorum": exchange.quorum, "evaluate": list(evaluate)}
         self.mailbox.event("asked", round=self.mailbox.number, **asked)
         exchange.run()
+        if isinstance(requests, MaskedRequests) and cohort:
+            self._summed = requests.updates([site for site in cohort if site in exchange.values])
         answered = {k: plan.group(k).digest for k, name in names.items() if name in exchange.values}
         self._digests = answered | {k: digest for k, digest in self._digests.items() if k not in names}
         return exchange

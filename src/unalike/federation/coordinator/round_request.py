@@ -243,16 +243,20 @@ class RoundRequests(Requests[SiteReply]):
 
     def _checked(self, client: int, tensors: Tree) -> ClientUpdate:
         """The client update in these tensors, if it is one that the request asked for."""
-        state, name, group = self._state, self.plan.group_of[client], self.plan.group(client)
-        samples = int(group.samples[client])
+        state, samples = self._state, int(self.plan.group(client).samples[client])
         steps = expected_steps(state.method, state.settings, samples)
+        return check_update(tensors, self._expected_update(client), state.settings, samples, steps)
+
+    def _expected_update(self, client: int) -> ClientUpdate:
+        """A client update as the request to this client asks for it."""
+        state, name, group = self._state, self.plan.group_of[client], self.plan.group(client)
         if name not in self._expected:
             someone = next(iter(group.broadcast.own), 0)
             sample = Batch(state.population.x[:1], state.population.y[:1])
             self._expected[name] = expected_update(
                 state.method, state.settings, group.broadcast.to(someone), placeholder_context(state), sample
             )
-        return check_update(tensors, self._expected[name], state.settings, samples, steps)
+        return self._expected[name]
 
     def _sent(self, broadcast: Broadcast) -> Tree:
         """The tensors that a site is sent in every round: the shared ones, and messages."""

@@ -11,6 +11,7 @@ from unalike.core.views import StageSettings
 from unalike.federation.coordinator.network_backend import check_stage
 from unalike.federation.protocol.federation_file import Federation
 from unalike.federation.protocol.roster import Roster, SampleCounts, placeholders, run_config_of
+from unalike.federation.secure_aggregation.summands import check_summed
 from unalike.methods.plan import Stage
 from unalike.metrics.metric_sums import unpooled
 from unalike.runtime.run_config import Pair, RunConfig
@@ -34,6 +35,8 @@ def check_terms_run(
         _check_start_reaches_sites(run_config, at_sites)
     _check_decided(federation, run_config)
     for step in run_config.outline:
+        if federation.secure_aggregation:
+            check_summed(step, run_config.settings)
         if isinstance(step, Stage):
             check_stage(step, run_config)
             step.method.check_task(run_config.settings.task)

@@ -34,7 +34,7 @@ from unalike.runtime.records.run_directory import plain
 Share = Annotated[float, Field(strict=True, gt=0, le=1)]
 Count = Annotated[int, Field(strict=True, ge=1)]
 AGREED = Help("Agreed with the sites.", agreed=True)
-LATER = ("also", "seeds", "open")
+LATER = ("also", "seeds", "open", "secure_aggregation", "threshold")
 """Agreed fields that later versions added: at their defaults the digest of the terms is as before."""
 
 
@@ -144,7 +144,25 @@ class Federation(RecordOptions, FederationOptions, SharedRunOptions, ValidationO
             raise ValueError(
                 f"record = {self.record!r} would keep the sites' own parameters; expected server, updates, time or moments"
             )
+        self._check_secure_aggregation(recording)
         return self
+
+    def _check_secure_aggregation(self, recording: Recording | None) -> None:
+        """Raise `ValueError` for terms under which a coordinator could learn, or would have to know, single updates."""
+        count, least = len(self.sites), self.least_sum
+        if not self.secure_aggregation and self.threshold is not None:
+            raise ValueError("a threshold means nothing without secure aggregation: leave it out")
+        if self.secure_aggregation and (count < 3 or not count < 2 * least <= 2 * self.asked(count)):
+            raise ValueError(
+                f"threshold {least} of {count} sites; secure aggregation expects 3 sites or more, a threshold of more than half of "
+                f"them, and at least as many in a round (participation: {self.asked(count)})"
+            )
+        if self.secure_aggregation and recording is not None and recording.needs_updates:
+            raise ValueError(f"record = {self.record!r} needs single updates, which secure aggregation hides")
+        if self.secure_aggregation and self.open:
+            raise ValueError(
+                "secure aggregation needs all sites' keys in every bundle; expected a federation that is not open"
+            )
 
     @classmethod
     def of(cls, values: dict[str, Any]) -> Self:
@@ -206,6 +224,11 @@ class Federation(RecordOptions, FederationOptions, SharedRunOptions, ValidationO
         methods, seeds = dict.fromkeys((self.method, *self.also)), range(self.seed, self.seed + self.seeds)
         found = [replace(self, method=method, seed=seed) for method in methods for seed in seeds]
         return {federation.terms: federation for federation in found}
+
+    @property
+    def least_sum(self) -> int:
+        """Fewest sites in a sum, and fewest that unmask one, with secure aggregation."""
+        return self.threshold or 2 * len(self.sites) // 3 + 1
 
     def asked(self, eligible: int) -> int:
         """Number of sites to ask in a round, at least one."""

@@ -36,6 +36,8 @@ REASONS = {
     "over": "this run or round is over for it; after a backup was restored, `unalike federation rollback`",
     "plan": "the request is not one of the plan that it agreed to",
     "version": "it speaks another protocol; install one version of unalike at all sites",
+    "sum": "secure aggregation does not allow it: its journal says what was asked",
+    "range": "a value of its update is out of the range of secure aggregation; is its data scaled?",
     "rules": "its own rules (site.toml) do not allow it",
     "error": "it failed; its terminal and journal say how",
 }
@@ -134,6 +136,42 @@ class TrainRequest(StepRequest):
     evaluate: tuple[str, ...]
     local: bool
     fixed: str
+
+
+@validated
+class SetupRequest(AgreedRequest):
+    """Make keys for `rounds` rounds of this step, from the one of the message on; later setups have larger numbers.
+
+    With `members`: share the secrets of these keys among them, whose signed keys are in the tensors `keys` and `signatures`.
+    """
+
+    setup: PositiveInt
+    rounds: PositiveInt
+    members: tuple[str, ...] = ()
+
+
+@validated
+class MaskedTrainRequest(TrainRequest):
+    """As `TrainRequest`, but a site that trains answers with a masked summand of the sum over the sites `cohort`.
+
+    `setup` has the keys, None where nobody trains; `clients` sites have training samples.
+    """
+
+    setup: PositiveInt | None
+    clients: PositiveInt
+    cohort: tuple[str, ...]
+
+
+@validated
+class UnmaskRequest(AgreedRequest):
+    """Give shares of the private masks of the sites `alive`, which are in the sum, and of the mask keys of those that `dropped`.
+
+    The tensor `shares` has what these sites sealed for this one, in this order.
+    """
+
+    setup: PositiveInt
+    alive: tuple[str, ...]
+    dropped: tuple[str, ...]
 
 
 def printable(text: str) -> str:

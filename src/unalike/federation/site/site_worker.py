@@ -37,15 +37,20 @@ from unalike.federation.protocol.messages import (
     AgreedRequest,
     ChooseRequest,
     Declined,
+    MaskedTrainRequest,
     QueryRequest,
+    SetupRequest,
     StepRequest,
     TrainRequest,
+    UnmaskRequest,
     printable,
     versions,
 )
 from unalike.federation.protocol.roster import PARTS, run_config_of, site_population
+from unalike.federation.secure_aggregation.summands import check_summed, own_weights, summand
 from unalike.federation.security.keys import PrivateKey, public_key, public_text
 from unalike.federation.site.plan_replay import model_of_step, planned_step
+from unalike.federation.site.secure_sums import SecureSums
 from unalike.federation.site.site_folder import JOURNAL, SiteFolder
 from unalike.federation.site.site_policy import SitePolicy
 from unalike.methods.client_query import registry as queries
@@ -123,6 +128,8 @@ class SiteWorker:
         proxy = (population.x, population.y)
         self.run_config = run_config_of(federation, population, proxy=proxy, device=self._device).here()
         self.population, self.federation, self.terms = self.run_config.population, federation, federation.terms
+        for planned in self.run_config.outline if federation.secure_aggregation else ():
+            check_summed(planned, self.run_config.settings)
 
     def handle(self, message: bytes) -> bytes:
         """Answer a request; a repeated request gets the same bytes. One request at a time."""
@@ -135,18 +142,22 @@ class SiteWorker:
                 if self.policy is not None and head.run not in self.folder.runs():
                     self.policy.check_new_run(self._begun.values(), time.time())
                 self.folder.make_room(head.run)
+                anew = head.kind in MASKING
                 replies = self.folder.replies(head.run, public_text(self.key))
-                reply = replies.find(request)
+                reply = None if anew else replies.find(request)
                 if reply is None:
                     if self.policy is not None:
-                        self.policy.check_request(head.round, self.federation.rounds, replies.count(request))
+                        before = 0 if anew else replies.count(request)
+                        self.policy.check_request(head.round, self.federation.rounds, before)
                     facts, tensors = HANDLERS[head.kind](self, request)
                     tensors = tree.map(Tensor.cpu, tensors)
                     reply = seal(replace(head, kind=ANSWER, answers=answers), facts, tensors, self.key)
-                    done = {"trained": "size" in tensors, "evaluated": sorted(facts.get("tallies", ()))}
+                    trained = not {"size", "masked"}.isdisjoint(tensors)
+                    done = {"trained": trained, "evaluated": sorted(facts.get("tallies", ()))}
                     self._write_down("answered", message, head, answers, **done, sent=len(reply), reply=identity(reply))
                     self._begun.setdefault(head.run, time.time())
-                    replies.store(request, reply)
+                    if not anew:
+                        replies.store(request, reply)
                 return reply
             except Exception as error:  # a failed request must not stop the site from answering the next one
                 known = isinstance(error, UnalikeError | OSError)
@@ -245,7 +256,10 @@ class SiteWorker:
         return {}, {}
 
     def _train(self, request: Envelope) -> Answer:
-        step, tensors = self._opened(request, TrainRequest)
+        step, tensors = self._opened(
+            request, MaskedTrainRequest if self.federation.secure_aggregation else TrainRequest
+        )
+        sent = {n: t for n, t in tensors.items() if not n.startswith(FIXED_PREFIXES)}
         me, update = self.number, None
         tensors = self._with_fixed(request, step, tensors)
         group, broadcast = self._broadcast(request, step, tree.unpack(self._on_device(tensors)))
@@ -263,7 +277,23 @@ class SiteWorker:
         if update is not None and step.local:
             group.accepted = {me: broadcast.round}
             sums["local"] = self._metric_sums(group.local_model(me, group.state, update))
-        return {"tallies": sums}, {} if update is None else flat(update)
+        if update is None:
+            return {"tallies": sums}, {}
+        if not isinstance(step, MaskedTrainRequest):
+            return {"tallies": sums}, flat(update)
+        weights = own_weights(group, [me], Members(step.clients, float(step.samples)))
+        return {"tallies": sums}, self._sums(request).masked(request.head, step, sent, summand(group, update, weights))
+
+    def _mask(self, request: Envelope) -> Answer:
+        """Answer a request of secure aggregation that needs no samples."""
+        facts, tensors = request.open(self.limits)
+        kind, answer = MASKING[request.head.kind]
+        asked = kind.read(facts)
+        self._check_terms(asked)
+        return {}, answer(self._sums(request), request.head, asked, tensors)
+
+    def _sums(self, request: Envelope) -> SecureSums:
+        return SecureSums(self.federation, self.name, self.key, self.folder.path / request.head.run / "sums")
 
     def _keep_model(self, request: Envelope, group: ModelGroup, predict: Predict) -> None:
         """Keep the model that was evaluated for the site's own use: its personal model where it has one, else the shared model.
@@ -412,11 +442,19 @@ PREDICTS: dict[str, Callable[[ModelGroup, int, Broadcast], Predict]] = {
 }
 """Protocol -> the model that it evaluates before training."""
 
+MASKING: dict[str, tuple[type[Any], Callable[..., Tree]]] = {
+    "keys": (SetupRequest, SecureSums.keys),
+    "shares": (SetupRequest, SecureSums.shares),
+    "unmask": (UnmaskRequest, SecureSums.unmask),
+}
+"""Kinds of requests that are answered anew when they are repeated, with the same bytes; they count for no rule of the site."""
+
 HANDLERS: dict[str, Callable[[SiteWorker, Envelope], Answer]] = {
     NOTICE: SiteWorker._note,
     "admit": SiteWorker._admit,
     "train": SiteWorker._train,
     "ask": SiteWorker._ask,
     "choose": SiteWorker._choose,
+    **dict.fromkeys(MASKING, SiteWorker._mask),
 }
 """Kind of a request -> its handler."""

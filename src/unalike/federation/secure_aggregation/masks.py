@@ -1,0 +1,57 @@
+"""Keys and masks: X25519 between two sites, HKDF for each purpose, ChaCha20 as the stream of a mask."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from torch import Tensor
+
+from unalike.federation.secure_aggregation.arithmetic import Words
+
+
+def context(*facts: Any) -> str:
+    """Digest of plain facts."""
+    return hashlib.sha256(json.dumps(["unalike secure aggregation 1", *facts]).encode()).hexdigest()
+
+
+def derive(secret: bytes, *purpose: Any) -> bytes:
+    """A key of 32 bytes for one purpose (HKDF with SHA-256, RFC 5869); those of different purposes are independent."""
+    return HKDF(SHA256(), 32, None, context(*purpose).encode()).derive(secret)
+
+
+def public_half(private: bytes) -> bytes:
+    """The public key of an X25519 private key."""
+    return X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
+
+
+def agree(private: bytes, public: Tensor) -> bytes:
+    """The secret that two sites have in common (X25519, RFC 7748). Raises `ValueError` for a public key of small order."""
+    return X25519PrivateKey.from_private_bytes(private).exchange(X25519PublicKey.from_public_bytes(raw(public)))
+
+
+def stream(key: bytes, length: int) -> bytes:
+    """`length` bytes of ChaCha20's stream (RFC 8439). A key may have one use only."""
+    return Cipher(ChaCha20(key, bytes(16)), None).encryptor().update(bytes(length))
+
+
+def mask(secret: bytes, sum_context: str, length: int) -> Words:
+    """The mask [length] that a secret gives in one sum."""
+    return np.frombuffer(stream(derive(secret, sum_context), 8 * length), np.uint64)
+
+
+def raw(tensor: Tensor) -> bytes:
+    """The bytes in a tensor."""
+    return tensor.numpy().tobytes()
+
+
+def rows(data: Sequence[bytes]) -> Tensor:
+    """Rows of equal length as a tensor [n, length] of bytes."""
+    return torch.frombuffer(bytearray(b"".join(data)), dtype=torch.uint8).reshape(len(data), -1)

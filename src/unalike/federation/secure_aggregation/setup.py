@@ -1,0 +1,73 @@
+"""A setup of secure aggregation: what the keys of its members are for, and their signatures."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+import torch
+from cryptography.exceptions import InvalidSignature
+from torch import Tensor
+
+from unalike.core.codec import checksum
+from unalike.core.types import Tree
+from unalike.federation.protocol.federation_file import Federation
+from unalike.federation.protocol.messages import Declined, MaskedTrainRequest
+from unalike.federation.secure_aggregation.masks import context, raw
+from unalike.federation.security.keys import public_key
+
+Keys = Mapping[str, Tensor]
+"""Site -> its public keys [1 + rounds, 32] of a setup: one to seal shares for it, then one for the masks of each round."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Keys for the rounds `first`, ..., `first + rounds - 1` of a step of a run. Later setups have larger numbers."""
+
+    run: str
+    number: int
+    step: int
+    first: int
+    rounds: int
+    terms: str
+
+    def slot(self, step: int, round: int) -> int:
+        """The place of a round in the setup, from 0. Raises `Declined` for a round that is not there."""
+        if step != self.step or not 0 <= round - self.first < self.rounds:
+            raise Declined("sum", f"round {round} of step {step} is not one that setup {self.number} has keys for")
+        return round - self.first
+
+    def signed(self, site: str, keys: Tensor) -> bytes:
+        """The bytes that a site signs: the digest of its keys, and of all that they are for."""
+        return context("keys", asdict(self), site, checksum({site: keys})).encode()
+
+    def check(self, federation: Federation, site: str, keys: Tensor, signature: Tensor) -> None:
+        """Raise `Declined` for a site that is not enrolled, and for keys that it did not sign for this setup."""
+        enrolled = federation.site(site)
+        if enrolled is None or enrolled.revoked or keys.dtype != torch.uint8 or keys.shape != (1 + self.rounds, 32):
+            raise Declined("sum", f"no site {site[:64]!r} is enrolled, or it has other than {1 + self.rounds} keys")
+        try:
+            public_key(enrolled.key).verify(raw(signature), self.signed(site, keys))
+        except InvalidSignature:
+            raise Declined("sum", f"keys of {site!r} that its enrolled key did not sign for this setup") from None
+
+    def sum_context(self, round: int, asked: MaskedTrainRequest, tensors: Tree, keys: Keys) -> str:
+        """Digest of all that the sites of a sum must have in common: the sites, their keys, and the model that they train.
+
+        Masks are derived with it. So a coordinator that sends the sites different models or lists gets noise (model inconsistency,
+        Pasquini et al. 2022). `tensors` are those of the request that are sent in every round; `asked.fixed` stands for the others.
+        """
+        common = asked.method, asked.round, asked.cohort, asked.clients, asked.samples, asked.fixed
+        return context("sum", asdict(self), round, common, checksum(tensors), keys_digest(keys))
+
+
+def check_sites(names: Sequence[str], federation: Federation, keys: Keys) -> None:
+    """Raise `Declined` for a list of sites that is too short, or names sites twice or others than those with keys."""
+    least = federation.least_sum
+    if len(names) < least or len({*names}) < len(names) or not {*names} <= keys.keys():
+        raise Declined(
+            "sum", f"sites {', '.join(names)[:200]}; expected {least} or more members of the setup, each once"
+        )
+
+
+def keys_digest(keys: Keys) -> str:
+    """Digest of the keys of all members."""
+    return checksum(dict(sorted(keys.items())))

@@ -1,0 +1,607 @@
+"""Secure aggregation: the same model as a simulation, from masked summands alone; drop-outs at every step; what a site refuses."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from every_method import METHODS
+from small_federation import COORDINATOR, SmallFederation, federation_of, key_of, make_clients, states
+
+import unalike as ua
+from unalike._utils.errors import UnalikeError
+from unalike.data import Population
+from unalike.federation.coordinator.run_control import Stopped
+from unalike.federation.protocol.envelope import seal, unseal
+from unalike.federation.protocol.messages import ANSWER, MaskedTrainRequest
+from unalike.federation.secure_aggregation.arithmetic import FRACTION, PRIME, RANDOM, combine, decode, encode, split
+from unalike.federation.secure_aggregation.masks import agree, context, derive, mask, public_half, rows
+from unalike.federation.secure_aggregation.summands import check_summed
+from unalike.federation.site.secure_sums import SecureSums
+from unalike.federation.site.site_worker import SiteWorker
+from unalike.methods.plan import Stage
+from unalike.runtime.run_config import prepare_run
+
+FOUR = ((20, 8), (12, 6), (16, 6), (9, 5))
+TERMS = {"secure_aggregation": True, "threshold": 3, "grace": 0.05, "repeat": 0.05}
+
+
+def secure(folder, method="fedavg", **more):
+    return SmallFederation(folder, make_clients(FOUR), method, **(TERMS | more))
+
+
+# arithmetic ------------------------------------------------------------------------------------------------------------
+
+
+def test_prime_is_the_least_above_two_to_the_256():
+    sympy = pytest.importorskip("sympy")
+    assert sympy.nextprime(2**256) == PRIME
+
+
+def test_any_three_of_five_shares_give_the_secret_and_two_do_not():
+    rng = np.random.default_rng(0)
+    secret, points = rng.bytes(32), [1, 2, 5, 7, 100]
+    shares = dict(zip(points, split(secret, 3, points, rng.bytes(2 * RANDOM)), strict=True))
+    for some in ((1, 2, 5), (100, 7, 1), (2, 5, 7), (1, 2, 5, 7, 100)):
+        assert combine({x: shares[x] for x in some}) == secret
+    assert combine({x: shares[x] for x in (1, 2)}) != secret
+
+
+def test_fewer_shares_than_the_threshold_fit_every_secret():
+    """For two shares and any secret there is a third share that completes them: they say nothing."""
+    rng = np.random.default_rng(0)
+    points = [1, 2, 3]
+    shares = split(rng.bytes(32), 3, points, rng.bytes(2 * RANDOM))
+    for other in (bytes(32), b"\xff" * 32):
+        # the share at 3 that makes the secret `other`: f(0) = 3 f(1) - 3 f(2) + f(3)
+        third = (int.from_bytes(other) - 3 * int.from_bytes(shares[0]) + 3 * int.from_bytes(shares[1])) % PRIME
+        assert combine({1: shares[0], 2: shares[1], 3: third.to_bytes(33)}) == other
+
+
+def test_sum_of_encoded_values_is_within_its_bound():
+    rng = np.random.default_rng(0)
+    for terms in (3, 100):
+        values = rng.normal(size=(terms, 1000)) * 10.0 ** rng.integers(-12, 6, (terms, 1000))
+        total = np.zeros(1000, np.uint64)
+        for row in values:
+            total = total + encode(row, terms)
+        exact = values.astype(np.longdouble).sum(0)
+        assert np.all(np.abs(decode(total) - exact) <= terms * 2.0**-33 + 2.0**-53 * np.abs(exact))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 2.0**31 / 10, -(2.0**31) / 10])
+def test_value_that_could_overflow_the_sum_is_refused(value):
+    with pytest.raises(UnalikeError, match="in a sum; expected less than"):
+        encode(np.array([0.0, value]), 10)
+    largest = np.full(1, np.nextafter(2.0**31 / 10, 0))
+    assert decode(sum((encode(largest, 10) for _ in range(9)), encode(largest, 10)))[0] == pytest.approx(2.0**31)
+    assert FRACTION == 32
+
+
+def test_masks_of_two_sites_are_equal_and_of_every_sum_another_one():
+    a, b = (derive(bytes([n]) * 32, "key") for n in (1, 2))
+    one, other = (agree(mine, rows([public_half(theirs)])[0]) for mine, theirs in ((a, b), (b, a)))
+    assert one == other
+    assert np.array_equal(mask(one, context(1), 9), mask(other, context(1), 9))
+    assert not np.array_equal(mask(one, context(1), 9), mask(one, context(2), 9))
+    assert context("a", 1) != context("a", "1")
+
+
+# the same model --------------------------------------------------------------------------------------------------------
+
+SERVED = {
+    "fedavg": {},
+    "scaffold": {"participation": 0.75},
+    "feddyn": {},
+    "fednova": {"work": ua.Work(steps=3, batch_size=5, lr=0.1)},
+    "uniform + fedadam": {},
+    "fedper + fedprox(mu=0.1)": {"protocol": ("personal",)},
+    "topk(fraction=0.5) + ditto": {"protocol": ("clients", "personal")},
+}
+
+
+@pytest.mark.parametrize("method", SERVED)
+def test_model_is_that_of_the_simulation(tmp_path, method):
+    fed = secure(tmp_path, method, rounds=3, **SERVED[method])
+    ours, theirs = fed.run(), fed.simulated()
+    for group, values in states(theirs).items():
+        for name, t in values.items():
+            torch.testing.assert_close(states(ours)[group][name], t, rtol=1e-5, atol=2e-6)
+    usual = ["participants", "train_loss", "accuracy"]
+    for name in usual:
+        a, b = (run.history.rounds[name].tolist() for run in (ours, theirs))
+        assert a == pytest.approx(b, abs=1e-5, nan_ok=True), name
+    assert not fed.events("refused", "absent", "no quorum") and len(fed.events("setup")) == 1
+    assert ours.history.rounds["bytes_up"].iloc[-1] > 8 * sum(t.numel() for t in ours.params.values())
+
+
+def test_batch_norm_of_their_own_is_served(tmp_path):
+    clients = [
+        ua.ClientData(
+            train=(c.train[0].reshape(-1, 1, 8, 8), c.train[1]),
+            test=(c.test[0].reshape(-1, 1, 8, 8), c.test[1]),
+            name=c.name,
+        )
+        for c in make_clients(FOUR, (64,))
+    ]
+    model = "cnn(channels=(4,), hidden=8, norm='batch')"
+    with pytest.raises(UnalikeError, match="is no sum: use buffers='local'"):
+        SmallFederation(tmp_path / "a", clients, model=model, **TERMS)
+    fed = SmallFederation(tmp_path / "b", clients, model=model, buffers="local", rounds=1, **TERMS)
+    ours, theirs = fed.run(), fed.simulated()
+    for name, t in theirs.params.items():
+        torch.testing.assert_close(ours.params[name], t, rtol=1e-5, atol=1e-6)
+
+
+REFUSED = {
+    "median": "median reads each update",
+    "multikrum": "reads each update",
+    "feddisco": "reads label_histogram of each site",
+    "ifca(clusters=2)": "divides the sites into groups",
+    "ccvr": "reads the answer of each site to",
+    "diagnosis": "reads the answer of each site to",
+}
+
+
+@pytest.mark.parametrize("method", REFUSED)
+def test_method_that_reads_more_than_sums_is_refused_at_the_site(tmp_path, method):
+    with pytest.raises(UnalikeError, match=REFUSED[method]):
+        secure(tmp_path, method)
+
+
+def test_every_method_is_served_or_refused_with_its_reason():
+    """A method that is served is one whose updates the executors add up, too."""
+    settings = prepare_run("fedavg", Population.of(make_clients(FOUR)), model="mlp(hidden=(8,))").settings
+    served = set()
+    for name, method in METHODS.items():
+        try:
+            check_summed(Stage("only", method, 1), settings)
+        except UnalikeError as error:
+            assert "sums over the sites alone, and" in str(error)
+        else:
+            served.add(name)
+            assert method.linear, name
+    assert {"fedavg", "fedprox", "scaffold", "feddyn", "fednova", "fedadam", "fedper", "ditto"} <= served
+    assert not served & {"median", "multikrum", "trimmed_mean", "feddisco", "fedpac", "fedgh"}
+
+
+# what the coordinator sees ---------------------------------------------------------------------------------------------
+
+
+class Tap:
+    """A site whose requests and replies are kept: kind -> messages."""
+
+    def __init__(self, worker):
+        self.worker, self.requests, self.replies = worker, {}, {}
+
+    def handle(self, message):
+        request = unseal(message, COORDINATOR.public_key())
+        kind = (
+            "train"
+            if request.open()[0].get("train")
+            else "evaluate"
+            if request.head.kind == "train"
+            else request.head.kind
+        )
+        reply = self.worker.handle(message)
+        self.requests.setdefault(kind, []).append(message)
+        self.replies.setdefault(kind, []).append(reply)
+        return reply
+
+
+def tapped(fed):
+    for name, worker in list(fed.workers.items()):
+        fed.workers[name] = Tap(worker)
+    return dict(fed.workers)
+
+
+def is_uniform(words):
+    bits = np.unpackbits(words.view(np.uint8))
+    return abs(bits.mean() - 0.5) < 5 * 0.5 / len(bits) ** 0.5  # five standard deviations
+
+
+def masks_of(fed, tap, name):
+    """The summand of a site as it left, and its masks: "private" or the other site -> words, plus or minus as it added them."""
+    [message], [reply] = tap.requests["train"], tap.replies["train"]
+    request = unseal(message, COORDINATOR.public_key())
+    facts, tensors = request.open()
+    sums = SecureSums(fed.federation, name, key_of(0), fed.folder / name / request.head.run / "sums")
+    setup, keys = sums._members(facts["setup"])
+    asked = MaskedTrainRequest.read(facts)
+    found = setup.sum_context(request.head.round, asked, tensors, keys)
+    words = unseal(reply, tap.worker.key.public_key()).open()[1]["masked"].numpy().view(np.uint64)
+    masks = {"private": mask(sums._derived("private mask", 0), found, len(words))}
+    for other in asked.cohort:
+        if other != name:
+            common = mask(agree(sums._derived("mask key", 0), keys[other][1]), found, len(words))
+            masks[other] = common if name < other else np.zeros(1, np.uint64) - common
+    return words, masks
+
+
+def test_coordinator_sees_a_uniform_summand_and_with_one_site_still_does(tmp_path):
+    """Alone, with the private masks that it is given, and with all that site0 knows, site1's summand stays masked."""
+    fed = secure(tmp_path, rounds=1)
+    taps = tapped(fed)
+    fed.run()
+    facts, tensors = unseal(taps["site1"].replies["train"][0], taps["site1"].worker.key.public_key()).open()
+    assert set(tensors) == {"masked"} and set(facts) == {"tallies"}  # evaluations are in clear
+    words, masks = masks_of(fed, taps["site1"], "site1")
+    assert is_uniform(words)
+    for known in (["private"], ["private", "site0"], ["private", "site0", "site2"], ["site0", "site2", "site3"]):
+        assert is_uniform(words - sum((masks[who] for who in known), np.zeros(1, np.uint64))), known
+    clear = decode(words - sum(masks.values(), np.zeros(1, np.uint64)))
+    assert clear[-2] == 12 and 0 < clear[-1] < 100  # the number of samples as weight, and the loss
+    opened = [unseal(m, COORDINATOR.public_key()).open()[0] for t in taps.values() for m in t.requests["unmask"]]
+    assert all(facts["dropped"] == [] and len(facts["alive"]) == 4 for facts in opened)  # no mask key was asked for
+
+
+def test_shares_are_sealed_for_their_receivers(tmp_path):
+    """The coordinator has all sealed shares, and opens none: no share of a round that was not unmasked passes it in clear."""
+    fed = secure(tmp_path, rounds=1)
+    taps = tapped(fed)
+    fed.run()
+    for name, tap in taps.items():
+        run = unseal(tap.requests["shares"][0], COORDINATOR.public_key()).head.run
+        sums = SecureSums(fed.federation, name, key_of(0), fed.folder / name / run / "sums")
+        for reply in (reply for replies in tap.replies.values() for reply in replies):
+            assert sums._derived("private mask", 0) not in reply and sums._derived("mask key", 0) not in reply
+        sealed = unseal(tap.replies["shares"][0], tap.worker.key.public_key()).open()[1]["shares"]
+        assert sealed.shape == (4, 1, 2 * 33 + 16) and is_uniform(sealed.numpy().reshape(-1)[:320].view(np.uint64))
+
+
+# drop-outs -------------------------------------------------------------------------------------------------------------
+
+
+class Leaving:
+    """A site that is offline from its first request of a kind in a round on: it does what it is asked, and its answer is lost."""
+
+    def __init__(self, fed, name, kind, round):
+        self.fed, self.name, self.worker, self.at = fed, name, fed.workers[name], (kind, round)
+
+    def handle(self, message):
+        head = unseal(message, COORDINATOR.public_key()).head
+        reply = self.worker.handle(message)
+        if (head.kind, head.round) == self.at:
+            self.fed.transport.offline.add(self.name)
+        return reply
+
+
+@pytest.mark.parametrize(
+    ("kind", "round", "participants"),
+    [
+        ("keys", 0, [0, 3, 3, 3]),
+        ("shares", 0, [0, 3, 3, 3]),
+        ("train", 0, [0, 3, 3, 3]),
+        ("train", 1, [0, 4, 3, 3]),
+        ("unmask", 0, [0, 4, 3, 3]),
+        ("unmask", 1, [0, 4, 4, 3]),
+    ],
+)
+def test_drop_out_at_every_step_gives_the_sum_of_the_others(tmp_path, kind, round, participants):
+    fed = secure(tmp_path / "secure", "scaffold", rounds=3, quorum=3)
+    fed.workers["site2"] = Leaving(fed, "site2", kind, round)
+    run = fed.run()
+    assert run.history.rounds["participants"].tolist() == participants
+    plain = SmallFederation(tmp_path / "plain", make_clients(FOUR), "scaffold", rounds=3, quorum=3, grace=0.05)
+    plain.workers["site2"] = Leaving(plain, "site2", "train", participants.index(3) - 1)
+    for name, t in states(plain.run())["all"].items():
+        torch.testing.assert_close(states(run)["all"][name], t, rtol=1e-5, atol=2e-6)
+
+
+def test_site_that_returns_gets_keys_in_a_new_setup(tmp_path):
+    fed = secure(tmp_path, rounds=5, quorum=3)
+    fed.workers["site2"] = Leaving(fed, "site2", "train", 1)
+
+    def back(row, what=""):
+        if row["round"] == 3:
+            fed.workers["site2"] = fed.workers["site2"].worker
+            fed.transport.offline.clear()
+
+    run = fed.coordinator().run(progress=back)
+    found = run.history.rounds["participants"].tolist()
+    assert found[:4] == [0, 4, 3, 3] and found[-1] == 4
+    assert len(fed.events("setup")) in (1, 2)
+
+
+@pytest.mark.parametrize("kind", ["keys", "shares", "train", "unmask"])
+def test_too_few_sites_stop_the_round_which_goes_on_when_they_are_back(tmp_path, kind):
+    """Two of four leave where three are needed. The coordinator begins anew, as after a kill, also the sites."""
+    fed = secure(tmp_path / "a", "scaffold", rounds=2, quorum=3, deadline=0.3, patience=1)
+    for name in ("site1", "site2"):
+        fed.workers[name] = Leaving(fed, name, kind, 1 if kind in ("train", "unmask") else 0)
+    with pytest.raises(Stopped):
+        fed.run()
+    fed.transport.offline.clear()
+    fed.restart_sites()
+    run = fed.run()
+    assert run.history.rounds["participants"].tolist() == [0, 4, 4]
+    calm = secure(tmp_path / "b", "scaffold", rounds=2, quorum=3)
+    for name, t in states(calm.run())["all"].items():
+        assert torch.equal(states(run)["all"][name], t)
+
+
+def test_round_that_was_unmasked_is_asked_of_the_same_sites_again(tmp_path):
+    """site2 is missing in the sum, then the coordinator is killed before the checkpoint: it may not ask for the sum with site2."""
+    fed = secure(tmp_path, rounds=1, quorum=3)
+    fed.workers["site2"] = Leaving(fed, "site2", "train", 0)
+    coordinator = fed.coordinator()
+    real = coordinator.directory.event
+
+    def killed(kind, **facts):
+        if kind == "absent":
+            coordinator.control.stop()
+        return real(kind, **facts)
+
+    for name in ("site0", "site1", "site3"):
+        worker = fed.workers[name]
+        fed.workers[name] = Leaving(fed, name, "unmask", 0)
+        fed.workers[name].worker = worker
+    with pytest.raises(Stopped):
+        replace_patience(coordinator)
+    fed.transport.offline.clear()
+    fed.restart_sites()
+    run = fed.run()
+    assert run.history.rounds["participants"].tolist() == [0, 3]
+
+
+def replace_patience(coordinator):
+    coordinator.federation = replace(coordinator.federation, deadline=0.3, patience=1)
+    return coordinator.run()
+
+
+# what a site refuses ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def messages(tmp_path):
+    """A federation after two rounds, and ask(site, kind, change, round): the answer of a site to a changed request of the run."""
+    fed = secure(tmp_path, rounds=2, participation=1.0)
+    taps = tapped(fed)
+    fed.run()
+
+    def ask(what, change=lambda facts, tensors: None, site="site0", number=-1, **head):
+        message = unseal(taps[site].requests[what][number], COORDINATOR.public_key())
+        facts, tensors = message.open()
+        change(facts, tensors)
+        worker = getattr(fed.workers[site], "worker", fed.workers[site])  # without its tap
+        reply = worker.handle(seal(replace(message.head, **head), facts, tensors, COORDINATOR))
+        answer = unseal(reply, key_of(int(site[-1])).public_key())
+        return answer.head.kind, answer.open()[0].get("code"), answer.open()[1]
+
+    return fed, ask
+
+
+def test_site_never_gives_both_kinds_of_shares_for_a_site(messages):
+    fed, ask = messages
+
+    def drop(facts, tensors):
+        facts["alive"], facts["dropped"] = facts["alive"][:3], facts["alive"][3:]
+
+    def both(facts, tensors):
+        facts["dropped"] = facts["alive"][3:]
+        tensors["shares"] = torch.cat([tensors["shares"], tensors["shares"][3:]])
+
+    assert ask("unmask")[:2] == (ANSWER, None)  # the same again
+    for change in (drop, both):
+        assert ask("unmask", change)[:2] == ("unable", "sum")
+    fed.restart_sites()
+    assert ask("unmask", drop)[:2] == ("unable", "sum")
+    assert ask("unmask")[:2] == (ANSWER, None)
+
+
+def test_site_gives_no_shares_for_a_sum_of_fewer_than_the_threshold(messages):
+    def few(facts, tensors):
+        facts["alive"], facts["dropped"] = facts["alive"][:2], facts["alive"][2:]
+
+    assert messages[1]("unmask", few)[:2] == ("unable", "sum")
+
+
+def test_site_adds_to_no_sum_of_fewer_than_the_threshold_nor_to_one_without_it(messages):
+    _, ask = messages
+
+    def few(facts, tensors):
+        facts["cohort"] = facts["cohort"][:2]
+
+    def without(facts, tensors):
+        facts["cohort"] = facts["cohort"][1:]
+
+    def twice(facts, tensors):
+        facts["cohort"] = [facts["cohort"][0]] * 4
+
+    def strangers(facts, tensors):
+        facts["cohort"] = [facts["cohort"][0], "x", "y", "z"]
+
+    for change in (few, without, twice, strangers):
+        assert ask("train", change)[:2] == ("unable", "sum")
+
+
+def test_site_has_one_summand_for_a_round(messages):
+    """Another model, or another list of sites, under keys that were used."""
+    fed, ask = messages
+
+    def model(facts, tensors):
+        tensors[next(n for n in tensors if n.startswith("params"))] += 1
+
+    def shorter(facts, tensors):
+        facts["cohort"] = facts["cohort"][:3]
+
+    for change in (model, shorter):
+        assert ask("train", change)[:2] == ("unable", "sum")
+    assert ask("train", number=0)[0] == ANSWER  # to the byte the same as before
+    fed.restart_sites()
+    assert ask("train", model)[:2] == ("unable", "sum")
+    assert ask("train", model, number=0)[:2] == ("unable", "sum")
+
+
+def test_sites_do_not_sum_a_round_again_over_other_sites(messages):
+    """With a new setup, as after a restart of the coordinator, the sites of the sum must be those of the first one."""
+    fed, ask = messages
+    now = 2**62
+
+    def later(facts, tensors):
+        facts["setup"] = now
+
+    keys = {s: ask("keys", later, s, round=1)[2] for s in fed.workers}
+
+    def members(facts, tensors):
+        later(facts, tensors)
+        tensors["keys"] = torch.stack([k["keys"] for k in keys.values()])
+        tensors["signatures"] = torch.stack([k["signature"] for k in keys.values()])
+
+    assert {ask("shares", members, s, round=1)[0] for s in fed.workers} == {ANSWER}
+
+    def without(facts, tensors):
+        later(facts, tensors)
+        facts["cohort"] = facts["cohort"][:3]
+
+    assert ask("train", without)[:2] == ("unable", "sum")
+    assert ask("train", later)[:2] == (ANSWER, None)
+
+
+def test_site_refuses_keys_that_no_enrolled_key_signed(messages):
+    _, ask = messages
+
+    def forged(facts, tensors):
+        tensors["keys"][1, 0, 0] ^= 1
+
+    def exchanged(facts, tensors):
+        tensors["keys"] = tensors["keys"][[1, 0, 2, 3]]
+
+    def stranger(facts, tensors):
+        facts["members"][1] = "mallory"
+
+    def few(facts, tensors):
+        facts["members"], tensors["keys"], tensors["signatures"] = (
+            facts["members"][:2],
+            tensors["keys"][:2],
+            tensors["signatures"][:2],
+        )
+
+    def fewer_than_first(facts, tensors):
+        facts["members"], tensors["keys"], tensors["signatures"] = (
+            facts["members"][:3],
+            tensors["keys"][:3],
+            tensors["signatures"][:3],
+        )
+
+    assert ask("shares")[0] == ANSWER
+    for change in (forged, exchanged, stranger, few, fewer_than_first):
+        assert ask("shares", change)[:2] == ("unable", "sum")
+
+
+def test_site_refuses_former_setups_and_rounds_without_keys(messages):
+    _, ask = messages
+
+    def earlier(facts, tensors):
+        facts["setup"] -= 1
+
+    for kind in ("keys", "shares", "train", "unmask"):
+        assert ask(kind, earlier)[:2] == ("unable", "sum")
+    assert ask("unmask", round=7)[:2] == ("unable", "sum")
+
+
+def test_site_refuses_to_send_an_update_in_clear(messages):
+    _, ask = messages
+
+    def clear(facts, tensors):
+        for name in ("setup", "clients", "cohort"):
+            del facts[name]
+
+    assert ask("train", clear)[:2] == ("unable", "error")
+
+
+def test_site_without_secure_aggregation_refuses_its_requests(tmp_path, messages):
+    fed, ask = messages
+    plain = federation_of(make_clients(FOUR), rounds=2)
+    fed.workers["site0"] = SiteWorker(plain, "site0", key_of(0), fed.clients[0], tmp_path / "plain")
+
+    def terms(facts, tensors):
+        facts["terms"] = plain.terms
+
+    assert ask("keys", terms)[:2] == ("unable", "plan")
+
+
+@pytest.mark.parametrize(
+    ("terms", "why"),
+    [
+        ({"threshold": 2}, "threshold 2 of 4 sites"),
+        ({"threshold": 5}, "threshold 5 of 4 sites"),
+        ({"participation": 2}, "at least as many in a round"),
+        ({"record": "updates"}, "needs single updates"),
+        ({"secure_aggregation": False}, "a threshold means nothing"),
+    ],
+)
+def test_terms_that_would_show_single_updates_are_refused(terms, why):
+    with pytest.raises(UnalikeError, match=why):
+        federation_of(make_clients(FOUR), **(TERMS | terms))
+
+
+def test_terms_without_secure_aggregation_have_the_digest_that_they_had():
+    plain = federation_of(make_clients(FOUR))
+    assert plain.terms != federation_of(make_clients(FOUR), **TERMS).terms
+    assert federation_of(make_clients(FOUR), secure_aggregation=True).least_sum == 3
+
+
+# attacks and accidents -------------------------------------------------------------------------------------------------
+
+
+def test_different_models_for_different_sites_give_noise(tmp_path, monkeypatch):
+    """The coordinator sends site1 another model, so that the others' updates could be taken away (model inconsistency)."""
+    from unalike.federation.coordinator.secure_aggregation import MaskedRequests
+
+    real = MaskedRequests.request
+
+    def inconsistent(self, site):
+        kind, facts, tensors = real(self, site)
+        if site == "site1" and kind == "train":
+            name = next(n for n in tensors if n.startswith("params"))
+            tensors = tensors | {name: tensors[name] * 0}
+        return kind, facts, tensors
+
+    monkeypatch.setattr(MaskedRequests, "request", inconsistent)
+    with pytest.raises(UnalikeError, match="has the weight"):
+        secure(tmp_path, rounds=1).run()
+
+
+def test_value_out_of_range_is_refused_by_the_site_and_the_round_goes_on(tmp_path):
+    clients = list(make_clients(FOUR))
+    x, y = clients[3].train
+    clients[3] = ua.ClientData(train=(x * 1e12, y), test=clients[3].test, name="site3")
+    fed = SmallFederation(tmp_path, clients, rounds=1, quorum=3, **TERMS)
+    run = fed.run()
+    assert run.history.rounds["participants"].tolist() == [0, 3]
+    [event] = fed.events("refused")
+    assert event["client"] == "site3" and "out of the range" in event["why"]
+
+
+def test_false_weight_is_found_in_the_sum(tmp_path):
+    fed = secure(tmp_path, rounds=1)
+
+    def heavy(head, facts, tensors):
+        if "masked" not in tensors:
+            return None
+        tensors["masked"][-2] += 5 << FRACTION
+        return head, facts, tensors
+
+    fed.corrupt("site1", heavy)
+    with pytest.raises(UnalikeError, match="another weight"):
+        fed.run()
+
+
+def test_run_says_that_no_norm_guard_looks_at_updates(tmp_path):
+    run = secure(tmp_path, rounds=1).run()
+    assert any("norm guard" in note for note in run.notes)
+
+
+def test_sites_own_rules_do_not_count_the_requests_of_secure_aggregation(tmp_path):
+    from unalike.federation.site.site_policy import SitePolicy
+
+    fed = secure(tmp_path, rounds=2)
+    for name, worker in fed.workers.items():
+        policy = SitePolicy(requests_per_round=1, least_test=1, least_class=0)
+        fed.workers[name] = SiteWorker(
+            fed.federation, name, worker.key, fed.clients[worker.number], tmp_path / name, policy=policy
+        )
+    assert fed.run().history.rounds["participants"].tolist() == [0, 4, 4]
