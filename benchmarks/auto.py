@@ -2,10 +2,9 @@
 
     python benchmarks/auto.py [--networks LeNet ...] [--clients large ...] [--busy] [--json FILE]
 
-Regret of `auto`: seconds of its executor over those of the fastest one, less 1; of the rule that decides short runs, and of what is
-measured for long ones. Executors and plain torch take turns, and the fastest of their rounds counts: other programs only add to it.
-`--busy` keeps one core busy meanwhile. Plain torch trains one client after the other; in one process with all threads, or with half
-of the clients in each of two processes of one thread, whichever is faster.
+`auto` decides short runs by a rule and measures long ones; its regret is computed in `table.py`. Executors and plain torch take
+turns, and the fastest of their rounds counts: other programs only add to it. `--busy` keeps one core busy meanwhile. Plain torch
+trains one client after the other; in one process with all threads, or with half of the clients in each of two of one thread.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import json
 import multiprocessing
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -26,7 +25,7 @@ from networks import OWN
 from torch import nn
 
 import unalike as ua
-from unalike._utils.system.machine import idle_cores
+from unalike._utils.system.machine import cores
 from unalike.engine import auto
 from unalike.engine.threads import threads_for
 from unalike.methods.plan import steps_of
@@ -38,7 +37,7 @@ from unalike.runtime.run_config import RunConfig, prepare_run
 SIZES = {"large": [200] * 10, "small": [20] * 100, "unequal": np.geomspace(10, 300, 20).astype(int).tolist()}
 """Training samples of the clients; of the heavy networks a quarter of them."""
 HEAVY, BATCH = {"ResNet-20", "ResNet-18, 7x7 stem"}, 10
-LONG = 10**7
+LONG, REST = 10**7, 0.2
 POOL = "distributed(workers=2)"
 
 
@@ -61,8 +60,9 @@ def config(name: str, clients: list[ua.ClientData], executor: str, rounds: int) 
     return made.here()
 
 
-def plain(module: nn.Module, clients: list[ua.ClientData]) -> None:
+def plain(module: nn.Module, clients: list[ua.ClientData], threads: int) -> None:
     """The local training of FedAvg in plain torch, and the sum of the models."""
+    torch.set_num_threads(threads)
     start = [p.detach().clone() for p in module.parameters()]
     total = [torch.zeros_like(p) for p in start]
     for client in clients:
@@ -85,10 +85,9 @@ def plain(module: nn.Module, clients: list[ua.ClientData]) -> None:
 
 def half(name: str, kind: str, place: int, pipe: Connection) -> None:
     """A process of plain torch with every second client."""
-    torch.set_num_threads(1)
     module, clients = module_of(name), people(name, kind)[place::2]
     while pipe.recv():
-        plain(module, clients)
+        plain(module, clients, threads=1)
         pipe.send(True)
 
 
@@ -116,10 +115,10 @@ def halves(name: str, kind: str) -> Iterator[Callable[[], None]]:
             worker.join()
 
 
-def chosen(name: str, clients: list[ua.ClientData], rounds: int) -> str:
-    """The executor that `auto` chooses for a run of so many rounds."""
+def chosen(name: str, clients: list[ua.ClientData], rounds: int, idle: int) -> str:
+    """The executor that `auto` chooses for a run of so many rounds on so many idle cores."""
     run_config = config(name, clients, "auto", rounds)
-    if _is_worth_a_pool(run_config) and idle_cores() > 1:
+    if idle > 1 and _is_worth_a_pool(run_config):
         return POOL
     stage = LocalStage(run_config, next(steps_of(run_config.plan, run_config.plan_inputs)))
     with threads_for(run_config.model):
@@ -128,50 +127,46 @@ def chosen(name: str, clients: list[ua.ClientData], rounds: int) -> str:
 
 def ours(stack: ExitStack, name: str, clients: list[ua.ClientData], executor: str) -> Callable[[], object]:
     """A round by an executor."""
-    run_config = config(name, clients, executor, 1000)
+    pooled = executor == POOL  # in a long run its processes measure whether to stack
+    run_config = config(name, clients, executor, LONG if pooled else 1000)
     stage = next(steps_of(run_config.plan, run_config.plan_inputs))
-    pooled = executor.startswith("distributed")
     backend = stack.enter_context(backend_here(run_config)) if pooled else LocalBackend(run_config)
     runner = backend.stage(stage, 0, None)
     runner.start()
 
     def call() -> None:
-        with threads_for(run_config.model):
+        torch.set_num_threads(1 if pooled else cores())
+        with nullcontext() if pooled else threads_for(run_config.model):
             run_round(runner)
 
     return call
 
 
-def measured(name: str, kind: str, repeats: int, patience: float) -> dict[str, object]:
+def measured(name: str, kind: str, repeats: int, patience: float, idle: int) -> dict[str, object]:
     """Seconds of the fastest round of each contender, and the executors that `auto` chooses."""
     clients = people(name, kind)
-    choices = {"rule": chosen(name, clients, 3), "measured": chosen(name, clients, LONG)}
+    choices = {how: chosen(name, clients, rounds, idle) for how, rounds in (("rule", 3), ("measured", LONG))}
     with ExitStack() as stack:
         calls: dict[str, Callable[[], object]] = {}
-        for executor in dict.fromkeys((POOL, "loop", "batched", *choices.values())):
+        for executor in dict.fromkeys((POOL, "batched", *choices.values(), "loop")):
             try:
                 calls[executor] = ours(stack, name, clients, executor)
             except ua.UnalikeError:
                 continue  # the model cannot be stacked
-        module = module_of(name)
-        calls |= {
-            "plain": partial(plain, module, clients),
-            "plain, 2 processes": stack.enter_context(halves(name, kind)),
-        }
+        calls["plain, 2 processes"] = stack.enter_context(halves(name, kind))
+        calls["plain"] = partial(plain, module_of(name), clients, cores())  # the last: its threads spin for a while
         best, spent = dict.fromkeys(calls, float("inf")), dict.fromkeys(calls, 0.0)
         for repeat in range(repeats + 1):
+            time.sleep(REST)
             for label, call in calls.items():
                 if spent[label] > patience:
                     continue
                 started = time.perf_counter()
                 call()
                 took = time.perf_counter() - started
-                spent[label] += took
                 if repeat:  # the first one warms up
-                    best[label] = min(best[label], took)
-    least = min(seconds for label, seconds in best.items() if not label.startswith("plain"))
-    regret = {how: best[executor] / least - 1 for how, executor in choices.items()}
-    return {"network": name, "clients": kind, "seconds": best, "choices": choices, "regret": regret}
+                    best[label], spent[label] = min(best[label], took), spent[label] + took
+    return {"network": name, "clients": kind, "seconds": best, "choices": choices}
 
 
 def spin() -> None:
@@ -193,7 +188,9 @@ def main() -> None:
     rows = []
     for name in arguments.networks:
         for kind in arguments.clients:
-            row = measured(name, kind, arguments.repeats, arguments.patience) | {"busy": arguments.busy}
+            row = measured(name, kind, arguments.repeats, arguments.patience, cores() - arguments.busy) | {
+                "busy": arguments.busy
+            }
             rows.append(row)
             print(json.dumps(row), flush=True)
             if arguments.json is not None:

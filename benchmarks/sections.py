@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -78,6 +79,18 @@ def scale(repeat: int) -> Found:
     return found
 
 
+def auto(repeat: int) -> list[Found]:
+    """Seconds of a round by each executor and by plain torch, and the choices of `auto`, idle and with one busy core."""
+    rows: list[Found] = []
+    for flags in ([], ["--busy"]):
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "rows.json"
+            command = [str(PYTHON), str(HERE / "auto.py"), "--repeats", str(repeat), "--json", str(file), *flags]
+            subprocess.run(command, check=True, env=os.environ | {"PYTHONPATH": str(HERE.parent / "src")})
+            rows += json.loads(file.read_text())
+    return rows
+
+
 SECTIONS: dict[str, Callable[[int], Found]] = {
     "server": server,
     "memory": memory,
@@ -86,6 +99,7 @@ SECTIONS: dict[str, Callable[[int], Found]] = {
     "pair": pair,
     "foreign": foreign,
     "scale": scale,
+    "auto": auto,
 }
 
 

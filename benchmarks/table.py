@@ -214,6 +214,8 @@ def markdown(results: Results) -> str:
     lines = [
         "# Benchmarks",
         "",
+        "![Time of a round of FedAvg beside the alternatives, for four models](images/benchmarks.png)",
+        "",
         "This page says how fast training is, beside a plain PyTorch loop and beside other libraries.",
         "Nothing was measured on a GPU; [the page on the engine](engine.md#gpus) says what ran on one.",
         "Generated from `benchmarks/results.json` by `python benchmarks/targets.py --render --docs docs/benchmarks.md`.",
@@ -242,7 +244,38 @@ def markdown(results: Results) -> str:
         lines += ["", f"## {work.text}"] if found else []
         for cpu, section in found.items():
             lines += ["", f"### {cpu}", "", *_workload(section)]
+    found = {cpu: m["sections"]["auto"] for cpu, m in results.items() if "auto" in m["sections"]}
+    lines += ["", "## The choice of auto", ""] if found else []
+    for cpu, section in found.items():
+        lines += [f"### {cpu}", "", *_auto(section)]
     return "\n".join([*lines, ""])
+
+
+def _auto(section: Results) -> list[str]:
+    """Round times of the executors and plain torch on networks that people bring, and the regret of `auto`."""
+    lines = [
+        f"{section['when']} UTC, in batches of 10. {section.get('note', '')}".rstrip(),
+        f"Milliseconds of the fastest of {section['repeat']} rounds.",
+        "Large: 10 clients x 200; small: 100 x 20; unequal: 20 with 10 to 300; of the ResNets a quarter of the samples.",
+        "Regret of `auto`: time of the executor that it chooses over that of the fastest, less 1; by the rule for short runs (of",
+        "one process), and as measured for long ones. Plain torch: one process with all threads, or two with one each, whichever",
+        "is faster.",
+        "",
+        "| network | clients | `loop` | `batched` | 2 workers | plain torch | rule: regret | long run: regret | plain / `auto` |",
+        "| :-- | :-- | --: | --: | --: | --: | :-- | :-- | --: |",
+    ]
+    for row in section["data"]:
+        seconds = row["seconds"]
+        plain = min(s for name, s in seconds.items() if name.startswith("plain"))
+        alone = min(s for name, s in seconds.items() if not name.startswith(("plain", "distributed")))
+        least = {"rule": alone, "measured": min(alone, seconds["distributed(workers=2)"])}
+        ours = [seconds.get(name) for name in ("loop", "batched", "distributed(workers=2)")]
+        shown = [f"{1e3 * s:.0f}" if s and s >= 0.01 else f"{1e3 * s:.1f}" if s else "cannot" for s in (*ours, plain)]
+        choices = [f"`{name}`: {max(0, seconds[name] / least[how] - 1):.0%}" for how, name in row["choices"].items()]
+        clients = f"{row['clients']}{', one core busy' if row['busy'] else ''}"
+        of_plain = f"{plain / seconds[row['choices']['measured']]:.1f}x"
+        lines.append(f"| {' | '.join([row['network'], clients, *shown, *choices, of_plain])} |")
+    return lines
 
 
 def _machine(measured: Results) -> str:

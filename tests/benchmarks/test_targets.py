@@ -87,6 +87,29 @@ def test_table_rows_of_sample_have_verdict_or_reason():
     assert found["a million clients"].passed is None
 
 
+def test_page_shows_regret_of_auto_and_plain_torch():
+    from table import markdown
+
+    seconds = {"loop": 0.3, "batched": 0.1, "distributed(workers=2)": 0.2, "plain": 0.4, "plain, 2 processes": 0.25}
+    choices = {"rule": "loop", "measured": "batched"}
+    row = {"network": "LeNet", "clients": "small", "seconds": seconds, "choices": choices, "busy": True}
+    stackless = row | {
+        "seconds": {n: s for n, s in seconds.items() if n != "batched"},
+        "choices": dict.fromkeys(choices, "loop"),
+    }
+    page = markdown({"some CPU": SAMPLE | {"sections": {"auto": section([row, stackless])}}})
+    assert "| LeNet | small, one core busy | 300 | 100 | 200 | 250 | `loop`: 200% | `batched`: 0% | 2.5x |" in page
+    assert "| LeNet | small, one core busy | 300 | cannot | 200 | 250 | `loop`: 0% | `loop`: 50% | 0.8x |" in page
+
+
+def test_networks_that_people_bring_accept_their_samples():
+    import torch
+    from networks import OWN
+
+    for make, shape, words in OWN.values():
+        assert make()(torch.zeros(2, *shape, dtype=torch.long if words else torch.float)).shape == (2, 10)
+
+
 def test_table_plain_and_markdown_show_all_rows():
     from table import markdown, plain, rows
 

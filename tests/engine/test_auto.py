@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 import numpy as np
 import pytest
@@ -282,6 +283,27 @@ def test_auto_long_run_is_measured_once(monkeypatch):
     assert "measured" in sim.executor and "ms a client" in sim.executor and sim.executor == sim.executor
     assert 2 <= len(trials) <= 4
     assert type(sim.state.groups["all"].executor).__name__.lower() == sim.choice.executor.split("(")[0]
+
+
+def test_auto_measures_few_clients_a_round_and_clients_of_all_sizes(monkeypatch):
+    """Stacking would do the work of three clients at a time: short runs take the loop; of unequal clients, each size is tried."""
+    monkeypatch.setattr(compiled_training, "kernels", lambda: None)
+    fed = []
+
+    class Watched(auto.Loop):
+        def feed(self, broadcast, ids, accepted, sink):
+            fed.append([int(n) for n in self.client_pool.sizes[ids]])
+            super().feed(broadcast, ids, accepted, sink)
+
+    monkeypatch.setattr(auto, "Loop", Watched)
+    people = [client for size in (5, 40, 10) for client in clients(1, size)]
+    stage = runner_of(people, rounds=10**7)
+    assert "measured" in stage.executor and "ms a client" in stage.executor and fed[0] == [5, 40]
+    pool, makes = stage.state.groups["all"].client_pool, (2, 3, 9)
+    fed.clear()
+    for count in makes:
+        auto._trial(pool, Watched, count)
+    assert [sizes for sizes, _ in groupby(fed)] == [[5, 40], [5, 10, 40]]  # no more than there are
 
 
 def test_auto_measuring_leaves_no_trace(measures):

@@ -81,10 +81,7 @@ def decide(text: str, client_pool: ClientPool, participants: int, rounds: int) -
         raise UnalikeError(f"executor {call}: the model cannot be stacked: {problem}; write 'loop' or 'auto'")
     if call.name != "auto":
         return Choice(text, "asked for")
-    found = _rule(client_pool, participants)
-    if not isinstance(found, Choice):
-        short = work_seconds(client_pool, participants, rounds) < LONG
-        found = Choice("batched", found) if short else _measured(client_pool, participants)
+    found = _rule(client_pool, participants, rounds) or _measured(client_pool, participants)
     reason = Batched(client_pool).loops_obstacle
     return (
         found if reason is None else replace(found, why=f"{found.why}; compiled loops do not train the model: {reason}")
@@ -96,8 +93,8 @@ def work_seconds(client_pool: ClientPool, participants: int, rounds: int) -> flo
     return rounds * participants * _seconds_of_a_client(client_pool)
 
 
-def _rule(client_pool: ClientPool, participants: int) -> Choice | str:
-    """The choice where a measurement could not change it; else the reason to stack."""
+def _rule(client_pool: ClientPool, participants: int, rounds: int) -> Choice | None:
+    """The choice for a short run; for a long one None where a measurement could change it."""
     model = client_pool.settings.model
     on_cpu = client_pool.source.x.device.type == "cpu"
     if Batched(client_pool).uses_compiled_loops:
@@ -110,37 +107,40 @@ def _rule(client_pool: ClientPool, participants: int) -> Choice | str:
         return Choice("loop", "torch computes stacked recurrent layers one after the other")
     if on_cpu and 4 * tree.nbytes(model.params) > CACHE:
         return Choice("loop", "the model is too large for several of them to share the processor's cache")
-    gain = _parallelism(client_pool, participants)
     work = _operations(client_pool) if on_cpu else 0
     if work > MUCH:
         return Choice("loop", f"a step is work enough for a processor ({work / 1e6:.0f} million operations forward)")
-    if gain < (worth := WORTH + work / SOME):
+    gain, worth = _parallelism(client_pool, participants), WORTH + work / SOME
+    is_long = work_seconds(client_pool, participants, rounds) >= LONG
+    if not is_long and gain < worth:
         return Choice(
             "loop", f"stacking would do the work of {gain:.1f} clients at a time, and pays from {worth:.1f} on"
         )
     problem = _obstacle(client_pool)
     if problem:
         return Choice("loop", f"the model cannot be stacked: {problem}")
-    return "a step of the model is little work"
+    return None if is_long else Choice("batched", "a step of the model is little work")
 
 
 def _measured(client_pool: ClientPool, participants: int) -> Choice:
     """The fastest per client of the loop and of chunks of half, once and twice the width that fits the cache."""
     width = min(Batched(client_pool).width, participants)
     widths = sorted({max(2, min(participants, w)) for w in (width // 2, width, 2 * width)})
-    seconds = {"loop": _trial(client_pool, Loop, 2)}
-    seconds |= {f"batched(chunk={w})": _trial(client_pool, partial(Batched, chunk=w), w) for w in widths}
+    makes = {"loop": (Loop, 2)} | {f"batched(chunk={w})": (partial(Batched, chunk=w), w) for w in widths}
+    steps = client_pool.steps(client_pool.typical)
+    seconds = {text: steps * _trial(client_pool, make, clients) for text, (make, clients) in makes.items()}
     best = min(seconds, key=lambda text: seconds[text])
     others = ", ".join(f"{text} {1e3 * s:.2f}" for text, s in seconds.items() if text != best)
     return Choice(best, f"measured {1e3 * seconds[best]:.2f} ms a client; {others}")
 
 
 def _trial(client_pool: ClientPool, make: Callable[[ClientPool], Executor], clients: int) -> float:
-    """Seconds per client in a round of this many clients of typical size: the best of `TRIALS` rounds after one to warm up."""
+    """Seconds per step in a round of this many clients, of all sizes: the best of `TRIALS` rounds after one to warm up."""
     sizes = client_pool.sizes
     filled = np.flatnonzero(sizes)
-    typical = filled[np.argsort(sizes[filled], kind="stable")]
-    ids = typical[len(typical) // 2 - min(clients, len(typical)) // 2 :][:clients].tolist()
+    ordered = filled[np.argsort(sizes[filled], kind="stable")]
+    clients = min(clients, len(ordered))
+    ids = ordered[(2 * np.arange(clients) + 1) * len(ordered) // (2 * clients)].tolist()
     method, settings = client_pool.method, client_pool.settings
     executor = make(replace(client_pool, client_states=ClientStates(initial_client_state(method, settings))))
     broadcast = make_broadcast(method, settings, initial_server_state(method, settings), len(filled), ids)
@@ -151,7 +151,7 @@ def _trial(client_pool: ClientPool, make: Callable[[ClientPool], Executor], clie
         assert updates.taken is not None
         _wait_for([*updates.taken.stacked.update.values(), updates.taken.stacked.loss])
         times.append(time.perf_counter() - started)
-    return min(times[1:]) / len(ids)
+    return min(times[1:]) / sum(client_pool.steps(n) for n in sizes[ids].tolist())
 
 
 def _seconds_of_a_client(client_pool: ClientPool) -> float:
