@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unalike._utils import seeds
 from unalike._utils.errors import UnalikeError
 from unalike.core import tree
 from unalike.core.model import Group, Model
@@ -292,11 +291,6 @@ class Attack(Part):
     def needs(self) -> Literal["sums", "spread", "updates"]:  # type: ignore[override]
         """All updates, where it forges some."""
         return "updates" if self.share and type(self).forge is not Attack.forge else "sums"
-
-    def malicious(self, clients: np.ndarray, seed: int) -> frozenset[int]:
-        """The malicious ones among the numbers `clients`: floor(share K + 1/2) of K."""
-        drawn = seeds.generator(seed, "malicious clients").permutation(clients)
-        return frozenset(drawn[: int(self.share * len(clients) + 0.5)].tolist())
 
     @property
     def goal(self) -> int | None:

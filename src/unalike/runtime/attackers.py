@@ -14,9 +14,11 @@ from unalike.methods.roles import Attack
 
 
 def malicious_clients(method: Method, sizes: np.ndarray, seed: int) -> frozenset[int]:
-    """The malicious clients of a run, among those with training samples; none without an attack."""
-    attack = method.attack
-    return frozenset() if attack is None else attack.malicious(np.flatnonzero(sizes > 0), seed)
+    """Numbers of the malicious clients: floor(share K + 1/2) of the K with training samples; none without an attack."""
+    if method.attack is None:
+        return frozenset()
+    drawn = seeds.generator(seed, "malicious clients").permutation(np.flatnonzero(sizes > 0))
+    return frozenset(drawn[: int(method.attack.share * len(drawn) + 0.5)].tolist())
 
 
 def under_attack(population: Population, method: Method, seed: int) -> Population:

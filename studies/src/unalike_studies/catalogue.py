@@ -25,6 +25,7 @@ PAPERS = (
         "local_statistics_sizes",
     ),
     *(
+        "defences",
         "natural",
         "niid_bench",
         "pfllib",

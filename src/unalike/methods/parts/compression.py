@@ -41,14 +41,13 @@ class TopK(Sparsifier):
 
     def decode(self, update: Tree, params: Tree) -> Tree:
         values = {n: u for n, u in update.items() if not n.endswith(self.PLACES)}
-        return {n: self._spread(u, update.get(n + self.PLACES), params.get(n)) for n, u in values.items()}
+        places = {n: update[n + self.PLACES] for n in values if n + self.PLACES in update}
+        return {n: self._spread(u, places[n], params[n]) if n in places else u for n, u in values.items()}
 
     def _count(self, u: Tensor) -> int:
         return math.ceil(self.fraction * u.numel() - 1e-9)  # 0.1 * 30 is a little more than 3
 
-    def _spread(self, values: Tensor, places: Tensor | None, like: Tensor | None) -> Tensor:
-        if places is None or like is None:
-            return values
+    def _spread(self, values: Tensor, places: Tensor, like: Tensor) -> Tensor:
         places = places.long().clamp(0, like.numel() - 1)  # whatever a client sends, the round goes on
         flat = values.new_zeros(len(values), like.numel()).scatter(1, places, values)
         return flat.reshape(-1, *like.shape)
@@ -90,10 +89,8 @@ class Quantize(Compressor):
 
     def decode(self, update: Tree, params: Tree) -> Tree:
         values = {n: t for n, t in update.items() if not n.endswith(self.SCALE)}
-        return {n: self._scaled(t, update.get(n + self.SCALE)) for n, t in values.items()}
-
-    def _scaled(self, q: Tensor, scale: Tensor | None) -> Tensor:
-        return q if scale is None else q * scale.reshape(-1, *[1] * (q.dim() - 1))
+        scales = {n: update[n + self.SCALE] for n in values if n + self.SCALE in update}
+        return {n: q * scales[n].reshape(-1, *[1] * (q.dim() - 1)) if n in scales else q for n, q in values.items()}
 
 
 @part

@@ -89,6 +89,27 @@ class RecordedScatter(Scatter):
 
 
 @dataclass(frozen=True)
+class ScoreAgainstBytes(Scatter):
+    """Bytes that a client sends in a round against the accuracy of the last evaluated rounds, one point per seed."""
+
+    last: int = 1
+    name: str = "score-against-bytes"
+
+    def points(self, cell: CellResult) -> Points:
+        up, clients = (cell.rounds.get(name, []) for name in ("bytes_up", "participants"))
+        return [(up[-1] / clients[-1] / 1000, 100 * cell.score("accuracy", self.last))] if up else []
+
+    def table(self, results: Results) -> list[list[str]]:
+        """Bytes and accuracy of each method, the means over seeds."""
+        rows = [["method", "setting", self.x, self.title]]
+        for method, setting, cells in results.groups():
+            if points := [point for cell in cells for point in self.points(cell)]:
+                x, y = map(statistics.fmean, zip(*points))
+                rows.append([method, setting, f"{x:.2f}", f"{y:.1f}"])
+        return rows
+
+
+@dataclass(frozen=True)
 class GapAgainstBound(Scatter):
     """|test loss - training loss| against sqrt(2 tau / K) of K clients, one point per evaluated round, and the diagonal.
 
