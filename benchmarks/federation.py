@@ -2,6 +2,8 @@
 
     python benchmarks/federation.py processes        seconds of a round of small training and memory of a site, 3 and 10 sites,
                                                      each a process of its own; optionally with other numbers of sites
+    python benchmarks/federation.py latency          seconds of a round of three sites at a round trip of 0 and 40 ms; optionally
+                                                     with other round trips
     python benchmarks/federation.py rounds           seconds of overhead per round, 5 sites, models of 1 MB and 45 MB
     python benchmarks/federation.py largest          the largest message that comes back whole, 1 site
     python benchmarks/federation.py secure           seconds and bytes of secure aggregation, 3, 10 and 30 sites, all in one
@@ -15,6 +17,7 @@ encrypting and storing messages in both directions. The sites share the machine,
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import sys
@@ -37,6 +40,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "helpers"))
 import unalike as ua
 from unalike._utils.system import local_socket
 from unalike.federation.coordinator.coordinator import Coordinator
+from unalike.federation.coordinator.federation_folder import FederationFolder
+from unalike.federation.flower.flower_processes import free_port
+from unalike.federation.operations.run_coordinator import write_site
 from unalike.federation.protocol.federation_file import EnrolledSite, Federation, Schema
 from unalike.federation.security.keys import new_key, public_text
 from unalike.federation.site.site_worker import SiteWorker
@@ -134,6 +140,85 @@ def processes() -> None:
                 f"{largest / 1e6:.0f} MB a site",
                 flush=True,
             )
+
+
+def latency() -> None:
+    """Time the rounds of three sites whose connections pass a proxy that delays each direction by half the round trip."""
+    for milliseconds in map(float, sys.argv[2:] or ("0", "40")):
+        with tempfile.TemporaryDirectory() as name, Delay(milliseconds / 2000) as delay:
+            root, population = Path(name), ua.partition(ua.load("digits"), "iid", clients=3, seed=0)
+            port, data = free_port(), Schema((1, 8, 8), tuple(population.classes or ()))
+            folder = FederationFolder.create(
+                root / "federation",
+                {f"site-{k}": 2000 for k in range(3)},
+                host="127.0.0.1",
+                port=port,
+                listen="127.0.0.1",
+                name="latency",
+                method="fedavg",
+                model="mlp(hidden=(64,))",
+                rounds=20,
+                data=data,
+            )
+            delay.target = port
+            main = [sys.executable, "-c", "from unalike.cli import main; main()"]
+            up = psutil.Popen([*main, "federation", "up", str(folder.path)], stdout=DEVNULL)
+            sites = []
+            for (site, bundle), client in zip(folder.bundles.items(), population):
+                write_site(root / site / "data.npz", client, population.classes)
+                words = ["join", str(bundle), "--data", str(root / site / "data.npz"), "--folder", str(root / site)]
+                sites.append(psutil.Popen([*main, *words, "--address", f"127.0.0.1:{delay.port}"], stdout=DEVNULL))
+            up.wait()
+            for site in sites:
+                site.terminate()
+                site.wait()
+            seconds = pd.read_parquet(folder.run / "rounds.parquet")["seconds"].iloc[2:]
+        print(
+            f"round trip {milliseconds:g} ms: {seconds.median():.2f} s a round (from {seconds.min():.2f} to {seconds.max():.2f})",
+            flush=True,
+        )
+
+
+class Delay:
+    """A TCP proxy in a thread that delays what passes by `seconds`, without a limit of its rate."""
+
+    def __init__(self, seconds: float):
+        self.seconds, self.port, self.target = seconds, free_port(), 0
+        self._loop = asyncio.new_event_loop()
+
+    def __enter__(self) -> Delay:
+        self._loop.run_until_complete(asyncio.start_server(self._serve, "127.0.0.1", self.port))
+        threading.Thread(target=self._loop.run_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            behind_reader, behind = await asyncio.open_connection("127.0.0.1", self.target)
+            await asyncio.gather(self._pump(reader, behind), self._pump(behind_reader, writer))
+        except OSError:
+            writer.close()
+
+    async def _pump(self, source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+        waiting: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
+
+        async def send() -> None:
+            piece = b"first"
+            while piece:
+                due, piece = await waiting.get()
+                await asyncio.sleep(max(0.0, due - self._loop.time()))
+                target.write(piece)
+            target.close()
+
+        sender = asyncio.create_task(send())
+        piece = b"first"
+        while piece:
+            with suppress(OSError):
+                piece = await source.read(1 << 16)
+            waiting.put_nowait((self._loop.time() + self.seconds, piece))
+        await sender
 
 
 def secure() -> None:
@@ -273,4 +358,5 @@ def _watch(seen: list[float], over: threading.Event) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    {"processes": processes, "rounds": rounds, "largest": largest, "secure": secure, "memory": memory}[sys.argv[1]]()
+    benchmarks = {"processes": processes, "latency": latency, "rounds": rounds, "largest": largest}
+    (benchmarks | {"secure": secure, "memory": memory})[sys.argv[1]]()

@@ -116,24 +116,17 @@ def test_expired_authority_cannot_renew(tmp_path, monkeypatch):
 
 def test_up_warns_of_certificate_expiry(tmp_path, monkeypatch):
     pytest.importorskip("flwr")
-    from unalike.federation.operations.run_coordinator import _check_certificate, _tell_expiries
+    from unalike.federation.operations.run_coordinator import _check_certificate
 
-    folder, said, heard = FederationFolder.create(tmp_path / "made", {"north": 1}, **PLACE, **TERMS), [], []
-
-    def hook(event, why):
-        heard.append((event, why))
-
-    _tell_expiries(folder, said.append, hook)
-    assert not said
+    folder = FederationFolder.create(tmp_path / "made", {"north": 1}, **PLACE, **TERMS)
+    assert not folder.expiries
     expire(folder, 30.5 / 365)
-    _tell_expiries(folder, said.append, hook)
-    assert len(said) == 1 and "server's certificate expires in 30 days" in said[0] and "federation renew" in said[0]
-    assert heard == [("expiry", said[0])]
+    [said] = folder.expiries
+    assert "server's certificate expires in 30 days" in said and "unalike federation renew" in said
     expire(folder)
     with pytest.raises(UnalikeError, match="has expired, no site would connect"):
         _check_certificate(folder)
-    _tell_expiries(folder, said.append, hook)  # while it is up
-    assert "certificate has expired; " in said[-1]
+    assert "certificate has expired; " in folder.expiries[0]  # while it is up
     monkeypatch.setattr(certificates.authority, "__defaults__", (0.1,))
     old = FederationFolder.create(tmp_path / "old", {"north": 1}, **PLACE, **TERMS)
     assert [line.split(";")[0] for line in old.expiries] == ["the authority in all bundles expires in 36 days"]

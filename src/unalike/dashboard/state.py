@@ -46,9 +46,14 @@ class Followed:
                 f"{self.path} is not a folder; give one that `unalike run --out` or `unalike federation init` wrote"
             )
         self.federation = self.path / "federation.toml"
-        self.run = self.path / "run" if self.federation.exists() else self.path
         if not self.federation.exists() and not (self.run / "config.toml").exists():
             raise UnalikeError(f"{self.path} holds neither a run nor a federation; give a folder that holds one")
+
+    @property
+    def run(self) -> Path:
+        """The run directory; of a federation that of the newest run."""
+        runs = [self.path / "run", *self.path.glob("runs/*")] if self.federation.exists() else [self.path]
+        return max(runs, key=lambda run: stamp_of(run / "config.toml"))
 
     @property
     def stamp(self) -> tuple[Any, ...]:
@@ -66,7 +71,7 @@ class Followed:
         return {
             "title": terms.get("name") or self.path.resolve().name,
             "kind": "federation" if terms else "simulation",
-            "method": terms.get("method") or _method(RunDirectory(self.run).asked, config),
+            "method": live.get("method") or terms.get("method") or _method(RunDirectory(self.run).asked, config),
             "model": terms.get("model") or config.get("model", {}).get("name", ""),
             "done": done,
             "rounds": terms.get("rounds") or config.get("rounds", 0),

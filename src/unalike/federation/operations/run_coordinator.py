@@ -1,6 +1,7 @@
 """`unalike federation up`: starts Flower's SuperLink and the gateway, and runs the rounds; with `--local` starts the sites, too."""
 
 import io
+import math
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -26,8 +27,6 @@ from unalike.federation.protocol.federation_file import Federation, Schema
 from unalike.federation.site.site_policy import SitePolicy
 from unalike.runtime.run_recorder import Run
 
-DAY = 24 * 3600.0
-
 
 def coordinate(
     folder: FederationFolder,
@@ -42,8 +41,7 @@ def coordinate(
     """Start the federation, run what is queued and end all processes. None if it was stopped before, or had nothing to do.
 
     `wait`: begin when the operator says `unalike federation run`. `beside` starts further child processes, such as sites on this
-    machine. `again` is the command that continues the run, by default `unalike federation up` with the folder. `stay`: wait for
-    further runs when all are done.
+    machine. `again` is the command that continues the run, by default `unalike federation up`. `stay`: then wait for further runs.
     """
     federation, network, log = folder.federation, folder.network, timed(log)
     host, port = network.listen, port or network.port
@@ -55,7 +53,6 @@ def coordinate(
     with folder.held():
         check_port(host, port)
         _check_certificate(folder)
-        _tell_expiries(folder, log)
         _check_deadline(federation, log)
         with (
             Supervisor(folder.logs) as supervisor,
@@ -63,14 +60,15 @@ def coordinate(
         ):
             log(f"{federation.name} is up at {host}:{port}; {len(folder.nodes)} sites enrolled, logs in {folder.logs}")
             beside(supervisor)
-            told = time.monotonic()
+            told = -math.inf
 
             def check() -> None:
                 nonlocal told
                 supervisor.check()
-                if time.monotonic() - told > DAY:
+                if time.monotonic() - told > 24 * 3600:
                     told = time.monotonic()
-                    _tell_expiries(folder, log)
+                    for line in folder.expiries:
+                        log(line)
 
             return run_rounds(folder, transport, log, wait=wait, stay=stay, check=check, again=again)
 
@@ -80,11 +78,6 @@ def _check_certificate(folder: FederationFolder) -> None:
         raise UnalikeError(
             f"the server's certificate {fault}, no site would connect; `unalike federation renew {folder.path}`"
         )
-
-
-def _tell_expiries(folder: FederationFolder, log: Log) -> None:
-    for line in folder.expiries:
-        log(line)
 
 
 OWN_MACHINE = {"least_test": 0, "least_class": 0, "digits": 0}
