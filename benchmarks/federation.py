@@ -6,7 +6,7 @@
                                                      with other round trips
     python benchmarks/federation.py rounds           seconds of overhead per round, 5 sites, models of 1 MB and 45 MB
     python benchmarks/federation.py largest          the largest message that comes back whole, 1 site
-    python benchmarks/federation.py secure           seconds and bytes of secure aggregation, 3, 10 and 30 sites, all in one
+    python benchmarks/federation.py secure           CPU seconds and bytes of secure aggregation, 3, 10 and 30 sites, all in one
                                                      process, models of 10^4 and 10^6 parameters
     python benchmarks/federation.py memory           the coordinator's memory with 5, 50 and 200 sites, simulated by one
                                                      process; optionally with a method's name
@@ -25,6 +25,7 @@ import tempfile
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from subprocess import DEVNULL
@@ -82,15 +83,15 @@ def person(name: str) -> ua.ClientData:
 
 
 class Timed:
-    """A site worker that records the seconds for each request."""
+    """A site worker that records the seconds for each request, by a `clock`."""
 
-    def __init__(self, worker: SiteWorker):
-        self.worker, self.seconds = worker, list[float]()
+    def __init__(self, worker: SiteWorker, clock: Callable[[], float] = time.perf_counter):
+        self.worker, self.clock, self.seconds = worker, clock, list[float]()
 
     def handle(self, message: bytes) -> bytes:
-        started = time.perf_counter()
+        started = self.clock()
         reply = self.worker.handle(message)
-        self.seconds.append(time.perf_counter() - started)
+        self.seconds.append(self.clock() - started)
         return reply
 
 
@@ -222,7 +223,7 @@ class Delay:
 
 
 def secure() -> None:
-    """Rounds with and without secure aggregation; all sites drop no message and train one after the other in this process."""
+    """CPU seconds and bytes of rounds with and without secure aggregation; sites are in this process, one after the other."""
     from in_memory_transport import InMemoryTransport
 
     rounds = 4
@@ -233,18 +234,19 @@ def secure() -> None:
                 names = [f"site{k:02d}" for k in range(sites)]
                 federation, key, keys = federation_of(names, model, rounds, **more)
                 with tempfile.TemporaryDirectory() as root:
-                    timed = {n: Timed(SiteWorker(federation, n, keys[n], person(n), Path(root) / n)) for n in names}
-                    started = time.perf_counter()
+                    workers = {n: SiteWorker(federation, n, keys[n], person(n), Path(root) / n) for n in names}
+                    timed = {n: Timed(worker, time.process_time) for n, worker in workers.items()}
+                    started = time.process_time()
                     run = Coordinator(federation, key, InMemoryTransport(timed), Path(root) / "run").run()
-                    took = time.perf_counter() - started
+                    took = time.process_time() - started
                     at_sites = [sum(t.seconds) / rounds for t in timed.values()]
                     table = run.history.rounds.iloc[1:]
                     first, usual = (table[["bytes_up", "bytes_down"]].iloc[i] / sites / 1e6 for i in (0, -1))
                     found.append((np.mean(at_sites), took / rounds - sum(at_sites), usual, first - usual))
             (plain, plain_coordinator, _, _), (site, coordinator, usual, more_once) = found
             print(
-                f"{sites} sites, {size} parameters: {site - plain:.3f} s a round more at a site ({site:.3f}), "
-                f"{coordinator - plain_coordinator:.2f} s more at the coordinator ({coordinator:.2f}); a site sends "
+                f"{sites} sites, {size} parameters: {site - plain:.3f} CPU s a round more at a site ({site:.3f}), "
+                f"{coordinator - plain_coordinator:.2f} CPU s more at the coordinator ({coordinator:.2f}); a site sends "
                 f"{usual['bytes_up']:.3f} MB a round and gets {usual['bytes_down']:.3f} MB, and once "
                 f"{more_once['bytes_up']:.3f} and {more_once['bytes_down']:.3f} MB",
                 flush=True,
