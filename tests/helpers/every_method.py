@@ -35,7 +35,10 @@ VARIANTS = (
 )
 """Settings that take another way than the defaults."""
 
-METHODS = _methods() | {spec: Method.parse(spec) for spec in VARIANTS}
+QUIET = {"dp_sgd": Method.parse("dp_sgd(noise_multiplier=0)")}
+"""Methods whose default draws other numbers in each executor."""
+
+METHODS = _methods() | QUIET | {spec: Method.parse(spec) for spec in VARIANTS}
 """Name -> method: with its defaults, a new method is tested by being registered."""
 
 DISTINCT = list(dict.fromkeys(METHODS.values()))
@@ -52,12 +55,18 @@ def federation(
         warnings.simplefilter("ignore")
         return Simulation(
             method,
-            mlp(norm=norm, dropout=more.pop("dropout", 0.0)).to(dtype),
+            mlp(norm=norm and not _clips_samples(method), dropout=more.pop("dropout", 0.0)).to(dtype),
             clients,
             executor=executor,
             proxy=proxy,
             **(WORK | more),
         )
+
+
+def _clips_samples(method: Method | str) -> bool:
+    """Whether the method refuses batch norm, because it clips the gradient of each sample."""
+    privacy = (Method.parse(method) if isinstance(method, str) else method).privacy
+    return privacy is not None and privacy.per_sample
 
 
 def played(

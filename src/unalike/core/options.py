@@ -349,7 +349,9 @@ class SharedRunOptions:
         str | None,
         Help("Rule that ends a run early: 'min_accuracy >= 0.8', 'patience(rounds=10)'; combine with and, or."),
     ] = None
-    budget: Annotated[str | None, Help("Budget of a run: '30 rounds', '10 min' of training, '500 MB'.")] = None
+    budget: Annotated[
+        str | None, Help("Budget of a run: '30 rounds', '10 min' of training, '500 MB', '3 epsilon'.")
+    ] = None
     select: Annotated[
         Literal["last", "best"], Help("Round whose models count: last, or best on the validation samples.")
     ] = "last"
@@ -374,6 +376,13 @@ class TrainingOptions(SharedRunOptions, RoundOptions):
     """The training on this machine."""
 
     participation: Annotated[float, Gt(0), Le(1), Help("Share of the clients that take part in a round.")] = 1.0
+    sampling: Annotated[
+        Literal["fixed", "poisson"],
+        Help(
+            "Draw of the clients of a round: fixed, so many of them without replacement, or poisson, each one by itself with the "
+            "share as its probability."
+        ),
+    ] = "fixed"
     executor: Annotated[
         str,
         Help(

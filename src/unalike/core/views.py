@@ -18,6 +18,7 @@ from unalike._utils.errors import UnalikeError
 from unalike.core import tree
 from unalike.core.model import Model
 from unalike.core.nests import map_tensors, select_rows
+from unalike.core.privacy import Sampling
 from unalike.core.tasks import Task
 from unalike.core.types import Batch, ClientUpdate, Context, Output, PartTrees, Tree
 from unalike.core.update_spread import spread
@@ -38,6 +39,8 @@ class StageSettings:
         classes: Number of classes of the labels; None for regression.
         stage: Index of the stage in the plan.
         group: Index of the group among the groups of the stage (clients of a group share a model).
+        sampling: How clients take part in the rounds of the run; None where that is not known, as in `ua.wire`.
+        secret_noise: Noise for privacy comes from the operating system and not from the seed, as in a federation.
         malicious: Numbers of the malicious clients of an attack.
     """
 
@@ -50,6 +53,8 @@ class StageSettings:
     classes: int | None = None
     stage: int = 0
     group: int = 0
+    sampling: Sampling | None = None
+    secret_noise: bool = False
     malicious: frozenset[int] = frozenset()
 
 

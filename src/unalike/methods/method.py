@@ -30,6 +30,7 @@ from unalike.methods.roles import (
     Personalizer,
     PersonalModel,
     Phase,
+    Privacy,
     Screening,
     ServerOptimizer,
     ServerStep,
@@ -45,7 +46,7 @@ PartClass = TypeVar("PartClass", bound=type[Part])
 DEFAULTS: dict[type[Part], Part] = {TaskObjective: TaskLoss(), BaseWeights: BySize(), Aggregator: Mean()}
 """Roles of exactly one part, with the part that stands in until another one takes its place."""
 
-EXCLUSIVE = (*DEFAULTS, LocalWork, PersonalModel, Sparsifier, ServerOptimizer, Attack)
+EXCLUSIVE: tuple[type[Part], ...] = (Privacy, *DEFAULTS, LocalWork, PersonalModel, Sparsifier, ServerOptimizer, Attack)
 """Roles of at most one part."""
 
 ORDER = (
@@ -126,6 +127,11 @@ class Method:
     def plain(self) -> bool:
         """Whether clients minimize the task's loss and nothing else."""
         return [type(p) for p in self.losses] == [TaskLoss]
+
+    @cached_property
+    def privacy(self) -> Privacy | None:
+        """The part that makes what it releases differentially private."""
+        return next(iter(self.role(Privacy)), None)
 
     @cached_property
     def conditioners(self) -> tuple[Conditioner, ...]:
@@ -358,7 +364,11 @@ def _complete(parts: tuple[Part, ...]) -> tuple[Part, ...]:
         rivals = [p for p in complete if isinstance(p, role)]
         chosen = [p for p in rivals if p != DEFAULTS.get(role)]
         if len(chosen) > 1:
-            raise _conflict(chosen[0], chosen[1], f"two parts of the role {role.__name__}, which has room for one")
+            why = f"two parts of the role {role.__name__}, which has room for one"
+            known = "; epsilon is known for a sum with equal, fixed weights alone" * any(
+                isinstance(p, Privacy) for p in chosen
+            )
+            raise _conflict(chosen[0], chosen[1], why + known)
         if chosen:
             complete = [p for p in complete if p not in rivals or p is chosen[0]]
         elif role in DEFAULTS and not rivals:

@@ -33,8 +33,8 @@ TIMES = ("seconds", "evaluation_seconds")
 """Columns of a history that a clock fills: they differ between repetitions of a run, and old folders lack the second."""
 
 _HISTORY = (
-    "round stage seconds evaluation_seconds participants train_loss bytes bytes_down bytes_up client n_train n_test n_positive "
-    "status method seed headline"
+    "round stage seconds evaluation_seconds participants epsilon train_loss bytes bytes_down bytes_up client n_train n_test "
+    "n_positive status method seed headline"
 )
 _SUMMARY = (
     "partition protocol baseline seeds pairs accuracy_sd rmse_sd difference shrunken ci_low ci_high boot_low boot_high "

@@ -23,7 +23,14 @@ from unalike.metrics.scoring import Predict, SharedModel
 from unalike.training.aggregation import StreamingSum, SumWeights, UpdateBuffer, UpdateSums, decode_updates
 from unalike.training.client_states import ClientStates
 from unalike.training.client_task import BUFFERS
-from unalike.training.server_update import advance, advance_from_sums, initial_server_state, make_broadcast, sum_weights
+from unalike.training.server_update import (
+    advance,
+    advance_by_nothing,
+    advance_from_sums,
+    initial_server_state,
+    make_broadcast,
+    sum_weights,
+)
 from unalike.training.update_checks import find_faults, oversized, update_norms
 
 
@@ -89,8 +96,11 @@ class ModelGroup:
         return make_broadcast(self.method, self.settings, self.state, self.members.clients, ids)
 
     def wait(self) -> None:
-        """Count a round of the run in which none of the group's clients takes part."""
-        self.state = self.state._replace(round=self.state.round + 1)
+        """Count a round of the run in which none of the group's clients takes part; a private method adds its noise alone."""
+        if self.method.privacy is None:
+            self.state = self.state._replace(round=self.state.round + 1)
+        else:
+            self.state = advance_by_nothing(self.method, self.settings, self.state, self.members)
 
     def open_sink(self, ids: Sequence[int], single: bool = False) -> StreamingSum | UpdateBuffer:
         """Collects the updates of `ids`: a linear method's are added up as they come, unless each one is wanted (`single`)."""

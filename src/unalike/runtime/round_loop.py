@@ -63,6 +63,7 @@ def run(
     loss: str | LossFunction | None = None,
     seed: int = 0,
     participation: float = 1.0,
+    sampling: str = "fixed",
     executor: str = "auto",
     evaluate_every: int = 1,
     protocol: str | Sequence[str] = "clients",
@@ -107,7 +108,9 @@ def run(
         loss: loss that clients minimize in the place of the task's, as in `ua.Work(loss=...)`: "focal(gamma=2)",
             "cross_entropy(class_weights='balanced')", or a function of outputs and labels.
         seed: seed of all random numbers.
-        participation: share of the clients that take part in a round, drawn without replacement.
+        participation: share of the clients that take part in a round.
+        sampling: draw of the clients of a round: "fixed", so many of them without replacement, or "poisson", each one by itself
+            with the share as its probability.
         executor: executor: "auto", "loop", "batched" or "distributed(workers=2)".
         evaluate_every: number of rounds between evaluations; the end of a stage is always evaluated.
         protocol: evaluation protocol: "clients", "server", "personal", "local", or several. The first fills the plain columns.
@@ -121,7 +124,8 @@ def run(
             updates by a few per cent.
         stop: rule that ends a run early, such as "min_accuracy >= 0.8" or "patience(rounds=10)", read from validation samples
             if the clients have any; or a function that is called with each row of the history and returns True to end the run.
-        budget: budget of a run: "30 rounds", "10 min" of training, or "500 MB" to and from all clients.
+        budget: budget of a run: "30 rounds", "10 min" of training, "500 MB" to and from all clients, or "3 epsilon" of a private
+            method.
         select: round whose models count: "last", or "best" by validation score (of the personal models if
             there are any).
         metric: metric to decide by, such as "roc_auc" or "sensitivity_at(specificity=0.95)", one or several; they come first
@@ -213,7 +217,7 @@ def execute(
                         recorder.hold(index, clients)
                 updates = _close_round(run_config, clients, index, recorder)
                 progress(recorder.history.progress_row)
-                if why := _why_ended(run_config, recorder.history, stop):
+                if why := _why_ended(run_config, recorder.history, stop) or stage.budget_spent:
                     recorder.log.event("stopped", round=recorder.history.last["round"], why=why)
                     recorder.ended = why
         return recorder.finish(clients)
@@ -229,7 +233,8 @@ def run_round(clients: StageBackend, updates: RoundUpdates | None = None) -> Rou
     result = RoundResult(before=stage.states)
     if stage.stage.trained:
         if updates is None:
-            updates = clients.exchange(train=stage.draw(stage.done)).updates
+            cohort = stage.draw(stage.done)  # empty perhaps, where each client is drawn by itself
+            updates = clients.exchange(train=cohort).updates if cohort else RoundUpdates({}, 0.0, 0, 0)
         assert updates is not None
         _aggregate(stage, updates, result)
     stage.count_round()
@@ -250,6 +255,8 @@ def _aggregate(stage: StageState, updates: RoundUpdates, result: RoundResult) ->
             else:
                 group.wait()
     updates.complete()
+    if stage.method.privacy is not None:
+        result.train_loss = float("nan")  # clients of a private method send none
     result.seconds = updates.seconds + time.perf_counter() - started
 
 
@@ -271,6 +278,8 @@ def _close_round(
         replies = clients.exchange(train=stage.draw(stage.done) if ahead else (), evaluate=True)
     stage.pending = None
     row, rows = replies.metrics or ({}, [])
+    if (epsilon := stage.epsilon_after(stage.done)) is not None:
+        row = {"epsilon": epsilon} | row
     complete = _row(number, result, row, replies.evaluation_seconds)
     recorder.add(index, clients, complete, [{"round": number} | r for r in rows])
     _note_evaluation(run_config, recorder)
@@ -381,7 +390,7 @@ def _resume_history(
     if stage.done == 0 and not recorder.checkpoints.holds(index):
         recorder.charge((i for i in stage_wire(stage.stage, stage.settings.model) if i.once), len(stage.eligible))
     if len(recorder.history) > 1 and recorder.checkpoints.ends_in(index):
-        recorder.ended = _why_ended(run_config, recorder.history, stop)
+        recorder.ended = _why_ended(run_config, recorder.history, stop) or stage.budget_spent
 
 
 def _is_evaluated(

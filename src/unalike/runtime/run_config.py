@@ -7,11 +7,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.version import __version__
 from unalike.core.model import Model
+from unalike.core.privacy import Sampling
 from unalike.core.types import Batch
 from unalike.core.views import StageSettings
 from unalike.core.work import Work
@@ -29,6 +31,7 @@ from unalike.models.checkpoint import Start, start_from
 from unalike.models.conditional import fitted
 from unalike.runtime.attackers import malicious_clients, under_attack
 from unalike.runtime.given_model import ModelLike, check_fit, check_loss, check_repeats, example_context, make_model
+from unalike.runtime.privacy import check_privacy
 from unalike.runtime.records.recording import Hook, Recording
 from unalike.runtime.records.run_directory import Config, digest, fingerprint
 from unalike.runtime.run_options import RunOptions, check_inputs
@@ -37,6 +40,8 @@ from unalike.training.wire import Item, plan_outline, plan_wire
 
 Pair = tuple[Any, Any]
 """Samples and their labels, as arrays or tensors."""
+NEWER = (("metric", ()), ("sampling", "fixed"))
+"""Options with a value that records leave out, as records of older versions do."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +50,7 @@ class RunConfig:
 
     `model_name` is the model as the user wrote it; `model_text` adds the length of the client statistics. `asked` is the method
     as typed: shown, not hashed. `start` says where the initial weights came from; their hash is in `record`. `recording` changes no
-    number and is not hashed.
+    number and is not hashed. `federated` is the number of updates that complete a round of a federation; 0 in a simulation.
     """
 
     plan: Plan
@@ -61,6 +66,7 @@ class RunConfig:
     asked: str = ""
     start: Start | None = None
     recording: Recording | None = None
+    federated: int = 0
 
     @cached_property
     def record(self) -> Config:
@@ -84,7 +90,7 @@ class RunConfig:
         return {
             "unalike": __version__,
             "method": complete_spec(self.plan),
-            **{name: value for name, value in asdict(self.options).items() if name != "metric" or value},
+            **{name: value for name, value in asdict(self.options).items() if (name, value) not in NEWER},
             "protocol": list(self.options.protocols),
             **({"metrics": list(self.metrics)} if self.metrics else {}),
             "work": self.work.record,
@@ -103,8 +109,20 @@ class RunConfig:
         options = self.options
         return StageSettings(
             *(self.model, self.population.task, self.work, options.seed, options.buffers, proxy, classes),
+            sampling=self.sampling,
+            secret_noise=bool(self.federated),
             malicious=malicious_clients(method_of(self.plan), self.population.sizes, options.seed),
         )
+
+    @cached_property
+    def sampling(self) -> Sampling:
+        """The part that clients take in the rounds. Sites of a federation know the seed, by which each cohort is drawn."""
+        eligible, options = max(1, int(np.count_nonzero(self.population.sizes))), self.options
+        poisson = options.sampling == "poisson" and options.participation < 1
+        count = max(1, int(options.participation * eligible + 0.5))
+        expected, fewest = (options.participation * eligible, 0) if poisson else (count, self.federated or count)
+        draw = "all" if self.federated or expected == eligible else options.sampling
+        return Sampling(eligible, expected, draw, options.rounds, fewest)
 
     @cached_property
     def ending(self) -> StopRules:
@@ -223,9 +241,10 @@ def prepare_run(
     proxy: Pair | None = None,
     metrics: Custom | None = None,
     record: str | Hook | Recording | None = None,
+    federated: int = 0,
     **options: Any,
 ) -> RunConfig:
-    """Check everything that can be checked before training. Raises `UnalikeError`."""
+    """Check everything that can be checked before training; `federated` as in `RunConfig`. Raises `UnalikeError`."""
     chosen = check_inputs([spec], model=model, work=work, has_test=test is not None, **options)
     plan = plan_of(spec)
     population = clients if isinstance(clients, Population) else Population.of(clients)
@@ -257,7 +276,22 @@ def prepare_run(
     if getattr(plan, "needs_products", False):
         recording = replace(recording or Recording(), products=True)
     run_config = RunConfig(
-        *(plan, population, made, work, chosen, asked, name, held_out, public, columns, words, started, recording)
+        *(
+            plan,
+            population,
+            made,
+            work,
+            chosen,
+            asked,
+            name,
+            held_out,
+            public,
+            columns,
+            words,
+            started,
+            recording,
+            federated,
+        )
     )
     _ = run_config.ending
     if chosen.select == "best" and not run_config.columns.validated:
@@ -271,6 +305,7 @@ def prepare_run(
         first.method.check_loss(work)
         first.method.require(run_config.settings.proxy)
     _check_tested(run_config)
+    check_privacy(words, run_config.outline, run_config.wire, run_config.settings, chosen)
     return run_config
 
 

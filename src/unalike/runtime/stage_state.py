@@ -87,8 +87,9 @@ class StageState:
         self.eligible: Sequence[int] = with_samples(population.sizes)
         if not len(self.eligible):
             raise UnalikeError(f"none of the {len(population)} clients has a training sample")
-        self.cohort_size = max(1, int(run_config.options.participation * len(self.eligible) + 0.5))
-        """Clients in a round."""
+        self.sampling = run_config.sampling
+        self.cohort_size = max(1, int(self.sampling.expected + 0.5))
+        """Clients in a round; the expected number where each one is drawn by itself."""
         self.all_members = stage.members(len(population))
         # very many clients are in one group, which needs no table
         self._group_of = {k: name for name, ids in self.all_members.items() for k in ids} if stage.groups else {}
@@ -126,10 +127,14 @@ class StageState:
         They depend on the round of the run alone: the same for every method of the same seed, whatever its stages.
         """
         count = self.cohort_size
-        if count == len(self.eligible):
+        if self.sampling.draw != "poisson" and count == len(self.eligible):
             return [*self.eligible]
         rng = seeds.generator(self.settings.seed, "cohort", self.earlier + number)
-        places = np.sort(rng.choice(len(self.eligible), count, replace=False)).tolist()
+        if self.sampling.draw == "poisson":
+            drawn = np.flatnonzero(rng.random(len(self.eligible)) < self.sampling.expected / self.sampling.units)
+        else:
+            drawn = np.sort(rng.choice(len(self.eligible), count, replace=False))
+        places = drawn.tolist()
         return places if isinstance(self.eligible, range) else [self.eligible[i] for i in places]
 
     def group_of(self, client: int) -> str | None:
@@ -186,6 +191,21 @@ class StageState:
     def over(self) -> bool:
         """Whether all rounds are done and recorded."""
         return self.pending is None and self.last_done
+
+    def epsilon_after(self, rounds: int) -> float | None:
+        """The epsilon of so many rounds of a private method, with the noise that it began with; None for any other method."""
+        part = self.method.privacy
+        if part is None:
+            return None
+        [state] = self.states.values()
+        return part.spent(self.settings, float(state.part_states[part.name]["noise_multiplier"]), rounds)
+
+    @property
+    def budget_spent(self) -> str:
+        """The reason why a private method makes no other round: it would exceed its epsilon. Empty if it would not."""
+        limit = self.method.privacy.epsilon if self.method.privacy is not None else None
+        after = None if limit is None else self.epsilon_after(self.done + 1)
+        return "" if limit is None or after is None or after <= limit else f"budget of epsilon={limit:g} spent"
 
     # what the method makes of the model -----------------------------------------------------------------------------------
 

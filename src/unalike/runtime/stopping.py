@@ -6,7 +6,7 @@ A rule is text. Conditions are joined by `and`, `or`:
     accuracy >= 0.9 or round >= 40
     patience(rounds=10)            the score has not improved for ten rounds of a stage; `patience(10, metric="loss", delta=0.001)`,
                                    and for a function of one's own the better direction: `patience(10, metric="cost", less=True)`
-    seconds >= 600                 totals of the run: `round seconds bytes bytes_up bytes_down`
+    seconds >= 600                 totals of the run: `round seconds bytes bytes_up bytes_down epsilon`
 
 Scores are those of the validation samples where the clients have any. A patience rule needs them: a round chosen by test samples
 makes their score too good. A method without a shared model is judged by its personal models.
@@ -49,6 +49,7 @@ TOTALS: dict[str, Callable[[list[Row]], float]] = {
     "bytes_down": lambda rows: sum(row["bytes_down"] for row in rows),
     "bytes_up": lambda rows: sum(row["bytes_up"] for row in rows),
     "train_loss": lambda rows: rows[-1]["train_loss"],
+    "epsilon": lambda rows: rows[-1].get("epsilon", math.nan),
 }
 
 
@@ -182,7 +183,7 @@ def _number(node: ast.expr) -> float:
 
 ALL_DONE = "all rounds done"
 _UNITS = {
-    "rounds": ("round", 1), "round": ("round", 1),
+    "rounds": ("round", 1), "round": ("round", 1), "epsilon": ("epsilon", 1),
     "s": ("seconds", 1), "min": ("seconds", 60), "h": ("seconds", 3600),
     "kb": ("bytes", 1e3), "mb": ("bytes", 1e6), "gb": ("bytes", 1e9),
 }  # fmt: skip
@@ -190,7 +191,7 @@ _UNITS = {
 
 @dataclass(frozen=True)
 class Budget:
-    """An upper limit on the rounds of a run, its seconds of training, or its bytes to and from all clients."""
+    """An upper limit on the rounds of a run, its seconds of training, its bytes to and from all clients, or its epsilon."""
 
     text: str
 
@@ -203,7 +204,8 @@ class Budget:
         match = re.fullmatch(r"\s*(\d+(?:\.\d+)?(?:e\d+)?)\s*([a-z]+)\s*", self.text.lower())
         if match is None or match[2] not in _UNITS or not float(match[1]):
             raise UnalikeError(
-                f"budget={self.text!r}; expected rounds, time or bytes such as '30 rounds', '10 min', '500 MB'"
+                f"budget={self.text!r}; expected rounds, time, bytes or epsilon such as '30 rounds', '10 min', '500 MB', "
+                "'3 epsilon'"
             )
         total, factor = _UNITS[match[2]]
         return total, float(match[1]) * factor

@@ -107,7 +107,8 @@ def make_client_update(task: ClientTask, trained: TrainedClient) -> tuple[Client
     shared = {name: task.context[name] for member in method.parts for name in member.shares}
     made = torch.as_tensor(steps, dtype=size.dtype, device=size.device)
     weight = settings.work.solver.weight(made)
-    client_update = ClientUpdate(update, shared_buffers, _filled(messages), size, made, weight, trained.loss, shared)
+    loss = trained.loss if method.privacy is None else torch.zeros_like(trained.loss)  # it has no noise
+    client_update = ClientUpdate(update, shared_buffers, _filled(messages), size, made, weight, loss, shared)
     return client_update, _filled(kept)
 
 

@@ -17,7 +17,8 @@ from unalike.core.views import ClientView
 from unalike.core.work import Work
 from unalike.methods import return_checks
 from unalike.methods.method import Method
-from unalike.methods.roles import Correction
+from unalike.methods.roles import Correction, Privacy
+from unalike.training.sample_gradients import clipped_sum, private_mean
 
 MODEL = "model"
 """Name of the shared model among the variables of the solver; the others are models of parts, under the parts' names."""
@@ -89,6 +90,7 @@ class LocalStep:
         self.params, self.client_state, self.sent = params, client_state, sent
         self.view_of, self.clip = partial(view_of, lr=work.lr, phase=phase), work.clip
         self.stacked = stacked
+        self.privacy = method.privacy if method.privacy is not None and method.privacy.per_sample else None
         self.find = _backward if method.plain and not callable(work.loss) else _gradients_of
         self.solve = partial(work.solver.step, lr=work.lr, fused=not self.stacked)
 
@@ -134,6 +136,9 @@ class LocalStep:
         self, before: StepState, batch: Batch, number: int, variables: PartTrees
     ) -> tuple[PartTrees, tuple[Tensor, Tree, PartTrees]]:
         """The gradients of the local loss at these values of the solver's variables; the task's loss and the new buffers."""
+        if self.privacy is not None:
+            found = self._private_gradients(before, batch, number, variables, self.privacy)
+            return found, (torch.zeros((), device=batch.x.device), before.buffers, before.own)
         if self.stacked:
             grads, (_, rest) = grad_and_value(partial(self._loss, before, batch, number), has_aux=True)(variables)
             return grads, rest
@@ -141,6 +146,19 @@ class LocalStep:
         with torch.enable_grad():
             total, rest = self._loss(before, batch, number, leaves)
         return _gradients(total, leaves, self.find), rest
+
+    def _private_gradients(
+        self, before: StepState, batch: Batch, number: int, variables: PartTrees, privacy: Privacy
+    ) -> PartTrees:
+        """The gradients of the local loss by DP-SGD; no other value of a step leaves it."""
+
+        def loss(packed: Tree, row: Batch) -> Tensor:
+            return self._loss(before, row, number, tree.unpack(packed))[0]
+
+        client = self.view_of(privacy, self.params, before.buffers, self.client_state)
+        total = clipped_sum(loss, tree.pack(variables), batch, privacy.clip)
+        deviation = privacy.noise_multiplier_at(client) * privacy.clip
+        return tree.unpack(private_mean(total, batch.rows, deviation, client.settings.secret_noise))
 
     def _gradient_at(self, before: StepState, batch: Batch, number: int, params: Tree) -> Tree:
         """The gradient of the local loss with `params` in place of the current parameters of these names."""
@@ -151,7 +169,9 @@ class LocalStep:
     def _corrected(self, grads: PartTrees, before: StepState, batch: Batch, number: int) -> PartTrees:
         """The gradients after the method's corrections and clipping."""
         for correction in self.corrections:
-            now, gradient_at = self.params | before.variables[MODEL], partial(self._gradient_at, before, batch, number)
+            now = self.params | before.variables[MODEL]
+            # another gradient of the same samples would be another release
+            gradient_at = None if self.privacy else partial(self._gradient_at, before, batch, number)
             view = self.view_of(
                 correction, now, before.buffers, self.client_state, step=number, gradient_at=gradient_at
             )

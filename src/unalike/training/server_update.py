@@ -11,7 +11,7 @@ from torch import Tensor
 from unalike._utils.errors import UnalikeError
 from unalike._utils.profiler_regions import profiled_function
 from unalike.core import tree
-from unalike.core.types import Broadcast, PartTrees, Tree
+from unalike.core.types import Broadcast, ClientUpdate, PartTrees, Tree
 from unalike.core.update_spread import spread, weighted_sum_and_spread
 from unalike.core.views import Cohort, Members, ServerState, ServerView, StageSettings
 from unalike.methods import return_checks
@@ -110,6 +110,14 @@ def advance_from_sums(
         buffers = tree.map(lambda b: b * weight if b.is_floating_point() else b, buffers)
     folded = {p.name: sums.folded.get(p.name, {}) for p in method.parts}
     return _moved(method, settings, state, cohort, update, folded, buffers), cohort
+
+
+def advance_by_nothing(method: Method, settings: StageSettings, state: ServerState, members: Members) -> ServerState:
+    """The state after a round in which no client takes part: the server steps are given an update of zeros."""
+    none = torch.zeros(0)
+    cohort = Cohort((), ClientUpdate({}, {}, {}, none, none, none, none, {}), members, folded=True)
+    update = tree.zeros(tree.only(state.params, method.sent(state.params, settings.model)))
+    return _moved(method, settings, state, cohort, update, {p.name: {} for p in method.parts}, {})
 
 
 def _factor(wanted: Tensor, given: Tensor) -> float | None:

@@ -25,6 +25,8 @@ CHOICE = 8
 """Bytes of a client's choice of a model."""
 SCALARS = 16
 """Bytes of the numbers in every client update: samples, steps, the solver's weight and the training loss."""
+COUNTS = "counts"
+"""These numbers where the loss is 0, because the method is differentially private."""
 
 
 class Item(NamedTuple):
@@ -78,7 +80,8 @@ def wire(method: Method | str, model: nn.Module | Model, context: Context | None
         for what, t in rows
         if tree.nbytes(t)
     ]
-    return [*items, Item("up", "counts and loss", SCALARS)] if items else []
+    counts = "counts and loss" if method.privacy is None else COUNTS
+    return [*items, Item("up", counts, SCALARS)] if items else []
 
 
 def _without_values(t: Tensor) -> Tensor:

@@ -101,7 +101,8 @@ def tune(
         The trials, the chosen values, and the comparisons before and after tuning.
 
     Raises:
-        UnalikeError: before any training: Optuna is not installed, there are no validation samples, or something cannot be run.
+        UnalikeError: before any training: Optuna is not installed, there are no validation samples, a method is private, or
+            something cannot be run.
 
     Examples:
         >>> tuning = ua.tune(["fedavg", "scaffold"], data="digits", trials=10, out="tuned")  # doctest: +SKIP
@@ -142,6 +143,11 @@ class TuneRequest(TuningOptions, RoundOptions):
     def __post_init__(self) -> None:
         require_optuna()
         _ = self.goal
+        if private := [label for label, method in self.methods.items() if getattr(plan_of(method), "privacy", None)]:
+            raise UnalikeError(
+                f"{', '.join(private)}: trials are chosen by the clients' validation samples, which epsilon does not cover; tune "
+                "the method without its privacy on public data, and give the values that were found"
+            )
         check_whole(1, trials=self.trials, rounds=self.rounds, seeds=self.seeds, jobs=self.jobs)
         check_whole(0, seed=self.seed)
         if self.budget_seconds is not None and not self.budget_seconds > 0:

@@ -130,6 +130,7 @@ def run_config_of(
         proxy=proxy,
         rounds=federation.rounds,
         participation=share if isinstance(share, float) else federation.asked(eligible) / eligible,
+        federated=federation.enough(federation.asked(len(federation.sites))),
         executor="loop",
         device=device,
         **{name: getattr(federation, name) for name in shared},

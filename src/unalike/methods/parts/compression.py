@@ -28,6 +28,10 @@ class TopK(Sparsifier):
 
     PLACES = ":places"
 
+    @property
+    def shortens(self) -> bool:
+        return not self.error_feedback
+
     def compress(self, update: Tree, state: Tree) -> tuple[Tree, Tree]:
         sent: Tree = {}
         for name, u in update.items():

@@ -15,13 +15,20 @@ from unalike.methods.roles import ServerStep, Upload
 
 @part
 class Clip(Upload):
-    """update <- update * min(1, norm / ||update||): no client moves the model further than `norm`. norm = inf changes nothing."""
+    """update <- update * min(1, norm / ||update||): no client moves the model further than `norm`. norm = inf changes nothing.
+
+    It gives no privacy by itself; `client_dp` clips, adds noise and accounts both.
+    """
 
     published: ClassVar[bool] = True
 
     norm: PositiveFloat = 1.0
     rank: ClassVar[int] = Upload.CLIP
     additive: ClassVar[bool] = True
+
+    @property
+    def shortens(self) -> bool:
+        return True
 
     def encode(self, client: ClientView, update: Tree) -> tuple[Tree, Tree]:
         return tree.scale(update, (self.norm / tree.norm(update).clamp_min(1e-12)).clamp_max(1.0)), client.state
@@ -49,10 +56,8 @@ def restored(update: Tree, params: Tree) -> Tree:
 class GaussianNoise(ServerStep):
     """update + std N(0, I), drawn anew in every round on the server, before everything that follows the aggregation.
 
-    With clip(norm=S), uniform weights over K clients and std = z S / K it is the Gaussian mechanism of DP-FedAvg with noise
-    multiplier z (McMahan et al. 2018). Messages and buffers get no noise: a privacy budget needs a method without them.
-    The noise follows from the run's seed: all sites of a federation know it, and can subtract the noise. std = 0 changes
-    nothing.
+    It makes models robust to what it hides, without an account: `client_dp` is the part for a privacy budget. The noise follows
+    from the run's seed: all sites of a federation know it, and can subtract the noise. std = 0 changes nothing.
     """
 
     published: ClassVar[bool] = True

@@ -31,9 +31,10 @@ class History:
     r2. Metrics that were chosen by name stand in front of the loss. Row r of `rounds` belongs to
     the model after r rounds; row 0 is the start. The plain columns hold the first protocol of the run, others carry their name in
     front, and scores of validation samples `val_` before the metric (`val_accuracy`, `personal_val_accuracy`). Where a round was
-    not evaluated, or a method has no shared model, they are NaN. `selected` marks the round that was chosen by validation
-    samples, where one was, `personal_selected` that of the personal models, and so on. In a plan of several steps `stage` is the
-    step number of the round's stage; it is NaN or absent for the first. `columns` says what each column of scores measures.
+    not evaluated, or a method has no shared model, they are NaN. `epsilon` is what the rounds of a private method cost until then.
+    `selected` marks the round that was chosen by validation samples, where one was, `personal_selected` that of the personal
+    models, and so on. In a plan of several steps `stage` is the step number of the round's stage; it is NaN or absent for the
+    first. `columns` says what each column of scores measures.
     """
 
     def __init__(
@@ -73,8 +74,9 @@ class History:
 
     @property
     def headline(self) -> str:
-        """The newest score with its name: `accuracy 34.1 %`; empty where there is none."""
-        return self.columns.text(self.last)
+        """The newest score with its name, and of a private method epsilon: `accuracy 34.1 %, epsilon 2.1`; empty without both."""
+        spent = f"epsilon {self.last['epsilon']:.3g}" if "epsilon" in self.last else ""
+        return ", ".join(filter(None, (self.columns.text(self.last), spent)))
 
     @property
     def progress_row(self) -> Row:

@@ -1,0 +1,180 @@
+"""Client-level differential privacy: the released models hardly tell whether a client took part."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import ClassVar, Literal
+
+import torch
+from pydantic import Field, PositiveFloat
+from torch import Tensor
+
+from unalike._utils.errors import UnalikeError
+from unalike.core import tree
+from unalike.core.model import Model
+from unalike.core.privacy import Sampling, normal_noise
+from unalike.core.types import Tree
+from unalike.core.views import ClientView, Cohort, PartLookup, ServerView, StageSettings
+from unalike.core.work import Work
+from unalike.methods.default_parts import BySize
+from unalike.methods.part import Part, Setup, part
+from unalike.methods.parts.weights import Uniform
+from unalike.methods.roles import (
+    BaseWeights,
+    LinearAggregator,
+    Privacy,
+    ServerStep,
+    Upload,
+    Weighting,
+)
+
+
+@part
+class ClientDP(Upload, LinearAggregator, ServerStep, Privacy):
+    """w+ = w + (sum_k min(1, C / ||u_k||) u_k + N(0, (z C)^2 I)) / m, u_k = w_k - w: DP-FedAvg (McMahan et al. 2018, algorithm 1).
+
+    C is `clip`, z the noise multiplier, m the expected number of clients in a round: all clients count the same, since weights by
+    size would tell sizes. The released models of all rounds are (epsilon, delta)-differentially private towards everybody but the
+    server; docs/how_to/privacy.md says against whom, and what epsilon does not cover. `clip` and `gaussian_noise` do the same to an
+    update and to the sum without an account.
+
+    quantile: the bound adapts, C <- C exp(-clip_lr (b - quantile)), b the noised share of updates with a norm below C (Andrew et
+        al. 2021, algorithm 1). The deviation of the noise on the count of them is s = m / 20, as in the paper, or z in a small
+        cohort; that on the sum of updates becomes (z^-2 - (2 s)^-2)^(-1/2) C, so that both together cost what z costs.
+    where: "server" adds the noise, or each "site" its share, of variance (z C)^2 / m: then the server sees noised updates alone,
+        but each of them is protected by z / sqrt(m) only, unless a secure aggregation hides it. For z towards the server give
+        z sqrt(m), which costs sqrt(m) times the error.
+
+    z = 0 with an infinite `clip` is the unweighted mean. Deviation from McMahan et al.: the last layer counts as the others, and
+    one bound holds for the whole update.
+    """
+
+    name = "client_dp"
+    published: ClassVar[bool] = True
+    unit: ClassVar[str] = "client"
+    rank: ClassVar[int] = ServerStep.NOISE
+    additive: ClassVar[bool] = True
+
+    quantile: float | None = Field(default=None, gt=0, lt=1)
+    clip_lr: PositiveFloat = 0.2
+    where: Literal["server", "site"] = "server"
+
+    def sampling(self, settings: StageSettings) -> Sampling:
+        """The part that clients take in the rounds, without draws where the server, which makes them, is to learn nothing."""
+        assert settings.sampling is not None
+        return settings.sampling if self.where == "server" else replace(settings.sampling, draw="all")
+
+    def leaks(self, method: PartLookup, settings: StageSettings) -> list[str]:
+        found = [f"{p.name}: {why}" for p in method.parts if p is not self and (why := self._leak(p))]
+        if settings.model.buffers and settings.buffers != "local":
+            names = ", ".join([*settings.model.buffers][:2])
+            found.append(
+                f"buffers of the model ({names}): buffers='local' keeps them at the clients, group norm has none"
+            )
+        return found
+
+    def accounted(self, model: Model, buffers: str) -> Callable[[str], bool]:
+        at_home = {"buffers"} if buffers == "local" else set[str]()
+        return {"update", "counts", f"message of {self.name}", *at_home}.__contains__
+
+    def _leak(self, p: Part) -> str:
+        """The reason why a part is not accounted; empty if it is."""
+        if p.shares:
+            return f"it sends {', '.join(p.shares)} of the training data"
+        if p.needs_messages:
+            return "it sends messages of the clients"
+        if p.needs != "sums" or type(p).fold is not Part.fold:
+            return "its server half reads the updates without noise"
+        if getattr(p, "pooled", False):
+            return "it describes the data of all clients"
+        if isinstance(p, Weighting) or (isinstance(p, BaseWeights) and p not in WITHOUT_EFFECT):
+            return "its weights follow from the clients' data"
+        if isinstance(p, Upload) and (self.where == "site" or not p.shortens):
+            return "it may change the norm of an update after it was clipped, or its noise"
+        return ""
+
+    def check(self, method: PartLookup, work: Work) -> None:
+        super().check(method, work)
+        if self.where == "site" and self.epsilon is not None:
+            raise UnalikeError(
+                f"{self.name}: found epsilon={self.epsilon:g} with where='site'; expected noise_multiplier, which sites agree to"
+            )
+
+    def shortfall(self, setup: Setup) -> str:
+        if not self.delta * setup.clients < 1:
+            return f"delta={self.delta:g} is not below 1 / {setup.clients} clients: to publish one at random would satisfy it"
+        return ""
+
+    def server_open(self, settings: StageSettings) -> Tree:
+        state = super().server_open(settings)
+        return state if self.quantile is None else state | {"clip": torch.tensor(self.clip), "below": torch.tensor(0.0)}
+
+    def broadcast(self, server: ServerView) -> Tree:
+        return {} if self.quantile is None else {"clip": server.state["clip"]}
+
+    def finish(self, client: ClientView) -> tuple[Tree, Tree]:
+        if self.quantile is None:
+            return client.state, {}
+        norm = tree.norm({n: client.params[n] - w for n, w in client.start.items()})
+        below = (norm <= client.message["clip"]).to(norm.dtype) - 0.5
+        if self.where == "site":
+            deviation, fewest = self._of_count(self.multiplier(client.settings), client.settings, 1), _fewest(client)
+            below = below + deviation / fewest**0.5 * normal_noise(below, client.settings.secret_noise)
+        return client.state, {"below": below}
+
+    def encode(self, client: ClientView, update: Tree) -> tuple[Tree, Tree]:
+        bound = client.message["clip"] if self.quantile is not None else self.clip
+        update = tree.scale(update, (bound / tree.norm(update).clamp_min(1e-12)).clamp_max(1.0))
+        if self.where == "site":
+            z, secret = self._of_sum(self.multiplier(client.settings), client.settings, 1), client.settings.secret_noise
+            deviation = z * bound / _fewest(client) ** 0.5
+            update = tree.map(lambda u: u + deviation * normal_noise(u, secret), update)
+        return update, client.state
+
+    def coefficients(self, server: ServerView, cohort: Cohort, weights: Tensor) -> Tensor:
+        return torch.full_like(weights, 1 / _expected(server.settings, len(cohort.ids)))
+
+    def fold(self, update: Tree, message: Tree, importance: Tensor) -> Tree:
+        return message
+
+    def absorb(self, server: ServerView, folded: Tree) -> Tree:
+        return server.state | folded
+
+    def step(self, server: ServerView, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
+        state, settings, generator = server.state, server.settings, server.generator
+        z, m = float(state["noise_multiplier"]), _expected(settings, len(cohort.ids))
+        bound = state.get("clip", torch.tensor(self.clip))
+        noise = 0.0 if self.where == "site" else self._of_sum(z, settings, m) * float(bound) / m
+        if noise:
+            update = tree.map(lambda u: u + noise * normal_noise(u, settings.secret_noise, generator), update)
+        if self.quantile is not None:
+            count = state["below"]
+            if self.where == "server":
+                count = count + self._of_count(z, settings, m) * normal_noise(count, settings.secret_noise, generator)
+            away = count / m + 0.5 - self.quantile
+            state = state | {"clip": bound * (-self.clip_lr * away).exp(), "below": torch.zeros_like(count)}
+        return update, state
+
+    def _of_count(self, z: float, settings: StageSettings, m: float) -> float:
+        """The deviation of the noise on the count of updates below the bound; its sensitivity is 1/2."""
+        return max(_expected(settings, m) / 20, z) if z else 0.0
+
+    def _of_sum(self, z: float, settings: StageSettings, m: float) -> float:
+        """The noise multiplier of the sum of updates."""
+        if self.quantile is None or not z:
+            return z
+        return (z**-2 - (2 * self._of_count(z, settings, m)) ** -2) ** -0.5
+
+
+WITHOUT_EFFECT = (BySize(), Uniform())
+"""Weights that the equal ones of the sum replace."""
+
+
+def _expected(settings: StageSettings, participants: float) -> float:
+    """The expected number of clients in a round; that of the cohort where nothing else is known."""
+    return participants if settings.sampling is None else settings.sampling.expected
+
+
+def _fewest(client: ClientView) -> int:
+    """The fewest clients in a round, among which the noise of the sum is shared out."""
+    sampling = client.settings.sampling
+    return 1 if sampling is None else sampling.fewest

@@ -1,0 +1,74 @@
+"""Example-level differential privacy: a client's updates hardly tell whether a sample was among its training data."""
+
+from collections.abc import Callable
+from typing import ClassVar
+
+from unalike.core.model import Model
+from unalike.core.privacy import Sampling
+from unalike.core.types import Tree
+from unalike.core.views import ClientView, PartLookup, ServerView, StageSettings
+from unalike.methods.part import Part, part
+from unalike.methods.roles import Personalizer, Privacy
+
+
+@part
+class DPSGD(Privacy):
+    """g = (sum_b min(1, C / ||g_b||) g_b + N(0, (z C)^2 I)) / B, g_b the gradient of one sample of B: DP-SGD (Abadi et al. 2016).
+
+    It is the gradient of the local loss in every step (algorithm 1), C is `clip`, z the noise multiplier. The data sets of a client
+    are adjacent if a sample's gradients are 0 in one of them; numbers of samples are public. All that follows from the steps is
+    protected, also from the server and for each client by itself: updates, control variates, other messages. Where a client trains
+    a model of its own as well, C bounds both gradients together.
+
+    Local batches are shuffled, so no sample is in two batches of a pass: a pass is one Gaussian release with z for each sample, and
+    R rounds of E epochs are R E of them. Amplification by the shuffling, or by rounds in which a client does not take part, is
+    not claimed. In a federation each site draws its noise by itself, in secret.
+
+    z = 0 with an infinite `clip` is the method without it. Deviation from Abadi et al.: their batches are Poisson samples.
+    """
+
+    name = "dp_sgd"
+    published: ClassVar[bool] = True
+    unit: ClassVar[str] = "sample"
+    per_sample: ClassVar[bool] = True
+
+    def sampling(self, settings: StageSettings) -> Sampling:
+        assert settings.sampling is not None
+        return Sampling(1, 1, releases=max(1, settings.sampling.releases) * settings.work.epochs)
+
+    def broadcast(self, server: ServerView) -> Tree:
+        return {} if self.epsilon is None else dict(server.state)
+
+    def noise_multiplier_at(self, client: ClientView) -> float:
+        """The noise multiplier of a client's steps: its own, or that of the budget, which the server keeps between rounds."""
+        return (
+            float(client.message["noise_multiplier"]) if self.epsilon is not None else self.multiplier(client.settings)
+        )
+
+    def leaks(self, method: PartLookup, settings: StageSettings) -> list[str]:
+        found = [f"{p.name}: {why}" for p in method.parts if p is not self and (why := _leak(p))]
+        if settings.model.buffers:
+            found.append(
+                "batch norm, whose output for a sample depends on the others of its batch: group norm does not"
+            )
+        if settings.work.criterion is not None and settings.work.criterion.needs_counts:
+            found.append("the loss, which weighs classes by their counts")
+        if settings.work.steps is not None:
+            found.append("steps=, where whole passes are accounted: epochs= instead")
+        return found
+
+    def accounted(self, model: Model, buffers: str) -> Callable[[str], bool]:
+        return lambda what: not what.endswith("of the training data")
+
+
+def _leak(p: Part) -> str:
+    """The reason why a part sees samples outside the steps; empty if it does not."""
+    if p.needs_data or type(p).facts is not Part.facts:
+        return "it reads the training data outside the steps"
+    if isinstance(p, Personalizer) and not p.vmappable:
+        return "it reads the training data before the first step"
+    if p.inner_loop is not None:
+        return "its inner steps have no noise"
+    if isinstance(p, Personalizer) and type(p).phases is not Personalizer.phases:
+        return "its phases are not accounted"
+    return ""

@@ -1,0 +1,66 @@
+"""Refusal of private runs that let something out unaccounted, and of budgets of epsilon that cannot be kept."""
+
+import ast
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from unalike._utils.errors import UnalikeError
+from unalike.core.views import StageSettings
+from unalike.methods.plan import Stage, Step
+from unalike.runtime.run_options import RunOptions
+from unalike.runtime.stopping import TOTALS, Budget
+from unalike.training.wire import Item
+
+
+def check_privacy(
+    asked: str, steps: Sequence[Step], items: Sequence[Item], settings: StageSettings, options: RunOptions
+) -> None:
+    """Raise `UnalikeError` where a private method would leak outside the accounting, and where its budget cannot be kept.
+
+    `asked` is the method as typed, `steps` are those of its plan, `items` what crosses the wire in them.
+    """
+    stages = [step for step in steps if isinstance(step, Stage)]
+    part = next((stage.method.privacy for stage in stages if stage.method.privacy is not None), None)
+    if part is None:
+        return
+    settings = replace(settings, work=stages[0].method.local_work(settings.work))
+    known = part.accounted(settings.model, options.buffers)
+    sent = [f"{item.what} has no noise" for item in items if item.direction == "up" and not known(item.what)]
+    if leaks := [*_of_plan(steps), *part.leaks(stages[0].method, settings), *sent, *_of_decisions(options)]:
+        listed = "; ".join(dict.fromkeys(leaks))
+        raise UnalikeError(f"{part.name} cannot account {asked}: {listed}. Leave out what is named, or {part.name}")
+    z, limit = part.multiplier(settings), math.inf if part.epsilon is None else part.epsilon
+    if options.budget is not None and Budget(options.budget).limit[0] == "epsilon":
+        limit = min(limit, Budget(options.budget).limit[1])
+    if settings.secret_noise and part.epsilon is not None:
+        raise UnalikeError(
+            f"{part.name}: found epsilon={part.epsilon:g} in a federation; expected noise_multiplier, which its sites agree to: "
+            f"{z:.4g} for {options.rounds} rounds"
+        )
+    if options.rounds and limit < math.inf and limit < (first := part.spent(settings, z, 1)):
+        raise UnalikeError(
+            f"the first round costs epsilon {first:.3g} with noise_multiplier={z:.3g}, above the budget of {limit:g}; give more "
+            "noise"
+        )
+
+
+def _of_plan(steps: Sequence[Step]) -> Iterator[str]:
+    """The things that a plan of several steps, or of several models, lets out."""
+    for step in steps:
+        if not isinstance(step, Stage):
+            yield f"the answers to the query {step.query.name} have no noise"
+        elif step.groups is not None or step.pooled or step.shared is not None:
+            yield "its clients are divided into groups, choose a model, or share samples, by what their data say"
+    if len(steps) > 1:
+        yield f"only one step is accounted, and it has {', '.join(step.name for step in steps)}"
+
+
+def _of_decisions(options: RunOptions) -> Iterator[str]:
+    """The decisions about the run that are made by samples of the clients."""
+    if options.select == "best":
+        yield "select='best' chooses a round by the clients' validation samples"
+    if options.stop is not None and options.protocols != ("server",):
+        names = {n.id for n in ast.walk(ast.parse(options.stop.strip(), mode="eval")) if isinstance(n, ast.Name)}
+        if read := sorted(names - (TOTALS.keys() - {"train_loss"})):
+            yield f"the stop rule reads {', '.join(read)} of the clients' samples"

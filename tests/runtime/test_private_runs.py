@@ -1,0 +1,135 @@
+"""Runs of private methods: the column epsilon, budgets, resumption, Poisson cohorts, and what is refused."""
+
+import math
+
+import numpy as np
+import pytest
+
+import unalike as ua
+from unalike._utils.errors import UnalikeError
+from unalike.core.privacy import Sampling, epsilon_of
+from unalike.runtime.run_config import prepare_run
+
+pytest.importorskip("dp_accounting")
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+PRIVATE = "client_dp(noise_multiplier=2)"
+
+
+@pytest.fixture(scope="module")
+def clients():
+    return _clients(10)
+
+
+def _clients(count, **options):
+    return ua.partition(ua.load("digits"), "iid", clients=count, seed=0, **options)
+
+
+def trained(spec, clients, **options):
+    options = {"model": "linear", "rounds": 3, "work": ua.Work(lr=0.1), "progress": None, "executor": "loop"} | options
+    return ua.run(spec, clients, **options)
+
+
+@pytest.mark.parametrize(
+    "options, sampling",
+    [
+        ({}, Sampling(10, 10)),
+        ({"participation": 0.3}, Sampling(10, 3, "fixed")),
+        ({"participation": 0.3, "sampling": "poisson"}, Sampling(10, 3, "poisson")),
+    ],
+)
+def test_epsilon_is_a_column_of_the_history(clients, options, sampling):
+    run = trained(PRIVATE, clients, **options)
+    rounds = run.history.rounds
+    assert rounds["epsilon"].tolist() == [epsilon_of(2.0, sampling, t, 1e-5) for t in range(4)]
+    assert rounds["train_loss"].isna().all() and f"epsilon {rounds['epsilon'].iloc[-1]:.3g}" in run.history.headline
+    assert "epsilon" not in trained("fedavg", clients).history.rounds
+
+
+def test_budget_of_the_part_is_spent_at_the_planned_rounds_and_a_longer_run_stops_there(clients, tmp_path):
+    spec = "client_dp(epsilon=3)"
+    run = trained(spec, clients, out=tmp_path)
+    assert 2.95 < run.history.last["epsilon"] <= 3
+    longer = trained(spec, clients, out=tmp_path, rounds=6)
+    assert longer.history.last["round"] == 3 and longer.ended == "budget of epsilon=3 spent"
+
+
+def test_resumed_run_goes_on_counting_with_its_noise(clients, tmp_path):
+    spec = "client_dp(noise_multiplier=2, quantile=0.5)"
+    trained(spec, clients, out=tmp_path, rounds=2)
+    resumed, whole = trained(spec, clients, out=tmp_path, rounds=4), trained(spec, clients, rounds=4)
+    assert resumed.history.rounds["epsilon"].tolist() == whole.history.rounds["epsilon"].tolist()
+    assert resumed.history.last["accuracy"] == whole.history.last["accuracy"]
+
+
+def test_stop_rule_and_budget_read_epsilon(clients):
+    costs = trained(PRIVATE, clients, rounds=6).history.rounds["epsilon"].tolist()
+    run = trained(PRIVATE, clients, rounds=6, stop=f"epsilon >= {costs[2]}")
+    assert run.history.last["round"] == 2
+    run = trained(PRIVATE, clients, rounds=6, budget=f"{costs[4]} epsilon")
+    assert run.history.last["epsilon"] <= costs[4] and run.history.last["round"] >= 3
+    with pytest.raises(UnalikeError, match=r"the first round costs epsilon .* give more noise"):
+        trained(PRIVATE, clients, budget=f"{costs[1] / 2} epsilon")
+
+
+def test_poisson_cohorts_have_binomial_sizes_and_an_empty_one_adds_noise(clients):
+    run = trained("client_dp(noise_multiplier=2)", clients, rounds=40, participation=0.1, sampling="poisson")
+    sizes = run.history.rounds["participants"].to_numpy()[1:]
+    assert 0 in sizes and sizes.max() > 1 and abs(sizes.mean() - 1) < 4 * math.sqrt(0.9 / 40)
+    empty = 1 + int(np.flatnonzero(sizes == 0)[0])
+    scores = run.history.rounds["loss"].to_numpy()
+    assert scores[empty] != scores[empty - 1]
+    plain = trained("fedavg", clients, rounds=40, participation=0.1, sampling="poisson").history.rounds
+    assert plain["participants"].to_numpy()[1:].tolist() == sizes.tolist()
+    assert plain["loss"].iloc[empty] == plain["loss"].iloc[empty - 1]
+
+
+@pytest.mark.parametrize(
+    "options, why",
+    [
+        ({"select": "best"}, "select='best' chooses a round by the clients' validation samples"),
+        ({"stop": "accuracy >= 0.9"}, "the stop rule reads accuracy of the clients' samples"),
+        ({"stop": "train_loss <= 0.1 or round >= 2"}, "the stop rule reads train_loss"),
+        ({"stop": "patience(rounds=3)"}, "the stop rule reads patience"),
+    ],
+)
+def test_decisions_by_the_clients_samples_are_refused(options, why):
+    validated = _clients(5, val=0.2)
+    with pytest.raises(UnalikeError, match=why):
+        trained(PRIVATE, validated, **options)
+
+
+def test_stop_rule_on_the_samples_of_the_server_is_accepted(clients):
+    test = clients[0].test
+    run = trained(PRIVATE, clients, stop="accuracy >= 0", protocol="server", test=test)
+    assert run.history.last["round"] == 1
+
+
+@pytest.mark.parametrize(
+    "spec, why",
+    [
+        ("ccvr(method='client_dp')", "the answers to the query feature_statistics have no noise"),
+        ("ifca(method='client_dp')", "choose a model"),
+    ],
+)
+def test_plans_that_group_clients_are_refused(clients, spec, why):
+    with pytest.raises(UnalikeError, match=why):
+        trained(spec, clients)
+
+
+def test_federation_names_the_noise_multiplier_that_its_sites_agree_to(clients):
+    arguments = {"model": "linear", "rounds": 3, "federated": 10}
+    with pytest.raises(UnalikeError, match=r"expected noise_multiplier, which its sites agree to: \d"):
+        prepare_run("client_dp(epsilon=3)", clients, **arguments)
+    run_config = prepare_run(PRIVATE, clients, participation=0.5, **arguments)
+    # sites know the seed, by which cohorts are drawn: nothing is amplified
+    assert run_config.settings.sampling == Sampling(10, 5, "all", 3, 10) and run_config.settings.secret_noise
+
+
+def test_tuning_of_a_private_method_is_refused(clients):
+    pytest.importorskip("optuna")
+    with pytest.raises(UnalikeError, match="validation samples, which epsilon does not cover"):
+        ua.tune([PRIVATE], clients, trials=1, rounds=1, progress=None)
+
+
+def test_delta_that_protects_nobody_is_noted(clients):
+    assert any("delta=0.5 is not below 1 / 10 clients" in n for n in trained("client_dp(delta=0.5)", clients).notes)
