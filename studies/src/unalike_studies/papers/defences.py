@@ -1,7 +1,5 @@
 """Defences against malicious clients on skewed clients, and compressed updates: tables of our own with claims of papers."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
