@@ -53,6 +53,7 @@ def simulated(method, seed, clients=CLIENTS):
     return ua.run(method, clients, model="linear", rounds=2, work=WORK, seed=seed, executor="loop").params
 
 
+@pytest.mark.slow
 def test_queued_methods_and_seeds_run_one_after_the_other_and_are_compared(tmp_path):
     """Sites stay: one bundle, several agreed methods and seeds, each run equal to its simulation, and one comparison."""
     folder, lines = made(tmp_path, also=("scaffold",), seeds=2), []

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 
 import psutil
 import pytest
@@ -27,6 +28,7 @@ import unalike as ua
 from unalike._utils.tensor_files import read_tensors
 from unalike.data import Population
 from unalike.federation.coordinator.federation_folder import FederationFolder
+from unalike.federation.coordinator.operator_commands import command
 from unalike.federation.flower.flower_processes import free_port
 from unalike.federation.operations.run_coordinator import OWN_MACHINE, write_site
 from unalike.federation.protocol.federation_file import Schema
@@ -364,3 +366,67 @@ def test_missing_extra_is_named():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 2 and "pip install 'unalike[flower]'" in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
+def test_thirty_rounds_survive_kills_a_departed_site_a_late_site_and_a_rollback(tmp_path):
+    """Issue 51: kill -9 of a site and of the coordinator, a site that leaves, one that comes late, and a rollback, in one run."""
+    names = ("north", "south", "west", "east")
+    real = Real(tmp_path, "scaffold", 30, names, quorum=2, grace=3.0)
+    folder, up_log = real.folder.path, tmp_path / "up.log"
+
+    within_minutes = partial(awaited, seconds=600)
+
+    def told(what="status"):
+        return command(real.folder.socket, what)
+
+    def events():
+        file = real.folder.run / "events.jsonl"
+        return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+    def seen(name):
+        [found] = [(s["connected"], s["in_run"]) for s in told()["sites"] if s["name"] == name]
+        return found
+
+    try:
+        for name in names[:3]:
+            real.site(name)
+        real.up()
+        within_minutes(lambda: real.done() >= 3)
+        told("pause")
+        real.site("east")
+        within_minutes(lambda: seen("east") == (True, False))
+        told("resume")
+        within_minutes(lambda: "began without this site" in (tmp_path / "east.log").read_text())
+
+        real.kill("north")
+        real.site("north")
+        before = real.done()
+        within_minutes(lambda: real.done() >= before + 2)
+        real.kill("up")
+        within_minutes(lambda: not processes_of(folder / "superlink.secret"))
+        real.up()
+        within_minutes(lambda: real.done() >= before + 4)
+
+        told("pause")
+        real.processes.pop("west").send_signal(signal.SIGTERM)
+        within_minutes(lambda: seen("west") == (False, True))
+        told("resume")
+        within_minutes(lambda: any(e["event"] == "absent" and e["client"] == "west" for e in events()))
+        within_minutes(lambda: real.done() >= 22)
+
+        assert told("stop") and real.processes["up"].wait(120) == 0
+        assert "round 20; then" in ran("federation", "rollback", folder, "--to", 20).stdout
+        up = real.up()
+        assert up.wait(900) == 0, up_log.read_text()[-3000:]
+    finally:
+        real.close()
+    rounds = pd.read_parquet(real.folder.run / "rounds.parquet")
+    assert rounds["round"].tolist() == list(range(31)) and rounds["accuracy"].iloc[-1] > 0.8
+    found = events()
+    assert next(e["client"] for e in found if e["event"] == "not in this run") == "east"
+    assert [e["to"] for e in found if e["event"] == "rolled back"] == [20]
+    assert not [e for e in found if e["event"] in ("refused", "diverged model")]
+    journal = ran("federation", "audit", tmp_path / "sites" / "north").stdout
+    assert journal.count("answered") >= 30
+    assert ran("federation", "audit", folder).stdout.count("rolled back") == 1
