@@ -213,6 +213,8 @@ def _own(cohort: Cohort, p: Part) -> Cohort:
 def _combined(method: Method, server: ServerView, cohort: Cohort, weights: Tensor) -> tuple[Tree, Cohort]:
     """The aggregator's update, and the cohort with its spread if a part needs it: one pass over the updates gives both."""
     rule, own = method.aggregator, _own(cohort, method.aggregator)
+    if not cohort.update:  # all parameters are private
+        return {}, cohort
     if not (method.adds and any(p.needs == "spread" for p in method.parts)):
         return return_checks.named(rule, "combine", rule.combine(server, own, weights), cohort.update), cohort
     coefficients = cast(LinearAggregator, rule).coefficients(server, own, weights)
