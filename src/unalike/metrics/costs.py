@@ -57,10 +57,12 @@ def pareto_front(table: pd.DataFrame, more: Iterable[str], less: Iterable[str]) 
 def totals(rounds: pd.DataFrame) -> pd.DataFrame:
     """Cost of a whole run, mean over seeds: index method, columns `mb_down mb_up seconds evaluation_seconds` (MB = 10^6 bytes).
 
+    With the column `epsilon` where a method is private: what its rounds cost in all.
     A run that is evaluated only every few rounds has rows only for these rounds. Each row then counts for all rounds since the
     row before.
     """
-    run = cumulative(rounds).groupby(["method", "seed"], sort=False)[["mb_down", "mb_up", *TIMES]].max()
+    names = ["mb_down", "mb_up", *TIMES, *(["epsilon"] if "epsilon" in rounds else [])]
+    run = cumulative(rounds).groupby(["method", "seed"], sort=False)[names].max()
     return run.groupby("method", sort=False).mean()
 
 

@@ -33,7 +33,8 @@ def summary(
     (`models_in_use`). A method outside the family has a difference and an interval of its own, without p.
     `shrunken` is the posterior mean of the difference (`inference.posterior_means`). `verdict` is that of `verdicts.verdicts`,
     empty for methods that are no candidates. `mb_down`, `mb_up` and `seconds` are totals
-    of a run, averaged over seeds. `resampled` has the scores on resampled test samples where all seeds have the same
+    of a run, averaged over seeds, and so is `epsilon`, a column that is there if a method is private. `resampled` has the scores
+    on resampled test samples where all seeds have the same
     (`sampling.draws_of`).
     """
     require_method(rounds, rules.baseline)
@@ -144,4 +145,5 @@ def _names(rounds: pd.DataFrame, columns: Columns) -> list[str]:
         *(other.name for other in columns.further if other.name in rounds),
         *("loss", "verdict", "probability_best", *COMPARED),
         *("client_sd", "worst_decile", "mb_down", "mb_up", "seconds"),
+        *(["epsilon"] if "epsilon" in rounds else []),
     ]

@@ -52,6 +52,7 @@ class Decision:
         metric: the metric that decides.
         protocol: the protocol whose scores decide; with `used`, a method is judged by personal models where it trains them.
         losers: client -> its mean difference with `best`, and the interval, of clients that lose; the largest loss first.
+        epsilon: epsilon of a run of `best`, if that is private; else NaN.
         samples_limit: whether a part of the interval's width remains with any number of seeds, because these share samples.
     """
 
@@ -78,6 +79,7 @@ class Decision:
     contenders: tuple[str, ...] = ()
     reason: str = ""
     protocol: str = "clients"
+    epsilon: float = math.nan
     samples_limit: bool = False
     losers: Mapping[str, tuple[float, float, float]] = field(default_factory=dict)
 
@@ -117,7 +119,10 @@ class Decision:
         measured = f"{gain} ({between})"
         ahead = f"ahead in {self.seeds_won} of {self.seeds} seeds"
         if self.choice == self.best:
-            return f"Use {self.best}: {self.metric.text(self.score)}, {measured}, {ahead}."
+            use = (
+                "Use" if math.isnan(self.epsilon) else f"At epsilon {wording.significant(self.epsilon, digits=2)}, use"
+            )
+            return f"{use} {self.best}: {self.metric.text(self.score)}, {measured}, {ahead}."
         if found in (EQUAL, WORSE):
             keep = "Keep" if self.choice else "For now, keep"
             return f"{keep} {self.baseline}: the best candidate, {self.best}, is {found}: {measured}."
@@ -250,6 +255,7 @@ def decide(
         contenders=(rules.baseline, best, *(name for name in _contenders(best, found, rivals))),
         reason=reason,
         protocol=protocol,
+        epsilon=float(row.get("epsilon", math.nan)),
         samples_limit=bool(rules.overlap or draws),
     )
 

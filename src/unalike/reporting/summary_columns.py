@@ -15,9 +15,9 @@ from unalike.reporting.table import Row, Table, TableCell, TableColumn, interval
 
 SHOWN = (
     *("method", "model", "verdict", "score", "sd", "difference", "interval", "p", "best"),
-    *("worst", "traffic", "time", "seeds"),
+    *("worst", "epsilon", "traffic", "time", "seeds"),
 )
-"""The columns that a terminal and a notebook show."""
+"""The columns that a terminal and a notebook show; epsilon only if a method is private."""
 
 
 def summary_columns(metric: Metric, baseline: str, looks: Mapping[str, Look] | None = None) -> dict[str, TableColumn]:
@@ -45,6 +45,7 @@ def summary_columns(metric: Metric, baseline: str, looks: Mapping[str, Look] | N
         "up": number("MB from clients", "mb_up", wording.megabytes),
         "time": number("Time", "seconds", wording.duration),
         "evaluation": number("Time of evaluation", "evaluation_seconds", wording.duration),
+        "epsilon": number("Epsilon", lambda row: row.get("epsilon", math.nan), wording.decimal),
         "loss": number("Loss", "loss", wording.decimal),
         "seeds": number("Seeds", "seeds"),
     }
@@ -103,5 +104,6 @@ def summary_tables(content: ReportContent) -> list[Table]:
         scored = content.scored(protocol)
         caption = wording.capital(MODELS[protocol]) if len(content.tabled) > 1 else ""
         if len(scored):
-            tables.append(Table.of(caption, [columns[name] for name in SHOWN], rows(scored)))
+            shown = [columns[name] for name in SHOWN if name != "epsilon" or name in scored]
+            tables.append(Table.of(caption, shown, rows(scored)))
     return tables
