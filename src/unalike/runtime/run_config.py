@@ -275,24 +275,8 @@ def prepare_run(
     recording = Recording.of(record)
     if getattr(plan, "needs_products", False):
         recording = replace(recording or Recording(), products=True)
-    run_config = RunConfig(
-        *(
-            plan,
-            population,
-            made,
-            work,
-            chosen,
-            asked,
-            name,
-            held_out,
-            public,
-            columns,
-            words,
-            started,
-            recording,
-            federated,
-        )
-    )
+    given = plan, population, made, work, chosen, asked, name, held_out, public, columns, words, started, recording
+    run_config = RunConfig(*given, federated=federated)
     _ = run_config.ending
     if chosen.select == "best" and not run_config.columns.validated:
         raise UnalikeError(
