@@ -216,8 +216,10 @@ class Delay:
         sender = asyncio.create_task(send())
         piece = b"first"
         while piece:
-            with suppress(OSError):
+            try:
                 piece = await source.read(1 << 16)
+            except OSError:  # the other side is gone
+                piece = b""
             waiting.put_nowait((self._loop.time() + self.seconds, piece))
         await sender
 
