@@ -437,6 +437,7 @@ def test_every_claim_is_about_cells_that_exist(name):
     for scale in ("small", "paper"):
         cells = study(name).scale(scale).cells
         measured = ("accuracy", "server_accuracy", "local_accuracy", "personal_accuracy", "rmse", "loss", "train_loss")
+        measured += ("attack_success",)
         of_classes = (CLASS_ACCURACY + character for character in digits + ascii_letters)
         columns = {c: [0.0, 0.25, 0.5, 0.5, 0.5] for c in (*measured, "seconds", *of_classes)}
         columns |= {"round": [0, 1, 2, 3, 15], "participants": [2] * 5}
@@ -461,7 +462,7 @@ def test_unknown_study_is_answered_with_the_nearest_names():
 def test_committed_results_are_readable_and_belong_to_their_studies():
     """One file a study and scale; no verdict of the ledger rests on anything else than a stored result."""
     folders = {path.parent for path in (ROOT / FOLDER).glob("*/*/*.parquet")}
-    assert len(folders) == 77
+    assert len(folders) == 79
     for folder in folders:
         cells = study(folder.parent.name).scale(folder.name).cells
         assert digests(folder) <= {cell.digest for cell in cells}, "run `unalike study gather`"

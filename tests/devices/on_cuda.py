@@ -86,7 +86,8 @@ def assert_close(run, reference, limit, device=DEVICE):
 @pytest.mark.parametrize("executor", ["loop", "batched"])
 @pytest.mark.parametrize("name", NAMES)
 def test_method_on_cuda_equals_cpu(name, executor):
-    assert_close(train(name, DEVICE, executor), train(name, "cpu", executor), DISTANCE)
+    spec = "dp_sgd(noise_multiplier=0)" if name == "dp_sgd" else name  # each device draws other noise
+    assert_close(train(spec, DEVICE, executor), train(spec, "cpu", executor), DISTANCE)
 
 
 CASES = [

@@ -47,7 +47,7 @@ def job_of(spec, norm=False, **options):
     return prepare_run(
         spec,
         people(),
-        model=mlp(norm=norm),
+        model=mlp(norm=norm and spec.privacy is None),  # private methods refuse batch norm
         rounds=2,
         work=ua.Work(**WORK),
         seed=3,

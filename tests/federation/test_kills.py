@@ -49,6 +49,6 @@ def test_kills_of_coordinator_and_sites_with_secure_aggregation_give_same_run():
 
 @pytest.mark.slow
 def test_many_kills_with_secure_aggregation_give_same_run():
-    assert "all as undisturbed" in killing("moments", "1", "25", "secure scaffold + ditto")
+    assert "all as undisturbed" in killing("moments", "1", "8", "secure scaffold + ditto")
     assert "all as undisturbed" in killing("writes", "secure scaffold")
-    assert "as undisturbed" in killing("sites", "0", "15", "secure scaffold + ditto")
+    assert "as undisturbed" in killing("sites", "0", "5", "secure scaffold + ditto")

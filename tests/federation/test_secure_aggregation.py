@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -15,9 +16,10 @@ from unalike._utils.errors import UnalikeError
 from unalike.data import Population
 from unalike.federation.coordinator.run_control import Stopped
 from unalike.federation.protocol.envelope import seal, unseal
-from unalike.federation.protocol.messages import ANSWER, MaskedTrainRequest
+from unalike.federation.protocol.messages import ANSWER, Declined, MaskedTrainRequest
 from unalike.federation.secure_aggregation.arithmetic import FRACTION, PRIME, RANDOM, combine, decode, encode, split
 from unalike.federation.secure_aggregation.masks import agree, context, derive, mask, public_half, rows
+from unalike.federation.secure_aggregation.setup import Setup
 from unalike.federation.secure_aggregation.summands import check_summed
 from unalike.federation.site.secure_sums import SecureSums
 from unalike.federation.site.site_worker import SiteWorker
@@ -99,6 +101,7 @@ SERVED = {
     "uniform + fedadam": {},
     "fedper + fedprox(mu=0.1)": {"protocol": ("personal",)},
     "topk(fraction=0.5) + ditto": {"protocol": ("clients", "personal")},
+    "client_dp(noise_multiplier=0, where='site', clip=0.1)": {"work": ua.Work(lr=0.1)},
 }
 
 
@@ -115,6 +118,20 @@ def test_model_is_that_of_the_simulation(tmp_path, method):
         assert a == pytest.approx(b, abs=1e-5, nan_ok=True), name
     assert not fed.events("refused", "absent", "no quorum") and len(fed.events("setup")) == 1
     assert ours.history.rounds["bytes_up"].iloc[-1] > 8 * sum(t.numel() for t in ours.params.values())
+
+
+def test_secure_sum_has_the_noise_of_all_sites_and_no_other_of_the_seed(tmp_path):
+    """Each of m sites adds N(0, (z C)^2 / m), the mean has z C / m; two runs of one seed have different noise."""
+
+    def after(folder, z):
+        method = f"client_dp(noise_multiplier={z}, clip=0.1, where='site')"
+        run = secure(tmp_path / folder, method, rounds=1, model="mlp(hidden=(40,))").run()
+        return torch.cat([t.flatten().double() for t in run.params.values()])
+
+    plain, noised, again = after("plain", 0), after("noised", 2), after("again", 2)
+    assert len(plain) > 300
+    for noise, wanted in ((noised - plain, 2 * 0.1 / 4), (noised - again, 2 * 0.1 / 4 * 2**0.5)):
+        assert float(noise.std()) == pytest.approx(wanted, rel=5 / (2 * len(plain)) ** 0.5)
 
 
 def test_batch_norm_of_their_own_is_served(tmp_path):
@@ -489,6 +506,15 @@ def test_site_refuses_keys_that_no_enrolled_key_signed(messages):
     assert ask("shares")[0] == ANSWER
     for change in (forged, exchanged, stranger, few, fewer_than_first):
         assert ask("shares", change)[:2] == ("unable", "sum")
+
+
+def test_key_of_small_order_is_refused_though_it_is_signed():
+    fed = federation_of(make_clients(FOUR), **TERMS)
+    setup, keys = Setup("run", 1, 0, 0, 2, fed.terms), rows([public_half(derive(bytes(32), n)) for n in range(3)])
+    for value, why in ((keys, None), (torch.cat([keys[:2], torch.zeros_like(keys[:1])]), "agree on the same secret")):
+        signature = rows([key_of(1).sign(setup.signed(fed.sites[1].name, value))])
+        with pytest.raises(Declined, match=why) if why else nullcontext():
+            setup.check(fed, fed.sites[1].name, value, signature)
 
 
 def test_site_refuses_former_setups_and_rounds_without_keys(messages):

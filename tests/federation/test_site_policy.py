@@ -10,12 +10,12 @@ from datetime import datetime, timedelta
 from datetime import time as clock
 
 import pytest
-from small_federation import SmallFederation, key_of, make_clients, states
+from small_federation import COORDINATOR, SmallFederation, key_of, make_clients, states
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.journal import entries
 from unalike.core.options import options_of
-from unalike.federation.protocol.envelope import unseal
+from unalike.federation.protocol.envelope import seal, unseal
 from unalike.federation.protocol.messages import Declined
 from unalike.federation.site.site_policy import SitePolicy
 from unalike.federation.site.site_worker import SiteWorker
@@ -85,34 +85,43 @@ def test_rounds_beyond_the_agreed_ones_are_declined(tmp_path):
     assert fed.run().history.rounds["participants"].tolist() == [0, 3, 3, 3] + [2] * 5
 
 
+class Curious:
+    """A site whose coordinator asks first with other models, as a hostile one would; keeps kind and code of the answers."""
+
+    def __init__(self, worker, round):
+        self.worker, self.round, self.answers = worker, round, []
+
+    def handle(self, message):
+        envelope = unseal(message, COORDINATOR.public_key())
+        facts, tensors = envelope.open()
+        reply = self.worker.handle(message) if self.round else None  # the real one first
+        if envelope.head.kind == "train" and envelope.head.round == self.round:
+            for factor in range(2, 40):
+                crafted = seal(envelope.head, facts, {n: factor * t for n, t in tensors.items()}, COORDINATOR)
+                answer = unseal(self.worker.handle(crafted), key_of(2).public_key())
+                self.answers.append((answer.head.kind, answer.open()[0].get("code")))
+        return reply or self.worker.handle(message)
+
+
 def test_requests_of_a_round_are_limited(tmp_path):
     """Evaluations answer questions about single samples when there are many of them with crafted models."""
     fed = ruled(tmp_path, {"requests_per_round": 2}, rounds=1)
-    answers = []
-
-    class Curious:
-        """Asks again with other models, as a hostile coordinator would, and keeps the kinds of the answers."""
-
-        def __init__(self, worker):
-            self.worker = worker
-
-        def handle(self, message):
-            from small_federation import COORDINATOR
-
-            from unalike.federation.protocol.envelope import seal
-
-            envelope = unseal(message, COORDINATOR.public_key())
-            facts, tensors = envelope.open()
-            if envelope.head.kind == "train" and envelope.head.round == 0:
-                for factor in range(2, 40):
-                    crafted = seal(envelope.head, facts, {n: factor * t for n, t in tensors.items()}, COORDINATOR)
-                    answers.append(unseal(self.worker.handle(crafted), key_of(2).public_key()).head.kind)
-            return self.worker.handle(message)
-
-    fed.workers["site2"] = Curious(fed.workers["site2"])
+    curious = fed.workers["site2"] = Curious(fed.workers["site2"], 0)
     fed.run()
-    assert answers == ["answer"] * 2 + ["unable"] * 36
+    assert curious.answers == [("answer", None)] * 2 + [("unable", "rules")] * 36
     assert "2 requests of this round were answered" in declined(fed, "rules")
+
+
+@pytest.mark.parametrize("method", ["client_dp(where='site')", "dp_sgd"])
+def test_site_sends_one_update_for_a_round_of_a_private_method(tmp_path, method):
+    """Every further one would be a release that no accountant counts; a repeated request gets the same bytes."""
+    fed = ruled(tmp_path, {}, method, rounds=2)
+    curious = fed.workers["site2"] = Curious(fed.workers["site2"], 1)
+    assert fed.run().history.rounds["participants"].tolist() == [0, 3, 3]
+    assert curious.answers == [("unable", "released")] * 38
+    fed.restart_sites("site2")  # the journal remembers
+    [asked] = [e for e in entries(tmp_path / "site2" / "journal.jsonl") if e.get("trained") and e["round"] == 1]
+    assert (asked["run"], asked["step"], 1) in fed.workers["site2"]._trained
 
 
 def test_new_runs_of_a_day_are_limited(tmp_path):

@@ -20,6 +20,8 @@ SAMPLE_SIZES = ((20, 8), (12, 6), (6, 3), (16, 6))
 
 SPECS = {
     "ccvr": "ccvr",
+    "client_dp": "client_dp(noise_multiplier=0, clip=0.1)",  # noise is secret at every site
+    "dp_sgd": "dp_sgd(noise_multiplier=0, clip=0.1)",
     "clustered": "clustered(eps1=100, eps2=0.001, warmup=1)",
     "conditional": "fedavg + conditional",
     "fedconcat": "fedconcat(clusters=2, encoder_rounds=1, classifier_rounds=1)",

@@ -184,7 +184,7 @@ def test_worst_decile_takes_a_tenth_and_at_least_one():
 
 def test_totals_count_the_rounds_between_evaluations():
     sparse = ROUNDS[ROUNDS["round"] != 1]
-    pd.testing.assert_frame_equal(costs.totals(sparse), costs.costs.totals(ROUNDS))
+    pd.testing.assert_frame_equal(costs.totals(sparse), costs.totals(ROUNDS))
     assert costs.cumulative(ROUNDS).loc[1, "mb_down"] == pytest.approx(3.0)
 
 

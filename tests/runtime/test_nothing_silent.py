@@ -50,8 +50,9 @@ AS_NAMED = {p.name for p in DEFAULTS.values()} | {
     "diagnosis",
     "centralised",
 }
-AS_NAMED |= {"fedsgd", "full_batch_step", "clip"}
-"""FedAvg and references by another name; one step is what FedSGD makes, and no update of the test is long enough to be clipped."""
+AS_NAMED |= {"fedsgd", "full_batch_step", "clip", "centered_clipping", "powersgd"}
+"""FedAvg and references by another name; one step is what FedSGD makes, and no update of the test is long enough to be clipped.
+A linear model of three classes has updates of two components, as many as PowerSGD sends."""
 
 
 def trained(name, options):

@@ -175,5 +175,5 @@ def test_budget_ends_before_it_is_exceeded(text, rounds):
 
 @pytest.mark.parametrize("text", ["", "10", "MB", "-3 s", "0 s", "3 parsecs", "1e999999 lightyears"])
 def test_budget_invalid_text_is_refused(text):
-    with pytest.raises(ua.UnalikeError, match="expected rounds, time or bytes"):
+    with pytest.raises(ua.UnalikeError, match="expected rounds, time, bytes or epsilon"):
         Budget(text)

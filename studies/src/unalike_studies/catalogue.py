@@ -26,6 +26,7 @@ PAPERS = (
     ),
     *(
         "defences",
+        "privacy",
         "natural",
         "niid_bench",
         "pfllib",

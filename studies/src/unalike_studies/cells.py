@@ -32,7 +32,7 @@ Options = Mapping[str, Any]
 DIVISION = ("clients", "split", "merge", "val", "min_test")
 """Options of `ua.partition`."""
 RUN = (
-    *("model", "rounds", "participation", "executor", "device", "precision", "evaluate_every"),
+    *("model", "rounds", "participation", "sampling", "executor", "device", "precision", "evaluate_every"),
     *("metric", "protocol", "buffers", "transform", "stop", "select", "record"),
 )
 """Options of `ua.run`."""

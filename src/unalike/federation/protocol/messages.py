@@ -39,6 +39,7 @@ REASONS = {
     "sum": "secure aggregation does not allow it: its journal says what was asked",
     "range": "a value of its update is out of the range of secure aggregation; is its data scaled?",
     "rules": "its own rules (site.toml) do not allow it",
+    "released": "it trained this round already, and a second update would cost privacy that nobody counts",
     "error": "it failed; its terminal and journal say how",
 }
 """Code of an `UNABLE` reply -> what the operator reads. Texts of errors, which may hold paths and values, stay at the site."""

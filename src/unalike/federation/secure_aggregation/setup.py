@@ -11,7 +11,7 @@ from unalike.core.codec import checksum
 from unalike.core.types import Tree
 from unalike.federation.protocol.federation_file import Federation
 from unalike.federation.protocol.messages import Declined, MaskedTrainRequest
-from unalike.federation.secure_aggregation.masks import context, raw
+from unalike.federation.secure_aggregation.masks import agree, context, raw
 from unalike.federation.security.keys import public_key
 
 Keys = Mapping[str, Tensor]
@@ -40,7 +40,7 @@ class Setup:
         return context("keys", asdict(self), site, checksum({site: keys})).encode()
 
     def check(self, federation: Federation, site: str, keys: Tensor, signature: Tensor) -> None:
-        """Raise `Declined` for a site that is not enrolled, and for keys that it did not sign for this setup."""
+        """Raise `Declined` for a site that is not enrolled, keys that it did not sign for this setup, and keys of small order."""
         enrolled = federation.site(site)
         if enrolled is None or enrolled.revoked or keys.dtype != torch.uint8 or keys.shape != (1 + self.rounds, 32):
             raise Declined("sum", f"no site {site[:64]!r} is enrolled, or it has other than {1 + self.rounds} keys")
@@ -48,6 +48,11 @@ class Setup:
             public_key(enrolled.key).verify(raw(signature), self.signed(site, keys))
         except InvalidSignature:
             raise Declined("sum", f"keys of {site!r} that its enrolled key did not sign for this setup") from None
+        try:
+            for key in keys:
+                agree(bytes(32), key)
+        except ValueError:
+            raise Declined("sum", f"a key of {site!r} with which every site would agree on the same secret") from None
 
     def sum_context(self, round: int, asked: MaskedTrainRequest, tensors: Tree, keys: Keys) -> str:
         """Digest of all that the sites of a sum must have in common: the sites, their keys, and the model that they train.

@@ -155,6 +155,7 @@ class SiteWorker:
                     trained = not {"size", "masked"}.isdisjoint(tensors)
                     done = {"trained": trained, "evaluated": sorted(facts.get("tallies", ()))}
                     self._write_down("answered", message, head, answers, **done, sent=len(reply), reply=identity(reply))
+                    self._trained |= {(head.run, *head.place)} if trained else set()
                     self._begun.setdefault(head.run, time.time())
                     if not anew:
                         replies.store(request, reply)
@@ -173,6 +174,11 @@ class SiteWorker:
     def _begun(self) -> dict[str, float]:
         """Run -> when its first request was answered, by the journal, which is read once."""
         return {e["run"]: e["time"] for e in reversed([*entries(self.journal.path)]) if e["event"] == "answered"}
+
+    @cached_property
+    def _trained(self) -> set[tuple[str, int, int]]:
+        """Run, step and round of every update that was sent, by the journal, which is read once."""
+        return {(e["run"], e["step"], e["round"]) for e in entries(self.journal.path) if e.get("trained")}
 
     # 1. Check the request.
 
@@ -272,6 +278,8 @@ class SiteWorker:
         if models:
             self._keep_model(request, group, models.get("personal") or models["clients"])
         if step.train:
+            if group.method.privacy is not None and (request.head.run, *request.head.place) in self._trained:
+                raise Declined("released", f"a second update for round {request.head.round} of a private method")
             update = map_tensors(lambda t: t[0], group.executor.run(broadcast, [me], group.accepted))
             group.client_states.save({me: broadcast.round})
         if update is not None and step.local:
