@@ -48,6 +48,17 @@ def test_the_page_on_parameter_skew_has_the_scores_of_each_protocol():
         assert f"| {' | '.join([setting, *shown])} |" in page, setting
 
 
+def test_the_page_on_parameter_skew_has_the_levels_of_three_protocols_beside_the_printed_ones():
+    page, levels = (ROOT / "docs/explanation/parameter_skew.md").read_text(), study("skew-protocols-settings")
+    results = read(ROOT / "studies/results/skew-protocols-settings/small", levels.scale("small").cells)
+    head, *rows = levels.layouts[0].table(results)
+    printed = head.index("FedAvg, printed")
+    rows = [row for row in rows if row[1] not in ("", "-")]
+    assert len(rows) == 9
+    for row in rows:
+        assert f"| {' | '.join(row[:4])} | {row[printed]}".rstrip() in page, row[0]
+
+
 def test_the_page_on_parameter_skew_has_the_scores_of_the_ablation():
     page = (ROOT / "docs/explanation/parameter_skew.md").read_text()
     rows = _rows("fedpake-ablation")
