@@ -43,6 +43,11 @@ def test_site_kills_give_same_run():
     assert "as undisturbed" in killing("sites", "0", "20", "scaffold + ditto")
 
 
+def test_kills_with_a_private_method_give_same_run():
+    """A site that was killed before it stored its update may train again; nothing has left it."""
+    assert "all as undisturbed" in killing("moments", "1", "4", "client_dp(noise_multiplier=0, where='site', clip=0.1)")
+
+
 def test_kills_of_coordinator_and_sites_with_secure_aggregation_give_same_run():
     assert "all as undisturbed" in killing("moments", "3", "3", "secure scaffold")
 

@@ -121,9 +121,9 @@ class ReplyCache:
             raise Declined("over", f"round {round} of step {stage} is over; expected one that is not: a replay?")
         return None
 
-    def count(self, request: Envelope) -> int:
-        """The number of replies to other requests of the same round."""
-        return sum(_round_of(file) == request.head.place for file in self.folder.glob("*.reply"))
+    def of_round(self, request: Envelope) -> list[Path]:
+        """The files of the replies to other requests of the same round."""
+        return [file for file in self.folder.glob("*.reply") if _round_of(file) == request.head.place]
 
     def store(self, request: Envelope, reply: bytes) -> None:
         """Write the reply; remove those of older rounds."""

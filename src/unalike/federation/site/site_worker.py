@@ -147,15 +147,13 @@ class SiteWorker:
                 reply = None if anew else replies.find(request)
                 if reply is None:
                     if self.policy is not None:
-                        before = 0 if anew else replies.count(request)
+                        before = 0 if anew else len(replies.of_round(request))
                         self.policy.check_request(head.round, self.federation.rounds, before)
                     facts, tensors = HANDLERS[head.kind](self, request)
                     tensors = tree.map(Tensor.cpu, tensors)
                     reply = seal(replace(head, kind=ANSWER, answers=answers), facts, tensors, self.key)
-                    trained = not {"size", "masked"}.isdisjoint(tensors)
-                    done = {"trained": trained, "evaluated": sorted(facts.get("tallies", ()))}
+                    done = {"trained": _is_update(tensors), "evaluated": sorted(facts.get("tallies", ()))}
                     self._write_down("answered", message, head, answers, **done, sent=len(reply), reply=identity(reply))
-                    self._trained |= {(head.run, *head.place)} if trained else set()
                     self._begun.setdefault(head.run, time.time())
                     if not anew:
                         replies.store(request, reply)
@@ -174,11 +172,6 @@ class SiteWorker:
     def _begun(self) -> dict[str, float]:
         """Run -> when its first request was answered, by the journal, which is read once."""
         return {e["run"]: e["time"] for e in reversed([*entries(self.journal.path)]) if e["event"] == "answered"}
-
-    @cached_property
-    def _trained(self) -> set[tuple[str, int, int]]:
-        """Run, step and round of every update that was sent, by the journal, which is read once."""
-        return {(e["run"], e["step"], e["round"]) for e in entries(self.journal.path) if e.get("trained")}
 
     # 1. Check the request.
 
@@ -278,8 +271,8 @@ class SiteWorker:
         if models:
             self._keep_model(request, group, models.get("personal") or models["clients"])
         if step.train:
-            if group.method.privacy is not None and (request.head.run, *request.head.place) in self._trained:
-                raise Declined("released", f"a second update for round {request.head.round} of a private method")
+            if group.method.privacy is not None:
+                self._check_first_update(request)
             update = map_tensors(lambda t: t[0], group.executor.run(broadcast, [me], group.accepted))
             group.client_states.save({me: broadcast.round})
         if update is not None and step.local:
@@ -291,6 +284,12 @@ class SiteWorker:
             return {"tallies": sums}, flat(update)
         weights = own_weights(group, [me], Members(step.clients, float(step.samples)))
         return {"tallies": sums}, self._sums(request).masked(request.head, step, sent, summand(group, update, weights))
+
+    def _check_first_update(self, request: Envelope) -> None:
+        """Raise `Declined` where an update for this round may have left: a reply is stored before it is sent."""
+        for file in self.folder.replies(request.head.run, public_text(self.key)).of_round(request):
+            if _is_update(unseal(file.read_bytes(), self.key.public_key()).open()[1]):
+                raise Declined("released", f"a second update for round {request.head.round} of a private method")
 
     def _mask(self, request: Envelope) -> Answer:
         """Answer a request of secure aggregation that needs no samples."""
@@ -414,6 +413,11 @@ class SiteWorker:
                 "the fixed tensors of this step do not have the digest in the request; expected them to be sent again"
             )
         return tensors | fixed
+
+
+def _is_update(tensors: Tree) -> bool:
+    """Whether a reply has an update, in clear or masked."""
+    return not {"size", "masked"}.isdisjoint(tensors)
 
 
 def _accepted_rounds(client: int, accepted: int | None) -> dict[int, int]:
