@@ -208,12 +208,6 @@ class Tap:
         return reply
 
 
-def tapped(fed):
-    for name, worker in list(fed.workers.items()):
-        fed.workers[name] = Tap(worker)
-    return dict(fed.workers)
-
-
 def is_uniform(words):
     bits = np.unpackbits(words.view(np.uint8))
     return abs(bits.mean() - 0.5) < 5 * 0.5 / len(bits) ** 0.5  # five standard deviations
@@ -240,7 +234,7 @@ def masks_of(fed, tap, name):
 def test_coordinator_sees_a_uniform_summand_and_with_one_site_still_does(tmp_path):
     """Alone, with the private masks that it is given, and with all that site0 knows, site1's summand stays masked."""
     fed = secure(tmp_path, rounds=1)
-    taps = tapped(fed)
+    taps = fed.tapped(Tap)
     fed.run()
     facts, tensors = unseal(taps["site1"].replies["train"][0], taps["site1"].worker.key.public_key()).open()
     assert set(tensors) == {"masked"} and set(facts) == {"tallies"}  # evaluations are in clear
@@ -257,7 +251,7 @@ def test_coordinator_sees_a_uniform_summand_and_with_one_site_still_does(tmp_pat
 def test_shares_are_sealed_for_their_receivers(tmp_path):
     """The coordinator has all sealed shares, and opens none: no share of a round that was not unmasked passes it in clear."""
     fed = secure(tmp_path, rounds=1)
-    taps = tapped(fed)
+    taps = fed.tapped(Tap)
     fed.run()
     for name, tap in taps.items():
         run = unseal(tap.requests["shares"][0], COORDINATOR.public_key()).head.run
@@ -375,7 +369,7 @@ def replace_patience(coordinator):
 def messages(tmp_path):
     """A federation after two rounds, and ask(site, kind, change, round): the answer of a site to a changed request of the run."""
     fed = secure(tmp_path, rounds=2, participation=1.0)
-    taps = tapped(fed)
+    taps = fed.tapped(Tap)
     fed.run()
 
     def ask(what, change=lambda facts, tensors: None, site="site0", number=-1, **head):

@@ -23,15 +23,9 @@ class Tap:
         return reply
 
 
-def tapped(fed):
-    for name, worker in list(fed.workers.items()):
-        fed.workers[name] = Tap(worker)
-    return dict(fed.workers)
-
-
 def test_coordinator_sees_each_update_in_clear_without_secure_aggregation(tmp_path):
     fed = SmallFederation(tmp_path, rounds=1)
-    taps = tapped(fed)
+    taps = fed.tapped(Tap)
     run = fed.run()
     updates = {name: tree.under(tap.replies[0][1], "update/") for name, tap in taps.items()}
     start = tree.under(taps["site0"].requests[0][1], "params/")
@@ -45,7 +39,7 @@ def test_coordinator_sees_each_update_in_clear_without_secure_aggregation(tmp_pa
 def test_two_sites_know_each_other_by_the_difference(tmp_path):
     """From two models, its own update and the number of all samples, site0 computes the update of site1."""
     fed = SmallFederation(tmp_path, rounds=2)
-    taps = tapped(fed)
+    taps = fed.tapped(Tap)
     fed.run()
     (facts, before), (_, after) = taps["site0"].requests[:2]
     own, n = tree.under(taps["site0"].replies[0][1], "update/"), 20

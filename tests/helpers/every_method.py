@@ -65,8 +65,7 @@ def federation(
 
 def _clips_samples(method: Method | str) -> bool:
     """Whether the method refuses batch norm, because it clips the gradient of each sample."""
-    privacy = (Method.parse(method) if isinstance(method, str) else method).privacy
-    return privacy is not None and privacy.per_sample
+    return (Method.parse(method) if isinstance(method, str) else method).sample_privacy is not None
 
 
 def played(

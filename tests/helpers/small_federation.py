@@ -109,6 +109,11 @@ class SmallFederation:
                     self.federation, client.name, key_of(k), client, self.folder / client.name
                 )
 
+    def tapped(self, tap: Callable[[Any], Any]) -> dict[str, Any]:
+        """The site workers, each inside a `tap` of its own from now on."""
+        self.workers.update({name: tap(worker) for name, worker in self.workers.items()})
+        return dict(self.workers)
+
     def corrupt(self, name: str, change: Callable[..., Any]) -> None:
         """Let `change` tamper with a site's replies."""
         self.workers[name] = TamperingSite(self.workers[name], change)

@@ -72,6 +72,16 @@ def norm(tree: Tree) -> Tensor:
     return sum((torch.linalg.vector_norm(t).square() for t in tree.values()), start=torch.zeros(())).sqrt()
 
 
+def shortening(norms: Tensor, limit: float | Tensor) -> Tensor:
+    """min(1, limit / norm) for each norm: the factors that leave nothing longer than the limit."""
+    return (limit / norms.clamp_min(1e-12)).clamp_max(1.0)
+
+
+def clipped(tree: Tree, limit: float | Tensor) -> Tree:
+    """The tree, shortened to the norm `limit` if it is longer."""
+    return scale(tree, shortening(norm(tree), limit))
+
+
 def where(condition: Tensor, a: Tree, b: Tree) -> Tree:
     """`a` where the scalar condition holds, else `b`."""
     return map(lambda x, y: torch.where(condition, x, y), a, b)

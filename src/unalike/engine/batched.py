@@ -105,8 +105,8 @@ class Batched(Executor):
             return min([*self._fits, *([self.chunk] if self.chunk else [])])
         if self.uses_compiled_loops:
             return self._loops_width
-        model, privacy = tree.nbytes(self.client_pool.settings.model.params), self.client_pool.method.privacy
-        if privacy is not None and privacy.per_sample:
+        model = tree.nbytes(self.client_pool.settings.model.params)
+        if self.client_pool.method.sample_privacy is not None:
             model *= self.client_pool.settings.work.batch_size or self.client_pool.typical
         return max(1, (CACHE if self.client_pool.source.x.device.type == "cpu" else DEVICE) // (3 * model))
 

@@ -134,6 +134,11 @@ class Method:
         return next(iter(self.role(Privacy)), None)
 
     @cached_property
+    def sample_privacy(self) -> Privacy | None:
+        """The part of privacy, if it clips and noises the gradients of single samples in local steps."""
+        return next((p for p in self.role(Privacy) if p.per_sample), None)
+
+    @cached_property
     def conditioners(self) -> tuple[Conditioner, ...]:
         """The parts that describe a client to its model."""
         return self.role(Conditioner)

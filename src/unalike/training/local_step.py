@@ -90,7 +90,7 @@ class LocalStep:
         self.params, self.client_state, self.sent = params, client_state, sent
         self.view_of, self.clip = partial(view_of, lr=work.lr, phase=phase), work.clip
         self.stacked = stacked
-        self.privacy = method.privacy if method.privacy is not None and method.privacy.per_sample else None
+        self.privacy = method.sample_privacy
         self.find = _backward if method.plain and not callable(work.loss) else _gradients_of
         self.solve = partial(work.solver.step, lr=work.lr, fused=not self.stacked)
 
@@ -179,7 +179,7 @@ class LocalStep:
             made = return_checks.like(correction, "correct", correction.correct(view, own, batch), own)
             grads = grads | {MODEL: grads[MODEL] | made}
         if self.clip is not None:
-            grads = {name: g | _clipped(tree.shared(g, self.params), self.clip) for name, g in grads.items()}
+            grads = {name: g | tree.clipped(tree.shared(g, self.params), self.clip) for name, g in grads.items()}
         return grads
 
     def _loss(self, before: StepState, batch: Batch, number: int, variables: PartTrees) -> tuple[Tensor, Any]:
@@ -274,7 +274,3 @@ def _choose(condition: Tensor, new: Any, old: Any) -> Any:
     if isinstance(new, Tensor):
         return torch.where(condition, new, old)
     return {name: _choose(condition, new[name], old[name]) for name in new}
-
-
-def _clipped(grads: Tree, limit: float) -> Tree:
-    return tree.scale(grads, (limit / tree.norm(grads).clamp_min(1e-12)).clamp_max(1.0))

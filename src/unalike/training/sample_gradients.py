@@ -29,7 +29,7 @@ def clipped_sum(loss: Callable[[Tree, Batch], Tensor], params: Tree, batch: Batc
 
     each = torch.vmap(gradient, randomness="different")(batch.x, batch.y)
     norms = torch.stack([g.reshape(len(g), -1).square().sum(1) for g in each.values()]).sum(0).sqrt()
-    factor = (clip / norms.clamp_min(1e-12)).clamp_max(1.0)
+    factor = tree.shortening(norms, clip)
     if batch.weight is not None:
         factor = factor * batch.weight
     return tree.map(lambda g: torch.tensordot(factor.to(g), g, 1), each)

@@ -78,7 +78,7 @@ def _obstacles(method: Method, phases: Sequence[Phase], settings: StageSettings,
         yield f"it trains in {model.precision}"
     if not all(t.dtype is torch.float32 and t.device.type == "cpu" for t in (x, *model.params.values())):
         yield "its tensors are not float32 on a CPU"
-    if method.privacy is not None and method.privacy.per_sample:
+    if method.sample_privacy is not None:
         yield "they have no gradient of a single sample"
     if work.loss is not None:
         yield "they have no loss but the task's"

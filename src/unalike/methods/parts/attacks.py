@@ -14,6 +14,7 @@ from torch import Tensor
 
 from unalike._utils.errors import UnalikeError
 from unalike.core import tree
+from unalike.core.privacy import normal_noise
 from unalike.core.types import Batch, Tree
 from unalike.core.views import ServerView
 from unalike.methods.method import alias
@@ -97,8 +98,8 @@ class GaussianAttack(Attack):
     std: NonNegativeFloat = 1.0
 
     def forge(self, server: ServerView, own: Tree, honest: Tree) -> Tree:
-        generator = server.generator  # drawn on the CPU, so that every device sees the same numbers
-        return tree.map(lambda u: self.std * torch.randn(u.shape, generator=generator, dtype=u.dtype).to(u), own)
+        generator = server.generator
+        return tree.map(lambda u: self.std * normal_noise(u, False, generator), own)
 
 
 @part

@@ -116,7 +116,7 @@ class ClientDP(Upload, LinearAggregator, ServerStep, Privacy):
 
     def encode(self, client: ClientView, update: Tree) -> tuple[Tree, Tree]:
         bound = client.message["clip"] if self.quantile is not None else self.clip
-        update = tree.scale(update, (bound / tree.norm(update).clamp_min(1e-12)).clamp_max(1.0))
+        update = tree.clipped(update, bound)
         if self.where == "site":
             z, secret = self._of_sum(self.multiplier(client.settings), client.settings, 1), client.settings.secret_noise
             deviation = z * bound / _fewest(client) ** 0.5

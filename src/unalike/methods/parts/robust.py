@@ -246,7 +246,7 @@ class Bucketing(Screening):
 def _shortening(stacked: Tree, norm: float | None) -> Tensor:
     """min(1, norm / ||u_k||), [K], for updates u_k; norm = None: their median norm."""
     norms = torch.vmap(tree.norm)(stacked)
-    return ((norms.median() if norm is None else norm) / norms.clamp_min(1e-12)).clamp_max(1)
+    return tree.shortening(norms, norms.median() if norm is None else norm)
 
 
 @part

@@ -3,10 +3,10 @@
 from collections.abc import Set
 from typing import ClassVar
 
-import torch
 from pydantic import NonNegativeFloat, PositiveFloat
 
 from unalike.core import tree
+from unalike.core.privacy import normal_noise
 from unalike.core.types import Tree
 from unalike.core.views import ClientView, Cohort, ServerView
 from unalike.methods.part import part
@@ -31,7 +31,7 @@ class Clip(Upload):
         return True
 
     def encode(self, client: ClientView, update: Tree) -> tuple[Tree, Tree]:
-        return tree.scale(update, (self.norm / tree.norm(update).clamp_min(1e-12)).clamp_max(1.0)), client.state
+        return tree.clipped(update, self.norm), client.state
 
 
 NOTHING = ":nothing"
@@ -68,8 +68,7 @@ class GaussianNoise(ServerStep):
     def step(self, server: ServerView, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
         generator = server.generator
         noisy = tree.map(
-            # drawn on the CPU, so that every device sees the same numbers
-            lambda u: u + self.std * torch.randn(u.shape, generator=generator, dtype=u.dtype).to(u.device),
+            lambda u: u + self.std * normal_noise(u, False, generator),
             update,
         )
         return noisy, server.state
