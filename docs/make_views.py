@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from unalike.core.views import ClientView, Cohort, ServerView
-from unalike.methods import roles
+from unalike.methods import attack, compressor, privacy, roles, screening
 from unalike.methods.part import Part
 
 FOLDER = Path(__file__).with_name("views")
@@ -55,7 +55,8 @@ def members(view: type) -> str:
 
 def hooks(view: type) -> str:
     """The hooks of parts that are given this view, by role."""
-    classes = [Part, *(c for c in vars(roles).values() if inspect.isclass(c) and issubclass(c, Part) and c is not Part)]
+    names = {n: c for module in (roles, attack, compressor, screening, privacy) for n, c in vars(module).items()}
+    classes = [c for c in ({"Part": Part} | names).values() if inspect.isclass(c) and issubclass(c, Part)]
     found: list[str] = []
     for role in classes:
         for name, function in vars(role).items():

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from unalike.methods import roles
+from unalike.methods import attack, compressor, privacy, roles, screening
 from unalike.methods.part import Part
 
 PAGE = Path(__file__).parents[2] / "docs" / "tutorials" / "write_your_own_method.md"
@@ -26,7 +26,8 @@ def test_table_lists_every_hook_with_its_arguments():
 
 
 def _roles() -> dict[str, type[Part]]:
-    found = {n: r for n, r in vars(roles).items() if isinstance(r, type) and issubclass(r, Part) and r is not Part}
+    names = {n: r for module in (roles, attack, compressor, screening, privacy) for n, r in vars(module).items()}
+    found = {n: r for n, r in names.items() if isinstance(r, type) and issubclass(r, Part) and r is not Part}
     return {"every part": Part} | found
 
 

@@ -16,11 +16,13 @@ from unalike.core.tasks import Task, check_task
 from unalike.core.types import Batch, Context, Tree
 from unalike.core.views import StageSettings
 from unalike.core.work import Work
+from unalike.methods.attack import Attack
+from unalike.methods.compressor import Sparsifier
 from unalike.methods.default_parts import BySize, Mean, TaskLoss
 from unalike.methods.part import Part, parameters, registry, spec_text
+from unalike.methods.privacy import Privacy
 from unalike.methods.roles import (
     Aggregator,
-    Attack,
     BaseWeights,
     Conditioner,
     Correction,
@@ -30,15 +32,13 @@ from unalike.methods.roles import (
     Personalizer,
     PersonalModel,
     Phase,
-    Privacy,
-    Screening,
     ServerOptimizer,
     ServerStep,
-    Sparsifier,
     TaskObjective,
     Upload,
     Weighting,
 )
+from unalike.methods.screening import Screening
 
 Role = TypeVar("Role")
 PartClass = TypeVar("PartClass", bound=type[Part])

@@ -5,18 +5,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-import numpy as np
 import torch
-from pydantic import Field, NonNegativeFloat, PositiveFloat
 from torch import Tensor
 
-from unalike._utils.errors import UnalikeError
-from unalike._utils.validated import validated
 from unalike.core import tree
 from unalike.core.model import Group, Model
-from unalike.core.privacy import Accountant, Sampling, epsilon_of, noise_multiplier_of
 from unalike.core.types import Batch, Context, Output, PartTrees, Tree
-from unalike.core.views import ClientView, Cohort, PartLookup, ServerView, StageSettings
+from unalike.core.views import ClientView, Cohort, ServerView, StageSettings
 from unalike.core.work import Work
 from unalike.methods.part import Part, Setup
 
@@ -284,101 +279,6 @@ class Upload(Part):
         return update
 
 
-class Attack(Part):
-    """The acts of malicious clients in a simulation; a method has at most one, and a real federation refuses it.
-
-    A run draws them from its seed: `share` of the clients with training samples, the same ones for every attack, those of
-    a smaller share among those of a larger one. The scores are those of the other clients: the malicious ones have no test samples.
-    Their messages and buffers are what their training makes of them. Limit case: share = 0 is the base method.
-    """
-
-    published: ClassVar[bool] = True
-    share: float
-
-    @property
-    def needs(self) -> Literal["sums", "spread", "updates"]:  # type: ignore[override]
-        """All updates, where it forges some."""
-        return "updates" if self.share and type(self).forge is not Attack.forge else "sums"
-
-    @property
-    def goal(self) -> int | None:
-        """The class that a backdoor makes of samples with its trigger; None for other attacks."""
-        return None
-
-    def triggered(self, x: Tensor) -> Tensor:
-        """Samples with the trigger of a backdoor, [n, ...] as they are given. Default: unchanged."""
-        return x
-
-    def poison(self, data: Batch, classes: int, generator: np.random.Generator) -> Batch:
-        """As many samples for a malicious client in the place of its training samples. Called once a run. Default: these.
-
-        Args:
-            data: All its training samples.
-            classes: Number of classes of the labels; 0 for regression.
-            generator: Random numbers for this client.
-        """
-        return data
-
-    def forge(self, server: ServerView, own: Tree, honest: Tree) -> Tree:
-        """Updates that the m malicious clients of a round send, without [m] if all the same. Called on the server once a round.
-
-        Args:
-            server: View of the server before the update.
-            own: The decoded updates of their own training, [m, ...] each; the default.
-            honest: Those of the other clients of the round, [K - m, ...] each.
-        """
-        return own
-
-    def shortfall(self, setup: Setup) -> str:
-        """The reason: no client is malicious."""
-        few = not setup.settings.malicious and self.share > 0
-        return f"none of {setup.clients} clients is malicious with share={self.share}" if few else ""
-
-
-class Compressor(Upload):
-    """A lossy encoding, in fewer bytes.
-
-    With `error_feedback`, what was lost stays on the client and joins its next update: e <- (update + e) - decoded (Seide et al.
-    2014; Karimireddy et al. 2019). The client state then holds one model.
-    """
-
-    published: ClassVar[bool] = True
-    error_feedback: bool
-
-    def compress(self, update: Tree, state: Tree) -> tuple[Tree, Tree]:
-        """The tensors to send for an update with its error, and the client state but for the error. No default."""
-        raise NotImplementedError
-
-    def client_init(self, params: Tree) -> Tree:
-        """The error, 0 at first; nothing without error feedback."""
-        return tree.zeros(params) if self.error_feedback else {}
-
-    def encode(self, client: ClientView, update: Tree) -> tuple[Tree, Tree]:
-        """Compress the update, with the error of the round before."""
-        state = client.state
-        if not self.error_feedback:
-            return self.compress(update, state)
-        errors = tree.shared(update, state)
-        update = update | {n: u + state[n] for n, u in errors.items()}
-        sent, state = self.compress(update, state)
-        arrived = self.decode(tree.map(lambda t: t[None], sent), update)
-        return sent, state | {n: update[n] - arrived[n][0] for n in errors}
-
-    def check(self, method: PartLookup, work: Work) -> None:
-        """Refuse error feedback of what another part has compressed before."""
-        first = method.role(Compressor)[0]
-        if self.error_feedback and first is not self:
-            raise UnalikeError(
-                f"{self.name} gets what {first.name} left; give error_feedback=True to {first.name} alone"
-            )
-
-
-class Sparsifier(Compressor):
-    """A compressor to fewer numbers; a method has at most one."""
-
-    rank: ClassVar[int] = Upload.SPARSIFY
-
-
 class BaseWeights(Part):
     """The weights of the clients before any other part changes them; a method has exactly one (default: `BySize`)."""
 
@@ -418,27 +318,6 @@ class Weighting(Part):
             weights [K] -> [K].
         """
         raise NotImplementedError
-
-
-class Screening(Part):
-    """A change of what the aggregator sees, chained by rank. All other parts see the updates as they came."""
-
-    published: ClassVar[bool] = True
-    needs = "updates"
-
-    def screen(self, server: ServerView, cohort: Cohort, weights: Tensor) -> tuple[Cohort, Tensor]:
-        """Client updates and weights of `rows(K)` rows, from the decoded ones of K. Called once a round, by rank. No default.
-
-        Args:
-            server: View of the server before the round's update.
-            cohort: The client updates, as parts of lower rank changed them; not empty.
-            weights: Their weights [K], of sum 1.
-        """
-        raise NotImplementedError
-
-    def rows(self, clients: int) -> int:
-        """Number of updates that the aggregator sees of so many clients. Default: of each its own."""
-        return clients
 
 
 class Aggregator(Part):
@@ -544,97 +423,3 @@ class ServerOptimizer(ServerStep):
     """A server step that uses the combined update as a gradient; a method has at most one."""
 
     rank: ClassVar[int] = ServerStep.OPTIMIZER
-
-
-@validated
-class Privacy(Part):
-    """Differential privacy with Gaussian noise; a method has at most one such part.
-
-    epsilon: budget of epsilon over the rounds of the run, from which the noise multiplier follows (extra `privacy`).
-    noise_multiplier: the noise multiplier z, instead of a budget; 1 if neither is given, and 0 adds no noise.
-    delta: probability that the bound epsilon may fail; it should be well below 1 / number of those who are protected.
-    clip: largest L2 norm C of a contribution.
-    accountant: "rdp", or "pld", which is tighter and slow, for Poisson samples.
-    """
-
-    unit: ClassVar[str]
-    """One of those who are protected: a client, or a sample."""
-
-    per_sample: ClassVar[bool] = False
-    """Whether the gradient of each sample is clipped and noised in local steps, instead of the update."""
-
-    epsilon: PositiveFloat | None = None
-    noise_multiplier: NonNegativeFloat | None = None
-    delta: float = Field(default=1e-5, gt=0, lt=1)
-    clip: PositiveFloat = 1.0
-    accountant: Accountant = "rdp"
-
-    def sampling(self, settings: StageSettings) -> Sampling:
-        """The part that contributions take in the releases of a run. No default.
-
-        Args:
-            settings: Settings of the stage; `settings.sampling` is how clients take part in its rounds.
-
-        Returns:
-            The sampling, with the number of releases that are planned.
-        """
-        raise NotImplementedError
-
-    def leaks(self, method: PartLookup, settings: StageSettings) -> list[str]:
-        """The things that leave the clients beside the accounted sums, in words; empty if nothing does. No default.
-
-        Args:
-            method: The method with all its parts.
-            settings: Settings of the stage.
-        """
-        raise NotImplementedError
-
-    def accounted(self, model: Model, buffers: str) -> Callable[[str], bool]:
-        """Whether an item that clients send, as `ua.wire` describes it, is accounted. No default.
-
-        Args:
-            model: The model.
-            buffers: Handling of its buffers.
-        """
-        raise NotImplementedError
-
-    def noise_multiplier_at(self, client: ClientView) -> float:
-        """The noise multiplier of a client's local steps, for a part that is `per_sample`. No default.
-
-        Args:
-            client: View of the client in a step.
-        """
-        raise NotImplementedError
-
-    def multiplier(self, settings: StageSettings) -> float:
-        """The noise multiplier; NaN where the budget has no rounds to be shared out to, as in `ua.wire`."""
-        if self.epsilon is None:
-            return 1.0 if self.noise_multiplier is None else self.noise_multiplier
-        if settings.sampling is None:
-            return float("nan")
-        return noise_multiplier_of(self.epsilon, self.sampling(settings), self.delta, self.accountant)
-
-    def server_open(self, settings: StageSettings) -> Tree:
-        """The noise multiplier, which a run that is resumed or extended keeps."""
-        return {"noise_multiplier": torch.tensor(self.multiplier(settings), dtype=torch.float64)}
-
-    def spent(self, settings: StageSettings, noise_multiplier: float, rounds: int) -> float:
-        """Epsilon after so many rounds, at `delta`.
-
-        Args:
-            settings: Settings of the stage.
-            noise_multiplier: The noise multiplier of the rounds.
-            rounds: Number of rounds.
-        """
-        assert settings.sampling is not None
-        sampling, planned = self.sampling(settings), max(1, settings.sampling.releases)
-        releases = rounds * sampling.releases // planned
-        return epsilon_of(noise_multiplier, sampling, releases, self.delta, self.accountant)
-
-    def check(self, method: PartLookup, work: Work) -> None:
-        """Raise `UnalikeError` for a budget beside a noise multiplier."""
-        if self.epsilon is not None and self.noise_multiplier is not None:
-            raise UnalikeError(
-                f"{self.name}: found epsilon={self.epsilon:g} and noise_multiplier={self.noise_multiplier:g}; expected one of "
-                "them, as each follows from the other"
-            )

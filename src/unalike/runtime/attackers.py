@@ -9,8 +9,8 @@ from unalike._utils import seeds
 from unalike.core.types import Batch
 from unalike.data.population import Population
 from unalike.data.ragged import Ragged
+from unalike.methods.attack import Attack
 from unalike.methods.method import Method
-from unalike.methods.roles import Attack
 
 
 def malicious_clients(method: Method, sizes: np.ndarray, seed: int) -> frozenset[int]:

@@ -8,7 +8,7 @@ from unalike.core.work import Work
 from unalike.data.sanity import listed
 from unalike.methods.method import DEFAULTS, Method
 from unalike.methods.part import Part, Setup, spec_text
-from unalike.methods.roles import Screening
+from unalike.methods.screening import Screening
 from unalike.runtime.run_config import RunConfig
 from unalike.runtime.stage_state import StageState
 

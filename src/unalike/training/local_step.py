@@ -17,7 +17,8 @@ from unalike.core.views import ClientView
 from unalike.core.work import Work
 from unalike.methods import return_checks
 from unalike.methods.method import Method
-from unalike.methods.roles import Correction, Privacy
+from unalike.methods.privacy import Privacy
+from unalike.methods.roles import Correction
 from unalike.training.sample_gradients import clipped_sum, private_mean
 
 MODEL = "model"

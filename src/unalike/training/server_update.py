@@ -15,10 +15,12 @@ from unalike.core.types import Broadcast, ClientUpdate, PartTrees, Tree
 from unalike.core.update_spread import spread, weighted_sum_and_spread
 from unalike.core.views import Cohort, Members, ServerState, ServerView, StageSettings
 from unalike.methods import return_checks
+from unalike.methods.attack import Attack
 from unalike.methods.method import Method
 from unalike.methods.notes import note
 from unalike.methods.part import Part
-from unalike.methods.roles import Attack, BaseWeights, LinearAggregator, Screening, ServerStep, Weighting
+from unalike.methods.roles import BaseWeights, LinearAggregator, ServerStep, Weighting
+from unalike.methods.screening import Screening
 from unalike.training.aggregation import SumWeights, UpdateSums, decode_updates, sum_of_folds
 
 

@@ -17,9 +17,9 @@ from unalike.core import tree
 from unalike.core.privacy import normal_noise
 from unalike.core.types import Batch, Tree
 from unalike.core.views import ServerView
+from unalike.methods.attack import Attack
 from unalike.methods.method import alias
 from unalike.methods.part import part
-from unalike.methods.roles import Attack
 
 Share = Annotated[float, Field(ge=0, le=1)]
 

@@ -18,7 +18,8 @@ from unalike.core.work import Work
 from unalike.methods.default_parts import BySize
 from unalike.methods.part import Part, Setup, part
 from unalike.methods.parts.weights import Uniform
-from unalike.methods.roles import BaseWeights, LinearAggregator, Privacy, ServerStep, Upload, Weighting
+from unalike.methods.privacy import Privacy
+from unalike.methods.roles import BaseWeights, LinearAggregator, ServerStep, Upload, Weighting
 
 
 @part

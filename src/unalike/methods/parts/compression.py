@@ -9,8 +9,9 @@ from torch import Tensor
 
 from unalike.core import tree
 from unalike.core.types import Tree
+from unalike.methods.compressor import Compressor, Sparsifier
 from unalike.methods.part import part
-from unalike.methods.roles import Compressor, Sparsifier, Upload
+from unalike.methods.roles import Upload
 
 
 @part

@@ -16,7 +16,8 @@ from unalike.core.views import Cohort, PartLookup, ServerView
 from unalike.core.work import Work
 from unalike.methods.method import alias
 from unalike.methods.part import Setup, part
-from unalike.methods.roles import Aggregator, LinearAggregator, Screening, ServerStep, Weighting
+from unalike.methods.roles import Aggregator, LinearAggregator, ServerStep, Weighting
+from unalike.methods.screening import Screening
 
 
 class CoordinateWise(Aggregator):

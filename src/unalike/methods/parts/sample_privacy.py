@@ -8,7 +8,8 @@ from unalike.core.privacy import Sampling
 from unalike.core.types import Tree
 from unalike.core.views import ClientView, PartLookup, ServerView, StageSettings
 from unalike.methods.part import Part, part
-from unalike.methods.roles import Personalizer, Privacy
+from unalike.methods.privacy import Privacy
+from unalike.methods.roles import Personalizer
 
 
 @part

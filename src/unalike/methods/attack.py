@@ -1,0 +1,61 @@
+"""The role of an attack: what the malicious clients of a simulation train on and send."""
+
+from typing import ClassVar, Literal
+
+import numpy as np
+from torch import Tensor
+
+from unalike.core.types import Batch, Tree
+from unalike.core.views import ServerView
+from unalike.methods.part import Part, Setup
+
+
+class Attack(Part):
+    """The acts of malicious clients in a simulation; a method has at most one, and a real federation refuses it.
+
+    A run draws them from its seed: `share` of the clients with training samples, the same ones for every attack, those of
+    a smaller share among those of a larger one. The scores are those of the other clients: the malicious ones have no test samples.
+    Their messages and buffers are what their training makes of them. Limit case: share = 0 is the base method.
+    """
+
+    published: ClassVar[bool] = True
+    share: float
+
+    @property
+    def needs(self) -> Literal["sums", "spread", "updates"]:  # type: ignore[override]
+        """All updates, where it forges some."""
+        return "updates" if self.share and type(self).forge is not Attack.forge else "sums"
+
+    @property
+    def goal(self) -> int | None:
+        """The class that a backdoor makes of samples with its trigger; None for other attacks."""
+        return None
+
+    def triggered(self, x: Tensor) -> Tensor:
+        """Samples with the trigger of a backdoor, [n, ...] as they are given. Default: unchanged."""
+        return x
+
+    def poison(self, data: Batch, classes: int, generator: np.random.Generator) -> Batch:
+        """As many samples for a malicious client in the place of its training samples. Called once a run. Default: these.
+
+        Args:
+            data: All its training samples.
+            classes: Number of classes of the labels; 0 for regression.
+            generator: Random numbers for this client.
+        """
+        return data
+
+    def forge(self, server: ServerView, own: Tree, honest: Tree) -> Tree:
+        """Updates that the m malicious clients of a round send, without [m] if all the same. Called on the server once a round.
+
+        Args:
+            server: View of the server before the update.
+            own: The decoded updates of their own training, [m, ...] each; the default.
+            honest: Those of the other clients of the round, [K - m, ...] each.
+        """
+        return own
+
+    def shortfall(self, setup: Setup) -> str:
+        """The reason: no client is malicious."""
+        few = not setup.settings.malicious and self.share > 0
+        return f"none of {setup.clients} clients is malicious with share={self.share}" if few else ""

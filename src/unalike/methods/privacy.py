@@ -1,0 +1,110 @@
+"""The role of a part that gives differential privacy."""
+
+from collections.abc import Callable
+from typing import ClassVar
+
+import torch
+from pydantic import Field, NonNegativeFloat, PositiveFloat
+
+from unalike._utils.errors import UnalikeError
+from unalike._utils.validated import validated
+from unalike.core.model import Model
+from unalike.core.privacy import Accountant, Sampling, epsilon_of, noise_multiplier_of
+from unalike.core.types import Tree
+from unalike.core.views import ClientView, PartLookup, StageSettings
+from unalike.core.work import Work
+from unalike.methods.part import Part
+
+
+@validated
+class Privacy(Part):
+    """Differential privacy with Gaussian noise; a method has at most one such part.
+
+    epsilon: budget of epsilon over the rounds of the run, from which the noise multiplier follows (extra `privacy`).
+    noise_multiplier: the noise multiplier z, instead of a budget; 1 if neither is given, and 0 adds no noise.
+    delta: probability that the bound epsilon may fail; it should be well below 1 / number of those who are protected.
+    clip: largest L2 norm C of a contribution.
+    accountant: "rdp", or "pld", which is tighter and slow, for Poisson samples.
+    """
+
+    unit: ClassVar[str]
+    """One of those who are protected: a client, or a sample."""
+
+    per_sample: ClassVar[bool] = False
+    """Whether the gradient of each sample is clipped and noised in local steps, instead of the update."""
+
+    epsilon: PositiveFloat | None = None
+    noise_multiplier: NonNegativeFloat | None = None
+    delta: float = Field(default=1e-5, gt=0, lt=1)
+    clip: PositiveFloat = 1.0
+    accountant: Accountant = "rdp"
+
+    def sampling(self, settings: StageSettings) -> Sampling:
+        """The part that contributions take in the releases of a run. No default.
+
+        Args:
+            settings: Settings of the stage; `settings.sampling` is how clients take part in its rounds.
+
+        Returns:
+            The sampling, with the number of releases that are planned.
+        """
+        raise NotImplementedError
+
+    def leaks(self, method: PartLookup, settings: StageSettings) -> list[str]:
+        """The things that leave the clients beside the accounted sums, in words; empty if nothing does. No default.
+
+        Args:
+            method: The method with all its parts.
+            settings: Settings of the stage.
+        """
+        raise NotImplementedError
+
+    def accounted(self, model: Model, buffers: str) -> Callable[[str], bool]:
+        """Whether an item that clients send, as `ua.wire` describes it, is accounted. No default.
+
+        Args:
+            model: The model.
+            buffers: Handling of its buffers.
+        """
+        raise NotImplementedError
+
+    def noise_multiplier_at(self, client: ClientView) -> float:
+        """The noise multiplier of a client's local steps, for a part that is `per_sample`. No default.
+
+        Args:
+            client: View of the client in a step.
+        """
+        raise NotImplementedError
+
+    def multiplier(self, settings: StageSettings) -> float:
+        """The noise multiplier; NaN where the budget has no rounds to be shared out to, as in `ua.wire`."""
+        if self.epsilon is None:
+            return 1.0 if self.noise_multiplier is None else self.noise_multiplier
+        if settings.sampling is None:
+            return float("nan")
+        return noise_multiplier_of(self.epsilon, self.sampling(settings), self.delta, self.accountant)
+
+    def server_open(self, settings: StageSettings) -> Tree:
+        """The noise multiplier, which a run that is resumed or extended keeps."""
+        return {"noise_multiplier": torch.tensor(self.multiplier(settings), dtype=torch.float64)}
+
+    def spent(self, settings: StageSettings, noise_multiplier: float, rounds: int) -> float:
+        """Epsilon after so many rounds, at `delta`.
+
+        Args:
+            settings: Settings of the stage.
+            noise_multiplier: The noise multiplier of the rounds.
+            rounds: Number of rounds.
+        """
+        assert settings.sampling is not None
+        sampling, planned = self.sampling(settings), max(1, settings.sampling.releases)
+        releases = rounds * sampling.releases // planned
+        return epsilon_of(noise_multiplier, sampling, releases, self.delta, self.accountant)
+
+    def check(self, method: PartLookup, work: Work) -> None:
+        """Raise `UnalikeError` for a budget beside a noise multiplier."""
+        if self.epsilon is not None and self.noise_multiplier is not None:
+            raise UnalikeError(
+                f"{self.name}: found epsilon={self.epsilon:g} and noise_multiplier={self.noise_multiplier:g}; expected one of "
+                "them, as each follows from the other"
+            )
