@@ -23,10 +23,12 @@ from unalike.federation.coordinator.coordinator import run_rounds
 from unalike.federation.coordinator.federation_folder import FederationFolder
 from unalike.federation.coordinator.operator_commands import listening
 from unalike.federation.coordinator.run_control import OperatorCommands, Stopped
+from unalike.federation.coordinator.run_queue import QueuedRun
 from unalike.federation.flower.flower_processes import check_port
 from unalike.federation.operations.run_coordinator import write_site
 from unalike.federation.protocol.bundle import Bundle
 from unalike.federation.protocol.federation_file import EnrolledSite, Federation, Schema
+from unalike.federation.protocol.roster import Roster, SampleCounts
 from unalike.federation.security.keys import public_text
 from unalike.runtime.records.run_directory import RunDirectory
 
@@ -342,3 +344,34 @@ def test_coordinator_log_repeats_how_many_sites_are_connected(monkeypatch):
     desk = OperatorCommands(federation, SimpleNamespace(sites=lambda: next(seen)), wait=False)
     desk.wait_for_sites(log.append, lambda: None)
     assert [line[:6] for line in log] == ["0 of 2", "0 of 2", "2 of 2"]
+
+
+def test_run_that_goes_on_waits_for_no_site_that_departed_or_is_not_in_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(control, "POLL", 0.0)
+    federation = federation_of(make_clients(((20, 8), (12, 6), (16, 6), (6, 3))), quorum=1)
+    first, second, third, fourth = [site.name for site in federation.sites]
+    counts, directory = SampleCounts(5, 5, 0), RunDirectory(tmp_path)
+
+    def logged(*seen):
+        desk, log, steps = (
+            OperatorCommands(federation, SimpleNamespace(sites=lambda: next(steps)), False),
+            [],
+            iter(seen),
+        )
+        desk.enter(QueuedRun(federation, tmp_path, tmp_path))
+        desk.wait_for_sites(log.append, lambda: None)
+        return log
+
+    Roster("run", {}).save(tmp_path / "roster.json")
+    everyone = [first, second, third, fourth]
+    assert "waiting for" in logged([first], everyone)[0]  # the run has not begun: all are waited for
+    Roster("run", dict.fromkeys((first, second, third), counts)).save(tmp_path / "roster.json")
+    assert logged([first], [first, second, third])[1] == f"3 of 4 sites are connected, not waiting for {fourth}"
+    directory.event("absent", round=3, client=second, why="offline")
+    directory.event("absent", round=4, client=third, why="offline")
+    directory.event("connected", round=4, client=third, why="a new connection")
+    assert logged([], [first], [first, third]) == [
+        f"0 of 4 sites are connected, waiting for {first}, {second}, {third}, {fourth}",  # no quorum: any of them
+        f"1 of 4 sites are connected, waiting for {third}",
+        f"2 of 4 sites are connected, not waiting for {second}, {fourth}",
+    ]

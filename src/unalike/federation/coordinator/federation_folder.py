@@ -197,9 +197,9 @@ class FederationFolder:
 
     def roll_back(self, to: int) -> None:
         """Go back to the models after round `to` of the run that is under way, else of the last one."""
-        self.audit("rolled back", to=to)
         run = next(iter(self.waiting), self.queue[-1])
         roll_back(run.path, to)
+        self.audit("rolled back", to=to)
         for page in ("report.html", "diagnosis.html"):
             (run.pages / page).unlink(missing_ok=True)
 

@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from threading import Condition, Event
 
@@ -15,7 +15,7 @@ from unalike.federation.protocol.transport import Transport
 from unalike.runtime.records.run_directory import RunDirectory
 
 LATECOMERS = 60.0
-"""Seconds to wait for the remaining sites once a quorum is connected."""
+"""Seconds to wait for further sites once a quorum is connected."""
 POLL = 0.5
 REPEAT = 10.0
 """Seconds after which the log says again how many sites are connected."""
@@ -118,25 +118,38 @@ class OperatorCommands:
             self.control.wait()
 
     def wait_for_sites(self, log: Callable[[str], None], check: Callable[[], None]) -> None:
-        """Wait until the operator lets the run begin and all sites are connected, or a quorum for `LATECOMERS` seconds."""
+        """Wait until the operator lets the run begin and a quorum is connected, for `LATECOMERS` seconds the others, too.
+
+        A run that goes on waits for none that it began without, or whose absence is its last event in the log.
+        """
         names = [site.name for site in self.federation.sites if not site.revoked]
-        enough, since = self.federation.enough(len(names)), time.monotonic()
+        enough, since, needed = self.federation.enough(len(names)), time.monotonic(), self._needed(names)
         logged, logged_at = "", time.monotonic()
         while True:
             check()
             self.control.wait()
             connected = set(self.transport.sites())
             missing = [name for name in names if name not in connected]
+            late = [name for name in missing if name in needed or len(connected) < enough]
             if len(connected) < enough:
                 since = time.monotonic()
             line = f"{len(connected)} of {len(names)} sites are connected"
-            line += f", waiting for {', '.join(missing[:10])}" if missing else ""
-            if not missing and not self._begin.is_set():
+            line += f", {'' if late else 'not '}waiting for {', '.join((late or missing)[:10])}" if missing else ""
+            if not late and not self._begin.is_set():
                 line += "; waiting for `unalike federation run`"
-            if line != logged or (missing and time.monotonic() - logged_at > REPEAT):
+            if line != logged or (late and time.monotonic() - logged_at > REPEAT):
                 log(line)
                 logged, logged_at = line, time.monotonic()
-            if self._begin.is_set() and (not missing or time.monotonic() - since > LATECOMERS):
+            if self._begin.is_set() and (not late or time.monotonic() - since > LATECOMERS):
                 self._sites_ready = True
                 return
             time.sleep(POLL)
+
+    def _needed(self, names: Sequence[str]) -> Collection[str]:
+        """The sites that the run has a use for: all before it has begun, then those in it that have not departed."""
+        roster = Roster.load(self.run / "roster.json")
+        if roster is None or not roster.sites:
+            return names
+        events = RunDirectory(self.run).events
+        last = {e["client"]: e["event"] for e in events if e["event"] in ("absent", "connected")}
+        return {name for name in roster.sites if last.get(name) != "absent"}
