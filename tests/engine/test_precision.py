@@ -2,13 +2,15 @@
 
 import pytest
 import torch
-from simulation import distance
+from simulation import Clients, Simulation, distance
 from torch import nn
 
 import unalike as ua
 from unalike._utils.errors import UnalikeError
+from unalike.core import tree
 from unalike.core.model import Model
 from unalike.core.solvers import SGD
+from unalike.training.update_checks import update_norms
 
 
 def images(count=2, samples=12):
@@ -77,6 +79,24 @@ def test_channels_last_step_equals_plain_step():
     assert distance(shapes[True], shapes[False], Model(net()).params) < 1e-4
     dense = Model(nn.Sequential(nn.Flatten(), nn.Linear(192, 3)))
     assert dense.channels_last(torch.randn(2, 3, 8, 8)) is dense
+
+
+@pytest.mark.parametrize(("rows", "laid"), [(2, False), (30, True)])
+def test_images_are_channels_last_where_a_batch_reuses_weights(rows, laid):
+    """A convolution over 16 places makes 2 x 16 operations per weight and sample; 300 a batch are worth the other format."""
+    module = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.Flatten(), nn.Linear(128, 3))
+    images = torch.randn(30, 3, 4, 4, generator=torch.Generator().manual_seed(0))
+    sim = Simulation("fedavg", module, Clients.of((images, torch.arange(30) % 3)), batch_size=rows)
+    assert (sim.executor.settings.model is not sim.settings.model) == laid
+
+
+def test_norm_and_step_of_channels_last_tensors_copy_nothing():
+    t = torch.randn(2, 4, 3, 3, generator=torch.Generator().manual_seed(0))
+    for held in (t, t.contiguous(memory_format=torch.channels_last)):
+        seen = tree.in_memory_order(held)
+        assert seen.is_contiguous() and seen.data_ptr() == held.data_ptr()
+        [norm] = update_norms([5], {"conv": held.unsqueeze(0)}).values()
+        assert norm == pytest.approx(float(t.norm()))
 
 
 @pytest.mark.parametrize(

@@ -80,10 +80,9 @@ class SGD:
     def _fused_step(self, params: Tree, grads: Tree, state: PartTrees, lr: float) -> PartTrees:
         """The same formula in one pass over memory, by the kernel of `torch.optim.SGD(fused=True)`; writes into `params`."""
         state = {slot: _laid_out(held, params) for slot, held in state.items()}
+        trees = (params, _laid_out(grads, params), state.get("momentum", {}))
         torch._fused_sgd_(
-            [*params.values()],
-            [*_laid_out(grads, params).values()],
-            [*state.get("momentum", {}).values()],
+            *([tree.in_memory_order(t) for t in values.values()] for values in trees),
             weight_decay=self.weight_decay,
             momentum=self.momentum,
             lr=lr,

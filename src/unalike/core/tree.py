@@ -107,6 +107,11 @@ def combined(stacked: Tensor, weights: Tensor) -> Tensor:
     return (weights @ matrix(stacked)).view(stacked.shape[1:])
 
 
+def in_memory_order(t: Tensor) -> Tensor:
+    """A view of the tensor with its dimensions in the order of its memory: contiguous, if the tensor is dense."""
+    return t if t.is_contiguous() else t.permute(t.dim_order())
+
+
 def only(tree: Tree, names: Iterable[str]) -> Tree:
     """The entries of `tree` that `names` lists."""
     return {name: tree[name] for name in names}

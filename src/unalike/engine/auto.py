@@ -11,7 +11,6 @@ from functools import partial
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.flop_counter import FlopCounterMode
 
 from unalike._utils import seeds, spec
 from unalike._utils.errors import UnalikeError, unknown
@@ -98,7 +97,7 @@ def _rule(client_pool: ClientPool, participants: int, rounds: int) -> Choice | N
     model = client_pool.settings.model
     on_cpu = client_pool.source.x.device.type == "cpu"
     if Batched(client_pool).uses_compiled_loops:
-        if model.convolutional and 2 * participants < torch.get_num_threads() and _operations(client_pool) > SHARED:
+        if model.convolutional and 2 * participants < torch.get_num_threads() and client_pool.operations > SHARED:
             return Choice("loop", "threads share a step, and compiled loops would leave most of them without a client")
         return Choice("batched", "compiled loops train the model")
     if participants < 2:
@@ -107,7 +106,7 @@ def _rule(client_pool: ClientPool, participants: int, rounds: int) -> Choice | N
         return Choice("loop", "torch computes stacked recurrent layers one after the other")
     if on_cpu and 4 * tree.nbytes(model.params) > CACHE:
         return Choice("loop", "the model is too large for several of them to share the processor's cache")
-    work = _operations(client_pool) if on_cpu else 0
+    work = client_pool.operations if on_cpu else 0
     if work > MUCH:
         return Choice("loop", f"a step is work enough for a processor ({work / 1e6:.0f} million operations forward)")
     gain, worth = _parallelism(client_pool, participants), WORTH + work / SOME
@@ -157,7 +156,7 @@ def _trial(client_pool: ClientPool, make: Callable[[ClientPool], Executor], clie
 def _seconds_of_a_client(client_pool: ClientPool) -> float:
     """Seconds of a client of mean size in the loop: its steps times the seconds of one forward and backward pass."""
     settings, size = client_pool.settings, client_pool.typical
-    x, y = _batch(client_pool)
+    x, y = client_pool.typical_batch
     leaves = {n: w.detach().requires_grad_(settings.model.trainable(n)) for n, w in settings.model.params.items()}
     times = []
     with seeds.isolated(0, x.device), torch.enable_grad():  # dropout draws numbers; the caller may have gradients off
@@ -170,22 +169,6 @@ def _seconds_of_a_client(client_pool: ClientPool) -> float:
             _wait_for(torch.autograd.grad(loss, [w for w in leaves.values() if w.requires_grad], allow_unused=True))
             times.append(time.perf_counter() - started)
     return client_pool.steps(size) * min(times)
-
-
-def _operations(client_pool: ClientPool) -> int:
-    """Floating-point operations of matrix products in the forward pass of a batch of a client of mean size."""
-    model = client_pool.settings.model
-    x, _ = _batch(client_pool)
-    with seeds.isolated(0, x.device), torch.no_grad(), FlopCounterMode(display=False) as counter:
-        model(model.params, x, buffers=model.buffers, context=client_pool.some_context, training=True)
-    return int(counter.get_total_flops())
-
-
-def _batch(client_pool: ClientPool) -> tuple[Tensor, Tensor]:
-    """As many samples and labels as a batch of a client of mean size has."""
-    size = client_pool.typical
-    rows = min(len(client_pool.source.x), client_pool.settings.work.batch_size or size, size)
-    return client_pool.source.x[:rows], client_pool.source.y[:rows]
 
 
 def _wait_for(tensors: Iterable[Tensor | None]) -> None:

@@ -10,7 +10,9 @@ from typing import Protocol
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 
+from unalike._utils import seeds
 from unalike._utils.profiler_regions import profiled_function
 from unalike.core import tree
 from unalike.core.model import Model
@@ -98,6 +100,20 @@ class ClientPool:
         """The mean number of samples of clients that have any; at least 1."""
         sizes = self.sizes
         return max(1, int(sizes.sum()) // max(1, int(np.count_nonzero(sizes))))
+
+    @property
+    def typical_batch(self) -> tuple[Tensor, Tensor]:
+        """As many samples and labels as a batch of a client of mean size has."""
+        rows = min(len(self.source.x), self.settings.work.batch_size or self.typical, self.typical)
+        return self.source.x[:rows], self.source.y[:rows]
+
+    @cached_property
+    def operations(self) -> int:
+        """Floating-point operations of matrix products in the forward pass of a batch of a client of mean size."""
+        model, (x, _) = self.settings.model, self.typical_batch
+        with seeds.isolated(0, x.device), torch.no_grad(), FlopCounterMode(display=False) as counter:
+            model(model.params, x, buffers=model.buffers, context=self.some_context, training=True)
+        return int(counter.get_total_flops())
 
     def counts(self, ids: Sequence[int]) -> np.ndarray:
         """The number of training samples of these clients."""

@@ -40,7 +40,7 @@ def update_norms(ids: Sequence[int], update: Tree) -> dict[int, float]:
     """Client -> the norm of its update, of updates [K, ...]."""
     if not update:
         return {}
-    tensors, unit = [tree.matrix(t).float() for t in update.values()], 1.0
+    tensors, unit = [tree.matrix(tree.in_memory_order(t)).float() for t in update.values()], 1.0
     rows = _norms(tensors)
     if not all(map(math.isfinite, chain.from_iterable(rows))):  # squares beyond the range of float32
         unit = 2.0**80
