@@ -38,7 +38,7 @@ SIZES = {"large": [200] * 10, "small": [20] * 100, "unequal": np.geomspace(10, 3
 """Training samples of the clients; of the heavy networks a quarter of them."""
 HEAVY, BATCH = {"ResNet-20", "ResNet-18, 7x7 stem"}, 10
 LONG, REST = 10**7, 0.2
-POOL = "distributed(workers=2)"
+POOL, ONE = "distributed(workers=2)", "loop, one thread"
 
 
 def people(name: str, kind: str) -> list[ua.ClientData]:
@@ -118,17 +118,19 @@ def halves(name: str, kind: str) -> Iterator[Callable[[], None]]:
 def chosen(name: str, clients: list[ua.ClientData], rounds: int, idle: int) -> str:
     """The executor that `auto` chooses for a run of so many rounds on so many idle cores."""
     run_config = config(name, clients, "auto", rounds)
-    if idle > 1 and _is_worth_a_pool(run_config):
+    long = _is_worth_a_pool(run_config)
+    if idle > 1 and long:
         return POOL
     stage = LocalStage(run_config, next(steps_of(run_config.plan, run_config.plan_inputs)))
-    with threads_for(run_config.model):
-        return auto.decide("auto", next(iter(stage.state.groups.values())).client_pool, len(clients), rounds).executor
+    with threads_for(run_config.model, alone=not long):
+        found = auto.decide("auto", next(iter(stage.state.groups.values())).client_pool, len(clients), rounds).executor
+    return ONE if long and found == "loop" else found
 
 
 def ours(stack: ExitStack, name: str, clients: list[ua.ClientData], executor: str) -> Callable[[], object]:
     """A round by an executor."""
     pooled = executor == POOL  # in a long run its processes measure whether to stack
-    run_config = config(name, clients, executor, LONG if pooled else 1000)
+    run_config = config(name, clients, "loop" if executor == ONE else executor, LONG if pooled else 1000)
     stage = next(steps_of(run_config.plan, run_config.plan_inputs))
     backend = stack.enter_context(backend_here(run_config)) if pooled else LocalBackend(run_config)
     runner = backend.stage(stage, 0, None)
@@ -136,7 +138,7 @@ def ours(stack: ExitStack, name: str, clients: list[ua.ClientData], executor: st
 
     def call() -> None:
         torch.set_num_threads(1 if pooled else cores())
-        with nullcontext() if pooled else threads_for(run_config.model):
+        with nullcontext() if pooled else threads_for(run_config.model, alone=executor != ONE):
             run_round(runner)
 
     return call

@@ -9,6 +9,7 @@ import pytest
 import torch
 from every_method import federation
 from simulation import same
+from torch import nn
 
 import unalike as ua
 from unalike.core.model import Model
@@ -337,15 +338,41 @@ def test_worker_pool_is_not_started_for_compiled_loops(monkeypatch):
     assert launch._is_worth_a_pool(run_config)
 
 
-@pytest.mark.parametrize(("idle", "started"), [(0, None), (1, None), (2, 2), (7, 7)])
-def test_worker_pool_of_auto_has_a_process_for_each_idle_core(monkeypatch, idle, started):
+@pytest.mark.parametrize(("idle", "processes"), [(0, 1), (1, 1), (2, 2), (7, 7)])
+def test_long_run_of_auto_has_a_process_for_each_idle_core(monkeypatch, idle, processes):
     monkeypatch.setattr(compiled_training, "kernels", lambda: None)
     monkeypatch.setattr(launch, "idle_cores", lambda: idle)
-    monkeypatch.setattr(launch, "start_pool", lambda workers, *_: workers)
     run_config = prepare_run("fedavg", clients(), model="mlp(hidden=(8,))", rounds=10**7, work=ua.Work(batch_size=5))
-    assert launch._started(run_config) == started
+    assert launch._processes(run_config) == processes
     monkeypatch.setattr(launch, "PATIENCE", float("inf"))
-    assert launch._started(run_config) is None
+    assert launch._processes(run_config) is None
+
+
+@pytest.mark.parametrize(("patience", "threads"), [(0.0, 1), (float("inf"), 2)])
+def test_long_run_of_convolutions_beside_a_busy_program_has_one_thread(monkeypatch, patience, threads):
+    """The module notes torch's number of threads in each forward pass."""
+    seen = []
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.head = nn.Conv2d(1, 2, 3), nn.Linear(8, 2)
+
+        def forward(self, x):
+            seen.append(torch.get_num_threads())
+            return self.head(self.conv(x).flatten(1))
+
+    before = torch.get_num_threads()
+    monkeypatch.setattr(compiled_training, "kernels", lambda: None)
+    monkeypatch.setattr(launch, "idle_cores", lambda: 1)
+    monkeypatch.setattr(launch, "PATIENCE", patience)
+    people = [ua.ClientData(train=(torch.randn(4, 1, 4, 4), torch.arange(4) % 2)) for _ in range(3)]
+    try:
+        torch.set_num_threads(2)
+        ua.run("fedavg", people, model=Net(), rounds=1, work=ua.Work(batch_size=None))
+        assert seen[-1] == threads and torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("chunk", [0, -1, 2.5])

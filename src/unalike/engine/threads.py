@@ -17,7 +17,7 @@ def threads_for(model: Model, alone: bool = True) -> Iterator[None]:
     """Set the number of threads; torch's own number is restored afterwards.
 
     Within torch's operations: one thread for models without convolutions, else torch's own number. Over clients (`share_out`): as
-    many as torch had. With `alone=False`, for one of several worker processes: one thread.
+    many as torch had. With `alone=False`, for one of several worker processes or beside other programs: one thread.
 
     The products of dense models are too small for several threads to pay, and threads within an operation wait for each other
     as soon as anything else runs on the machine: rounds take ten times as long and more. Threads over clients wait once a chunk.

@@ -19,7 +19,6 @@ from unalike.engine.auto import work_seconds
 from unalike.engine.base import ClientPool
 from unalike.engine.batched import Batched
 from unalike.engine.multiprocess.worker_pool import (
-    WorkerPool,
     all_on_this_machine,
     join_pool,
     launched_by_torchrun,
@@ -42,9 +41,13 @@ PATIENCE = 20.0
 @contextmanager
 def backend_here(run_config: RunConfig) -> Iterator[LocalBackend]:
     """The backend of a run on this machine: this process, or several, which leave when the run ends."""
-    worker_pool = join_pool(run_config.device, _nccl(run_config)) or _started(run_config)
+    worker_pool, count = join_pool(run_config.device, _nccl(run_config)), None
     if worker_pool is None:
-        with threads_for(run_config.model):
+        count = _processes(run_config)
+        if count is not None and count > 1:
+            worker_pool = start_pool(count, partial(serve, run_config), run_config.device, _nccl(run_config))
+    if worker_pool is None:
+        with threads_for(run_config.model, alone=count is None):
             yield LocalBackend(run_config.here())
         return
     try:
@@ -95,17 +98,18 @@ def require_folder(run_config: RunConfig, out: str | Path | None) -> None:
             )
 
 
-def _started(run_config: RunConfig) -> WorkerPool | None:
+def _processes(run_config: RunConfig) -> int | None:
+    """The number of processes that train on a core each; None: one process trains, on all cores.
+
+    "auto" leaves out the cores that other programs use: threads that wait for each other beside them are many times as slow (a
+    round of a ResNet-20 by two threads on two busy cores takes 8 to 28 times as long as by one).
+    """
     call = _distributed(run_config)
     if call is None:
         return None
     if call.name == "auto":
-        workers = idle_cores() if _is_worth_a_pool(run_config) else 1
-    else:
-        workers = call.parameters.get("workers", cores())
-    if workers < 2:
-        return None
-    return start_pool(workers, partial(serve, run_config), run_config.device, _nccl(run_config))
+        return max(1, idle_cores()) if _is_worth_a_pool(run_config) else None
+    return int(call.parameters.get("workers", cores()))
 
 
 def _nccl(run_config: RunConfig) -> bool:
