@@ -54,7 +54,7 @@ def test_the_page_on_parameter_skew_has_the_levels_of_three_protocols_beside_the
     head, *rows = levels.layouts[0].table(results)
     printed = head.index("FedAvg, printed")
     rows = [row for row in rows if row[1] not in ("", "-")]
-    assert len(rows) == 9
+    assert len(rows) == 15
     for row in rows:
         assert f"| {' | '.join(row[:4])} | {row[printed]}".rstrip() in page, row[0]
 
