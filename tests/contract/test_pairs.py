@@ -4,7 +4,7 @@ from itertools import combinations
 
 import pytest
 import torch
-from every_method import DISTINCT, federation, rounding
+from every_method import METHODS, federation, rounding
 from simulation import distance
 
 from unalike._utils.errors import UnalikeError
@@ -12,7 +12,7 @@ from unalike.methods.method import Method
 
 ATTACK = Method.parse("alie")
 """It stands for all attacks, which act in the same place."""
-PAIRS = list(combinations([m for m in DISTINCT if m != Method() and (m.attack is None or m == ATTACK)], 2))
+PAIRS = list(combinations([m for m in METHODS.values() if m != Method() and (m.attack is None or m == ATTACK)], 2))
 
 
 def title(pair):

@@ -6,12 +6,12 @@ import inspect
 
 import pytest
 from deployed_methods import FEW, SAMPLE_SIZES, SITES_ONLY, SPECS, agree
+from every_method import PLANS
 from small_federation import SmallFederation, make_clients, needs_proxy
 
 import unalike as ua
 from unalike._utils.errors import UnalikeError
 from unalike.federation.protocol.federation_file import Schema
-from unalike.methods.part import registry
 from unalike.methods.plan import steps_of
 
 VARIANTS = [
@@ -22,12 +22,12 @@ VARIANTS = [
     "fedpac(scored='combined')",
     "ifca(clusters=2, method='ditto')",
 ]
-NAMES = [n for n in sorted(registry) if n not in SITES_ONLY]
+NAMES = [n for n in PLANS if n not in SITES_ONLY]
 
 
 @pytest.mark.parametrize("name", [*NAMES, *VARIANTS])
 def test_deployed_method_equals_simulation(name, tmp_path):
-    spec = SPECS.get(name, name)
+    spec = SPECS.get(name, str(PLANS.get(name, name)))
     crowded = spec.startswith(("clustered", "fedconcat"))
     clients = make_clients(SAMPLE_SIZES if crowded else FEW)
     model = "conditional_mlp(hidden=(8,))" if "conditional" in spec else "mlp(hidden=(8,))"

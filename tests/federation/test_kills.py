@@ -23,12 +23,13 @@ def killing(*arguments: str, timeout: float = 300) -> str:
 
 
 def test_few_kills_give_same_run():
-    assert "all as undisturbed" in killing("moments", "7", "3", "scaffold + ditto")
+    """Includes a plan with several stages and a query, and one in which clients choose their model."""
+    assert "all as undisturbed" in killing("moments", "7", "6", "scaffold + ditto", "fedconcat", "ifca(clusters=2)")
 
 
 @pytest.mark.slow
+@pytest.mark.network
 def test_fifty_random_kills_give_same_run():
-    """Includes a plan with several stages and a query, and one in which clients choose their model."""
     said = killing("moments", "0", "50", "scaffold + ditto", "fedconcat", "ifca(clusters=2)")
     assert int(said.split()[0]) >= 50
 
@@ -53,6 +54,7 @@ def test_kills_of_coordinator_and_sites_with_secure_aggregation_give_same_run():
 
 
 @pytest.mark.slow
+@pytest.mark.network
 def test_many_kills_with_secure_aggregation_give_same_run():
     assert "all as undisturbed" in killing("moments", "1", "8", "secure scaffold + ditto")
     assert "all as undisturbed" in killing("writes", "secure scaffold")

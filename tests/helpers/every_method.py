@@ -1,5 +1,4 @@
-"""What the contract is tested on: every registered name that stands for a method, four small ragged clients, two
-rounds."""
+"""What the contract is tested on: every registered method, four small ragged clients, two rounds."""
 
 from __future__ import annotations
 
@@ -13,19 +12,33 @@ from simulation import Clients, Simulation, mlp
 from unalike.core.types import Batch
 from unalike.core.views import Cohort
 from unalike.methods.method import Method
-from unalike.methods.part import registry
-from unalike.methods.plan import plan
+from unalike.methods.part import parameters, registry
+from unalike.methods.plan import Plan, plan
 from unalike.methods.roles import ServerStep
 
 SIZES = (7, 3, 1, 5)
 WORK: dict[str, Any] = {"epochs": 2, "batch_size": 4, "lr": 0.1}
 
 
-def _methods() -> dict[str, Method]:
-    built = {name: plan(name) for name in sorted(registry)}
-    return {
-        name: m for name, m in built.items() if isinstance(m, Method)
-    }  # plans of several stages have tests of their own
+LONG, SHORT = 10, 3
+"""Where a part trains for `LONG` or more `steps` or `epochs` of its own, `SHORT` of them run the same code."""
+
+
+def distinct() -> dict[str, Plan]:
+    """Registered name -> plan, each value once: a name of the catalogue before that of a part (`fedavg`, not `mean`)."""
+    names = sorted(registry, key=lambda name: (isinstance(registry[name], type), name))
+    named: dict[Plan, str] = {}
+    for name in names:
+        named.setdefault(plan(name), name)
+    return {name: found for found, name in sorted(named.items(), key=lambda item: item[1])}
+
+
+def short(method: Plan) -> Plan:
+    """The same, with `SHORT` steps where a part makes many."""
+    if not isinstance(method, Method):
+        return method
+    long = {p: {f: SHORT for f in ("steps", "epochs") if parameters(p).get(f, 0) >= LONG} for p in method.parts}
+    return Method(*(type(p)(**(parameters(p) | fewer)) for p, fewer in long.items()))
 
 
 VARIANTS = (
@@ -38,11 +51,12 @@ VARIANTS = (
 QUIET = {"dp_sgd": Method.parse("dp_sgd(noise_multiplier=0)")}
 """Methods whose default draws other numbers in each executor."""
 
-METHODS = _methods() | QUIET | {spec: Method.parse(spec) for spec in VARIANTS}
-"""Name -> method: with its defaults, a new method is tested by being registered."""
+PLANS = {name: short(found) for name, found in distinct().items()} | QUIET
+"""Name -> method or plan of several stages, each once: with its defaults, a new one is tested by being registered."""
 
-DISTINCT = list(dict.fromkeys(METHODS.values()))
-"""The methods, each value once (`fedlws` and `lws` are one)."""
+METHODS = {name: m for name, m in PLANS.items() if isinstance(m, Method)}
+METHODS |= {spec: short(Method.parse(spec)) for spec in VARIANTS}
+"""Name -> method; plans of several stages have tests of their own."""
 
 
 def federation(
@@ -96,7 +110,7 @@ def clone(nest: Any) -> Any:
 def rounding(method: Method) -> float:
     """How far two executors may be apart, in shares of the update: float32 sums in another order.
 
-    1e-4 where the server distils: a hundred steps of Adam, which divides by small numbers, enlarge the last bits.
+    1e-4 where the server distils: steps of Adam, which divides by small numbers, enlarge the last bits.
     """
     distils = any(isinstance(p, ServerStep) and p.rank == ServerStep.DISTILLATION for p in method.parts)
     return 1e-4 if distils else 1e-5

@@ -57,25 +57,26 @@ class Followed:
 
     @property
     def stamp(self) -> tuple[Any, ...]:
-        stamps = [stamp_of(file) for file in (self.federation, *(self.run / name for name in FOLLOWED))]
-        return (*stamps, is_locked(self.run), json.dumps(self._live(), sort_keys=True))
+        run = self.run
+        stamps = [stamp_of(file) for file in (self.federation, *(run / name for name in FOLLOWED))]
+        return (*stamps, is_locked(run), json.dumps(self._live(), sort_keys=True))
 
     def state(self) -> State:
-        config, terms = _toml(self.run / "config.toml"), _toml(self.federation)
-        events, live = RunDirectory(self.run).last_events(LAST_BYTES), self._live()
-        names = self._names(terms)
-        rounds, clients = (table_rows(self.run / f"{name}.parquet") for name in ("rounds", "clients"))
-        columns = stored_columns(self.run, [*rounds[:1], *clients[:1]])
+        run, terms = self.run, _toml(self.federation)
+        directory, config, live = RunDirectory(run), _toml(run / "config.toml"), self._live()
+        events, names = directory.last_events(LAST_BYTES), _names(directory, terms)
+        rounds, clients = (table_rows(run / f"{name}.parquet") for name in ("rounds", "clients"))
+        columns = stored_columns(run, [*rounds[:1], *clients[:1]])
         score = columns.shown(rounds[-1]) if rounds else None
         done = int(rounds[-1]["round"]) if rounds else 0
         return {
             "title": terms.get("name") or self.path.resolve().name,
             "kind": "federation" if terms else "simulation",
-            "method": live.get("method") or terms.get("method") or _method(RunDirectory(self.run).asked, config),
+            "method": live.get("method") or terms.get("method") or _method(directory.asked, config),
             "model": terms.get("model") or config.get("model", {}).get("name", ""),
             "done": done,
             "rounds": terms.get("rounds") or config.get("rounds", 0),
-            "state": _state(events, live, bool(terms), is_locked(self.run)),
+            "state": _state(events, live, bool(terms), is_locked(run)),
             "running": _running(events, terms, names) if live and live["state"] != "waiting" else None,
             "metric": "" if score is None else score.label,
             "curves": _curves(rounds, columns),
@@ -96,13 +97,15 @@ class Followed:
         except (UnalikeError, OSError, ValueError):
             return {}
 
-    def _names(self, terms: dict[str, Any]) -> list[str]:
-        if terms:
-            return [str(site["name"]) for site in terms.get("sites", [])]
-        try:
-            return [str(n) for n in json.loads((self.run / "comparison.json").read_text("utf-8"))["clients"]]
-        except (OSError, ValueError, KeyError):
-            return RunDirectory(self.run).names or []
+
+def _names(directory: RunDirectory, terms: dict[str, Any]) -> list[str]:
+    """The names of the clients; none where they have numbers."""
+    if terms:
+        return [str(site["name"]) for site in terms.get("sites", [])]
+    try:
+        return [str(n) for n in json.loads((directory.path / "comparison.json").read_text("utf-8"))["clients"]]
+    except (OSError, ValueError, KeyError):
+        return directory.names or []
 
 
 def _method(asked: str, config: dict[str, Any]) -> str:

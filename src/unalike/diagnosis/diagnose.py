@@ -1,5 +1,6 @@
 """`ua.diagnose`: the kinds of heterogeneity that some clients have."""
 
+from collections.abc import Sequence
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,10 @@ from unalike.diagnosis.concepts import concept_shift
 from unalike.diagnosis.diagnosis import Diagnosis
 from unalike.diagnosis.features import feature_skew
 from unalike.diagnosis.labels import label_skew, pairwise
-from unalike.diagnosis.samples import MOST_COMPARED, MOST_SAMPLES, ClientSamples, Features, notes_on_few
+from unalike.diagnosis.measure import Measure
+from unalike.diagnosis.samples import MOST_COMPARED, MOST_SAMPLES, ClientCounts, ClientSamples, Features, notes_on_few
 from unalike.diagnosis.sizes import quantity_skew
-from unalike.diagnosis.training import DIVISIONS, TrainingRequest, training_skew
+from unalike.diagnosis.training import DIVISIONS, TrainingRequest, TrainingSkew, training_skew
 from unalike.runtime.given_model import ModelLike
 
 
@@ -97,30 +99,41 @@ def diagnose_population(
     """
     samples = ClientSamples.of(population, seed)
     concept = concept_shift(samples, features, seed)
-    clusters = [label_clusters(samples.client_counts, seed)]
-    measures = [
-        *label_skew(samples.client_counts, seed),
-        *quantity_skew(samples.client_counts, seed),
-        *feature_skew(samples, features, seed),
-        *([] if concept is None else [concept.measure]),
-    ]
+    others = [*feature_skew(samples, features, seed), *([] if concept is None else [concept.measure])]
     trained = None if training is None else training_skew(population, samples, training, seed)
-    if trained is not None:
-        measures += trained.measures
-        clusters.append(trained.clusters)
-    found = [one for one in clusters if one is not None]
-    measures += [measure for one in found for measure in one.measures]
-    return Diagnosis(
+    return diagnosis_of(
+        samples.client_counts,
+        others,
+        trained,
+        seed,
         name=name,
-        measures={measure.name: measure for measure in measures},
-        counts=pd.DataFrame(samples.counts, index=samples.names, columns=samples.classes),
         regression=samples.regression,
-        label_distances=pairwise(samples.counts),
         concept=concept,
-        clusters=found,
-        training=trained,
         notes=_notes(population, samples),
         command=command,
+    )
+
+
+def diagnosis_of(
+    counts: ClientCounts, others: Sequence[Measure], training: TrainingSkew | None, seed: int, **facts: Any
+) -> Diagnosis:
+    """The diagnosis of clients by their counts, the `others` of their measures, and their training; `facts` are further fields."""
+    tested = (label_clusters(counts, seed), None if training is None else training.clusters)
+    clusters = [found for found in tested if found is not None]
+    measures = [
+        *label_skew(counts, seed),
+        *quantity_skew(counts, seed),
+        *others,
+        *([] if training is None else training.measures),
+        *(measure for one in clusters for measure in one.measures),
+    ]
+    return Diagnosis(
+        measures={measure.name: measure for measure in measures},
+        counts=pd.DataFrame(counts.counts, index=counts.names, columns=counts.classes),
+        label_distances=pairwise(counts.counts),
+        clusters=clusters,
+        training=training,
+        **facts,
     )
 
 

@@ -19,12 +19,14 @@ from torch import Tensor
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.profiler_regions import profiled
+from unalike.core.tasks import Task
 from unalike.data.population import Population
 from unalike.data.ragged import Ragged
+from unalike.methods.attack import Attack
 from unalike.methods.plan import method_of
 from unalike.methods.return_checks import untouched
 from unalike.metrics.columns import TEST, TRIGGERED, VALIDATION
-from unalike.metrics.metrics import Metrics, in_front, measure, metric_names, per_client
+from unalike.metrics.metrics import Metrics, RunMetrics, in_front, measure, metric_names, per_client
 from unalike.metrics.named_metrics import ATTACK_SUCCESS
 from unalike.metrics.scoring import Predict, Scores, SharedModel, score
 from unalike.runtime.run_config import RunConfig
@@ -53,12 +55,16 @@ MeasuredSplits = dict[str, ProtocolMetrics | None]
 
 
 class Split(Protocol):
-    """Samples to score on."""
+    """Samples to score on, and what is measured on them."""
 
     x: Tensor
     y: Tensor
 
-    def of(self, clients: Sequence[int]) -> Rows: ...
+    def of(self, clients: Sequence[int]) -> Rows:
+        """The samples of these clients."""
+
+    def metrics(self, task: Task, scores: Scores, clients_shown: Sequence[int], custom: RunMetrics) -> ProtocolMetrics:
+        """The metrics of scores on these samples, and per client for `clients_shown`."""
 
 
 class ClientSplit:
@@ -73,6 +79,24 @@ class ClientSplit:
         found = np.concatenate([self.rows[k] for k in clients] or [np.zeros(0, np.int64)])
         return found, np.repeat(np.asarray(clients, np.int64), self.rows.sizes[list(clients)])
 
+    def metrics(self, task: Task, scores: Scores, clients_shown: Sequence[int], custom: RunMetrics) -> ProtocolMetrics:
+        clients = per_client(task, _of(clients_shown, scores), len(clients_shown), custom)
+        return ProtocolMetrics(measure(task, scores, custom), clients)
+
+
+class TriggeredSplit(ClientSplit):
+    """The clients' test samples of other classes than a backdoor's goal, with its trigger."""
+
+    def __init__(self, population: Population, attack: Attack):
+        self.goal = attack.goal
+        others = Ragged.of(rows[population.y[rows].numpy(force=True) != self.goal] for rows in population.test)
+        super().__init__(replace(population, x=attack.triggered(population.x)), others)
+
+    def metrics(self, task: Task, scores: Scores, clients_shown: Sequence[int], custom: RunMetrics) -> ProtocolMetrics:
+        """The success of the backdoor over all samples together; no metric of each client."""
+        taken = float((scores.predicted == self.goal).sum())
+        return ProtocolMetrics({ATTACK_SUCCESS.name: taken / max(1, len(scores.y))}, [{} for _ in clients_shown])
+
 
 class ServerSplit:
     """The server's held-out test set; the same for all models."""
@@ -82,6 +106,9 @@ class ServerSplit:
 
     def of(self, clients: Sequence[int]) -> Rows:
         return np.arange(len(self.y)), np.zeros(len(self.y), np.int64)
+
+    def metrics(self, task: Task, scores: Scores, clients_shown: Sequence[int], custom: RunMetrics) -> ProtocolMetrics:
+        return ProtocolMetrics(measure(task, scores, custom), None)
 
 
 class ClientModels(Protocol):
@@ -123,10 +150,8 @@ class Evaluator:
         if run_config.test is not None:
             self.splits["server"] = ServerSplit(run_config.test)
         attack = method_of(run_config.plan).attack
-        self.goal = None if attack is None else attack.goal
-        if attack is not None and self.goal is not None:
-            others = Ragged.of(rows[population.y[rows].numpy(force=True) != self.goal] for rows in population.test)
-            self.splits[TRIGGERED] = ClientSplit(replace(population, x=attack.triggered(population.x)), others)
+        if attack is not None and attack.goal is not None:
+            self.splits[TRIGGERED] = TriggeredSplit(population, attack)
         self._last: dict[tuple[str, str], Scores | None] = {}
 
     def names(self, stage: StageState) -> tuple[str, ...]:
@@ -152,11 +177,7 @@ class Evaluator:
         table: list[Metrics] = [{} for _ in clients_shown]
         for protocol, of in splits.items():
             for split, found in of.items():
-                if split == TRIGGERED:
-                    success = {} if found is None else found.together
-                    row |= {self.columns.names(protocol, TEST)[name]: value for name, value in success.items()}
-                    continue
-                names = self.columns.names(protocol, split)
+                names = self.columns.names(protocol, VALIDATION if split == VALIDATION else TEST)
                 together = nothing if found is None else found.together
                 row |= {names[metric]: value for metric, value in together.items()}
                 if found is not None and found.clients is not None:
@@ -245,7 +266,9 @@ class Evaluator:
 
     def measures(self, splits: Splits, scores: SplitScores, clients_shown: Sequence[int]) -> MeasuredSplits:
         """The metrics of scores on these splits, and per client for `clients_shown`."""
-        return {split: self._metrics(name, Scores.join(scores[split]), clients_shown) for split, name in splits.items()}
+        task, custom = self.population.task, self.custom
+        joined = {split: Scores.join(found) for split, found in scores.items()}
+        return {s: self.splits[name].metrics(task, joined[s], clients_shown, custom) for s, name in splits.items()}
 
     def scores(self, splits: Splits, models: Models) -> SplitScores:
         """The scores of each model on these splits. A model is made once, because fine-tuning it is expensive."""
@@ -258,16 +281,6 @@ class Evaluator:
     def scores_of(self, predict: Predict, split: str, clients: Sequence[int]) -> Scores:
         """A model on clients' samples of a split."""
         return self.score(predict, split, self.splits[split].of(clients))
-
-    def _metrics(self, split: str, scores: Scores, clients_shown: Sequence[int]) -> ProtocolMetrics:
-        if split == TRIGGERED:
-            taken = float((scores.predicted == self.goal).sum())
-            return ProtocolMetrics({ATTACK_SUCCESS.name: taken / max(1, len(scores.y))}, None)
-        task, custom = self.population.task, self.custom
-        together = measure(task, scores, custom)
-        if split == "server":
-            return ProtocolMetrics(together, None)
-        return ProtocolMetrics(together, per_client(task, _of(clients_shown, scores), len(clients_shown), custom))
 
     def _clients(
         self, stage: StageState, done: RoundResult | None, table: list[Metrics], clients_shown: Sequence[int]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from unalike._utils import spec
 from unalike.core.types import Broadcast, Tree
-from unalike.core.views import Members, ServerState, StageSettings
+from unalike.core.views import ServerState, StageSettings
 from unalike.data.population import Population
 from unalike.engine.auto import Choice, build, decide
 from unalike.engine.base import BatchTransform, Executor
@@ -66,7 +66,7 @@ class LocalStage:
         self.evaluator = self._evaluator()
         chain = run_config.options.chain
         self.state = StageState(
-            run_config, stage, index, partial(self._group, stage, folder), partial(least_answer, transform=chain)
+            run_config, stage, index, partial(self._client_states, folder), partial(least_answer, transform=chain)
         )
         context = next(iter(self.state.groups.values())).client_pool.some_context
         self._bytes = wire_bytes(stage, self.state.settings, context)
@@ -74,24 +74,12 @@ class LocalStage:
     def _evaluator(self) -> Evaluator:
         return Evaluator(self.run_config)
 
-    def _group(
-        self,
-        stage: Stage,
-        folder: Path | None,
-        settings: StageSettings,
-        source: Population,
-        members: Members,
-        start: ServerState | None,
-    ) -> ModelGroup:
-        """A group of the stage; `start` is the server state that it goes on from."""
-        place = None if folder is None else group_folder(folder, settings.stage, settings.group)
-        client_states = self._client_states(stage, settings, source, place)
-        return ModelGroup(stage, settings, source, members, client_states, self.run_config.options.chain, start)
-
     def _client_states(
-        self, stage: Stage, settings: StageSettings, source: Population, folder: Path | None
+        self, folder: Path | None, stage: Stage, settings: StageSettings, source: Population
     ) -> ClientStates:
-        return ClientStates(initial_client_state(stage.method, settings), folder)
+        """The client states of a group of the stage."""
+        place = None if folder is None else group_folder(folder, settings.stage, settings.group)
+        return ClientStates(initial_client_state(stage.method, settings), place)
 
     # the executor -------------------------------------------------------------------------------------------------------
 

@@ -16,12 +16,13 @@ from unalike.data.population import Population
 from unalike.methods.plan import Stage
 from unalike.runtime.model_group import ModelGroup
 from unalike.runtime.run_config import RunConfig
+from unalike.training.client_states import ClientStates
 from unalike.training.wire import stage_wire
 
 Facts = dict[str, Any]
 """Plain values of a checkpoint, beside its tensors."""
-MakeGroup = Callable[[StageSettings, Population, Members, ServerState | None], ModelGroup]
-"""Makes a group from its settings, training samples, clients, and the server state that it goes on from (None: a new one)."""
+MakeStates = Callable[[Stage, StageSettings, Population], ClientStates]
+"""Makes the client states of a group from the stage, the settings of the group and its training samples."""
 Choose = Callable[["StageState", int], str]
 """Asks a client which group it chooses for a round."""
 
@@ -61,12 +62,12 @@ class RoundResult:
 class StageState:
     """The groups of a stage in progress.
 
-    A stage may bring another model than the run's. `make_group` makes its groups; `choose` asks a client for its choice when it
-    is first needed; None: all of them were asked at once.
+    A stage may bring another model than the run's. `make_states` makes what its groups keep of their clients; `choose` asks a
+    client for its choice when it is first needed; None: all of them were asked at once.
     """
 
     def __init__(
-        self, run_config: RunConfig, stage: Stage, index: int, make_group: MakeGroup, choose: Choose | None = None
+        self, run_config: RunConfig, stage: Stage, index: int, make_states: MakeStates, choose: Choose | None = None
     ):
         self.stage, self.method = stage, stage.method
         self.population = population = run_config.population
@@ -96,15 +97,12 @@ class StageState:
         self.choices: dict[int, str] = {}
         """Client -> the group that it chose for this round, where clients choose."""
         self._choose = choose
-        self.groups = {
-            name: make_group(
-                replace(self.settings, group=i),
-                self._source(ids),
-                self._members_with_samples(ids),
-                None if stage.start is None else stage.start[name],
-            )
-            for i, (name, ids) in enumerate(self.all_members.items())
-        }
+        self.groups = {}
+        for i, (name, ids) in enumerate(self.all_members.items()):
+            settings, source = replace(self.settings, group=i), self._source(ids)
+            members, kept = self._members_with_samples(ids), make_states(stage, settings, source)
+            start = None if stage.start is None else stage.start[name]
+            self.groups[name] = ModelGroup(stage, settings, source, members, kept, run_config.options.chain, start)
 
     def _members_with_samples(self, ids: Sequence[int]) -> Members:
         sizes = self.population.sizes if len(ids) == len(self.population) else self.population.sizes[list(ids)]

@@ -8,12 +8,10 @@ import pandas as pd
 
 from unalike._utils.errors import UnalikeError
 from unalike.core.types import Tree
-from unalike.diagnosis.clusters import label_clusters
+from unalike.diagnosis.diagnose import diagnosis_of
 from unalike.diagnosis.diagnosis import Diagnosis
 from unalike.diagnosis.from_counts.histogram_distance import ClientHistograms, histogram_skew
-from unalike.diagnosis.labels import label_skew, pairwise
 from unalike.diagnosis.samples import ClientCounts, notes_on_few, range_names
-from unalike.diagnosis.sizes import quantity_skew
 from unalike.diagnosis.training import TrainedDivision, TrainingSkew, inner_products, skew_of
 from unalike.methods.plan import Answers, steps_of
 from unalike.methods.plans.diagnosis_plan import DiagnosisPlan
@@ -59,24 +57,14 @@ def run_diagnosis(run: Run, name: str) -> Diagnosis:
     placed = _rows(answers["features"], "histograms", ids)[:, :, [*classes]]
     histograms = ClientHistograms(placed, counts.counts, low, high, plan.noise)
     training = _training(run, ids, counts.names, seed)
-    tested = (label_clusters(counts, seed), None if training is None else training.clusters)
-    clusters = [found for found in tested if found is not None]
-    measures = [
-        *label_skew(counts, seed),
-        *quantity_skew(counts, seed),
-        *histogram_skew(histograms, seed),
-        *([] if training is None else training.measures),
-        *(measure for one in clusters for measure in one.measures),
-    ]
-    return Diagnosis(
+    return diagnosis_of(
+        counts,
+        histogram_skew(histograms, seed),
+        training,
+        seed,
         name=name,
-        measures={measure.name: measure for measure in measures},
-        counts=pd.DataFrame(counts.counts, index=counts.names, columns=counts.classes),
         regression=run.run_config.population.classes is None,
-        label_distances=pairwise(counts.counts),
         concept=None,
-        clusters=clusters,
-        training=training,
         notes=[*_left_out(run, answered, ids), *_notes(run, len(ids), plan.noise, training is not None)],
         unavailable={what: why for what, why in UNAVAILABLE.items() if what != SCALE or training is not None},
         sent=[(item.what, item.bytes) for item in run.run_config.wire if item.direction == "up"],

@@ -18,8 +18,7 @@ from unalike.core import tree
 from unalike.core.codec import Facts
 from unalike.core.nests import join_nests
 from unalike.core.types import Tree
-from unalike.core.views import Cohort, Members, ServerState, StageSettings
-from unalike.data.population import Population
+from unalike.core.views import Cohort
 from unalike.federation.coordinator.exchange import Exchange, SameRequest
 from unalike.federation.coordinator.federated_evaluation import FederatedEvaluator
 from unalike.federation.coordinator.mailbox import Mailbox, Place, Request
@@ -37,7 +36,7 @@ from unalike.federation.protocol.messages import ChooseRequest, QueryRequest, St
 from unalike.methods.plan import Answers, QueryStep, Stage, StageResults
 from unalike.metrics.metric_sums import MOST, MetricSums, unpooled
 from unalike.runtime.backend import Replies, RoundUpdates
-from unalike.runtime.model_group import GroupUpdates, ModelGroup
+from unalike.runtime.model_group import GroupUpdates
 from unalike.runtime.run_config import RunConfig
 from unalike.runtime.stage_state import RoundResult, StageState, wire_bytes
 from unalike.training.client_states import ClientStates
@@ -185,7 +184,7 @@ class NetworkStage:
         check_stage(stage, run_config)
         self.run_config, self.mailbox = run_config, mailbox
         self._position, self._rounds_before = position, rounds_before
-        self.state = StageState(run_config, stage, index, partial(_group, stage, run_config))
+        self.state = StageState(run_config, stage, index, lambda *_: ClientStates({}))  # sites keep them
         self.evaluator = FederatedEvaluator(run_config)
         self._bytes = wire_bytes(stage, self.state.settings, placeholder_context(self.state))
         self._norm_guard, self._left_out = NormGuard(mailbox.federation.guard), left_out
@@ -410,15 +409,3 @@ class NetworkStage:
         if ahead is not None:
             by_client = {what: {int(k): v for k, v in ahead[what].items()} for what in ("faults", "local")}
             self.state.pending = RoundResult(**(ahead | by_client))
-
-
-def _group(
-    stage: Stage,
-    run_config: RunConfig,
-    settings: StageSettings,
-    source: Population,
-    members: Members,
-    start: ServerState | None,
-) -> ModelGroup:
-    """A group as the coordinator sees it: without client states, which are at the sites."""
-    return ModelGroup(stage, settings, source, members, ClientStates({}), run_config.options.chain, start)

@@ -88,12 +88,12 @@ class ProcessStage(LocalStage):
         return ProcessEvaluator(self.run_config, self.worker_pool)
 
     def _client_states(
-        self, stage: Stage, settings: StageSettings, source: Population, folder: Path | None
+        self, folder: Path | None, stage: Stage, settings: StageSettings, source: Population
     ) -> ClientStates:
         place = {"stage": settings.stage, "group": settings.group}
         costs = client_costs(stage.method, settings.work, source.sizes)
         return SharedClientStates(
-            super()._client_states(stage, settings, source, folder), self.worker_pool, place, costs
+            super()._client_states(folder, stage, settings, source), self.worker_pool, place, costs
         )
 
     def _executor(self, group: ModelGroup) -> Executor:
