@@ -1,10 +1,12 @@
-"""Every method of the catalogue with client-level privacy: what it sends is accounted, or the run is refused and says why."""
+"""Every method of the catalogue with each kind of privacy: what it sends is accounted, or the run is refused and says why."""
 
 import pytest
-from every_method import METHODS, SIZES
-from simulation import Clients, mlp
+import torch
+from every_method import METHODS, SIZES, WORK
+from simulation import Clients, Simulation, mlp
 
 from unalike._utils.errors import UnalikeError
+from unalike.core.types import Batch
 from unalike.data.client_data import ClientData
 from unalike.methods.part import Part
 from unalike.runtime.run_config import prepare_run
@@ -44,6 +46,36 @@ def test_method_sends_what_is_accounted_or_is_refused(name):
     # nothing that clients are told carries what the server has of them but the model and the accounted sums
     messages = make_broadcast(private, run_config.settings, state, len(SIZES), [0]).to(0).messages
     assert all(type(p).fold is Part.fold or p.name == "client_dp" for p in private.parts if p.name in messages)
+
+
+def _sent(method, seed):
+    """All that clients send in two rounds, with samples by a seed; those of the server are the same."""
+    proxy = Batch(CLIENTS.x[1:7], CLIENTS.y[1:7])
+    sim = Simulation(method, mlp(), Clients.random(SIZES, seed=seed), proxy=proxy, **WORK)
+    return [sim.round().stacked for _ in range(2)]
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("name", [n for n, m in METHODS.items() if m.privacy is None])
+def test_method_sends_nothing_but_what_follows_from_clipped_steps_or_is_refused(name):
+    """With a bound of nearly 0, samples move nothing: what still depends on them is beside the accounting."""
+    method = METHODS[name]
+    try:
+        prepared(method + "dp_sgd(noise_multiplier=1)")
+    except UnalikeError as error:
+        told = str(error)
+        assert "dp_sgd cannot account" in told, told
+        assert any(p.name in told for p in method.parts), "the message names the part that leaks"
+        return
+    bounded = method + "dp_sgd(noise_multiplier=0, clip=1e-30)"
+    for one, other in zip(_sent(bounded, 0), _sent(bounded, 1), strict=True):
+        torch.testing.assert_close(one._asdict(), other._asdict(), rtol=0, atol=0)
+
+
+def test_samples_that_are_read_outside_the_steps_show_in_what_is_sent():
+    bounded = METHODS["feddisco"] + "dp_sgd(noise_multiplier=0, clip=1e-30)"
+    with pytest.raises(AssertionError):
+        torch.testing.assert_close(_sent(bounded, 0)[0]._asdict(), _sent(bounded, 1)[0]._asdict())
 
 
 @pytest.mark.parametrize("spec", ["scaffold", "feddisco", "fedlws", "median", "fedpac", "feddyn", "fedgh", "ldawa"])

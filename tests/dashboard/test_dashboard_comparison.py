@@ -15,6 +15,7 @@ from dashboard_page import UNALIKE, Dashboard, get
 
 import unalike as ua
 from unalike.dashboard.server import followed_folder
+from unalike.experiments.standings import planned
 
 METHODS = ["fedavg", "fedadam"]
 
@@ -89,6 +90,32 @@ def test_dashboard_shows_the_standings_of_a_comparison(results, visit):
         assert len(set(colors)) == 2
         assert page.locator("#sites").is_hidden() and page.locator("#log").is_hidden()
         assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+    finally:
+        server.close()
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_dashboard_shows_epsilon_where_a_method_is_private(results, clients, tmp_path, visit):
+    pytest.importorskip("dp_accounting")
+    private = "client_dp(noise_multiplier=2)"
+    ua.compare(["fedavg", private], clients, model="linear", rounds=2, seeds=1, out=tmp_path, progress=False)
+    for folder, cells in ((tmp_path, 2), (results, 0)):
+        server = Dashboard(folder)
+        try:
+            page = visit(server.url)
+            page.get_by_text("Every planned run has ended.").wait_for()
+            assert page.locator("#epsilon").is_visible() == bool(cells)
+            rows = [row.split("\t") for row in page.locator("#standings tr").all_inner_texts()]
+            assert {len(row) for row in rows} == {7 if cells else 6}
+            if cells:
+                assert {row[0]: row[5] == "–" for row in rows} == {"fedavg": True, private: False}
+        finally:
+            server.close()
+    cell = next(tmp_path / cell.folder for cell in planned(tmp_path)[1] if cell.method == private)
+    server = Dashboard(cell)
+    try:
+        page = visit(server.url)
+        page.get_by_text("2 of 2 rounds done, epsilon ").wait_for()
     finally:
         server.close()
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from threading import Thread, Timer
 
+import pytest
 from small_federation import SmallFederation, make_clients, states
 
-from unalike.federation.coordinator.run_control import Control
+from unalike._utils.errors import UnalikeError
+from unalike.federation.coordinator.run_control import Control, Stopped
 
 SAMPLE_SIZES = ((20, 8), (12, 6), (16, 6))
 
@@ -43,6 +46,30 @@ def test_connected_site_is_waited_for(tmp_path):
 
     fed.corrupt("site2", slow)
     assert fed.run().history.rounds["participants"].tolist() == [0, 3] and not fed.events("absent")
+
+
+@pytest.mark.parametrize("where, made", [("server", True), ("site", False)])
+def test_round_has_the_sites_among_which_noise_is_shared_out(tmp_path, where, made):
+    """A share as quorum shrinks with refused sites, and revoked sites are not asked; the shares of noise stay as large."""
+    method = f"client_dp(noise_multiplier=1, where={where!r})"
+    clients = make_clients((*SAMPLE_SIZES, (14, 6)))
+    fed = SmallFederation(tmp_path / "refused", clients, method, rounds=1, quorum=0.75, patience=1, deadline=0.5)
+    assert fed.coordinator().federation.enough(4) == 3
+    for name in ("site0", "site1"):
+        fed.corrupt(name, lambda head, facts, tensors: (head, facts, {}) if "size" in tensors else None)
+    if made:
+        assert fed.run().history.rounds["participants"].tolist() == [0, 2]
+    else:
+        with pytest.raises(Stopped):
+            fed.run()
+    fed = SmallFederation(tmp_path / "revoked", clients, method, rounds=1, participation=0.5, quorum=3)
+    sites = [replace(site, revoked=site.name in ("site0", "site1")) for site in fed.federation.sites]
+    fed.federation = replace(fed.federation, participation=1.0, sites=tuple(sites))
+    if made:
+        assert fed.run().history.rounds["participants"].tolist() == [0, 2]
+    else:
+        with pytest.raises(UnalikeError, match="found 2 sites with training samples; expected 3 in each round"):
+            fed.run()
 
 
 def test_pause_for_lack_of_a_quorum_ends_by_itself(tmp_path):

@@ -7,6 +7,7 @@ import torch
 from small_federation import SmallFederation, make_clients, states
 
 from unalike._utils.errors import UnalikeError
+from unalike.core.privacy import Sampling, epsilon_of
 from unalike.federation.coordinator.federation_folder import roll_back
 from unalike.metrics.columns import TIMES
 
@@ -129,3 +130,29 @@ def test_audit_log_holds_commands_starts_refusals_and_keys(tmp_path, monkeypatch
     (tmp_path / "site0").rename(tmp_path / "state")
     shown = CliRunner().invoke(app, ["audit", str(tmp_path)])
     assert shown.exit_code == 0 and "answered" in shown.output and "kind=admit" in shown.output
+
+
+def test_rounds_that_were_rolled_back_stay_accounted(tmp_path):
+    """Their updates have left the sites, whatever becomes of the model."""
+    pytest.importorskip("dp_accounting")
+    method = "client_dp(noise_multiplier=2, where='site')"
+    fed = SmallFederation(tmp_path, make_clients(SAMPLE_SIZES), method, rounds=4, keep_every=1)
+
+    def spent(*releases):
+        return [epsilon_of(2.0, Sampling(3, 3), count, 1e-5) for count in releases]
+
+    def interrupt(row, what=""):
+        if row["round"] == 3:  # sites were asked to train round 4 when they evaluated round 3
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fed.coordinator().run(progress=interrupt)
+    roll_back(fed.out, 2)
+    run = fed.run()
+    assert any("epsilon is about training" in note for note in run.notes)
+    assert run.history.rounds["epsilon"].tolist() == spent(
+        0, 1, 2 + 2, 3 + 2, 4 + 2
+    )  # the row of round 2 is made again
+    roll_back(fed.out, 1)
+    assert fed.run().history.rounds["epsilon"].tolist() == spent(0, *(r + 2 + 3 for r in (1, 2, 3, 4)))
+    assert fed.run().history.rounds["epsilon"].tolist() == spent(0, 6, 7, 8, 9)  # read from the folder

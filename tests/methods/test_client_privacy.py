@@ -1,6 +1,6 @@
 """Client-level differential privacy: numbers by hand, the sensitivity of the sum, the noise, and the adaptive bound."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -11,6 +11,7 @@ from unalike._utils.errors import UnalikeError
 from unalike.core import tree
 from unalike.core.privacy import Sampling
 from unalike.methods.method import Method
+from unalike.methods.roles import ServerStep
 from unalike.training.aggregation import decode_updates
 from unalike.training.server_update import advance, advance_by_nothing
 
@@ -142,6 +143,27 @@ def test_round_without_clients_has_the_same_noise():
     after = advance_by_nothing(sim.method, sim.settings, sim.state, sim.members)
     change = tree.flatten(tree.sub(after.params, sim.state.params))
     assert after.round == 1 and float(change.std()) == about(2, len(change))
+
+
+@pytest.mark.parametrize(
+    "spec, seen", [("client_dp", []), ("dp_sgd", [*SIZES]), ("fedavg", [*SIZES])], ids=["client", "sample", "plain"]
+)
+def test_server_steps_see_no_cohort_where_clients_are_hidden(spec, seen):
+    """They would tell who took part: the draw of the cohort amplifies epsilon only while nobody knows it."""
+    shown = []
+
+    @dataclass(frozen=True)
+    class Curious(ServerStep):
+        name = "curious"
+
+        def step(self, server, update, cohort):
+            shown.extend(cohort.sizes.tolist())
+            assert len(cohort.ids) == len(cohort.steps) == len(seen)
+            return update, server.state
+
+    sim = Simulation(Method.parse(spec) + Curious(), mlp(), Clients.random(SIZES), **WORK)
+    sim.round()
+    assert shown == seen
 
 
 def test_two_ways_to_say_the_noise_are_refused():

@@ -53,8 +53,11 @@ def test_budget_of_the_part_is_spent_at_the_planned_rounds_and_a_longer_run_stop
     assert longer.history.last["round"] == 3 and longer.ended == "budget of epsilon=3 spent"
 
 
-def test_resumed_run_goes_on_counting_with_its_noise(clients, tmp_path):
-    spec = "client_dp(noise_multiplier=2, quantile=0.5)"
+@pytest.mark.parametrize(
+    "spec", ["client_dp(noise_multiplier=2, quantile=0.5)", "dp_sgd(noise_multiplier=2, batches='poisson')"]
+)
+def test_resumed_run_goes_on_counting_with_its_noise(clients, tmp_path, spec):
+    """A round that is made again from an earlier checkpoint has the same draws and noise: it is the same release."""
     trained(spec, clients, out=tmp_path, rounds=2)
     resumed, whole = trained(spec, clients, out=tmp_path, rounds=4), trained(spec, clients, rounds=4)
     assert resumed.history.rounds["epsilon"].tolist() == whole.history.rounds["epsilon"].tolist()
@@ -122,7 +125,8 @@ def test_federation_names_the_noise_multiplier_that_its_sites_agree_to(clients):
         prepare_run("client_dp(epsilon=3)", clients, **arguments)
     run_config = prepare_run(PRIVATE, clients, participation=0.5, **arguments)
     # sites know the seed, by which cohorts are drawn: nothing is amplified
-    assert run_config.settings.sampling == Sampling(10, 5, "all", 3, 10) and run_config.settings.secret_noise
+    sizes = tuple({len(c.train[1]) for c in clients})
+    assert run_config.settings.sampling == Sampling(10, 5, "all", 3, 10, sizes) and run_config.settings.secret_noise
 
 
 def test_tuning_of_a_private_method_is_refused(clients):

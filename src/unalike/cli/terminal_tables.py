@@ -268,9 +268,10 @@ def _with_lines(progress: ProgressCallback, folder: Path) -> ProgressCallback:
 
 
 def standings_line(board: Standings) -> str:
-    """The standings in one line: `standings: feddyn 94.6 % (2 of 5), fedavg 84.7 % (2 of 5); 2.1 min left`."""
+    """The standings in one line: `feddyn 94.6 % (2 of 5), client_dp 84.7 % at epsilon 2.9 (2 of 5); 2.1 min left`."""
     texts = [
-        f"{row.method} {row.column.metric.text(row.score)} ({row.seeds_done} of {row.seeds})"
+        f"{row.method} {row.column.metric.text(row.score)}{row.epsilon_text and f' at epsilon {row.epsilon_text}'} "
+        f"({row.seeds_done} of {row.seeds})"
         for row in board.methods
         if row.column is not None
     ]
@@ -290,10 +291,12 @@ def _standings_table(board: Standings) -> Table:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0))
-    for i, head in enumerate(("method", "seeds done", "score", f"to {board.baseline}", "time left")):
+    private = any(row.epsilon_text for row in board.methods)
+    heads = ("method", "seeds done", "score", f"to {board.baseline}", *["epsilon"] * private, "time left")
+    for i, head in enumerate(heads):
         table.add_column(head, justify="left" if i == 0 else "right")
     for row in board.methods:
         left = duration(row.seconds_left) if row.seconds_left == row.seconds_left else ""
-        numbers = _texts(row, board.baseline)
+        numbers = (*_texts(row, board.baseline), *[row.epsilon_text] * private)
         table.add_row(row.method, f"{row.seeds_done} of {row.seeds}", *numbers, left)
     return table

@@ -37,6 +37,7 @@ class Sampling:
             itself, with probability `expected / units`.
         releases: Number of releases that are planned.
         fewest: Fewest of them in a release, among which the noise of a sum is shared out; 0 with "poisson".
+        sizes: The numbers of training samples that clients have, each number once.
     """
 
     units: int
@@ -44,6 +45,7 @@ class Sampling:
     draw: Draw = "all"
     releases: int = 1
     fewest: int = 0
+    sizes: tuple[int, ...] = ()
 
 
 def epsilon_of(z: float, sampling: Sampling, releases: int, delta: float, accountant: Accountant = "rdp") -> float:
@@ -81,7 +83,7 @@ def _epsilon(z: float, draw: Draw, share: float, releases: int, delta: float, ac
     return float(compute_epsilon(orders, releases * one, delta)[0])
 
 
-@lru_cache(64)
+@lru_cache(1024)
 def _renyi(z: float, draw: Draw, share: float) -> tuple[Any, Any]:
     """The Renyi divergences of one release, by order: whole ones, for which they are sums of few terms."""
     import dp_accounting as dp

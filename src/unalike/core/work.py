@@ -162,11 +162,13 @@ class Work(WorkOptions):
         given: Any = self.schedule
         return make_schedule(given) if isinstance(given, str) else given
 
+    def batches_per_epoch(self, samples: int) -> int:
+        """Batches in a pass over this many samples, at least one."""
+        return -(-samples // (self.batch_size or samples))
+
     def steps_for(self, samples: int) -> int:
         """Optimizer steps that a client with this many samples makes; 0 without samples."""
-        if not samples:
-            return 0
-        return self.steps or self.epochs * -(-samples // (self.batch_size or samples))
+        return (self.steps or self.epochs * self.batches_per_epoch(samples)) if samples else 0
 
     def sizes_for(self, samples: int) -> tuple[int, ...]:
         """The batch sizes of a client with this many samples in a round."""
@@ -180,6 +182,12 @@ class Work(WorkOptions):
         epochs = [rng.permutation(rows) for _ in range(0, used, samples or 1)]
         order = epochs[0] if len(epochs) == 1 else np.concatenate([*epochs, np.zeros(0, np.int64)])
         return Batches(order[:used], sizes)
+
+    def poisson_batches(self, rows: np.ndarray, rng: np.random.Generator) -> Batches:
+        """As many batches, into each of which every row is drawn by itself, with probability 1 / `batches_per_epoch`."""
+        n = len(rows)
+        drawn = [rows[rng.random(n) * self.batches_per_epoch(n) < 1] for _ in range(self.steps_for(n))]
+        return Batches(np.concatenate([np.zeros(0, np.int64), *drawn]), tuple(map(len, drawn)))
 
 
 @lru_cache(4096)

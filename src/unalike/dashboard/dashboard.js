@@ -104,10 +104,12 @@ function standings(state) {
   at("score").textContent = metrics.size === 1 ? [...metrics][0] : "score";
   at("left").textContent = state.state === "finished" ? "Every planned run has ended." : state.left === null
     ? "The time left is known after the first finished run." : `About ${duration(state.left)} left at the pace so far.`;
+  const isPrivate = state.standings.some((m) => m.epsilon_text);
+  at("epsilon").hidden = !isPrivate;
   at("standings").replaceChildren(...state.standings.map((m) => row([
     element("th", m.method, { scope: "row" }),
     ...[`${m.seeds_done} of ${m.seeds}${m.diverged ? `, ${m.diverged} diverged` : ""}`, `${m.rounds_done} of ${m.rounds}`, metrics.size > 1 && m.metric ? `${m.score_text} ${m.metric}` : m.score_text,
-      m.method === state.baseline ? "baseline" : m.difference_text, duration(m.seconds_left)].map((text) => element("td", text, { class: "number" })),
+      m.method === state.baseline ? "baseline" : m.difference_text, ...(isPrivate ? [m.epsilon_text || "–"] : []), duration(m.seconds_left)].map((text) => element("td", text, { class: "number" })),
   ])));
 }
 
@@ -116,7 +118,7 @@ function show(state) {
   for (const section of document.querySelectorAll(".of-comparison")) section.hidden = !("standings" in state);
   document.title = `${state.title}: ${state.done} of ${state.rounds} rounds`;
   for (const id of ["kind", "title", "method", "model", "state"]) at(id).textContent = state[id];
-  at("done").textContent = `${state.done} of ${state.rounds} rounds done`;
+  at("done").textContent = [`${state.done} of ${state.rounds} rounds done`, state.epsilon].filter(Boolean).join(", ");
   at("progress").value = state.rounds ? state.done / state.rounds : 0;
   const charts = "standings" in state && state.curves.length ? [state.curves] : state.curves.map((found) => [found]); // methods in one chart
   at("curves").replaceChildren(...charts.map((curves) => chart(curves, curves.length > 1 && at("curves").clientWidth > 700)));

@@ -21,7 +21,7 @@ from unalike.experiments.standings import (
 )
 from unalike.federation.coordinator.operator_commands import NoAnswer, command
 from unalike.metrics.columns import TEST, Column, Columns
-from unalike.metrics.named_metrics import KNOWN, MISSING, Metric
+from unalike.metrics.named_metrics import KNOWN, MISSING, Metric, significant
 from unalike.reporting.charts.palette import looks
 from unalike.runtime.records.history import DIVERGED
 from unalike.runtime.records.run_directory import RunDirectory
@@ -76,6 +76,7 @@ class Followed:
             "model": terms.get("model") or config.get("model", {}).get("name", ""),
             "done": done,
             "rounds": terms.get("rounds") or config.get("rounds", 0),
+            "epsilon": f"epsilon {significant(rounds[-1]['epsilon'])}" if rounds and "epsilon" in rounds[-1] else "",
             "state": _state(events, live, bool(terms), is_locked(run)),
             "running": _running(events, terms, names) if live and live["state"] != "waiting" else None,
             "metric": "" if score is None else score.label,
@@ -343,6 +344,7 @@ def _means(by_round: dict[int, list[float]]) -> list[tuple[int, float]]:
 def _standing(row: Standing) -> dict[str, Any]:
     """A method's standing as JSON values, with its score and its difference as text."""
     values = {k: number(v) if isinstance(v, float) else v for k, v in vars(row).items() if k != "column"}
+    values |= {"epsilon_text": row.epsilon_text}
     if row.column is None:
         return values | {"metric": "", "score_text": MISSING, "difference_text": MISSING}
     texts = {

@@ -140,6 +140,10 @@ class ClientPool:
 
     def _drawn(self, ids: Sequence[int], round: int, phase: Phase, purpose: str) -> BatchSchedule:
         work, number = phase.work(self.settings.work), self.settings.seed
+        if self.method.poisson and phase is not self.method.tuning:
+            known = not self.settings.secret_noise  # others know the seed of a federation, and may not know the draw
+            rngs = {k: seeds.generator(number, purpose, round, k) if known else np.random.default_rng() for k in ids}
+            return BatchSchedule.of([work.poisson_batches(self.source.train[k], rngs[k]) for k in ids])
         return BatchSchedule.drawn(work, self.source.train, ids, number, purpose, round)
 
     def steps(self, samples: int) -> int:

@@ -95,7 +95,11 @@ class Batched(Executor):
         """The clients sorted by their number of samples and cut into chunks; [] without clients."""
         clients, sizes = np.array(ids, np.int64), self.client_pool.counts(ids)
         order = np.lexsort((clients, sizes))
-        chunks = np.split(clients[order], cuts(sizes[order], self.width))
+        places = cuts(sizes[order], self.width)
+        if self.client_pool.method.poisson:  # a batch may be empty before a client has finished: all finish at once
+            steps = np.array([self.client_pool.steps(n) for n in sizes[order].tolist()])
+            places = sorted({*places, *(np.flatnonzero(np.diff(steps)) + 1).tolist()})
+        chunks = np.split(clients[order], places)
         return [chunk.tolist() for chunk in chunks if len(chunk)]
 
     @property

@@ -55,7 +55,7 @@ class StackedBatches(Mapping[str, Tensor]):
             places = schedules.rows.reshape(*sizes.shape, most)
         else:
             counts = np.arange(most) < sizes[:, :, None]
-            first = [own.rows[0] if own.sizes else 0 for own in schedules]
+            first = [own.rows[0] if len(own.rows) else 0 for own in schedules]
             places = np.broadcast_to(np.reshape(first, (-1, 1, 1)), counts.shape).astype(np.int64)
             places[counts] = schedules.rows
         return cls(samples, labels, torch.from_numpy(places).to(samples.device), sizes)

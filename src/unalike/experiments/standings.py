@@ -14,6 +14,7 @@ from unalike._utils.errors import UnalikeError
 from unalike._utils.tensor_files import write_bytes
 from unalike.experiments.facts import ComparisonFacts
 from unalike.metrics.columns import Column, Columns
+from unalike.metrics.named_metrics import significant
 from unalike.metrics.sampling import POOLED_SCORE
 from unalike.runtime.records.history import DIVERGED
 from unalike.runtime.records.run_directory import RunDirectory
@@ -43,8 +44,8 @@ class Standing:
     `seeds` are planned, and the runs of `seeds_done` have ended, of which `diverged` diverged. `rounds` are over all planned
     seeds, `rounds_done` those on disk. `column` is that of the score, such as `personal_accuracy`, None before the first
     result; `score` is the mean of the finished seeds, of the model that clients would use, and `difference` its mean difference
-    to the baseline over the seeds that both have finished, NaN without any. `seconds_left` is at the pace so far, NaN before
-    the first finished run.
+    to the baseline over the seeds that both have finished, NaN without any. `epsilon` is the most that a run of a private method
+    has cost so far, NaN for other methods. `seconds_left` is at the pace so far, NaN before the first finished run.
     """
 
     method: str
@@ -55,8 +56,13 @@ class Standing:
     column: Column | None
     score: float
     difference: float
+    epsilon: float
     diverged: int
     seconds_left: float
+
+    @property
+    def epsilon_text(self) -> str:
+        return "" if math.isnan(self.epsilon) else significant(self.epsilon)
 
 
 @dataclass(frozen=True)
@@ -76,7 +82,7 @@ class Standings:
 class CellProgress:
     """A cell as its folder shows it. `seconds` is the time from its begin to its end; NaN unless it was run in one go.
 
-    `score` is that of a finished run in its `column`, of the model in use.
+    `score` is that of a finished run in its `column`, of the model in use, `epsilon` what the rounds of a private method cost.
     """
 
     state: str
@@ -84,6 +90,7 @@ class CellProgress:
     seconds: float
     column: Column | None = None
     score: float = math.nan
+    epsilon: float = math.nan
 
 
 def save_cells(folder: Path, facts: ComparisonFacts, cells: Iterable[PlannedCell]) -> None:
@@ -142,6 +149,7 @@ def _standing(
         column=next((p.column for _, p in own if p.column is not None), None),
         score=_mean(scores.values()),
         difference=_mean(paired),
+        epsilon=max((p.epsilon for _, p in own if not math.isnan(p.epsilon)), default=math.nan),
         diverged=sum(p.state == DIVERGED for _, p in own),
         seconds_left=missing * pace if missing else 0.0,
     )
@@ -190,7 +198,8 @@ def _read_progress(folder: Path, across: str, *stamps: tuple[int, int]) -> CellP
     in_one_go = state == FINISHED and kinds.count("begun") == 1
     seconds = events[-1]["time"] - events[0]["time"] if in_one_go else math.nan
     column, score = (None, math.nan) if rounds is None or state != FINISHED else _final_score(rounds, directory, across)
-    return CellProgress(state, done, seconds, column, score)
+    epsilon = math.nan if rounds is None or "epsilon" not in rounds else float(rounds["epsilon"].iloc[-1])
+    return CellProgress(state, done, seconds, column, score, epsilon)
 
 
 def stored_table(file: Path) -> pd.DataFrame | None:

@@ -139,6 +139,11 @@ class Method:
         return next((p for p in self.role(Privacy) if p.per_sample), None)
 
     @cached_property
+    def poisson(self) -> bool:
+        """Whether each sample is drawn into a local batch by itself."""
+        return any(p.poisson for p in self.role(Privacy))
+
+    @cached_property
     def conditioners(self) -> tuple[Conditioner, ...]:
         """The parts that describe a client to its model."""
         return self.role(Conditioner)

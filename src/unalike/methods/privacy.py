@@ -1,10 +1,11 @@
 """The role of a part that gives differential privacy."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 import torch
 from pydantic import Field, NonNegativeFloat, PositiveFloat
+from torch import Tensor
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.validated import validated
@@ -39,14 +40,19 @@ class Privacy(Part):
     clip: PositiveFloat = 1.0
     accountant: Accountant = "rdp"
 
-    def sampling(self, settings: StageSettings) -> Sampling:
+    @property
+    def poisson(self) -> bool:
+        """Whether each sample is drawn into a local batch by itself. Default: no."""
+        return False
+
+    def samplings(self, settings: StageSettings) -> Sequence[Sampling]:
         """The part that contributions take in the releases of a run. No default.
 
         Args:
             settings: Settings of the stage; `settings.sampling` is how clients take part in its rounds.
 
         Returns:
-            The sampling, with the number of releases that are planned.
+            For each kind of contributions a sampling, with the number of releases that are planned. Epsilon is the largest.
         """
         raise NotImplementedError
 
@@ -68,38 +74,47 @@ class Privacy(Part):
         """
         raise NotImplementedError
 
-    def noise_multiplier_at(self, client: ClientView) -> float:
+    def least_cohort(self, settings: StageSettings) -> int:
+        """The fewest updates that make a round, because the noise of their sum is shared out among so many. Default: 1.
+
+        Args:
+            settings: Settings of the stage.
+        """
+        return 1
+
+    def noise_multiplier_at(self, client: ClientView, batches: Tensor) -> Tensor | float:
         """The noise multiplier of a client's local steps, for a part that is `per_sample`. No default.
 
         Args:
             client: View of the client in a step.
+            batches: Number of batches in a pass of the client, [].
         """
         raise NotImplementedError
 
-    def multiplier(self, settings: StageSettings) -> float:
-        """The noise multiplier; NaN where the budget has no rounds to be shared out to, as in `ua.wire`."""
-        if self.epsilon is None:
-            return 1.0 if self.noise_multiplier is None else self.noise_multiplier
-        if settings.sampling is None:
-            return float("nan")
-        return noise_multiplier_of(self.epsilon, self.sampling(settings), self.delta, self.accountant)
+    def multipliers(self, settings: StageSettings) -> Tensor:
+        """The noise multiplier, or of a budget that of each kind; NaN where no rounds share the budget, as in `ua.wire`."""
+        found = [1.0 if self.noise_multiplier is None else self.noise_multiplier]
+        if (budget := self.epsilon) is not None:
+            kinds = [] if settings.sampling is None else self.samplings(settings)
+            found = [noise_multiplier_of(budget, s, self.delta, self.accountant) for s in kinds] or [float("nan")]
+        return torch.tensor(found, dtype=torch.float64)
 
     def server_open(self, settings: StageSettings) -> Tree:
-        """The noise multiplier, which a run that is resumed or extended keeps."""
-        return {"noise_multiplier": torch.tensor(self.multiplier(settings), dtype=torch.float64)}
+        """The noise multipliers, which a run that is resumed or extended keeps."""
+        return {"noise_multiplier": self.multipliers(settings)}
 
-    def spent(self, settings: StageSettings, noise_multiplier: float, rounds: int) -> float:
+    def spent(self, settings: StageSettings, multipliers: Tensor, rounds: int) -> float:
         """Epsilon after so many rounds, at `delta`.
 
         Args:
             settings: Settings of the stage.
-            noise_multiplier: The noise multiplier of the rounds.
+            multipliers: The noise multipliers of the rounds.
             rounds: Number of rounds.
         """
         assert settings.sampling is not None
-        sampling, planned = self.sampling(settings), max(1, settings.sampling.releases)
-        releases = rounds * sampling.releases // planned
-        return epsilon_of(noise_multiplier, sampling, releases, self.delta, self.accountant)
+        share, kinds = rounds / max(1, settings.sampling.releases), self.samplings(settings)
+        each = zip(multipliers.expand(len(kinds)).tolist(), kinds, strict=True)
+        return max(epsilon_of(z, s, round(s.releases * share), self.delta, self.accountant) for z, s in each)
 
     def check(self, method: PartLookup, work: Work) -> None:
         """Raise `UnalikeError` for a budget beside a noise multiplier."""

@@ -411,7 +411,8 @@ class ServerStep(Part):
             server: View of the server; `server.params` are the parameters before the update, `server.state` is what
                 `absorb` returned.
             update: Combined update, as server steps of lower rank changed it.
-            cohort: The decoded client updates; with needs = "sums" only their numbers.
+            cohort: The decoded client updates; with needs = "sums" only their numbers. Without clients after a round in which
+                none took part, and in a method that hides clients (`client_dp`).
 
         Returns:
             (update, server state). The update keeps its names and shapes; `advance` adds it to the parameters.

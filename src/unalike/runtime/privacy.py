@@ -30,18 +30,18 @@ def check_privacy(
     if leaks := [*_of_plan(steps), *part.leaks(stages[0].method, settings), *sent, *_of_decisions(options)]:
         listed = "; ".join(dict.fromkeys(leaks))
         raise UnalikeError(f"{part.name} cannot account {asked}: {listed}. Leave out what is named, or {part.name}")
-    z, limit = part.multiplier(settings), math.inf if part.epsilon is None else part.epsilon
+    z, limit = part.multipliers(settings), math.inf if part.epsilon is None else part.epsilon
     if options.budget is not None and Budget(options.budget).limit[0] == "epsilon":
         limit = min(limit, Budget(options.budget).limit[1])
     if settings.secret_noise and part.epsilon is not None:
         raise UnalikeError(
             f"{part.name}: found epsilon={part.epsilon:g} in a federation; expected noise_multiplier, which its sites agree to: "
-            f"{z:.4g} for {options.rounds} rounds"
+            f"{float(z.max()):.4g} for {options.rounds} rounds"
         )
     if options.rounds and limit < math.inf and limit < (first := part.spent(settings, z, 1)):
         raise UnalikeError(
-            f"the first round costs epsilon {first:.3g} with noise_multiplier={z:.3g}, above the budget of {limit:g}; give more "
-            "noise"
+            f"the first round costs epsilon {first:.3g} with noise_multiplier={float(z.min()):.3g}, above the budget of {limit:g}; "
+            "give more noise"
         )
 
 

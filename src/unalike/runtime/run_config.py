@@ -117,12 +117,13 @@ class RunConfig:
     @cached_property
     def sampling(self) -> Sampling:
         """The part that clients take in the rounds. Sites of a federation know the seed, by which each cohort is drawn."""
-        eligible, options = max(1, int(np.count_nonzero(self.population.sizes))), self.options
+        sizes, options = self.population.sizes[self.population.sizes > 0], self.options
+        eligible = max(1, len(sizes))
         poisson = options.sampling == "poisson" and options.participation < 1
         count = max(1, int(options.participation * eligible + 0.5))
         expected, fewest = (options.participation * eligible, 0) if poisson else (count, self.federated or count)
         draw = "all" if self.federated or expected == eligible else options.sampling
-        return Sampling(eligible, expected, draw, options.rounds, fewest)
+        return Sampling(eligible, expected, draw, options.rounds, fewest, tuple(np.unique(sizes).tolist()))
 
     @cached_property
     def ending(self) -> StopRules:

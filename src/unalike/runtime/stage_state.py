@@ -81,6 +81,8 @@ class StageState:
         )
         self.method.require(self.settings.proxy)
         self.done = 0
+        self.discarded = 0
+        """Rounds that a federation trained and rolled back."""
         self.earlier = 0
         """Rounds of the run before the stage."""
         self.pending: RoundResult | None = None
@@ -191,12 +193,16 @@ class StageState:
         return self.pending is None and self.last_done
 
     def epsilon_after(self, rounds: int) -> float | None:
-        """The epsilon of so many rounds of a private method, with the noise that it began with; None for any other method."""
+        """The epsilon of so many rounds of a private method, with the noise that it began with; None for any other method.
+
+        Rounds that a federation rolled back are added: their updates have left the clients.
+        """
         part = self.method.privacy
         if part is None:
             return None
         [state] = self.states.values()
-        return part.spent(self.settings, float(state.part_states[part.name]["noise_multiplier"]), rounds)
+        z = state.part_states[part.name]["noise_multiplier"]
+        return part.spent(self.settings, z, rounds + self.discarded)
 
     @property
     def budget_spent(self) -> str:
@@ -245,7 +251,8 @@ class StageState:
                 "part_states": tree.pack(group.state.part_states),
             }
             tensors |= {f"{i}/{path}": t for path, t in tree.pack(sections).items()}
-            facts.append({"done": self.done, "round": group.state.round, "accepted": list(group.accepted.items())})
+            counts = {"done": self.done, "discarded": self.discarded, "round": group.state.round}
+            facts.append(counts | {"accepted": list(group.accepted.items())})
         return tensors, facts
 
     def load_state_dict(self, tensors: Tree, facts: list[Facts]) -> None:
@@ -263,7 +270,7 @@ class StageState:
                 tree.unpack(found.get("part_states", {})),
             )
             group.accepted = {int(k): int(r) for k, r in facts[i]["accepted"]}
-            self.done = facts[i]["done"]
+            self.done, self.discarded = facts[i]["done"], facts[i].get("discarded", 0)
         self.choices, self.pending = {}, None
 
     def save_client_states(self, facts: list[Facts]) -> None:

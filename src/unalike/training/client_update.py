@@ -136,7 +136,8 @@ def _trainer_factory(task: ClientTask, stacked: bool) -> TrainerFactory:
     """Makes the trainer of each phase, step by step."""
     # steps may overwrite copies of parameters, but a part that trains still reads the values before a step
     leaf = None if stacked or task.method.trained else task.settings.model.leaf
-    return partial(LocalStep, task.method, view_of=task.view_of, sent=task.sent, stacked=stacked, leaf=leaf)
+    make = partial(LocalStep, task.method, view_of=task.view_of, sent=task.sent, size=task.size)
+    return partial(make, stacked=stacked, leaf=leaf)
 
 
 class LocalTraining:

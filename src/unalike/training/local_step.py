@@ -68,9 +68,9 @@ class LocalStep:
     """Trains one phase step by step; everything that does not change between steps is computed once.
 
     `work` is the phase's, `view_of` is `ClientTask.view_of`; `params` are all parameters and `client_state` is the client's
-    state at the start of the phase, `sent` names the shared parameters. With `stacked` clients gradients are functional, and
-    solvers use no fused kernels. `leaf` copies a parameter, so that steps may overwrite it in place; None: steps make new
-    tensors.
+    state at the start of the phase, `sent` names the shared parameters, `size` is the number of samples. With `stacked` clients
+    gradients are functional, and solvers use no fused kernels. `leaf` copies a parameter, so that steps may overwrite it in place;
+    None: steps make new tensors.
     """
 
     def __init__(
@@ -83,6 +83,7 @@ class LocalStep:
         params: Tree,
         client_state: PartTrees,
         sent: list[str],
+        size: Tensor,
         stacked: bool,
         leaf: Leaf | None = None,
     ):
@@ -92,6 +93,8 @@ class LocalStep:
         self.view_of, self.clip = partial(view_of, lr=work.lr, phase=phase), work.clip
         self.stacked = stacked
         self.privacy = method.sample_privacy
+        self.batches = (size / (work.batch_size or size)).ceil() if method.poisson else torch.ones_like(size)
+        self.expected_rows = size / self.batches if method.poisson else None
         self.find = _backward if method.plain and not callable(work.loss) else _gradients_of
         self.solve = partial(work.solver.step, lr=work.lr, fused=not self.stacked)
 
@@ -108,7 +111,7 @@ class LocalStep:
             owned = not batch.idle and (self.leaf is not None or (i > 0 and not self.trained))
             mean, step_state = self(step_state, batch, i, owned)
             means.append(mean)
-            rows.append(batch.rows)
+            rows.append(batch.rows if self.expected_rows is None else self.expected_rows)
         return _sums(means, rows), step_state
 
     def __call__(self, before: StepState, batch: Batch, number: int, owned: bool) -> tuple[Tensor, StepState]:
@@ -131,7 +134,7 @@ class LocalStep:
             view = self.view_of(member, now, before.buffers, part_trees, step=number)
             variables[member.name] = member.project(view, grads[member.name], variables[member.name])
         after = StepState(variables, {name: s for name, (_, s) in done.items()}, buffers, own)
-        return value, _unless_padding(batch, after, before) if batch.idle else after
+        return value, _unless_padding(batch, after, before) if batch.idle and self.expected_rows is None else after
 
     def _gradients(
         self, before: StepState, batch: Batch, number: int, variables: PartTrees
@@ -158,8 +161,9 @@ class LocalStep:
 
         client = self.view_of(privacy, self.params, before.buffers, self.client_state)
         total = clipped_sum(loss, tree.pack(variables), batch, privacy.clip)
-        deviation = privacy.noise_multiplier_at(client) * privacy.clip
-        return tree.unpack(private_mean(total, batch.rows, deviation, client.settings.secret_noise))
+        deviation = privacy.noise_multiplier_at(client, self.batches) * privacy.clip
+        rows = batch.rows if self.expected_rows is None else self.expected_rows
+        return tree.unpack(private_mean(total, rows, deviation, client.settings.secret_noise))
 
     def _gradient_at(self, before: StepState, batch: Batch, number: int, params: Tree) -> Tree:
         """The gradient of the local loss with `params` in place of the current parameters of these names."""

@@ -27,6 +27,8 @@ def clipped_sum(loss: Callable[[Tree, Batch], Tensor], params: Tree, batch: Batc
     def gradient(x: Tensor, y: Tensor) -> Tree:
         return grad(loss)(params, Batch(x[None], y[None]))
 
+    if not len(batch.x):
+        return tree.zeros(params)
     each = torch.vmap(gradient, randomness="different")(batch.x, batch.y)
     norms = torch.stack([g.reshape(len(g), -1).square().sum(1) for g in each.values()]).sum(0).sqrt()
     factor = tree.shortening(norms, clip)
@@ -35,7 +37,7 @@ def clipped_sum(loss: Callable[[Tree, Batch], Tensor], params: Tree, batch: Batc
     return tree.map(lambda g: torch.tensordot(factor.to(g), g, 1), each)
 
 
-def private_mean(total: Tree, rows: Tensor | float, deviation: float, secret: bool) -> Tree:
+def private_mean(total: Tree, rows: Tensor | float, deviation: Tensor | float, secret: bool) -> Tree:
     """(total + N(0, deviation^2 I)) / rows; a batch of padding alone counts as one row."""
     count = torch.as_tensor(rows).clamp_min(1)
     return tree.map(lambda g: (g + deviation * normal_noise(g, secret)) / count.to(g), total)

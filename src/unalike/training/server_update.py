@@ -116,10 +116,14 @@ def advance_from_sums(
 
 def advance_by_nothing(method: Method, settings: StageSettings, state: ServerState, members: Members) -> ServerState:
     """The state after a round in which no client takes part: the server steps are given an update of zeros."""
-    none = torch.zeros(0)
-    cohort = Cohort((), ClientUpdate({}, {}, {}, none, none, none, none, {}), members, folded=True)
     update = tree.zeros(tree.only(state.params, method.sent(state.params, settings.model)))
-    return _moved(method, settings, state, cohort, update, {p.name: {} for p in method.parts}, {})
+    return _moved(method, settings, state, _nobody(members), update, {p.name: {} for p in method.parts}, {})
+
+
+def _nobody(members: Members) -> Cohort:
+    """A cohort without clients."""
+    none = torch.zeros(0)
+    return Cohort((), ClientUpdate({}, {}, {}, none, none, none, none, {}), members, folded=True)
 
 
 def _factor(wanted: Tensor, given: Tensor) -> float | None:
@@ -141,11 +145,16 @@ def _moved(
     folded: PartTrees,
     buffers: Tree,
 ) -> ServerState:
-    """The state after the combined update: absorb -> step* -> params + update."""
+    """The state after the combined update: absorb -> step* -> params + update.
+
+    Where clients are hidden (`Privacy`), other steps see no cohort: what they would make of its numbers is not accounted.
+    """
     view_of = partial(_view, method, settings, state, cohort.population, tree.only(state.params, update))
     part_states = {p.name: p.absorb(view_of(p), folded[p.name]) for p in method.parts}
+    hidden = method.privacy is not None and not method.privacy.per_sample
     for s in method.role(ServerStep):
-        server, given, seen = replace(view_of(s), state=part_states[s.name]), update, _own(cohort, s)
+        shown = _nobody(cohort.members) if hidden and s is not method.privacy else cohort
+        server, given, seen = replace(view_of(s), state=part_states[s.name]), update, _own(shown, s)
         if s.moves_buffers:
             server, given, seen = _with_buffers(server, given, seen, state.buffers, buffers)
         made = s.step(server, given, seen)

@@ -69,14 +69,21 @@ class Network:
 def roll_back(run: Path, to: int) -> None:
     """Go back to the models after round `to`, under the name of a new run, which sites begin without client states.
 
-    Sites answer no request of a round that is over, so the run that was cannot go on from an earlier round.
+    Sites answer no request of a round that is over, so the run that was cannot go on from an earlier round. The rounds that sites
+    were asked to train stay accounted: going back gives no privacy back.
     """
+    directory, roster = RunDirectory(run), Roster.load(run / "roster.json")
+    newest, discarded = 0, 0
+    for event in (*directory.events, {"event": "rolled back", "to": to}):
+        if event["event"] == "asked" and event.get("train"):
+            newest = event["round"]
+        elif event["event"] == "rolled back":
+            newest, discarded = event["to"], discarded + max(0, newest - event["to"])
 
     def begin_anew(facts: dict[str, Any]) -> None:
         for group in (group for step in facts["stages"] for group in step):
-            group |= {name: [] for name in ("accepted", "holds") if name in group}
+            group |= {name: [] for name in ("accepted", "holds") if name in group} | {"discarded": discarded}
 
-    directory, roster = RunDirectory(run), Roster.load(run / "roster.json")
     directory.return_to(to, begin_anew)
     directory.event("rolled back", to=to, run=None if roster is None else roster.run)
     Roster(new_run(), {} if roster is None else roster.sites).save(run / "roster.json")

@@ -32,8 +32,9 @@ from unalike.federation.coordinator.round_request import (
 )
 from unalike.federation.coordinator.secure_aggregation import MaskedRequests, SecureAggregation
 from unalike.federation.coordinator.update_store import UpdateStore
+from unalike.federation.protocol.federation_file import Federation
 from unalike.federation.protocol.messages import ChooseRequest, QueryRequest, StepRequest
-from unalike.methods.plan import Answers, QueryStep, Stage, StageResults
+from unalike.methods.plan import Answers, QueryStep, Stage, StageResults, method_of
 from unalike.metrics.metric_sums import MOST, MetricSums, unpooled
 from unalike.runtime.backend import Replies, RoundUpdates
 from unalike.runtime.model_group import GroupUpdates
@@ -51,6 +52,10 @@ PENDING = ("seconds", "trained", "faults", "train_loss", "bytes_down", "bytes_up
 HIDDEN = (
     "secure aggregation hides the norms of updates: there is no norm guard, and no round is made again without one site; the model "
     "is checked after each round"
+)
+
+EVALUATED = (
+    "epsilon is about training: it does not cover what evaluations tell the coordinator of each site's test samples"
 )
 
 
@@ -89,6 +94,7 @@ class NetworkBackend:
     def notes(self) -> list[str]:
         names = unpooled(self.run_config.population.task, self.run_config.metrics)
         found = [HIDDEN] if self.mailbox.federation.secure_aggregation else []
+        found += [] if method_of(self.run_config.plan).privacy is None else [EVALUATED]
         if names:
             found.append(
                 f"{' and '.join(names)} of all sites together cannot be computed from sums and counts and stay empty: each site's "
@@ -209,7 +215,13 @@ class NetworkStage:
                 "every site with training samples was revoked, so that rounds would train nobody; enrol one again with `unalike "
                 "federation renew DIR --site NAME`"
             )
-        self.state.eligible, self.state.cohort_size = eligible, mailbox.federation.asked(len(eligible))
+        least = self._enough(mailbox.federation, 1)
+        self.state.eligible, self.state.cohort_size = eligible, max(least, mailbox.federation.asked(len(eligible)))
+        if least > len(eligible):
+            raise UnalikeError(
+                f"found {len(eligible)} sites with training samples; expected {least} in each round, among which noise is shared "
+                "out: enrol as many again, or begin a federation of those that are left"
+            )
 
     # a round --------------------------------------------------------------------------------------------------------
 
@@ -337,7 +349,7 @@ class NetworkStage:
             requests=requests,
             sites=list(names.values()),
             counted={names[k] for k in drawn if k in names},
-            enough=self._secure.enough if self._secure and cohort else federation.enough,
+            enough=partial(self._enough, self._secure if self._secure and cohort else federation) if drawn else None,
         )
         asked = {"train": sorted(exchange.counted), "quorum": exchange.quorum, "evaluate": list(evaluate)}
         self.mailbox.event("asked", round=self.mailbox.number, **asked)
@@ -347,6 +359,11 @@ class NetworkStage:
         answered = {k: plan.group(k).digest for k, name in names.items() if name in exchange.values}
         self._digests = answered | {k: digest for k, digest in self._digests.items() if k not in names}
         return exchange
+
+    def _enough(self, rule: Federation | SecureAggregation, asked: int) -> int:
+        """The answers that make a round of so many sites; the shares of noise in them make up that of the sum."""
+        privacy = self.state.method.privacy
+        return max(rule.enough(asked), 1 if privacy is None else privacy.least_cohort(self.state.settings))
 
     def _ask_choices(self, everybody: set[int], drawn: set[int]) -> dict[int, str]:
         """The group that each client chooses now."""

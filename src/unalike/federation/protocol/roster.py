@@ -117,6 +117,7 @@ def run_config_of(
         raise UnalikeError(
             f"{attack.name} is an attack, which a real federation does not carry out; simulate it with ua.run"
         )
+    least = federation.least_sum if federation.secure_aggregation else 1
     share, eligible = federation.participation, max(1, int(np.count_nonzero(population.sizes)))
     shared = options_of(SeedOptions, SharedRunOptions, RecordOptions).keys() - (() if coordinated else COORDINATED)
     return prepare_run(
@@ -130,7 +131,7 @@ def run_config_of(
         proxy=proxy,
         rounds=federation.rounds,
         participation=share if isinstance(share, float) else federation.asked(eligible) / eligible,
-        federated=federation.enough(federation.asked(len(federation.sites))),
+        federated=max(least, federation.enough(federation.asked(len(federation.sites)))),
         executor="loop",
         device=device,
         **{name: getattr(federation, name) for name in shared},

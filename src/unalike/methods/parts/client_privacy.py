@@ -1,6 +1,6 @@
 """Client-level differential privacy: the released models hardly tell whether a client took part."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import ClassVar, Literal
 
@@ -52,10 +52,10 @@ class ClientDP(Upload, LinearAggregator, ServerStep, Privacy):
     clip_lr: PositiveFloat = 0.2
     where: Literal["server", "site"] = "server"
 
-    def sampling(self, settings: StageSettings) -> Sampling:
+    def samplings(self, settings: StageSettings) -> Sequence[Sampling]:
         """The part that clients take in the rounds, without draws where the server, which makes them, is to learn nothing."""
         assert settings.sampling is not None
-        return settings.sampling if self.where == "server" else replace(settings.sampling, draw="all")
+        return [settings.sampling if self.where == "server" else replace(settings.sampling, draw="all")]
 
     def leaks(self, method: PartLookup, settings: StageSettings) -> list[str]:
         found = [f"{p.name}: {why}" for p in method.parts if p is not self and (why := self._leak(p))]
@@ -98,6 +98,9 @@ class ClientDP(Upload, LinearAggregator, ServerStep, Privacy):
             return f"delta={self.delta:g} is not below 1 / {setup.clients} clients: to publish one at random would satisfy it"
         return ""
 
+    def least_cohort(self, settings: StageSettings) -> int:
+        return 1 if settings.sampling is None or self.where == "server" else max(1, settings.sampling.fewest)
+
     def server_open(self, settings: StageSettings) -> Tree:
         state = super().server_open(settings)
         return state if self.quantile is None else state | {"clip": torch.tensor(self.clip), "below": torch.tensor(0.0)}
@@ -111,17 +114,21 @@ class ClientDP(Upload, LinearAggregator, ServerStep, Privacy):
         norm = tree.norm({n: client.params[n] - w for n, w in client.start.items()})
         below = (norm <= client.message["clip"]).to(norm.dtype) - 0.5
         if self.where == "site":
-            deviation, fewest = self._of_count(self.multiplier(client.settings), client.settings, 1), _fewest(client)
-            below = below + deviation / fewest**0.5 * normal_noise(below, client.settings.secret_noise)
+            settings = client.settings
+            deviation = (
+                self._of_count(float(self.multipliers(settings)), settings, 1) / self.least_cohort(settings) ** 0.5
+            )
+            below = below + deviation * normal_noise(below, settings.secret_noise)
         return client.state, {"below": below}
 
     def encode(self, client: ClientView, update: Tree) -> tuple[Tree, Tree]:
         bound = client.message["clip"] if self.quantile is not None else self.clip
         update = tree.clipped(update, bound)
         if self.where == "site":
-            z, secret = self._of_sum(self.multiplier(client.settings), client.settings, 1), client.settings.secret_noise
-            deviation = z * bound / _fewest(client) ** 0.5
-            update = tree.map(lambda u: u + deviation * normal_noise(u, secret), update)
+            settings = client.settings
+            z = self._of_sum(float(self.multipliers(settings)), settings, 1)
+            deviation = z * bound / self.least_cohort(settings) ** 0.5
+            update = tree.map(lambda u: u + deviation * normal_noise(u, settings.secret_noise), update)
         return update, client.state
 
     def coefficients(self, server: ServerView, cohort: Cohort, weights: Tensor) -> Tensor:
@@ -166,9 +173,3 @@ WITHOUT_EFFECT = (BySize(), Uniform())
 def _expected(settings: StageSettings, participants: float) -> float:
     """The expected number of clients in a round; that of the cohort where nothing else is known."""
     return participants if settings.sampling is None else settings.sampling.expected
-
-
-def _fewest(client: ClientView) -> int:
-    """The fewest clients in a round, among which the noise of the sum is shared out."""
-    sampling = client.settings.sampling
-    return 1 if sampling is None else sampling.fewest

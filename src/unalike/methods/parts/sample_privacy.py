@@ -1,7 +1,9 @@
 """Example-level differential privacy: a client's updates hardly tell whether a sample was among its training data."""
 
-from collections.abc import Callable
-from typing import ClassVar
+from collections.abc import Callable, Sequence
+from typing import ClassVar, Literal
+
+from torch import Tensor
 
 from unalike.core.model import Model
 from unalike.core.privacy import Sampling
@@ -19,13 +21,15 @@ class DPSGD(Privacy):
     It is the gradient of the local loss in every step (algorithm 1), C is `clip`, z the noise multiplier. The data sets of a client
     are adjacent if a sample's gradients are 0 in one of them; numbers of samples are public. All that follows from the steps is
     protected, also from the server and for each client by itself: updates, control variates, other messages. Where a client trains
-    a model of its own as well, C bounds both gradients together.
+    a model of its own as well, C bounds both gradients together. Amplification by rounds in which a client does not take part is
+    not claimed. In a federation each site draws its noise and its batches by itself, in secret.
 
-    Local batches are shuffled, so no sample is in two batches of a pass: a pass is one Gaussian release with z for each sample, and
-    R rounds of E epochs are R E of them. Amplification by the shuffling, or by rounds in which a client does not take part, is
-    not claimed. In a federation each site draws its noise by itself, in secret.
+    batches: "shuffled": no sample is in two batches of a pass, so a pass is one Gaussian release with z for each sample, and R
+        rounds of E epochs are R E of them. "poisson", as in Abadi et al.: of b batches of a pass, a sample is in each one with
+        probability q = 1 / b by itself, so R rounds are R E b releases that are amplified by q. B is n / b, the expected number of
+        n samples, and an empty batch is noise. A budget gives the clients with b batches a z of their own.
 
-    z = 0 with an infinite `clip` is the method without it. Deviation from Abadi et al.: their batches are Poisson samples.
+    z = 0 with an infinite `clip` is the method without it, in shuffled batches.
     """
 
     name = "dp_sgd"
@@ -33,18 +37,27 @@ class DPSGD(Privacy):
     unit: ClassVar[str] = "sample"
     per_sample: ClassVar[bool] = True
 
-    def sampling(self, settings: StageSettings) -> Sampling:
+    batches: Literal["shuffled", "poisson"] = "shuffled"
+
+    @property
+    def poisson(self) -> bool:
+        return self.batches == "poisson"
+
+    def samplings(self, settings: StageSettings) -> Sequence[Sampling]:
         assert settings.sampling is not None
-        return Sampling(1, 1, releases=max(1, settings.sampling.releases) * settings.work.epochs)
+        passes, sizes = max(1, settings.sampling.releases) * settings.work.epochs, settings.sampling.sizes or (1,)
+        kinds = sorted({settings.work.batches_per_epoch(n) for n in sizes} if self.poisson else {1})
+        return [Sampling(b, 1, "poisson" if b > 1 else "all", passes * b) for b in kinds]
 
     def broadcast(self, server: ServerView) -> Tree:
         return {} if self.epsilon is None else dict(server.state)
 
-    def noise_multiplier_at(self, client: ClientView) -> float:
+    def noise_multiplier_at(self, client: ClientView, batches: Tensor) -> Tensor | float:
         """The noise multiplier of a client's steps: its own, or that of the budget, which the server keeps between rounds."""
-        return (
-            float(client.message["noise_multiplier"]) if self.epsilon is not None else self.multiplier(client.settings)
-        )
+        if self.epsilon is None:
+            return float(self.multipliers(client.settings))
+        kinds = batches.new_tensor([s.units for s in self.samplings(client.settings)])
+        return (client.message["noise_multiplier"].to(batches) * (kinds == batches)).sum()
 
     def leaks(self, method: PartLookup, settings: StageSettings) -> list[str]:
         found = [f"{p.name}: {why}" for p in method.parts if p is not self and (why := _leak(p))]
