@@ -3,7 +3,9 @@
 import os
 import subprocess
 import sys
+import tempfile
 import time
+import traceback
 from pathlib import Path
 
 import pandas as pd
@@ -145,27 +147,41 @@ def alone(function, *arguments):
         env=os.environ | {"PYTHONPATH": PATHS},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
     )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize(
-    ("method", "nccl"),
-    [
-        ("scaffold", "False"),
-        ("scaffold", "True"),
-        ("fine_tuned", "True"),
-        ("median", "True"),
-        ("ifca(clusters=2)", "False"),
-    ],
-)
-def test_worker_processes_have_own_devices(method, nccl, tmp_path):
-    alone("train_in_a_team", method, nccl, tmp_path)
+TEAMS = [
+    ("scaffold", False),
+    ("scaffold", True),
+    ("fine_tuned", True),
+    ("median", True),
+    ("ifca(clusters=2)", False),
+]
+"""Methods for two processes, and whether these send tensors directly."""
+
+
+def test_worker_processes_have_own_devices(tmp_path):
+    alone("train_in_teams", tmp_path)
+
+
+def train_in_teams(folder):
+    """One team after the other, each led by a fork of this process, which computes no gradient itself."""
+    for method, nccl in TEAMS:
+        leader = os.fork()
+        if not leader:
+            try:
+                train_in_a_team(method, nccl, Path(tempfile.mkdtemp(dir=folder)))
+                os._exit(0)
+            except BaseException:
+                traceback.print_exc()
+                os._exit(1)
+        assert os.waitpid(leader, 0)[1] == 0, (method, nccl)
 
 
 def train_in_a_team(method, nccl, folder):
-    second, follow = Path(folder) / "second", worker_process.follow
+    second, follow = folder / "second", worker_process.follow
 
     def noted(worker_pool, make):
         worker = make()
@@ -180,7 +196,7 @@ def train_in_a_team(method, nccl, folder):
     assert {str(w.device) for w in models[0].values()} == {f"{KIND}:0"}
     same(found, train(method, "cpu", "distributed(workers=2, inner='batched')"))
     line = found._runner.worker_pool._channel
-    if nccl == "True":  # to the other process, or back from it, in each of the two rounds
+    if nccl:  # to the other process, or back from it, in each of the two rounds
         assert line.direct.group.bytes > 2 * sum(w.nbytes for params in models for w in params.values())
     else:
         assert line.direct is None

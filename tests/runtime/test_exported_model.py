@@ -25,17 +25,28 @@ for name in ("unalike", "pandas", "numpy"):
 try:
     import unalike
 except ImportError:
-    sys.argv = sys.argv[1:]
-    runpy.run_path(sys.argv[0], run_name="__main__")
+    words = sys.argv[1:]
+    for script, data in zip(words[::2], words[1::2]):
+        sys.argv = [script, data]
+        print("#", flush=True)
+        runpy.run_path(script, run_name="__main__")
 """
 
 
 def predicted(folder, data):
     """The table that the exported script prints, in a process without this library."""
-    words = [sys.executable, "-W", "ignore", "-c", ALONE, folder / "predict.py", data]
-    done = subprocess.run([str(word) for word in words], capture_output=True, text=True, cwd=folder.parent)
+    [table] = predicted_by_each([(folder, data)])
+    return table
+
+
+def predicted_by_each(exported):
+    """The tables of several exported folders and their data, all in one such process."""
+    words = [str(word) for folder, data in exported for word in (folder / "predict.py", data)]
+    command = [sys.executable, "-W", "ignore", "-c", ALONE, *words]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=exported[0][0].parent)
     assert done.returncode == 0, done.stderr
-    return pd.read_csv(io.StringIO(done.stdout), keep_default_na=False).set_index("sample")
+    tables = done.stdout.split("#\n")[1:]
+    return [pd.read_csv(io.StringIO(table), keep_default_na=False).set_index("sample") for table in tables]
 
 
 def same(found, run, data, client=None):
@@ -160,8 +171,17 @@ SHAPES = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", list(registry))
-def test_every_model_of_the_catalogue_predicts_from_its_exported_folder(model, tmp_path):
+def test_every_model_of_the_catalogue_predicts_from_its_exported_folder(tmp_path):
+    made = {model: exported(model, tmp_path / model) for model in registry}
+    tables = predicted_by_each([(folder / "model", folder / "samples.json") for folder, *_ in made.values()])
+    for model, found, (_, run, x, client) in zip(made, tables, made.values(), strict=True):
+        print(model)  # a failed test shows it
+        same(found, run, x, client)
+
+
+def exported(model, folder):
+    """A model that was trained and exported: its folder, the run, samples, and the client whose model it is."""
+    folder.mkdir()
     rng = np.random.default_rng(0)
     shape, y = SHAPES[model], np.arange(24) % 3
     x = rng.integers(0, 20, (24, *shape)) if shape == TOKENS else rng.random((24, *shape)).astype(np.float32)
@@ -170,8 +190,9 @@ def test_every_model_of_the_catalogue_predicts_from_its_exported_folder(model, t
     if model == "conditional_cnn":
         method = "fedavg + conditional(statistic='pca', components=1)"
     run = ua.run(method, clients, model=model, rounds=1, work=ua.Work(lr=0.01, batch_size=6))
-    (tmp_path / "samples.json").write_text(json.dumps(x[12:15].tolist()))
-    same(predicted(run.export(tmp_path / "model", client=client), tmp_path / "samples.json"), run, x[12:15], client)
+    (folder / "samples.json").write_text(json.dumps(x[12:15].tolist()))
+    run.export(folder / "model", client=client)
+    return folder, run, x[12:15], client
 
 
 class Branching(nn.Module):
