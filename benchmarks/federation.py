@@ -2,6 +2,7 @@
 
     python benchmarks/federation.py processes        seconds of a round of small training and memory of a site, 3 and 10 sites,
                                                      each a process of its own; optionally with other numbers of sites
+    python benchmarks/federation.py flower           the same of Flower's own deployment
     python benchmarks/federation.py latency          seconds of a round of three sites at a round trip of 0 and 40 ms; optionally
                                                      with other round trips
     python benchmarks/federation.py rounds           seconds of overhead per round, 5 sites, models of 1 MB and 45 MB
@@ -18,6 +19,7 @@ encrypting and storing messages in both directions. The sites share the machine,
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import sys
@@ -26,15 +28,16 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
-from subprocess import DEVNULL
+from subprocess import DEVNULL, run
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import psutil
 import torch
+from clock import MARK
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "helpers"))
 
@@ -45,9 +48,13 @@ from unalike.federation.coordinator.federation_folder import FederationFolder
 from unalike.federation.flower.flower_processes import free_port
 from unalike.federation.operations.run_coordinator import write_site
 from unalike.federation.protocol.federation_file import EnrolledSite, Federation, Schema
+from unalike.federation.security import certificates
 from unalike.federation.security.keys import new_key, public_text
 from unalike.federation.site.site_worker import SiteWorker
 
+MAIN = [sys.executable, "-c", "from unalike.cli import main; main()"]
+BIN, FLOWER_ROUNDS = Path(sys.executable).parent, 3
+UNINSTALLED = "--disable-runtime-dependency-installation"
 FEATURES = 512
 MODELS = {"1 MB": "mlp(hidden=(420, 80))", "11 MB": "mlp(hidden=(2048, 840))", "45 MB": "mlp(hidden=(4096, 2240))"}
 """Models for samples with 512 features."""
@@ -128,19 +135,82 @@ def processes() -> None:
         with tempfile.TemporaryDirectory() as root:
             words = ["federation", "up", "--local", sites, "--data", "digits", "--rounds", "20", "--out", root]
             words += ["--model", "mlp(hidden=(64,))"]
-            up = psutil.Popen([sys.executable, "-c", "from unalike.cli import main; main()", *words], stdout=DEVNULL)
+            up = psutil.Popen([*MAIN, *words], stdout=DEVNULL)
             largest = 0.0
             while up.poll() is None:
                 time.sleep(0.5)
                 with suppress(psutil.Error):
                     joined = [p.memory_info().rss for p in up.children(recursive=True) if "join" in p.cmdline()]
                     largest = max([largest, *joined])
-            seconds = pd.read_parquet(Path(root) / "run" / "rounds.parquet")["seconds"].iloc[2:]
-            print(
-                f"{sites} sites: {seconds.median():.2f} s a round (from {seconds.min():.2f} to {seconds.max():.2f}), "
-                f"{largest / 1e6:.0f} MB a site",
-                flush=True,
-            )
+            report(f"{sites} sites", seconds_of(Path(root) / "run"), site_mb=largest / 1e6)
+
+
+def flower() -> None:
+    """Time the rounds of Flower's own deployment with the same model, samples and training, and no evaluation at the sites.
+
+    SuperLink and SuperNodes with TLS and without authentication of nodes; each of them starts its apps as processes, its default.
+    """
+    for sites in sys.argv[2:] or ("3", "10"):
+        with tempfile.TemporaryDirectory() as name, ExitStack() as started:
+            root, port, laps, home = Path(name), free_port(), Path(name) / "laps", Path(name) / "flwr"
+            key, authority = certificates.authority("benchmark")
+            server, certificate = certificates.server(["127.0.0.1"], key, authority)
+            parts = {"ca.pem": authority, "server.pem": certificate, "server.key": server}
+            for file, part in parts.items():
+                (root / file).write_bytes(certificates.pem(part))
+            home.mkdir()
+            trust = f'address = "127.0.0.1:{port}"\nroot-certificates = "{root}/ca.pem"\n'
+            (home / "config.toml").write_text(f'[superlink]\ndefault = "here"\n\n[superlink.here]\n{trust}')
+            quiet = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "OMP_NUM_THREADS": "1"}
+            env = os.environ | quiet | {"FLWR_HOME": str(home), "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}
+
+            def start(*words: Any, env: Any = env) -> None:
+                with open(os.environ.get("FLOWER_LOG", os.devnull), "ab") as log:
+                    process = psutil.Popen([str(w) for w in words], env=env, stdout=log, stderr=log)
+                started.callback(end, process)
+
+            tls = ["--ssl-certfile", root / "server.pem", "--ssl-keyfile", root / "server.key"]
+            tls += ["--ssl-ca-certfile", root / "ca.pem"]
+            start("flower-superlink", "--host", "127.0.0.1", "--port", port, *tls, UNINSTALLED)
+            population = ua.partition(ua.load("digits"), "iid", clients=int(sites), seed=0)
+            for number, client in enumerate(population):
+                write_site(root / f"{number}.npz", client, population.classes)
+                words = ["--superlink", f"127.0.0.1:{port}", "--root-certificates", root / "ca.pem", *tls]
+                words += ["--port", free_port(), "--node-config", f'data="{root}/{number}.npz"']
+                start("flower-supernode", *words)
+            config = f'sites={sites} rounds={FLOWER_ROUNDS} laps="{laps}"'
+            app, until = Path(__file__).parent / "peers" / "flower_app", time.monotonic() + 60
+            command = ["flwr", "run", str(app), "here", "--run-config", config]
+            while run(command, env=env, stdout=DEVNULL).returncode and time.monotonic() < until:
+                time.sleep(1.0)  # SuperLink is not up yet
+            while not laps.exists() or len(laps.read_text().split()) <= FLOWER_ROUNDS:
+                time.sleep(0.5)
+            ends = np.array(laps.read_text().split(), dtype=float)
+        report(f"Flower, {sites} sites", pd.Series(np.diff(ends)[1:]))
+
+
+def end(process: psutil.Popen) -> None:
+    """End a process and all that it has started."""
+    family = [process, *process.children(recursive=True)]
+    process.terminate()
+    psutil.wait_procs(family, 10.0)
+    for member in family:
+        with suppress(psutil.Error):
+            member.kill()
+    process.wait()
+
+
+def seconds_of(run: Path) -> pd.Series:
+    """The seconds of all rounds of a run but the first."""
+    return pd.read_parquet(run / "rounds.parquet")["seconds"].iloc[2:]
+
+
+def report(what: str, seconds: pd.Series, **more: float) -> None:
+    """Print the measurement for people and for `launch.watched`."""
+    found = {"round": seconds.median(), "least": seconds.min(), "most": seconds.max()} | more
+    spread = f"{found['round']:.2f} s a round (from {found['least']:.2f} to {found['most']:.2f})"
+    print(", ".join([f"{what}: {spread}", *(f"{value:.0f} {name}" for name, value in more.items())]), flush=True)
+    print(MARK + json.dumps(found), flush=True)
 
 
 def latency() -> None:
@@ -162,22 +232,17 @@ def latency() -> None:
                 data=data,
             )
             delay.target = port
-            main = [sys.executable, "-c", "from unalike.cli import main; main()"]
-            up = psutil.Popen([*main, "federation", "up", str(folder.path)], stdout=DEVNULL)
+            up = psutil.Popen([*MAIN, "federation", "up", str(folder.path)], stdout=DEVNULL)
             sites = []
             for (site, bundle), client in zip(folder.bundles.items(), population):
                 write_site(root / site / "data.npz", client, population.classes)
                 words = ["join", str(bundle), "--data", str(root / site / "data.npz"), "--folder", str(root / site)]
-                sites.append(psutil.Popen([*main, *words, "--address", f"127.0.0.1:{delay.port}"], stdout=DEVNULL))
+                sites.append(psutil.Popen([*MAIN, *words, "--address", f"127.0.0.1:{delay.port}"], stdout=DEVNULL))
             up.wait()
             for site in sites:
                 site.terminate()
                 site.wait()
-            seconds = pd.read_parquet(folder.run / "rounds.parquet")["seconds"].iloc[2:]
-        print(
-            f"round trip {milliseconds:g} ms: {seconds.median():.2f} s a round (from {seconds.min():.2f} to {seconds.max():.2f})",
-            flush=True,
-        )
+            report(f"round trip {milliseconds:g} ms", seconds_of(folder.run))
 
 
 class Delay:
@@ -362,5 +427,5 @@ def _watch(seen: list[float], over: threading.Event) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    benchmarks = {"processes": processes, "latency": latency, "rounds": rounds, "largest": largest}
+    benchmarks = {"processes": processes, "flower": flower, "latency": latency, "rounds": rounds, "largest": largest}
     (benchmarks | {"secure": secure, "memory": memory})[sys.argv[1]]()

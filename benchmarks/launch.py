@@ -23,7 +23,7 @@ from contenders import HERE, Contender
 
 Found = dict[str, Any]
 LIMIT = 180.0
-"""Time limit of a process in seconds."""
+"""Time limit of a process in seconds, unless a section gives another."""
 CALM = 0.2
 """A machine with fewer busy cores counts as idle."""
 EVERY = 0.25
@@ -62,7 +62,7 @@ def contend(contender: Contender, workload: str, rounds: int, python: Path) -> F
     return {"round": statistics.median(seconds), "start": laps[0] - found.pop("began")} | found
 
 
-def watched(command: list[str], contender: Contender | None = None) -> Found:
+def watched(command: list[str], contender: Contender | None = None, limit: float = LIMIT) -> Found:
     """A process's own measurements, with its start time `began`, the `peak_mb` of it and its descendants, and the number of
     cores that were busy with other programs (`foreign`); or `why` there are none."""
     paths = [str(HERE), *([] if contender and contender.peer else [str(HERE.parent / "src")])]
@@ -83,10 +83,10 @@ def watched(command: list[str], contender: Contender | None = None) -> Found:
     look = threading.Thread(target=_look, args=(process.pid, peak, over))
     look.start()
     try:
-        output, _ = process.communicate(timeout=LIMIT)
+        output, _ = process.communicate(timeout=limit)
     except subprocess.TimeoutExpired:
         _kill(process)
-        return {"why": f"it took more than {LIMIT:.0f} s"}
+        return {"why": f"it took more than {limit:.0f} s"}
     except BaseException:  # do not leave the process behind after an interruption
         _kill(process)
         raise

@@ -18,6 +18,16 @@ from workloads import WORKLOADS
 PYTHON = Path(sys.executable)
 SCALES = (("fedavg", 50, 100), ("scaffold", 50, 100), ("fedavg", 1000, 2000), ("scaffold", 1000, 2000))
 MILLION = 10**6
+FEDERATION = {
+    "3 sites": ("processes", "3"),
+    "3 sites, Flower's deployment": ("flower", "3"),
+    "10 sites": ("processes", "10"),
+    "10 sites, Flower's deployment": ("flower", "10"),
+    "30 sites": ("processes", "30"),
+    "3 sites, round trip 0 ms": ("latency", "0"),
+    "3 sites, round trip 40 ms": ("latency", "40"),
+}
+"""Settings of `federation.py`."""
 
 
 def server(repeat: int) -> Found:
@@ -91,6 +101,15 @@ def auto(repeat: int) -> list[Found]:
     return rows
 
 
+def federation(repeat: int) -> Found:
+    """Seconds of a round over real processes, sockets and certificates, and MB of a site; ours and Flower's in turns."""
+    script, runs = str(HERE / "federation.py"), {name: [] for name in FEDERATION}
+    for _ in range(repeat):
+        for name, words in FEDERATION.items():
+            runs[name].append(watched([str(PYTHON), "-P", script, *words], limit=1200.0))
+    return runs
+
+
 SECTIONS: dict[str, Callable[[int], Found]] = {
     "server": server,
     "memory": memory,
@@ -100,6 +119,7 @@ SECTIONS: dict[str, Callable[[int], Found]] = {
     "foreign": foreign,
     "scale": scale,
     "auto": auto,
+    "federation": federation,
 }
 
 

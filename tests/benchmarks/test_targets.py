@@ -102,6 +102,27 @@ def test_page_shows_regret_of_auto_and_plain_torch():
     assert "| LeNet | small, one core busy | 300 | cannot | 200 | 250 | `loop`: 0% | `loop`: 50% | 0.8x |" in page
 
 
+def test_page_shows_rounds_of_a_federation_beside_those_of_flower():
+    from sections import FEDERATION
+    from table import markdown, rows
+
+    ours = {"round": 0.3, "least": 0.2, "most": 0.5, "foreign": 0.1, "peak_mb": 1400.0, "site_mb": 361.0}
+    theirs = ours | {"round": 30.0, "most": 40.0, "peak_mb": 2200.0}
+    del theirs["site_mb"]
+    data = {name: [theirs if "Flower" in name else ours] for name in FEDERATION}
+    data["10 sites"], data["3 sites, round trip 40 ms"] = [{"why": "no | memory"}], [ours | {"round": 0.36}]
+    found = {row.what: row for row in rows(SAMPLE | {"sections": {"federation": section(data)}})}
+    what = "a round of 3 sites over real processes"
+    assert found[what].verdict == "pass" and found["memory of a site"].verdict == "FAIL"
+    assert found[f"{what}, against Flower's deployment"].found == "100x (0.30 s; 30.0 s)"
+    assert found[f"{what}: round trips more over a network"].found.startswith("1.5: 0.30 s")
+    page = markdown({"some CPU": SAMPLE | {"sections": {"federation": section(data)}}})
+    assert "| 3 sites | 0.30 | 0.20 - 0.50 | 0.1 | 361 | 1400 |" in page
+    assert r"| 10 sites | not measured: no \| memory | | | | |" in page
+    data["3 sites"] = [ours | {"foreign": 1.6}]  # a busy machine: no verdict
+    assert {row.what: row for row in rows(SAMPLE | {"sections": {"federation": section(data)}})}[what].passed is None
+
+
 def test_networks_that_people_bring_accept_their_samples():
     import torch
     from networks import OWN

@@ -14,7 +14,7 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from flwr.app import ConfigRecord
+from flwr.app import ConfigRecord, Message
 from flwr.proto.fleet_pb2 import PushMessagesRequest
 from flwr.proto.message_pb2 import ObjectTree
 from flwr.proto.node_pb2 import Node
@@ -29,6 +29,7 @@ from unalike.federation.flower import flower_messages, gateway, grid_transport
 from unalike.federation.flower.flower_messages import pack
 from unalike.federation.flower.gateway import Gateway, Settings
 from unalike.federation.flower.grid_transport import MAX_UNANSWERED, GridTransport
+from unalike.federation.flower.internals import RunMessages
 from unalike.federation.security import certificates
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"
@@ -294,6 +295,31 @@ def test_transport_sends_requests_together(run_of_two, monkeypatch):
     assert list(transport.receive(0.0)) == []
     transport.send("north", b"x" * 100)  # large ones do not wait for each other in memory
     assert run_of_two.together == [2, 1]
+
+
+def test_last_object_of_a_message_that_is_sent_is_its_last_record(run_of_two, monkeypatch):
+    """A site that has all records confirms the message, and SuperLink would refuse what is sent of it later: the run ended so."""
+    monkeypatch.setattr(flower_messages, "PIECE", 10)
+    trees, pushed = [], []
+
+    def ids(tree):
+        return [tree.object_id, *(i for child in tree.children for i in ids(child))]
+
+    def take(request):
+        trees.extend(request.message_object_trees)
+        wanted = [i for tree in trees for i in ids(tree)]
+        return SimpleNamespace(message_ids=["first", "second"], objects_to_push=wanted, session_id="session")
+
+    client = SimpleNamespace(PushMessages=take, PushObject=lambda request: pushed.append(request.object_id))
+    grid = SimpleNamespace(_runtime_client=client, node=Node(), run=SimpleNamespace(run_id=1))
+    sent = [Message(pack(text), 5, "train", ttl=60.0) for text in (b"0123456789abcdef", b"another text of pieces")]
+    assert RunMessages(grid).push(sent) == ["first", "second"]
+    for tree in trees:
+        message, content, *records = ids(tree)
+        assert len(records) > 1
+        mine = [i for i in pushed if i in {message, content, *records}]
+        assert {*mine[:2]} == {message, content} and mine[2:] == records
+    assert len(pushed) == len({*pushed}) == 4 + 2 + 3
 
 
 def records_of(message, **changes):

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from functools import partial
 
 import psutil
@@ -113,6 +114,8 @@ def test_local_federation_runs_to_the_end(tmp_path):
     page = (out / "report.html").read_text()
     assert "fedmix" in page and "Traceback" not in page
     site = out / "sites" / FederationFolder(out).federation.sites[0].name
+    kept = [*(site / "state").rglob("*")]  # replies, the model, the journal: for the owner alone
+    assert len(kept) > 5 and not [file for file in kept if file.stat().st_mode & 0o077]
     done = ran("predict", site, "--data", site / "data.npz", "--out", tmp_path / "predictions.csv")
     assert done.returncode == 0 and (tmp_path / "predictions.csv").exists(), done.stderr
 
@@ -130,7 +133,7 @@ def test_interrupt_ends_all_processes(tmp_path):
     for kind, status in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
         up = start(*words, log=tmp_path / "up.log")
         try:
-            awaited(lambda: "\nround " in (tmp_path / "up.log").read_text())
+            awaited(lambda: " round " in (tmp_path / "up.log").read_text())
             up.send_signal(kind)
             assert up.wait(60) == status
             awaited(lambda: not processes_of(out), 30)
@@ -399,6 +402,7 @@ def test_thirty_rounds_survive_kills_a_departed_site_a_late_site_and_a_rollback(
         told("resume")
         within_minutes(lambda: "began without this site" in (tmp_path / "east.log").read_text())
 
+        within_minutes(lambda: real.done() >= 11)
         real.kill("north")
         real.site("north")
         before = real.done()
@@ -416,7 +420,8 @@ def test_thirty_rounds_survive_kills_a_departed_site_a_late_site_and_a_rollback(
         within_minutes(lambda: real.done() >= 22)
 
         assert told("stop") and real.processes["up"].wait(120) == 0
-        assert "round 20; then" in ran("federation", "rollback", folder, "--to", 20).stdout
+        assert "round 10; then" in ran("federation", "rollback", folder, "--to", 10).stdout
+        told_before = len(up_log.read_text())
         up = real.up()
         assert up.wait(900) == 0, up_log.read_text()[-3000:]
     finally:
@@ -425,7 +430,11 @@ def test_thirty_rounds_survive_kills_a_departed_site_a_late_site_and_a_rollback(
     assert rounds["round"].tolist() == list(range(31)) and rounds["accuracy"].iloc[-1] > 0.8
     found = events()
     assert next(e["client"] for e in found if e["event"] == "not in this run") == "east"
-    assert [e["to"] for e in found if e["event"] == "rolled back"] == [20]
+    assert [e["to"] for e in found if e["event"] == "rolled back"] == [10]
+    made = Counter(e["round"] for e in found if e["event"] == "asked")
+    assert all(made[number] >= 2 for number in range(11, 23)), "the rounds of both kills are made again"
+    assert "2 of 4 sites are connected, waiting for" not in (after := up_log.read_text()[told_before:])
+    assert "not waiting for west" in after  # east is connected, and not in this run
     assert not [e for e in found if e["event"] in ("refused", "diverged model")]
     journal = ran("federation", "audit", tmp_path / "sites" / "north").stdout
     assert journal.count("answered") >= 30

@@ -41,9 +41,10 @@ def test_name_is_there(module, name):
 USED = {
     "FleetHttpClient": "ActivateNode DeactivateNode SendNodeHeartbeat PullMessages PushMessages PullObject PushObject "
     "ConfirmMessageReceived from_server_address close",
-    "RuntimeHttpClient": "AcquireTask PullTaskInput PushTaskOutput PullMessages PullObject ConfirmMessageReceived",
+    "RuntimeHttpClient": "AcquireTask PullTaskInput PushTaskOutput PullMessages PushMessages PullObject PushObject "
+    "ConfirmMessageReceived",
     "ControlHttpClient": "RegisterNode StartRun StopRun from_server_address",
-    "HttpGrid": "get_nodes push_messages set_run close _runtime_client",
+    "HttpGrid": "get_nodes run set_run close _runtime_client",
     "HeartbeatSender": "start stop",
     "TaskIdentity": "task_id run_id node_id",
     "TaskType": "SERVER_APP",
@@ -67,6 +68,7 @@ FIELDS = {
     "PushObjectRequest": "node run_id session_id object_id object_content",
     "ConfirmMessageReceivedRequest": "node run_id message_object_id",
     "PullAppMessagesRequest": "message_ids",
+    "PushAppMessagesRequest": "messages_list message_object_trees",
     "AcquireTaskRequest": "supported_task_types",
     "PushTaskOutputRequest": "sub_status details",
     "RegisterNodeRequest": "public_key name",

@@ -47,6 +47,8 @@ TOLD = {
 
 AUDITED = ("admitted", "late", "versions", "connected")
 """Events besides those of `TOLD` that the audit log holds."""
+LAST_SECONDS = 3.0
+"""Maximum seconds between the end of a run and the next one, in which sites answer that they have heard of it."""
 WARNED_SHARE = 0.5
 """The share of the training samples above which a site is named at admission."""
 
@@ -125,7 +127,8 @@ class Coordinator:
                 self.directory.event("interrupted", why="the operator stopped the coordinator")
                 raise
             else:
-                mailbox.notify(self.transport.sites(), self.last_words())
+                what = self.last_words()
+                mailbox.notify(self.transport.sites(), what, LAST_SECONDS if what == "next" else 0.0)
                 return run
 
     def _event(self, kind: str, **facts: Any) -> None:
@@ -153,13 +156,7 @@ class Coordinator:
         mailbox = Mailbox(federation, self.key, self.transport, run, self.control, self._event)
         request: Request = ("admit", AdmitRequest(federation.terms, versions()).facts, {})
         names = {site.name for site in federation.sites if not site.revoked}
-        exchange = Exchange(
-            mailbox=mailbox,
-            place=(0, 0),
-            requests=SameRequest(request, self._read),
-            sites=sorted(names),
-            counted=names,
-        ).run()
+        exchange = Exchange(mailbox, (0, 0), SameRequest(request, self._read), sorted(names), names).run()
         self._note_shares(exchange.values)
         for site in sorted(exchange.values):
             self._event("admitted", client=site, **asdict(exchange.values[site]))
@@ -222,6 +219,7 @@ def run_rounds(
         log(
             f"round {operator.round} of {operator.federation.rounds}: {row['participants']} sites, {row['seconds']:.1f} s, "
             f"{row['headline']}".rstrip(", ")
+            + (f", loss {row['loss']:.3g}" if row.get("loss", -1.0) >= 0 else "")
         )
 
     audit("started", versions=versions())

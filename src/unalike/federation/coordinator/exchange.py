@@ -101,9 +101,8 @@ class Exchange(Generic[T]):
             self._collect()
             self.requests.check()
         for site in self.silent:
-            seconds = self._offline(site)
-            away = f"offline for {seconds:.0f} s, not waited for"
-            why = away if seconds > self.mailbox.federation.grace else "no answer by the deadline"
+            away = f"offline for {self._offline(site):.0f} s, not waited for"
+            why = away if self._is_gone(site) else "no answer by the deadline"
             self.faults[site] = f"absent: {why}"
             self.mailbox.note("absent", site, why)
         return self
@@ -116,8 +115,10 @@ class Exchange(Generic[T]):
         federation = self.mailbox.federation
         deadline = _after(federation.deadline)
         while True:
-            pause = self._wait_while_paused()
-            deadline, self._repeat_at = deadline + pause, self._repeat_at + pause
+            before = time.monotonic()
+            self.mailbox.control.wait()
+            paused = time.monotonic() - before
+            deadline, self._repeat_at = deadline + paused, self._repeat_at + paused
             silent, late = self.silent, time.monotonic() >= deadline
             if not silent or late or (self._usable >= self.quorum and all(map(self._is_gone, silent))):
                 return
@@ -221,12 +222,6 @@ class Exchange(Generic[T]):
         for site in sites:
             if site in reachable:
                 self.mailbox.send(site, self.requests.request(site))
-
-    def _wait_while_paused(self) -> float:
-        """Wait while the operator has paused the run. Returns the seconds that it took."""
-        started = time.monotonic()
-        self.mailbox.control.wait()
-        return time.monotonic() - started
 
 
 def _after(seconds: float) -> float:

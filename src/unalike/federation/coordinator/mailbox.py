@@ -94,10 +94,13 @@ class Mailbox:
             self.notify([site], "late")
         return anew
 
-    def notify(self, sites: Collection[str], what: str) -> None:
-        """Send sites one of the `NOTICES`."""
+    def notify(self, sites: Collection[str], what: str, seconds: float = 0.0) -> None:
+        """Send sites one of the `NOTICES`, and wait so long at most for their answers, which a later run would refuse."""
         for site in sites:
             self.send(site, (NOTICE, {"what": what}, {}))
+        waiting, deadline = {*sites}, time.monotonic() + seconds
+        while waiting and (left := deadline - time.monotonic()) > 0:
+            waiting -= {site for site, _ in self.receive(left)}
 
     def receive(self, seconds: float) -> Iterator[tuple[str, Envelope]]:
         """The first answers to open requests among what arrives, one at a time: not all of them lie in memory at once."""

@@ -141,14 +141,7 @@ class NetworkBackend:
             return tensors
 
         mailbox.number = self._rounds_done
-        exchange = Exchange(
-            mailbox=mailbox,
-            place=(index + 1, 0),
-            requests=SameRequest(request, read),
-            sites=list(sites),
-            counted=set(sites),
-        )
-        answers = exchange.run().values
+        answers = Exchange(mailbox, (index + 1, 0), SameRequest(request, read), list(sites), set(sites)).run().values
         clients = {sites[name]: answers[name] for name in sites if name in answers}
         return Answers(tuple(clients), tree.stack(list(clients.values())))
 
@@ -380,13 +373,9 @@ class NetworkStage:
                 raise RefusedUpdate(f"choice {str(choice)[:40]!a}; expected a number from 0 to {len(groups) - 1}")
             return groups[choice]
 
-        exchange = Exchange(
-            mailbox=self.mailbox,
-            place=self._place,
-            requests=SameRequest(("choose", question.facts, tensors), read),
-            sites=[sites[k].name for k in sorted(everybody)],
-            counted={sites[k].name for k in drawn},
-        )
+        requests = SameRequest(("choose", question.facts, tensors), read)
+        asked, counted = [sites[k].name for k in sorted(everybody)], {sites[k].name for k in drawn}
+        exchange = Exchange(self.mailbox, self._place, requests, asked, counted)
         return {self.mailbox.client_of[site]: name for site, name in exchange.run().values.items()}
 
     @property

@@ -96,14 +96,9 @@ class OperatorCommands:
             for s in self.federation.sites
         ]
         waiting = self.control.state == "running" and not self._sites_ready
-        return {
-            "state": "waiting" if waiting or not self._begin.is_set() else self.control.state,
-            "why": self.control.why,
-            **{"method": self.federation.method, "seed": self.federation.seed},
-            "round": self.round,
-            "rounds": self.federation.rounds,
-            "sites": rows,
-        }
+        state = "waiting" if waiting or not self._begin.is_set() else self.control.state
+        run = {"method": self.federation.method, "seed": self.federation.seed, "rounds": self.federation.rounds}
+        return {"state": state, "why": self.control.why, **run, "round": self.round, "sites": rows}
 
     def stop(self) -> None:
         self.control.stop()

@@ -13,8 +13,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from email.utils import parsedate_to_datetime
+from functools import partial
 from threading import Event
-from typing import TYPE_CHECKING, Self, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import httpx
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
@@ -39,6 +40,7 @@ from flwr.proto.runtime_pb2 import (
     AcquireTaskRequest,
     PullAppMessagesRequest,
     PullTaskInputRequest,
+    PushAppMessagesRequest,
     PushTaskOutputRequest,
 )
 from flwr.serverapp import Grid
@@ -46,6 +48,7 @@ from flwr.supercore.constant import TaskType
 from flwr.supercore.control.control_http_client import ControlHttpClient
 from flwr.supercore.heartbeat import HeartbeatSender, make_task_heartbeat_fn_http
 from flwr.supercore.inflatable.inflatable_object import (
+    InflatableObject,
     get_all_nested_objects,
     get_object_tree,
     no_object_id_recompute,
@@ -184,8 +187,8 @@ class Incoming:
         return cls(message_from_proto(message), about.message_id, about.reply_to_message_id, about.run_id, pieces)
 
 
-class Fetcher:
-    """Fetches the content of messages from SuperLink, as `_node`, over one of Flower's clients."""
+class Messenger:
+    """Sends messages to SuperLink and fetches their content, as `_node`, over one of Flower's clients."""
 
     _client: FleetHttpClient | RuntimeHttpClient
     _node: Node
@@ -207,8 +210,29 @@ class Fetcher:
         asked = ConfirmMessageReceivedRequest(node=self._node, run_id=message.run, message_object_id=message.number)
         self._client.ConfirmMessageReceived(asked)
 
+    def send(self, messages: Sequence[Message], run: int, request: Callable[..., Any]) -> list[str]:
+        """Send messages of a run, their metadata in one `request`, then their objects; returns their ids, "" for one not taken.
 
-class FleetConnection(Fetcher):
+        The records of a message come last, in their order: with them it is complete and confirmed; SuperLink takes no more of it.
+        """
+        objects: dict[str, InflatableObject] = {}
+        with no_object_id_recompute():
+            for message in messages:
+                nested = [*get_all_nested_objects(message).items()]
+                objects |= [*nested[-2:], *nested[:-2]]
+                message.metadata.__dict__["_message_id"] = message.object_id
+            trees = list(map(get_object_tree, messages))
+        empty = [message_to_proto(remove_content_from_message(message)) for message in messages]
+        sent = self._client.PushMessages(request(messages_list=empty, message_object_trees=trees))
+        missing = set(sent.objects_to_push)
+        for number in filter(missing.__contains__, objects):
+            pushed = PushObjectRequest(node=self._node, run_id=run, session_id=sent.session_id)
+            pushed.object_id, pushed.object_content = number, objects[number].deflate()
+            self._client.PushObject(pushed)
+        return list(getattr(sent, "message_ids", ()))
+
+
+class FleetConnection(Messenger):
     """A site's connection to SuperLink's Fleet API: `key` (OpenSSH) signs, the server's certificate is of `authority` (PEM).
 
     Its methods raise one of `FAILURES` if a call fails.
@@ -259,24 +283,12 @@ class FleetConnection(Fetcher):
         return next(map(Incoming.of, found.messages_list, found.message_object_trees), None)
 
     def reply(self, request: Incoming, content: RecordDict) -> None:
-        """Send the reply to a request: its metadata, then its records in their order, then the objects that hold them."""
+        """Send the reply to a request."""
         reply = Message(content, reply_to=request.message)
-        with no_object_id_recompute():
-            objects, tree = get_all_nested_objects(reply), get_object_tree(reply)
-            reply.metadata.__dict__["_message_id"] = reply.object_id
-        empty = message_to_proto(remove_content_from_message(reply))
-        sent = self._client.PushMessages(
-            PushMessagesRequest(node=self._node, messages_list=[empty], message_object_trees=[tree])
-        )
-        missing = set(sent.objects_to_push)
-        for number, found in objects.items():
-            if number in missing:
-                pushed = PushObjectRequest(node=self._node, run_id=request.run, session_id=sent.session_id)
-                pushed.object_id, pushed.object_content = number, found.deflate()
-                self._client.PushObject(pushed)
+        self.send([reply], request.run, partial(PushMessagesRequest, node=self._node))
 
 
-class RunMessages(Fetcher):
+class RunMessages(Messenger):
     """The messages of a Flower run, from its Grid. Its methods raise one of `FAILURES` if a call fails."""
 
     _client: RuntimeHttpClient
@@ -291,7 +303,7 @@ class RunMessages(Fetcher):
 
     def push(self, messages: Sequence[Message]) -> list[str]:
         """Send messages; returns their ids, "" for one that was not taken."""
-        return [number or "" for number in self._grid.push_messages(messages)]
+        return self.send(messages, self._grid.run.run_id, PushAppMessagesRequest)
 
     def replies(self, numbers: Collection[str]) -> list[Incoming]:
         """New replies to the messages with these ids, without their content; Flower's reports of errors among them."""

@@ -52,7 +52,10 @@ def coordinate(
     bypass_proxies_on_loopback()
     with folder.held():
         check_port(host, port)
-        _check_certificate(folder)
+        if fault := folder.certificate_fault:
+            raise UnalikeError(
+                f"the server's certificate {fault}, no site would connect; `unalike federation renew {folder.path}`"
+            )
         _check_deadline(federation, log)
         with (
             Supervisor(folder.logs) as supervisor,
@@ -71,13 +74,6 @@ def coordinate(
                         log(line)
 
             return run_rounds(folder, transport, log, wait=wait, stay=stay, check=check, again=again)
-
-
-def _check_certificate(folder: FederationFolder) -> None:
-    if fault := folder.certificate_fault:
-        raise UnalikeError(
-            f"the server's certificate {fault}, no site would connect; `unalike federation renew {folder.path}`"
-        )
 
 
 OWN_MACHINE = {"least_test": 0, "least_class": 0, "digits": 0}

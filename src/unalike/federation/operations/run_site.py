@@ -98,7 +98,7 @@ def _logged(worker: Handler, log: Log) -> Callable[[bytes], bytes]:
         started = time.monotonic()
         reply = worker.handle(message)
         log(
-            f"answered {len(message) / 1e6:.2f} MB with {len(reply) / 1e6:.2f} MB in {time.monotonic() - started:.1f} s"
+            f"answered {len(message) / 1e3:.1f} kB with {len(reply) / 1e3:.1f} kB in {time.monotonic() - started:.1f} s"
         )
         return reply
 

@@ -17,10 +17,8 @@ from unalike.federation.security.keys import PrivateKey, private_key, public_tex
 from unalike.federation.security.site_keys import NODE, SIGNING, read_private
 
 FILES = ("site.json", SIGNING, NODE, "ca.pem", "federation.toml")
-UNREADABLE = (
-    *(OSError, EOFError, RuntimeError, ValueError, KeyError, TypeError),
-    *(zipfile.BadZipFile, zlib.error, LZMAError),
-)
+DAMAGED = (zipfile.BadZipFile, zlib.error, LZMAError)
+UNREADABLE = (*DAMAGED, OSError, EOFError, RuntimeError, ValueError, KeyError, TypeError)
 """Errors of reading a file that is no archive, or a damaged one; NotImplementedError is a RuntimeError."""
 MAX_FILE_BYTES = 4 << 20
 """Maximum bytes of a file in a bundle; a federation file lists every site."""
