@@ -24,7 +24,7 @@ from unalike.training.update_checks import find_faults
 from unalike.training.wire import SCALARS, wire
 
 every = pytest.mark.parametrize("name", METHODS)
-with_batch_norm = pytest.mark.parametrize("name", [n for n in METHODS if n != "dp_sgd"])  # which refuses it
+with_batch_norm = pytest.mark.parametrize("name", [n for n, m in METHODS.items() if m.sample_privacy is None])
 ADAPTED = ("perfedavg", "adapted_loss")
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
@@ -153,6 +153,7 @@ class Spy(Objective, ServerStep):
 
     name: ClassVar[str] = "spy"
     rank: ClassVar[int] = 99
+    needs: ClassVar[str] = "updates"
     seen: ClassVar[list] = []
 
     def server_init(self, params):

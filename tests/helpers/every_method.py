@@ -45,6 +45,7 @@ VARIANTS = (
     "topk(error_feedback=True)",
     "fedlaw(mapping='quadratic')",
     "feddisco(discrepancy='cosine', target='global')",
+    "dp_sgd(noise_multiplier=0, batches='poisson')",
 )
 """Settings that take another way than the defaults."""
 

@@ -147,13 +147,13 @@ def _moved(
 ) -> ServerState:
     """The state after the combined update: absorb -> step* -> params + update.
 
-    Where clients are hidden (`Privacy`), other steps see no cohort: what they would make of its numbers is not accounted.
+    Where clients are hidden (`Privacy`), steps that need sums alone see no cohort: its numbers would tell who takes part.
     """
     view_of = partial(_view, method, settings, state, cohort.population, tree.only(state.params, update))
     part_states = {p.name: p.absorb(view_of(p), folded[p.name]) for p in method.parts}
     hidden = method.privacy is not None and not method.privacy.per_sample
     for s in method.role(ServerStep):
-        shown = _nobody(cohort.members) if hidden and s is not method.privacy else cohort
+        shown = _nobody(cohort.members) if hidden and s is not method.privacy and s.needs == "sums" else cohort
         server, given, seen = replace(view_of(s), state=part_states[s.name]), update, _own(shown, s)
         if s.moves_buffers:
             server, given, seen = _with_buffers(server, given, seen, state.buffers, buffers)
