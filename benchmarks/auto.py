@@ -30,7 +30,7 @@ from unalike.engine import auto
 from unalike.engine.threads import threads_for
 from unalike.methods.plan import steps_of
 from unalike.runtime.local_backend import LocalBackend, LocalStage
-from unalike.runtime.processes.launch import _is_worth_a_pool, backend_here
+from unalike.runtime.processes import launch
 from unalike.runtime.round_loop import run_round
 from unalike.runtime.run_config import RunConfig, prepare_run
 
@@ -118,13 +118,14 @@ def halves(name: str, kind: str) -> Iterator[Callable[[], None]]:
 def chosen(name: str, clients: list[ua.ClientData], rounds: int, idle: int) -> str:
     """The executor that `auto` chooses for a run of so many rounds on so many idle cores."""
     run_config = config(name, clients, "auto", rounds)
-    long = _is_worth_a_pool(run_config)
-    if idle > 1 and long:
+    launch.idle_cores = lambda: idle
+    processes = launch._processes(run_config)
+    if processes not in (None, 1):
         return POOL
     stage = LocalStage(run_config, next(steps_of(run_config.plan, run_config.plan_inputs)))
-    with threads_for(run_config.model, alone=not long):
+    with threads_for(run_config.model, alone=processes is None):
         found = auto.decide("auto", next(iter(stage.state.groups.values())).client_pool, len(clients), rounds).executor
-    return ONE if long and found == "loop" else found
+    return ONE if processes == 1 and found == "loop" else found
 
 
 def ours(stack: ExitStack, name: str, clients: list[ua.ClientData], executor: str) -> Callable[[], object]:
@@ -132,7 +133,7 @@ def ours(stack: ExitStack, name: str, clients: list[ua.ClientData], executor: st
     pooled = executor == POOL  # in a long run its processes measure whether to stack
     run_config = config(name, clients, "loop" if executor == ONE else executor, LONG if pooled else 1000)
     stage = next(steps_of(run_config.plan, run_config.plan_inputs))
-    backend = stack.enter_context(backend_here(run_config)) if pooled else LocalBackend(run_config)
+    backend = stack.enter_context(launch.backend_here(run_config)) if pooled else LocalBackend(run_config)
     runner = backend.stage(stage, 0, None)
     runner.start()
 

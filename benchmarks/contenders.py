@@ -15,6 +15,7 @@ DENSE = ("2nn", "logistic")
 ALONE = ("lenet", "resnet20")
 """Workloads that are compared with the bare loop only."""
 PEERS = {"pfl": "pfl-research", "fedjax": "FedJAX", "fluke": "fluke"}
+PFLLIB = "PFLlib"
 FLOWER = {"default": "Flower's simulation", "1": "Flower's simulation, one core a client"}
 """By cores per client: Flower's default (two), and one, which is fastest for small models."""
 
@@ -48,6 +49,11 @@ def peer(name: str, workload: str) -> Contender:
     return Contender(PEERS[name], HERE / "peers" / f"{name}.py", (), name, 3, None, threads)
 
 
+def pfllib(threads: int) -> Contender:
+    script, environment = HERE / "peers" / "pfllib.py", {"OMP_NUM_THREADS": str(threads)}
+    return Contender(f"{PFLLIB}, t{threads}", script, (), "pfllib", 3, None, environment)
+
+
 def flower(cores: str) -> Contender:
     return Contender(FLOWER[cores], HERE / "peers" / "flower.py", (cores,), "flower", 3)
 
@@ -63,6 +69,8 @@ def contenders(workload: str) -> list[Contender]:
         found = [ours(WORKERS, many), ours(WORKERS, many, "bf16"), ours("loop", many, cores=1), ours("auto", many)]
     found += [bare(1, rounds), bare(CORES, rounds), bare(1, rounds, loader=True)]
     peers = [*map(flower, FLOWER), *(peer(name, workload) for name in PEERS)]
+    if workload == "fedavgcnn":  # PFLlib's own default
+        peers = [pfllib(1), pfllib(CORES)]
     return found + (peers if workload not in ALONE else [])
 
 

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from contenders import FLOWER, PEERS
+from contenders import FLOWER, PEERS, PFLLIB
 from workloads import WORKLOADS
 
 Results = dict[str, Any]
@@ -77,7 +77,10 @@ def _peers(sections: Results) -> Iterator[Row]:
     targets = [(name, 40.0) for name in FLOWER.values()] + [(PEERS["pfl"], 5.0), (PEERS["fedjax"], 3.0)]
     for name, factor in targets:
         yield _ratio(f"2NN against {name}", factor, sections.get("2nn", {}), name)
-    yield Row("2NN against PFLlib", "6x faster", "not measured: PFLlib is not in the package registry", None)
+    for threads in (1, 2):
+        yield _ratio(
+            f"FedAvgCNN against PFLlib, t{threads}", 3.0, sections.get("fedavgcnn", {}), f"{PFLLIB}, t{threads}"
+        )
 
 
 COMPILED = {"2nn": 12.0, "logistic": 200.0, "lenet": 4.0}

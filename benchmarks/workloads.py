@@ -32,6 +32,7 @@ WORKLOADS = {
     "2nn": Workload("2NN 784-200-200-10", 100, 100, (784,), 10),
     "logistic": Workload("logistic 64-10", 300, 100, (64,), 10),
     "lenet": Workload("LeNet 28x28x1", 20, 300, (1, 28, 28), 10),
+    "fedavgcnn": Workload("FedAvgCNN 28x28x1", 20, 600, (1, 28, 28), 10),
     "cnn": Workload("SimpleCNN 32x32x3", 20, 250, (3, 32, 32), 50),
     "resnet20": Workload("ResNet-20 32x32x3", 10, 200, (3, 32, 32), 50),
 }

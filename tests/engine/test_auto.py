@@ -333,19 +333,30 @@ def test_auto_resumed_run_keeps_its_executor(tmp_path, monkeypatch, measures):
 def test_worker_pool_is_not_started_for_compiled_loops(monkeypatch):
     """Compiled loops use all cores in one process; torch does not."""
     run_config = prepare_run("fedavg", clients(), model="mlp(hidden=(8,))", rounds=10**7, work=ua.Work(batch_size=5))
-    assert not launch._is_worth_a_pool(run_config)
+    assert launch._pool_to_share(run_config) is None
     monkeypatch.setattr(compiled_training, "kernels", lambda: None)
-    assert launch._is_worth_a_pool(run_config)
+    assert launch._pool_to_share(run_config) is not None
 
 
 @pytest.mark.parametrize(("idle", "processes"), [(0, 1), (1, 1), (2, 2), (7, 7)])
 def test_long_run_of_auto_has_a_process_for_each_idle_core(monkeypatch, idle, processes):
     monkeypatch.setattr(compiled_training, "kernels", lambda: None)
     monkeypatch.setattr(launch, "idle_cores", lambda: idle)
+    monkeypatch.setattr(launch, "share_gain", lambda *_: 2.0)
     run_config = prepare_run("fedavg", clients(), model="mlp(hidden=(8,))", rounds=10**7, work=ua.Work(batch_size=5))
     assert launch._processes(run_config) == processes
     monkeypatch.setattr(launch, "PATIENCE", float("inf"))
     assert launch._processes(run_config) is None
+
+
+@pytest.mark.parametrize(("whole", "half", "processes"), [(1.0, 0.9, None), (1.0, 0.6, 2)])
+def test_processes_must_gain_more_than_their_messages_cost(monkeypatch, measures, whole, half, processes):
+    """Stacked steps that cost as much for half of the clients leave nothing to gain."""
+    timed = {12: whole / 12, 6: half / 6}
+    monkeypatch.setattr(auto, "_seconds_by_executor", lambda pool, n: {"loop": 2.0, "batched": timed[n]})
+    monkeypatch.setattr(launch, "idle_cores", lambda: 2)
+    run_config = prepare_run("fedavg", clients(), model="mlp(hidden=(8,))", rounds=10**7, work=ua.Work(batch_size=5))
+    assert launch._processes(run_config) == processes
 
 
 @pytest.mark.parametrize(("patience", "threads"), [(0.0, 1), (float("inf"), 2)])

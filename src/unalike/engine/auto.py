@@ -123,14 +123,31 @@ def _rule(client_pool: ClientPool, participants: int, rounds: int) -> Choice | N
 
 def _measured(client_pool: ClientPool, participants: int) -> Choice:
     """The fastest per client of the loop and of chunks of half, once and twice the width that fits the cache."""
+    seconds = _seconds_by_executor(client_pool, participants)
+    best = min(seconds, key=lambda text: seconds[text])
+    others = ", ".join(f"{text} {1e3 * s:.2f}" for text, s in seconds.items() if text != best)
+    return Choice(best, f"measured {1e3 * seconds[best]:.2f} ms a client; {others}")
+
+
+def share_gain(client_pool: ClientPool, participants: int, rounds: int, processes: int) -> float:
+    """Time of a round in one process over that of the largest share, if its clients are shared out to several processes.
+
+    A step of stacked small models costs nearly the same for half of the clients, so that halves gain little.
+    """
+    largest = -(-participants // processes)
+    if _rule(client_pool, participants, rounds) is not None:
+        return participants / largest
+    whole, share = (n * min(_seconds_by_executor(client_pool, n).values()) for n in (participants, largest))
+    return whole / share
+
+
+def _seconds_by_executor(client_pool: ClientPool, participants: int) -> dict[str, float]:
+    """Measured seconds of a client by the loop, and in chunks."""
     width = min(Batched(client_pool).width, participants)
     widths = sorted({max(2, min(participants, w)) for w in (width // 2, width, 2 * width)})
     makes = {"loop": (Loop, 2)} | {f"batched(chunk={w})": (partial(Batched, chunk=w), w) for w in widths}
     steps = client_pool.steps(client_pool.typical)
-    seconds = {text: steps * _trial(client_pool, make, clients) for text, (make, clients) in makes.items()}
-    best = min(seconds, key=lambda text: seconds[text])
-    others = ", ".join(f"{text} {1e3 * s:.2f}" for text, s in seconds.items() if text != best)
-    return Choice(best, f"measured {1e3 * seconds[best]:.2f} ms a client; {others}")
+    return {text: steps * _trial(client_pool, make, clients) for text, (make, clients) in makes.items()}
 
 
 def _trial(client_pool: ClientPool, make: Callable[[ClientPool], Executor], clients: int) -> float:

@@ -15,7 +15,7 @@ from unalike._utils import spec
 from unalike._utils.errors import UnalikeError
 from unalike._utils.spec import Call
 from unalike._utils.system.machine import cores, idle_cores
-from unalike.engine.auto import work_seconds
+from unalike.engine.auto import share_gain, work_seconds
 from unalike.engine.base import ClientPool
 from unalike.engine.batched import Batched
 from unalike.engine.multiprocess.worker_pool import (
@@ -36,6 +36,8 @@ from unalike.training.client_update import initial_client_state
 
 PATIENCE = 20.0
 """Seconds of training in one process above which a run gets several."""
+GAIN = 1.25
+"""Speed of the processes over that of one from which on they pay: their messages cost up to a sixth of a short round."""
 
 
 @contextmanager
@@ -107,9 +109,15 @@ def _processes(run_config: RunConfig) -> int | None:
     call = _distributed(run_config)
     if call is None:
         return None
-    if call.name == "auto":
-        return max(1, idle_cores()) if _is_worth_a_pool(run_config) else None
-    return int(call.parameters.get("workers", cores()))
+    if call.name != "auto":
+        return int(call.parameters.get("workers", cores()))
+    shared = _pool_to_share(run_config)
+    if shared is None:
+        return None
+    idle = max(1, idle_cores())
+    with threads_for(run_config.model, alone=False):
+        pays = idle == 1 or share_gain(*shared, run_config.options.rounds, idle) >= GAIN
+    return idle if pays else None
 
 
 def _nccl(run_config: RunConfig) -> bool:
@@ -133,23 +141,22 @@ def _distributed(run_config: RunConfig) -> Call | None:
     return call
 
 
-def _is_worth_a_pool(run_config: RunConfig) -> bool:
-    """Whether "auto" starts processes: on Linux, for a run on the CPU that would take one process long.
+def _pool_to_share(run_config: RunConfig) -> tuple[ClientPool, int] | None:
+    """The clients, and how many take part in a round, of a run that "auto" may share out: on Linux, on the CPU, and long.
 
     Compiled loops train on all cores from within one process, without messages.
     """
     stage = next(steps_of(run_config.plan, run_config.plan_inputs))
     alone = sys.platform != "linux" or run_config.device.type != "cpu" or multiprocessing.current_process().daemon
     if alone or not isinstance(stage, Stage) or stage.pooled or not stage.trained:
-        return False
+        return None
     settings = replace(
         run_config.settings, model=stage.model or run_config.model, work=stage.method.local_work(run_config.work)
     )
     count = max(1, round(run_config.options.participation * np.count_nonzero(run_config.population.sizes)))
     client_pool = ClientPool(stage.method, settings, run_config.population, ClientStates({}))
+    if count == 1 or Batched(client_pool).uses_compiled_loops:
+        return None
     with threads_for(run_config.model):  # as it would train: more of them may wait for each other
-        return (
-            count > 1
-            and not Batched(client_pool).uses_compiled_loops
-            and work_seconds(client_pool, count, run_config.options.rounds) > PATIENCE
-        )
+        is_long = work_seconds(client_pool, count, run_config.options.rounds) > PATIENCE
+    return (client_pool, count) if is_long else None
