@@ -10,6 +10,7 @@ from unalike.recommendation.forecast import Forecaster, lower_bound, weighted_qu
 from unalike.recommendation.judgement import HELD_OUT
 from unalike.recommendation.stored_runs import METHODS, StoredRuns
 from unalike.recommendation.task_features import TITLES
+from unalike_studies.recommendation import regret
 from unalike_studies.recommendation.regret import judge, means, regrets, write
 
 NAMES = tuple(METHODS)
@@ -97,12 +98,12 @@ def test_means_interval_covers_group_means_and_is_exact_for_equal_groups():
     assert means(regret, np.array(list("xxyyzz")), versus="a").loc["b", "mean"] == pytest.approx(0.1)
 
 
-def test_judgement_follows_forecasts_only_if_they_are_better_for_sure(planted, tmp_path):
+def test_judgement_follows_forecasts_only_if_they_are_better_for_sure(planted, tmp_path, monkeypatch):
     runs = planted
-    found = judge(runs, "accuracy", "any")
+    monkeypatch.setattr(regret, "OBJECTIVES", ("accuracy",))
+    _, found = write(runs, tmp_path / "j.json")
     assert found.policy(False) == "forecast" and found.forecast_less_average["data"].high < 0
     assert found.policy(True) == "sure gain" and (found.tasks, found.owners) == (24, 10)
-    write(runs, tmp_path / "j.json")
     assert judgement.read("accuracy", "any", tmp_path / "j.json") == found
     same = runs.table.assign(label_skew=1.0)  # nothing to learn from
     assert judge(type(runs)(same), "accuracy", "any").policy(False) == "best on average"
