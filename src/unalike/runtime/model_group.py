@@ -132,10 +132,9 @@ class ModelGroup:
     def _check_some_usable(self, ids: Sequence[int], refused: dict[int, str]) -> None:
         if len(refused) == len(ids):
             client, why = min(refused.items())
-            name = self.source.names[client]
             scaled = ", or divide the target, which is not scaled" if self.settings.task.name == "regression" else ""
             raise Diverged(
-                f"round {self.state.round + 1}: no client sent a usable update; client {name!r}: {why}. "
+                f"round {self.state.round + 1}: no client sent a usable update; {self.source.names[client]}: {why}. "
                 f"Training diverged: try a smaller learning rate{scaled}"
             )
 
