@@ -116,7 +116,8 @@ def test_expired_authority_cannot_renew(tmp_path, monkeypatch):
 
 def test_up_warns_of_certificate_expiry(tmp_path, monkeypatch):
     pytest.importorskip("flwr")
-    from unalike.federation.operations.run_coordinator import _check_certificate
+    from unalike.federation.flower.flower_processes import free_port
+    from unalike.federation.operations.run_coordinator import coordinate
 
     folder = FederationFolder.create(tmp_path / "made", {"north": 1}, **PLACE, **TERMS)
     assert not folder.expiries
@@ -125,7 +126,7 @@ def test_up_warns_of_certificate_expiry(tmp_path, monkeypatch):
     assert "server's certificate expires in 30 days" in said and "unalike federation renew" in said
     expire(folder)
     with pytest.raises(UnalikeError, match="has expired, no site would connect"):
-        _check_certificate(folder)
+        coordinate(folder, print, port=free_port())
     assert "certificate has expired; " in folder.expiries[0]  # while it is up
     monkeypatch.setattr(certificates.authority, "__defaults__", (0.1,))
     old = FederationFolder.create(tmp_path / "old", {"north": 1}, **PLACE, **TERMS)
@@ -135,7 +136,8 @@ def test_up_warns_of_certificate_expiry(tmp_path, monkeypatch):
 def test_up_untrusted_certificate_is_refused(tmp_path, monkeypatch):
     """For example after a `renew` that a full disk interrupted between key and certificate."""
     pytest.importorskip("flwr")
-    from unalike.federation.operations.run_coordinator import _check_certificate
+    from unalike.federation.flower.flower_processes import free_port
+    from unalike.federation.operations.run_coordinator import coordinate
 
     folder = FederationFolder.create(tmp_path / "made", {"north": 1}, host="localhost", port=4433, **TERMS)
 
@@ -146,14 +148,14 @@ def test_up_untrusted_certificate_is_refused(tmp_path, monkeypatch):
         disk.setattr("unalike.federation.coordinator.federation_folder.write_bytes", full)
         folder.renew()
     with pytest.raises(UnalikeError, match=r"is not that of the key beside it.* federation renew"):
-        _check_certificate(folder)
+        coordinate(folder, print, port=free_port())
     folder.renew()
-    _check_certificate(folder)
+    assert not folder.certificate_fault
     key, certificate = certificates.server(["localhost"], *certificates.authority("test"))
     (folder.path / "server.key").write_bytes(certificates.pem(key))
     (folder.path / "server.pem").write_bytes(certificates.pem(certificate))
     with pytest.raises(UnalikeError, match="is of another authority"):
-        _check_certificate(folder)
+        coordinate(folder, print, port=free_port())
 
 
 def test_renew_site_replaces_keys(tmp_path):
