@@ -86,6 +86,14 @@ def test_poisson_cohorts_have_binomial_sizes_and_an_empty_one_adds_noise(clients
     assert plain["loss"].iloc[empty] == plain["loss"].iloc[empty - 1]
 
 
+def test_noise_of_sites_in_poisson_cohorts_is_not_amplified(clients):
+    """A cohort may have one client, which then has the whole noise; the server knows the draw."""
+    spec, options = "client_dp(noise_multiplier=2, where='site')", {"participation": 0.3, "sampling": "poisson"}
+    rounds = trained(spec, clients, **options).history.rounds
+    assert rounds["epsilon"].tolist() == [epsilon_of(2.0, Sampling(10, 10), t, 1e-5) for t in range(4)]
+    assert np.isfinite(rounds["loss"]).all()
+
+
 @pytest.mark.parametrize(
     "options, why",
     [
