@@ -99,7 +99,18 @@ FAMILIES = {
         "Compression, noise, fixed parameters",
         "Parts to be added to other methods: they save bytes, bound or disturb what is sent, or fix a part of the model.",
         "smaller-messages-and-noise",
-        ("clip", "topk", "powersgd", "quantize", "half_precision", "gaussian_noise", "client_dp", "dp_sgd", "fixed"),
+        (
+            "clip",
+            "topk",
+            "random_mask",
+            "powersgd",
+            "quantize",
+            "half_precision",
+            "gaussian_noise",
+            "client_dp",
+            "dp_sgd",
+            "fixed",
+        ),
     ),
 }
 

@@ -19,7 +19,7 @@ from unalike.methods.roles import Aggregator, BaseWeights, Objective, ServerStep
 from unalike.training.aggregation import decode_updates
 from unalike.training.client_task import BUFFERS
 from unalike.training.client_update import SOLVER
-from unalike.training.server_update import advance, make_broadcast
+from unalike.training.server_update import advance, initial_server_state, make_broadcast
 from unalike.training.update_checks import find_faults
 from unalike.training.wire import SCALARS, wire
 
@@ -299,7 +299,8 @@ def test_padding_rows_do_not_change_client_updates_or_server_state(name):
 def test_client_with_one_sample_changes_its_parameters(name):
     sim, cohorts = reference(name)
     one = SIZES.index(1)
-    update = tree.row(decode_updates(sim.method, cohorts[0].update, sim.settings.model.params), one)
+    sent = initial_server_state(sim.method, sim.settings)
+    update = tree.row(decode_updates(sim.method, cohorts[0].update, sent), one)
     moved = update | tree.sub(sim.memory(one).get("private", {}), sim.settings.model.params)
     nothing_to_learn = (
         cohorts[0].stacked.loss[one] == 0

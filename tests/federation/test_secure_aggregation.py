@@ -101,6 +101,7 @@ SERVED = {
     "uniform + fedadam": {},
     "fedper + fedprox(mu=0.1)": {"protocol": ("personal",)},
     "topk(fraction=0.5) + ditto": {"protocol": ("clients", "personal")},
+    "scaffold + half_precision": {},
     "client_dp(noise_multiplier=0, where='site', clip=0.1)": {"work": ua.Work(lr=0.1)},
 }
 
@@ -118,6 +119,18 @@ def test_model_is_that_of_the_simulation(tmp_path, method):
         assert a == pytest.approx(b, abs=1e-5, nan_ok=True), name
     assert not fed.events("refused", "absent", "no quorum") and len(fed.events("setup")) == 1
     assert ours.history.rounds["bytes_up"].iloc[-1] > 8 * sum(t.numel() for t in ours.params.values())
+
+
+def test_random_mask_shortens_the_sum(tmp_path):
+    """The sum is that of masked updates, in the simulation and here; it has a tenth of the numbers, and a weight and a loss."""
+    method, model = "fedavg + random_mask(fraction=0.1)", "mlp(hidden=(40,))"
+    fed = secure(tmp_path, method, rounds=3, model=model)
+    ours, theirs = fed.run(), fed.simulated()
+    for name, t in theirs.params.items():
+        torch.testing.assert_close(ours.params[name], t, rtol=1e-5, atol=2e-6)
+    whole = secure(tmp_path / "whole", "fedavg", rounds=3, model=model).run()
+    few, many = (run.history.rounds["bytes_up"].iloc[-1] for run in (ours, whole))
+    assert few < 0.2 * many
 
 
 def test_secure_sum_has_the_noise_of_all_sites_and_no_other_of_the_seed(tmp_path):

@@ -68,7 +68,7 @@ def test_no_client_moves_the_sum_by_more_than_the_bound(name):
     if sim is None:
         pytest.skip("refused; tests/contract/test_private_methods.py says why")
     cohort = sim.run()
-    decoded = decode_updates(sim.method, cohort.stacked.update, sim.state.params)
+    decoded = decode_updates(sim.method, cohort.stacked.update, sim.state)
     norms = [float(tree.norm(tree.row(decoded, k))) for k in range(len(SIZES))]
     assert max(norms, default=0) <= 0.03 * (1 + 1e-5)
     assert cohort.stacked.loss.abs().sum() == 0  # it has no noise

@@ -101,7 +101,7 @@ def test_fedgh_without_training_leaves_head_unchanged(settings):
 def test_taught_head_with_upload_parts_sends_body_update_only():
     for other in ("clip(norm=0.1)", "topk(fraction=0.5, error_feedback=True)", "quantize"):
         sim = Simulation("taught_head + " + other, mlp(), Clients.random(SIZES), **WORK)
-        update = decode_updates(sim.method, sim.round().update, sim.params)
+        update = decode_updates(sim.method, sim.round().update, sim.state)
         assert {n: u.shape[1:] for n, u in update.items()} == {n: w.shape for n, w in sim.params.items()}
         assert not update["head.weight"].any() and update["body.weight"].any()
 

@@ -12,11 +12,11 @@ from unalike.core import tree
 from unalike.core.model import Model
 from unalike.core.work import Work
 from unalike.methods.method import Method
-from unalike.methods.parts.compression import HalfPrecision, PowerSGD, Quantize, TopK
+from unalike.methods.parts.compression import HalfPrecision, PowerSGD, Quantize, RandomMask, TopK
 from unalike.training.aggregation import decode_updates
 from unalike.training.wire import SCALARS, wire
 
-NOBODY = SimpleNamespace(state={})
+NOBODY = SimpleNamespace(state={}, round=0)
 
 
 def stacked(t):
@@ -28,16 +28,16 @@ def test_topk_encode_and_decode_equal_hand_numbers():
     sent, kept = TopK(fraction=0.5).encode(NOBODY, u)
     assert sent["w"].tolist() == [-5.0, 2.0] and sent["w:places"].tolist() == [1, 3] and kept == {}
     assert sent["b"].tolist() == [3.0] and "b:places" not in sent  # the whole tensor, as it is
-    back = tree.row(TopK(fraction=0.5).decode(stacked(sent), u), 0)
+    back = tree.row(TopK(fraction=0.5).decode(stacked(sent), u, 0), 0)
     assert back["w"].tolist() == [[0.0, -5.0], [0.0, 2.0]] and back["b"].tolist() == [3.0]
     # 0.1 * 30 is a little more than 3 in floats; at least one entry is sent
-    assert TopK(fraction=0.1)._count(torch.zeros(30)) == 3 and TopK(fraction=0.001)._count(torch.zeros(30)) == 1
+    assert [arrived(TopK(fraction=f), {"w": torch.ones(30)})[2]["w"].numel() for f in (0.1, 0.001)] == [3, 1]
 
 
 def test_topk_decode_place_out_of_range_is_clamped():
     like = {"w": torch.zeros(4)}
     sent = {"w": torch.tensor([[1.0]]), "w:places": torch.tensor([[99]], dtype=torch.int32)}
-    assert TopK().decode(sent, like)["w"].tolist() == [[0.0, 0.0, 0.0, 1.0]]
+    assert TopK().decode(sent, like, 0)["w"].tolist() == [[0.0, 0.0, 0.0, 1.0]]
 
 
 def test_quantize_encode_and_decode_equal_hand_numbers():
@@ -45,7 +45,7 @@ def test_quantize_encode_and_decode_equal_hand_numbers():
     u = {"w": torch.tensor([1.0, -0.5, 0.003]), "zero": torch.zeros(2)}
     sent, _ = Quantize().encode(NOBODY, u)
     assert sent["w"].dtype == torch.int8 and sent["w"].tolist() == [127, -64, 0]
-    back = tree.row(Quantize().decode(stacked(sent), u), 0)
+    back = tree.row(Quantize().decode(stacked(sent), u, 0), 0)
     torch.testing.assert_close(back["w"], torch.tensor([1.0, -64 / 127, 0.0]))
     assert back["zero"].tolist() == [0.0, 0.0]
     sixteen, _ = Quantize(bits=16).encode(NOBODY, u)
@@ -140,7 +140,7 @@ def test_upload_parts_in_any_order_are_chained_by_rank():
     plain = Simulation("fedavg", mlp(), Clients.random((5, 8)), lr=0.5).round()
     cohort = sim.round()
     assert cohort.update["body.weight"].dtype == torch.int8 and cohort.update["body.weight"].shape == (2, 8)
-    back = decode_updates(sim.method, cohort.update, sim.params)
+    back = decode_updates(sim.method, cohort.update, sim.state)
     for k in range(2):
         u = tree.row(plain.update, k)
         factor = min(1.0, 0.01 / float(tree.norm(u)))
@@ -162,6 +162,7 @@ UP = {  # mlp: tensors of 20, 5, 15 and 3 entries
     "topk(fraction=0.1) + quantize": (2 + 1 + 2 + 1) * 5 + 4 * 4,
     "topk(fraction=1)": 43 * 4,
     "topk(error_feedback=True)": (2 + 1 + 2 + 1) * 8,
+    "random_mask(fraction=0.1)": (2 + 1 + 2 + 1) * 4,
 }
 
 
@@ -178,10 +179,10 @@ def test_wire_stochastic_quantize_draws_no_random_numbers():
     assert torch.equal(before, torch.get_rng_state())
 
 
-def arrived(part, u, state=None):
+def arrived(part, u, state=None, round=0):
     """What the server reads, and the new client state."""
-    sent, kept = part.encode(SimpleNamespace(state={} if state is None else state), u)
-    return tree.row(part.decode(stacked(sent), u), 0), kept, sent
+    sent, kept = part.encode(SimpleNamespace(state={} if state is None else state, round=round), u)
+    return tree.row(part.decode(stacked(sent), u, round), 0), kept, sent
 
 
 @pytest.mark.parametrize(
@@ -192,6 +193,7 @@ def arrived(part, u, state=None):
         Quantize(stochastic=True, norm="l2", error_feedback=True),
         HalfPrecision(error_feedback=True),
         PowerSGD(components=1),
+        RandomMask(fraction=0.3),
     ],
     ids=lambda p: p.name,
 )
@@ -200,8 +202,8 @@ def test_error_feedback_keeps_what_was_lost_for_the_next_update(part):
     torch.manual_seed(0)
     u = {"w": torch.randn(6, 5), "b": torch.randn(6)}
     kept, total = part.client_init(u), tree.zeros(u)
-    for _ in range(4):
-        back, kept, _ = arrived(part, u, kept)
+    for round in range(4):
+        back, kept, _ = arrived(part, u, kept, round)
         total = tree.add(total, back)
     for name in u:
         torch.testing.assert_close(total[name] + kept[name], 4 * u[name])
@@ -235,6 +237,26 @@ def test_half_precision_keeps_its_bits_and_bounds_large_numbers():
     assert sent["w"].dtype == torch.bfloat16 and back["w"].dtype == torch.float32
     assert back["w"][:3].tolist() == [1.0, 1 + 2**-7, 1.0] and sent["n"].dtype == torch.int64
     assert arrived(HalfPrecision(format="float16"), u)[0]["w"].tolist() == [1.0, 1 + 2**-7, 1 + 2**-9, 65504.0]
+
+
+def test_random_mask_keeps_the_same_places_of_all_clients_and_other_ones_in_each_round():
+    part, u = RandomMask(fraction=0.25, error_feedback=False), {"w": torch.arange(1.0, 41.0).view(8, 5)}
+    kept = [arrived(part, u, round=r)[0]["w"] for r in (0, 0, 1)]
+    assert torch.equal(kept[0], kept[1]) and not torch.equal(kept[0], kept[2])
+    assert int(kept[0].count_nonzero()) == 10 and torch.equal(kept[0], torch.where(kept[0] != 0, u["w"], 0.0))
+    everywhere = sum((arrived(part, {"w": torch.ones(8, 5)}, round=r)[0]["w"] for r in range(400)), torch.zeros(8, 5))
+    assert float((everywhere - 100).abs().max()) < 4.5 * (400 * 0.25 * 0.75) ** 0.5  # 40 places, 4.5 deviations
+
+
+@pytest.mark.parametrize("part", [RandomMask(fraction=0.3), HalfPrecision(format="float16")], ids=lambda p: p.name)
+def test_sum_of_additive_encodings_decodes_to_the_sum(part):
+    g = torch.Generator().manual_seed(0)
+    updates = [{"w": torch.randn(6, 5, generator=g)} for _ in range(3)]
+    sent = [arrived(part, u, part.client_init(u), 7)[2] for u in updates]
+    each = [arrived(part, u, part.client_init(u), 7)[0]["w"] for u in updates]
+    total = {n: sum(s[n].float() for s in sent)[None] for n in sent[0]}
+    torch.testing.assert_close(part.decode(total, updates[0], 7)["w"][0], sum(each))
+    assert part.additive
 
 
 def test_powersgd_of_a_matrix_within_its_rank_is_exact_and_finds_the_largest_directions():

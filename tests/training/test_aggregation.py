@@ -25,7 +25,7 @@ def folded(sim, cohort, pieces, keep=None):
     asked = tuple(range(len(SIZES)))
     expected = sim.executor.client_pool.expected(asked, sim.members)
     given = sum_weights(sim.method, sim.settings, sim.state, expected)
-    parts = [StreamingSum(sim.method, sim.state.params, given, sim.settings.buffers) for _ in range(2)]
+    parts = [StreamingSum(sim.method, sim.state, given, sim.settings.buffers) for _ in range(2)]
     for number, piece in enumerate(pieces):
         parts[number % 2].add([cohort.ids[i] for i in piece], select_rows(cohort.stacked, torch.tensor(piece)))
     parts[0].merge(parts[1].sums)
@@ -151,7 +151,7 @@ def test_streaming_sum_takes_memory_of_one_model():
     reports = sim.run().stacked
     each_the_same = torch.full((1000,), 0.001)
     fold = StreamingSum(
-        sim.method, sim.state.params, SumWeights(tuple(range(1000)), each_the_same, each_the_same, each_the_same)
+        sim.method, sim.state, SumWeights(tuple(range(1000)), each_the_same, each_the_same, each_the_same)
     )
     for k in range(1000):
         fold.add([k], select_rows(reports, torch.tensor([k % 4])))

@@ -88,6 +88,7 @@ class ClientView(NamedTuple):
         state: Client state of this part; differentiable in `loss` of a part with `trains`. Set in every hook.
         context: Static facts of the client by name: name -> tree. Set in every hook.
         lr: Learning rate. Set in every hook: that of the phase in a step, that of the round in `begin`, `finish`, `encode`.
+        round: Index of the round, from 0. Set in every hook.
         data: Batches of the round; `data.whole` holds all local samples for parts with `needs_data`. Set in every hook.
         cache: Values that `out` and `teacher` compute once for all parts in a step; not for parts. Set in every hook.
         phase: Index of the phase of local training, from 0. Set in `loss`, `correct`, `project` and `pull`.
@@ -108,6 +109,7 @@ class ClientView(NamedTuple):
     state: Tree
     context: Context
     lr: float
+    round: int
     data: ClientBatches
     cache: dict[str, Any]
     phase: int = 0

@@ -30,6 +30,8 @@ EXECUTORS: dict[str, Callable[..., Executor]] = {"loop": Loop, "batched": Batche
 LONG = 20.0
 """Seconds of training from which on the executors are measured."""
 TRIALS = 3
+MESSAGES = 0.005
+"""Seconds that the messages between processes cost a round."""
 
 WORTH, SOME = 5.0, 4e6
 """Clients' work per stacked step from which on stacking pays: `WORTH`, and one more for every `SOME` operations of a forward pass.
@@ -132,13 +134,13 @@ def _measured(client_pool: ClientPool, participants: int) -> Choice:
 def share_gain(client_pool: ClientPool, participants: int, rounds: int, processes: int) -> float:
     """Time of a round in one process over that of the largest share, if its clients are shared out to several processes.
 
-    A step of stacked small models costs nearly the same for half of the clients, so that halves gain little.
+    A step of stacked small models costs nearly the same for half of the clients, so that halves gain little; `MESSAGES` count.
     """
     largest = -(-participants // processes)
     if _rule(client_pool, participants, rounds) is not None:
         return participants / largest
     whole, share = (n * min(_seconds_by_executor(client_pool, n).values()) for n in (participants, largest))
-    return whole / share
+    return whole / (share + MESSAGES)
 
 
 def _seconds_by_executor(client_pool: ClientPool, participants: int) -> dict[str, float]:

@@ -20,7 +20,7 @@ class Compressor(Upload):
     published: ClassVar[bool] = True
     error_feedback: bool
 
-    def compress(self, update: Tree, state: Tree) -> tuple[Tree, Tree]:
+    def compress(self, client: ClientView, update: Tree, state: Tree) -> tuple[Tree, Tree]:
         """The tensors to send for an update with its error, and the client state but for the error. No default."""
         raise NotImplementedError
 
@@ -32,11 +32,11 @@ class Compressor(Upload):
         """Compress the update, with the error of the round before."""
         state = client.state
         if not self.error_feedback:
-            return self.compress(update, state)
+            return self.compress(client, update, state)
         errors = tree.shared(update, state)
         update = update | {n: u + state[n] for n, u in errors.items()}
-        sent, state = self.compress(update, state)
-        arrived = self.decode(tree.map(lambda t: t[None], sent), update)
+        sent, state = self.compress(client, update, state)
+        arrived = self.decode(tree.map(lambda t: t[None], sent), update, client.round)
         return sent, state | {n: update[n] - arrived[n][0] for n in errors}
 
     def check(self, method: PartLookup, work: Work) -> None:

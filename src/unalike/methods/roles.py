@@ -263,12 +263,13 @@ class Upload(Part):
         """
         return update, client.state
 
-    def decode(self, update: Tree, params: Tree) -> Tree:
+    def decode(self, update: Tree, params: Tree, round: int) -> Tree:
         """Decode the updates on the server. Called in reverse order of rank. Default: unchanged.
 
         Args:
             update: Received tensors of all clients.
             params: Parameters of the model, for names and shapes.
+            round: Index of the round, from 0.
 
         Returns:
             The updates as they were before `encode`.

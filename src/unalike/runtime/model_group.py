@@ -108,7 +108,7 @@ class ModelGroup:
             return UpdateBuffer(ids)
         expected = self.client_pool.expected(ids, self.members)
         weights = sum_weights(self.method, self.settings, self.state, expected)
-        return StreamingSum(self.method, self.state.params, weights, self.settings.buffers)
+        return StreamingSum(self.method, self.state, weights, self.settings.buffers)
 
     def collect(self, sink: StreamingSum | UpdateBuffer, ids: Sequence[int], single: bool = False) -> GroupUpdates:
         """The usable updates in a sink. Raises `Diverged` where there is none."""
@@ -125,7 +125,7 @@ class ModelGroup:
         if refused:
             cohort = cohort.rows(torch.tensor([i for i, k in enumerate(cohort.ids) if k not in refused]))
         sent = tree.nbytes(cohort.update) // len(cohort.ids)
-        update = decode_updates(self.method, cohort.update, self.state.params)
+        update = decode_updates(self.method, cohort.update, self.state)
         odd = oversized(update_norms(cohort.ids, update))
         return GroupUpdates(ids, refused, sent, cohort=cohort, keep=single, oversized=odd)
 
@@ -178,7 +178,7 @@ class ModelGroup:
 
     def _summed(self, cohort: Cohort, read: Callable[[int], ClientUpdate]) -> ServerState:
         weights = sum_weights(self.method, self.settings, self.state, cohort)
-        total = StreamingSum(self.method, self.state.params, weights, self.settings.buffers)
+        total = StreamingSum(self.method, self.state, weights, self.settings.buffers)
         for client in cohort.ids:
             total.add([client], read(client))
         done = advance_from_sums(self.method, self.settings, self.state, total.sums, weights, self.members)
@@ -261,7 +261,7 @@ class ModelGroup:
         """The client's model after local training from `before`: its update as the server decodes it, with its own parameters."""
         model, part, client_state = self.settings.model, self.method.personalizer, self.client_state(client)
         update = tree.map(lambda u: u[None], client_update.update)
-        update = tree.row(decode_updates(self.method, update, before.params), 0)
+        update = tree.row(decode_updates(self.method, update, before), 0)
         params = before.params | tree.map(lambda u, w: w + u, update, before.params)
         mine = {} if part is None else client_state.get(part.name, {})
         params |= {n: w for n, w in mine.items() if n in params and not self.method.shares(n, model)}

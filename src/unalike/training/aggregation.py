@@ -14,7 +14,8 @@ from torch import Tensor
 from unalike._utils.profiler_regions import profiled_function
 from unalike.core import tree
 from unalike.core.nests import map_tensors, select_rows, tensors_of
-from unalike.core.types import ClientUpdate, PartTrees, Tree
+from unalike.core.types import Broadcast, ClientUpdate, PartTrees, Tree
+from unalike.core.views import ServerState
 from unalike.methods.method import Method
 from unalike.methods.part import Part
 from unalike.methods.roles import Upload
@@ -145,13 +146,21 @@ class StreamingSum:
 
     `shares` are the factors of the clients. For a linear method they follow from numbers that are known before the clients
     answer (`server_update.sum_weights`). An invalid update is left out; `server_update.advance_from_sums` corrects the
-    factors of the others.
+    factors of the others. `sent` has the round and the model that the clients were sent. With `encoded` the sum is that of the
+    updates as they were sent, in the precision of the model, for uploads that are `additive`.
 
     Sums depend on the order of addition: add in a fixed order to get the same bits twice.
     """
 
-    def __init__(self, method: Method, params: Tree, shares: SumWeights, buffers: str = "average"):
-        self.method, self.params, self.shares, self.rule = method, params, shares, buffers
+    def __init__(
+        self,
+        method: Method,
+        sent: Broadcast | ServerState,
+        shares: SumWeights,
+        buffers: str = "average",
+        encoded: bool = False,
+    ):
+        self.method, self.sent, self.shares, self.rule, self.encoded = method, sent, shares, buffers, encoded
         self.folding = [p for p in method.parts if type(p).fold is not Part.fold]
         self._sums = UpdateSums({}, {}, {}, None, {})
         self._numbers = UpdateBuffer(shares.ids)
@@ -186,10 +195,14 @@ class StreamingSum:
             return
         sums = self._sums
         sums.sent = tree.nbytes(client_update.update) // (1 if summed else len(ids))
-        update = decode_updates(self.method, client_update.update, self.params)
+        update = decode_updates(self.method, client_update.update, self.sent)
         sums.norms |= norms or ({} if summed else update_norms(ids, update))
         if total is None:
-            sums.update = _add_weighted(sums.update, update, mine.coefficients)
+            # encoded numbers may be too coarse to be multiplied
+            kept = (
+                tree.map(lambda t: t.to(tree.dtype(self.sent.params)), client_update.update) if self.encoded else update
+            )
+            sums.update = _add_weighted(sums.update, kept, mine.coefficients)
         else:
             sums.update = _add_onto(sums.update, total)
         self._add_buffers(client_update.buffers, mine)
@@ -247,10 +260,10 @@ class StreamingSum:
         return tree.map(lambda a, b: a + b if a.is_floating_point() else torch.maximum(a, b), before, found)
 
 
-def decode_updates(method: Method, update: Tree, params: Tree) -> Tree:
-    """The stacked updates as they were before the uploads encoded them; `params` gives names and shapes."""
+def decode_updates(method: Method, update: Tree, sent: Broadcast | ServerState) -> Tree:
+    """The stacked updates as they were before the uploads encoded them; `sent` has the round, and names and shapes."""
     for u in reversed(method.role(Upload)):
-        update = u.decode(update, params)
+        update = u.decode(update, sent.params, sent.round)
     return update
 
 

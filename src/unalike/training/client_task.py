@@ -78,6 +78,7 @@ class ClientTask:
             origin=self.start if begun else broadcast.params,
             received=self.buffers,
             context=self.context,
+            round=broadcast.round,
             data=self.data,
         )
 

@@ -203,7 +203,7 @@ def local_update(
         task = ClientTask(method, settings, broadcast, kept, drawn, facts, size)
         client_update, kept = train(task)
         stacked = tree.map(lambda t: t[None], client_update.update)
-        moved = tree.row(decode_updates(method, stacked, tree.only(held, held)), 0)
+        moved = tree.row(decode_updates(method, stacked, broadcast), 0)
     new = held | {n: held[n] + u for n, u in moved.items()} | rest | client_update.buffers
     message = PartMessage(
         client_update.messages, client_update.shared, client_update.size, client_update.steps, client_update.weight

@@ -59,7 +59,7 @@ def advance(method: Method, settings: StageSettings, state: ServerState, cohort:
 
     Pure. The update is added once, here; parts transform updates and never write parameters. Buffers are handled here alone.
     """
-    cohort = cohort.with_update(decode_updates(method, cohort.update, state.params))
+    cohort = cohort.with_update(decode_updates(method, cohort.update, state))
     view_of = partial(_view, method, settings, state, cohort.population, tree.only(state.params, cohort.update))
     if method.attack is not None:
         cohort = _forged(view_of(method.attack), method.attack, cohort)

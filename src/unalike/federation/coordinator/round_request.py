@@ -238,8 +238,8 @@ class RoundRequests(Requests[SiteReply]):
 
     def _norms(self, site: str, client_update: ClientUpdate) -> Norms:
         stacked = tree.map(lambda t: t[None], client_update.update)
-        params = self._state.group(self._clients[site]).state.params
-        return norms_of(client_update, tree.row(decode_updates(self._state.method, stacked, params), 0))
+        now = self._state.group(self._clients[site]).state
+        return norms_of(client_update, tree.row(decode_updates(self._state.method, stacked, now), 0))
 
     def _checked(self, client: int, tensors: Tree) -> ClientUpdate:
         """The client update in these tensors, if it is one that the request asked for."""

@@ -24,10 +24,17 @@ from unalike.federation.protocol.messages import MaskedTrainRequest, SetupReques
 from unalike.federation.secure_aggregation.arithmetic import SHARE, Words, combine, decode
 from unalike.federation.secure_aggregation.masks import agree, mask, raw
 from unalike.federation.secure_aggregation.setup import Keys, Setup
-from unalike.federation.secure_aggregation.summands import LOSS, WEIGHT, empty_summand, own_weights, terms_of
+from unalike.federation.secure_aggregation.summands import (
+    LOSS,
+    WEIGHT,
+    empty_summand,
+    own_weights,
+    sums_encoded,
+    terms_of,
+)
 from unalike.runtime.model_group import GroupUpdates
 from unalike.runtime.stage_state import StageState
-from unalike.training.aggregation import BufferedUpdates, UpdateSums
+from unalike.training.aggregation import BufferedUpdates, UpdateSums, decode_updates
 from unalike.training.validation import check_tree
 
 SEALED = 2 * SHARE + 16
@@ -202,5 +209,8 @@ class MaskedRequests(RoundRequests):
         numbers = numbers._replace(loss=torch.full_like(numbers.size, float(terms.pop(LOSS) / numbers.size.sum())))
         trees = tree.unpack(terms)
         folded = {name.removeprefix("folded."): t for name, t in trees.items() if name.startswith("folded.")}
-        sums = UpdateSums(trees.get("update", {}), trees.get("buffers", {}), folded, BufferedUpdates(ids, numbers), {})
+        update = trees.get("update", {})
+        if sums_encoded(group.method):
+            update = tree.row(decode_updates(group.method, tree.map(lambda t: t[None], update), group.state), 0)
+        sums = UpdateSums(update, trees.get("buffers", {}), folded, BufferedUpdates(ids, numbers), {})
         return GroupUpdates(ids, {}, sums=sums, weights=weights)

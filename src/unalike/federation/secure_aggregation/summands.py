@@ -11,8 +11,10 @@ from unalike.core import tree
 from unalike.core.nests import map_tensors
 from unalike.core.types import ClientUpdate, Tree
 from unalike.core.views import Members, StageSettings
+from unalike.methods.method import Method
 from unalike.methods.part import Part
 from unalike.methods.plan import QueryStep, Step
+from unalike.methods.roles import Upload
 from unalike.runtime.model_group import ModelGroup
 from unalike.training.aggregation import StreamingSum, SumWeights
 from unalike.training.server_update import sum_weights
@@ -67,7 +69,7 @@ def summand(group: ModelGroup, client_update: ClientUpdate, weights: SumWeights)
 
     Raises `UnalikeError` for an update that is not finite.
     """
-    total = StreamingSum(group.method, group.state.params, weights, group.settings.buffers)
+    total = StreamingSum(group.method, group.state, weights, group.settings.buffers, encoded=sums_encoded(group.method))
     total.add(weights.ids, map_tensors(lambda t: t[None], client_update))
     sums = total.sums
     for why in sums.refused.values():
@@ -75,6 +77,11 @@ def summand(group: ModelGroup, client_update: ClientUpdate, weights: SumWeights)
     folded = {f"folded.{part}": t for part, t in sums.folded.items()}
     terms = tree.pack({"update": sums.update, "buffers": sums.buffers} | folded)
     return terms | {WEIGHT: weights.weights[0].double(), LOSS: (client_update.loss * client_update.size).double()}
+
+
+def sums_encoded(method: Method) -> bool:
+    """Whether updates are added up as they are encoded, and their sum is decoded; else each site decodes its own."""
+    return all(upload.additive for upload in method.role(Upload))
 
 
 def empty_summand(group: ModelGroup, expected: ClientUpdate) -> Tree:

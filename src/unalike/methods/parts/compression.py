@@ -3,12 +3,15 @@
 import math
 from typing import ClassVar, Literal
 
+import numpy as np
 import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor
 
+from unalike._utils import seeds
 from unalike.core import tree
 from unalike.core.types import Tree
+from unalike.core.views import ClientView
 from unalike.methods.compressor import Compressor, Sparsifier
 from unalike.methods.part import part
 from unalike.methods.roles import Upload
@@ -33,10 +36,10 @@ class TopK(Sparsifier):
     def shortens(self) -> bool:
         return not self.error_feedback
 
-    def compress(self, update: Tree, state: Tree) -> tuple[Tree, Tree]:
+    def compress(self, client: ClientView, update: Tree, state: Tree) -> tuple[Tree, Tree]:
         sent: Tree = {}
         for name, u in update.items():
-            k, flat = self._count(u), u.flatten()
+            k, flat = _count(self.fraction, u), u.flatten()
             if k == u.numel():
                 sent[name] = u
                 continue
@@ -44,18 +47,46 @@ class TopK(Sparsifier):
             sent[name], sent[name + self.PLACES] = flat[places], places.int()
         return sent, state
 
-    def decode(self, update: Tree, params: Tree) -> Tree:
+    def decode(self, update: Tree, params: Tree, round: int) -> Tree:
         values = {n: u for n, u in update.items() if not n.endswith(self.PLACES)}
         places = {n: update[n + self.PLACES] for n in values if n + self.PLACES in update}
-        return {n: self._spread(u, places[n], params[n]) if n in places else u for n, u in values.items()}
+        return {n: _spread(u, places[n], params[n]) if n in places else u for n, u in values.items()}
 
-    def _count(self, u: Tensor) -> int:
-        return math.ceil(self.fraction * u.numel() - 1e-9)  # 0.1 * 30 is a little more than 3
 
-    def _spread(self, values: Tensor, places: Tensor, like: Tensor) -> Tensor:
-        places = places.long().clamp(0, like.numel() - 1)  # whatever a client sends, the round goes on
-        flat = values.new_zeros(len(values), like.numel()).scatter(1, places, values)
-        return flat.reshape(-1, *like.shape)
+@part
+class RandomMask(Sparsifier):
+    """Of each tensor, the k = ceil(fraction * size) entries at random places are sent, the same for all clients of a round.
+
+    It is the random mask of Konecny et al. (2016). The places follow from the round and the tensor's name, so they cost no bytes.
+    It is linear: the sum of what clients send decodes to the sum of their masked updates, so secure aggregation adds up k numbers
+    in place of the whole. `error_feedback` is that of `topk`; without it, what was not sent is lost. fraction = 1 sends everything.
+    """
+
+    name = "random_mask"
+    fraction: float = Field(default=0.1, gt=0, le=1)
+    error_feedback: bool = True
+    additive: ClassVar[bool] = True
+
+    KEPT = ":kept"
+
+    @property
+    def shortens(self) -> bool:
+        return not self.error_feedback
+
+    def compress(self, client: ClientView, update: Tree, state: Tree) -> tuple[Tree, Tree]:
+        sent = {n + self.KEPT: u.flatten()[self._places(n, u, client.round)] for n, u in update.items() if u.numel()}
+        return sent | {n: u for n, u in update.items() if not u.numel()}, state
+
+    def decode(self, update: Tree, params: Tree, round: int) -> Tree:
+        kept = {n.removesuffix(self.KEPT): u for n, u in update.items() if n.endswith(self.KEPT)}
+        spread = {
+            n: _spread(u, self._places(n, params[n], round).expand(len(u), -1), params[n]) for n, u in kept.items()
+        }
+        return {n: u for n, u in update.items() if not n.endswith(self.KEPT)} | spread
+
+    def _places(self, name: str, like: Tensor, round: int) -> Tensor:
+        rng, k = seeds.generator(0, f"{self.name} of {name}", round), _count(self.fraction, like)
+        return torch.from_numpy(np.sort(rng.choice(like.numel(), k, replace=False, shuffle=False))).to(like.device)
 
 
 @part
@@ -76,7 +107,7 @@ class Quantize(Compressor):
 
     SCALE = ":scale"
 
-    def compress(self, update: Tree, state: Tree) -> tuple[Tree, Tree]:
+    def compress(self, client: ClientView, update: Tree, state: Tree) -> tuple[Tree, Tree]:
         if self.bits == 32:
             return update, state
         sent: Tree = {}
@@ -92,7 +123,7 @@ class Quantize(Compressor):
             sent[name], sent[name + self.SCALE] = q.to({8: torch.int8, 16: torch.int16}[self.bits]), scale
         return sent, state
 
-    def decode(self, update: Tree, params: Tree) -> Tree:
+    def decode(self, update: Tree, params: Tree, round: int) -> Tree:
         values = {n: t for n, t in update.items() if not n.endswith(self.SCALE)}
         scales = {n: update[n + self.SCALE] for n in values if n + self.SCALE in update}
         return {n: q * scales[n].reshape(-1, *[1] * (q.dim() - 1)) if n in scales else q for n, q in values.items()}
@@ -110,12 +141,12 @@ class HalfPrecision(Compressor):
     rank: ClassVar[int] = Upload.QUANTIZE
     additive: ClassVar[bool] = True
 
-    def compress(self, update: Tree, state: Tree) -> tuple[Tree, Tree]:
+    def compress(self, client: ClientView, update: Tree, state: Tree) -> tuple[Tree, Tree]:
         kind: torch.dtype = getattr(torch, self.format)
         most = torch.finfo(kind).max
         return tree.map(lambda u: u.clamp(-most, most).to(kind) if u.is_floating_point() else u, update), state
 
-    def decode(self, update: Tree, params: Tree) -> Tree:
+    def decode(self, update: Tree, params: Tree, round: int) -> Tree:
         kind = tree.dtype(params)
         return tree.map(lambda u: u.to(kind) if u.is_floating_point() else u, update)
 
@@ -145,7 +176,7 @@ class PowerSGD(Sparsifier):
         }
         return super().client_init(params) | starts
 
-    def compress(self, update: Tree, state: Tree) -> tuple[Tree, Tree]:
+    def compress(self, client: ClientView, update: Tree, state: Tree) -> tuple[Tree, Tree]:
         sent: Tree = {}
         for name, u in update.items():
             if name + self.START not in state:
@@ -159,7 +190,7 @@ class PowerSGD(Sparsifier):
             state = state | {name + self.START: torch.where(lengths > 1e-5 * lengths.amax(), right, start)}
         return sent, state
 
-    def decode(self, update: Tree, params: Tree) -> Tree:
+    def decode(self, update: Tree, params: Tree, round: int) -> Tree:
         found: Tree = {}
         for name, t in update.items():
             if name.endswith(self.LEFT):
@@ -168,6 +199,17 @@ class PowerSGD(Sparsifier):
             elif not name.endswith(self.RIGHT):
                 found[name] = t
         return found
+
+
+def _count(fraction: float, u: Tensor) -> int:
+    return math.ceil(fraction * u.numel() - 1e-9)  # 0.1 * 30 is a little more than 3
+
+
+def _spread(values: Tensor, places: Tensor, like: Tensor) -> Tensor:
+    """Tensors like `like` with the values [K, k] at these places [K, k], and 0 elsewhere."""
+    places = places.long().clamp(0, like.numel() - 1)  # whatever a client sends, the round goes on
+    flat = values.new_zeros(len(values), like.numel()).scatter(1, places, values)
+    return flat.reshape(-1, *like.shape)
 
 
 def _orthogonal(matrix: Tensor) -> Tensor:

@@ -94,10 +94,10 @@ class FeatureGenerator(Objective, ServerStep):
         return tree.map(lambda t: t.to(like), made)
 
     def broadcast(self, server: ServerView) -> Tree:
-        return server.state | {"round": torch.tensor(server.round)}
+        return server.state
 
     def loss(self, client: ClientView, batch: Batch) -> Tensor:
-        g, model, round = client.message, client.model, int(client.message["round"])
+        g, model, round = client.message, client.model, client.round
         rng = seeds.generator(client.settings.seed, "generator.local", round, client.step)
         drawn = self._classes(rng, g["chances"])
         z, _ = generate(g, self._noise(rng, ROWS, g), drawn)

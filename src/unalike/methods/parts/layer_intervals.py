@@ -52,7 +52,7 @@ class LayerIntervals(Personalizer, Upload, ServerStep):
         return params | {self.ROUND: torch.tensor(-1)}
 
     def broadcast(self, server: ServerView) -> Tree:
-        return {"round": torch.tensor(server.round), "due": self._due(server), "since": server.state["since"]}
+        return {"due": self._due(server), "since": server.state["since"]}
 
     def begin(self, client: ClientView) -> tuple[Tree, Tree]:
         """A layer starts from the client's own values if the client trained it after its last synchronization."""
@@ -64,11 +64,11 @@ class LayerIntervals(Personalizer, Upload, ServerStep):
         return client.params | own, client.state
 
     def encode(self, client: ClientView, update: Tree) -> tuple[Tree, Tree]:
-        now = torch.full_like(client.state[self.ROUND], int(client.message["round"]))
+        now = torch.full_like(client.state[self.ROUND], client.round)
         state = tree.shared(client.params, client.state) | {self.ROUND: now}
         return withheld(update, _named(client.model.params, ~client.message["due"])), state
 
-    def decode(self, update: Tree, params: Tree) -> Tree:
+    def decode(self, update: Tree, params: Tree, round: int) -> Tree:
         return restored(update, params)
 
     def step(self, server: ServerView, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:

@@ -51,7 +51,7 @@ class TaughtHead(Upload, Aggregator):
     def encode(self, client: ClientView, update: Tree) -> tuple[Tree, Tree]:
         return withheld(update, {n for n in client.model.params if client.model.in_head(n)}), client.state
 
-    def decode(self, update: Tree, params: Tree) -> Tree:
+    def decode(self, update: Tree, params: Tree, round: int) -> Tree:
         return restored(update, params)
 
     def combine(self, server: ServerView, cohort: Cohort, weights: Tensor) -> Tree:

@@ -37,7 +37,7 @@ from unalike.training.client_update import initial_client_state
 PATIENCE = 20.0
 """Seconds of training in one process above which a run gets several."""
 GAIN = 1.25
-"""Speed of the processes over that of one from which on they pay: their messages cost up to a sixth of a short round."""
+"""Speed of the processes over that of one from which on they pay, since their clients are not always shared out evenly."""
 
 
 @contextmanager

@@ -123,7 +123,7 @@ class Worker:
             return {"taken": as_plain(stack.taken)}
         clients, *factors = message["shares"]
         shares = SumWeights(tuple(clients), *factors)
-        total = StreamingSum(group.method, broadcast.params, shares, group.settings.buffers)
+        total = StreamingSum(group.method, broadcast, shares, group.settings.buffers)
         group.executor.feed(broadcast, ids, accepted, total)
         sums = total.sums
         return {"sums": vars(sums) | {"taken": as_plain(sums.taken)}}

@@ -167,7 +167,7 @@ class RoundRecords:
         after: dict[str, ServerState],
     ) -> None:
         """Add the records of a round: its number, the cohorts, and the server states before and after it, by group."""
-        cohorts = {group: _decoded(method, cohort, before[group].params) for group, cohort in cohorts.items()}
+        cohorts = {group: _decoded(method, cohort, before[group]) for group, cohort in cohorts.items()}
         found = [*self._notes({group: cohort.ids for group, cohort in cohorts.items()})]
         if self.recording.time:
             found.append({"quantity": "aggregation_seconds", "value": self._seconds.get(AGGREGATION, 0.0)})
@@ -268,11 +268,11 @@ class RoundRecords:
             raise UnalikeError(f"cannot read {path}: {error}; restore or delete it") from None
 
 
-def _decoded(method: Method, cohort: Cohort, params: Tree) -> Cohort:
+def _decoded(method: Method, cohort: Cohort, before: ServerState) -> Cohort:
     """The cohort with its updates as the server reads them; without updates it stays as it is."""
     update = cohort.stacked.update
     if update:
-        update = decode_updates(method, update, params)
+        update = decode_updates(method, update, before)
     return replace(cohort, stacked=cohort.stacked._replace(update=update))
 
 
