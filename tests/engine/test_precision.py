@@ -97,6 +97,9 @@ def test_norm_and_step_of_channels_last_tensors_copy_nothing():
         assert seen.is_contiguous() and seen.data_ptr() == held.data_ptr()
         [norm] = update_norms([5], {"conv": held.unsqueeze(0)}).values()
         assert norm == pytest.approx(float(t.norm()))
+    last = torch.stack([t, 2 * t], -1).movedim(-1, 0)  # clients along the last dimension in memory
+    one, other = update_norms([5, 6], {"conv": last}).values()
+    assert (one, other) == pytest.approx((float(t.norm()), 2 * float(t.norm())))
 
 
 @pytest.mark.parametrize(

@@ -40,12 +40,13 @@ def update_norms(ids: Sequence[int], update: Tree) -> dict[int, float]:
     """Client -> the norm of its update, of updates [K, ...]."""
     if not update:
         return {}
-    tensors, unit = [tree.matrix(tree.in_memory_order(t)).float() for t in update.values()], 1.0
-    rows = _norms(tensors)
-    if not all(map(math.isfinite, chain.from_iterable(rows))):  # squares beyond the range of float32
+    rows = update if len(ids) > 1 else tree.map(lambda t: tree.in_memory_order(t[0])[None], update)
+    tensors, unit = [tree.matrix(t).float() for t in rows.values()], 1.0
+    norms = _norms(tensors)
+    if not all(map(math.isfinite, chain.from_iterable(norms))):  # squares beyond the range of float32
         unit = 2.0**80
-        rows = _norms([t / unit for t in tensors])
-    return dict(zip(ids, (unit * math.hypot(*row) for row in rows), strict=True))
+        norms = _norms([t / unit for t in tensors])
+    return dict(zip(ids, (unit * math.hypot(*row) for row in norms), strict=True))
 
 
 def _norms(tensors: Sequence[Tensor]) -> list[list[float]]:
