@@ -23,11 +23,14 @@ from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.common.serde import message_to_proto
 from flwr.proto.fleet_pb2 import PushMessagesRequest
 from flwr.proto.message_pb2 import ObjectTree
+from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supercore.task_identity import TaskIdentity
+from flwr.supernode.fleet_http_client import FleetHttpClient
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.system.supervisor import Supervisor, bypass_proxies_on_loopback
 from unalike.core.codec import Malformed
+from unalike.federation.flower import internals
 from unalike.federation.flower.internals import FleetConnection
 from unalike.federation.security import certificates
 
@@ -41,6 +44,28 @@ def test_transport_large_message_arrives_whole(echo_network):
     large = bytes(range(256)) * (20 << 12)  # 20 MiB: five of Flower's pieces
     found = echo_network.exchange(large)
     assert set(found) == {"a", "b"} and all(reply.endswith(large) for reply in found.values())
+
+
+def test_small_message_takes_one_call_each_way(echo_network, monkeypatch):
+    """Nobody waits for more; the calls with which SuperLink closes a message, and deletes it, come behind."""
+    monkeypatch.setattr(internals, "SETTLED", 0.5)
+    calls = []
+    for client in (FleetHttpClient, RuntimeHttpClient):
+        for name in ("PushMessages", "PushObject", "PullObject", "ConfirmMessageReceived"):
+            call = getattr(client, name)
+
+            def counted(self, request, call=call, name=name):
+                calls.append((name, threading.current_thread().name.partition("_")[0]))
+                return call(self, request)
+
+            monkeypatch.setattr(client, name, counted)
+    assert echo_network.exchange(bytes(1000), ["a"]) == {"a": b"echo of a: " + bytes(1000)}
+    assert sum(name == "PushMessages" for name, _ in calls) == 2
+    assert all(name == "PushMessages" for name, thread in calls if not thread.startswith("ThreadPoolExecutor"))
+    echo_network.wait(lambda: sum(name == "PushObject" for name, _ in calls) == 2)
+    time.sleep(0.6)
+    echo_network.exchange(bytes(10), ["a"])
+    echo_network.wait(lambda: sum(name == "ConfirmMessageReceived" for name, _ in calls) == 2)
 
 
 def test_transport_send_does_not_block_and_receive_keeps_timeout(echo_network):
@@ -92,7 +117,8 @@ def test_killed_site_reconnects_at_once(echo_network):
     assert echo_network.exchange(b"after", ["a"]) == {"a": b"echo of a: after"}
 
 
-def test_bomb_of_equal_chunks_is_refused_before_it_is_inflated(echo_network):
+@pytest.mark.parametrize("numbers", [1000, 20000])  # with the metadata, and as an object
+def test_bomb_of_equal_chunks_is_refused_before_it_is_inflated(echo_network, numbers):
     """B1: an array of equal bytes, which Flower sends as one object of 5 MiB and would inflate to all of them.
 
     The gateway rejects its tree; a record that is none of a message is not inflated by the coordinator.
@@ -109,7 +135,7 @@ def test_bomb_of_equal_chunks_is_refused_before_it_is_inflated(echo_network):
         request = hostile.receive()
         with pytest.raises(httpx.HTTPStatusError, match="400"):
             hostile.reply(request, RecordDict({"unalike": ArrayRecord({"message": bomb})}))
-        hostile.reply(request, RecordDict({"unalike": MetricRecord({"message": [0.0] * 1000})}))
+        hostile.reply(request, RecordDict({"unalike": MetricRecord({"message": [0.0] * numbers})}))
         tracemalloc.start()
         [(site, why)] = echo_network.transport.receive(30.0)
         peak = tracemalloc.get_traced_memory()[1]

@@ -1,7 +1,7 @@
 """Federation messages inside Flower messages: one configuration record for each piece.
 
-Flower sends the records of a message one by one, and equal records only once. A piece holds its number, so that no two are equal
-and the bytes that are pulled are the bytes of the message.
+Flower sends the records of a large message one by one, and equal records only once. A piece holds its number, so that no two are
+equal and the bytes that are pulled are the bytes of the message.
 """
 
 import time
@@ -36,6 +36,8 @@ def unpack(pieces: Sequence[str], pull: Callable[[str], ConfigRecord | None], li
     """
     if len(pieces) > limit // PIECE + 1:
         raise Malformed(f"{len(pieces)} pieces of {PIECE} bytes; expected at most {limit} bytes")
+    if not pieces:
+        raise Malformed("no part of a message: no configuration record")
     found: list[bytes] = []
     size = 0
     for number in reversed(range(len(pieces))):

@@ -60,7 +60,7 @@ class Settings:
     idle_seconds: float = 120.0
     piece_seconds: float = 30.0
     connections: int = 2000
-    connections_per_address: int = 64
+    connections_per_address: int = 256
     strangers: int = 200
     report_seconds: float = 60.0
 

@@ -8,7 +8,9 @@ unpacked.
 
 import hashlib
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -78,6 +80,10 @@ REFUSALS = {
 }
 """Meaning of an HTTP status from the gateway or SuperLink."""
 ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
+CARRIED = 128 * 1024
+"""Maximum bytes of a record that travels with the metadata of its message, if it is the only one."""
+SETTLED = 5.0
+"""Seconds after which a message that carries its record is confirmed: by then its sender has sent the object that closes it."""
 RETRY_SECONDS = 5.0
 """Seconds for which Flower's Grid retries a call (without end by default); then `GridTransport` handles the failure."""
 
@@ -170,31 +176,54 @@ def _clock_difference(error: httpx.HTTPStatusError) -> str:
 
 @dataclass(frozen=True)
 class Incoming:
-    """A message of which SuperLink has sent the metadata, and the object ids of its records, which are pulled one by one."""
+    """A message as SuperLink sends it: metadata, and either its small record or the object ids of its records, to be pulled."""
 
     message: Message
     number: str
     answers: str
     """The id of the message that this one answers."""
     run: int
+    carried: Mapping[str, ConfigRecord]
+    """The records that came with the metadata, by name."""
     pieces: tuple[str, ...]
+    """Names of the carried records, or object ids of the others."""
 
     @classmethod
-    def of(cls, message: ProtoMessage, tree: ObjectTree) -> Self:
+    def of(cls, sent: ProtoMessage, tree: ObjectTree) -> Self:
         """From what SuperLink sends. A message without content, such as a report of an error, has no pieces."""
-        about, records = message.metadata, tree.children[0].children if len(tree.children) == 1 else ()
-        pieces = tuple(record.object_id for record in records)
-        return cls(message_from_proto(message), about.message_id, about.reply_to_message_id, about.run_id, pieces)
+        about, message = sent.metadata, message_from_proto(sent)
+        carried = dict(message.content.config_records) if message.has_content() else {}
+        records = tree.children[0].children if len(tree.children) == 1 else ()
+        pieces = tuple(carried) or tuple(record.object_id for record in records)
+        return cls(message, about.message_id, about.reply_to_message_id, about.run_id, carried, pieces)
 
 
 class Messenger:
-    """Sends messages to SuperLink and fetches their content, as `_node`, over one of Flower's clients."""
+    """Sends messages to SuperLink and fetches their content, as `_node`, over one of Flower's clients.
+
+    A small message takes one call to send and none to fetch: its record travels with its metadata. A thread makes the calls that
+    SuperLink needs for its bookkeeping, while the other side goes on; one that fails is left out.
+    """
 
     _client: FleetHttpClient | RuntimeHttpClient
     _node: Node
 
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1)
+        self._received: deque[tuple[float, Incoming]] = deque()
+        """Messages that are not confirmed yet, and when they may be."""
+
+    def _later(self, call: Callable[[], None]) -> None:
+        def without_failures() -> None:
+            with suppress(*FAILURES):
+                call()
+
+        self._thread.submit(without_failures)
+
     def pull(self, message: Incoming, piece: str) -> ConfigRecord | None:
         """A record of a message; None if it has not arrived. Raises `Malformed` if it is none, or its sender gave up."""
+        if piece in message.carried:
+            return message.carried[piece]
         found = self._client.PullObject(PullObjectRequest(node=self._node, run_id=message.run, object_id=piece))
         if not found.object_found:
             raise Malformed("only a part of the message was sent")
@@ -207,29 +236,51 @@ class Messenger:
 
     def confirm(self, message: Incoming) -> None:
         """Report a message as received, so that SuperLink deletes it."""
-        asked = ConfirmMessageReceivedRequest(node=self._node, run_id=message.run, message_object_id=message.number)
-        self._client.ConfirmMessageReceived(asked)
+        if message.carried:
+            self._received.append((time.monotonic() + SETTLED, message))
+        else:
+            self._received.appendleft((0.0, message))
+        self._later(self._confirm_received)
+
+    def _confirm_received(self) -> None:
+        while self._received and self._received[0][0] <= time.monotonic():
+            _, message = self._received.popleft()
+            asked = ConfirmMessageReceivedRequest(node=self._node, run_id=message.run, message_object_id=message.number)
+            self._client.ConfirmMessageReceived(asked)
 
     def send(self, messages: Sequence[Message], run: int, request: Callable[..., Any]) -> list[str]:
         """Send messages of a run, their metadata in one `request`, then their objects; returns their ids, "" for one not taken.
 
         The records of a message come last, in their order: with them it is complete and confirmed; SuperLink takes no more of it.
+        SuperLink expects one object of a message that carries its record, that of the message itself.
         """
+        sent, trees = [], []
         objects: dict[str, InflatableObject] = {}
+        closing: dict[str, InflatableObject] = {}
         with no_object_id_recompute():
             for message in messages:
-                nested = [*get_all_nested_objects(message).items()]
-                objects |= [*nested[-2:], *nested[:-2]]
-                message.metadata.__dict__["_message_id"] = message.object_id
-            trees = list(map(get_object_tree, messages))
-        empty = [message_to_proto(remove_content_from_message(message)) for message in messages]
-        sent = self._client.PushMessages(request(messages_list=empty, message_object_trees=trees))
-        missing = set(sent.objects_to_push)
-        for number in filter(missing.__contains__, objects):
-            pushed = PushObjectRequest(node=self._node, run_id=run, session_id=sent.session_id)
-            pushed.object_id, pushed.object_content = number, objects[number].deflate()
-            self._client.PushObject(pushed)
-        return list(getattr(sent, "message_ids", ()))
+                nested = get_all_nested_objects(message)
+                *records, content, whole = nested
+                message.metadata.__dict__["_message_id"] = whole
+                if len(records) == 1 and len(nested[records[0]].deflate()) <= CARRIED:
+                    sent.append(message_to_proto(message))
+                    trees.append(ObjectTree(object_id=whole))
+                    closing[whole] = message
+                else:
+                    sent.append(message_to_proto(remove_content_from_message(message)))
+                    trees.append(get_object_tree(message))
+                    objects |= {number: nested[number] for number in (content, whole, *records)}
+        answer = self._client.PushMessages(request(messages_list=sent, message_object_trees=trees))
+
+        def push(objects: Mapping[str, InflatableObject]) -> None:
+            for number in filter({*answer.objects_to_push}.__contains__, objects):
+                pushed = PushObjectRequest(node=self._node, run_id=run, session_id=answer.session_id)
+                pushed.object_id, pushed.object_content = number, objects[number].deflate()
+                self._client.PushObject(pushed)
+
+        push(objects)
+        self._later(partial(push, closing))
+        return list(getattr(answer, "message_ids", ()))
 
 
 class FleetConnection(Messenger):
@@ -241,6 +292,7 @@ class FleetConnection(Messenger):
     _client: FleetHttpClient
 
     def __init__(self, address: str, authority: bytes, key: bytes):
+        super().__init__()
         private = cast(EllipticCurvePrivateKey, load_ssh_private_key(key, None))
         signs = NodeAuthHttpInterceptor(private, private.public_key())
         says = RuntimeVersionHttpInterceptor(component_name="SuperNode")
@@ -252,6 +304,7 @@ class FleetConnection(Messenger):
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._thread.shutdown(cancel_futures=True)
         self._client.close()
 
     @property
@@ -294,6 +347,7 @@ class RunMessages(Messenger):
     _client: RuntimeHttpClient
 
     def __init__(self, grid: Grid):
+        super().__init__()
         grid = cast("HttpGrid", grid)
         self._grid, self._client, self._node = grid, grid._runtime_client, grid.node
 

@@ -81,9 +81,10 @@ class SiteNode:
     def _answer_requests(self, fleet: FleetConnection, stopped: Event) -> None:
         since = time.monotonic()
         while not stopped.is_set():
+            asked = time.monotonic()
             incoming = fleet.receive()
             if incoming is None:
-                stopped.wait(poll_after(since, LONGEST_POLL))
+                stopped.wait(asked + poll_after(since, LONGEST_POLL) - time.monotonic())
                 continue
             try:
                 request = self._fetched(fleet, incoming)

@@ -14,7 +14,7 @@ from unalike.core.codec import Facts, Malformed
 
 R = TypeVar("R", bound="AgreedRequest")
 
-PROTOCOL = "2"
+PROTOCOL = "3"
 """Number of this protocol: coordinator and sites must have the same."""
 
 NOTICE = "notice"
