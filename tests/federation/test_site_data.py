@@ -21,7 +21,7 @@ from unalike.federation.coordinator.federation_folder import FederationFolder
 from unalike.federation.coordinator.operator_commands import command, listening
 from unalike.federation.protocol.bundle import Bundle
 from unalike.federation.protocol.federation_file import Schema
-from unalike.federation.site.site_data import own_samples, site_data
+from unalike.federation.site.site_data import own_samples, site_data, site_data_apart
 from unalike.federation.site.site_worker import SiteWorker
 
 KINDS = Schema(shape=(2,), classes=("benign", "malignant", "other"))
@@ -52,6 +52,21 @@ def test_site_lacking_class_keeps_indices_of_others(tmp_path):
         match="found the classes 'benin'; expected those of the federation, 'benign', 'malignant', 'other'",
     ):
         site_data(federation, written(tmp_path / "typo.csv", ["benin", "other"] * 10), None, "north")
+
+
+def test_table_is_read_by_a_process_of_its_own(tmp_path):
+    """The samples, the warnings and the errors are those of `site_data`."""
+    federation = folder_of(tmp_path / "fed", ["north"], val=0.2).federation
+    path = written(tmp_path / "north.csv", ["other", "benign"] * 10)
+    with pytest.warns(UserWarning, match="no encoding of tables"):
+        expected = site_data(federation, path, None, "north")
+    with pytest.warns(UserWarning, match="no encoding of tables"):
+        found = site_data_apart(federation, path, None, "north")
+    assert (found.name, [*found.splits()]) == ("north", ["train", "test", "val"])
+    for one, other in zip(found.splits().values(), expected.splits().values()):
+        assert all(map(torch.equal, one, other))
+    with pytest.raises(UnalikeError, match="found the classes 'benin'"):
+        site_data_apart(federation, written(tmp_path / "typo.csv", ["benin", "other"] * 10), None, "north")
 
 
 def test_labels_without_names_are_class_indices(tmp_path):

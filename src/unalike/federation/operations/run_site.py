@@ -14,7 +14,7 @@ from unalike.federation.protocol.bundle import Bundle
 from unalike.federation.protocol.federation_file import Federation
 from unalike.federation.protocol.transport import Handler
 from unalike.federation.security.certificates import expiry
-from unalike.federation.site.site_data import looked_at, site_data
+from unalike.federation.site.site_data import looked_at, site_data, site_data_apart
 from unalike.federation.site.site_folder import state_folder
 
 Log = Callable[[str], None]
@@ -45,7 +45,7 @@ def join(
     from unalike.federation.site.site_worker import SiteWorker
 
     say, renew = timed(log), "ask the coordinator for a federation with a new one"
-    own = site_data(bundle.federation, data, data_dir, bundle.site)
+    own = site_data_apart(bundle.federation, data, data_dir, bundle.site)
     seen = looked_at(bundle.federation, own, accept)
     for line in (*seen, *expiry("the certificate authority of the federation", bundle.authority, renew)):
         say(line)

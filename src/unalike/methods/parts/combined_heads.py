@@ -4,7 +4,6 @@ from typing import ClassVar, Literal
 
 import numpy as np
 import torch
-from scipy.optimize import nnls
 from torch import Tensor
 
 from unalike.core import tree
@@ -96,6 +95,8 @@ def combinations(profiles: Tensor, spreads: Tensor) -> Tensor:
 
 
 def _weights(gaps: np.ndarray, v: np.ndarray) -> np.ndarray:
+    from scipy.optimize import nnls  # 31 MB that a site does not need
+
     form = gaps @ gaps.T + np.diag(v)
     values, vectors = np.linalg.eigh(form / max(np.trace(form), 1e-300))
     root = np.sqrt(values.clip(0))[:, None] * vectors.T
