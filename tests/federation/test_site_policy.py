@@ -242,8 +242,8 @@ def test_other_protocol_is_declined_in_words_and_other_versions_are_named(tmp_pa
 
     other = ruled(tmp_path / "protocol", {}, rounds=1)
     mine = messages.versions()
-    monkeypatch.setattr("unalike.federation.coordinator.coordinator.versions", lambda: mine | {"protocol": "3"})
+    monkeypatch.setattr("unalike.federation.coordinator.coordinator.versions", lambda: mine | {"protocol": "4"})
     with pytest.raises(UnalikeError):
         other.run()
     assert {e["why"] for e in other.events("refused")} == {f"unable: {messages.REASONS['version']}"}
-    assert declined(other, "version") == "the coordinator speaks protocol 3; this site speaks 2"
+    assert declined(other, "version") == "the coordinator speaks protocol 4; this site speaks 3"
