@@ -1,6 +1,7 @@
 """`unalike federation init`: make a federation's folder, keys and bundles."""
 
 import math
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -116,6 +117,7 @@ def command(
 
     A bundle holds secret keys, unless the site made them (--site-key): send it over a private channel, and delete it here.
     """
+    from unalike.data.sources.table_summary import TableSummary
     from unalike.federation.coordinator.federation_folder import FederationFolder
     from unalike.federation.site.site_data import own_samples
 
@@ -131,9 +133,9 @@ def command(
         schema = schema_like(data_flags.spec(like, table))
     else:
         schema = _schema(shape, classes, task, tokens)
-    columns = {name: value for name, value in table.items() if name not in ("group", "unit", "drop", "date")}
+    own = {name: value for name, value in table.items() if name not in ("group", "unit", "drop", "date")}
     server_samples = {
-        name: own_samples(cast(Any, schema), data_flags.spec(file, columns))
+        name: own_samples(cast(Any, schema), data_flags.spec(file, own))
         for name, file in (("test", test), ("proxy", proxy))
         if file
     }
@@ -156,7 +158,9 @@ def command(
     print(f"made {folder.resolve()}; hand over, each to its site alone:")
     for site, bundle in made.bundles.items():
         print(f"  {site}: {bundle}")
-    print(f"then `unalike federation up {folder}` here, and `unalike join BUNDLE --data FILE` on every site")
+    target = TableSummary.load(summary[0]).target.name if summary else table.get("target")
+    columns = f" --target {shlex.quote(str(target))}" if target else ""
+    print(f"then `unalike federation up {folder}` here, and `unalike join BUNDLE --data FILE{columns}` on every site")
 
 
 def enrol(

@@ -112,7 +112,7 @@ def locally(
     def sites(supervisor: Supervisor) -> None:
         for name in nodes:
             home = out / "sites" / name
-            command = [sys.executable, "-c", JOIN, "join", str(folder.bundles[name]), "--folder", str(home)]
+            command = [sys.executable, "-c", JOIN, "join", str(folder.bundles[name]), "--folder", str(home), "--accept"]
             command += ["--data", str((home / "data.npz").resolve()), "--address", f"127.0.0.1:{port}"]
             supervisor.start(name, command, child_environment(OMP_NUM_THREADS="1"))
 
