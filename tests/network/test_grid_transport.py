@@ -54,18 +54,26 @@ def test_small_message_takes_one_call_each_way(echo_network, monkeypatch):
         for name in ("PushMessages", "PushObject", "PullObject", "ConfirmMessageReceived"):
             call = getattr(client, name)
 
-            def counted(self, request, call=call, name=name):
-                calls.append((name, threading.current_thread().name.partition("_")[0]))
+            def noted(self, request, call=call, name=name):
+                calls.append((name, request, threading.current_thread().name.startswith("ThreadPoolExecutor")))
                 return call(self, request)
 
-            monkeypatch.setattr(client, name, counted)
+            monkeypatch.setattr(client, name, noted)
+
+    def closed():
+        return {request.object_id for name, request, _ in calls if name == "PushObject"}
+
     assert echo_network.exchange(bytes(1000), ["a"]) == {"a": b"echo of a: " + bytes(1000)}
-    assert sum(name == "PushMessages" for name, _ in calls) == 2
-    assert all(name == "PushMessages" for name, thread in calls if not thread.startswith("ThreadPoolExecutor"))
-    echo_network.wait(lambda: sum(name == "PushObject" for name, _ in calls) == 2)
-    time.sleep(0.6)
-    echo_network.exchange(bytes(10), ["a"])
-    echo_network.wait(lambda: sum(name == "ConfirmMessageReceived" for name, _ in calls) == 2)
+    assert [name for name, _, behind in calls if not behind] == ["PushMessages"] * 2
+    echo_network.wait(lambda: len(closed()) == 2)
+    both = closed()
+
+    def confirmed():
+        time.sleep(0.6)
+        echo_network.exchange(bytes(10), ["a"])
+        return {request.message_object_id for name, request, _ in calls if name == "ConfirmMessageReceived"}
+
+    echo_network.wait(lambda: both <= confirmed())
 
 
 def test_transport_send_does_not_block_and_receive_keeps_timeout(echo_network):
