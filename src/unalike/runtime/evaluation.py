@@ -19,6 +19,7 @@ from torch import Tensor
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.profiler_regions import profiled
+from unalike.core import tree
 from unalike.core.tasks import Task
 from unalike.data.population import Population
 from unalike.data.ragged import Ragged
@@ -186,8 +187,9 @@ class Evaluator:
                     by_client = [nothing] * len(clients_shown)
                 else:
                     continue
+                labels = [names[metric] for metric in next(iter(by_client), {})]
                 for scored, metrics in zip(table, by_client, strict=True):
-                    scored |= {names[metric]: value for metric, value in metrics.items()}
+                    scored |= zip(labels, metrics.values(), strict=True)
         return row, self._clients(stage, result, table, clients_shown)
 
     def measured(self, protocol: str, models: ClientModels, result: RoundResult | None) -> MeasuredSplits:
@@ -288,9 +290,9 @@ class Evaluator:
         rows = []
         places = np.asarray(clients_shown, np.int64)
         train, test = self.population.sizes[places], self.population.test.sizes[places]
-        personal = self.columns.get("personal", "accuracy")
+        personal, front = self.columns.get("personal", "accuracy"), [*in_front(next(iter(table), {}))]
         for k, n_train, n_test, scored in zip(places.tolist(), train.tolist(), test.tolist(), table, strict=True):
-            row: Row = {"client": k, "n_train": n_train, "n_test": n_test} | in_front(scored)
+            row: Row = {"client": k, "n_train": n_train, "n_test": n_test} | tree.only(scored, front)
             if personal is not None:
                 row[personal.name] = scored.get(personal.name, float("nan"))
             row["status"] = "no training data" if not n_train else "idle"

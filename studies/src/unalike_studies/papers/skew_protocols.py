@@ -83,6 +83,7 @@ GAINS: dict[str, BySetting] = {
     "FedAvg: own less averaged statistics": less(AVG_OWN, AVG_AVERAGED),
     "FedAvg: after local training less own statistics": less(AVG_LOCAL, AVG_OWN),
     "FedBABU's tuned heads less FedAvg, own statistics": less(HEADS, AVG_OWN),
+    "FedBABU's tuned heads less FedAvg after local training": less(HEADS, AVG_LOCAL),
     f"{RANKED} less FedAvg, own statistics": less(level(RANKED, COLUMNS[OWN]), AVG_OWN),
     f"{RANKED} after local training less FedAvg, own statistics": less(level(RANKED, COLUMNS[LOCAL]), AVG_OWN),
 }
