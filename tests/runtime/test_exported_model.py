@@ -96,6 +96,7 @@ def test_rows_of_a_table_are_encoded_and_predicted_alike(clients, tmp_path, meth
     new.iloc[3, 0] = "eyes"
     new.to_csv(tmp_path / "new.csv", index=False)
     new.to_csv(tmp_path / "new.tsv", index=False, sep="\t")
+    new.to_csv(tmp_path / "german.csv", index=False, sep=";", decimal=",")
     folder = ua.open_run(tmp_path / "run").export(tmp_path / "model", client=client)
     assert sorted(file.name for file in folder.iterdir()) == ["model.json", "model.pt2", "predict.py"]
     facts = json.loads((folder / "model.json").read_text())
@@ -107,8 +108,9 @@ def test_rows_of_a_table_are_encoded_and_predicted_alike(clients, tmp_path, meth
     )
     with pytest.warns(UserWarning, match="'eyes'"):
         same(predicted(folder, tmp_path / "new.csv"), run, tmp_path / "new.csv", client)
-    with pytest.warns(UserWarning, match="'eyes'"):
-        same(predicted(folder, tmp_path / "new.tsv"), run, tmp_path / "new.csv", client)
+    for other in ("new.tsv", "german.csv"):
+        with pytest.warns(UserWarning, match="'eyes'"):
+            same(predicted(folder, tmp_path / other), run, tmp_path / "new.csv", client)
 
 
 @pytest.mark.slow
