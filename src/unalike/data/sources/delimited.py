@@ -82,7 +82,7 @@ def read_delimited(
         example = next(text for text in frame[of_comma[0]].dropna() if "," in text)
         warn(
             f"{path.name}: read with decimal commas, as in {example!r} of {of_comma[0]!r}, and points that group thousands; if "
-            "commas group thousands, write --decimal . , in Python decimal='.'",
+            "commas group thousands, say so with `--decimal .` (in Python decimal='.')",
         )
         return read_delimited(path, texts, names, sep=sep, decimal=",", charset=charset)
     for name, mark in ((str(name), mark) for name, mark in marks.items() if mark is not None):
@@ -90,13 +90,13 @@ def read_delimited(
             mark = decimal
         elif decimal == ".":
             raise UnalikeError(
-                f"{path.name}: the column {name!r} holds numbers with decimal commas; leave out --decimal . (in Python decimal)"
+                f"{path.name}: the column {name!r} holds numbers with decimal commas; leave out `--decimal .` (in Python decimal)"
             )
         frame[name] = _numbers(frame[name], mark)
         if decimal is None:
             warn(
-                f"{path.name}: the commas in {name!r} are read as groups of thousands; if they are decimal commas, write "
-                "--decimal , in Python decimal=','",
+                f"{path.name}: the commas in {name!r} are read as groups of thousands; if they are decimal commas, say "
+                "so with `--decimal ,` (in Python decimal=',')",
             )
     for name in (name for name in names if name in frame and kind_of(frame[name]) == NUMBERS):
         written = read(usecols=[name], dtype=str)[name]
