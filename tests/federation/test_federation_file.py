@@ -335,15 +335,19 @@ def test_coordinator_log_counts_sites_until_all_are_connected(monkeypatch):
     assert log[1] == f"1 of 3 sites are connected, waiting for {names[1]}, {names[2]}"
 
 
-def test_coordinator_log_repeats_how_many_sites_are_connected(monkeypatch):
-    monkeypatch.setattr(control, "POLL", 0.0)
-    monkeypatch.setattr(control, "REPEAT", -1.0)
+def test_coordinator_log_repeats_how_many_sites_are_connected_less_and_less_often(monkeypatch):
     federation = federation_of(make_clients(((20, 8), (12, 6))))
-    names, log = [site.name for site in federation.sites], []
-    seen = iter([[], [], names])
-    desk = OperatorCommands(federation, SimpleNamespace(sites=lambda: next(seen)), wait=False)
-    desk.wait_for_sites(log.append, lambda: None)
-    assert [line[:6] for line in log] == ["0 of 2", "0 of 2", "2 of 2"]
+    names, logged, now = [site.name for site in federation.sites], [], 0.0
+
+    def sites():
+        nonlocal now
+        now += 10.0
+        return names if now > 120 else []
+
+    monkeypatch.setattr(control, "time", SimpleNamespace(monotonic=lambda: now, sleep=lambda seconds: None))
+    desk = OperatorCommands(federation, SimpleNamespace(sites=sites), wait=False)
+    desk.wait_for_sites(lambda line: logged.append((now, line[:6])), lambda: None)
+    assert logged == [(10, "0 of 2"), (30, "0 of 2"), (60, "0 of 2"), (110, "0 of 2"), (130, "2 of 2")]
 
 
 def test_run_that_goes_on_waits_for_no_site_that_departed_or_is_not_in_it(tmp_path, monkeypatch):

@@ -17,8 +17,8 @@ from unalike.runtime.records.run_directory import RunDirectory
 LATECOMERS = 60.0
 """Seconds to wait for further sites once a quorum is connected."""
 POLL = 0.5
-REPEAT = 10.0
-"""Seconds after which the log says again how many sites are connected."""
+REPEAT, LONGEST_REPEAT = 10.0, 3600.0
+"""Seconds after which the log says again how many sites are connected; doubled each time, up to the longest."""
 
 
 class Stopped(UnalikeError):
@@ -119,7 +119,7 @@ class OperatorCommands:
         """
         names = [site.name for site in self.federation.sites if not site.revoked]
         enough, since, needed = self.federation.enough(len(names)), time.monotonic(), self._needed(names)
-        logged, logged_at = "", time.monotonic()
+        logged, logged_at, pause = "", time.monotonic(), REPEAT
         while True:
             check()
             self.control.wait()
@@ -132,8 +132,9 @@ class OperatorCommands:
             line += f", {'' if late else 'not '}waiting for {', '.join((late or missing)[:10])}" if missing else ""
             if not late and not self._begin.is_set():
                 line += "; waiting for `unalike federation run`"
-            if line != logged or (late and time.monotonic() - logged_at > REPEAT):
+            if line != logged or (late and time.monotonic() - logged_at > pause):
                 log(line)
+                pause = REPEAT if line != logged else min(2 * pause, LONGEST_REPEAT)
                 logged, logged_at = line, time.monotonic()
             if self._begin.is_set() and (not late or time.monotonic() - since > LATECOMERS):
                 self._sites_ready = True
