@@ -310,7 +310,7 @@ def test_decimal_and_separator_can_be_named(tmp_path):
         with pytest.raises(UnalikeError, match=message):
             load(file, target="y", **options)
     file.write_text("a;y\n" + "3,5;u\n7,25;v\n" * 8)
-    with pytest.raises(UnalikeError, match="'a' holds numbers with decimal commas; leave out .--decimal"):
+    with pytest.raises(UnalikeError, match="'a' holds numbers with decimal commas; leave out"):
         load(file, target="y", decimal=".")
     with pytest.raises(UnalikeError, match="found sep=';', which is for delimited text"):
         load(save(patients(), tmp_path / "p.parquet"), target="outcome", sep=";")
