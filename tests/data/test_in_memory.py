@@ -153,6 +153,14 @@ def test_clients_are_given_by_name():
     assert len(ua.partition(PAIRS, "iid", clients=4)) == 4
 
 
+def test_clients_are_given_as_a_list_of_loaders():
+    """As other libraries have them: a loader for training, and one for test."""
+    train, test = DataLoader(PAIRS, batch_size=7, shuffle=True), DataLoader(Subset(PAIRS, range(9)))
+    clients = ua.Population.of([(train, test), PAIRS, ua.ClientData(train=(X, Y), name="west")])
+    assert clients.sizes.tolist() == [40, 40, 40] and clients.test.sizes.tolist() == [9, 0, 0]
+    assert list(clients.names) == ["client-0", "client-1", "west"]
+
+
 def test_subset_keeps_the_shares_of_classes_and_parts():
     y = np.repeat([0, 1, 2], [100, 60, 40])
     data = ua.Dataset(

@@ -67,6 +67,12 @@ def samples_of(found: Any, where: str) -> tuple[Any, Any] | None:
     return stacked([x for x, _ in items], where), np.asarray([np.asarray(y) for _, y in items])
 
 
+def torch_splits(found: Any) -> tuple[Any, ...]:
+    """A torch data set or loader, or a tuple of two for training and test; empty for any other object."""
+    splits = found if isinstance(found, tuple) else (found,)
+    return splits if len(splits) <= 2 and all(isinstance(split, Dataset | DataLoader) for split in splits) else ()
+
+
 def class_names(found: Any) -> list[str] | None:
     """The names of the classes of a torch data set, as those of torchvision have them; None if there are none."""
     while not hasattr(found, "classes") and hasattr(found, "dataset"):

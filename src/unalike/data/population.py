@@ -20,6 +20,7 @@ from unalike.data.array_checks import Pair
 from unalike.data.client_data import SPLITS, ClientData
 from unalike.data.fingerprint import digest
 from unalike.data.heterogeneity import label_counts
+from unalike.data.other_libraries import torch_splits
 from unalike.data.population_arrays import join_clients
 from unalike.data.ragged import Ragged
 
@@ -122,7 +123,8 @@ class Population(Sequence[ClientData]):
 
         Args:
             clients: The clients; or a mapping from their names to clients, to training samples as `ClientData` takes them, or to
-                {"train": ..., "test": ..., "val": ...}.
+                {"train": ..., "test": ..., "val": ...}; or a list of torch data sets or loaders, or of pairs of them for
+                training and test.
             classes: The names of the classes; without them C is the largest label + 1.
             task: The task, if it is not the one that the labels' dtype implies: 0/1 integers as binary, integers as
                 regression.
@@ -136,12 +138,15 @@ class Population(Sequence[ClientData]):
         """
         if isinstance(clients, Mapping):
             clients = [_named(str(name), own) for name, own in clients.items()]
+        elif isinstance(clients, list):
+            clients = [ClientData(*splits) if (splits := torch_splits(own)) else own for own in clients]
         found: list[Any] = list(clients) if isinstance(clients, Iterable) else [clients]
         wrong = next((client for client in found if not isinstance(client, ClientData)), None)
         if wrong is not None:
             raise UnalikeError(
                 f"found a {type(wrong).__name__} where clients were expected; give what ua.partition(data, 'iid', clients=10) "
-                "returns, a list of ua.ClientData(train=(x, y), test=(x, y)), or a mapping from names to them"
+                "returns, a list of ua.ClientData(train=(x, y), test=(x, y)) or of torch loaders (train, test), or a mapping "
+                "from names to clients, to training samples or to {'train': ..., 'test': ...}"
             )
         return cls(**join_clients(found, classes, task))
 

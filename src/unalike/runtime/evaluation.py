@@ -19,7 +19,6 @@ from torch import Tensor
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.profiler_regions import profiled
-from unalike.core import tree
 from unalike.core.tasks import Task
 from unalike.data.population import Population
 from unalike.data.ragged import Ragged
@@ -292,7 +291,7 @@ class Evaluator:
         train, test = self.population.sizes[places], self.population.test.sizes[places]
         personal, front = self.columns.get("personal", "accuracy"), [*in_front(next(iter(table), {}))]
         for k, n_train, n_test, scored in zip(places.tolist(), train.tolist(), test.tolist(), table, strict=True):
-            row: Row = {"client": k, "n_train": n_train, "n_test": n_test} | tree.only(scored, front)
+            row: Row = {"client": k, "n_train": n_train, "n_test": n_test} | {name: scored[name] for name in front}
             if personal is not None:
                 row[personal.name] = scored.get(personal.name, float("nan"))
             row["status"] = "no training data" if not n_train else "idle"
