@@ -220,6 +220,7 @@ def pair(y, x=None):
         ([ua.ClientData(pair(np.float32([2.5, 2.5])), pair(np.float32([2.5])))], "has the target 2.5"),
         ([ua.ClientData(pair([0, 1]), pair([1, 1]))], "every test sample is of the class '1'"),
         ([ua.ClientData(pair([0, 1]), pair([0, 2]))], "no client trains on the class 2"),
+        ([ua.ClientData(pair([1, 2]), pair([2, 1]))], "labels count from 0, write y - 1"),
         ([ua.ClientData(pair([0, 1], np.ones((2, 2), np.float32)), pair([0, 1]))], "the same inputs"),
         (
             [ua.ClientData(pair([0, 1]), pair([0, 1])), ua.ClientData(pair([]), None, name="empty")],

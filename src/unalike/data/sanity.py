@@ -36,6 +36,8 @@ def warnings_of(population: Population) -> list[str]:
         found.append(
             f"no client trains on the class{'es' * (len(unseen) > 1)} {names}, of which there are test samples"
         )
+    if classes and classes[0] == "0" and train.min() > 0 and not (test == 0).any():
+        found.append("no sample is of the class 0, which has an output of the model: labels count from 0, write y - 1")
     rows = torch.tensor(population.train.values)
     if len(rows) > 1 and _is_constant(population.x[rows[:100]]) and _is_constant(population.x[rows]):
         found.append("all training samples have the same inputs: nothing in them tells one label from another")
