@@ -50,9 +50,7 @@ def join(
     for line in (*seen, *expiry("the certificate authority of the federation", bundle.authority, renew)):
         say(line)
     _make_folder(folder)
-    with locked(
-        folder, f"a site runs in {folder} already; one bundle is one site: choose another --folder, or end the other"
-    ):
+    with locked(folder, f"a site runs in {folder} already: end it first; another site needs a bundle of its own"):
         policy = SitePolicy.of(folder / "site.toml")
         policy.limit_process()
         worker = SiteWorker(bundle.federation, bundle.site, bundle.key, own, state_folder(folder), device, say, policy)
