@@ -312,7 +312,7 @@ def test_join_show_lists_values_that_leave_site(tmp_path):
 
 
 def test_join_table_with_target(tmp_path):
-    table = pd.DataFrame({"a": range(20), "b": 1.5, "sick": ["no", "yes"] * 10})
+    table = pd.DataFrame({"a": [n / 2 for n in range(20)], "b": 1.5, "sick": ["no", "yes"] * 10})
     table.to_csv(tmp_path / "sample.csv", index=False)
     words = [
         "federation",
@@ -334,6 +334,16 @@ def test_join_table_with_target(tmp_path):
     table[table["sick"] == "yes"].to_csv(tmp_path / "mine.csv", index=False)
     shown = ran("join", made.bundles["site-1"], "--data", tmp_path / "mine.csv", "--target", "sick", "--show")
     assert shown.returncode == 0 and "leaves  update" in shown.stdout, shown.stderr
+
+
+def test_init_refuses_columns_that_tell_people_apart(tmp_path):
+    table = pd.DataFrame({"a": range(0, 180, 3), "born": ["03.04.1950", "25.12.1961"] * 30, "sick": ["no", "yes"] * 30})
+    table.to_csv(tmp_path / "sample.csv", index=False)
+    words = ["federation", "init", tmp_path / "made", "--like", tmp_path / "sample.csv", "--target", "sick"]
+    assert "'a': numbers that look like identifiers" in ran(*words).stderr
+    assert "'born': dates, read as categories" in ran(*words, "--drop", "a").stderr
+    assert not (tmp_path / "made").exists()
+    assert ran(*words, "--accept").returncode == 0
 
 
 def test_join_wrong_schema_and_too_many_samples_are_refused(tmp_path):

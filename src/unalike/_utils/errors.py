@@ -26,7 +26,7 @@ class InvalidValue(UnalikeError):
     """A field of a part or of the work that is out of its range: which, what was found, what was expected."""
 
 
-def warn(note: str) -> None:
+def warn(note: str | Warning) -> None:
     """Warn of input that is probably not meant, at the line outside this library that led here."""
     frame, level = sys._getframe(1), 2
     while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith("unalike"):

@@ -31,6 +31,10 @@ NOTHING, NUMBERS, TRUTH, TEXTS = "nothing", "numbers", "true/false", "texts"
 """The contents of a column that can be read; `kind_of` names the types of any other content."""
 
 
+class DoubtfulColumn(UserWarning):
+    """A column of a table is probably no feature as it is, and may tell one person from others."""
+
+
 def kind_of(column: pd.Series) -> str:
     """Return the content of a column without its missing values: `NOTHING`, `NUMBERS`, `TRUTH`, `TEXTS`, or the types' names."""
     from pandas.api.types import is_bool_dtype, is_numeric_dtype
@@ -131,16 +135,22 @@ def days_of(column: pd.Series, form: str, where: str) -> np.ndarray:
     return ((moments - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(days=1)).to_numpy(float)
 
 
-def doubts(features: pd.DataFrame, where: str) -> list[str]:
+def doubts(features: pd.DataFrame, where: str) -> list[UserWarning]:
     """Notes on columns that are probably no features as they are: identifiers, dates, and those with one value in all rows."""
     constant = [column for column in features if features[column].nunique(dropna=False) == 1]
     others = features.drop(columns=constant)
     ids = [column for column in others if _identifies(others[column])]
     dated = [column for column in others if kind_of(others[column]) == TEXTS and date_formats(others[column])]
     read_as_days = f"{' '.join(f'--date {quote(str(column))}' for column in dated)}, in Python date={_plain(dated)!r}"
-    notes = {
-        "one value in all rows, which says nothing; leave out": (constant, left_out(*constant)),
-        "numbers that look like identifiers or count the rows, read as features; leave out": (ids, left_out(*ids)),
-        "dates, read as categories; read them as days": (dated, f"{read_as_days}, or leave out: {left_out(*dated)}"),
-    }
-    return [f"{where}: {', '.join(map(repr, own))}: {note}: {flags}" for note, (own, flags) in notes.items() if own]
+    as_days = f"{read_as_days}, or leave out: {left_out(*dated)}"
+    ids_out = left_out(*ids)
+    notes = (
+        (UserWarning, constant, f"one value in all rows, which says nothing; leave out: {left_out(*constant)}"),
+        (
+            DoubtfulColumn,
+            ids,
+            f"numbers that look like identifiers or count the rows, read as features; leave out: {ids_out}",
+        ),
+        (DoubtfulColumn, dated, f"dates, read as categories; read them as days: {as_days}"),
+    )
+    return [kind(f"{where}: {', '.join(map(repr, own))}: {note}") for kind, own, note in notes if own]

@@ -2,6 +2,7 @@
 
 import math
 import shlex
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -88,6 +89,12 @@ def command(
             show_default=False,
         ),
     ] = [],  # noqa: B006
+    accept: Annotated[
+        bool,
+        typer.Option(
+            "--accept", help="Agree on columns of --like, too, that look like identifiers, or dates as texts."
+        ),
+    ] = False,
     *,
     table: dict[str, Any],
     shape: Shape = None,
@@ -130,7 +137,7 @@ def command(
     if summary:
         schema = schema_of(summary)
     elif like is not None:
-        schema = schema_like(data_flags.spec(like, table))
+        schema = schema_like(data_flags.spec(like, table), accept=accept)
     else:
         schema = _schema(shape, classes, task, tokens)
     own = {name: value for name, value in table.items() if name not in ("group", "unit", "drop", "date")}
@@ -218,14 +225,20 @@ def sample_caps(text: str, samples: int | None, summaries: Sequence[Path]) -> di
     return usual | {name.strip(): int(number) for name, number in own.items()}
 
 
-def schema_like(data: str, data_dir: Path | None = None) -> object:
-    """The schema of a data set's samples."""
+def schema_like(data: str, data_dir: Path | None = None, accept: bool = False) -> object:
+    """The schema of a data set's samples. Doubtful columns raise `UnalikeError` unless they are accepted."""
     import torch
 
+    from unalike.data.columns import DoubtfulColumn
     from unalike.data.sources.load import load
     from unalike.federation.protocol.federation_file import Schema
 
-    dataset = load(data, data_dir)
+    with warnings.catch_warnings():
+        warnings.simplefilter("default" if accept else "error", DoubtfulColumn)
+        try:
+            dataset = load(data, data_dir)
+        except DoubtfulColumn as doubt:
+            raise UnalikeError(f"{doubt}. Every site gets the values that are agreed on; --accept keeps them") from None
     x, _ = dataset.train
     classes = None if dataset.classes is None or dataset.task.name != "classification" else tuple(dataset.classes)
     return Schema(
