@@ -57,6 +57,16 @@ def test_the_page_on_parameter_skew_has_the_levels_of_three_protocols_beside_the
     assert len(rows) == 15
     for row in rows:
         assert f"| {' | '.join(row[:4])} | {row[printed]}".rstrip() in page, row[0]
+    head, *rows = levels.layouts[1].table(results)
+    names = (
+        "FedBABU's tuned heads less FedAvg after local training",
+        "FedBABU less FedAvg, printed",
+        "FedPake less FedAvg, printed",
+    )
+    assert len(rows) == 15
+    for row in rows:
+        shown = [row[0], *(row[head.index(name)] for name in names)]
+        assert f"| {' | '.join(shown).rstrip(' |')} |" in page, row[0]
 
 
 def test_the_page_on_parameter_skew_has_the_scores_of_the_ablation():
