@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
 import tomllib
+import types
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -17,6 +20,7 @@ from unalike.experiments.compare import prepare_experiment
 from unalike.experiments.comparison import Comparison
 from unalike.experiments.earlier_reports import earlier_reports
 from unalike.experiments.seed_plan import SeedPlan, read_seeds, write_seeds
+from unalike.methods.part import registry
 from unalike.metrics.columns import TIMES
 from unalike.runtime.records.run_directory import RunDirectory
 
@@ -207,6 +211,51 @@ def test_compare_other_weights_of_a_module_are_refused(people, small, trained, t
     with pytest.raises(ua.UnalikeError, match="from other initial weights"):
         small(["fedavg"], people, model=nn.Linear(6, 4), **options)
     assert len(cells(tmp_path)) == len(trained) == 1
+
+
+CODE = """
+import torch, unalike as ua
+from torch import nn
+from unalike.methods.roles import Objective
+
+class Net(nn.Module):
+    def __init__(self, scale=1):
+        super().__init__()
+        self.layer, self.scale = nn.Linear(6, 4), scale
+
+    def forward(self, x):
+        return self.scale * self.layer(x.relu())
+
+@ua.part
+class CodeOfMine(Objective):
+    def loss(self, client, batch):
+        return 1 * client.out(batch).logits.square().mean()
+
+def cost(labels, predicted, logits):
+    return 1.0
+"""
+
+
+def test_compare_changed_code_of_a_model_a_part_or_a_metric_makes_new_cells(
+    people, small, trained, tmp_path, monkeypatch
+):
+    list(registry)  # loads the names of the library
+    for number, (old, new) in enumerate((("", ""), ("relu", "tanh"), ("1 * client", "2 * client"), ("1.0", "2.0"))):
+        monkeypatch.setattr(registry, "_builders", dict(registry._builders))
+        registry._builders.pop("code_of_mine", None)
+        file = tmp_path / f"own{number}.py"
+        file.write_text(CODE.replace(old, new))
+        monkeypatch.setitem(sys.modules, "own", own := types.ModuleType("own"))
+        own.__file__ = str(file)
+        exec(compile(file.read_text(), file, "exec"), vars(own))
+        for _ in range(2):
+            options = {"model": own.Net, "metrics": {"cost": own.cost}, "seeds": 1, "rounds": 1, "out": tmp_path}
+            small({"mine": own.CodeOfMine()}, people, **options)
+        assert len(cells(tmp_path)) == len(trained) == number + 1
+    small({"mine": own.CodeOfMine()}, people, **options | {"model": partial(own.Net, scale=2)})
+    assert len(trained) == 5
+    config = RunDirectory(next((tmp_path / "cells").iterdir())).config
+    assert config["code"].keys() == {"Net", "CodeOfMine", "cost"}
 
 
 def test_compare_other_data_make_new_cells(people, small, trained, tmp_path):

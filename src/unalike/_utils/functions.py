@@ -1,12 +1,23 @@
-"""Functions that users give: the text by which the record of a run names them."""
+"""Functions and classes that users give: the texts by which the record of a run names them."""
 
 import hashlib
+import inspect
+import re
+import sys
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from types import CodeType, FunctionType, MethodType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from unalike._utils.errors import UnalikeError
+
+if TYPE_CHECKING:
+    from torch.nn import Module
+
+INSTALLED = {"unalike", "unalike_studies", "torch", *sys.stdlib_module_names}
+"""Packages whose code is not the user's."""
 
 
 def recorded(value: Any) -> Any:
@@ -15,7 +26,29 @@ def recorded(value: Any) -> Any:
         return value.text if isinstance(value, MissingFunction) else value
     inner = value.func if isinstance(value, partial) else value
     name = getattr(inner, "__qualname__", type(inner).__qualname__)
-    return f"<{name} {hashlib.blake2b(repr(_content(value)).encode(), digest_size=4).hexdigest()}>"
+    return f"<{name} {_hash(repr(_content(value)))}>"
+
+
+def sources(used: Iterable[Any]) -> dict[str, str]:
+    """Name -> a hash of the source of each function and class of the user's own among these values, their classes and the bases.
+
+    What was typed at a prompt has no source, and is left out.
+    """
+    found: dict[str, str] = {}
+    inner = [value.func if isinstance(value, partial) else value for value in used]
+    kinds = [v if isinstance(v, FunctionType | type) else type(v) for v in inner]
+    for own in dict.fromkeys(base for kind in kinds for base in getattr(kind, "__mro__", [kind])):
+        if own.__module__.partition(".")[0] not in INSTALLED:
+            with suppress(OSError, TypeError):
+                found[own.__qualname__] = _hash(found.get(own.__qualname__, "") + inspect.getsource(own))
+    return found
+
+
+def structure(module: "Module") -> str:
+    """A hash of a module's layers, and of the numbers and texts among their attributes."""
+    kinds = bool | int | float | str | tuple
+    held = [{name: value for name, value in vars(m).items() if isinstance(value, kinds)} for m in module.modules()]
+    return _hash(re.sub(" at 0x[0-9a-f]+", "", repr((module, held))))
 
 
 def is_recorded(value: object) -> bool:
@@ -33,6 +66,10 @@ class MissingFunction:
         raise UnalikeError(
             f"{self.text} is a function of the program that made the run, and is not known here; run it there"
         )
+
+
+def _hash(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
 
 
 def _content(value: Any) -> Any:

@@ -250,6 +250,11 @@ class Model:
         """Whether the module itself lets the parameter train (`requires_grad`)."""
         return name not in self._frozen
 
+    @property
+    def plain(self) -> nn.Module:
+        """The module as it was given, which is never changed."""
+        return self._plain
+
     def module(self, params: Tree, buffers: Tree) -> nn.Module:
         """A plain `nn.Module` of the original class with these values."""
         module = copy.deepcopy(self._plain)

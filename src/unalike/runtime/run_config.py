@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from unalike._utils.errors import UnalikeError
+from unalike._utils.functions import sources, structure
 from unalike._utils.version import __version__
 from unalike.core.model import Model
 from unalike.core.privacy import Sampling
@@ -29,6 +30,7 @@ from unalike.metrics.metrics import Custom, RunMetrics, own_metrics, run_metrics
 from unalike.metrics.named_metrics import ATTACK_SUCCESS
 from unalike.models.checkpoint import Start, start_from
 from unalike.models.conditional import fitted
+from unalike.models.registry import is_named
 from unalike.runtime.attackers import malicious_clients, under_attack
 from unalike.runtime.given_model import ModelLike, check_fit, check_loss, check_repeats, example_context, make_model
 from unalike.runtime.privacy import check_privacy
@@ -87,6 +89,10 @@ class RunConfig:
         if partition is not None:
             data |= {"name": partition.data, "partition": partition.spec, "partition_seed": partition.seed}
             data |= {"val": partition.val_share} if partition.val_share else {}
+        module, work = None if is_named(self.model_name) else self.model.plain, self.work
+        formulas = [metric.formula for metric in self.metrics.values()]
+        used = self.plan, *method_of(self.plan).parts, work.loss, work.optimizer, work.schedule, *formulas
+        code = sources([*used, *(module.modules() if module else ())])
         return {
             "unalike": __version__,
             "method": complete_spec(self.plan),
@@ -94,8 +100,13 @@ class RunConfig:
             "protocol": list(self.options.protocols),
             **({"metrics": list(self.metrics)} if self.metrics else {}),
             "work": self.work.record,
-            "model": {"name": self.model_text, "fingerprint": fingerprint(self.model.params | self.model.buffers)},
+            "model": {
+                "name": self.model_text,
+                "fingerprint": fingerprint(self.model.params | self.model.buffers),
+                **({"structure": structure(module)} if module else {}),
+            },
             "data": data,
+            **({"code": code} if code else {}),
         }
 
     @cached_property
