@@ -224,6 +224,41 @@ def test_error_in_a_loss_names_the_part():
     assert found.value.__notes__ == ["in the loss of the part asserting"]
 
 
+@pytest.mark.parametrize(
+    ("hooks", "message"),
+    [
+        ({"losss": 0}, "mistaken has no `loss`, which its role asks for; write `loss` instead of `losss`"),
+        ({"other": 0}, r"mistaken has no `loss`.*write def loss\(self"),
+        (
+            {"loss": lambda part, client, batch: client.state["h"]},
+            "mistaken.loss looks for the name 'h'.*client_init or server_init",
+        ),
+        (
+            {"loss": lambda part, client, batch: object.__getattribute__(part, "__setattr__")("k", 1)},
+            "mistaken.loss sets an attribute.*a part is frozen",
+        ),
+    ],
+)
+def test_mistake_in_a_hook_names_the_part_and_the_remedy(hooks, message):
+    mistaken = ua.part(type("Mistaken", (Objective,), {"__module__": __name__, **hooks}))
+    with pytest.raises(ua.UnalikeError, match=message):
+        trained(method=ua.Method(mistaken()), rounds=1)
+
+
+def test_field_of_a_part_without_its_type_is_hinted_at():
+    @ua.part
+    class Untyped(Objective):
+        mu = 0.1
+        rank = 1
+
+        def loss(self, client, batch):
+            return self.mu * client.out(batch).logits.mean()
+
+    for make in (lambda: Untyped(mu=0.2), lambda: ua.Method.parse("untyped(mu=0.2)")):
+        with pytest.raises(ua.UnalikeError, match=r"a field is written with its type: mu: float = 0.1"):
+            make()
+
+
 def test_batch_size_above_all_clients_is_noted():
     found = [
         ua.run("fedavg", clients(), model=net, rounds=1, work=ua.Work(batch_size=n), progress=False).notes

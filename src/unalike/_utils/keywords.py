@@ -24,11 +24,13 @@ ELSEWHERE = dict.fromkeys(
 """Keyword -> the function that does it."""
 
 
-def check_keywords(owner: str, given: Iterable[str], known: Collection[str], work: Collection[str] = ()) -> None:
+def check_keywords(
+    owner: str, given: Iterable[str], known: Collection[str], work: Collection[str] = (), kind: object = None
+) -> None:
     """Check the keywords given to a function.
 
     `owner` is the function as users write it ("ua.run"), `known` the keywords that it takes, `work` the fields of `ua.Work` if
-    it takes `work`. Raises `InvalidValue`, which suggests the keyword that was meant.
+    it takes `work`, `kind` the class if it makes one. Raises `InvalidValue`, which suggests the keyword that was meant.
     """
     for name in given:
         if name in known:
@@ -38,7 +40,9 @@ def check_keywords(owner: str, given: Iterable[str], known: Collection[str], wor
         in_work = meant(name, work)
         if FOREIGN.get(name, name) in {*work} - {*known}:
             raise InvalidValue(f"{owner} takes no keyword {name!r}; write work=ua.Work({in_work}=...)")
-        raise InvalidValue(f"{owner} takes no keyword {name!r}; {hint(name, known) or 'it takes ' + ', '.join(known)}")
+        raise InvalidValue(
+            f"{owner} takes no keyword {name!r}; {hint(name, known, kind) or 'it takes ' + ', '.join(known)}"
+        )
 
 
 def fields_of(kind: type[Any]) -> list[str]:
@@ -46,8 +50,15 @@ def fields_of(kind: type[Any]) -> list[str]:
     return [field.name for field in fields(kind)]
 
 
-def hint(name: str, known: Iterable[str]) -> str:
-    """The suggestion for a keyword that is not among the known ones; empty if none of them is close."""
+def hint(name: str, known: Iterable[str], kind: object = None) -> str:
+    """The suggestion for a keyword that is not among the known ones; empty if none of them is close.
+
+    An attribute without annotation of the class `kind` is no field.
+    """
+    value = getattr(kind, name, None)
+    annotated = any(name in vars(base).get("__annotations__", ()) for base in getattr(kind, "__mro__", ()))
+    if isinstance(value, bool | int | float | str) and not annotated:
+        return f"a field is written with its type: {name}: {type(value).__name__} = {value!r}"
     suggestion = meant(name, known)
     return f"did you mean {suggestion!r}?" if suggestion else ""
 

@@ -76,8 +76,10 @@ class Registry:
             check_kinds(builder, call.parameters)
         except TypeError as error:
             strange = next((n for n in call.parameters if n not in inspect.signature(builder).parameters), "")
-            meant = hint(strange, self.parameters(call.name)).replace("?", "; ")
-            raise UnalikeError(f"{call}: {error}; {meant}it takes {self.usage(call.name)}") from None
+            meant = hint(strange, self.parameters(call.name), builder).rstrip("?")
+            raise UnalikeError(
+                f"{call}: {error}; {meant}{'; ' if meant else ''}it takes {self.usage(call.name)}"
+            ) from None
         except InvalidValue as error:
             raise InvalidValue(f"{call}: {error}; it takes {self.usage(call.name)}") from None
 

@@ -20,7 +20,8 @@ def validated(cls: C) -> C:
 
     @wraps(original)
     def checked(self: Any, *args: Any, **kwargs: Any) -> None:
-        check_keywords(f"{'ua.' if checked_class.__name__ == 'Work' else ''}{checked_class.__name__}", kwargs, known)
+        owner = f"{'ua.' if checked_class.__name__ == 'Work' else ''}{checked_class.__name__}"
+        check_keywords(owner, kwargs, known, kind=checked_class)
         try:
             original(self, *args, **kwargs)
         except pydantic.ValidationError as error:

@@ -1,5 +1,6 @@
 """The role of an upload that takes fewer bytes."""
 
+from abc import abstractmethod
 from typing import ClassVar
 
 from unalike._utils.errors import UnalikeError
@@ -20,9 +21,9 @@ class Compressor(Upload):
     published: ClassVar[bool] = True
     error_feedback: bool
 
+    @abstractmethod
     def compress(self, client: ClientView, update: Tree, state: Tree) -> tuple[Tree, Tree]:
         """The tensors to send for an update with its error, and the client state but for the error. No default."""
-        raise NotImplementedError
 
     def client_init(self, params: Tree) -> Tree:
         """The error, 0 at first; nothing without error feedback."""

@@ -10,6 +10,7 @@ from typing import Any, TypeVar, get_type_hints
 from unalike._utils import spec
 from unalike._utils.errors import UnalikeError
 from unalike._utils.functions import recorded
+from unalike._utils.keywords import meant
 from unalike.core.losses import COUNTS, class_counts
 from unalike.core.model import Model
 from unalike.core.tasks import Task, check_task
@@ -364,7 +365,7 @@ def _complete(parts: tuple[Part, ...]) -> tuple[Part, ...]:
     for part in parts:
         if not isinstance(part, Part):
             raise UnalikeError(f"a method is made of parts; found {part!r}")
-        _check_fields(part)
+        _check_class(part)
     complete = list(dict.fromkeys(parts))
     for part in complete:
         for other in complete:
@@ -393,11 +394,18 @@ def _complete(parts: tuple[Part, ...]) -> tuple[Part, ...]:
     return tuple(sorted(complete, key=_place))
 
 
-def _check_fields(part: Part) -> None:
-    """Raise `UnalikeError` for a class without `@part`, and for a field that the record of a run cannot hold."""
+def _check_class(part: Part) -> None:
+    """Raise `UnalikeError` for a class without `@part` or a hook of its role, and for a field that no record of a run can hold."""
     if "name" not in vars(type(part)):
         raise UnalikeError(
             f"found {type(part).__name__}, a subclass of Part without a name of its own; write @ua.part above the class"
+        )
+    lacking = (n for n in dir(type(part)) if getattr(getattr(type(part), n), "__isabstractmethod__", False))
+    if hook := next(lacking, ""):
+        near = meant(hook, vars(type(part)))
+        raise UnalikeError(
+            f"{part.name} has no `{hook}`, which its role asks for; "
+            + (f"write `{hook}` instead of `{near}`" if near else f"write def {hook}(self, ...) in the class")
         )
     fields = parameters(part) if hasattr(part, "__dataclass_fields__") else dict[str, Any]()
     for name, value in fields.items():

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import FrozenInstanceError
 from typing import Any
 
 from torch import Tensor
@@ -42,9 +43,15 @@ def scalar(part: Part, verb: str, value: Any) -> Tensor:
 
 @contextmanager
 def noted(part: Part, verb: str) -> Iterator[None]:
-    """Add the part's name to an error inside."""
+    """Add the part's name to an error inside. Raises `UnalikeError` for a missing name and a change of the part."""
     try:
         yield
+    except FrozenInstanceError as error:
+        expected = "no change: a part is frozen, and what lasts is returned as state, such as finish(client) gives it"
+        raise _wrong(part, verb, f"sets an attribute of its part ({error})", expected) from error
+    except KeyError as error:
+        expected = "one that client_init or server_init makes, for a state, or broadcast, for a message"
+        raise _wrong(part, verb, f"looks for the name {error}, which is not there", expected) from error
     except Exception as error:
         error.add_note(f"in the {verb} of the part {part.name}")
         raise

@@ -1,6 +1,7 @@
 """The roles of parts: each one adds a verb to `Part`. The module docstring of `part.py` lists the hooks in the order of a round."""
 
 import dataclasses
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -19,6 +20,7 @@ from unalike.methods.part import Part, Setup
 class Objective(Part):
     """A term of the local loss. A method sums the terms of all its objectives."""
 
+    @abstractmethod
     def loss(self, client: ClientView, batch: Batch) -> Tensor:
         """The term, differentiable in `client.params`. Called in every local step. No default.
 
@@ -34,7 +36,6 @@ class Objective(Part):
         Shapes:
             batch.x [B, ...], batch.y [B, ...], batch.weight [B] or None.
         """
-        raise NotImplementedError
 
 
 class TaskObjective(Objective):
@@ -47,6 +48,7 @@ class TaskObjective(Objective):
 class Correction(Part):
     """A change of the local gradient. The corrections of a method are chained by rank."""
 
+    @abstractmethod
     def correct(self, client: ClientView, grads: Tree, batch: Batch) -> Tree:
         """The gradient that the next correction, and at last the solver, sees. Called in every local step. No default.
 
@@ -61,12 +63,12 @@ class Correction(Part):
         Returns:
             A tree of the same names, shapes and types.
         """
-        raise NotImplementedError
 
 
 class LocalWork(Part):
     """The amount of local work of a method that prescribes it (FedSGD); a method has at most one."""
 
+    @abstractmethod
     def work(self, work: Work) -> Work:
         """The work that clients do. Called when a stage is prepared. No default.
 
@@ -76,7 +78,6 @@ class LocalWork(Part):
         Returns:
             The work that replaces it.
         """
-        raise NotImplementedError
 
 
 def as_asked(work: Work) -> Work:
@@ -184,6 +185,7 @@ class PersonalModel(Personalizer):
 
     trains: ClassVar[bool] = True
 
+    @abstractmethod
     def loss(self, client: ClientView, batch: Batch) -> Tensor:
         """Objective of the personal model. Called in every local step. No default.
 
@@ -194,7 +196,6 @@ class PersonalModel(Personalizer):
         Returns:
             A scalar tensor.
         """
-        raise NotImplementedError
 
 
 class Conditioner(Part):
@@ -209,6 +210,7 @@ class Conditioner(Part):
         """The facts of `describe`, under the part's name."""
         return {self.name: self.describe(data, settings.classes if settings.task.name == "classification" else None)}
 
+    @abstractmethod
     def describe(self, data: Batch, outputs: int | None) -> Tree:
         """The facts. Called once per client and stage. No default.
 
@@ -219,7 +221,6 @@ class Conditioner(Part):
         Returns:
             A tree with the same names and shapes on all clients; the model finds it in `context[name]`.
         """
-        raise NotImplementedError
 
     def shortfall(self, setup: Setup) -> str:
         """The reason: a model that is not fed facts."""
@@ -283,6 +284,7 @@ class Upload(Part):
 class BaseWeights(Part):
     """The weights of the clients before any other part changes them; a method has exactly one (default: `BySize`)."""
 
+    @abstractmethod
     def weights(self, cohort: Cohort) -> Tensor:
         """Weights of the clients. Called once a round. No default.
 
@@ -292,7 +294,6 @@ class BaseWeights(Part):
         Returns:
             Weights [K], not negative. The caller normalizes them to sum 1.
         """
-        raise NotImplementedError
 
     def importance(self, cohort: Cohort) -> Tensor:
         """N p_k, [K], with p_k the client's weight in the objective sum_k p_k F_k over all N clients. Default: 1.
@@ -305,6 +306,7 @@ class BaseWeights(Part):
 class Weighting(Part):
     """A change of the weights, chained after the base weights."""
 
+    @abstractmethod
     def weigh(self, cohort: Cohort, weights: Tensor) -> Tensor:
         """Change the weights. Called once a round, by rank. No default.
 
@@ -318,7 +320,6 @@ class Weighting(Part):
         Shapes:
             weights [K] -> [K].
         """
-        raise NotImplementedError
 
 
 class Aggregator(Part):
@@ -339,6 +340,7 @@ class Aggregator(Part):
         """
         return weights
 
+    @abstractmethod
     def combine(self, server: ServerView, cohort: Cohort, weights: Tensor) -> Tree:
         """Combine the updates. Called once a round. No default.
 
@@ -350,7 +352,6 @@ class Aggregator(Part):
         Returns:
             The update: a tree with the names of `cohort.update` and the shapes of the parameters.
         """
-        raise NotImplementedError
 
     def combine_buffers(self, buffers: Tree, weights: Tensor) -> Tree:
         """Combine float buffers. Called once a round. Default: the mean with the final weights.
@@ -370,6 +371,7 @@ class LinearAggregator(Aggregator):
 
     needs = "sums"
 
+    @abstractmethod
     def coefficients(self, server: ServerView, cohort: Cohort, weights: Tensor) -> Tensor:
         """Coefficients of the sum. Called once a round, before the updates arrive where they are added up as they come.
 
@@ -381,7 +383,6 @@ class LinearAggregator(Aggregator):
         Returns:
             Coefficients c [K]: the update is sum_k c_k update_k.
         """
-        raise NotImplementedError
 
     def combine(self, server: ServerView, cohort: Cohort, weights: Tensor) -> Tree:
         """The sum of the updates with these coefficients: u = sum_k c_k update_k."""
@@ -405,6 +406,7 @@ class ServerStep(Part):
         """
         return False
 
+    @abstractmethod
     def step(self, server: ServerView, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
         """Change the combined update. Called once a round, after `absorb`. No default.
 
@@ -418,7 +420,6 @@ class ServerStep(Part):
         Returns:
             (update, server state). The update keeps its names and shapes; `advance` adds it to the parameters.
         """
-        raise NotImplementedError
 
 
 class ServerOptimizer(ServerStep):

@@ -1,5 +1,6 @@
 """The role that changes what the aggregator sees."""
 
+from abc import abstractmethod
 from typing import ClassVar
 
 from torch import Tensor
@@ -14,6 +15,7 @@ class Screening(Part):
     published: ClassVar[bool] = True
     needs = "updates"
 
+    @abstractmethod
     def screen(self, server: ServerView, cohort: Cohort, weights: Tensor) -> tuple[Cohort, Tensor]:
         """Client updates and weights of `rows(K)` rows, from the decoded ones of K. Called once a round, by rank. No default.
 
@@ -22,7 +24,6 @@ class Screening(Part):
             cohort: The client updates, as parts of lower rank changed them; not empty.
             weights: Their weights [K], of sum 1.
         """
-        raise NotImplementedError
 
     def rows(self, clients: int) -> int:
         """Number of updates that the aggregator sees of so many clients. Default: of each its own."""

@@ -15,6 +15,7 @@ from unalike.core.nests import map_tensors
 from unalike.core.types import ClientUpdate, PartTrees, Tree
 from unalike.core.views import StageSettings
 from unalike.core.work import Work
+from unalike.methods import return_checks
 from unalike.methods.method import Method
 from unalike.methods.roles import Phase, Upload
 from unalike.training.client_task import BUFFERS, ClientTask
@@ -87,7 +88,8 @@ def make_client_update(task: ClientTask, trained: TrainedClient) -> tuple[Client
         elif member in method.closing:
             now = trained.own[member.name] if member.trains else buffers
             view = task.view_of(member, params, now, trained.client_state, steps=steps)
-            kept[member.name], message = member.finish(view)
+            with return_checks.noted(member, "finish"):
+                kept[member.name], message = member.finish(view)
             messages[member.name] = {n: t for n, t in message.items() if n in sent or n not in params}
         if member in method.keepers:
             own = trained.own[member.name]

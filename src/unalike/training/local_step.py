@@ -181,7 +181,8 @@ class LocalStep:
                 correction, now, before.buffers, self.client_state, step=number, gradient_at=gradient_at
             )
             own = tree.shared(grads[MODEL], self.sent)
-            made = return_checks.like(correction, "correct", correction.correct(view, own, batch), own)
+            with return_checks.noted(correction, "correct"):
+                made = return_checks.like(correction, "correct", correction.correct(view, own, batch), own)
             grads = grads | {MODEL: grads[MODEL] | made}
         if self.clip is not None:
             grads = {name: g | tree.clipped(tree.shared(g, self.params), self.clip) for name, g in grads.items()}

@@ -157,7 +157,8 @@ def _moved(
         server, given, seen = replace(view_of(s), state=part_states[s.name]), update, _own(shown, s)
         if s.moves_buffers:
             server, given, seen = _with_buffers(server, given, seen, state.buffers, buffers)
-        made = s.step(server, given, seen)
+        with return_checks.noted(s, "step"):
+            made = s.step(server, given, seen)
         moved, part_states[s.name] = return_checks.two(s, "step", made)
         moved = return_checks.named(s, "step", moved, given)
         update, buffers = tree.only(moved, update), _moved_buffers(state.buffers, buffers, moved)
