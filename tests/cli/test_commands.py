@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 import unalike as ua
 from unalike.experiments.comparison import Comparison
 from unalike.metrics.columns import TIMES
+from unalike.runtime import round_loop
 
 COMMANDS = ["compare", "run", "report", "partition", "evaluate", "predict", "list"]
 
@@ -934,13 +935,31 @@ def test_export_writes_a_folder_with_an_example(cli, tmp_path, monkeypatch):
     assert code == 2 and "holds no finished run" in err
 
 
+def test_interrupted_run_says_what_is_kept_and_evaluate_that_it_is_unfinished(cli, small, tmp_path, monkeypatch):
+    one_round = round_loop.run_round
+
+    def interrupt(clients, updates=None):
+        if clients.state.done:
+            raise KeyboardInterrupt
+        one_round(clients, updates)
+
+    monkeypatch.setattr(round_loop, "run_round", interrupt)
+    code, _, err = cli("run", *small)
+    assert code == 130 and "interrupted; nothing was kept: with --out FOLDER" in err
+    code, _, err = cli("run", *small, "--out", tmp_path / "cut")
+    assert code == 130 and f"interrupted; the same command continues from what is kept in {tmp_path / 'cut'}" in err
+    code, _, err = cli("evaluate", tmp_path / "cut")
+    assert code == 2 and "is unfinished, 1 of 3 rounds are done; the command that began it continues it" in err
+
+
 SWEPT = ["--method", "fedavg", "--method", "fedprox", "--sweep", "mu=0.1,1", "--sweep", "split=.6,.8"]
 
 
 def test_compare_sweep_prints_points_and_writes_a_page(cli, small, tmp_path):
     code, out, err = cli("compare", *small, *SWEPT, "--out", tmp_path / "grid")
     assert code == 0, err
-    assert "Best points: fedavg at split=0.6, mu=" in out and "chosen by the test samples" in out
+    assert "Best points: fedavg at split=0.6 (" in out and "fedprox at split=0.6, mu=" in out
+    assert "chosen by the test samples" in out
     assert f"page: {(tmp_path / 'grid' / 'sweep.html').resolve()}" in out
     point = tmp_path / "grid" / "points" / "mu-0.1-split-0.8"
     settings = tomllib.loads((point / "config.toml").read_text())

@@ -56,7 +56,7 @@ def test_run_interrupted_and_resumed_gives_the_same_numbers(small, tmp_path, mon
     err = process.communicate()[1]
     assert process.returncode == 130 and "Traceback" not in err
     assert err.strip().splitlines()[-1] == (
-        "interrupted; with --out, the same command continues from here, without it nothing was kept"
+        f"interrupted; the same command continues from what is kept in {tmp_path / 'cut'}"
     )
     assert (tmp_path / "cut" / "rounds.parquet").exists() and not (tmp_path / "cut" / "model.safetensors").exists()
     again = subprocess.run(command(*words, "--out", tmp_path / "cut"), capture_output=True, text=True)

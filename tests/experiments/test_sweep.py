@@ -217,3 +217,10 @@ def test_grid_is_read_from_text(text, expected):
 def test_other_texts_are_refused(texts):
     with pytest.raises(ua.UnalikeError, match="--sweep"):
         read_grid(texts)
+
+
+def test_name_that_a_method_lacks_is_not_named_with_it(swept):
+    best, _, *others = swept({"mu": [0.01, 0.1, 1.0], "alpha": [0.1, 1.0]}).findings
+    assert "fedavg at alpha=0.1 (" in best and "fedprox at alpha=0.1, mu=" in best
+    assert any(text.startswith("fedavg: no mu, so the same runs stand at each of its values") for text in others)
+    assert not any("best mu of" in text and "fedavg" in text for text in others)

@@ -7,6 +7,8 @@ Imports everything below. `flags.py` makes flags of the options of `core/options
 import sys
 import warnings
 from io import TextIOWrapper
+from pathlib import Path
+from typing import Any
 
 import typer
 import typer.core
@@ -44,13 +46,8 @@ unalike report results
 INTERRUPTED = 130
 """The exit status that Typer gives a command that Ctrl-C ended."""
 
-HOW_TO_CONTINUE = {
-    **dict.fromkeys(
-        (run.NAME, compare.NAME), "; with --out, the same command continues from here, without it nothing was kept"
-    ),
-    **dict.fromkeys((join.NAME, "federation", tune.NAME), "; the same command continues from here"),
-}
-"""Command -> text to print after an interruption."""
+KEEPING = (run.NAME, compare.NAME, tune.NAME)
+"""Commands that keep their results in --out."""
 
 typer.core.HAS_RICH = False  # plain help text; with Rich, Typer up to 0.20 prints a backslash before every default
 
@@ -100,12 +97,20 @@ def main() -> None:
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")
     warnings.showwarning = lambda message, *_, **__: print(f"note: {message}", file=sys.stderr)
+    given: dict[str, Any] = {}
     try:
-        app(prog_name="unalike")
+        app(prog_name="unalike", obj=given)
     except (UnalikeError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
     except SystemExit as end:  # Typer has handled everything else
         if end.code == INTERRUPTED:
-            print(f"interrupted{HOW_TO_CONTINUE.get(sys.argv[1], '')}", file=sys.stderr)
+            print(f"interrupted{_how_to_continue(sys.argv[1], given.get('out'))}", file=sys.stderr)
         raise
+
+
+def _how_to_continue(command: str, out: Path | None) -> str:
+    if command in KEEPING:
+        kept = f"the same command continues from what is kept in {out}"
+        return f"; {kept if out else 'nothing was kept: with --out FOLDER, the same command would continue'}"
+    return "; the same command continues from here" if command in (join.NAME, "federation") else ""

@@ -72,8 +72,12 @@ def _shared_model(folder: Path) -> tuple[Predict, dict[str, Any]]:
     from unalike.models.registry import is_named, model
     from unalike.runtime.records.run_directory import RunDirectory
 
-    config = RunDirectory(folder).config
-    weights = folder / "model.safetensors"
+    directory = RunDirectory(folder)
+    config, weights = directory.config, folder / "model.safetensors"
+    begun = (folder / "checkpoints").exists() and not weights.exists() and not directory.finished
+    if config is not None and begun and not directory.diverged:
+        done = f"{directory.round} of {config['rounds']} rounds are done"
+        raise UnalikeError(f"the run in {folder} is unfinished, {done}; the command that began it continues it")
     if config is None or not weights.exists():
         raise UnalikeError(
             f"{folder} holds no finished run with a shared model; "

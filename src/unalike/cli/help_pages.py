@@ -47,6 +47,12 @@ class DocumentedCommand(TyperCommand):
                 infos = get_args(declared[argument.name or ""].annotation)[1:]
                 argument.help = next((info.help for info in infos if hasattr(info, "help")), None)
 
+    def invoke(self, ctx: Any) -> Any:
+        """Call the command, and let who called the app know what it was given."""
+        if ctx.obj is not None:
+            ctx.obj.update(ctx.params)
+        return super().invoke(ctx)
+
     def format_arguments(self, ctx: Any, formatter: Any) -> None:
         """Write nothing: Typer writes arguments in front of options."""
 

@@ -64,6 +64,11 @@ class Arguments:
         """Whether the name changes the clients' data, so that its values are settings of a task and no choices."""
         return name in DATA or bool(_takers(self.clients.partition, name, scheme.registry, feature_skew.registry))
 
+    def takes(self, label: str, name: str) -> bool:
+        """Whether a method has the name: a parameter of other methods changes nothing for it."""
+        takers = [one for one, method in self.methods.items() if _takers(method, name, parts)]
+        return name in (*WORK, *TRAINING) or self.is_data(name) or not takers or label in takers
+
 
 def label_of(method: object, names: Iterable[str]) -> str:
     """A method as text without the parameters that are swept: `fedprox` for `fedprox(mu=0.1)` if `mu` is."""

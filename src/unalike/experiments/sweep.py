@@ -79,6 +79,7 @@ class PlannedSweep:
     points: Mapping[tuple[Any, ...], Arguments]
     seeds: SeedPlan
     data_axes: tuple[str, ...]
+    lacking: Mapping[str, tuple[str, ...]]
 
     @cached_property
     def rounds(self) -> int:
@@ -95,7 +96,8 @@ class PlannedSweep:
         with TemporaryDirectory() as temporary:
             found = {point: self._run(point, Path(out or temporary), progress) for point in self.points}
         axes = {name: list(map(_text, values)) for name, values in self.grid.items()}
-        result = Sweep(axes, {tuple(map(_text, point)): one for point, one in found.items()}, self.data_axes)
+        comparisons = {tuple(map(_text, point)): one for point, one in found.items()}
+        result = Sweep(axes, comparisons, self.data_axes, self.lacking)
         if out is not None:
             result.save(out)
         return result
@@ -140,7 +142,8 @@ def plan_sweep(
         if arguments.clients.partition is not None:
             check_scheme(arguments.clients.partition)
         points[point] = arguments
-    prepared = PlannedSweep(grid, points, seeds, tuple(name for name in grid if start.is_data(name)))
+    lacking = {label: tuple(name for name in grid if not start.takes(label, name)) for label in by_label}
+    prepared = PlannedSweep(grid, points, seeds, tuple(name for name in grid if start.is_data(name)), lacking)
     _ = prepared.rounds  # an error now, not after the first point
     return prepared
 

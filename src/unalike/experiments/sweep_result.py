@@ -30,11 +30,13 @@ class Sweep:
         axes: name -> its values, as text.
         comparisons: values of a point, in the order of the names -> its comparison.
         data_axes: the names that change the clients' data: their values are other tasks and no choices.
+        lacking: label of a method -> the names that it does not have, as FedAvg has no `mu`.
     """
 
     axes: Mapping[str, Sequence[str]]
     comparisons: Mapping[tuple[str, ...], Comparison]
     data_axes: Sequence[str]
+    lacking: Mapping[str, Sequence[str]]
 
     @cached_property
     def table(self) -> pd.DataFrame:
@@ -92,28 +94,37 @@ class Sweep:
         if not self.choices:
             return ["Every point is another task, so none is best: the maps show where methods change places."]
         best, metric = rows(self.best), self.metric
-        texts = [
-            f"{self._with(row)}, {_point(row, self.choices)} ({metric.text(row[metric.name])})"
-            for row in best[:MOST_NAMED]
-        ]
+        texts = [f"{self._with(row)} ({metric.text(row[metric.name])})" for row in best[:MOST_NAMED]]
         more = len(best) - MOST_NAMED
         rest = f"; {wording.plural(more, 'more row')} in the table" if more > 0 else ""
         chosen = (
             "These points were chosen by the test samples that score them, so the scores are too good and no test compares them; "
             "`unalike tune` chooses by validation samples."
         )
-        return [f"Best points: {'; '.join(texts)}{rest}.", chosen, *self._edges()]
+        return [f"Best points: {'; '.join(texts)}{rest}.", chosen, *self._edges(), *self._repeated()]
 
     def _with(self, row: Row) -> str:
-        """The method of a row, and its data where that is swept."""
-        data = _point(row, self.data_axes)
-        return f"{row['method']}{data and f' at {data}'}"
+        """The method of a row, at the values of the names that it has."""
+        lacking = self.lacking[row["method"]]
+        point = ", ".join(f"{name}={row[name]}" for name in (*self.data_axes, *self.choices) if name not in lacking)
+        return f"{row['method']}{point and f' at {point}'}"
+
+    def _repeated(self) -> list[str]:
+        """One sentence for each name that some methods lack, whose rows are the same runs at all its values."""
+        lack = {name: [m for m in self.methods if name in self.lacking[m]] for name in self.axes}
+        return [
+            f"{wording.few(methods)}: no {name}, so the same runs stand at each of its values. Their intervals differ, "
+            "because the variance is estimated from all methods at a point."
+            for name, methods in lack.items()
+            if methods
+        ]
 
     def _edges(self) -> list[str]:
         """One sentence for each name with a best value that is the first or the last of at least three numbers."""
         texts = []
         for name, values in self.axes.items():
-            found = [row["method"] for row in rows(self.best) if row[name] in (values[0], values[-1])]
+            best = (row for row in rows(self.best) if name not in self.lacking[row["method"]])
+            found = [row["method"] for row in best if row[name] in (values[0], values[-1])]
             if found and name in self.choices and len(values) > 2 and all(map(is_number, values)):
                 methods = wording.few(list(dict.fromkeys(found)))
                 texts.append(f"The best {name} of {methods} is at the end of the grid: wider values may be better.")
@@ -177,7 +188,3 @@ class Sweep:
         from unalike._utils.notebook import paragraph
 
         return "".join([*map(paragraph, (repr(self), *self.findings)), html(self.as_table())])
-
-
-def _point(row: Row, names: Sequence[str]) -> str:
-    return ", ".join(f"{name}={row[name]}" for name in names)
