@@ -732,6 +732,7 @@ def test_invalid_input_prints_one_message(cli, small, flags, message):
     [
         (["--nesterov"], "error: nesterov needs a momentum above 0\n"),
         (["--method", "fedavgm(nesterov=True, momentum=0)"], "momentum=0): nesterov needs a momentum above 0 and no"),
+        (["--method", "zzz"], "unknown method or part 'zzz'; `unalike list` shows those that are known; your own"),
         (["--method", "ifca(method='fedavgg')"], "method='fedavgg': unknown method or part 'fedavgg'"),
     ],
     ids=str,

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from unalike._utils.errors import UnalikeError
+from unalike.metrics.inference import MOST_NEEDED
 from unalike.metrics.named_metrics import KNOWN
 from unalike.reporting import wording
 from unalike.reporting.charts.palette import looks
@@ -59,6 +60,22 @@ def test_decision_far_candidate_does_not_raise_the_seeds_needed(simulate):
     decision = scored(content, **{content.baseline: [0.50, 0.60], first: [0.70, 0.73], second: [0.51, 0.60]}).decision
     assert decision.best == first and set(decision.open) == {first, second}
     assert decision.settles is not None and decision.settles <= 3
+
+
+def test_decision_of_few_seeds_does_not_rule_out_more_of_them(content):
+    """Where seeds share test samples, the interval keeps a part of its width with any number of seeds."""
+    decision = scored(content, fedavg=[0.5, 0.6, 0.7], fedmix=[0.6, 0.6, 0.71]).decision
+    said = [
+        str(dataclasses.replace(decision, settles=MOST_NEEDED, samples_limit=True, seeds=seeds)) for seeds in (2, 3, 4)
+    ]
+    assert ["More seeds will not settle that" in text for text in said] == [False, False, True]
+
+
+def test_findings_constant_prediction_is_scored_on_the_test_samples(content):
+    counts = pd.DataFrame([[5, 45]], columns=["nein", "ja"])
+    confusions = [{"method": "fedavg", "classes": ["nein", "ja"], "counts": [[3, 5], [1, 1]]}]
+    found = found_in(dataclasses.replace(content, label_counts=counts, confusions=confusions))
+    assert any("most training samples have, ja, has an accuracy of about 20.0\u00a0%" in text for text in found.limits)
 
 
 def test_findings_worse_method_is_named(content):

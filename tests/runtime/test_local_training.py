@@ -284,7 +284,10 @@ def test_class_without_part_is_refused():
 def test_module_with_other_initial_weights_is_told_apart_with_the_remedy(tmp_path):
     """A module is made anew in each process; a function gives the weights of the seed."""
     options = {"rounds": 1, "progress": False}
-    ua.run("fedavg", clients(), model=net(), out=tmp_path / "run", **options)
+    with pytest.warns(
+        UserWarning, match=r"another process cannot go on; give a function .*torch.manual_seed\(0\) before"
+    ):
+        ua.run("fedavg", clients(), model=net(), out=tmp_path / "run", **options)
     with pytest.raises(ua.UnalikeError, match=r"initial weights differ: .*model=Net instead of model=Net\(\)"):
         ua.run("fedavg", clients(), model=net(), out=tmp_path / "run", **options)
     table = ua.compare(["fedavg"], clients(), model=net(), seeds=2, out=tmp_path / "table", **options)

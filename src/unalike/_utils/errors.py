@@ -34,11 +34,16 @@ def warn(note: str | Warning) -> None:
     warnings.warn(note, stacklevel=level)
 
 
-def unknown(kind: str, name: str, known: Iterable[str]) -> UnalikeError:
-    """The error for a name that no registry holds, with the nearest names that it does hold."""
+MOST_NAMES = 30
+"""Most known names that an error lists."""
+
+
+def unknown(kind: str, name: str, known: Iterable[str], elsewhere: str = "") -> UnalikeError:
+    """The error for a name that is not known, with the nearest known names or else all; of very many it says `elsewhere`."""
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
-    hint = f"did you mean {' or '.join(repr(n) for n in near)}?" if near else f"known: {', '.join(names)}"
+    rest = elsewhere if elsewhere and len(names) > MOST_NAMES else f"known: {', '.join(names)}"
+    hint = f"did you mean {' or '.join(repr(n) for n in near)}?" if near else rest
     return UnalikeError(f"unknown {kind} {name!r}; {hint}")
 
 

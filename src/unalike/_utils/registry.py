@@ -115,7 +115,8 @@ class Registry:
     def __getitem__(self, name: str) -> Callable[..., Any]:
         key = self._key(name)
         if key not in self._builders:
-            raise unknown(self.kind, name, self._builders)
+            own = f"your own are known once their module is imported, on the command line by the entry-point group {self._group!r}"
+            raise unknown(self.kind, name, self._builders, f"`unalike list` shows those that are known; {own}")
         return self._builders[key]
 
     def __contains__(self, name: str) -> bool:

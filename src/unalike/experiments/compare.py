@@ -24,7 +24,7 @@ from unalike.experiments.facts import ComparisonFacts
 from unalike.experiments.seed_plan import SeedPlan
 from unalike.metrics.client_scores import ACROSS
 from unalike.metrics.metrics import Custom
-from unalike.runtime.given_model import ModelLike
+from unalike.runtime.given_model import ModelLike, note_drawn_weights
 from unalike.runtime.records.recording import Hook
 from unalike.runtime.run_config import Pair, RunConfig, prepare_run
 from unalike.runtime.run_options import RunOptions, check_inputs, with_loss
@@ -98,8 +98,7 @@ def compare(
         baseline: label of the method that the others are compared with; the first method unless given.
         test: test samples of the server, for `protocol="server"`; with `data` its published test set unless given.
         proxy: samples of the server, for methods that train on the server.
-        metrics: metrics of your own, as for `ua.run`. Finished cells in `out` are identified by the names of metrics
-            only: a changed function needs another name or folder.
+        metrics: metrics of your own, as for `ua.run`. Of finished cells in `out` their names and source are compared.
         record: as for `ua.run`; needs `out`, where each cell keeps its records as `cells/*/records.parquet`. A cell that has
             finished already is not run again for them.
         out: folder that keeps one cell per method and seed. Finished cells are read and not run again; an interrupted cell, or
@@ -143,6 +142,7 @@ def compare(
         record=record,
         **options,
     )
+    note_drawn_weights(model, start, out)
     with progress_reporting(progress, experiment.rounds, "comparing") as callback:
         return experiment.run(out, callback, trackers)
 

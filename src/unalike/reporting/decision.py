@@ -16,6 +16,8 @@ from unalike.metrics.summary import scores_by_seed
 from unalike.metrics.verdicts import BETTER, CANDIDATE, EQUAL, UNDECIDED, WORSE, Rules, repeats, verdicts
 from unalike.reporting import wording
 
+FEW_SEEDS = 3
+"""With so few seeds, nobody knows yet that no number of seeds settles a decision."""
 MOST_LOSERS = 3
 """Most clients that a decision names."""
 
@@ -172,9 +174,10 @@ class Decision:
             told = f"It is not told apart from {wording.few(rivals)}"
         else:
             told = "" if self.open == (self.best,) else f"Still open: {wording.few(list(self.open))}"
-        if self.settles is None:
+        limited = self.settles == MOST_NEEDED and self.samples_limit
+        if self.settles is None or (limited and self.seeds <= FEW_SEEDS):
             return f"{told}." if told else ""
-        if self.settles == MOST_NEEDED and self.samples_limit:
+        if limited:
             few = "More seeds will not settle that: more samples would."
             return f"{told}. {few}" if told else few
         more = wording.plural(self.settles, "more seed")

@@ -3,6 +3,8 @@
 import math
 from dataclasses import dataclass
 
+import pandas as pd
+
 from unalike.metrics.client_scores import MEAN
 from unalike.metrics.inference import EXACT_NEEDS, least_exact_p
 from unalike.metrics.moderated_t import ALPHA
@@ -185,9 +187,13 @@ def _chance_level(content: ReportContent) -> list[str]:
         return ["The same risk for everybody has a ROC AUC of 50 %."]
     if content.metric.name != "accuracy" or content.label_counts is None:
         return []
-    counts = content.label_counts.sum()
-    share = content.metric.text(counts.max() / counts.sum())
-    return [f"Always predicting the most frequent class, {counts.idxmax()}, has an accuracy of about {share}."]
+    trained = content.label_counts.sum()
+    scored = [pd.DataFrame(entry["counts"], index=entry["classes"]).sum(axis=1) for entry in content.confusions[:1]]
+    tested = next(iter(scored), trained)
+    share = content.metric.text(tested[trained.idxmax()] / tested.sum())
+    return [
+        f"Always predicting the class that most training samples have, {trained.idxmax()}, has an accuracy of about {share}."
+    ]
 
 
 def _limits(content: ReportContent, others: list[Row]) -> list[str]:

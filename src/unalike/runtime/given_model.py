@@ -1,13 +1,14 @@
 """The model that a user gave: made, and checked with a few samples before anything is trained."""
 
 from collections.abc import Callable, Collection
+from pathlib import Path
 
 import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
 from unalike._utils import seeds
-from unalike._utils.errors import UnalikeError
+from unalike._utils.errors import UnalikeError, warn
 from unalike._utils.functions import recorded
 from unalike.core.losses import COUNTS, class_counts
 from unalike.core.model import Model
@@ -42,6 +43,15 @@ def make_model(given: ModelLike, population: Population, seed: int) -> tuple[Mod
     raise UnalikeError(
         f"model={given!r}: expected a name such as 'mlp', a torch.nn.Module or a function that makes one"
     )
+
+
+def note_drawn_weights(model: ModelLike, start: object, out: str | Path | None) -> None:
+    """Warn where a new folder is to hold runs of a module as it is, whose weights another process may not have."""
+    if isinstance(model, nn.Module) and start is None and out is not None and not Path(out).exists():
+        warn(
+            f"{out} is continued from the same initial weights only: if torch drew those of the module, another process cannot go "
+            "on; give a function that makes it (model=Net instead of model=Net()), or call torch.manual_seed(0) before"
+        )
 
 
 def _filled(module: nn.Module) -> Model:

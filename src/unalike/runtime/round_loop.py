@@ -22,7 +22,7 @@ from unalike.methods.return_checks import untouched
 from unalike.metrics.columns import TIMES
 from unalike.metrics.metrics import Custom, in_front
 from unalike.runtime.backend import Backend, Replies, RoundUpdates, StageBackend
-from unalike.runtime.given_model import ModelLike
+from unalike.runtime.given_model import ModelLike, note_drawn_weights
 from unalike.runtime.model_group import Diverged
 from unalike.runtime.processes.launch import backend_here, follow_leader, require_folder
 from unalike.runtime.records.history import DIVERGED, History, Row
@@ -180,6 +180,7 @@ def run(
     )
     for note in run_config.warnings:
         warn(note)
+    note_drawn_weights(model, start, out)
     require_folder(run_config, out)
     follow_leader([run_config])
     called = (lambda history: stop(dict(history.last))) if callable(stop) else None
