@@ -190,10 +190,9 @@ def _chance_level(content: ReportContent) -> list[str]:
     trained = content.label_counts.sum()
     scored = [pd.DataFrame(entry["counts"], index=entry["classes"]).sum(axis=1) for entry in content.confusions[:1]]
     tested = next(iter(scored), trained)
-    share = content.metric.text(tested[trained.idxmax()] / tested.sum())
-    return [
-        f"Always predicting the class that most training samples have, {trained.idxmax()}, has an accuracy of about {share}."
-    ]
+    most = str(trained.idxmax())
+    share = content.metric.text(tested[most] / tested.sum())
+    return [f"Always predicting the class that most training samples have, {most}, has an accuracy of about {share}."]
 
 
 def _limits(content: ReportContent, others: list[Row]) -> list[str]:
