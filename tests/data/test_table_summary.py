@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from unalike._utils.errors import UnalikeError
+from unalike.data import load
 from unalike.data.sources.table_summary import TableSummary, agreed, summarize
 from unalike.data.table_encoding import fit
+from unalike.runtime.prediction import new_samples
 
 
 def patients(seed, mean, wards, rows=300, gaps=0):
@@ -76,10 +80,24 @@ def test_dates_are_agreed_as_days(frames, tmp_path):
     assert ours.date == theirs.date == "%d.%m.%Y"
     assert [ours.mean, ours.scale] == pytest.approx([theirs.mean, theirs.scale], rel=1e-12)
     dated["west"]["admitted"] = days[:90].strftime("%m/%d/%Y")
-    with pytest.raises(
-        UnalikeError, match=r"'admitted' is read in several ways at the sites, as %d.%m.%Y and %m/%d/%Y"
-    ):
-        agreed(summaries(dated, tmp_path, least=1, date=["admitted"]))
+    mixed, _ = agreed(summaries(dated, tmp_path, least=1, date=["admitted"]))
+    assert mixed == replace(encoding, numbers=tuple(replace(n, date=n.date and "ISO8601") for n in encoding.numbers))
+    west = {"target": "outcome", "encoding": mixed}
+    mine = load(tmp_path / "west.csv", date="admitted=%m/%d/%Y", **west).merged()[0]
+    dated["west"].assign(admitted=days[:90].normalize()).to_parquet(tmp_path / "west.parquet")
+    assert torch.equal(mine, load(tmp_path / "west.parquet", **west).merged()[0])
+    with pytest.raises(UnalikeError, match=r"expected a date \(ISO8601\) or nothing; .* --date 'admitted=%Y-%m-%d'"):
+        load(tmp_path / "west.csv", **west)
+    with pytest.raises(UnalikeError, match="'age' is not one of dates in the encoding that was agreed"):
+        load(tmp_path / "west.csv", date="age=%Y", **west)
+    (tmp_path / "new").mkdir()
+    dated["west"].drop(columns="outcome").to_csv(tmp_path / "new" / "west.csv", index=False)
+    new = new_samples(tmp_path / "new" / "west.csv", mixed, [mixed.width], date=["admitted=%m/%d/%Y"]).x
+    assert torch.equal(new.sort(0).values, mine.sort(0).values)
+    del dated["west"]["admitted"]
+    undated = summaries({"west": dated["west"].assign(admitted=1.0)}, tmp_path, least=1)
+    with pytest.raises(UnalikeError, match=r"'admitted' is read in several ways .*; expected --date admitted at all"):
+        agreed(found | undated)
 
 
 def test_one_table_gives_its_own_encoding(frames, tmp_path):

@@ -9,8 +9,9 @@ import pytest
 import torch
 from small_federation import SmallFederation
 
+from unalike._utils.errors import UnalikeError
 from unalike._utils.tensor_files import read_tensors
-from unalike.cli.finished_run import load_model, model_folder
+from unalike.cli.finished_run import load_model, model_folder, note_shared_model
 from unalike.federation.site.site_folder import OLD_STATE, STATE, kept_model, state_folder
 
 
@@ -39,6 +40,17 @@ def test_site_keeps_its_model_of_the_last_round(tmp_path, spec):
         known = row["personal_accuracy"]
         assert accuracy == pytest.approx(row["accuracy"] if np.isnan(known) else known)
         assert config["site"] == client.name
+
+
+def test_run_of_a_federation_says_where_the_models_of_sites_are(tmp_path):
+    fed = SmallFederation(tmp_path, method="ditto", rounds=1)
+    fed.run()
+    _, config = load_model(fed.out)
+    with pytest.warns(UserWarning, match=r"each site has a model of its own: there, `unalike evaluate`") as notes:
+        note_shared_model(config, None)
+    assert "--client" not in str(notes[0].message)
+    with pytest.raises(UnalikeError, match="stored at its site only; there, `unalike evaluate SITE_FOLDER"):
+        load_model(fed.out, "site0")
 
 
 def test_models_of_a_run_whose_best_round_is_chosen_are_not_kept(tmp_path):

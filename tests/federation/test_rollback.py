@@ -67,16 +67,24 @@ def test_site_with_most_of_the_weight_is_named_and_refused_above_the_largest_sha
 
 
 def test_sample_caps_of_sites_are_given_by_name_or_follow_from_summaries(tmp_path):
-    from unalike.cli.federation.init import MOST_SAMPLES, sample_caps
+    from unalike.cli.federation.control import MOST_SAMPLES, _row
+    from unalike.cli.federation.init import sample_caps
     from unalike.data.sources.table_summary import TableSummary, TargetNames
 
     assert sample_caps("2", None, []) == {"site-1": MOST_SAMPLES, "site-2": MOST_SAMPLES}
+    unbounded = {"revoked": False, "in_run": None, "last_answer": None, "late": 0, "samples": MOST_SAMPLES}
+    assert _row({"name": "site-1", "connected": True} | unbounded)[-1] == "not set"
     assert sample_caps("north:120, south", 50, []) == {"north": 120, "south": 50}
     with pytest.raises(UnalikeError, match="north:120,south:95"):
         sample_caps("north:many", None, [])
-    TableSummary(101, 5, ("a",), TargetNames("y", "binary", ())).save(tmp_path / "north.json")
-    caps = sample_caps("north,south", None, [tmp_path / "north.json"])
-    assert caps == {"north": 112, "south": MOST_SAMPLES}
+    files = [tmp_path / "north.json", tmp_path / "south.json"]
+    for file, rows in zip(files, (101, 1000)):
+        TableSummary(rows, 5, ("a",), TargetNames("y", "binary", ())).save(file)
+    assert sample_caps("north,south", None, files) == {"north": 112, "south": 1100}
+    with pytest.raises(
+        UnalikeError, match="found summaries of north; expected one of every site, also of south, west;"
+    ):
+        sample_caps("north,south,west", None, files[:1])
 
 
 def test_audit_log_holds_commands_starts_refusals_and_keys(tmp_path, monkeypatch):

@@ -44,9 +44,10 @@ def models(names: dict[str, Any]) -> None:
 
 
 def coordinator(names: dict[str, Any]) -> None:
-    """A file that `unalike federation init --like` takes the shape of samples from, and the table of a site."""
+    """A file that `unalike federation init --like` takes the shape of samples from, and the tables of two sites."""
     rows = [f"{40 + i},{'ab'[i % 2]},{('ill', 'well')[i // 2 % 2]}" for i in range(40)]
-    Path("north.csv").write_text("\n".join(["age,ward,outcome", *rows]) + "\n")
+    for name in ("north.csv", "south.csv"):
+        Path(name).write_text("\n".join(["age,ward,outcome", *rows]) + "\n")
     np.savez("sample.npz", x=np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32), y=np.arange(20) % 2)
 
 

@@ -37,7 +37,7 @@ class Samples(NamedTuple):
 
 @uses_flags(data_dir=data_dir, table=data_flags.table)
 def command(
-    folder: Annotated[Path, typer.Argument(help="Folder of `unalike run --out`, or of a site.")],
+    folder: Annotated[Path, typer.Argument(help="Folder of `unalike run --out`, of a federation, or of a site.")],
     data: Annotated[str | None, typer.Option(help="Data set or file; the run's own clients unless given.")] = None,
     client: Client = None,
     metric: Annotated[
@@ -124,7 +124,7 @@ def _other_samples(
 
     from unalike.cli.finished_run import fitting, labels, note_own_data
 
-    note_own_data(data, folder)
+    note_own_data(data, folder, config)
     found = fitting(data, data_dir, folder, config, table)
     y = labels(found, folder, config)
     owner, rows = np.zeros(len(y), np.int64), [found.name if "(" in data else Path(data).name]

@@ -11,7 +11,7 @@ NAME = "export"
 
 
 def command(
-    folder: Annotated[Path, typer.Argument(help="Folder of `unalike run --out`, or of a site.")],
+    folder: Annotated[Path, typer.Argument(help="Folder of `unalike run --out`, of a federation, or of a site.")],
     out: Annotated[Path, typer.Option(help="Folder to write; files of an earlier export are replaced.")],
     client: Client = None,
 ) -> None:

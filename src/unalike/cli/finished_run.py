@@ -23,11 +23,17 @@ if TYPE_CHECKING:
     from unalike.runtime.prediction import NewSamples
 
 
+def run_folder(folder: Path) -> Path:
+    """The folder of a run: the folder itself, or `run` in the folder of a federation."""
+    return folder / "run" if (folder / "federation.toml").exists() else folder
+
+
 def model_folder(folder: Path) -> Path:
-    """The folder that holds a run's model: the folder itself, or for the folder of a site the one of the model that it keeps."""
+    """The folder that holds a run's model: its `run_folder`, or for the folder of a site the one of the model that it keeps."""
     from unalike.federation.site.site_folder import kept_model
 
-    return folder if (folder / "config.toml").exists() else kept_model(folder) or folder
+    run = run_folder(folder)
+    return run if (run / "config.toml").exists() else kept_model(folder) or run
 
 
 def load_model(folder: Path, client: str | None = None) -> tuple[Predict, dict[str, Any]]:
@@ -56,13 +62,13 @@ def client_index(population: Population, client: str) -> int:
 def note_shared_model(config: dict[str, Any], client: str | None) -> None:
     """Warn that the shared model was used if clients have models of their own, as far as the method is known here."""
     from unalike.methods.plan import method_of, plan
-    from unalike.runtime.prediction import SHARED
+    from unalike.runtime.prediction import shared_model_note
 
     if client is not None or "site" in config:
         return
     with suppress(UnalikeError):
         if method_of(plan(config["method"])).personalizer is not None:
-            warn(SHARED)
+            warn(shared_model_note(config))
 
 
 def _shared_model(folder: Path) -> tuple[Predict, dict[str, Any]]:
@@ -131,11 +137,9 @@ def fitting(
     from unalike.data.sources.load import load, table_at
 
     encoding = encoding_of(folder, config)
-    options = dict(columns or {})
-    if table_at(data, data_dir) is not None:
-        target = {} if "(" in data else {k: v for k, v in _kept_flags(folder).items() if k == "target"}
-        options = {"regression": config["data"]["task"] == "regression"} | target | options
-    dataset, wanted = load(data, data_dir, encoding=encoding, **options), config["data"]["input_shape"]
+    options = {"regression": config["data"]["task"] == "regression", "labelled": True}
+    known = {} if table_at(data, data_dir) is None else options
+    dataset = load(data, data_dir, encoding=encoding, **known | (columns or {}))
     if encoding is None and dataset.encoding is not None:
         why = "the run is older, or its data is no table; if it is one, run the command of the run again (nothing is trained), else"
         if "federation" in config:
@@ -143,18 +147,20 @@ def fitting(
         raise UnalikeError(
             f"{data} is a table, and {folder} does not say how to read one: {why} give a file of numbers (.npz)"
         )
-    if list(dataset.input_shape) != wanted:
+    if list(dataset.input_shape) != (wanted := config["data"]["input_shape"]):
         raise UnalikeError(f"{data} has samples of shape {list(dataset.input_shape)}, the model takes {wanted}")
     return dataset
 
 
-def note_own_data(data: str, folder: Path) -> None:
+def note_own_data(data: str, folder: Path, config: dict[str, Any]) -> None:
     """Warn of scores on the data of the run itself, whose samples are for the most part training samples."""
-    own = _kept_flags(folder).get("data")
+    from unalike.federation.site.site_folder import joined_with
+
+    own = joined_with(folder) if "site" in config else _kept_flags(folder).get("data")
     if own is not None and (data == own or Path(data).resolve() == Path(own).resolve()):
         warn(
-            f"{data} is the data of the run, and trained the model for the most part: these scores are too good; without --data, "
-            "the test samples of the clients are scored",
+            f"{data} is the data of the run, and trained the model for the most part: these scores are too good"
+            + ("" if "site" in config else "; without --data, the test samples of the clients are scored"),
         )
 
 
@@ -164,11 +170,11 @@ def samples(
     folder: Path,
     config: dict[str, Any],
     keep: Sequence[str],
-    text: dict[str, str | None],
+    columns: dict[str, Any],
 ) -> NewSamples:
     """The samples of a data set without labels. The rows of a table keep the order of the file; it needs no target column.
 
-    `text`: the `DelimitedOptions` of a table.
+    `columns`: the `DelimitedOptions` of a table, and its columns of `date`.
 
     Raises `UnalikeError` as `fitting` and `new_samples` do.
     """
@@ -176,7 +182,7 @@ def samples(
 
     encoding, shape = encoding_of(folder, config), config["data"]["input_shape"]
     known = data if encoding is not None else fitting(data, data_dir, folder, config)
-    return new_samples(known, encoding, shape, keep, data_dir, **text)
+    return new_samples(known, encoding, shape, keep, data_dir, **columns)
 
 
 def labels(found: Dataset, folder: Path, config: dict[str, Any]) -> Tensor:

@@ -1,23 +1,23 @@
 """`unalike predict`: predict new samples with the model of a finished run."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from unalike.cli.flags import Client, data_dir, uses_flags, values_of
-from unalike.core.options import DelimitedOptions
+from unalike.core.options import TableOptions
 
 NAME = "predict"
 
 
-@uses_flags(data_dir=data_dir, text=values_of(DelimitedOptions))
+@uses_flags(data_dir=data_dir, columns=values_of(TableOptions, only=("sep", "decimal", "charset", "date")))
 def command(
-    folder: Annotated[Path, typer.Argument(help="Folder of `unalike run --out`, or of a site.")],
+    folder: Annotated[Path, typer.Argument(help="Folder of `unalike run --out`, of a federation, or of a site.")],
     data: Annotated[str, typer.Option(help="Data set or file with the samples.")],
     *,
     data_dir: Path | None,
-    text: dict[str, str | None],
+    columns: dict[str, Any],
     client: Client = None,
     keep: Annotated[
         list[str],
@@ -41,7 +41,7 @@ def command(
 
     folder = model_folder(folder)
     predict, config = load_model(folder, client)
-    found, facts = samples(data, data_dir, folder, config, keep, text), config["data"]
+    found, facts = samples(data, data_dir, folder, config, keep, columns), config["data"]
     table = found.predictions(predict, find_task(facts["task"]), facts.get("classes"))
     write_bytes(out, table.to_csv(sep="\t" if out.suffix == ".tsv" else ",").encode())
     note_shared_model(config, client)

@@ -13,7 +13,9 @@ NAME = "report"
 def command(
     folders: Annotated[
         list[Path],
-        typer.Argument(help="Folders that `unalike compare --out` or `unalike run --out` wrote; several are joined."),
+        typer.Argument(
+            help="Folders of `unalike compare --out`, `unalike run --out` or federations; several are joined."
+        ),
     ],
     format: Annotated[
         str | None,
@@ -69,6 +71,7 @@ def command(
     Several folders are joined: runs on the same clients become one comparison, methods are ranked over partitions of one study,
     and results that cannot be compared are shown side by side with the reason.
     """
+    from unalike.cli.finished_run import run_folder
     from unalike.experiments.joining import join
     from unalike.experiments.opening import open_comparison
     from unalike.reporting.export import export, export_clients, format_of
@@ -80,7 +83,9 @@ def command(
         raise UnalikeError(
             f"found {flag} with --format {format}: only the html page uses {flag}; leave one of the two out"
         )
-    joined = join([(str(folder), open_comparison(folder).judged_by(smallest_effect, across)) for folder in folders])
+    joined = join(
+        [(str(folder), open_comparison(run_folder(folder)).judged_by(smallest_effect, across)) for folder in folders]
+    )
     contents = [(block.name, block.comparison.content()) for block in joined.blocks]
     if figures is not None:
         from unalike.reporting.paper_figures import save

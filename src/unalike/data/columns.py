@@ -121,6 +121,24 @@ def date_formats(column: pd.Series) -> list[str]:
     return [*fitting]
 
 
+def dates_of(features: pd.DataFrame, dates: Sequence[str], where: str) -> dict[str, str]:
+    """Column of dates -> how they are written, from texts such as "admitted" or "admitted=%d/%m/%Y". Raises `UnalikeError`."""
+    found = {}
+    for name, _, form in (text.partition("=") for text in dates):
+        require_columns(features, [name], where)
+        fitting = [form] if form else date_formats(features[name])
+        if len(fitting) != 1:
+            told = (
+                f"dates that may be {' or '.join(fitting)}" if fitting else "no dates that are written in one known way"
+            )
+            raise UnalikeError(
+                f"{where}: the column {name!r} holds {told}; say how they are written, as in --date '{name}=%d/%m/%Y', in Python "
+                f"date='{name}=%d/%m/%Y'"
+            )
+        found[name] = fitting[0]
+    return found
+
+
 def days_of(column: pd.Series, form: str, where: str) -> np.ndarray:
     """Dates as days since 1970, float64 [N], NaN for missing ones. Raises `UnalikeError` for anything else."""
     import pandas as pd
@@ -130,7 +148,8 @@ def days_of(column: pd.Series, form: str, where: str) -> np.ndarray:
     if len(wrong):
         raise UnalikeError(
             f"{where}: the column {column.name!r} holds {wrong.iloc[0]!r} in row {wrong.index[0]}, expected a date "
-            f"({form}) or nothing"
+            f"({form}) or nothing; if all dates are written in another way, say so, as in --date '{column.name}=%Y-%m-%d', in "
+            f"Python date='{column.name}=%Y-%m-%d'"
         )
     return ((moments - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(days=1)).to_numpy(float)
 

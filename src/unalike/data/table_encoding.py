@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, field, replace
 from pathlib import Path
 from shlex import quote
 from types import MappingProxyType
@@ -30,6 +30,7 @@ from unalike.data.columns import (
     TEXTS,
     TRUTH,
     date_formats,
+    dates_of,
     days_of,
     doubts,
     floats_of,
@@ -152,12 +153,14 @@ class Words:
 class Encoding:
     """The encoding of a table: its number columns, their gap columns, then its categories; or one column of `words`.
 
-    It holds plain values only, so that it can be saved, agreed on and applied by others. `fit` and `fit_words` make one.
+    It holds plain values only, so that it can be saved, agreed on and applied by others. `fit` and `fit_words` make one. `target`
+    is the column to predict, or its comparison with a value; encodings of older versions lack it, and are equal all the same.
     """
 
     numbers: tuple[Number, ...] = ()
     categories: tuple[Category, ...] = ()
     words: Words | None = None
+    target: str | None = field(default=None, compare=False)
 
     @property
     def width(self) -> int:
@@ -177,6 +180,15 @@ class Encoding:
         columns: tuple[Number | Category, ...] = (*self.numbers, *self.categories)
         found = (column.surprises(frame, where) for column in columns)
         return [f"{where}: the column {note}" for note in found if note]
+
+    def dated(self, frame: pd.DataFrame, dates: Sequence[str], where: str) -> Encoding:
+        """The encoding for a table that writes `dates` in its own way (`dates_of`). Raises `UnalikeError` for other columns."""
+        forms = dates_of(frame, dates, where)
+        if others := sorted(forms.keys() - {number.name for number in self.numbers if number.date}):
+            raise UnalikeError(
+                f"{where}: the column {others[0]!r} is not one of dates in the encoding that was agreed; leave its --date out"
+            )
+        return replace(self, numbers=tuple(replace(n, date=forms.get(n.name, n.date)) for n in self.numbers))
 
     def apply(self, frame: pd.DataFrame, where: str) -> torch.Tensor:
         """Encode a table: float32 [N, width], or the tokens of `words`. Columns that the encoding does not name are ignored.

@@ -38,7 +38,7 @@ from unalike.runtime.evaluation import Evaluator
 from unalike.runtime.exported_model import export_model
 from unalike.runtime.given_model import ModelLike, make_model
 from unalike.runtime.local_backend import LocalStage
-from unalike.runtime.prediction import SHARED, new_samples
+from unalike.runtime.prediction import new_samples, shared_model_note
 from unalike.runtime.records.history import History
 from unalike.runtime.records.recording import RoundRecords
 from unalike.runtime.records.run_directory import Config, RunDirectory
@@ -195,7 +195,7 @@ class Run:
         population = state.population
         samples = new_samples(data, population.encoding, population.input_shape, keep, data_dir)
         if client is None and state.is_personal:
-            warn(SHARED)
+            warn(shared_model_note(self.config))
         return samples.to(population.x.device).predictions(predict, population.task, population.classes)
 
     def export(self, folder: str | Path, *, client: int | str | None = None) -> Path:
@@ -224,7 +224,9 @@ class Run:
     def _with_models_of_clients(self) -> LocalStage:
         """The runner, if it has the clients' models here."""
         if "federation" in self.config or not isinstance(self._runner, LocalStage):
-            raise UnalikeError("a client's own model is stored at its site only; evaluate it there")
+            raise UnalikeError(
+                "a client's own model is stored at its site only; there, `unalike evaluate SITE_FOLDER --data FILE` takes it"
+            )
         if not self._has_samples and self._runner.state.method.tuning is not None:
             raise UnalikeError(self._needs_samples("makes a client's model of its samples"))
         return self._runner

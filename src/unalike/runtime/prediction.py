@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,13 +23,16 @@ from unalike.metrics.scoring import Predict, outputs
 if TYPE_CHECKING:
     import pandas as pd
 
-SHARED = (
-    "this is the shared model, the only one for a client that never trained; the run's clients have models of their own: --client "
-    "NAME, in Python client='NAME', takes one"
-)
-"""A note on predictions of the shared model where clients have models of their own."""
 PREDICTION, PROBABILITY = "prediction", "probability_"
 """The column of the predictions, and the start of the name of the columns with the probabilities of the classes."""
+
+
+def shared_model_note(config: Mapping[str, Any]) -> str:
+    """A note on predictions of the shared model of a run where clients have models of their own."""
+    own = "the run's clients have models of their own: --client NAME, in Python client='NAME', takes one"
+    if "federation" in config:
+        own = "each site has a model of its own: there, `unalike evaluate` and `unalike predict` with the site's folder take it"
+    return f"this is the shared model, the only one for a client that never trained; {own}"
 
 
 @dataclass(frozen=True)
@@ -67,12 +70,13 @@ def new_samples(
     shape: Sequence[int],
     keep: Sequence[str] = (),
     data_dir: str | Path | None = None,
+    date: Sequence[str] = (),
     **dialect: str | None,
 ) -> NewSamples:
     """The samples to predict.
 
     The arguments are those of `Run.predict`, with the encoding of the run's table (None if its data was no table), the shape
-    of a sample, and the `dialect` of a table of delimited text (see `opened`).
+    of a sample, and of a file of a table the columns of `date` that it writes in its own way, and its `dialect` (see `opened`).
 
     Raises `UnalikeError` for a table that lacks columns, or where the run had none, and for samples of another
     shape.
@@ -81,7 +85,8 @@ def new_samples(
     if hasattr(data, "iloc"):
         return _rows(data, data.index, encoding, keep, "the table")
     if isinstance(data, str | Path) and (path := table_at(str(data), data_dir)) is not None and encoding is not None:
-        return _rows(opened(path, encoding, keep, **dialect), None, encoding, keep, path.name)
+        frame = opened(path, encoding, keep, **dialect)
+        return _rows(frame, None, encoding.dated(frame, date, path.name), keep, path.name)
     if keep:
         raise UnalikeError(
             f"found keep={keep[0]!r} for data that is no table; leave it out: predictions keep the order of the samples"

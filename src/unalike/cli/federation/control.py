@@ -10,6 +10,9 @@ import typer
 
 from unalike.cli.flags import AsJson
 
+MOST_SAMPLES = 1_000_000
+"""Largest number of training samples of a site about which nothing is known."""
+
 Folder = Annotated[Path, typer.Argument(help="The federation's folder.")]
 HELP = {
     "pause": """Finish the current round and start no other.
@@ -44,9 +47,16 @@ def status(folder: Folder, as_json: AsJson = False) -> None:
     unalike federation status hospitals --json
     """
     from unalike.cli.terminal_tables import sentences, tables
+    from unalike.federation.coordinator.federation_folder import FederationFolder
+    from unalike.federation.coordinator.operator_commands import NotUp
     from unalike.federation.coordinator.operator_commands import command as send
 
-    state = send(folder / "control", "status")
+    try:
+        state = send(folder / "control", "status")
+    except NotUp:
+        if as_json:
+            raise
+        return print(FederationFolder(folder).progress)
     if as_json:
         return print(json.dumps(state, indent=1))
     why = f" ({state['why']})" if state["why"] else ""
@@ -60,7 +70,7 @@ def _row(site: dict[str, Any]) -> tuple[str, ...]:
     absent = "revoked" if site["revoked"] else "departed" if site["in_run"] else "no"
     when = datetime.fromtimestamp(site["last_answer"] or 0).astimezone()
     last, takes_part = f"{when:%Y-%m-%d %H:%M:%S%z}" * bool(site["last_answer"]), {True: "yes", False: "no"}
-    counts = str(site["late"]), str(site["samples"])
+    counts = str(site["late"]), "not set" if site["samples"] == MOST_SAMPLES else str(site["samples"])
     return site["name"], "yes" if site["connected"] else absent, takes_part.get(site["in_run"], ""), last, *counts
 
 

@@ -1,8 +1,6 @@
 """`unalike federation init`: make a federation's folder, keys and bundles."""
 
 import math
-import shlex
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -13,7 +11,7 @@ from unalike._utils.errors import UnalikeError
 from unalike.cli import data_flags
 from unalike.cli import flags as f
 from unalike.cli.config_file import Config
-from unalike.cli.federation.control import Folder
+from unalike.cli.federation.control import MOST_SAMPLES, Folder
 from unalike.cli.federation.keys import SiteKey, site_keys
 from unalike.core.options import (
     FederationOptions,
@@ -27,8 +25,6 @@ from unalike.core.options import (
 )
 
 NAME = "init"
-MOST_SAMPLES = 1_000_000
-"""Largest number of training samples of a site about which nothing is known."""
 
 Names = Annotated[
     str,
@@ -124,7 +120,6 @@ def command(
 
     A bundle holds secret keys, unless the site made them (--site-key): send it over a private channel, and delete it here.
     """
-    from unalike.data.sources.table_summary import TableSummary
     from unalike.federation.coordinator.federation_folder import FederationFolder
     from unalike.federation.site.site_data import own_samples
 
@@ -165,9 +160,7 @@ def command(
     print(f"made {folder.resolve()}; hand over, each to its site alone:")
     for site, bundle in made.bundles.items():
         print(f"  {site}: {bundle}")
-    target = TableSummary.load(summary[0]).target.name if summary else table.get("target")
-    columns = f" --target {shlex.quote(str(target))}" if target else ""
-    print(f"then `unalike federation up {folder}` here, and `unalike join BUNDLE --data FILE{columns}` on every site")
+    print(f"then `unalike federation up {folder}` here, and `unalike join BUNDLE --data FILE` on every site")
 
 
 def enrol(
@@ -219,6 +212,12 @@ def sample_caps(text: str, samples: int | None, summaries: Sequence[Path]) -> di
     if not all(number.strip().isdecimal() for number in own.values()):
         raise UnalikeError(
             f"--sites {text}: expected names, or names with numbers of samples such as north:120,south:95"
+        )
+    named = {file.stem for file in summaries}
+    if named and len(named) < len(names):
+        raise UnalikeError(
+            f"found summaries of {', '.join(sorted(named))}; expected one of every site, also of "
+            f"{', '.join(name for name in names if name not in named)}; north.json is the one of north"
         )
     summed = {file.stem: math.ceil(1.1 * TableSummary.load(file).rows) for file in summaries if samples is None}
     usual = {name: samples or summed.get(name, MOST_SAMPLES) for name in names}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ import numpy as np
 import torch
 
 from unalike._utils.errors import UnalikeError, reading, require_extra, warn
-from unalike.data.columns import date_formats, require_columns, texts_of
+from unalike.data.columns import dates_of, require_columns, texts_of
 from unalike.data.dataset import Dataset
 from unalike.data.sources.delimited import read_delimited
 from unalike.data.sources.registry import ending, every_fifth, formats
@@ -78,6 +79,7 @@ def read_table(
     bag: bool = False,
     date: Columns = (),
     labelled_only: bool = False,
+    labelled: bool = False,
     sep: str | None = None,
     decimal: str | None = None,
     charset: str | None = None,
@@ -107,10 +109,12 @@ def read_table(
         length: The number of words that are read of each text.
         vocabulary: The size of the vocabulary of `text`.
         bag: Read `text` as rows of word counts, not as tokens.
-        date: Columns of dates, which are read as a number of days; "admitted=%d/%m/%Y" says how they are written.
+        date: Columns of dates, which are read as a number of days; "admitted=%d/%m/%Y" says how they are written. With an
+            `encoding`, the columns that are written in another way than there.
         labelled_only: Leave out the rows without a target, which are refused otherwise.
+        labelled: Read the target of the agreed `encoding` unless another one is named.
         sep: The separator of delimited text, `decimal` its decimal mark, `charset` its character encoding; found unless given.
-        encoding: An agreed encoding, such as that of another file. It alone decides which columns are read and how.
+        encoding: An agreed encoding, such as that of another file. But for `date` it alone decides which columns are read and how.
 
     Raises:
         UnalikeError: No target is named, the file cannot be read, a column is missing, or the target has missing values,
@@ -122,6 +126,9 @@ def read_table(
         name, where, frame = table.name.split(".")[0], table.name, opened(table, encoding, group, **dialect)
     else:
         name, where, frame = "table", "the table", table.rename(columns=str)
+    if encoding is not None:
+        encoding = encoding.dated(frame, _several(date), where)
+        target = encoding.target if labelled and target is None else target
     if target is None and encoding is not None:  # rows to predict
         require_columns(frame, [*drop, *group], where)
         groups = {column: frame[column].to_numpy() for column in group}
@@ -151,12 +158,12 @@ def read_table(
             raise UnalikeError(
                 f"{where}: found text={text!r}, which is the target, a group, the split or dropped, too; name another column"
             )
-        encoding = fit_words(frame[text], train, length, vocabulary, bag)
+        encoding = replace(fit_words(frame[text], train, length, vocabulary, bag), target=target)
     elif (length, vocabulary, bag) != (LENGTH, VOCABULARY, False):
         raise UnalikeError(f"{where}: length, vocabulary and bag say how a column of text is read; name it with text=")
     else:
         features = frame.drop(columns=unused)
-        encoding = fit(features, train, where, dates_of(features, _several(date), where))
+        encoding = replace(fit(features, train, where, dates_of(features, _several(date), where)), target=target)
     x = encoding.apply(frame, where)
     return Dataset.divided(name, x, y, train, classes, groups, encoding, unit, split is not None)
 
@@ -176,24 +183,6 @@ def opened(path: Path, encoding: Encoding | None = None, names: Sequence[str] = 
     texts = [category.name for category in encoding.categories if not category.truth] if encoding else []
     with reading(path, "a table"):
         return OPEN[ending(path.name) or ""](path, texts, names, **dialect).rename(columns=str)
-
-
-def dates_of(features: pd.DataFrame, dates: Sequence[str], where: str) -> dict[str, str]:
-    """Column of dates -> how they are written, from texts such as "admitted" or "admitted=%d/%m/%Y". Raises `UnalikeError`."""
-    found = {}
-    for name, _, form in (text.partition("=") for text in dates):
-        require_columns(features, [name], where)
-        fitting = [form] if form else date_formats(features[name])
-        if len(fitting) != 1:
-            told = (
-                f"dates that may be {' or '.join(fitting)}" if fitting else "no dates that are written in one known way"
-            )
-            raise UnalikeError(
-                f"{where}: the column {name!r} holds {told}; say how they are written, as in --date '{name}=%d/%m/%Y', in Python "
-                f"date='{name}=%d/%m/%Y'"
-            )
-        found[name] = fitting[0]
-    return found
 
 
 def new_rows(frame: pd.DataFrame, encoding: Encoding, where: str) -> torch.Tensor:

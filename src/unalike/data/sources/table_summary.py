@@ -19,9 +19,20 @@ from pydantic import Field, FiniteFloat, NonNegativeFloat, NonNegativeInt, Posit
 from unalike._utils.errors import UnalikeError, warn
 from unalike._utils.tensor_files import write_bytes
 from unalike._utils.validated import validated
-from unalike.data.columns import MISSING, NUMBERS, days_of, doubts, floats_of, kind_of, require_columns, texts_of
+from unalike.data.columns import (
+    FORMATS,
+    MISSING,
+    NUMBERS,
+    dates_of,
+    days_of,
+    doubts,
+    floats_of,
+    kind_of,
+    require_columns,
+    texts_of,
+)
 from unalike.data.sources.registry import every_fifth
-from unalike.data.sources.table_files import dates_of, opened
+from unalike.data.sources.table_files import opened
 from unalike.data.sources.table_targets import check_classes, labels, with_target
 from unalike.data.table_encoding import MOST_CATEGORIES, Category, Encoding, Number, category_of
 
@@ -198,7 +209,8 @@ def agreed(summaries: Mapping[str, TableSummary]) -> tuple[Encoding, TargetNames
             categories.append(_category(name, sums, counts))
         else:
             numbers.append(_number(name, [*sums.values()]))
-    return Encoding(tuple(numbers), tuple(categories)), _agreed_target(summaries)
+    target = _agreed_target(summaries)
+    return Encoding(tuple(numbers), tuple(categories), target=target.name), target
 
 
 def _sums(name: str, values: np.ndarray, truth: bool, least: int, date: str = "") -> NumberSums:
@@ -226,11 +238,12 @@ def _number(name: str, sums: Sequence[NumberSums]) -> Number:
     if not counts.sum():
         raise UnalikeError(f"no site has enough values of the column {name!r}; leave it out with --drop {name}")
     forms = sorted({n.date for n in sums})
-    if len(forms) > 1:
+    if len(forms) > 1 and not forms[0]:
         raise UnalikeError(
             f"the column {name!r} is read in several ways at the sites, as {' and '.join(form or 'numbers' for form in forms)}; "
-            "expected the same --date everywhere"
+            f"expected --date {name} at all sites, or at none"
         )
+    date = forms[0] if len(forms) == 1 else FORMATS[0]  # days are agreed on; a site may write them in its own way
     means = np.array([n.mean for n in sums])
     median = _median(sums)
     rows = counts.sum() + missing
@@ -239,7 +252,7 @@ def _number(name: str, sums: Sequence[NumberSums]) -> Number:
     scale = float(np.sqrt(squares / rows))
     constant = scale <= 10 * np.finfo(float).eps * max(1.0, abs(mean))
     return Number(
-        name, median, mean, 1.0 if constant else scale, missing > 0, all(n.truth for n in sums if n.count), *forms
+        name, median, mean, 1.0 if constant else scale, missing > 0, all(n.truth for n in sums if n.count), date
     )
 
 

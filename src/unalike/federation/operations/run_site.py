@@ -10,12 +10,14 @@ from threading import Event
 from unalike._utils.errors import UnalikeError
 from unalike._utils.system.locks import locked
 from unalike._utils.system.supervisor import bypass_proxies_on_loopback, exit_at_sigterm
+from unalike._utils.tensor_files import write_bytes
+from unalike.data.sources.load import table_at
 from unalike.federation.protocol.bundle import Bundle
 from unalike.federation.protocol.federation_file import Federation
 from unalike.federation.protocol.transport import Handler
 from unalike.federation.security.certificates import expiry
 from unalike.federation.site.site_data import looked_at, site_data, site_data_apart
-from unalike.federation.site.site_folder import state_folder
+from unalike.federation.site.site_folder import DATA, state_folder
 
 Log = Callable[[str], None]
 
@@ -55,6 +57,7 @@ def join(
         policy.limit_process()
         worker = SiteWorker(bundle.federation, bundle.site, bundle.key, own, state_folder(folder), device, say, policy)
         bundle.claim(folder)
+        write_bytes(folder / DATA, str((table_at(data, data_dir) or Path(data)).resolve()).encode())
         say(f"{bundle.site}: {len(own.train[1])} training samples; connecting to {address}")
         identity, limit = (address, bundle.authority, bundle.node_key), bundle.federation.message_bytes
         bypass_proxies_on_loopback()

@@ -212,6 +212,8 @@ class Federation(RecordOptions, FederationOptions, SharedRunOptions, ValidationO
         agreed = [n for n, o in options.items() if o.help.agreed and not (n in LATER and values[n] == o.default)]
         if self.data.encoding is None:
             del values["data"]["encoding"]  # same digest as before this field existed
+        elif self.data.encoding.target is None:
+            del values["data"]["encoding"]["target"]  # as above
         for number in values["data"].get("encoding", {}).get("numbers", ()):
             if not number["date"]:
                 del number["date"]  # as above

@@ -82,7 +82,7 @@ def own_samples(schema: Schema, data: str, data_dir: Path | None = None) -> Pair
 
 def _read(schema: Schema, data: str, data_dir: Path | None) -> Dataset:
     """Load a data set or file; tables use the federation's encoding. Raises `UnalikeError` for texts without an encoding."""
-    known = {} if table_at(data, data_dir) is None else {"regression": schema.task == "regression"}
+    known = {} if table_at(data, data_dir) is None else {"regression": schema.task == "regression", "labelled": True}
     dataset = load(data, data_dir, encoding=schema.encoding, **known)
     if schema.encoding is None and dataset.encoding is not None:
         if dataset.encoding.words is not None:

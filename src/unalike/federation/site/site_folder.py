@@ -27,9 +27,9 @@ RUNS = 2
 ROUNDS = 3
 """Rounds of replies that are kept: a coordinator goes back by at most two, if its newest checkpoint is damaged."""
 SECRET_BYTES = 32
-STATE, OLD_STATE, MODEL, JOURNAL = "state", "memory", "model", "journal.jsonl"
-"""The folder of these files below the one of `unalike join`, its name in versions before, the folder of a run's model, and the
-journal of requests and answers."""
+STATE, OLD_STATE, MODEL, JOURNAL, DATA = "state", "memory", "model", "journal.jsonl", "data"
+"""The folder of these files below the one of `unalike join`, its name in versions before, the folder of a run's model, the
+journal of requests and answers, and beside the first of them a file with the path of the site's data."""
 
 
 def state_folder(folder: Path) -> Path:
@@ -40,6 +40,12 @@ def state_folder(folder: Path) -> Path:
 def kept_model(folder: Path) -> Path | None:
     """The folder of the model of a site's newest run, below the folder of `unalike join`; None if the site keeps none."""
     return max((file.parent for file in state_folder(folder).glob(f"*/{MODEL}/model.safetensors")), default=None)
+
+
+def joined_with(model: Path) -> str | None:
+    """The path of the data of the site that keeps this model; None if it joined with an older version."""
+    file = model.resolve().parents[2] / DATA
+    return file.read_text() if file.exists() else None
 
 
 class SiteFolder:
