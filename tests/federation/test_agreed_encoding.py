@@ -21,12 +21,13 @@ from unalike.cli.federation.init import schema_like
 from unalike.cli.finished_run import fitting
 from unalike.data import load
 from unalike.data.table_encoding import Encoding
-from unalike.federation.coordinator.coordinator import Coordinator
+from unalike.federation.coordinator.coordinator import Coordinator, run_rounds
 from unalike.federation.coordinator.federation_folder import FederationFolder
 from unalike.federation.operations.run_site import wire_lines
 from unalike.federation.protocol.bundle import Bundle
 from unalike.federation.protocol.federation_file import Federation, Schema
 from unalike.federation.site.site_data import own_samples, site_data
+from unalike.federation.site.site_folder import DATA, STATE
 from unalike.federation.site.site_worker import SiteWorker
 
 
@@ -143,6 +144,14 @@ def test_terms_without_encoding_are_unchanged(monkeypatch):
     assert Federation.of(federation_values(federation)).data.encoding is None
 
 
+def test_terms_without_a_target_are_unchanged(made, monkeypatch):
+    federation = made[0].federation
+    assert federation.data.encoding.target == "outcome"
+    older = replace(federation.data, encoding=replace(federation.data.encoding, target=None))
+    monkeypatch.setattr("unalike.federation.protocol.federation_file.digest", bytes.decode)
+    assert '"target"' in federation.terms and '"target"' not in replace(federation, data=older).terms
+
+
 def test_no_encoding_scales_tables_per_site_and_refuses_texts(made, tmp_path):
     *_, files = made
     schema = Schema(shape=(3,), classes=("ill", "well"))
@@ -177,17 +186,60 @@ def test_evaluate_reads_tables_with_encoding_of_run(made):
     assert torch.equal(x, load(data, encoding=folder.federation.data.encoding).merged()[0])
 
 
+def workers(folder, files, root):
+    """The sites, which read the agreed target of their tables."""
+    made = {}
+    for name in ("north", "south"):
+        bundle = Bundle.read(folder.bundles[name])
+        own = site_data(bundle.federation, str(files[name]), None, name)
+        made[name] = SiteWorker(bundle.federation, name, bundle.key, own, root / name)
+    return made
+
+
+def test_site_names_a_target_of_its_own(made, tmp_path):
+    federation, (_, frames, files) = made[0].federation, made
+    frames["north"].rename(columns={"outcome": "end"}).to_parquet(tmp_path / "mine.parquet")
+    mine, agreed = (
+        site_data(federation, data, None, "north")
+        for data in (spec(str(tmp_path / "mine.parquet"), {"target": "end"}), str(files["north"]))
+    )
+    assert all(map(torch.equal, (*mine.train, *mine.test), (*agreed.train, *agreed.test)))
+    with pytest.raises(UnalikeError, match="has no column 'outcome'"):
+        site_data(federation, str(tmp_path / "mine.parquet"), None, "north")
+
+
+def test_commands_take_the_folder_of_a_federation(made, tmp_path):
+    folder, _, files = made
+
+    def ran(*words):
+        done = CliRunner().invoke(app, [str(word) for word in words])
+        assert done.exit_code == 0, done.exception
+        return done.output
+
+    assert ran("federation", "status", folder.path) == (
+        f"not up; 0 of 50 rounds are done, `unalike federation up {folder.path}` continues\n"
+    )
+    assert CliRunner().invoke(app, ["federation", "status", str(folder.path), "--json"]).exit_code != 0
+    run_rounds(folder, InMemoryTransport(workers(folder, files, tmp_path)), lambda line: None)
+    assert ran("federation", "status", folder.path) == "finished, 50 of 50 rounds\n"
+    scores = ran("evaluate", folder.path, "--data", files["north"])
+    assert scores == ran("evaluate", folder.run, "--data", files["north"]) and "40" in scores
+    site = tmp_path / "site"
+    shutil.copytree(tmp_path / "north", site / STATE)
+    assert "40" in ran("evaluate", site, "--data", files["north"])
+    (site / DATA).write_text(str(files["north"]))
+    with pytest.warns(UserWarning, match=r"is the data of the run, .*: these scores are too good$"):
+        ran("evaluate", site, "--data", files["north"])
+    ran("predict", folder.path, "--data", files["north"], "--out", tmp_path / "predictions.csv")
+    ran("export", folder.path, "--out", tmp_path / "exported")
+    assert str(folder.path / "report.html") in ran("report", folder.path)
+
+
 def test_moved_run_folder_keeps_encoding(made, tmp_path):
     folder, _, files = made
-    federation, workers = folder.federation, {}
-    for name in ("north", "south"):
-        bundle, data = Bundle.read(folder.bundles[name]), spec(str(files[name]), {"target": "outcome"})
-        own = site_data(federation, data, None, name)
-        workers[name] = SiteWorker(federation, name, bundle.key, own, tmp_path / name)
-    test = folder.samples("test")
-    Coordinator(federation, folder.key, InMemoryTransport(workers), tmp_path / "run", test=test).run(
-        stop=lambda row: True
-    )
+    federation, test = folder.federation, folder.samples("test")
+    transport = InMemoryTransport(workers(folder, files, tmp_path))
+    Coordinator(federation, folder.key, transport, tmp_path / "run", test=test).run(stop=lambda row: True)
     copied = shutil.copytree(tmp_path / "run", tmp_path / "away" / "copy")
     assert Encoding.load(copied / "encoding.json") == federation.data.encoding
     config = {"federation": "fed", "data": {"input_shape": [5], "task": "classification"}}
@@ -202,7 +254,18 @@ def test_local_federation_keeps_encoding(made, tmp_path, monkeypatch):
     words = ["federation", "up", "--local", 2, "--data", data, "--model", "linear", "--out", tmp_path / "local"]
     done = CliRunner().invoke(app, [str(word) for word in words])
     assert done.exit_code == 0, done.exception
-    assert FederationFolder(tmp_path / "local").federation.data.encoding == load(data).encoding
+    encoding, file = load(data).encoding, tmp_path / "local" / "federation.toml"
+    found = Federation.load(file).data.encoding
+    assert (found, found.target) == (encoding, encoding.target)
+    file.write_text(file.read_text().replace('target = "outcome"\n', ""))  # as of an older version: it goes on
+    assert CliRunner().invoke(app, [str(word) for word in words]).exit_code == 0
+    assert Federation.load(file).data.encoding.target is None
+
+
+def test_local_federation_of_more_sites_than_owners_is_refused(made):
+    data = spec(str(made[2]["sample"]), {"target": "outcome", "group": ["ward"]})
+    done = CliRunner().invoke(app, ["federation", "up", "--local", "4", "--data", data, "--out", "local"])
+    assert "found --local 4, and the data has 3 owners" in str(done.exception)
 
 
 def test_encoding_too_large_for_bundle_is_refused(made, tmp_path, monkeypatch):
@@ -230,10 +293,11 @@ def test_federation_of_summaries_needs_no_sample(tmp_path):
     assert federation.data.encoding.numbers[0].mean == pytest.approx(pooled.mean(), rel=0.02)  # two ages are missing
     workers = {}
     for name in frames:
-        data = spec(str(tmp_path / f"{name}.parquet"), {"target": "outcome"})
-        own = site_data(Bundle.read(folder.bundles[name]).federation, data, None, name)
+        own = site_data(Bundle.read(folder.bundles[name]).federation, str(tmp_path / f"{name}.parquet"), None, name)
         workers[name] = SiteWorker(federation, name, Bundle.read(folder.bundles[name]).key, own, tmp_path / name)
     run = Coordinator(federation, folder.key, InMemoryTransport(workers), tmp_path / "run").run(stop=lambda row: True)
     assert run.params["head.weight"].shape == (2, 5)
+    few = CliRunner().invoke(app, ["federation", "init", str(tmp_path / "few"), *map(str, words[3:-2])])
+    assert "expected one of every site, also of south" in str(few.exception)
     both = CliRunner().invoke(app, [*map(str, words), "--like", str(tmp_path / "north.parquet")])
     assert both.exit_code != 0

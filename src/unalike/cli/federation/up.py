@@ -70,12 +70,14 @@ def command(
     from unalike.data.sanity import listed
     from unalike.federation.operations.run_coordinator import locally
 
+    assert local is not None and out is not None
     loaded = replace(source, **held_out).load(terms["protocol"])
     spec = partition or usual_partition(loaded.dataset, "dirichlet(alpha=0.5, min_size=2)")
-    population = divide(loaded.dataset, spec, local, seed=terms["seed"])
     owners = {str(name) for name in next(iter(loaded.dataset.groups.values()), ())} if partition is None else set()
+    if owners and local > len(owners):
+        raise UnalikeError(f"found --local {local}, and the data has {len(owners)} owners; expected --local up to that")
+    population = divide(loaded.dataset, spec, local, seed=terms["seed"])
     if left_out := sorted(owners - {*population.names}):
         print_line(f"note: {local} of {len(owners)} owners get a site (--local {local}); left out: {listed(left_out)}")
-    assert out is not None
     server_samples = {"test": loaded.test, "proxy": loaded.proxy}
     locally(out, population, terms, print_line, server_samples, wait=wait)

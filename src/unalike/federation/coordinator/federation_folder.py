@@ -244,6 +244,17 @@ class FederationFolder:
         return [run for run in self.queue if not run.is_over]
 
     @property
+    def progress(self) -> str:
+        """A line about the first run that is not over, else the last one, while the federation is not up."""
+        run = next(iter(self.waiting), self.queue[-1])
+        rounds = f"{RunDirectory(run.path).round} of {run.federation.rounds} rounds"
+        return (
+            f"not up; {rounds} are done, `unalike federation up {self.path}` continues"
+            if self.waiting
+            else f"finished, {rounds}"
+        )
+
+    @property
     def key(self) -> PrivateKey:
         return private_key(self._file("coordinator.key").read_text().strip())
 

@@ -52,12 +52,16 @@ def listening(
         thread.join()
 
 
+class NotUp(UnalikeError):
+    """No process listens at the socket."""
+
+
 class NoAnswer(UnalikeError):
     """A process listens at the socket but has not answered in time."""
 
 
 def command(path: Path, name: str) -> Answer:
-    """Send a command. Raises `UnalikeError` if nothing listens or the command is refused, `NoAnswer` after a timeout."""
+    """Send a command. Raises `NotUp` if nothing listens, `NoAnswer` after a timeout, `UnalikeError` if the command is refused."""
     try:
         answer = json.loads(local_socket.ask(path, json.dumps({"do": name}).encode(), MAX_BYTES, SECONDS))
     except TimeoutError:
@@ -66,9 +70,7 @@ def command(path: Path, name: str) -> Answer:
             f"look at `unalike federation status {path.parent}`"
         ) from None
     except OSError:
-        raise UnalikeError(
-            f"nothing is up in {path.parent}; start it with `unalike federation up {path.parent}`"
-        ) from None
+        raise NotUp(f"nothing is up in {path.parent}; start it with `unalike federation up {path.parent}`") from None
     if "error" in answer:
         raise UnalikeError(answer["error"])
     return dict(answer)

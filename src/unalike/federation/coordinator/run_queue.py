@@ -7,8 +7,9 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 
-from unalike._utils.errors import UnalikeError, unknown
+from unalike._utils.errors import UnalikeError
 from unalike._utils.spec import slug
 from unalike._utils.tensor_files import write_bytes
 from unalike.federation.protocol.federation_file import Federation
@@ -51,7 +52,10 @@ def add_runs(folder: Path, first: Federation, methods: Sequence[str], seeds: int
     """
     agreed = list(dict.fromkeys((first.method, *first.also)))
     if strangers := [method for method in methods if method not in agreed]:
-        raise unknown("method", strangers[0], agreed)
+        raise UnalikeError(
+            f"the sites have not agreed to {strangers[0]!r}, but to {', '.join(agreed)}; further methods are agreed on when a "
+            f"federation is made: `unalike federation init --also {quote(strangers[0])}`"
+        )
     if seeds > first.seeds:
         raise UnalikeError(f"{seeds} seeds; the sites agreed to {first.seeds}")
     rows, added = _rows(folder), list[str]()

@@ -22,7 +22,7 @@ NOTICE = "notice"
 NOTICES = {
     "late": "this run began without this site, which takes no part in it; it waits for the next run",
     "next": "the run is finished; this site waits for the next run",
-    "finished": "all runs are finished; this site waits until the coordinator is up again",
+    "finished": "all runs are finished; unless it joined with --until-done, this site waits until the coordinator is up again",
     "stopped": "the coordinator was stopped; this site waits until it is up again",
 }
 """What a coordinator can say -> the line that a site prints."""
