@@ -1,6 +1,7 @@
 """`unalike federation init`: make a federation's folder, keys and bundles."""
 
 import math
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, cast

@@ -248,11 +248,9 @@ class FederationFolder:
         """A line about the first run that is not over, else the last one, while the federation is not up."""
         run = next(iter(self.waiting), self.queue[-1])
         rounds = f"{RunDirectory(run.path).round} of {run.federation.rounds} rounds"
-        return (
-            f"not up; {rounds} are done, `unalike federation up {self.path}` continues"
-            if self.waiting
-            else f"finished, {rounds}"
-        )
+        if self.waiting:
+            return f"not up; {rounds} are done, `unalike federation up {self.path}` continues"
+        return f"finished, {rounds}"
 
     @property
     def key(self) -> PrivateKey:
