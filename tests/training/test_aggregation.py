@@ -218,6 +218,9 @@ def test_part_field_without_spec_text_is_refused(value):
         name = "held"
         what: object = None
 
+        def step(self, server, direction):
+            return direction, {}
+
     assert "what=(1, 'a', None)" in repr(Method(Held((1, "a", None))))
     with pytest.raises(UnalikeError, match=r"held: what=.* expected a number, text"):
         Method(Held(value))

@@ -191,7 +191,7 @@ def _chance_level(content: ReportContent) -> list[str]:
     scored = [pd.DataFrame(entry["counts"], index=entry["classes"]).sum(axis=1) for entry in content.confusions[:1]]
     tested = next(iter(scored), trained)
     most = str(trained.idxmax())
-    share = content.metric.text(tested[most] / tested.sum())
+    share = content.metric.text(tested.get(most, 0) / tested.sum())
     return [f"Always predicting the class that most training samples have, {most}, has an accuracy of about {share}."]
 
 
