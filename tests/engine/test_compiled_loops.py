@@ -42,7 +42,7 @@ pytest.importorskip("numba")
 MODULES_OF_LOOPS = (
     "unalike.engine.compiled.kernels",
     "unalike.engine.shuffle_loops",
-    "unalike.core.update_spread_loops",
+    "unalike.core.column_loops",
 )
 TASKS = {
     "classification": (3, lambda n: torch.randint(0, 3, (n,))),

@@ -4,16 +4,20 @@ The result has the names of the first tree; the other trees may hold more (all p
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import chain
+from types import ModuleType
 
 import torch
 from torch import Tensor
 
+from unalike._utils import compiled_loops
 from unalike.core.types import Tree
 
 BLOCK = 2**20
 """Number of entries in a block of columns (see `blocks`)."""
+LARGE = 2**24
+"""Bytes of stacked tensors from which on compiled loops are loaded."""
 
 
 def map(function: Callable[..., Tensor], first: Tree, *rest: Tree) -> Tree:
@@ -99,12 +103,30 @@ def row(tree: Tree, index: int | Tensor) -> Tree:
 
 def weighted_sum(stacked: Tree, weights: Tensor) -> Tree:
     """sum_k weights_k * stacked_k: trees of shape [K, ...] and weights [K] -> a tree of shape [...]."""
-    return map(lambda t: combined(t, weights.to(t.dtype)), stacked)
+    loops = column_loops(stacked)
+    return map(lambda t: combined(t, weights.to(t), loops), stacked)
 
 
-def combined(stacked: Tensor, weights: Tensor) -> Tensor:
-    """sum_k weights_k * stacked_k of one tensor [K, ...]."""
-    return (weights @ matrix(stacked)).view(stacked.shape[1:])
+def combined(stacked: Tensor, weights: Tensor, loops: ModuleType | None = None) -> Tensor:
+    """sum_k weights_k * stacked_k of one tensor [K, ...], by compiled loops where they can read it."""
+    rows = matrix(stacked)
+    if loops is None or not loops_read(rows):
+        return (weights @ rows).view(stacked.shape[1:])
+    total = torch.empty_like(rows[0])
+    given = rows.numpy(), weights.contiguous().numpy(), total.numpy()
+    compiled_loops.share_out(partial(loops.weighted_sum, *given), loops.blocks(rows))
+    return total.view(stacked.shape[1:])
+
+
+def column_loops(stacked: Tree) -> ModuleType | None:
+    """The compiled loops over the columns of stacked tensors [K, ...], if these are large enough to be worth their loading."""
+    return compiled_loops.loops("unalike.core.column_loops") if nbytes(stacked) >= LARGE else None
+
+
+def loops_read(rows: Tensor) -> bool:
+    """Whether compiled loops can read a matrix."""
+    plain = rows.dtype == torch.float32 and rows.device.type == "cpu" and rows.is_contiguous()
+    return plain and not rows.requires_grad
 
 
 def in_memory_order(t: Tensor) -> Tensor:

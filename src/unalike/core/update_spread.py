@@ -11,9 +11,6 @@ from unalike._utils import compiled_loops
 from unalike.core import tree
 from unalike.core.types import Tree
 
-LARGE = 2**24
-"""Bytes of updates from which on the compiled loops are loaded."""
-
 
 def spread(stacked: Tree) -> Tree:
     """||t_k - mean_j t_j||^2 of every tensor, [K] each, from stacked trees [K, ...]."""
@@ -21,20 +18,23 @@ def spread(stacked: Tree) -> Tree:
 
 
 def weighted_sum_and_spread(stacked: Tree, weights: Tensor) -> tuple[Tree, Tree]:
-    loops = compiled_loops.loops("unalike.core.update_spread_loops") if tree.nbytes(stacked) >= LARGE else None
+    loops = tree.column_loops(stacked)
     found = {name: _sum_and_spread(loops, t, weights.to(t.dtype)) for name, t in stacked.items()}
     return {name: total for name, (total, _) in found.items()}, {name: apart for name, (_, apart) in found.items()}
 
 
-def column_moments(u: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def column_moments(
+    u: Tensor, weights: Tensor, loops: ModuleType | None = None
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Of the columns of u [K, M]: weighted mean [M] and standard deviation [M]; least and largest squared deviation of all entries.
+
+    `loops` are those of `tree.column_loops`, for updates of which u is a part.
 
     The mean of equal values is exact: a rounding error would be enlarged where deviations are scaled by their range.
     """
     mean, sd = torch.empty_like(u[0]), torch.empty_like(u[0])
-    loops = _loops_for(u)
-    if loops is not None:
-        extremes = np.empty((-(-len(mean) // loops.WIDTH), 2), np.float32)
+    if loops is not None and tree.loops_read(u):
+        extremes = np.empty((loops.blocks(u), 2), np.float32)
         given = u.numpy(), weights.numpy(), mean.numpy(), sd.numpy(), extremes
         compiled_loops.share_out(partial(loops.moments, *given), len(extremes))
         return mean, sd, torch.tensor(extremes[:, 0].min()), torch.tensor(extremes[:, 1].max())
@@ -50,18 +50,13 @@ def column_moments(u: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor, 
     return mean, sd, torch.stack(nearest).amin(), torch.stack(furthest).amax().square()
 
 
-def _loops_for(u: Tensor) -> ModuleType | None:
-    """The compiled loops, if they are worth their loading and can read the tensor."""
-    fits = u.nbytes >= LARGE and u.dtype == torch.float32 and u.device.type == "cpu" and u.is_contiguous()
-    return compiled_loops.loops("unalike.core.update_spread_loops") if fits else None
-
-
 def _sum_and_spread(loops: ModuleType | None, t: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    if loops is None or t.dtype != torch.float32 or t.device.type != "cpu" or not t.is_contiguous():
+    rows = tree.matrix(t)
+    if loops is None or not tree.loops_read(rows):
         return tree.combined(t, weights), _spread(t)
-    rows, total = tree.matrix(t), torch.empty(t[0].numel())
-    apart = np.empty((-(-len(total) // loops.WIDTH), len(t)))
-    compiled_loops.share_out(partial(loops.combine, rows.numpy(), weights.numpy(), total.numpy(), apart), len(apart))
+    total, apart = torch.empty_like(rows[0]), np.empty((loops.blocks(rows), len(rows)))
+    given = rows.numpy(), weights.numpy(), total.numpy(), apart
+    compiled_loops.share_out(partial(loops.sum_and_spread, *given), len(apart))
     return total.view(t.shape[1:]), torch.from_numpy(apart.sum(0)).to(t.dtype)
 
 

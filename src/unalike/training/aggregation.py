@@ -292,7 +292,7 @@ def _add_weighted(total: Tree, stacked: Tree, factors: Tensor) -> Tree:
             return tree.map(lambda t: t[0] * factor, stacked)
         torch._foreach_add_([*total.values()], [stacked[name][0] for name in total], alpha=factor)
         return total
-    return _add_onto(total, tree.map(lambda t: tree.combined(t, factors.to(t)), stacked))
+    return _add_onto(total, tree.weighted_sum(stacked, factors))
 
 
 def _add_onto(total: Tree, found: Tree) -> Tree:

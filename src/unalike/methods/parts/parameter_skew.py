@@ -30,8 +30,11 @@ Left out are other scalings of squared deviations: by the largest or the mean on
 
 from abc import abstractmethod
 from dataclasses import dataclass, field
+from itertools import chain
+from types import ModuleType
 from typing import Annotated, ClassVar, Literal
 
+import numpy as np
 import torch
 from pydantic import NonNegativeFloat, PositiveInt
 from torch import Tensor
@@ -140,12 +143,12 @@ class ParameterSkew(Aggregator):
         """
 
     def combine(self, server: ServerView, cohort: Cohort, weights: Tensor) -> Tree:
-        generator, high = server.generator, 0
+        generator, loops, high = server.generator, tree.column_loops(cohort.update), 0
         moved: Tree = {}
         for names in tree.scopes(self.scope, server.settings.model.params, cohort.update):
             w, u = tree.only(server.params, names), tree.only(cohort.update, names)
             rows, old = tree.flatten(u, rows=len(cohort.ids)), tree.flatten(w)
-            mean, decision = self._decided(old, rows, weights, generator)
+            mean, decision = self._decided(old, rows, weights, generator, loops)
             self._note(decision, len(old), weights, names[0])
             moved |= tree.unflatten(decision.applied(old, rows, mean, weights), w)
             high += len(decision.high)
@@ -168,10 +171,10 @@ class ParameterSkew(Aggregator):
         return decisions
 
     def _decided(
-        self, w: Tensor, u: Tensor, weights: Tensor, generator: torch.Generator
+        self, w: Tensor, u: Tensor, weights: Tensor, generator: torch.Generator, loops: ModuleType | None = None
     ) -> tuple[Tensor, SkewDecision]:
         """The mean [M] of the clients' updates u [K, M] of the parameters w [M], and what becomes of the high ones."""
-        mean, sd, low, top = column_moments(u, weights.to(u.dtype))
+        mean, sd, low, top = column_moments(u, weights.to(u.dtype), loops)
         high = self._is_high(sd, w + mean).nonzero().squeeze(1)
         if len(u) == 1 or not len(high):
             return mean, SkewDecision(high)
@@ -240,24 +243,23 @@ class ParameterSkew(Aggregator):
         single clients form a new one. With `macro` classes, clients join while their similarity exceeds `similarity`.
         Clients that are left over count in no macro-class.
         """
-        near = similar.tolist()
-        free = list(range(len(near)))
-        classes: list[list[int]] = []
-        while free:
-            joins = [(sum(near[k][j] for j in c) / len(c), (k, i)) for k in free for i, c in enumerate(classes)]
+        near = np.asarray(similar.tolist())
+        pairs = np.where(np.tri(len(near), dtype=bool), -np.inf, near)
+        classes, sums = list[list[int]](), np.empty((len(near), 0))
+        while True:
             room = len(classes) < self.macro
-            pairs = [(near[a][b], (a, b)) for a in free for b in free if a < b] if room else []
-            join, pair = _best(joins), _best(pairs)
-            if pair and (not join or pair[0] > join[0] + TIE or (self.pairs_first and pair[0] > join[0] - TIE)):
-                classes.append(list(pair[1]))
-                free = [k for k in free if k not in pair[1]]
-            elif join and (room or join[0] > self.similarity):
-                k, i = join[1]
+            join, (k, i) = _best(sums / [len(c) for c in classes])
+            pair, both = _best(pairs if room else pairs[:0])
+            if pair > join + (-TIE if self.pairs_first else TIE):
+                classes.append([*both])
+                sums = np.column_stack((sums, near[:, both].sum(1)))
+            elif join > -np.inf and (room or join > self.similarity):
                 classes[i].append(k)
-                free.remove(k)
+                sums[:, i] += near[:, k]
             else:
-                break
-        return classes
+                return classes
+            taken = [*chain(*classes)]
+            sums[taken] = pairs[taken] = pairs[:, taken] = -np.inf
 
     def _alpha(self, micro: Tensor, macro: list[list[int]], weights: Tensor, generator: torch.Generator) -> Tensor:
         """alpha [S, H] from the micro-classes [K, H] at the high parameters."""
@@ -422,12 +424,12 @@ def _shares(weights: Tensor) -> Tensor:
     return weights / total if total else torch.full_like(weights, 1 / len(weights))
 
 
-def _best(entries: list[tuple[float, tuple[int, int]]]) -> tuple[float, tuple[int, int]] | None:
-    """The entry of highest similarity; the lowest indices among equals."""
-    if not entries:
-        return None
-    top = max(value for value, _ in entries)
-    return min((entry for entry in entries if entry[0] > top - TIE), key=lambda entry: entry[1])
+def _best(similar: np.ndarray) -> tuple[float, tuple[int, int]]:
+    """The highest similarity and its place in a matrix, the first one among equals; -inf if the matrix is empty."""
+    if not similar.size:
+        return -np.inf, (0, 0)
+    place = int((similar > similar.max() - TIE).argmax())
+    return float(similar.flat[place]), divmod(place, similar.shape[1])
 
 
 def _mode(classes: Tensor, micro: int) -> Tensor:
