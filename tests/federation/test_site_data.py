@@ -22,6 +22,7 @@ from unalike.federation.coordinator.operator_commands import command, listening
 from unalike.federation.protocol.bundle import Bundle
 from unalike.federation.protocol.federation_file import Schema
 from unalike.federation.site.site_data import own_samples, site_data, site_data_apart
+from unalike.federation.site.site_policy import SitePolicy
 from unalike.federation.site.site_worker import SiteWorker
 
 KINDS = Schema(shape=(2,), classes=("benign", "malignant", "other"))
@@ -147,17 +148,25 @@ def test_arrays_without_class_names_keep_labels(schema, y, expected, tmp_path):
     assert own_samples(schema, str(tmp_path / "mine.npz"))[1].tolist() == expected
 
 
+def federation_of(clients, folder, policy=None, **terms):
+    """A coordinator's folder, and the workers of its sites."""
+    given = {"method": "fedavg", "model": MODEL, "work": WORK, "data": Schema(shape=(6,), classes=4)} | terms
+    made, workers = folder_of(folder / "fed", [c.name for c in clients], **given), {}
+    for client in clients:
+        bundle = Bundle.read(made.bundles[client.name])
+        own = bundle.federation, client.name, bundle.key, client, folder / client.name
+        workers[client.name] = SiteWorker(*own, policy=policy)
+    return made, workers
+
+
 @pytest.mark.parametrize("method", ["feddf", "data_sharing"])
 def test_coordinator_uses_own_test_and_proxy(method, tmp_path):
     clients, extra = make_clients(), make_clients(((8, 8),))[0]
     own = {"test": extra.test, "proxy": extra.train}
-    terms = {"method": method, "model": MODEL, "work": WORK, "data": Schema(shape=(6,), classes=4), "repeat": 0.05}
     kept = {name: tuple(map(torch.as_tensor, pair)) for name, pair in own.items()}
-    folder = folder_of(tmp_path / "fed", [c.name for c in clients], protocol=("server", "clients"), own=kept, **terms)
-    workers = {}
-    for client in clients:
-        bundle = Bundle.read(folder.bundles[client.name])
-        workers[client.name] = SiteWorker(bundle.federation, client.name, bundle.key, client, tmp_path / client.name)
+    folder, workers = federation_of(
+        clients, tmp_path, method=method, protocol=("server", "clients"), own=kept, repeat=0.05
+    )
     ours = run_rounds(folder, InMemoryTransport(workers), lambda line: None)
     theirs = ua.run(
         method, clients, model=MODEL, rounds=2, work=WORK, executor="loop", protocol=("server", "clients"), **own
@@ -168,14 +177,21 @@ def test_coordinator_uses_own_test_and_proxy(method, tmp_path):
     assert ours.history.rounds["accuracy"].tolist() == theirs.history.rounds["accuracy"].tolist()
 
 
-def test_resumed_coordinator_reports_done_rounds(tmp_path):
+def test_federation_without_test_samples_says_so_and_ends_well(tmp_path):
+    """No site has as many test samples as its site.toml demands: it trains all rounds; the page says why there are no scores."""
     clients, said = make_clients(), []
-    terms = {"method": "fedavg", "model": MODEL, "work": WORK, "data": Schema(shape=(6,), classes=4)}
-    folder = folder_of(tmp_path / "fed", [c.name for c in clients], **(terms | {"rounds": 4}))
-    workers = {}
-    for client in clients:
-        bundle = Bundle.read(folder.bundles[client.name])
-        workers[client.name] = SiteWorker(bundle.federation, client.name, bundle.key, client, tmp_path / client.name)
+    assert all(0 < len(client.test[1]) < SitePolicy().least_test for client in clients)
+    folder, workers = federation_of(clients, tmp_path, SitePolicy(), rounds=2)
+    run = run_rounds(folder, InMemoryTransport(workers), said.append)
+    assert run.history.last["round"] == 2 and any("there will be no scores" in line for line in said)
+    [queued] = folder.queue
+    assert queued.is_over and "There are no scores" in queued.page.read_text()
+    assert len(SitePolicy().unused(clients[0])) == 1 and not SitePolicy(least_test=0).unused(clients[0])
+
+
+def test_resumed_coordinator_reports_done_rounds(tmp_path):
+    said = []
+    folder, workers = federation_of(make_clients(), tmp_path, rounds=4)
 
     def tell(line):
         if line.startswith("round 2"):

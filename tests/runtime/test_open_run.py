@@ -132,10 +132,15 @@ def test_open_comparison_gives_its_table(people, tmp_path):
     assert np.isfinite(cell.history.rounds["loss"]).all()
 
 
-def test_open_run_class_named_like_a_model_of_the_catalogue_is_not_taken_for_it(people, tmp_path):
+def linear():
+    return nn.Linear(6, 4)
+
+
+def test_open_run_own_model_named_like_one_of_the_catalogue_is_not_taken_for_it(people, tmp_path):
     options = {"rounds": 1, "progress": False}
-    ua.run("fedavg", people[:2], model=nn.Linear(6, 4), out=tmp_path / "own", **options)
-    with pytest.raises(ua.UnalikeError, match="Linear is the class or function of a program"):
-        ua.open_run(tmp_path / "own")
+    for model, name in ((nn.Linear(6, 4), "Linear"), (linear, r"linear \(own\)")):
+        ua.run("fedavg", people[:2], model=model, out=tmp_path / name, **options)
+        with pytest.raises(ua.UnalikeError, match=f"{name} is the class or function of a program"):
+            ua.open_run(tmp_path / name)
     ua.run("FedAvg", people[:2], model="Linear", out=tmp_path / "named", **options)
     assert ua.open_run(tmp_path / "named").run_config.model_name == "linear"

@@ -16,6 +16,7 @@ from unalike.core.types import Batch, Context
 from unalike.core.work import Work
 from unalike.data.population import Population
 from unalike.methods.plan import Plan, method_of
+from unalike.models.registry import is_named
 from unalike.models.registry import model as build_model
 from unalike.models.registry import registry as models
 
@@ -29,7 +30,7 @@ def make_model(given: ModelLike, population: Population, seed: int) -> tuple[Mod
     if isinstance(given, str):
         return Model(build_model(given, population.input_shape, population.outputs, seed)), models.spelled(given)
     if isinstance(given, nn.Module):
-        return _filled(given), type(given).__name__
+        return _filled(given), _own_name(type(given).__name__)
     if callable(given):
         try:
             with seeds.isolated(seeds.number(seed, "model")):
@@ -39,10 +40,15 @@ def make_model(given: ModelLike, population: Population, seed: int) -> tuple[Mod
                 f"model={given!r}: {error}; expected a function that makes a module of nothing"
             ) from error
         if isinstance(module, nn.Module):
-            return _filled(module), getattr(given, "__name__", type(module).__name__)
+            return _filled(module), _own_name(getattr(given, "__name__", type(module).__name__))
     raise UnalikeError(
         f"model={given!r}: expected a name such as 'mlp', a torch.nn.Module or a function that makes one"
     )
+
+
+def _own_name(name: str) -> str:
+    """The name of a program's class or function, marked if a model of the catalogue has the same."""
+    return f"{name} (own)" if is_named(name) else name
 
 
 def note_drawn_weights(model: ModelLike, start: object, out: str | Path | None) -> None:

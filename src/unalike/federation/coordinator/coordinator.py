@@ -42,6 +42,7 @@ TOLD = {
     "other version": "{client} has {name} {found} and this machine {ours}: numbers may differ in the last digits",
     "not in this run": "{client} has connected; it takes no part in this run, which began without it",
     "large share": "{client} has {percent} % of all training samples, and as much of the weight",
+    "untested": "no site has as many test samples as least_test in its site.toml demands: there will be no scores",
 }
 """Event -> the line that the operator reads."""
 
@@ -158,6 +159,8 @@ class Coordinator:
         names = {site.name for site in federation.sites if not site.revoked}
         exchange = Exchange(mailbox, (0, 0), SameRequest(request, self._read), sorted(names), names).run()
         self._note_shares(exchange.values)
+        if self.test is None and exchange.values and not any(site.test for site in exchange.values.values()):
+            self._event("untested", round=0)
         for site in sorted(exchange.values):
             self._event("admitted", client=site, **asdict(exchange.values[site]))
         return Roster(

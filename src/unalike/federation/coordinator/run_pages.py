@@ -13,14 +13,16 @@ from unalike.runtime.run_recorder import Run
 
 def write_pages(folder: FederationFolder, queued: QueuedRun, run: Run, log: Callable[[str], None], asked: str) -> None:
     """Write the pages of a finished run, made by the command `asked`; with the second run also the comparison of all."""
-    is_diagnosis = isinstance(run.run_config.plan, DiagnosisPlan)
+    config = run.run_config
+    is_diagnosis = isinstance(config.plan, DiagnosisPlan)
+    is_scored = config.population.is_scored(config.options.protocols)
     if is_diagnosis:
         _write_diagnosis(folder, queued, run, log)
-    if run.run_config.options.rounds or not is_diagnosis:  # without rounds it has no scores to report
-        _write_report(folder, queued, run, asked)
+    if config.options.rounds or not is_diagnosis:  # without rounds it has no scores to report
+        (_write_report if is_scored else _write_unscored)(folder, queued, run, asked)
     log(f"done: history and model in {queued.path}, report {queued.page}")
     trained = [other for other in folder.queue if other.is_over and other.federation.rounds]
-    if len(trained) > 1:
+    if len(trained) > 1 and is_scored:
         _write_joined(folder, trained, page := folder.path / "comparison.html")
         log(f"comparison of {len(trained)} runs: {page}")
 
@@ -37,6 +39,18 @@ def _write_report(folder: FederationFolder, queued: QueuedRun, run: Run, command
     notes = [*facts.notes, *run.notes]
     replace(facts, label_counts=None, partition=known, command=command, notes=notes).save(queued.path)
     _write_joined(folder, [queued], queued.page)
+
+
+def _write_unscored(folder: FederationFolder, queued: QueuedRun, run: Run, command: str) -> None:
+    """A page without scores."""
+    from unalike.reporting.html import write_text
+
+    title, rounds = f"Federation {folder.federation.name}", queued.federation.rounds
+    text = (
+        f"{rounds} rounds of {queued.federation.method} are done. There are no scores: no site has test samples, or as many as "
+        "<code>least_test</code> in its site.toml demands. The history and the model are in the folder of the run."
+    )
+    write_text(f"<!doctype html><meta charset=utf-8><title>{title}</title><h1>{title}</h1><p>{text}</p>", queued.page)
 
 
 def _write_joined(folder: FederationFolder, runs: list[QueuedRun], page: Path) -> None:

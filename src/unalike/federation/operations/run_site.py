@@ -58,6 +58,8 @@ def join(
         worker = SiteWorker(bundle.federation, bundle.site, bundle.key, own, state_folder(folder), device, say, policy)
         bundle.claim(folder)
         write_bytes(folder / DATA, str((table_at(data, data_dir) or Path(data)).resolve()).encode())
+        for line in policy.unused(own):
+            say(line)
         say(f"{bundle.site}: {len(own.train[1])} training samples; connecting to {address}")
         identity, limit = (address, bundle.authority, bundle.node_key), bundle.federation.message_bytes
         bypass_proxies_on_loopback()

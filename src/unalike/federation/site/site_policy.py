@@ -72,6 +72,15 @@ class SitePolicy:
             raise Declined("rules", f"{len(data.train[1])} training samples; site.toml demands {self.least_training}")
         return data.without_small_groups(self.least_test, self.least_class if has_classes else 0)
 
+    def unused(self, data: ClientData) -> list[str]:
+        """A sentence if the site has test samples and too few of them to evaluate."""
+        count, text = len(data.test[1]) if data.test else 0, "which are fewer than least_test in site.toml"
+        return (
+            [f"{count} test samples, {text} ({self.least_test}): they are not used"]
+            if 0 < count < self.least_test
+            else []
+        )
+
     def check_request(self, round: int, agreed_rounds: int, before: int) -> None:
         """Raise `Declined` for a request that these rules exclude; `before` were answered in the same round."""
         if not self.is_open(datetime.now().time()):
