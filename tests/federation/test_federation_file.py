@@ -227,7 +227,7 @@ def test_local_federation_with_other_flags_is_refused(tmp_path, monkeypatch):
         assert "holds another federation; repeat its flags" in str(done.exception), flags
 
 
-def test_local_federation_says_which_owners_get_no_site(tmp_path, monkeypatch):
+def test_local_federation_names_sites_by_owners_and_says_which_get_none(tmp_path, monkeypatch):
     monkeypatch.setattr("unalike.federation.operations.run_coordinator.coordinate", lambda *a, **more: None)
     rng = np.random.default_rng(0)
     lines = [f"{rng.normal()},{i % 2},{'abcd'[i % 4]}" for i in range(80)]
@@ -238,7 +238,8 @@ def test_local_federation_says_which_owners_get_no_site(tmp_path, monkeypatch):
         done = CliRunner().invoke(app, ["federation", "up", "--local", str(sites), "--out", str(out), *words])
         assert done.exit_code == 0, done.exception
         assert (f"note: {sites} of 4 owners get a site (--local {sites}); left out: " in done.output) == said
-        assert len(FederationFolder(out).federation.sites) == sites
+        names = [site.name for site in FederationFolder(out).federation.sites]
+        assert len(names) == sites and {*names} <= {*"abcd"}
 
 
 def test_local_federation_missing_sample_files_are_written(tmp_path, monkeypatch):

@@ -4,7 +4,7 @@ import io
 import math
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -13,16 +13,19 @@ from typing import Any, cast
 import numpy as np
 
 from unalike._utils.errors import UnalikeError
+from unalike._utils.spec import slug
 from unalike._utils.system.supervisor import Supervisor, bypass_proxies_on_loopback, child_environment
 from unalike._utils.tensor_files import write_bytes
 from unalike.data.array_checks import Pair
 from unalike.data.client_data import ClientData
 from unalike.data.population import Population
+from unalike.data.ragged import client_name
 from unalike.federation.coordinator.coordinator import Log, run_rounds
 from unalike.federation.coordinator.federation_folder import FederationFolder
 from unalike.federation.coordinator.run_queue import add_runs
 from unalike.federation.flower.flower_processes import check_port, free_port, superlink
 from unalike.federation.operations.run_site import timed
+from unalike.federation.protocol.envelope import NAME
 from unalike.federation.protocol.federation_file import Federation, Schema
 from unalike.federation.site.site_policy import SitePolicy
 from unalike.runtime.run_recorder import Run
@@ -124,7 +127,7 @@ def _folder(
     out: Path, population: Population, terms: dict[str, Any], own: Mapping[str, Pair | None], port: int
 ) -> FederationFolder:
     """The federation's folder, new or from an earlier start. Raises `UnalikeError` if it holds another federation."""
-    sizes = {f"site-{k + 1}": int(size) for k, size in enumerate(population.sizes)}
+    sizes = dict(zip(_site_names(population.names), map(int, population.sizes), strict=True))
     classes = None if population.outputs is None else tuple(population.classes or ())
     tokens, task = not population.x.is_floating_point(), cast(Any, population.task.name)
     terms = terms | {"data": Schema(population.input_shape, classes, task, tokens, population.encoding)}
@@ -151,6 +154,13 @@ def _folder(
         elif file.read_bytes() != archive(client, population.classes):
             raise _another_federation(out)
     return folder
+
+
+def _site_names(clients: Sequence[str]) -> list[str]:
+    """The names of sites for these clients: their own as far as a site may have them, else site-1, site-2, ..."""
+    found = [slug(name) for name in clients]
+    own = found != [*map(client_name, range(len(found)))] and len({*found}) == len(found)
+    return found if own and all(map(NAME.fullmatch, found)) else [f"site-{k + 1}" for k in range(len(found))]
 
 
 def _another_federation(out: Path) -> UnalikeError:
