@@ -89,7 +89,7 @@ def outputs(predict: Predict, x: Tensor, index: Tensor | None = None) -> Iterato
 
     @torch.no_grad()  # gradient mode is per thread
     def logits(some: Tensor) -> Tensor:
-        return predict(some if index is None else x[some])
+        return predict(some if index is None else x.index_select(0, some))
 
     if not len(picked):  # many modules fail on an empty batch: `h.view(len(x), -1)`
         with torch.no_grad():
