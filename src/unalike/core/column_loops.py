@@ -64,8 +64,8 @@ def moments(rows, weights, mean, sd, extremes, turns):
     Threads call it at once, as `weighted_sum`.
     """
     widest()
-    own, last = np.empty((3, WIDTH), np.float32), len(rows) - 1
-    rows, mean, sd, kept, block = borrowed(rows), borrowed(mean), borrowed(sd), borrowed(own), turn(turns)
+    kept, last = np.empty((3, WIDTH), np.float32), len(rows) - 1
+    rows, mean, sd, block = borrowed(rows), borrowed(mean), borrowed(sd), turn(turns)
     while block < len(extremes):
         start, stop = block * WIDTH, min((block + 1) * WIDTH, rows.shape[1])
         centre, squares, least, most, near = mean[start:stop], sd[start:stop], kept[0], kept[1], kept[2]
@@ -99,8 +99,8 @@ def sum_and_spread(rows, weights, total, apart, turns):
     Threads call it at once, as `weighted_sum`.
     """
     widest()
-    own, even = np.empty(WIDTH, np.float32), np.full(len(rows), 1 / len(rows), np.float32)
-    rows, total, centre, block = borrowed(rows), borrowed(total), borrowed(own), turn(turns)
+    centre, even = np.empty(WIDTH, np.float32), np.full(len(rows), 1 / len(rows), np.float32)
+    rows, total, block = borrowed(rows), borrowed(total), turn(turns)
     while block < len(apart):
         start, stop = block * WIDTH, min((block + 1) * WIDTH, rows.shape[1])
         mean = centre[: stop - start]
