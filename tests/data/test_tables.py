@@ -388,15 +388,21 @@ def test_dates_that_may_be_read_in_two_ways_are_asked_about(tmp_path):
             r"'a b', 'n': .*--drop 'a b' --drop n, .*\['a b', 'n'\]",
         ),
         ({"site": "north"}, "'site': one value in all rows, which says nothing; leave out: --drop site"),
-        ({"age": np.arange(60) % 40, "size": np.arange(60) / 4}, ""),
+        (
+            {"Hospital": ["a", "b", "c"] * 20},
+            "'Hospital': read as features; if .*: --group Hospital, in Python group='Hospital'",
+        ),
+        ({"age": np.arange(60) % 40, "size": np.arange(60) % 20}, ""),
     ],
 )
-def test_identifiers_and_constant_columns_are_named(tmp_path, columns, note):
+def test_identifiers_owners_and_constant_columns_are_named(tmp_path, columns, note):
     frame = pd.DataFrame({"x": [0.5, 1.5, 2.5] * 20, **columns, "y": list("uv") * 30})
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
         load(save(frame, tmp_path / "t.csv"), target="y")
-    assert len(found) == bool(note) and all(re.search(note, str(w.message)) for w in found)
+        assert len(found) == bool(note) and all(re.search(note, str(w.message)) for w in found)
+        load(tmp_path / "t.csv", target="y", group=[*columns])  # origins are no features
+    assert len(found) == bool(note)
 
 
 def test_rows_without_target_are_left_out_when_asked(tmp_path):

@@ -26,6 +26,10 @@ FORMATS = (
     *(form + time for time in ("", " %H:%M", " %H:%M:%S") for form in ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y")),
 )
 """How dates may be written, besides "ISO8601" as for `strptime`."""
+OWNERS = re.compile(
+    r"(hospital|clinic|cent(er|re)|site|institution|owner|client|branch)([ _-]?(id|name|code|number))?", re.I
+)
+"""Names of columns that may say who holds a row."""
 MISSING = "(missing)"
 NOTHING, NUMBERS, TRUTH, TEXTS = "nothing", "numbers", "true/false", "texts"
 """The contents of a column that can be read; `kind_of` names the types of any other content."""
@@ -155,7 +159,7 @@ def days_of(column: pd.Series, form: str, where: str) -> np.ndarray:
 
 
 def doubts(features: pd.DataFrame, where: str) -> list[UserWarning]:
-    """Notes on columns that are probably no features as they are: identifiers, dates, and those with one value in all rows."""
+    """Notes on columns that are probably no features as they are: identifiers, dates, owners, and those with one value."""
     constant = [column for column in features if features[column].nunique(dropna=False) == 1]
     others = features.drop(columns=constant)
     ids = [column for column in others if _identifies(others[column])]
@@ -163,12 +167,19 @@ def doubts(features: pd.DataFrame, where: str) -> list[UserWarning]:
     read_as_days = f"{' '.join(f'--date {quote(str(column))}' for column in dated)}, in Python date={_plain(dated)!r}"
     as_days = f"{read_as_days}, or leave out: {left_out(*dated)}"
     ids_out = left_out(*ids)
+    owners = [column for column in others if column not in ids and OWNERS.fullmatch(str(column))]
+    by_owner = f"--group {quote(str(owners[0]))}, in Python group={str(owners[0])!r}" if owners else ""
     notes = (
         (UserWarning, constant, f"one value in all rows, which says nothing; leave out: {left_out(*constant)}"),
         (
             DoubtfulColumn,
             ids,
             f"numbers that look like identifiers or count the rows, read as features; leave out: {ids_out}",
+        ),
+        (
+            UserWarning,
+            owners,
+            f"read as features; if they say who holds a row, make clients of their values: {by_owner}",
         ),
         (DoubtfulColumn, dated, f"dates, read as categories; read them as days: {as_days}"),
     )
