@@ -35,6 +35,8 @@ def test_compiled_sum_and_spread_equal_torch_in_float64(clients, shape, threads,
     with pytest.MonkeyPatch.context() as patch, compiled_loops.crew_of(threads):
         patch.setattr("unalike.core.tree.LARGE", 1)
         total, apart = weighted_sum_and_spread(stacked, weights)
+        alone = tree.weighted_sum(stacked, weights)
+    assert all(torch.equal(alone[name], t) for name, t in total.items())
     exact = {name: t.double() for name, t in stacked.items()}
     torch.testing.assert_close(
         total, tree.map(torch.Tensor.float, tree.weighted_sum(exact, weights.double())), rtol=1e-5, atol=1e-6
