@@ -38,7 +38,8 @@ def command(
         ),
     ] = None,
     smallest_effect: Annotated[
-        float | None, typer.Option(help="Smallest difference that matters (0.005 is half a point), for the verdicts.")
+        float | None,
+        typer.Option(min=0, help="Smallest difference that matters (0.005 is half a point), for the verdicts."),
     ] = None,
     across: Annotated[
         str | None,

@@ -152,7 +152,7 @@ class Comparison:
         """The content of the report and of its figures. `target`: the score for which the costs are compared."""
         import pandas as pd
 
-        from unalike.experiments.references import is_alone, reference
+        from unalike.experiments.references import is_alone, is_grouped, reference
         from unalike.reporting.content import MethodResult, ReportContent
         from unalike.reporting.wording import plural
 
@@ -170,6 +170,7 @@ class Comparison:
                     m.get("untuned", ""),
                     m.get("work", ""),
                     is_alone(m["spec"]),
+                    is_grouped(m["spec"]),
                 )
                 for m in facts.methods
             ],

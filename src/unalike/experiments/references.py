@@ -26,6 +26,12 @@ def is_alone(method: str) -> bool:
     return method == complete_spec(plan("local_only"))
 
 
+def is_grouped(method: str) -> bool:
+    """Whether a method of this spec ends with a model for each group of clients, and with none for all."""
+    name = method.partition("(")[0]
+    return name in registry and getattr(registry[name], "grouped", False)
+
+
 def untuned(method: str) -> str:
     """The parts of a spec text that ran with default settings, with these settings; empty if there are none.
 

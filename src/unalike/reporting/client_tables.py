@@ -2,6 +2,7 @@
 
 import pandas as pd
 
+from unalike.metrics.named_metrics import Metric
 from unalike.reporting import wording
 from unalike.reporting.content import ReportContent
 from unalike.reporting.summary_columns import summary_tables
@@ -22,9 +23,14 @@ def client_columns(content: ReportContent, methods: bool = False) -> list[TableC
     columns += [number(metric.title, "score", metric.text), interval(level, "low", "high", metric.between)]
     for other in content.compared_with:
         if table[f"to_{other}"].notna().any():
-            columns.append(number(f"Gain over {other}", f"to_{other}", metric.difference))
+            columns.append(difference_to(other, metric))
             columns.append(interval(level, f"to_{other}_low", f"to_{other}_high", metric.interval))
     return columns
+
+
+def difference_to(other: str, metric: Metric) -> TableColumn:
+    """The column of differences to a method: gains, where more is better."""
+    return number(f"{'Gain over' if metric.sign > 0 else 'Difference from'} {other}", f"to_{other}", metric.difference)
 
 
 def client_table(content: ReportContent, method: str) -> Table | None:

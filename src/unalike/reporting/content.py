@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -43,7 +44,8 @@ class MethodResult:
 
     `label` is short, `spec` has every field, `protocols` are those that scored it. `reference` says what the method shows if it is
     no candidate (`upper reference`); `untuned` lists what ran with default settings (`moon(mu=1.0)`), `work` says how its local
-    training differs from the baseline's (`lr=0.3`), `alone` whether clients train without communication.
+    training differs from the baseline's (`lr=0.3`), `alone` whether clients train without communication, `grouped` whether it
+    ends with a model for each group of clients.
     """
 
     label: str
@@ -53,6 +55,7 @@ class MethodResult:
     untuned: str = ""
     work: str = ""
     alone: bool = False
+    grouped: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,10 +221,12 @@ class ReportContent(SharedFacts):
     @cached_property
     def shared_decision(self) -> Decision:
         """The decision for one model that serves all clients."""
-        return self._decided(self.plain)
+        grouped = {m.label for m in self.methods if m.grouped} - {self.baseline}
+        return self._decided(self.plain, grouped)
 
-    def _decided(self, protocol: str) -> Decision:
-        found = decide(self.rounds, self.summary, self.columns, self.rules, protocol, self.resampled)
+    def _decided(self, protocol: str, without: Collection[str] = ()) -> Decision:
+        rounds, summary = (table[~table["method"].isin(without)] for table in (self.rounds, self.summary))
+        found = decide(rounds, summary, self.columns, self.rules, protocol, self.resampled)
         failed = nothing_learned(self.scored(protocol), self.metric, self.classes)
         if self.unfinished and len(self.labels) > 1:
             failed = f"No decision yet: {self.unfinished} are finished."

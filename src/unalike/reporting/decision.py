@@ -154,7 +154,7 @@ class Decision:
         chances = f"Among {methods} and {self.baseline}, it is the best with a probability of {chance}"
         beaten = [name for name, found in self.rivals.items() if found == WORSE]
         if self.rivals and len(beaten) == len(self.rivals):
-            return f"{chances}; it is shown to be better than each of them."
+            return f"{chances}; it is shown to be better than each {'of them' if self.choice == self.best else 'other candidate'}."
         return f"{chances}."
 
     def _costs(self) -> str:

@@ -11,6 +11,7 @@ from unalike.metrics.client_scores import MEAN, POOLED
 from unalike.metrics.risks import FEWEST
 from unalike.metrics.verdicts import EQUAL, WORSE
 from unalike.reporting import wording
+from unalike.reporting.client_tables import difference_to
 from unalike.reporting.content import ReportContent
 from unalike.reporting.findings import findings
 from unalike.reporting.html import fill
@@ -76,7 +77,7 @@ def _table(content: ReportContent, own: pd.DataFrame) -> Table:
     columns.append(number(metric.title, "score", metric.text))
     if best != content.baseline:
         columns += [
-            number(f"Gain over {content.baseline}", to, metric.difference),
+            difference_to(content.baseline, metric),
             interval(f"{wording.confidence(content.rules.level)} interval", f"{to}_low", f"{to}_high", metric.interval),
             words("Shown", lambda row: _shown(row, to, metric.sign)),
         ]

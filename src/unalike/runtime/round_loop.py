@@ -340,7 +340,7 @@ def _stages(run_config: RunConfig, backend: Backend, recorder: RunRecorder) -> I
         backend.end_step(outcome)
         step, index = next_step(steps, outcome), index + 1
     if groups == 1 and getattr(run_config.plan, "divides", False):
-        recorder.log.note("all clients are in one group: their models are those of the method without groups")
+        recorder.log.note("all clients are in one group: one model was trained, as by the method without groups")
 
 
 def _answers(run_config: RunConfig, step: QueryStep, index: int, recorder: RunRecorder, backend: Backend) -> Answers:

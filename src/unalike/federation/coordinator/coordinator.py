@@ -42,7 +42,7 @@ TOLD = {
     "other version": "{client} has {name} {found} and this machine {ours}: numbers may differ in the last digits",
     "not in this run": "{client} has connected; it takes no part in this run, which began without it",
     "large share": "{client} has {percent} % of all training samples, and as much of the weight",
-    "untested": "no site has as many test samples as least_test in its site.toml demands: there will be no scores",
+    "untested": "no scores of {sites}: no {samples} samples there, or fewer than least_test in site.toml demands",
 }
 """Event -> the line that the operator reads."""
 
@@ -159,8 +159,7 @@ class Coordinator:
         names = {site.name for site in federation.sites if not site.revoked}
         exchange = Exchange(mailbox, (0, 0), SameRequest(request, self._read), sorted(names), names).run()
         self._note_shares(exchange.values)
-        if self.test is None and exchange.values and not any(site.test for site in exchange.values.values()):
-            self._event("untested", round=0)
+        self._note_untested(exchange.values)
         for site in sorted(exchange.values):
             self._event("admitted", client=site, **asdict(exchange.values[site]))
         return Roster(
@@ -181,6 +180,16 @@ class Coordinator:
             if (found := str(theirs.get(name))[:40]) != ours:
                 self._event("other version", round=0, client=site, name=name, found=found, ours=ours)
         return SampleCounts(**facts)
+
+    def _note_untested(self, sites: Mapping[str, SampleCounts]) -> None:
+        """Tell which sites do not evaluate, on test samples or on validation samples that were agreed on."""
+        for split, what, wanted in (
+            ("test", "test", self.test is None),
+            ("val", "validation", self.federation.val > 0),
+        ):
+            without = [name for name, site in sites.items() if not getattr(site, split)]
+            if without and wanted:
+                self._event("untested", round=0, sites=", ".join(without), samples=what)
 
     def _note_shares(self, sites: Mapping[str, SampleCounts]) -> None:
         """Tell which sites have most of the weight. Raises `UnalikeError` for one with more than the largest share."""

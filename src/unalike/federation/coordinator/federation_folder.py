@@ -321,7 +321,9 @@ class FederationFolder:
     def held(self) -> Iterator[None]:
         """Lock the folder, so that no other process starts the same federation. Raises `UnalikeError` if it is up."""
         self._file("federation.toml")
-        with locked(self.path, f"the federation in {self.path} is up already; see `unalike federation status`"):
+        with locked(
+            self.path, f"the federation in {self.path} is up: for this command stop it first, `unalike federation stop`"
+        ):
             yield
 
     def _samples(self, name: str) -> Path:

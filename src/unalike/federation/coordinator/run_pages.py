@@ -36,7 +36,11 @@ def _write_report(folder: FederationFolder, queued: QueuedRun, run: Run, command
     cell = Cell(method, seed, run.run_config)
     facts = facts_of([cell], {method: method}, method, [seed], {"federation": name})
     known: dict[str, Any] = {k: facts.partition[k] for k in ("clients", "smallest", "largest") if k in facts.partition}
-    notes = [*facts.notes, *run.notes]
+    population, notes = run.run_config.population, [*facts.notes, *run.notes]
+    if untested := [site for site, count in zip(population.names, population.test.sizes, strict=True) if not count]:
+        notes.append(
+            f"no scores of {', '.join(untested)}: no test samples there, or fewer than least_test in site.toml demands"
+        )
     replace(facts, label_counts=None, partition=known, command=command, notes=notes).save(queued.path)
     _write_joined(folder, [queued], queued.page)
 

@@ -73,13 +73,10 @@ class SitePolicy:
         return data.without_small_groups(self.least_test, self.least_class if has_classes else 0)
 
     def unused(self, data: ClientData) -> list[str]:
-        """A sentence if the site has test samples and too few of them to evaluate."""
-        count, text = len(data.test[1]) if data.test else 0, "which are fewer than least_test in site.toml"
-        return (
-            [f"{count} test samples, {text} ({self.least_test}): they are not used"]
-            if 0 < count < self.least_test
-            else []
-        )
+        """Sentences on test and validation samples that are too few to evaluate."""
+        counts = {split: len(data.splits()[split][1]) for split in ("test", "val") if split in data.splits()}
+        text = f"fewer than least_test in site.toml ({self.least_test}), so that they are not used"
+        return [f"{n} {split} samples, {text}" for split, n in counts.items() if 0 < n < self.least_test]
 
     def check_request(self, round: int, agreed_rounds: int, before: int) -> None:
         """Raise `Declined` for a request that these rules exclude; `before` were answered in the same round."""

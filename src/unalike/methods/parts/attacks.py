@@ -21,7 +21,7 @@ from unalike.methods.attack import Attack
 from unalike.methods.method import alias
 from unalike.methods.part import part
 
-Share = Annotated[float, Field(ge=0, le=1)]
+Share = Annotated[float, Field(ge=0, lt=1)]
 
 
 @part
@@ -47,7 +47,7 @@ class Backdoor(Attack):
 
     share: Share = 0.2
     target: NonNegativeInt = 0
-    poisoned: Share = 0.5
+    poisoned: Annotated[float, Field(ge=0, le=1)] = 0.5
     scale: float = 1.0
     size: PositiveInt = 3
     value: float = 1.0

@@ -29,6 +29,7 @@ class Ifca(StagedPlan):
     """
 
     divides: ClassVar[bool] = True
+    grouped: ClassVar[bool] = True
     clusters: Annotated[PositiveInt, OneOf(2, 3, 4)] = 3
     method: MethodText = "fedavg"
 
@@ -63,6 +64,7 @@ class Clustered(StagedPlan):
     """
 
     divides: ClassVar[bool] = True
+    grouped: ClassVar[bool] = True
     eps1: Annotated[NonNegativeFloat, LogRange(0.05, 1)] = 0.4
     eps2: Annotated[PositiveFloat, LogRange(0.5, 5)] = 1.6
     warmup: NonNegativeInt = 20
