@@ -77,6 +77,8 @@ def test_federation_file_mistakes_are_refused(tmp_path):
         ({"coordinator": "abc"}, "64 hexadecimal digits"),
         ({"participation": 0.0}, "participation"),
         ({"quorum": True}, "quorum"),
+        ({"quorum": 9}, "a quorum of 9 cannot be met by"),
+        ({"max_weight": 0.1}, "less than the mean share"),
         ({"sites": ()}, "sites"),
     ):
         with pytest.raises(UnalikeError, match=word):

@@ -245,8 +245,8 @@ def test_summary_leaves_references_and_repetitions_out_of_the_family():
     assert table["role"].to_dict() == {
         "base": "baseline",
         "other": "candidate",
-        "ditto": "equal to base in every round",
-        "again": "equal to other in every round",
+        "ditto": "scored as base in every round",
+        "again": "scored as other in every round",
         "pooled": "upper reference",
     }
     alone = summary(ROUNDS, CLIENTS, COLUMNS, rules).set_index("method")

@@ -11,8 +11,9 @@ import pytest
 
 import unalike as ua
 from unalike.experiments.joining import join
+from unalike.metrics.named_metrics import KNOWN
 from unalike.reporting import summary_page
-from unalike.reporting.client_tables import MOST_CLIENTS, clients_of_best
+from unalike.reporting.client_tables import MOST_CLIENTS, clients_of_best, difference_to
 from unalike.reporting.export import export, export_clients
 from unalike.reporting.html import render
 
@@ -53,6 +54,11 @@ def test_every_client_has_samples_positives_interval_and_gains(compared):
     assert scores["to_fedavg"].notna().sum() == 10 and scores["to_local_only"].notna().sum() == 10
     assert scores.loc[("ditto", "west"), "to_fedavg"] > 0.1
     pd.testing.assert_frame_equal(ua.open_comparison(folder).client_scores, found.client_scores)
+
+
+def test_differences_are_called_gains_only_where_more_is_better():
+    titles = [difference_to("fedavg", KNOWN[name]).title for name in ("accuracy", "rmse")]
+    assert titles == ["Gain over fedavg", "Difference from fedavg"]
 
 
 def test_all_surfaces_have_the_table(compared):

@@ -7,6 +7,8 @@ import pandas as pd
 import pytest
 
 from unalike._utils.errors import UnalikeError
+from unalike.experiments.references import is_grouped
+from unalike.methods.plan import complete_spec, plan
 from unalike.metrics.inference import MOST_NEEDED
 from unalike.metrics.named_metrics import KNOWN
 from unalike.reporting import wording
@@ -119,7 +121,7 @@ def test_findings_equal_gain_under_every_seed_is_not_tested(content):
         sentences["fedmix"]
         == "70.0\u00a0%, +10.0 points compared with fedavg under every seed: without a spread, no test is possible."
     )
-    repeated = "60.0\u00a0%, +0.0 points compared with fedavg; no candidate, but equal to fedavg in every round."
+    repeated = "60.0\u00a0%, +0.0 points compared with fedavg; no candidate, but scored as fedavg in every round."
     assert sentences["ditto"] == repeated
     assert "did better" not in found.answer
 
@@ -142,6 +144,14 @@ def test_findings_personal_models_are_judged_with_the_shared_ones(content):
     )
     assert found.shared == f"If one shared model must serve all clients, also new ones: {content.shared_decision}"
     assert content.shared_decision.protocol == "clients" and "ditto" in content.shared_decision.verdicts
+
+
+def test_method_with_a_model_for_each_group_is_no_answer_to_one_shared_model(content):
+    best = content.shared_decision.best
+    methods = [dataclasses.replace(m, grouped=m.label == best) for m in content.methods]
+    grouped = dataclasses.replace(content, methods=methods)
+    assert best in grouped.decision.verdicts and best not in grouped.shared_decision.verdicts
+    assert is_grouped(complete_spec(plan("ifca(clusters=2)"))) and not is_grouped("my_own_method(lr=1.0)")
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from unalike.metrics.moderated_t import ALPHA
 from unalike.metrics.named_metrics import Metric
 
 BASELINE, CANDIDATE = "baseline", "candidate"
-"""Roles. Any other role is a text that says why the method is outside the family: `upper reference`, `equal to fedavg ...`."""
+"""Roles. Any other role is a text that says why the method is outside the family: `upper reference`, `scored as fedavg ...`."""
 BETTER, WORSE, EQUAL, UNDECIDED = "better", "worse", "practically equal", "undecided"
 """Verdicts on candidates."""
 HALF_A_POINT, ONE_PERCENT = 0.005, 0.01
@@ -94,7 +94,7 @@ def roles(rounds: pd.DataFrame, column: Column, methods: Iterable[str], rules: R
 
 def repeats(method: str) -> str:
     """The role of a method whose scores equal those of another one."""
-    return f"equal to {method} in every round"
+    return f"scored as {method} in every round"
 
 
 def _curve(rounds: pd.DataFrame, column: str, name: str) -> pd.Series:

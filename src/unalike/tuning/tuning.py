@@ -191,10 +191,11 @@ class Tuning:
         gained = [one for one in self.ranking if one.gain.low > 0]
         if not gained:
             return "No method is shown to gain by tuning."
-        best = max(gained, key=lambda one: one.gain.mean)
-        most = self.metric.difference(self.metric.sign * best.gain.mean)
+        best = max(one.gain.mean for one in gained)
+        most = self.metric.difference(self.metric.sign * best)
+        first = wording.listing(one.method for one in gained if one.gain.mean == best)
         few = wording.listing(one.method for one in gained)
-        return f"Tuning helps {few}; it changes {best.method} most, by {most}."
+        return f"Tuning helps {few}; it changes {first} most, by {most}."
 
     def _spent(self) -> str:
         trials = [trial for own in self.trials.values() for trial in own]

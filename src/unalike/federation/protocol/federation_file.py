@@ -139,6 +139,10 @@ class Federation(RecordOptions, FederationOptions, SharedRunOptions, ValidationO
                 raise ValueError(f"two sites have one {what}")
         if self.coordinator in {site.key for site in self.sites}:
             raise ValueError("a site has the coordinator's key")
+        if isinstance(self.quorum, int) and self.quorum > len(self.sites) and not self.open:
+            raise ValueError(f"a quorum of {self.quorum} cannot be met by {len(self.sites)} sites")
+        if self.max_weight * len(self.sites) < 1 and not self.open:
+            raise ValueError(f"max_weight = {self.max_weight:g} is less than the mean share of {len(self.sites)} sites")
         recording = Recording.of(self.record)
         if recording is not None and recording.keeps_parameters:
             raise ValueError(
