@@ -179,3 +179,10 @@ def test_unknown_or_unfit_metrics_are_refused():
     ]:
         with pytest.raises(UnalikeError, match=words):
             chosen(task, spec, classes=classes)
+
+
+def test_error_in_a_metric_of_ones_own_names_the_metric():
+    failing = own_metric("cost", lambda labels, predicted, logits: 1 / 0)
+    with pytest.raises(ZeroDivisionError) as failed:
+        failing(*(np.zeros(3) for _ in range(3)))
+    assert "in the metric 'cost'" in failed.value.__notes__[0]

@@ -92,7 +92,13 @@ class Metric:
     def __call__(self, labels: np.ndarray, predicted: np.ndarray, logits: np.ndarray) -> float:
         """The metric of samples; NaN where it is not defined, such as the area under a ROC curve of one class."""
         assert self.formula is not None
-        return self.formula(labels, predicted, logits)
+        try:
+            return self.formula(labels, predicted, logits)
+        except Exception as error:  # perhaps of a user's function
+            error.add_note(
+                f"in the metric {self.name!r}, called with labels, predictions and logits of {len(labels)} samples"
+            )
+            raise
 
     @property
     def of_worst_tenth(self) -> Metric:
