@@ -152,7 +152,7 @@ def test_a_part_that_nobody_trains_is_said_where_it_is_tested():
 def test_plans_name_stages_without_rounds_and_one_group():
     assert any("'train' has no round" in note for note in trained("ccvr", {"clients": clients(6), "rounds": 1})[2])
     one = trained("ifca(clusters=1)", {"clients": clients(6)})[2]
-    assert "all clients are in one group: one model was trained" in one
+    assert "all clients are in one group: one model was trained, as by the method without groups" in one
 
 
 # --- updates ----------------------------------------------------------------------------------------------------------
