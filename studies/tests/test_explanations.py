@@ -60,6 +60,7 @@ def test_the_page_on_parameter_skew_has_the_levels_of_three_protocols_beside_the
     head, *rows = levels.layouts[1].table(results)
     names = (
         "FedBABU's tuned heads less FedAvg after local training",
+        "FedSA = FedPake, normalized, by rank less FedAvg, own statistics",
         "FedBABU less FedAvg, printed",
         "FedPake less FedAvg, printed",
     )
