@@ -140,3 +140,11 @@ def test_compiled_moments_of_columns_equal_torch_in_float64(clients, size, threa
     torch.testing.assert_close(mean, wanted[0].float(), rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(sd, wanted[1].float(), rtol=1e-4, atol=1e-6)
     torch.testing.assert_close(most, wanted[3].float(), rtol=1e-5, atol=1e-7)
+
+
+def test_large_weighted_sum_has_the_gradient_of_its_weights(monkeypatch):
+    """A server that learns its weights (FedLAW) differentiates the sum."""
+    monkeypatch.setattr("unalike.core.tree.LARGE", 1)
+    stacked, weights = {"w": torch.randn(3, 50)}, torch.rand(3, requires_grad=True)
+    tree.weighted_sum(stacked, weights)["w"].sum().backward()
+    torch.testing.assert_close(weights.grad, stacked["w"].sum(1))

@@ -103,7 +103,7 @@ def row(tree: Tree, index: int | Tensor) -> Tree:
 
 def weighted_sum(stacked: Tree, weights: Tensor) -> Tree:
     """sum_k weights_k * stacked_k: trees of shape [K, ...] and weights [K] -> a tree of shape [...]."""
-    loops = column_loops(stacked)
+    loops = None if weights.requires_grad else column_loops(stacked)
     return map(lambda t: combined(t, weights.to(t), loops), stacked)
 
 
