@@ -189,6 +189,16 @@ def test_federation_without_test_samples_says_so_and_ends_well(tmp_path):
     assert len(SitePolicy().unused(clients[0])) == 1 and not SitePolicy(least_test=0).unused(clients[0])
 
 
+def test_report_names_the_sites_that_do_not_evaluate(tmp_path):
+    clients = make_clients()
+    few, *enough = sorted(len(client.test[1]) for client in clients)
+    assert few < min(enough)
+    folder, workers = federation_of(clients, tmp_path, SitePolicy(least_test=few + 1, least_class=0), rounds=2)
+    run_rounds(folder, InMemoryTransport(workers), lambda line: None)
+    [site] = [client.name for client in clients if len(client.test[1]) == few]
+    assert f"no scores of {site}: no test samples there" in folder.queue[0].page.read_text()
+
+
 def test_resumed_coordinator_reports_done_rounds(tmp_path):
     said = []
     folder, workers = federation_of(make_clients(), tmp_path, rounds=4)

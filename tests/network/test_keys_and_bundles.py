@@ -266,7 +266,7 @@ def test_existing_keys_are_never_overwritten(made):
 
 
 def test_second_up_is_refused(made):
-    with made.held(), pytest.raises(UnalikeError, match="is up: for this command stop it first"), made.held():
+    with made.held(), pytest.raises(UnalikeError, match="is up already"), made.held():
         pass
     with made.held():
         pass

@@ -103,17 +103,17 @@ def row(tree: Tree, index: int | Tensor) -> Tree:
 
 def weighted_sum(stacked: Tree, weights: Tensor) -> Tree:
     """sum_k weights_k * stacked_k: trees of shape [K, ...] and weights [K] -> a tree of shape [...]."""
-    loops = None if weights.requires_grad else column_loops(stacked)
+    loops = column_loops(stacked)
     return map(lambda t: combined(t, weights.to(t), loops), stacked)
 
 
 def combined(stacked: Tensor, weights: Tensor, loops: ModuleType | None = None) -> Tensor:
     """sum_k weights_k * stacked_k of one tensor [K, ...], by compiled loops where they can read it."""
     rows = matrix(stacked)
-    if loops is None or not loops_read(rows):
+    if loops is None or not loops_read(rows, weights):
         return (weights @ rows).view(stacked.shape[1:])
     total = torch.empty_like(rows[0])
-    given = rows.numpy(), weights.contiguous().numpy(), total.numpy()
+    given = rows.numpy(), weights.numpy(), total.numpy()
     compiled_loops.share_out(partial(loops.weighted_sum, *given), loops.blocks(rows))
     return total.view(stacked.shape[1:])
 
@@ -123,10 +123,12 @@ def column_loops(stacked: Tree) -> ModuleType | None:
     return compiled_loops.loops("unalike.core.column_loops") if nbytes(stacked) >= LARGE else None
 
 
-def loops_read(rows: Tensor) -> bool:
-    """Whether compiled loops can read a matrix."""
-    plain = rows.dtype == torch.float32 and rows.device.type == "cpu" and rows.is_contiguous()
-    return plain and not rows.requires_grad
+def loops_read(*tensors: Tensor) -> bool:
+    """Whether compiled loops can read the tensors: float32 in memory order on the CPU, without gradient."""
+    return all(
+        t.dtype == torch.float32 and t.device.type == "cpu" and t.is_contiguous() and not t.requires_grad
+        for t in tensors
+    )
 
 
 def in_memory_order(t: Tensor) -> Tensor:

@@ -33,7 +33,7 @@ def column_moments(
     The mean of equal values is exact: a rounding error would be enlarged where deviations are scaled by their range.
     """
     mean, sd = torch.empty_like(u[0]), torch.empty_like(u[0])
-    if loops is not None and tree.loops_read(u):
+    if loops is not None and tree.loops_read(u, weights):
         extremes = np.empty((loops.blocks(u), 2), np.float32)
         given = u.numpy(), weights.numpy(), mean.numpy(), sd.numpy(), extremes
         compiled_loops.share_out(partial(loops.moments, *given), len(extremes))
@@ -52,7 +52,7 @@ def column_moments(
 
 def _sum_and_spread(loops: ModuleType | None, t: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
     rows = tree.matrix(t)
-    if loops is None or not tree.loops_read(rows):
+    if loops is None or not tree.loops_read(rows, weights):
         return tree.combined(t, weights), _spread(t)
     total, apart = torch.empty_like(rows[0]), np.empty((loops.blocks(rows), len(rows)))
     given = rows.numpy(), weights.numpy(), total.numpy(), apart

@@ -18,7 +18,7 @@ from unalike.federation.coordinator.mailbox import Mailbox, Place, Request
 from unalike.federation.coordinator.network_backend import DiscardedRound, NetworkBackend
 from unalike.federation.coordinator.operator_commands import listening
 from unalike.federation.coordinator.run_control import Control, OperatorCommands, Stopped
-from unalike.federation.coordinator.run_pages import write_pages
+from unalike.federation.coordinator.run_pages import UNTESTED, write_pages
 from unalike.federation.protocol.federation_file import Federation
 from unalike.federation.protocol.messages import PROTOCOL, AdmitRequest, printable, versions
 from unalike.federation.protocol.roster import PARTS, Roster, SampleCounts, new_run, placeholders, run_config_of
@@ -42,7 +42,7 @@ TOLD = {
     "other version": "{client} has {name} {found} and this machine {ours}: numbers may differ in the last digits",
     "not in this run": "{client} has connected; it takes no part in this run, which began without it",
     "large share": "{client} has {percent} % of all training samples, and as much of the weight",
-    "untested": "no scores of {sites}: no {samples} samples there, or fewer than least_test in site.toml demands",
+    "untested": UNTESTED,
 }
 """Event -> the line that the operator reads."""
 

@@ -321,9 +321,8 @@ class FederationFolder:
     def held(self) -> Iterator[None]:
         """Lock the folder, so that no other process starts the same federation. Raises `UnalikeError` if it is up."""
         self._file("federation.toml")
-        with locked(
-            self.path, f"the federation in {self.path} is up: for this command stop it first, `unalike federation stop`"
-        ):
+        told = "`unalike federation status` shows it, `unalike federation stop` ends it"
+        with locked(self.path, f"the federation in {self.path} is up already; {told}"):
             yield
 
     def _samples(self, name: str) -> Path:

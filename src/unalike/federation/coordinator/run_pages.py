@@ -8,7 +8,11 @@ from typing import Any
 from unalike.federation.coordinator.federation_folder import FederationFolder
 from unalike.federation.coordinator.run_queue import QueuedRun
 from unalike.methods.plans.diagnosis_plan import DiagnosisPlan
+from unalike.runtime.records.run_directory import RunDirectory
 from unalike.runtime.run_recorder import Run
+
+UNTESTED = "no scores of {sites}: no {samples} samples there, or fewer than least_test in site.toml demands"
+"""The sentence on sites that do not evaluate, from the facts of the run's event `untested`."""
 
 
 def write_pages(folder: FederationFolder, queued: QueuedRun, run: Run, log: Callable[[str], None], asked: str) -> None:
@@ -19,7 +23,10 @@ def write_pages(folder: FederationFolder, queued: QueuedRun, run: Run, log: Call
     if is_diagnosis:
         _write_diagnosis(folder, queued, run, log)
     if config.options.rounds or not is_diagnosis:  # without rounds it has no scores to report
-        (_write_report if is_scored else _write_unscored)(folder, queued, run, asked)
+        if is_scored:
+            _write_report(folder, queued, run, asked)
+        else:
+            _write_unscored(folder, queued)
     log(f"done: history and model in {queued.path}, report {queued.page}")
     trained = [other for other in folder.queue if other.is_over and other.federation.rounds]
     if len(trained) > 1 and is_scored:
@@ -36,16 +43,13 @@ def _write_report(folder: FederationFolder, queued: QueuedRun, run: Run, command
     cell = Cell(method, seed, run.run_config)
     facts = facts_of([cell], {method: method}, method, [seed], {"federation": name})
     known: dict[str, Any] = {k: facts.partition[k] for k in ("clients", "smallest", "largest") if k in facts.partition}
-    population, notes = run.run_config.population, [*facts.notes, *run.notes]
-    if untested := [site for site, count in zip(population.names, population.test.sizes, strict=True) if not count]:
-        notes.append(
-            f"no scores of {', '.join(untested)}: no test samples there, or fewer than least_test in site.toml demands"
-        )
+    untested = [event for event in RunDirectory(queued.path).events if event["event"] == "untested"]
+    notes = [*facts.notes, *run.notes, *(UNTESTED.format(**event) for event in untested)]
     replace(facts, label_counts=None, partition=known, command=command, notes=notes).save(queued.path)
     _write_joined(folder, [queued], queued.page)
 
 
-def _write_unscored(folder: FederationFolder, queued: QueuedRun, run: Run, command: str) -> None:
+def _write_unscored(folder: FederationFolder, queued: QueuedRun) -> None:
     """A page without scores."""
     from unalike.reporting.html import write_text
 
