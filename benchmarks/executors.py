@@ -164,7 +164,7 @@ def main() -> None:
     for name in arguments.workloads or workloads:
         load = workloads[name]
         times = measured(load, arguments.device)
-        print(f"{name}: {load.clients} clients x {load.samples} samples, {load.model}, batch {load.batch}")
+        print(f"{name}: {load.clients} clients x {load.samples} samples, {load.model}, batch {load.batch}", flush=True)
         base = statistics.median(times["bare loop"])
         found[name] = {}
         for contender, seconds in times.items():

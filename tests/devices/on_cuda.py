@@ -19,6 +19,7 @@ from torch import nn
 
 import unalike as ua
 from unalike.engine import auto
+from unalike.engine.step_graphs import CudaRecorder, StepGraphs
 from unalike.methods.part import registry
 from unalike.methods.plan import plan
 
@@ -88,6 +89,77 @@ def assert_close(run, reference, limit, device=DEVICE):
 def test_method_on_cuda_equals_cpu(name, executor):
     spec = "dp_sgd(noise_multiplier=0)" if name == "dp_sgd" else name  # each device draws other noise
     assert_close(train(spec, DEVICE, executor), train(spec, "cpu", executor), DISTANCE)
+
+
+@pytest.fixture
+def refusals(monkeypatch):
+    """The reasons for which steps were not recorded, None where they were."""
+    found, attempt = set(), StepGraphs.attempt
+
+    def noted(graphs, *ways):
+        done = attempt(graphs, *ways)
+        found.add(graphs.refused)
+        return done
+
+    monkeypatch.setattr(StepGraphs, "attempt", noted)
+    return found
+
+
+@pytest.mark.parametrize("executor", ["loop", "batched"])
+@pytest.mark.parametrize(
+    "name", sorted({"fedavg", "scaffold", "moon", "ditto", "fedrep", "fine_tuned", "per_fedavg"} & {*NAMES})
+)
+@pytest.mark.parametrize("module", ["mlp(hidden=(6,))", "cnn(channels=(3, 4))"])
+def test_replayed_steps_equal_plain_ones(name, executor, module, refusals, monkeypatch):
+    """Four rounds, in which the learning rate falls: graphs are recorded anew."""
+    work = {"momentum": 0.9, "schedule": 0.9}
+    recorded = train(name, DEVICE, executor, module, work, rounds=4)
+    assert refusals == {None}
+    monkeypatch.setattr(CudaRecorder, "refused", "not here")
+    plain = train(name, DEVICE, executor, module, work, rounds=4)
+    assert refusals == {None, "not here"}
+    for params, wanted in zip(models_of(recorded), models_of(plain), strict=True):
+        for n, w in wanted.items():
+            torch.testing.assert_close(params[n], w, rtol=1e-4, atol=1e-6)
+
+
+class Dropped(nn.Module):
+    """A linear layer after dropout."""
+
+    def __init__(self):
+        super().__init__()
+        self.drop, self.head = nn.Dropout(0.5), nn.Linear(64, 3)
+
+    def forward(self, x):
+        return self.head(self.drop(x.flatten(1)))
+
+
+def test_replayed_dropout_draws_the_numbers_of_plain_steps(refusals, monkeypatch):
+    recorded = train("fedavg", DEVICE, "loop", Dropped(), rounds=3)
+    assert refusals == {None}
+    monkeypatch.setattr(CudaRecorder, "refused", "not here")
+    for params, wanted in zip(
+        models_of(recorded), models_of(train("fedavg", DEVICE, "loop", Dropped(), rounds=3)), strict=True
+    ):
+        torch.testing.assert_close(params, wanted, rtol=1e-4, atol=1e-6)
+
+
+class Scaled(nn.Module):
+    """A linear layer whose output is divided by a number that Python knows: the device has to be waited for."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(64, 3)
+
+    def forward(self, x):
+        x = self.head(x.flatten(1))
+        return x / max(1.0, float(x.detach().abs().max()))
+
+
+def test_steps_that_wait_for_the_device_are_not_recorded(refusals):
+    assert_close(train("fedavg", DEVICE, "loop", Scaled()), train("fedavg", "cpu", "loop", Scaled()), DISTANCE)
+    [reason] = refusals - {"it takes a CUDA device"}
+    assert "synchroniz" in reason
 
 
 CASES = [

@@ -119,7 +119,8 @@ class Adam:
             raise UnalikeError(f"found betas={self.betas}, eps={self.eps}; expected 0 <= beta < 1 and eps > 0")
 
     def init(self, params: Tree) -> PartTrees:
-        return {"mean": tree.zeros(params), "square": tree.zeros(params), "count": {"steps": torch.zeros(())}}
+        steps = next(iter(params.values())).new_zeros(()) if params else torch.zeros(())
+        return {"mean": tree.zeros(params), "square": tree.zeros(params), "count": {"steps": steps}}
 
     def step(
         self, params: Tree, grads: Tree, state: PartTrees, lr: float, *, owned: bool = False, fused: bool = False

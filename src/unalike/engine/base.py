@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from unalike.core.types import Batch, Broadcast, ClientUpdate, Context, PartTree
 from unalike.core.views import ClientBatches, Cohort, Members, StageSettings
 from unalike.core.work import Batches, Work
 from unalike.engine.batch_schedule import BatchSchedule, Indices, LazyBatches, distinct, is_flat
+from unalike.engine.step_graphs import StepGraphs
 from unalike.methods.method import Method
 from unalike.methods.roles import Conditioner, Phase
 from unalike.training.aggregation import UpdateBuffer, UpdateSink
@@ -267,9 +268,31 @@ class ClientPool:
 
 @dataclass(frozen=True)
 class Executor:
-    """Trains the clients of a round. It owns the client states; everything that it calls is pure."""
+    """Trains the clients of a round. It owns the client states; everything that it calls is pure.
 
+    `stacked`: functions of one client are applied to several at once.
+    """
+
+    stacked: ClassVar[bool] = False
     client_pool: ClientPool
+
+    @cached_property
+    def settings(self) -> StageSettings:
+        """The stage's settings in the form that is fastest for this executor."""
+        return self.client_pool.settings
+
+    @cached_property
+    def graphs(self) -> StepGraphs:
+        """The recorded steps of training."""
+        return self._graphs_of(self.client_pool.method)
+
+    @cached_property
+    def tuning_graphs(self) -> StepGraphs:
+        """The recorded steps of fine-tuning."""
+        return self._graphs_of(self.client_pool.method.tuner)
+
+    def _graphs_of(self, method: Method) -> StepGraphs:
+        return StepGraphs.of(method, self.settings, self.stacked)
 
     def feed(self, broadcast: Broadcast, ids: Sequence[int], accepted: AcceptedRounds, sink: UpdateSink) -> None:
         """Train the clients `ids` and pass each update to the sink when it is there.

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -31,7 +31,7 @@ from unalike.engine.threads import KEPT
 from unalike.methods.method import Method
 from unalike.methods.roles import Personalizer, Phase
 from unalike.training.aggregation import UpdateSink
-from unalike.training.client_update import train, tune
+from unalike.training.client_update import stepwise, train, tune
 from unalike.training.update_checks import find_faults, loses_apart
 
 CACHE = 15 * 2**20
@@ -43,6 +43,9 @@ SUMMED = 4
 STRETCH = 2**36
 """Products of weights and numbers in a chunk of compiled loops: one or two seconds, for which an interrupt has to wait."""
 
+STACKED = partial(stepwise, stacked=True)
+"""Trainers under `torch.vmap`."""
+
 
 @dataclass(frozen=True)
 class Batched(Executor):
@@ -52,6 +55,7 @@ class Batched(Executor):
     chains of layers (see `engine.compiled`).
     """
 
+    stacked: ClassVar[bool] = True
     chunk: int | None = None
     compiled_loops: bool = True
     _fits: list[int] = field(default_factory=list, compare=False)  # smaller widths, found when memory ran out
@@ -162,7 +166,9 @@ class Batched(Executor):
                 if summed and (loses_apart(client_update.loss) or find_faults(ids, client_update)):
                     client_update, kept, summed = compiled_training.train(chunk)
             else:
-                client_update, kept = chunk.each(partial(train, stacked=True))
+                client_update, kept = self.graphs.attempt(
+                    partial(self.graphs.train, chunk), partial(chunk.each, partial(train, trainers=STACKED))
+                )
         client_pool.client_states.put_stacked(ids, broadcast.round, kept, accepted)
         return client_update, summed
 
@@ -171,7 +177,9 @@ class Batched(Executor):
         with self._chunk(broadcast, "dropout of tuned chunks", ids, schedules, accepted) as chunk:
             if method.tuning is not None and self._in_loops(method.tuner, (method.tuning,), chunk):
                 return compiled_training.tune(chunk)
-            return chunk.each(partial(tune, stacked=True))
+            return self.tuning_graphs.attempt(
+                partial(self.tuning_graphs.tune, chunk), partial(chunk.each, partial(tune, trainers=STACKED))
+            )
 
     @contextmanager
     def _chunk(

@@ -12,12 +12,20 @@ import torch
 from torch import Tensor
 
 from unalike.core import tree
-from unalike.core.types import Batch, Broadcast
+from unalike.core.types import Batch, Broadcast, ClientUpdate, PartTrees, Tree
 from unalike.core.views import ClientBatches, StageSettings
 from unalike.core.work import LazySequence
 from unalike.engine.batch_schedule import BatchSchedule
 from unalike.methods.method import Method
+from unalike.methods.roles import Personalizer, Phase
 from unalike.training.client_task import ClientTask
+from unalike.training.client_update import (
+    TrainedClient,
+    Trainers,
+    make_client_update,
+    run_phases,
+    without_solver_state,
+)
 
 ClientInputs = dict[str, Any]
 """`client_state`, `size`, `context`, `messages` and perhaps `begun` of a client; stacked, every tensor has a leading [K]."""
@@ -127,12 +135,41 @@ class ClientChunk:
     def task(self) -> ClientTask:
         """The task of all clients at once, with stacked batches."""
         data = ClientBatches([BatchSequence(rows, rows.paddings) for rows in self.phases])
-        return self._task(self.given, self.broadcast, data)
+        return self._task(self.given, self.broadcast._replace(buffers=self._buffers), data)
+
+    def begin(self) -> ClientChunk:
+        """The chunk with the parameters that each client starts from, and its state by then."""
+        if "begun" in self.given:
+            return self
+        if self.method.role(Personalizer):
+            begun, states = self.each(_begin)
+        else:
+            begun, states = self._rows_of(self.broadcast.params), self.given["client_state"]
+        return replace(self, given=self.given | {"begun": begun, "client_state": states})
+
+    @property
+    def tuner(self) -> ClientChunk:
+        """The chunk in the fine-tuning before its evaluation, whose batches it has."""
+        given = self.given | {"client_state": without_solver_state(self.given["client_state"])}
+        return replace(self, method=self.method.tuner, given=given)
+
+    def run(self, phases: Sequence[Phase], trainers: Trainers) -> TrainedClient:
+        """The clients after these phases of training, every tensor [K, ...]."""
+        task = self.task
+        trained = run_phases(task, phases, trainers(task))
+        steps, loss = (
+            torch.as_tensor(t, device=task.size.device).expand(len(self)) for t in (trained.steps, trained.loss)
+        )
+        return trained._replace(steps=steps, loss=loss)
+
+    def client_updates(self, trained: TrainedClient) -> tuple[ClientUpdate, PartTrees]:
+        """The client updates and new states after training, every tensor [K, ...]."""
+        if self.method.closing:  # parts look at the trained parameters of each client
+            return self.each(make_client_update, trained)
+        return make_client_update(self.task, trained)
 
     def each(self, function: Callable[..., Any], *stacked: Any) -> Any:
         """`function(task, *own)` of every client by `torch.vmap`, stacked; `own` are its entries of `stacked`."""
-        # batch norms update buffers in place, which needs a row of them for each client
-        buffers = tree.map(lambda b: b.expand(len(self), *b.shape), self.broadcast.buffers)
         phases, whole = [dict(rows) for rows in self.phases], dict(self.whole)
 
         def one(given: ClientInputs, buffers: Any, phases: list[dict[str, Tensor]], whole: Rows, *own: Any) -> Any:
@@ -141,11 +178,24 @@ class ClientChunk:
             broadcast = self.broadcast.with_messages(given["messages"])._replace(buffers=buffers)
             return function(self._task(given, broadcast, data), *own)
 
-        return torch.vmap(one, randomness="different")(self.given, buffers, phases, whole, *stacked)
+        return torch.vmap(one, randomness="different")(self.given, self._buffers, phases, whole, *stacked)
+
+    @property
+    def _buffers(self) -> Tree:
+        """The received buffers, with a row for each client: batch norms update them in place."""
+        return self._rows_of(self.broadcast.buffers)
+
+    def _rows_of(self, values: Tree) -> Tree:
+        return tree.map(lambda t: t.expand(len(self), *t.shape), values)
 
     def _task(self, given: ClientInputs, broadcast: Broadcast, data: ClientBatches) -> ClientTask:
         state, context, size = given["client_state"], given["context"], given["size"]
         return ClientTask(self.method, self.settings, broadcast, state, data, context, size, given.get("begun"))
+
+
+def _begin(task: ClientTask) -> tuple[Tree, PartTrees]:
+    task = task.begin()
+    return task.start, task.client_state
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """The client half of a round: `train`, and `tune` for the fine-tuned model that a client is evaluated with. Both are pure."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -29,6 +29,8 @@ from unalike.training.local_step import (
     merge_states,
 )
 
+Trainers = Callable[[ClientTask], TrainerFactory]
+"""Makes the trainers of a client that has begun."""
 SOLVER = "solver"
 """Key of the solver's state in a client's state (`keep_optimizer_state`)."""
 
@@ -54,16 +56,16 @@ class TrainedClient(NamedTuple):
     finished: PartTrees = {}  # noqa: RUF012
 
 
-def train(task: ClientTask, stacked: bool = False) -> tuple[ClientUpdate, PartTrees]:
+def train(task: ClientTask, trainers: Trainers | None = None) -> tuple[ClientUpdate, PartTrees]:
     """One client's round: train locally on what the server broadcast.
 
     Pure, and written once for one client: executors call it as it is, or stacked with `torch.vmap`. A step whose rows all have
     weight 0 changes nothing.
 
-    `stacked`: it is called under `torch.vmap`. Returns the client update for the server, and the client's new state.
+    `trainers`: `stepwise` unless given. Returns the client update for the server, and the client's new state.
     """
     task = task.begin()
-    return make_client_update(task, run_phases(task, task.method.phases, _trainer_factory(task, stacked)))
+    return make_client_update(task, run_phases(task, task.method.phases, (trainers or stepwise)(task)))
 
 
 def run_phases(task: ClientTask, phases: Sequence[Phase], make_trainer: TrainerFactory) -> TrainedClient:
@@ -114,7 +116,7 @@ def make_client_update(task: ClientTask, trained: TrainedClient) -> tuple[Client
     return client_update, _filled(kept)
 
 
-def tune(task: ClientTask, stacked: bool = False) -> Tree:
+def tune(task: ClientTask, trainers: Trainers | None = None) -> Tree:
     """The parameters and buffers that a client is evaluated with after the method's fine-tuning; its state stays as it is.
 
     Fine-tuning starts from the broadcast model with a fresh solver, and minimizes the task's loss alone. The arguments are those
@@ -125,7 +127,7 @@ def tune(task: ClientTask, stacked: bool = False) -> Tree:
         raise UnalikeError(f"{task.method!r} has no fine-tuning; add local_finetune")
     fresh = without_solver_state(task.client_state)
     task = replace(task, method=task.method.tuner, client_state=fresh).begin()
-    trained = run_phases(task, (phase,), _trainer_factory(task, stacked))
+    trained = run_phases(task, (phase,), (trainers or stepwise)(task))
     return trained.params | trained.buffers
 
 
@@ -134,8 +136,8 @@ def without_solver_state(client_state: PartTrees) -> PartTrees:
     return {name: mine for name, mine in client_state.items() if name != SOLVER}
 
 
-def _trainer_factory(task: ClientTask, stacked: bool) -> TrainerFactory:
-    """Makes the trainer of each phase, step by step."""
+def stepwise(task: ClientTask, stacked: bool = False) -> TrainerFactory:
+    """Makes the trainer of each phase, step by step; with `stacked` under `torch.vmap`."""
     # steps may overwrite copies of parameters, but a part that trains still reads the values before a step
     leaf = None if stacked or task.method.trained else task.settings.model.leaf
     make = partial(LocalStep, task.method, view_of=task.view_of, sent=task.sent, size=task.size)

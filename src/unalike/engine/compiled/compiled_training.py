@@ -28,16 +28,10 @@ from unalike.engine.compiled.layout import Layout, layout_of, padded
 from unalike.methods.default_parts import TaskLoss
 from unalike.methods.method import Method
 from unalike.methods.part import InnerLoop, Part, Pull
-from unalike.methods.roles import Correction, Personalizer, Phase
+from unalike.methods.roles import Correction, Phase
 from unalike.training.client_task import ClientTask
-from unalike.training.client_update import (
-    TrainedClient,
-    make_client_update,
-    run_phases,
-    trained_names,
-    without_solver_state,
-)
-from unalike.training.local_step import MODEL, LocalTrainer, StepState, StepSums
+from unalike.training.client_update import TrainedClient, trained_names
+from unalike.training.local_step import MODEL, LocalTrainer, StepState, StepSums, TrainerFactory
 
 TILE = 2**17
 """Samples that are computed at a time, in floats of their widest linear layer: a part of the second-level cache. On larger batches
@@ -143,20 +137,18 @@ def train(chunk: ClientChunk, factors: Tensor | None = None) -> tuple[ClientUpda
     `factors` are weights [K] of the updates in the server's sum; None keeps every update. Returns the client updates and states
     [K, ...], and whether the updates were summed: then `update` is the sum with these factors, [1, ...].
     """
-    method, chunk = chunk.method, _begun(chunk)
-    if method.closing:  # parts look at the trained parameters of each client
-        trained = _run(chunk, method.phases)
-        return *chunk.each(make_client_update, trained._replace(finished=_finished(chunk, trained))), False
+    method, chunk = chunk.method, chunk.begin()
     summed = factors is not None and method.only_adds
     trained = _run(chunk, method.phases, method.only_adds, factors if summed else None)
-    return *make_client_update(chunk.task, trained), summed
+    if method.closing:
+        trained = trained._replace(finished=_finished(chunk, trained))
+    return *chunk.client_updates(trained), summed
 
 
 def tune(chunk: ClientChunk) -> Tree:
     """The parameters and buffers of clients after the method's fine-tuning, [K, ...]."""
     assert chunk.method.tuning is not None
-    given = chunk.given | {"client_state": without_solver_state(chunk.given["client_state"])}
-    trained = _run(_begun(replace(chunk, method=chunk.method.tuner, given=given)), (chunk.method.tuning,))
+    trained = _run(chunk.tuner.begin(), (chunk.method.tuning,))
     return trained.params | trained.buffers
 
 
@@ -173,40 +165,20 @@ def _finished(chunk: ClientChunk, trained: TrainedClient) -> PartTrees:
     return {p.name: end.variables[MODEL] for p in chunk.method.losses if _has_inner_loop(p)}
 
 
-def _begun(chunk: ClientChunk) -> ClientChunk:
-    """The chunk with the parameters that each client starts from, and its state by then."""
-    if "begun" in chunk.given:
-        return chunk
-    if chunk.method.role(Personalizer):
-        begun, states = chunk.each(_begin)
-    else:
-        begun = tree.map(lambda w: w.expand(len(chunk), *w.shape), chunk.broadcast.params)
-        states = chunk.given["client_state"]
-    return replace(chunk, given=chunk.given | {"begun": begun, "client_state": states})
-
-
-def _begin(task: ClientTask) -> tuple[Tree, PartTrees]:
-    task = task.begin()
-    return task.start, task.client_state
-
-
 def _run(
     chunk: ClientChunk, phases: Sequence[Phase], differences: bool = False, factors: Tensor | None = None
 ) -> TrainedClient:
     """The clients after their training; `differences` and `factors` as in `CompiledTrainer`."""
-    task = chunk.task
-    shared = tree.only(chunk.broadcast.params, task.sent)
+    shared, inner = tree.only(chunk.broadcast.params, chunk.task.sent), inner_loop(chunk.method)
 
-    def make(work: Work, phase: int, params: Tree, client_state: PartTrees) -> LocalTrainer:
-        pulls = _pulls(chunk, work, phase, params, client_state)
-        inner = inner_loop(chunk.method)
-        return CompiledTrainer(chunk.settings, work, task.start, params, shared, pulls, inner, differences, factors)
+    def trainers(task: ClientTask) -> TrainerFactory:
+        def make(work: Work, phase: int, params: Tree, client_state: PartTrees) -> LocalTrainer:
+            pulls = _pulls(chunk, work, phase, params, client_state)
+            return CompiledTrainer(chunk.settings, work, task.start, params, shared, pulls, inner, differences, factors)
 
-    trained = run_phases(task, phases, make)
-    steps, loss = (
-        torch.as_tensor(t, device=task.size.device).expand(len(chunk)) for t in (trained.steps, trained.loss)
-    )
-    return trained._replace(steps=steps, loss=loss)
+        return make
+
+    return chunk.run(phases, trainers)
 
 
 def _pulls(chunk: ClientChunk, work: Work, phase: int, params: Tree, client_state: PartTrees) -> dict[str, Pull]:
