@@ -6,6 +6,7 @@ Whatever else a step reads is the same in each replay; what differs is hidden fr
 is not recorded. Start reading at `StepGraphs.trainers`.
 """
 
+import gc
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from unalike._utils.profiler_regions import profiled
 from unalike.core.nests import map_tensors
@@ -62,6 +64,21 @@ class LaterStep(Unknown):
     __hash__ = Unknown._refuse
 
 
+class Trial(TorchDispatchMode):
+    """Refuses operations that wait for the device, or copy to it: a graph would repeat them with the numbers of its recording."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape} & {*func.tags}:
+            raise NotRecordable(f"{func} waits for the device")
+        found = func(*args, **(kwargs or {}))
+        if func in COPIES and len({t.device for t in (*args, found) if isinstance(t, Tensor)}) > 1:
+            raise NotRecordable(f"{func} copies between devices")
+        return found
+
+
+COPIES = torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default
+
+
 @dataclass(eq=False)
 class CudaRecorder:
     """Records what functions launch on a CUDA device. All of its graphs share their memory: none keeps anything there."""
@@ -79,26 +96,13 @@ class CudaRecorder:
         return torch.cuda.default_generators[self.device.index or 0]
 
     @cached_property
-    def _pool(self) -> Any:
-        return torch.cuda.graph_pool_handle()
-
-    @contextmanager
-    def trial(self) -> Iterator[None]:
-        """Raise an error where the block waits for the device."""
-        before = torch.cuda.get_sync_debug_mode()
-        torch.cuda.set_sync_debug_mode("error")
-        try:
-            yield
-        finally:
-            torch.cuda.set_sync_debug_mode(before)
+    def _place(self) -> dict[str, Any]:
+        return {"pool": torch.cuda.graph_pool_handle(), "stream": torch.cuda.Stream(self.device)}
 
     def record(self, function: Callable[[], None]) -> Callable[[], None]:
         """A function that launches again what `function` launches; nothing is computed yet."""
         graph = torch.cuda.CUDAGraph()
-        with (
-            torch.cuda.device(self.device),
-            torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"),
-        ):
+        with torch.cuda.graph(graph, capture_error_mode="thread_local", **self._place), _kept_garbage():
             function()
         return graph.replay
 
@@ -136,7 +140,7 @@ class RecordedPhase:
             if kind is None:
                 rows = map_tensors(partial(_fixed, self.recorder.device), rows)
                 kind = StepKind(rows, partial(self._run, rows, batch.idle, first))
-                with _no_numbers_drawn(), self.recorder.trial():
+                with _no_numbers_drawn(), Trial():
                     kind.step()
                 self.kinds[form] = kind
                 return
@@ -306,6 +310,18 @@ class GraphTrainer:
         count = mean.new_full((), len(batch.y)) if batch.weight is None else batch.weight.sum()
         more = {"loss": count * mean, "rows": count, "steps": count > 0}
         return vars(after) | {"sums": {name: total + more[name] for name, total in state["sums"].items()}}
+
+
+@contextmanager
+def _kept_garbage() -> Iterator[None]:
+    """Free no graph of a run that is over: a device cannot do that while it records."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 @contextmanager
