@@ -3,7 +3,8 @@
     python benchmarks/executors.py [name of a workload ...] [--device cuda] [--json FILE]
 
 For whole rounds of training (no evaluation) it prints the median time, its factor over the bare loop's median with the spread, and
-the factor between the fastest rounds, which is more reliable on a busy machine.
+the factor between the fastest rounds, which is more reliable on a busy machine. `--json` adds the numbers of the device to a file:
+`benchmarks/gpu.json` holds those of `docs/benchmarks.md`.
 """
 
 from __future__ import annotations
@@ -158,18 +159,20 @@ def main() -> None:
     torch.set_num_threads(1)
     keep_freed_memory()
     workloads = WORKLOADS if arguments.device == "cpu" else DEVICE_WORKLOADS
+    device, found = "cpu", {}
     if arguments.device != "cpu":
-        print(f"{torch.get_device_module(arguments.device).get_device_name()}, torch {torch.__version__}")
-    found = {}
+        device = torch.get_device_module(arguments.device).get_device_name()
+        print(f"{device}, torch {torch.__version__}")
     for name in arguments.workloads or workloads:
         load = workloads[name]
         times = measured(load, arguments.device)
-        print(f"{name}: {load.clients} clients x {load.samples} samples, {load.model}, batch {load.batch}", flush=True)
         base = statistics.median(times["bare loop"])
-        found[name] = {}
+        text = f"{load.clients} clients x {load.samples} samples, {load.model}, batches of {load.batch}"
+        print(f"{name}: {text}", flush=True)
+        found[name] = {"text": text, "torch": torch.__version__, "contenders": {}}
         for contender, seconds in times.items():
             factors = sorted(base / s for s in seconds)
-            found[name][contender] = {
+            found[name]["contenders"][contender] = {
                 "ms": 1e3 * statistics.median(seconds),
                 "factor": base / statistics.median(seconds),
                 "fastest": min(times["bare loop"]) / min(seconds),
@@ -177,10 +180,12 @@ def main() -> None:
             spread = f"({factors[0]:.2f} to {factors[-1]:.2f})"
             print(
                 f"  {contender:44s} {1e3 * statistics.median(seconds):8.1f} ms {base / statistics.median(seconds):6.2f} x {spread}"
-                f" {found[name][contender]['fastest']:6.2f} x fastest"
+                f" {found[name]['contenders'][contender]['fastest']:6.2f} x fastest"
             )
     if arguments.json is not None:
-        arguments.json.write_text(json.dumps(found, indent=1) + "\n")
+        before = json.loads(arguments.json.read_text()) if arguments.json.exists() else {}
+        before[device] = before.get(device, {}) | found
+        arguments.json.write_text(json.dumps(before, indent=1) + "\n")
 
 
 if __name__ == "__main__":

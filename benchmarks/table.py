@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from contenders import FLOWER, PEERS, PFLLIB
@@ -11,6 +13,8 @@ from workloads import WORKLOADS
 
 Results = dict[str, Any]
 """Parts of the result file."""
+GPU = Path(__file__).parent / "gpu.json"
+"""Device -> workload -> `contenders`, as `executors.py` writes it."""
 SLACK = 2
 """Models by which 90 further clients may raise the peak memory: the allocator keeps some freed buffers."""
 
@@ -252,7 +256,7 @@ def markdown(results: Results) -> str:
         "![Time of a round of FedAvg beside the alternatives, for four models](images/benchmarks.png)",
         "",
         "This page says how fast training is, beside a plain PyTorch loop and beside other libraries.",
-        "Nothing was measured on a GPU; [the page on the engine](engine.md#gpus) says what ran on one.",
+        "[GPUs](#gpus) are at the end; [the page on the engine](engine.md#gpus) says what ran on one.",
         "Generated from `benchmarks/results.json` by `python benchmarks/targets.py --render --docs docs/benchmarks.md`.",
         "Ratios within one run carry over to other machines better than times do.",
         "",
@@ -288,7 +292,27 @@ def markdown(results: Results) -> str:
     lines += ["", "## A federation over real processes", ""] if found else []
     for cpu, section in found.items():
         lines += [f"### {cpu}", "", *_deployed(section)]
+    lines += ["", "## GPUs", "", *_on_devices(json.loads(GPU.read_text()))]
     return "\n".join([*lines, ""])
+
+
+def _on_devices(found: Results) -> list[str]:
+    """Milliseconds of a round on each device, and how many times as fast as the bare loop there."""
+    names = list(
+        dict.fromkeys(name for device in found.values() for load in device.values() for name in load["contenders"])
+    )
+    lines = [
+        "A round of training beside a bare CUDA loop (`torch.optim.SGD`, samples on the device), interleaved in one process, by",
+        "`make gpu`: milliseconds, and how many times as fast as the bare loop. From its second use on, a step is launched as one",
+        "CUDA graph. One run of three rounds after two to warm up.",
+    ]
+    for device, loads in found.items():
+        lines += ["", f"| {device} | " + " | ".join(names) + " |", "| :-- |" + " --: |" * len(names)]
+        for load in loads.values():
+            cells = [load["contenders"].get(name) for name in names]
+            shown = ["-" if c is None else f"{c['ms']:.0f} ({c['factor']:.1f}x)" for c in cells]
+            lines.append(f"| {load['text']} | " + " | ".join(shown) + " |")
+    return lines
 
 
 def _deployed(section: Results) -> list[str]:

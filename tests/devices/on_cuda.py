@@ -22,6 +22,8 @@ from unalike.engine import auto
 from unalike.engine.step_graphs import CudaRecorder, StepGraphs
 from unalike.methods.part import registry
 from unalike.methods.plan import plan
+from unalike.methods.privacy import Privacy
+from unalike.methods.roles import Upload
 
 plan("fedavg")  # fills the registry
 NAMES = sorted(set(registry) - {"cluster_oracle"})
@@ -29,6 +31,8 @@ NAMES = sorted(set(registry) - {"cluster_oracle"})
 DEVICE = "cuda:0"
 DISTANCE = 1e-4
 """Largest difference between CPU and GPU after two rounds, in shares of the model's way from its start."""
+COARSE = 5e-4
+"""The same of methods that encode updates: where a value lies between two levels, rounding decides."""
 CONVOLUTIONS = 5e-3
 """The same of convolutions with batch norms, which amplify rounding."""
 
@@ -88,7 +92,11 @@ def assert_close(run, reference, limit, device=DEVICE):
 @pytest.mark.parametrize("name", NAMES)
 def test_method_on_cuda_equals_cpu(name, executor):
     spec = "dp_sgd(noise_multiplier=0)" if name == "dp_sgd" else name  # each device draws other noise
-    assert_close(train(spec, DEVICE, executor), train(spec, "cpu", executor), DISTANCE)
+    parts = getattr(plan(spec), "parts", ())
+    if any(isinstance(p, Privacy) for p in parts):
+        pytest.importorskip("dp_accounting")
+    limit = COARSE if any(isinstance(p, Upload) for p in parts) else DISTANCE
+    assert_close(train(spec, DEVICE, executor), train(spec, "cpu", executor), limit)
 
 
 @pytest.fixture
@@ -112,6 +120,7 @@ def refusals(monkeypatch):
 @pytest.mark.parametrize("module", ["mlp(hidden=(6,))", "cnn(channels=(3, 4))"])
 def test_replayed_steps_equal_plain_ones(name, executor, module, refusals, monkeypatch):
     """Four rounds, in which the learning rate falls: graphs are recorded anew."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)  # its rounding depends on the kernel that is chosen
     work = {"momentum": 0.9, "schedule": 0.9}
     recorded = train(name, DEVICE, executor, module, work, rounds=4)
     assert refusals == {None}
@@ -159,7 +168,7 @@ class Scaled(nn.Module):
 def test_steps_that_wait_for_the_device_are_not_recorded(refusals):
     assert_close(train("fedavg", DEVICE, "loop", Scaled()), train("fedavg", "cpu", "loop", Scaled()), DISTANCE)
     [reason] = refusals - {"it takes a CUDA device"}
-    assert "synchroniz" in reason
+    assert "waits for the device" in reason
 
 
 CASES = [

@@ -18,6 +18,7 @@ from unalike._utils.seeds import isolated
 from unalike.core import tree
 from unalike.core.functional_module import FunctionalModule
 from unalike.core.layer_chain import LayerChain, layer_chain
+from unalike.core.nests import map_tensors
 from unalike.core.norm_layers import FORWARD_PASS, NORMS, STATISTICS, BatchNorm, ForwardPass, WeightedBatchNorm
 from unalike.core.pooling_order import pool_first
 from unalike.core.types import Context, Output, Tree
@@ -275,9 +276,9 @@ class Model:
             return f"padding would count in a batch norm with a forward of its own ({own})"
         if any(getattr(m, "scale_grad_by_freq", False) for m in self._plain.modules()):
             return "padding would count in an embedding with scale_grad_by_freq, which counts the words of a batch"
-        few = x[:2]
-        padded = torch.cat([few, torch.zeros_like(few)])
-        first, again, beside = (self._forward(rows, len(few), context, i) for i, rows in enumerate((few, few, padded)))
+        few, here = x[:2].cpu(), self.to("cpu")  # on a GPU, rounding depends on the size of a batch, too
+        padded, facts = torch.cat([few, torch.zeros_like(few)]), context and map_tensors(Tensor.cpu, dict(context))
+        first, again, beside = (here._forward(rows, len(few), facts, i) for i, rows in enumerate((few, few, padded)))
         same = {n for n, t in first.items() if torch.equal(t, again[n])}  # the others are random
         changed = [n for n in same if not torch.allclose(first[n], beside[n], 1e-3, 1e-4, equal_nan=True)]
         if not changed:

@@ -132,8 +132,11 @@ def loops_read(*tensors: Tensor) -> bool:
 
 
 def in_memory_order(t: Tensor) -> Tensor:
-    """A view of the tensor with its dimensions in the order of its memory: contiguous, if the tensor is dense."""
-    return t if t.is_contiguous() else t.permute(t.dim_order())
+    """A view of the tensor with its dimensions in the order of its memory: contiguous, if the tensor is dense.
+
+    `Tensor.dim_order` takes 90 microseconds, which is a quarter of a step of a small ResNet.
+    """
+    return t if t.is_contiguous() else t.permute(sorted(range(t.dim()), key=t.stride, reverse=True))
 
 
 def only(tree: Tree, names: Iterable[str]) -> Tree:

@@ -8,6 +8,7 @@ is not recorded. Start reading at `StepGraphs.trainers`.
 
 import gc
 import random
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -20,7 +21,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from unalike._utils.profiler_regions import profiled
-from unalike.core.nests import map_tensors
+from unalike.core.nests import map_tensors, tensors_of
 from unalike.core.types import Batch, Broadcast, ClientUpdate, PartTrees, Tree
 from unalike.core.views import StageSettings
 from unalike.core.work import Work
@@ -128,8 +129,8 @@ class RecordedPhase:
         self.inputs, self.state = (map_tensors(partial(_fixed, recorder.device), nest) for nest in (inputs, state))
 
     def load(self, inputs: Nest, state: Nest) -> None:
-        """Start with these values."""
-        _write({"inputs": self.inputs, "state": self.state}, {"inputs": inputs, "state": state})
+        """Start with these values, which have the same form."""
+        _write([self.inputs, self.state], [inputs, state])
 
     def __call__(self, batch: Batch, first: bool) -> None:
         """Make a step."""
@@ -189,6 +190,8 @@ class StepGraphs:
             except NotRecordable as error:
                 self.refused = str(error)
                 generator.set_state(before)
+                text = "local steps are launched kernel by kernel, which takes up to ten times as long: {}"
+                warnings.warn(text.format(self.refused), stacklevel=2)
             except RuntimeError:
                 self._phases.clear()  # they may hold the memory that has run out
                 raise
@@ -266,7 +269,7 @@ class GraphTrainer:
             if isinstance(error, RuntimeError) and is_out_of_memory(error):
                 raise
             raise NotRecordable(str(error)) from error
-        end = map_tensors(torch.empty_like, recorded.state)
+        end = map_tensors(torch.empty_like, recorded.state)  # one copy of all is faster than a clone of each
         _write(end, recorded.state)
         return StepSums(**end.pop("sums")), StepState(**end)
 
@@ -358,8 +361,11 @@ def _pairs(nest: Any, other: Any) -> Iterator[tuple[Tensor, Tensor]]:
             yield from _pairs(value, other[name])
 
 
-def _write(nest: Nest, values: Nest) -> None:
-    """Overwrite the tensors of a nest."""
-    if pairs := list(_pairs(nest, values)):
-        to, source = zip(*pairs, strict=True)
+def _write(nests: Any, values: Any) -> None:
+    """Overwrite the tensors of nests with those of others of the same form."""
+    groups: dict[torch.dtype, list[tuple[Tensor, Tensor]]] = {}
+    for pair in zip(tensors_of(nests), tensors_of(values), strict=True):
+        groups.setdefault(pair[0].dtype, []).append(pair)
+    for group in groups.values():  # tensors of one kind are copied by one kernel
+        to, source = map(list, zip(*group, strict=True))
         torch._foreach_copy_(to, source)

@@ -19,7 +19,7 @@ from unalike.core.views import ServerState
 from unalike.methods.method import Method
 from unalike.methods.part import Part
 from unalike.methods.roles import Upload
-from unalike.training.update_checks import find_faults, update_norms
+from unalike.training.update_checks import all_finite, find_faults, update_norms
 
 
 class UpdateSink(Protocol):
@@ -219,7 +219,7 @@ class StreamingSum:
         if len(factors) == 1 or not factors.all() or self.method.role(Upload):
             return None
         found = _add_weighted({}, client_update.update, factors)
-        return found if all(math.isfinite(t.sum()) for t in found.values()) else None
+        return found if all_finite(found.values()) else None
 
     @profiled_function("aggregation")
     def merge(self, other: UpdateSums) -> None:

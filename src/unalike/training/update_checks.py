@@ -1,7 +1,7 @@
 """Checks of the numbers in client updates: finite, and not negative where they count something."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from statistics import median
 
@@ -40,8 +40,7 @@ def update_norms(ids: Sequence[int], update: Tree) -> dict[int, float]:
     """Client -> the norm of its update, of updates [K, ...]."""
     if not update:
         return {}
-    rows = update if len(ids) > 1 else tree.map(lambda t: tree.in_memory_order(t[0])[None], update)
-    tensors, unit = [tree.matrix(t).float() for t in rows.values()], 1.0
+    tensors, unit = [t.float() for t in update.values()], 1.0
     norms = _norms(tensors)
     if not all(map(math.isfinite, chain.from_iterable(norms))):  # squares beyond the range of float32
         unit = 2.0**80
@@ -50,8 +49,9 @@ def update_norms(ids: Sequence[int], update: Tree) -> dict[int, float]:
 
 
 def _norms(tensors: Sequence[Tensor]) -> list[list[float]]:
-    """The norms of the rows of matrices [K, ...], matrix by matrix, for each row."""
-    return torch.stack([torch.linalg.vector_norm(t, dim=1) for t in tensors], 1).tolist()
+    """The norms of the rows of tensors [K, ...], tensor by tensor, for each row."""
+    rows = [t if t.dim() > 1 else t[:, None] for t in tensors]
+    return torch.stack([torch.linalg.vector_norm(t, dim=tuple(range(1, t.dim()))) for t in rows], 1).tolist()
 
 
 def oversized(norms: Mapping[int, float]) -> dict[int, str]:
@@ -71,13 +71,16 @@ def loses_apart(losses: Tensor) -> bool:
     return bool(losses.max() > OVERSIZED * losses.median() + SUSPECT)
 
 
-def _all_valid(values: Tree) -> bool:
+def all_finite(tensors: Iterable[Tensor]) -> bool:
     """Whether all values are finite, by one sum over everything: it is not finite if any value is not."""
-    floats = [
-        t.sum(dtype=torch.promote_types(t.dtype, torch.float32)) for t in values.values() if t.is_floating_point()
-    ]
-    finite = not floats or math.isfinite(float(torch.stack([f.to(floats[0]) for f in floats]).sum()))
-    return finite and all(bool(rule(t).all()) for what, t in values.items() for rule in _rules(what))
+    sums = [t.sum(dtype=torch.promote_types(t.dtype, torch.float32)) for t in tensors if t.is_floating_point()]
+    return not sums or math.isfinite(float(torch.stack([s.to(sums[0]) for s in sums]).sum()))
+
+
+def _all_valid(values: Tree) -> bool:
+    """Whether all values keep all rules; devices are waited for twice."""
+    kept = [rule(t).all() for what, t in values.items() for rule in _rules(what)]
+    return all_finite(values.values()) and (not kept or bool(torch.stack(kept).all()))
 
 
 def _values(client_update: ClientUpdate) -> Tree:
