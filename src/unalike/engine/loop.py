@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -34,7 +34,7 @@ class Loop(Executor):
             for client, size, dropout, *batches in zip(ids, sizes, dropouts, *schedules, strict=True):
                 task = pool.task(client, size, broadcast, batches, accepted.get(client), self.settings)
                 start(dropout)
-                update, kept = self.graphs.attempt(partial(train, task, self.graphs.trainers), partial(train, task))
+                update, kept = train(task, self.graphs.trainers)
                 pool.client_states.put(client, broadcast.round, kept, accepted.get(client))
                 sink.add([client], map_tensors(lambda t: t.unsqueeze(0), update))
 
@@ -44,9 +44,7 @@ class Loop(Executor):
             task = pool.task(client, size, broadcast, batches, accepted.get(client), self.settings)
             dropout = seeds.number(pool.settings.seed, "dropout of tuning", broadcast.round, client)
             with seeds.isolated(dropout, pool.source.x.device), torch.no_grad():
-                tuned = self.tuning_graphs.attempt(
-                    partial(tune, task, self.tuning_graphs.trainers), partial(tune, task)
-                )
+                tuned = tune(task, self.tuning_graphs.trainers)
             yield client, tree.map(Tensor.contiguous, tuned)
 
     @cached_property

@@ -29,7 +29,7 @@ from unalike.engine.client_chunk import BatchSequence, ClientChunk, StackedBatch
 from unalike.methods.method import Method
 from unalike.methods.roles import Phase
 from unalike.training.client_task import ClientTask
-from unalike.training.client_update import TrainedClient
+from unalike.training.client_update import TrainedClient, stepwise
 from unalike.training.local_step import LocalStep, StepState, StepSums, TrainerFactory, initial_solver_state
 
 R = TypeVar("R")
@@ -181,21 +181,23 @@ class StepGraphs:
         return cls(stacked, recorder, refused)
 
     def attempt(self, recorded: Callable[[], R], plain: Callable[[], R]) -> R:
-        """The result of `recorded`, or of `plain` where steps cannot be recorded."""
+        """The result of `recorded` for stacked clients, or of `plain` where steps cannot be recorded."""
         if self.refused is None:
-            generator = self.recorder.generator
-            before = generator.get_state()
+            before = self.recorder.generator.get_state()
             try:
                 return recorded()
-            except NotRecordable as error:
-                self.refused = str(error)
-                generator.set_state(before)
-                text = "local steps are launched kernel by kernel, which takes up to ten times as long: {}"
-                warnings.warn(text.format(self.refused), stacklevel=2)
-            except RuntimeError:
-                self._phases.clear()  # they may hold the memory that has run out
-                raise
+            except NotRecordable:
+                self.recorder.generator.set_state(before)
         return plain()
+
+    def refuse(self, error: Exception) -> None:
+        """Record no more steps, and say so; memory that has run out is raised again, without what the graphs held."""
+        if isinstance(error, RuntimeError) and is_out_of_memory(error):
+            self._phases.clear()
+            raise error
+        self.refused = str(error)
+        text = f"local steps are launched kernel by kernel, which takes up to ten times as long: {self.refused}"
+        warnings.warn(text, stacklevel=3)
 
     def train(self, chunk: ClientChunk) -> tuple[ClientUpdate, PartTrees]:
         """The round of stacked clients."""
@@ -212,11 +214,14 @@ class StepGraphs:
         return chunk.run(phases, partial(self.trainers, messages=chunk.given["messages"]))
 
     def trainers(self, task: ClientTask, messages: PartTrees = {}) -> TrainerFactory:  # noqa: B006
-        """Makes trainers of a client's phases, or of stacked clients', whose own `messages` are not in the broadcast."""
-        return partial(GraphTrainer, self, task, messages)
+        """Makes trainers of a client's phases, or of stacked clients', whose own `messages` are not in the broadcast.
+
+        Where steps are not recorded these are the plain ones of one client.
+        """
+        return stepwise(task) if self.refused else partial(GraphTrainer, self, task, messages)
 
     def phase(self, key: Any, step: Callable[..., Nest], inputs: Nest, state: Nest) -> RecordedPhase:
-        """The recorded phase of this key and form, loaded with these values; of many the oldest ones are forgotten."""
+        """The recorded phase of this key and form, loaded with these values; of more than `KEPT` the oldest goes."""
         key = key, _form(inputs), _form(state)
         found = self._phases.pop(key, None)
         if found is None:
@@ -244,6 +249,7 @@ class GraphTrainer:
         client_state: PartTrees,
     ):
         self.graphs, self.task, self.work, self.number = graphs, task, work, phase
+        self.plain = partial(stepwise(task), work, phase=phase, params=params, client_state=client_state)
         own = {
             "context": dict(task.context),
             "size": task.size,
@@ -260,15 +266,18 @@ class GraphTrainer:
         if not batches:
             return StepSums(), before
         sums = {name: torch.zeros_like(self.task.size) for name in ("loss", "rows", "steps")}
-        key = self.number, self.work.lr, self.task.broadcast.lr
+        key, generator = (self.number, self.work.lr, self.task.broadcast.lr), self.graphs.recorder.generator
+        drawn = generator.get_state()
         try:
             recorded = self.graphs.phase(key, self._steps, self.inputs, vars(before) | {"sums": sums})
             for i, batch in enumerate(self._batches(batches)):
                 recorded(batch, first=i == 0)
         except Exception as error:
-            if isinstance(error, RuntimeError) and is_out_of_memory(error):
-                raise
-            raise NotRecordable(str(error)) from error
+            self.graphs.refuse(error)
+            if self.graphs.stacked:
+                raise NotRecordable(str(error)) from error
+            generator.set_state(drawn)
+            return self.plain().phase(before, batches)
         end = map_tensors(torch.empty_like, recorded.state)  # one copy of all is faster than a clone of each
         _write(end, recorded.state)
         return StepSums(**end.pop("sums")), StepState(**end)
