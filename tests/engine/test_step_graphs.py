@@ -130,10 +130,11 @@ def test_errors_of_a_part_are_raised_as_without_recording(on_host):
         simulated(Own(wrong))
 
 
-def test_no_more_phases_are_kept_than_the_limit(on_host, monkeypatch):
-    monkeypatch.setattr(step_graphs, "KEPT", 2)
+@pytest.mark.parametrize(("limit", "value", "kept"), [("KEPT", 2, 2), ("BYTES", 1, 1)])
+def test_no_more_phases_are_kept_than_the_limit(limit, value, kept, on_host, monkeypatch):
+    monkeypatch.setattr(step_graphs, limit, value)
     sim = simulated(Own(nn.Identity()), schedule=0.9)
-    assert len(sim.executor.graphs._phases) == 2 and refusal(sim) is None
+    assert len(sim.executor.graphs._phases) == kept and refusal(sim) is None
 
 
 def test_memory_that_runs_out_frees_the_recorded_phases(on_host, monkeypatch):

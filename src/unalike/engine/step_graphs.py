@@ -36,8 +36,9 @@ R = TypeVar("R")
 Nest = dict[str, Any]
 """Tensors in dictionaries."""
 
-KEPT = 16
-"""Phases that are kept recorded; others are recorded for each form of their tensors, of which unequal chunks have many."""
+KEPT, BYTES = 16, 2**31
+"""Phases that are kept recorded, and bytes of their fixed memory. Each form of a phase's tensors is recorded by itself, and chunks
+of unequal clients have many."""
 
 
 class NotRecordable(Exception):
@@ -127,6 +128,10 @@ class RecordedPhase:
     def __init__(self, recorder: CudaRecorder, step: Callable[..., Nest], inputs: Nest, state: Nest):
         self.recorder, self.step, self.kinds = recorder, step, dict[Any, StepKind]()
         self.inputs, self.state = (map_tensors(partial(_fixed, recorder.device), nest) for nest in (inputs, state))
+
+    @cached_property
+    def nbytes(self) -> int:
+        return sum(t.nbytes for t in tensors_of([self.inputs, self.state]))
 
     def load(self, inputs: Nest, state: Nest) -> None:
         """Start with these values, which have the same form."""
@@ -221,7 +226,7 @@ class StepGraphs:
         return stepwise(task) if self.refused else partial(GraphTrainer, self, task, messages)
 
     def phase(self, key: Any, step: Callable[..., Nest], inputs: Nest, state: Nest) -> RecordedPhase:
-        """The recorded phase of this key and form, loaded with these values; of more than `KEPT` the oldest goes."""
+        """The recorded phase of this key and form, loaded with these values; the oldest ones beyond the limits go."""
         key = key, _form(inputs), _form(state)
         found = self._phases.pop(key, None)
         if found is None:
@@ -229,7 +234,7 @@ class StepGraphs:
         else:
             found.load(inputs, state)
         self._phases[key] = found
-        if len(self._phases) > KEPT:
+        while len(self._phases) > KEPT or sum(p.nbytes for p in self._phases.values()) > max(BYTES, found.nbytes):
             del self._phases[next(iter(self._phases))]
         return found
 
