@@ -36,7 +36,7 @@ def summary_columns(metric: Metric, baseline: str, looks: Mapping[str, Look] | N
         "p": number("p, corrected", "p_holm", wording.probability),
         "exact": number("sign flips, corrected p", "p_exact", wording.probability),
         "won": TableColumn("Seeds won", lambda row: TableCell(f"{row['won']} of {row['pairs']}", row["won"])),
-        "better": number("P(better)", "better", wording.share),
+        "better": number("Share won", "better", wording.share),
         "best": number("P(best)", "probability_best", wording.chance),
         "spread": number("Spread over clients (sd)", "client_sd", metric.amount),
         "worst": number("Worst tenth", "worst_decile", metric.text),
