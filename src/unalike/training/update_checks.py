@@ -79,8 +79,8 @@ def all_finite(tensors: Iterable[Tensor]) -> bool:
 
 def _all_valid(values: Tree) -> bool:
     """Whether all values keep all rules; devices are waited for twice."""
-    kept = [rule(t).all() for what, t in values.items() for rule in _rules(what)]
-    return all_finite(values.values()) and (not kept or bool(torch.stack(kept).all()))
+    kept = [rule(t) for what, t in values.items() for rule in _rules(what)]
+    return all_finite(values.values()) and (not kept or bool(torch.cat(kept).all()))
 
 
 def _values(client_update: ClientUpdate) -> Tree:
