@@ -30,7 +30,7 @@ from unalike.methods.method import Method
 from unalike.methods.roles import Phase
 from unalike.training.client_task import ClientTask
 from unalike.training.client_update import TrainedClient, stepwise
-from unalike.training.local_step import LocalStep, StepState, StepSums, TrainerFactory, initial_solver_state
+from unalike.training.local_step import StepState, StepSums, TrainerFactory, initial_solver_state
 
 R = TypeVar("R")
 Nest = dict[str, Any]
@@ -239,6 +239,42 @@ class StepGraphs:
         return found
 
 
+@dataclass(frozen=True, eq=False)
+class PureStep:
+    """A step of `LocalStep` as a function of tensors; it holds no client.
+
+    `lr` is the learning rate of the round, `work.lr` that of the phase.
+    """
+
+    method: Method
+    settings: StageSettings
+    work: Work
+    phase: int
+    lr: float
+    stacked: bool
+
+    def __call__(self, inputs: Nest, state: Nest, rows: Tree, idle: bool, first: bool) -> Nest:
+        """The new state of the client, or of stacked ones."""
+        one = partial(self._one, idle=idle, first=first)
+        stacked = torch.vmap(one, in_dims=(None, 0, 0, 0), randomness="different")
+        return (stacked if self.stacked else one)(inputs["shared"], inputs["own"], state, rows)
+
+    def _one(self, shared: Nest, own: Nest, state: Nest, rows: Tree, idle: bool, first: bool) -> Nest:
+        unknown: Any = Unknown()
+        params, messages, buffers, begun = (own[name] for name in ("params", "messages", "buffers", "begun"))
+        client_state, context, size = own["client_state"], own["context"], own["size"]
+        broadcast = Broadcast(unknown, shared["params"], buffers, shared["messages"], self.lr).with_messages(messages)
+        task = ClientTask(self.method, self.settings, broadcast, client_state, unknown, context, size, begun)
+        make = partial(stepwise(task, self.stacked), self.work, phase=self.phase)
+        step = make(params=params, client_state=client_state)
+        batch, number = Batch(idle=idle, **rows), 0 if first else LaterStep()
+        before = StepState(**{name: t for name, t in state.items() if name != "sums"})
+        mean, after = step(before, batch, number, owned=not idle and not self.method.trained)  # type: ignore[operator]
+        count = mean.new_full((), len(batch.y)) if batch.weight is None else batch.weight.sum()
+        more = {"loss": count * mean, "rows": count, "steps": count > 0}
+        return vars(after) | {"sums": {name: total + more[name] for name, total in state["sums"].items()}}
+
+
 class GraphTrainer:
     """Trains a phase of one client, or of stacked ones, in recorded steps of `LocalStep`."""
 
@@ -253,7 +289,9 @@ class GraphTrainer:
         params: Tree,
         client_state: PartTrees,
     ):
-        self.graphs, self.task, self.work, self.number = graphs, task, work, phase
+        lr = task.broadcast.lr
+        self.step = PureStep(task.method, task.settings, work, phase, lr, graphs.stacked)
+        self.graphs, self.size, self.key = graphs, task.size, (phase, work.lr, lr)
         self.plain = partial(stepwise(task), work, phase=phase, params=params, client_state=client_state)
         own = {
             "context": dict(task.context),
@@ -265,16 +303,16 @@ class GraphTrainer:
         self.inputs = {"shared": {"params": task.broadcast.params, "messages": task.broadcast.messages}, "own": own}
 
     def phase(self, before: StepState, batches: Sequence[Batch]) -> tuple[StepSums, StepState]:
-        init = partial(initial_solver_state, self.work.solver)
+        init = partial(initial_solver_state, self.step.work.solver)
         make = torch.vmap(init) if self.graphs.stacked else init
         before = replace(before, state=before.state or make(before.variables))
         if not batches:
             return StepSums(), before
-        sums = {name: torch.zeros_like(self.task.size) for name in ("loss", "rows", "steps")}
-        key, generator = (self.number, self.work.lr, self.task.broadcast.lr), self.graphs.recorder.generator
+        sums = {name: torch.zeros_like(self.size) for name in ("loss", "rows", "steps")}
+        generator = self.graphs.recorder.generator
         drawn = generator.get_state()
         try:
-            recorded = self.graphs.phase(key, self._steps, self.inputs, vars(before) | {"sums": sums})
+            recorded = self.graphs.phase(self.key, self.step, self.inputs, vars(before) | {"sums": sums})
             for i, batch in enumerate(self._batches(batches)):
                 recorded(batch, first=i == 0)
         except Exception as error:
@@ -295,38 +333,6 @@ class GraphTrainer:
         rows = batches.rows
         for t, (full, idle) in enumerate(batches.paddings):
             yield Batch(rows.x[:, t], rows.y[:, t], None if full else rows.weight[:, t], idle)
-
-    def _steps(self, inputs: Nest, state: Nest, rows: Tree, idle: bool, first: bool) -> Nest:
-        """The new state of the client, or of stacked ones."""
-        one = partial(self._step, idle=idle, first=first)
-        stacked = torch.vmap(one, in_dims=(None, 0, 0, 0), randomness="different")
-        return (stacked if self.graphs.stacked else one)(inputs["shared"], inputs["own"], state, rows)
-
-    def _step(self, shared: Nest, own: Nest, state: Nest, rows: Tree, idle: bool, first: bool) -> Nest:
-        """The new state of one client."""
-        method, settings, lr = self.task.method, self.task.settings, self.task.broadcast.lr
-        unknown: Any = Unknown()
-        broadcast = Broadcast(unknown, shared["params"], own["buffers"], shared["messages"], lr)
-        task = ClientTask(
-            method,
-            settings,
-            broadcast.with_messages(own["messages"]),
-            own["client_state"],
-            unknown,
-            own["context"],
-            own["size"],
-            own["begun"],
-        )
-        states = {"params": own["params"], "client_state": own["client_state"], "sent": task.sent, "size": own["size"]}
-        make = LocalStep(
-            method, self.work, phase=self.number, view_of=task.view_of, stacked=self.graphs.stacked, **states
-        )
-        batch, number = Batch(idle=idle, **rows), 0 if first else LaterStep()
-        before = StepState(**{name: t for name, t in state.items() if name != "sums"})
-        mean, after = make(before, batch, number, owned=not idle and not method.trained)  # type: ignore[arg-type]
-        count = mean.new_full((), len(batch.y)) if batch.weight is None else batch.weight.sum()
-        more = {"loss": count * mean, "rows": count, "steps": count > 0}
-        return vars(after) | {"sums": {name: total + more[name] for name, total in state["sums"].items()}}
 
 
 @contextmanager
