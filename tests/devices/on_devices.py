@@ -126,6 +126,14 @@ def test_bf16_on_device_runs(executor):
     assert all(here(w).isfinite().all() for w in found.params.values())
 
 
+def test_auto_executor_on_device_trains_large_steps_one_after_the_other(monkeypatch):
+    monkeypatch.setattr(auto, "WORTH", 2.0)
+    monkeypatch.setattr(auto, "MUCH_ON_DEVICE", 1.0)
+    with pretended():
+        found = train("fedavg", f"{KIND}:0", "auto")
+    assert "loop: a step is work enough" in str(found._runner.executor)
+
+
 @pytest.mark.parametrize("long", [auto.LONG, 0.0])
 def test_auto_executor_on_device_is_chosen(long, monkeypatch):
     """By rule, and by measurement."""
