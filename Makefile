@@ -36,7 +36,7 @@ explore: $(READY)  ## draw new examples for the property tests (`make test` alwa
 
 gpu: export UNALIKE_TEST_DEVICE := cuda
 gpu: $(READY)  ## on a machine with a CUDA device: compare all executors with the CPU, measure them, and run cells of studies for five minutes
-	$(BIN)/python -m pytest -n $(WORKERS) tests/devices/on_cuda.py tests/contract
+	$(BIN)/python -m pytest -n auto --maxprocesses 14 tests/devices/on_cuda.py tests/contract --ignore tests/contract/test_pairs.py
 	$(BIN)/python benchmarks/executors.py --device cuda --json benchmarks/gpu.json
 	-timeout 300 $(BIN)/unalike study run fedlws-resnet skew-protocols --scale small --device cuda
 
