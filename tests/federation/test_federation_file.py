@@ -23,7 +23,7 @@ from unalike.federation.coordinator.coordinator import run_rounds
 from unalike.federation.coordinator.federation_folder import FederationFolder
 from unalike.federation.coordinator.operator_commands import listening
 from unalike.federation.coordinator.run_control import OperatorCommands, Stopped
-from unalike.federation.coordinator.run_queue import QueuedRun
+from unalike.federation.coordinator.run_queue import QueuedRun, add_runs
 from unalike.federation.flower.flower_processes import check_port
 from unalike.federation.operations.run_coordinator import write_site
 from unalike.federation.protocol.bundle import Bundle
@@ -325,6 +325,11 @@ def test_status_without_sites_is_waiting(tmp_path):
         absent.offline.clear()
         desk.wait_for_sites(lambda line: None, lambda: None)
         assert seen() == ("running", 3)
+        (made.run / "config.toml").touch()
+        add_runs(made.path, made.federation, [], 1, again=True)
+        desk.enter(made.queue[1])
+        absent.offline.add("a")
+        assert seen() == ("waiting", None) and not Followed(made.path).state()["log"]  # that of the earlier run
 
 
 def test_coordinator_log_counts_sites_until_all_are_connected(monkeypatch):

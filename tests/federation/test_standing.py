@@ -84,7 +84,7 @@ def test_queued_methods_and_seeds_run_one_after_the_other_and_are_compared(tmp_p
         assert all(torch.equal(t, wanted[name]) for name, t in model(run).items()), run.path
     page = (folder.path / "comparison.html").read_text()
     assert "fedavg" in page and "scaffold" in page and "2 seeds" in page
-    assert Followed(folder.path).run == folder.queue[-1].path  # the dashboard follows the newest run
+    assert Followed(folder.path).run({}) == folder.queue[-1].path  # the dashboard follows the newest run
     begun = [entry for entry in entries(folder.path / "audit.jsonl") if entry["event"] == "run"]
     assert [(e["method"], e["seed"]) for e in begun].count(("scaffold", 1)) == 1
 

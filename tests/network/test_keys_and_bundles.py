@@ -19,7 +19,7 @@ from echo_network import expire
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.system import local_socket
-from unalike.cli.federation import keys
+from unalike.cli.federation import control, keys
 from unalike.dashboard.state import Followed
 from unalike.federation.coordinator import operator_commands as commands
 from unalike.federation.coordinator.federation_folder import FederationFolder
@@ -265,9 +265,19 @@ def test_existing_keys_are_never_overwritten(made):
         FederationFolder.create(made.path, {"north": 1}, host="localhost", port=1, **TERMS)
 
 
-def test_second_up_is_refused(made):
-    with made.held(), pytest.raises(UnalikeError, match="is up already"), made.held():
-        pass
+def test_second_up_is_refused(made, capsys):
+    with made.held():  # as in the seconds before its SuperLink listens
+        with pytest.raises(UnalikeError, match="is starting or ending"), made.held():
+            pass
+        with pytest.raises(UnalikeError, match="is starting or ending; try again"):
+            control.run(made.path, again=True)
+        control.status(made.path)
+        assert "is starting or ending" in capsys.readouterr().out and not (made.path / "runs.json").exists()
+        assert Followed(made.path).state()["state"] == "starting or ending"
+        made.socket.touch()
+        with pytest.raises(UnalikeError, match="is up already"), made.held():
+            pass
+    made.socket.unlink()
     with made.held():
         pass
 

@@ -19,7 +19,7 @@ from unalike.experiments.standings import (
     standings,
     stored_table,
 )
-from unalike.federation.coordinator.operator_commands import NoAnswer, command
+from unalike.federation.coordinator.operator_commands import NoAnswer, Starting, command
 from unalike.metrics.columns import TEST, Column, Columns
 from unalike.metrics.named_metrics import KNOWN, MISSING, Metric, significant
 from unalike.reporting.charts.palette import looks
@@ -46,24 +46,26 @@ class Followed:
                 f"{self.path} is not a folder; give one that `unalike run --out` or `unalike federation init` wrote"
             )
         self.federation = self.path / "federation.toml"
-        if not self.federation.exists() and not (self.run / "config.toml").exists():
+        if not self.federation.exists() and not (self.path / "config.toml").exists():
             raise UnalikeError(f"{self.path} holds neither a run nor a federation; give a folder that holds one")
 
-    @property
-    def run(self) -> Path:
-        """The run directory; of a federation that of the newest run."""
-        runs = [self.path / "run", *self.path.glob("runs/*")] if self.federation.exists() else [self.path]
-        return max(runs, key=lambda run: stamp_of(run / "config.toml"))
+    def run(self, live: dict[str, Any]) -> Path:
+        """The run directory; of a federation that of the run that its coordinator names, else of the newest one."""
+        if not self.federation.exists():
+            return self.path
+        named = live.get("folder", "")
+        runs = [self.path / "run", *self.path.glob("runs/*"), self.path / "runs" / named]
+        return max(runs, key=lambda run: (run.name == named, stamp_of(run / "config.toml")))
 
     @property
     def stamp(self) -> tuple[Any, ...]:
-        run = self.run
+        run = self.run(live := self._live())
         stamps = [stamp_of(file) for file in (self.federation, *(run / name for name in FOLLOWED))]
-        return (*stamps, is_locked(run), json.dumps(self._live(), sort_keys=True))
+        return (*stamps, is_locked(run), json.dumps(live, sort_keys=True))
 
     def state(self) -> State:
-        run, terms = self.run, _toml(self.federation)
-        directory, config, live = RunDirectory(run), _toml(run / "config.toml"), self._live()
+        run, terms = self.run(live := self._live()), _toml(self.federation)
+        directory, config = RunDirectory(run), _toml(run / "config.toml")
         events, names = directory.last_events(LAST_BYTES), _names(directory, terms)
         rounds, clients = (table_rows(run / f"{name}.parquet") for name in ("rounds", "clients"))
         columns = stored_columns(run, [*rounds[:1], *clients[:1]])
@@ -92,7 +94,9 @@ class Followed:
     def _live(self) -> dict[str, Any]:
         """The status that a running coordinator reports; empty if none runs."""
         try:
-            return command(self.path / "control", "status") if (self.path / "control").exists() else {}
+            return command(self.path / "control", "status") if self.federation.exists() else {}
+        except Starting:
+            return {"state": "starting or ending"}
         except NoAnswer:
             return {"state": "up, but slow to answer"}
         except (UnalikeError, OSError, ValueError):

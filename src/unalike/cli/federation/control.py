@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -48,15 +49,15 @@ def status(folder: Folder, as_json: AsJson = False) -> None:
     """
     from unalike.cli.terminal_tables import sentences, tables
     from unalike.federation.coordinator.federation_folder import FederationFolder
-    from unalike.federation.coordinator.operator_commands import NotUp
+    from unalike.federation.coordinator.operator_commands import NotUp, Starting
     from unalike.federation.coordinator.operator_commands import command as send
 
     try:
         state = send(folder / "control", "status")
-    except NotUp:
+    except (NotUp, Starting) as error:
         if as_json:
             raise
-        return print(FederationFolder(folder).progress)
+        return print(error if isinstance(error, Starting) else FederationFolder(folder).progress)
     if as_json:
         return print(json.dumps(state, indent=1))
     why = f" ({state['why']})" if state["why"] else ""
@@ -90,10 +91,13 @@ def run(
     unalike federation run hospitals --again                                     # the first method once more
     """
     from unalike.federation.coordinator.federation_folder import FederationFolder
+    from unalike.federation.coordinator.operator_commands import NotUp
     from unalike.federation.coordinator.operator_commands import command as send
     from unalike.federation.coordinator.run_queue import add_runs
 
     home = FederationFolder(folder)
+    with suppress(NotUp):
+        send(home.socket, "status")  # no run is added to a federation that cannot answer
     added = add_runs(home.path, home.federation, method, seeds, again) if method or again or seeds > 1 else []
     for name in added:
         print(f"added {name}")

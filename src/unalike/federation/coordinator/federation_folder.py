@@ -321,8 +321,9 @@ class FederationFolder:
     def held(self) -> Iterator[None]:
         """Lock the folder, so that no other process starts the same federation. Raises `UnalikeError` if it is up."""
         self._file("federation.toml")
+        state = "up already" if self.socket.exists() else "starting or ending"
         told = "`unalike federation status` shows it, `unalike federation stop` ends it"
-        with locked(self.path, f"the federation in {self.path} is up already; {told}"):
+        with locked(self.path, f"the federation in {self.path} is {state}; {told}"):
             yield
 
     def _samples(self, name: str) -> Path:

@@ -9,6 +9,7 @@ from typing import Any
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.system import local_socket
+from unalike._utils.system.locks import is_locked
 
 MAX_BYTES = 1 << 20
 SECONDS = 10.0
@@ -56,12 +57,16 @@ class NotUp(UnalikeError):
     """No process listens at the socket."""
 
 
+class Starting(UnalikeError):
+    """A process has the folder but does not listen at the socket: it starts, or ends."""
+
+
 class NoAnswer(UnalikeError):
     """A process listens at the socket but has not answered in time."""
 
 
 def command(path: Path, name: str) -> Answer:
-    """Send a command. Raises `NotUp` if nothing listens, `NoAnswer` after a timeout, `UnalikeError` if the command is refused."""
+    """Send a command. Raises `NotUp`, `Starting`, after a timeout `NoAnswer`, and `UnalikeError` if the command is refused."""
     try:
         answer = json.loads(local_socket.ask(path, json.dumps({"do": name}).encode(), MAX_BYTES, SECONDS))
     except TimeoutError:
@@ -70,6 +75,8 @@ def command(path: Path, name: str) -> Answer:
             f"look at `unalike federation status {path.parent}`"
         ) from None
     except OSError:
+        if is_locked(path.parent):
+            raise Starting(f"the federation in {path.parent} is starting or ending; try again in some seconds") from None
         raise NotUp(f"nothing is up in {path.parent}; start it with `unalike federation up {path.parent}`") from None
     if "error" in answer:
         raise UnalikeError(answer["error"])

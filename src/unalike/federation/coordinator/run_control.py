@@ -98,7 +98,8 @@ class OperatorCommands:
         waiting = self.control.state == "running" and not self._sites_ready
         state = "waiting" if waiting or not self._begin.is_set() else self.control.state
         run = {"method": self.federation.method, "seed": self.federation.seed, "rounds": self.federation.rounds}
-        return {"state": state, "why": self.control.why, **run, "round": self.round, "sites": rows}
+        run |= {"folder": self.run.name, "round": self.round}
+        return {"state": state, "why": self.control.why, **run, "sites": rows}
 
     def stop(self) -> None:
         self.control.stop()
