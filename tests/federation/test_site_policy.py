@@ -152,6 +152,18 @@ def test_few_test_samples_and_rare_classes_are_not_evaluated(tmp_path):
     assert event["test"] == int(counts[counts >= 2].sum()) < 6
 
 
+def test_rules_that_were_changed_in_a_run_are_named(tmp_path):
+    fed = ruled(tmp_path, {})
+
+    def edited(row, what=""):
+        if row["round"] == 1:
+            fed.workers.update(ruled(tmp_path, {"least_test": 7}).workers)
+
+    fed.run(progress=edited)
+    why = "and with least_test = 0 and least_class = 0 in site.toml (now least_test = 7 and least_class = 0)"
+    assert why in declined(fed, "samples")
+
+
 def test_sums_of_losses_leave_with_the_digits_of_the_rules(tmp_path):
     seen = []
 

@@ -31,7 +31,7 @@ ANSWER, UNABLE = "answer", "unable"
 
 REASONS = {
     "disk": "it cannot read or write its files; is its disk full?",
-    "samples": "its samples are not those that it was admitted to this run with",
+    "samples": "its samples are not those that it was admitted to this run with: other data, or a changed site.toml",
     "terms": "it agreed to other terms",
     "over": "this run or round is over for it; after a backup was restored, `unalike federation rollback`",
     "plan": "the request is not one of the plan that it agreed to",

@@ -1,6 +1,6 @@
 """A site's files: by run its replies, fixed tensors, client states and model; and the secret from which it draws noise.
 
-<run>/replies/<key>/<stage>-<round>-<request>.reply  <run>/samples (their fingerprint at admission)
+<run>/replies/<key>/<stage>-<round>-<request>.reply  <run>/samples (at admission: their fingerprint, rules)
 <run>/stage-<n>/fixed.safetensors  <run>/stage-<n>/group-<m>/ (client states)  <run>/model/  noise.secret  journal.jsonl
 """
 
@@ -72,14 +72,14 @@ class SiteFolder:
         """The replies of a run that are signed with the private key of this public `key`; a new key signs other bytes."""
         return ReplyCache(self.path / run / "replies" / key[:16])
 
-    def admitted_samples(self, run: str) -> str | None:
-        """The fingerprint of the samples with which the site was admitted to a run; None if there is none."""
+    def admitted(self, run: str) -> list[str]:
+        """The fingerprint of the samples with which the site was admitted to a run, and its rules about them; empty if it was not."""
         file = self.path / run / "samples"
-        return file.read_text() if file.exists() else None
+        return file.read_text().splitlines() if file.exists() else []
 
-    def admit(self, run: str, samples: str) -> None:
-        """Write down the fingerprint of the samples with which the site is admitted to a run."""
-        write_bytes(self.path / run / "samples", samples.encode())
+    def admit(self, run: str, samples: str, rules: str) -> None:
+        """Write down the fingerprint of the samples with which the site is admitted to a run, and its rules about them."""
+        write_bytes(self.path / run / "samples", f"{samples}\n{rules}".encode())
 
     def fixed_tensors(self, run: str, stage: int, received: Tree) -> Tree:
         """The tensors that are sent once for a whole stage: those that were `received` are written, else read."""

@@ -56,6 +56,11 @@ class SitePolicy:
         except (OSError, ValueError) as error:
             raise UnalikeError(f"cannot use {file}: {error}; mend it, or delete it to get one with comments") from None
 
+    @property
+    def of_samples(self) -> str:
+        """The rules that leave out samples."""
+        return f"least_test = {self.least_test} and least_class = {self.least_class}"
+
     def limit_process(self) -> None:
         """Hold this process to its cores and memory."""
         if self.cores:

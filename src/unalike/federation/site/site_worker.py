@@ -114,8 +114,9 @@ class SiteWorker:
 
     def _begin_with(self, federation: Federation) -> None:
         """Go on with runs of this method and seed, which are among those agreed on."""
-        data, name, enrolled = self._data, self.name, federation.sites[self.number]
+        data, name, enrolled, self.rules = self._data, self.name, federation.sites[self.number], ""
         if self.policy is not None:
+            self.rules = self.policy.of_samples
             data = self.policy.allowed(data, federation.method, federation.data.task == "classification")
         population = site_population(federation, self.number, data)
         if len(population.train[self.number]) > enrolled.samples:
@@ -194,18 +195,19 @@ class SiteWorker:
     def _opened(self, request: Envelope, kind: type[S]) -> tuple[S, Tree]:
         """The request's facts, checked against the terms and the samples at admission; and its tensors."""
         facts, tensors = request.open(self.limits)
-        step, samples = kind.read(facts), self.folder.admitted_samples(request.head.run)
+        step, admitted = kind.read(facts), self.folder.admitted(request.head.run)
         self._check_terms(step)
         most = sum(site.samples for site in self.federation.sites)
         if step.samples > most and not self.federation.open:
             raise Declined("plan", f"{step.samples} training samples of all sites; expected at most {most}")
-        if samples is None:  # a run that went back to an earlier round admits nobody anew
-            self.folder.admit(request.head.run, self.samples)
-        elif samples != self.samples:
+        if not admitted:  # a run that went back to an earlier round admits nobody anew
+            self.folder.admit(request.head.run, self.samples, self.rules)
+        elif admitted[0] != self.samples:
+            rules = [f" and with {rules} in site.toml (now {self.rules})" for rules in admitted[1:] if rules != self.rules]
             raise Declined(
                 "samples",
                 f"the samples of {self.name!r} are not those that it was admitted to this run with; join with the data that the "
-                "run began with, or ask the coordinator for a new run",
+                f"run began with{''.join(rules)}, or ask the coordinator for a new run",
             )
         return step, tensors
 
@@ -242,7 +244,7 @@ class SiteWorker:
         if (theirs := dict(facts.get("versions") or {}).get("protocol")) != PROTOCOL:
             raise Declined("version", f"the coordinator speaks protocol {theirs}; this site speaks {PROTOCOL}")
         self._check_terms(AdmitRequest.read(facts))
-        self.folder.admit(request.head.run, self.samples)
+        self.folder.admit(request.head.run, self.samples, self.rules)
         return {split: len(self._rows(split)) for split in PARTS} | {"versions": versions()}, {}
 
     def _note(self, request: Envelope) -> Answer:
