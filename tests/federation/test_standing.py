@@ -10,11 +10,13 @@ import pytest
 import torch
 from in_memory_transport import InMemoryTransport
 from small_federation import WORK, make_clients
+from typer.testing import CliRunner
 
 import unalike as ua
 from unalike._utils.errors import UnalikeError
 from unalike._utils.journal import entries
 from unalike._utils.tensor_files import read_tensors
+from unalike.cli import app
 from unalike.dashboard.state import Followed
 from unalike.federation.coordinator.coordinator import run_rounds
 from unalike.federation.coordinator.federation_folder import FederationFolder
@@ -122,6 +124,8 @@ def test_site_rules_exclude_an_agreed_method(tmp_path):
     assert any("site0 was refused: unable: its own rules (site.toml) do not allow it" in line for line in lines)
     assert set(json.loads((folder.queue[1].path / "roster.json").read_text())["sites"]) == {"site1", "site2"}
     assert set(json.loads((folder.queue[0].path / "roster.json").read_text())["sites"]) == {"site0", "site1", "site2"}
+    done = CliRunner().invoke(app, ["report", str(folder.path), "--format", "csv"])
+    assert "fedavg" in done.output and "scaffold" in done.output  # of both runs
 
 
 def test_new_site_joins_an_open_federation_while_the_others_keep_their_bundles(tmp_path):

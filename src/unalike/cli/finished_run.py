@@ -28,6 +28,17 @@ def run_folder(folder: Path) -> Path:
     return folder / "run" if (folder / "federation.toml").exists() else folder
 
 
+def reported_folders(folder: Path) -> list[Path]:
+    """The folders of a federation's finished runs in their order; the `run_folder` where none has finished, and of others."""
+    from unalike.experiments.facts import FILE
+    from unalike.runtime.records.run_directory import RunDirectory
+
+    first = run_folder(folder)
+    runs = [] if first == folder else [first, *folder.glob("runs/*")]
+    finished = [run for run in runs if (run / FILE).exists()]
+    return sorted(finished, key=lambda run: RunDirectory(run).events[0]["time"]) or [first]
+
+
 def model_folder(folder: Path) -> Path:
     """The folder that holds a run's model: its `run_folder`, or for the folder of a site the one of the model that it keeps."""
     from unalike.federation.site.site_folder import kept_model

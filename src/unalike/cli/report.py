@@ -69,10 +69,10 @@ def command(
     unalike report results --format markdown
     unalike report mild severe --out both.html --figures figures
 
-    Several folders are joined: runs on the same clients become one comparison, methods are ranked over partitions of one study,
-    and results that cannot be compared are shown side by side with the reason.
+    Several folders, and the finished runs of a federation, are joined: runs on the same clients become one comparison, methods are
+    ranked over partitions of one study, and results that cannot be compared are shown side by side with the reason.
     """
-    from unalike.cli.finished_run import run_folder
+    from unalike.cli.finished_run import reported_folders
     from unalike.experiments.joining import join
     from unalike.experiments.opening import open_comparison
     from unalike.reporting.export import export, export_clients, format_of
@@ -84,9 +84,8 @@ def command(
         raise UnalikeError(
             f"found {flag} with --format {format}: only the html page uses {flag}; leave one of the two out"
         )
-    joined = join(
-        [(str(folder), open_comparison(run_folder(folder)).judged_by(smallest_effect, across)) for folder in folders]
-    )
+    runs = [run for folder in folders for run in reported_folders(folder)]
+    joined = join([(str(run), open_comparison(run).judged_by(smallest_effect, across)) for run in runs])
     contents = [(block.name, block.comparison.content()) for block in joined.blocks]
     if figures is not None:
         from unalike.reporting.paper_figures import save

@@ -187,20 +187,20 @@ def enrol(
 
 def share_or_number(name: str, value: float) -> float | int:
     """A value up to 1 is a share of the sites, a larger one a number of sites. Raises `UnalikeError` for other values."""
-    if value <= 1:
+    if 0 < value <= 1:
         return value
-    if not value.is_integer():
-        raise UnalikeError(f"--{name} {value}: expected a share of the sites up to 1, or a whole number of them")
+    if value < 1 or not value.is_integer():
+        raise UnalikeError(f"--{name} {value:g}: expected a share of the sites, above 0 and up to 1, or a whole number of them")
     return int(value)
 
 
 def site_names(text: str) -> list[str]:
-    """Site names from a number or a list. Raises `UnalikeError` if a name occurs twice."""
-    if text.isdecimal():
-        return [f"site-{i + 1}" for i in range(int(text))]
+    """Site names from a number or a list. Raises `UnalikeError` if there are none, or one occurs twice."""
     names = [name.strip() for name in text.split(",")]
-    if len(set(names)) < len(names):
-        raise UnalikeError(f"--sites {text}: two sites have the same name; expected each name once")
+    if text.isdecimal():
+        names = [f"site-{i + 1}" for i in range(int(text))]
+    if not names or len(set(names)) < len(names):
+        raise UnalikeError(f"--sites {text}: found no site, or two of one name; expected a number from 1 on, or names, each once")
     return names
 
 

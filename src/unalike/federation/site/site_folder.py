@@ -73,7 +73,7 @@ class SiteFolder:
         return ReplyCache(self.path / run / "replies" / key[:16])
 
     def admitted(self, run: str) -> list[str]:
-        """The fingerprint of the samples with which the site was admitted to a run, and its rules about them; empty if it was not."""
+        """The fingerprint of the samples with which the site was admitted to a run, and its rules about them; [] if it was not."""
         file = self.path / run / "samples"
         return file.read_text().splitlines() if file.exists() else []
 
