@@ -22,7 +22,7 @@ from unalike.federation.coordinator.operator_commands import command, listening
 from unalike.federation.protocol.bundle import Bundle
 from unalike.federation.protocol.federation_file import Schema
 from unalike.federation.site.site_data import own_samples, site_data, site_data_apart
-from unalike.federation.site.site_policy import SitePolicy
+from unalike.federation.site.site_policy import NO_RULES, SitePolicy
 from unalike.federation.site.site_worker import SiteWorker
 
 KINDS = Schema(shape=(2,), classes=("benign", "malignant", "other"))
@@ -148,7 +148,7 @@ def test_arrays_without_class_names_keep_labels(schema, y, expected, tmp_path):
     assert own_samples(schema, str(tmp_path / "mine.npz"))[1].tolist() == expected
 
 
-def federation_of(clients, folder, policy=None, **terms):
+def federation_of(clients, folder, policy=NO_RULES, **terms):
     """A coordinator's folder, and the workers of its sites."""
     given = {"method": "fedavg", "model": MODEL, "work": WORK, "data": Schema(shape=(6,), classes=4)} | terms
     made, workers = folder_of(folder / "fed", [c.name for c in clients], **given), {}

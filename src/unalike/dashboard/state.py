@@ -3,6 +3,7 @@
 import json
 import math
 import tomllib
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -74,7 +75,7 @@ class Followed:
         return {
             "title": terms.get("name") or self.path.resolve().name,
             "kind": "federation" if terms else "simulation",
-            "method": live.get("method") or terms.get("method") or _method(directory.asked, config),
+            "method": live.get("method") or _method(directory.asked, config) or terms.get("method", ""),
             "model": terms.get("model") or config.get("model", {}).get("name", ""),
             "done": done,
             "rounds": terms.get("rounds") or config.get("rounds", 0),
@@ -194,10 +195,9 @@ UNFINISHED = {None: "running, or interrupted", True: "running", False: "not fini
 
 def _running(events: list[dict[str, Any]], terms: dict[str, Any], names: list[str]) -> dict[str, Any] | None:
     """The round in progress: the sites that were asked, since when, and the deadline."""
-    place = next((i for i in range(len(events) - 1, -1, -1) if events[i]["event"] == "asked"), None)
-    if place is None or any(e["event"] in ("finished", "interrupted") for e in events[place:]):
+    asked = next((e for e in reversed(events) if e["event"] in ("asked", "finished", "interrupted")), None)
+    if asked is None or asked["event"] != "asked":
         return None
-    asked = events[place]
     return {
         "round": asked.get("round"),
         "asked": [_name(c, names) for c in asked.get("train", [])],
@@ -218,11 +218,7 @@ def _sites(
     keys = list(range(len(names))) if names else sorted(last)
     connected = {s["name"]: s["connected"] for s in live.get("sites", [])}
     revoked = {str(s["name"]) for s in terms.get("sites", []) if s.get("revoked")}
-    refusals: dict[str, int] = {}
-    for event in events:
-        if event["event"] == "refused":
-            name = _name(event.get("client"), names)
-            refusals[name] = refusals.get(name, 0) + 1
+    refusals = Counter(_name(event.get("client"), names) for event in events if event["event"] == "refused")
     sites = []
     for key in keys:
         name, row = _name(key, names), last.get(key, {})
@@ -232,15 +228,8 @@ def _sites(
             state = "connected" if connected.get(name) else "away"
         else:
             state = str(row.get("status", "not admitted" if terms else ""))
-        sites.append(
-            {
-                "name": name,
-                "state": state,
-                "train": row.get("n_train"),
-                "test": row.get("n_test"),
-                "refused": refusals.get(name, 0),
-            }
-        )
+        counts = {"train": row.get("n_train"), "test": row.get("n_test"), "refused": refusals[name]}
+        sites.append({"name": name, "state": state} | counts)
     return sites
 
 

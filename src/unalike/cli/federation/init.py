@@ -190,7 +190,7 @@ def share_or_number(name: str, value: float) -> float | int:
     if 0 < value <= 1:
         return value
     if value < 1 or not value.is_integer():
-        raise UnalikeError(f"--{name} {value:g}: expected a share of the sites, above 0 and up to 1, or a whole number of them")
+        raise UnalikeError(f"--{name} {value:g}: expected a share of sites above 0 and up to 1, or a number of sites")
     return int(value)
 
 
@@ -200,7 +200,7 @@ def site_names(text: str) -> list[str]:
     if text.isdecimal():
         names = [f"site-{i + 1}" for i in range(int(text))]
     if not names or len(set(names)) < len(names):
-        raise UnalikeError(f"--sites {text}: found no site, or two of one name; expected a number from 1 on, or names, each once")
+        raise UnalikeError(f"--sites {text}: no site, or two of one name; expected 1 or more, or names, each once")
     return names
 
 

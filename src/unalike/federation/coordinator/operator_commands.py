@@ -76,7 +76,7 @@ def command(path: Path, name: str) -> Answer:
         ) from None
     except OSError:
         if is_locked(path.parent):
-            raise Starting(f"the federation in {path.parent} is starting or ending; try again in some seconds") from None
+            raise Starting(f"{path.parent} is starting or ending; try again in some seconds") from None
         raise NotUp(f"nothing is up in {path.parent}; start it with `unalike federation up {path.parent}`") from None
     if "error" in answer:
         raise UnalikeError(answer["error"])

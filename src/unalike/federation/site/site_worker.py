@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from unalike._utils.errors import UnalikeError, unknown
+from unalike._utils.errors import UnalikeError
 from unalike._utils.journal import Journal, entries
 from unalike._utils.spec import parse_one
 from unalike.core import tree
@@ -52,7 +52,7 @@ from unalike.federation.security.keys import PrivateKey, public_key, public_text
 from unalike.federation.site.plan_replay import model_of_step, planned_step
 from unalike.federation.site.secure_sums import SecureSums
 from unalike.federation.site.site_folder import JOURNAL, SiteFolder
-from unalike.federation.site.site_policy import SitePolicy
+from unalike.federation.site.site_policy import NO_RULES, SitePolicy
 from unalike.methods.client_query import registry as queries
 from unalike.methods.method import Method
 from unalike.methods.plan import QueryStep, Stage
@@ -82,8 +82,8 @@ class SiteWorker:
     (`ua.wire(method, model)`) and the sums and counts of its metrics. Its state is in `folder` and is written before a reply is
     sent, so the process may be killed at any moment. A new run removes the files of all runs but the last two. A run continues
     only with the samples that the site was admitted with. `device` is where the site trains; it is not reported to anybody.
-    `log` gets the reason when a request is declined. `policy` are the site's own rules; None: it has none. Every answer and every
-    request that was declined is an entry of `journal`. `done` is set when the coordinator says that all runs are finished.
+    `log` gets the reason when a request is declined. `policy` are the site's own rules. Every answer and every request
+    that was declined is an entry of `journal`. `done` is set when the coordinator says that all runs are finished.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class SiteWorker:
         folder: Path | str,
         device: str = "cpu",
         log: Callable[[str], None] = lambda line: None,
-        policy: SitePolicy | None = None,
+        policy: SitePolicy = NO_RULES,
     ):
         self.federation, self.name, self.key, self.log = federation, name, key, log
         self.folder, self.policy = SiteFolder(Path(folder)), policy
@@ -114,10 +114,8 @@ class SiteWorker:
 
     def _begin_with(self, federation: Federation) -> None:
         """Go on with runs of this method and seed, which are among those agreed on."""
-        data, name, enrolled, self.rules = self._data, self.name, federation.sites[self.number], ""
-        if self.policy is not None:
-            self.rules = self.policy.of_samples
-            data = self.policy.allowed(data, federation.method, federation.data.task == "classification")
+        name, enrolled = self.name, federation.sites[self.number]
+        data = self.policy.allowed(self._data, federation.method, federation.data.task == "classification")
         population = site_population(federation, self.number, data)
         if len(population.train[self.number]) > enrolled.samples:
             raise UnalikeError(
@@ -140,16 +138,15 @@ class SiteWorker:
                 request = unseal(message, self.coordinator, self.limits)
                 head, answers = request.head, request.digest
                 self._check_head(head)
-                if self.policy is not None and head.run not in self.folder.runs():
+                if head.run not in self.folder.runs():
                     self.policy.check_new_run(self._begun.values(), time.time())
                 self.folder.make_room(head.run)
                 anew = head.kind in MASKING
                 replies = self.folder.replies(head.run, public_text(self.key))
                 reply = None if anew else replies.find(request)
                 if reply is None:
-                    if self.policy is not None:
-                        before = 0 if anew else len(replies.of_round(request))
-                        self.policy.check_request(head.round, self.federation.rounds, before)
+                    before = 0 if anew else len(replies.of_round(request))
+                    self.policy.check_request(head.round, self.federation.rounds, before)
                     facts, tensors = HANDLERS[head.kind](self, request)
                     tensors = tree.map(Tensor.cpu, tensors)
                     reply = seal(replace(head, kind=ANSWER, answers=answers), facts, tensors, self.key)
@@ -201,9 +198,10 @@ class SiteWorker:
         if step.samples > most and not self.federation.open:
             raise Declined("plan", f"{step.samples} training samples of all sites; expected at most {most}")
         if not admitted:  # a run that went back to an earlier round admits nobody anew
-            self.folder.admit(request.head.run, self.samples, self.rules)
+            self.folder.admit(request.head.run, self.samples, self.policy.of_samples)
         elif admitted[0] != self.samples:
-            rules = [f" and with {rules} in site.toml (now {self.rules})" for rules in admitted[1:] if rules != self.rules]
+            now = self.policy.of_samples
+            rules = [f" and with {then} in site.toml (now {now})" for then in admitted[1:] if then != now]
             raise Declined(
                 "samples",
                 f"the samples of {self.name!r} are not those that it was admitted to this run with; join with the data that the "
@@ -244,7 +242,7 @@ class SiteWorker:
         if (theirs := dict(facts.get("versions") or {}).get("protocol")) != PROTOCOL:
             raise Declined("version", f"the coordinator speaks protocol {theirs}; this site speaks {PROTOCOL}")
         self._check_terms(AdmitRequest.read(facts))
-        self.folder.admit(request.head.run, self.samples, self.rules)
+        self.folder.admit(request.head.run, self.samples, self.policy.of_samples)
         return {split: len(self._rows(split)) for split in PARTS} | {"versions": versions()}, {}
 
     def _note(self, request: Envelope) -> Answer:
@@ -268,7 +266,7 @@ class SiteWorker:
         group.accepted = _accepted_rounds(me, step.accepted)
         group.client_states.keep_from(broadcast.round)
         group.client_states.prune(group.accepted)
-        models = {name: _predict_of(name)(group, me, broadcast) for name in step.evaluate}
+        models = {name: PREDICTS[name](group, me, broadcast) for name in step.evaluate}
         sums = {name: self._metric_sums(predict) for name, predict in models.items()}
         if models:
             self._keep_model(request, group, models.get("personal") or models["clients"])
@@ -394,8 +392,7 @@ class SiteWorker:
             scores = score(
                 population.task, predict, population.x[index], population.y[index], rows, logits=bool(chosen)
             )
-            found = MetricSums.of(population.task, scores, chosen)
-            sums[split] = (found if self.policy is None else found.rounded(self.policy.digits)).plain()
+            sums[split] = MetricSums.of(population.task, scores, chosen).rounded(self.policy.digits).plain()
         return sums
 
     def _rows(self, split: str) -> Any:
@@ -437,12 +434,6 @@ def _initial_model(model: Model, trees: dict[str, Tree]) -> Model:
     params = _received(model.params, trees.get("fixed.params", {}))
     buffers = _received(model.buffers, trees.get("buffers", {}) | trees.get("fixed.buffers", {}))
     return Model(model.module(params, buffers))
-
-
-def _predict_of(protocol: str) -> Callable[[ModelGroup, int, Broadcast], Predict]:
-    if protocol not in PREDICTS:
-        raise unknown("protocol of a site", protocol, PREDICTS)
-    return PREDICTS[protocol]
 
 
 def _personal(group: ModelGroup, me: int, broadcast: Broadcast) -> Predict:
