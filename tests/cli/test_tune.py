@@ -31,6 +31,7 @@ def test_tune_goes_by_the_objective(cli, small, tmp_path):
         (["--objective", "acuracy"], "objective='acuracy'"),
         (["--method", "fedprx"], "fedprox"),
         (["--trials", "0"], "trials"),
+        (["--val", "0"], "tuning scores validation samples and the clients have none"),
     ],
 )
 def test_tune_wrong_flags_are_refused(cli, small, flags, message):

@@ -455,7 +455,7 @@ def test_run_class_given_as_method_is_refused(people, small, kind):
 
 def test_run_integer_features_for_float_model_error_suggests_float32(small):
     ages = [[31, 7], [64, 2], [45, 9]]
-    with pytest.raises(ua.UnalikeError, match=r"whole numbers, which stand for tokens: give .*astype\('float32'\)"):
+    with pytest.raises(ua.UnalikeError, match=r"whole numbers: words need --model textcnn.*astype\('float32'\)"):
         small("fedavg", [ua.ClientData((ages, [0, 1, 0]))])
 
 

@@ -60,7 +60,8 @@ def command(
     from unalike.experiments.facts import command_line
     from unalike.tuning.tune import VAL, TuneRequest, run_tuning
 
-    if samples.plan is None and not samples.val:
+    given = given_flags(context)
+    if samples.plan is None and "val" not in given:
         samples = replace(samples, val=VAL)
     data_flags.check(samples, method, training)
     loaded = samples.load(training["protocol"])
@@ -73,7 +74,7 @@ def command(
             out,
             progress,
             source=samples.kept,
-            command=command_line(NAME, {"data": samples.data} | given_flags(context)),
+            command=command_line(NAME, {"data": samples.data} | given),
             proxy=loaded.proxy,
             **decision,
             **training,

@@ -236,7 +236,7 @@ def fit(frame: pd.DataFrame, train: int, where: str, dates: Mapping[str, str] = 
     Warns of columns that are probably identifiers or dates, and of constant ones.
 
     Raises `UnalikeError`, which names the column, for dates or another type, infinite numbers or texts among numbers, a column
-    that is empty in training, has no name, or has more than 256 categories or another one in every row.
+    that is empty in training, has no name, or has more than 256 categories or another one in nearly every row.
     """
     from pandas.api.types import is_numeric_dtype
 
@@ -304,10 +304,11 @@ def category_of(column: pd.Series, train: int, where: str) -> Category:
         )
     _check_texts(column, where)
     values = sorted(set(texts_of(column[:train])))
-    if len(values) > MOST_CATEGORIES or len(values) == train >= FEW_ROWS:
+    if len(values) > MOST_CATEGORIES or len(values) > 0.9 * train >= 0.9 * FEW_ROWS:
         raise UnalikeError(
-            f"{where}: column {column.name!r} has {len(values)} different texts, expected at most {MOST_CATEGORIES} "
-            f"categories that rows share; leave it out with {left_out(column.name)}, or read it with text={column.name!r}"
+            f"{where}: column {column.name!r} has {len(values)} different texts in {train} rows, expected at most {MOST_CATEGORIES} "
+            f"categories that rows share; leave it out with {left_out(column.name)}, or read its words alone with --model textcnn "
+            f"--data \"file(path=..., text={column.name!r})\", in Python model='textcnn' and text={column.name!r}"
         )
     return Category(str(column.name), tuple(values))
 
