@@ -79,7 +79,8 @@ def test_overlapping_training_sets_widen_the_intervals_and_bounds_hold():
 def test_one_seed_has_scores_without_intervals():
     rounds, clients = tables(seeds=1)
     found = client_scores(rounds, clients, COLUMN, ["fedavg"], Rules("fedavg"))
-    assert found["score"].notna().all() and found["low"].isna().all() and "west" not in set(found["client"])
+    assert (found["score"].isna() == (found["client"] == "west")).all() and found["low"].isna().all()
+    assert found.loc[found["client"] == "west", ["seeds", "n_test"]].values.tolist() == [[0, 12], [0, 12]]
 
 
 def test_across_replaces_the_score_of_each_round():

@@ -61,9 +61,9 @@ def client_scores(
     `to_X to_X_low to_X_high`: the difference to the score with X over the seeds that both have.
 
     `n_test` and `n_positive` (NaN where it is not known) are means over the seeds in which the client is tested. A client without a
-    score in a seed, such as the ROC AUC of one class, has no score in that seed, and does not count in its mean over the clients.
-    Intervals are t intervals of each row by itself, widened for overlapping training sets as those of methods are, and not
-    corrected for the number of rows.
+    score in a seed, such as the ROC AUC of one class, has no score in that seed (NaN without any), and does not count in its
+    mean over the clients. Intervals are t intervals of each row by itself, widened for overlapping training sets as those of
+    methods are, and not corrected for the number of rows.
 
     `clients` has one row per method, seed and client, `method seed client n_train n_test [n_positive]` and scores; `others` are
     the methods to compare with; `rules` give level and overlap.
@@ -84,7 +84,7 @@ def client_scores(
     for method, wide in by_method.items():
         for name in wide:
             values = wide[name].dropna()
-            if values.empty:
+            if values.empty and (name == POOLED or name not in sizes.index):
                 continue
             row = {"method": method, "client": name, **sizes.reindex([name]).iloc[0].to_dict(), "seeds": len(values)}
             row |= dict(zip(("score", "low", "high"), _mean(values, rules), strict=True))

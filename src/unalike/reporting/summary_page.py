@@ -55,16 +55,14 @@ def _best(content: ReportContent) -> str:
 def _clients(content: ReportContent) -> pd.DataFrame | None:
     """The scores of the clients on the page with the best candidate, from the largest loss to the largest gain."""
     scores = content.client_scores
-    own = (
-        scores[(scores["method"] == _best(content)) & ~scores["client"].isin([MEAN, POOLED])] if len(scores) else scores
-    )
-    if own.empty:
+    if scores.empty:
         return None
+    own = scores[(scores["method"] == _best(content)) & ~scores["client"].isin([MEAN, POOLED])].dropna(subset="score")
     gain = content.metric_of_clients.sign * own[f"to_{content.baseline}"]
     own = own.assign(gain=gain).sort_values("gain", kind="stable")
     if len(own) > MOST_CLIENTS:
         own = own.iloc[[*range(MOST_CLIENTS // 2), *range(len(own) - MOST_CLIENTS // 2, len(own))]]
-    return own
+    return None if own.empty else own
 
 
 def _table(content: ReportContent, own: pd.DataFrame) -> Table:
