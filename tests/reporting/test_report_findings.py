@@ -14,6 +14,7 @@ from unalike.metrics.named_metrics import KNOWN
 from unalike.reporting import wording
 from unalike.reporting.charts.palette import looks
 from unalike.reporting.findings import findings
+from unalike.reporting.summary_columns import summary_tables
 
 ACCURACY, RMSE = KNOWN["accuracy"], KNOWN["rmse"]
 
@@ -151,6 +152,11 @@ def test_method_with_a_model_for_each_group_is_no_answer_to_one_shared_model(con
     methods = [dataclasses.replace(m, grouped=m.label == best) for m in content.methods]
     grouped = dataclasses.replace(content, methods=methods)
     assert best in grouped.decision.verdicts and best not in grouped.shared_decision.verdicts
+    used, shared = summary_tables(grouped)
+    assert [row[1].text for row in used.rows if row[0].text == best] == ["group"]
+    assert (
+        best not in [row[0].text for row in shared.rows] and f"the groups' models of {best}" in found_in(grouped).models
+    )
     assert is_grouped(complete_spec(plan("ifca(clusters=2)"))) and not is_grouped("my_own_method(lr=1.0)")
 
 

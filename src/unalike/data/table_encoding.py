@@ -306,9 +306,9 @@ def category_of(column: pd.Series, train: int, where: str) -> Category:
     values = sorted(set(texts_of(column[:train])))
     if len(values) > MOST_CATEGORIES or len(values) > 0.9 * train >= 0.9 * FEW_ROWS:
         raise UnalikeError(
-            f"{where}: column {column.name!r} has {len(values)} different texts in {train} rows, expected at most {MOST_CATEGORIES} "
-            f"categories that rows share; leave it out with {left_out(column.name)}, or read its words alone with --model textcnn "
-            f"--data \"file(path=..., text={column.name!r})\", in Python model='textcnn' and text={column.name!r}"
+            f"{where}: column {column.name!r} has {len(values)} different texts in {train} rows, expected at most "
+            f"{MOST_CATEGORIES} categories that rows share; leave it out with {left_out(column.name)}, or read its words with "
+            f"--model textcnn --data \"file(path=..., text={column.name!r})\", in Python model='textcnn' and text={column.name!r}"
         )
     return Category(str(column.name), tuple(values))
 

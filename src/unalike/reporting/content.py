@@ -2,7 +2,6 @@
 
 import math
 from collections import Counter
-from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -31,11 +30,6 @@ MODELS = {
 
 The model in use is a client's personal model where the method trains one, else the shared model.
 """
-
-
-def model_kind(protocol: str) -> str:
-    """The first word of `MODELS`, for a column headed "Model": `shared` or `personal`."""
-    return MODELS[protocol].partition(" model")[0]
 
 
 @dataclass(frozen=True)
@@ -185,7 +179,7 @@ class ReportContent(SharedFacts):
     @cached_property
     def decision(self) -> Decision:
         """The decision that the results support, by the models that clients use, with the clients that lose by it."""
-        found = self._decided(self.decisive)
+        found = self._decided(self.decisive, self.scored(self.decisive))
         return replace(found, losers=self._losers(found))
 
     def _losers(self, found: Decision) -> dict[str, tuple[float, float, float]]:
@@ -221,20 +215,23 @@ class ReportContent(SharedFacts):
     @cached_property
     def shared_decision(self) -> Decision:
         """The decision for one model that serves all clients."""
-        grouped = {m.label for m in self.methods if m.grouped} - {self.baseline}
-        return self._decided(self.plain, grouped)
+        return self._decided(self.plain, self._ungrouped(self.scored(self.plain)))
 
-    def _decided(self, protocol: str, without: Collection[str] = ()) -> Decision:
-        rounds, summary = (table[~table["method"].isin(without)] for table in (self.rounds, self.summary))
-        found = decide(rounds, summary, self.columns, self.rules, protocol, self.resampled)
+    def _ungrouped(self, scored: pd.DataFrame) -> pd.DataFrame:
+        """The rows of the baseline and of the methods that end with one model for all clients."""
+        return scored[~scored["method"].isin({*self.grouped} - {self.baseline})]
+
+    def _decided(self, protocol: str, scored: pd.DataFrame) -> Decision:
+        found = decide(self.rounds, scored, self.columns, self.rules, protocol, self.resampled)
         failed = nothing_learned(self.scored(protocol), self.metric, self.classes)
         if self.unfinished and len(self.labels) > 1:
             failed = f"No decision yet: {self.unfinished} are finished."
         return replace(found, choice="", reason=failed) if failed else found
 
     def scored(self, protocol: str) -> pd.DataFrame:
-        """The rows of the summary under a protocol."""
-        return self.summary[self.summary["protocol"] == protocol]
+        """The rows of the summary under a protocol; beside the models in use, methods with groups have no shared model."""
+        found = self.summary[self.summary["protocol"] == protocol]
+        return found if protocol == self.decisive else self._ungrouped(found)
 
     @property
     def classes(self) -> int | None:
@@ -261,9 +258,16 @@ class ReportContent(SharedFacts):
         """The methods with personal models."""
         return personal_methods(self.rounds, self.columns)
 
-    def model_in_use(self, method: str) -> str:
-        """The models that clients use with a method, in words: its personal models, or its shared model."""
-        return model_kind("personal" if method in self.personal else "clients")
+    @property
+    def grouped(self) -> list[str]:
+        """The methods with a model for each group of clients."""
+        return [method.label for method in self.methods if method.grouped]
+
+    def model_kind(self, method: str, protocol: str) -> str:
+        """The models of a method that a protocol scores, in one word: `shared`, `group` or `personal`."""
+        scored = ("personal" if method in self.personal else self.plain) if protocol == USED else protocol
+        kind = MODELS[scored].partition(" model")[0]
+        return "group" if kind == "shared" and method in self.grouped else kind
 
     @cached_property
     def decisive(self) -> str:

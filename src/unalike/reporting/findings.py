@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from unalike.metrics.client_scores import MEAN
+from unalike.metrics.columns import USED
 from unalike.metrics.inference import EXACT_NEEDS, least_exact_p
 from unalike.metrics.moderated_t import ALPHA
 from unalike.metrics.sampling import POOLED_SCORE
@@ -74,12 +75,13 @@ def _models(content: ReportContent) -> str:
     """The models that are judged; empty if no method has personal models."""
     if not content.personal:
         return ""
-    personal = f"the personal models of {wording.few(content.personal)}"
+    kinds = {"personal": "the personal models", "group": "the groups' models", "shared": "the shared model"}
+    using = {kind: [name for name in content.labels if content.model_kind(name, USED) == kind] for kind in kinds}
+    personal, *others = (f"{kinds[kind]} of {wording.few(names)}" for kind, names in using.items() if names)
     if content.decisive == content.plain:
         return f"Not judged here: {personal}, which are scored on the clients' test samples; run with the protocol clients, too."
-    shared = [name for name in content.labels if name not in content.personal]
-    others = f" and the shared model of {wording.few(shared)}" if shared else ""
-    return f"Methods are judged by the models that clients use: {personal}{others}, on the test samples of each client."
+    models = wording.listing([personal, *others])
+    return f"Methods are judged by the models that clients use: {models}, on the test samples of each client."
 
 
 def _shared(content: ReportContent) -> str:

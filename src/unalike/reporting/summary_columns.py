@@ -10,7 +10,7 @@ from unalike.metrics.named_metrics import MISSING, Metric
 from unalike.metrics.verdicts import CANDIDATE
 from unalike.reporting import wording
 from unalike.reporting.charts.palette import Look
-from unalike.reporting.content import MODELS, ReportContent, model_kind
+from unalike.reporting.content import MODELS, ReportContent
 from unalike.reporting.table import Row, Table, TableCell, TableColumn, interval, number, rows, words
 
 SHOWN = (
@@ -25,7 +25,6 @@ def summary_columns(metric: Metric, baseline: str, looks: Mapping[str, Look] | N
     level = wording.confidence(ALPHA)
     return {
         "method": words("Method", "method", looks),
-        "model": words("Model", lambda row: model_kind(row["protocol"])),
         "verdict": words("Verdict", verdict),
         "score": number(metric.title, metric.name, metric.text),
         "sd": number("± sd", f"{metric.name}_sd", metric.amount),
@@ -58,7 +57,7 @@ def paper_columns(content: ReportContent, protocol: str) -> list[TableColumn]:
     """
     metric, scored = content.metric, content.scored(protocol)
     best = float((metric.sign * scored.loc[~scored["method"].isin(content.rules.references), metric.name]).max())
-    by_name = summary_columns(metric, content.baseline) | {"model": model_column(content)}
+    by_name = summary_columns(metric, content.baseline)
 
     def score(row: Row) -> TableCell:
         mean, sd = row[metric.name], row[f"{metric.name}_sd"]
@@ -75,7 +74,7 @@ def paper_columns(content: ReportContent, protocol: str) -> list[TableColumn]:
     unit = f" ({metric.unit.strip()})" if metric.unit else ""
     return [
         by_name["method"],
-        *([by_name["model"]] if protocol == USED else []),
+        *([model_column(content)] if protocol == USED else []),
         TableColumn(f"{metric.title}{metric.axis_unit}", score),
         TableColumn(f"Difference{unit}", difference),
         *(by_name[name] for name in ("p", "verdict", "worst", "traffic")),
@@ -89,11 +88,7 @@ def verdict(row: Mapping[str, Any]) -> str:
 
 def model_column(content: ReportContent) -> TableColumn:
     """The kind of model that was scored; among the models in use, that of the method."""
-
-    def model(row: Mapping[str, Any]) -> str:
-        return content.model_in_use(row["method"]) if row["protocol"] == USED else model_kind(row["protocol"])
-
-    return words("Model", model)
+    return words("Model", lambda row: content.model_kind(row["method"], row["protocol"]))
 
 
 def summary_tables(content: ReportContent) -> list[Table]:

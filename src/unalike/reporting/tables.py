@@ -64,7 +64,8 @@ def target(content: ReportContent, protocol: str, looks: dict[str, Look]) -> Tab
     if not math.isfinite(goal):  # the baseline diverged
         return None
     lost = Counter(end["method"] for end in content.ends if end["why"] == DIVERGED)
-    spent = to_target(content.rounds, goal, column, lost)
+    judged = content.rounds["method"].isin(content.scored(protocol)["method"])
+    spent = to_target(content.rounds[judged], goal, column, lost)
 
     def rounds(row: Row) -> str:
         missing = row["seeds"] - row["reached"]

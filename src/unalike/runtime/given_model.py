@@ -167,7 +167,7 @@ def check_repeats(model: Model, population: Population, context: Context) -> Non
 def _other_kind(x: torch.Tensor, trained: Collection[str]) -> str:
     """Advice where samples and parameters have different dtypes."""
     if not x.is_floating_point():
-        return "; the samples are whole numbers: words need --model textcnn (model='textcnn'), amounts x.astype('float32')"
+        return "; these are whole numbers: words need --model textcnn (model='textcnn'), amounts x.astype('float32')"
     return "; its parameters are float64: give module.float()" if "float64" in trained else ""
 
 
