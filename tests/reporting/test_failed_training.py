@@ -1,5 +1,6 @@
 """Training that failed is named in the first sentence, or among the reasons to doubt the ranking."""
 
+import math
 import warnings
 
 import pandas as pd
@@ -7,6 +8,7 @@ import pytest
 
 import unalike as ua
 from unalike.metrics.columns import Columns
+from unalike.metrics.failures import of_run
 from unalike.metrics.named_metrics import KNOWN
 from unalike.metrics.verdicts import BASELINE, CANDIDATE, Rules
 from unalike.reporting.failed_training import cautions, nothing_learned, some_learned_nothing
@@ -63,6 +65,16 @@ def test_a_loss_a_hundred_times_that_before_training_has_exploded():
     [text] = cautions(rounds(fedavg=199.0, ditto=1e37), table, columns, rules, "clients")
     assert text.startswith("The training of ditto exploded: its loss is 1e+37, 2 before training")
     assert cautions(rounds(fedavg=1.0, ditto=2.0), table, columns, rules, "clients") == []
+
+
+def test_a_method_without_a_score_has_not_exploded():
+    columns = Columns.of(["server"], [KNOWN["accuracy"], KNOWN["loss"]])
+    table = rounds(fedavg=1.0, ifca=math.nan, local_only=math.nan)
+    table.loc[table["method"] != "fedavg", ["loss", "accuracy"]] = math.nan
+    [text] = cautions(table, scored(accuracy=[0.5, 0.5]), columns, Rules("fedavg"), "server", ["local_only"])
+    assert text.startswith("ifca has no score: protocol server scores none of its models")
+    [text] = of_run([{"round": 0}, {"round": 1, "train_loss": 1.0}], columns, 2)
+    assert text.startswith("no score: protocol server") and of_run([{"round": 0}], columns, 2) == []
 
 
 def test_an_upper_reference_below_the_baseline_is_named():

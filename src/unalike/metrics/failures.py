@@ -11,6 +11,8 @@ from unalike.metrics.named_metrics import KNOWN, Metric
 
 EXPLODED = 100
 """A loss that is so many times that of the untrained model has exploded."""
+UNSCORED = "protocol {} scores none of its models, or has no test samples; protocol clients scores those of groups, too"
+"""The reason why a run, or a method, has no score at all."""
 
 
 class ConstantPrediction(NamedTuple):
@@ -59,7 +61,7 @@ def of_run(rows: Sequence[Mapping[str, Any]], columns: Columns, classes: int | N
     """Sentences about the failed training of a run, from the rows of its history; none before a trained round was evaluated."""
     scored = [row for row in rows if columns.shown(row) is not None]
     if len(scored) < 2:
-        return []
+        return [f"no score: {UNSCORED.format(columns.plain)}"] if rows and rows[-1]["round"] and not scored else []
     constant, tested = ConstantPrediction.of(columns.metric, classes), [c for c in columns.all if c.split == TEST]
     own = [c.value(scored[-1]) for c in tested if c.metric.name == constant.measure]
     best, found = max((score for score in own if not math.isnan(score)), default=math.nan), []

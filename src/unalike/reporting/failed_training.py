@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from unalike.metrics.columns import Columns
-from unalike.metrics.failures import ConstantPrediction, has_exploded
+from unalike.metrics.failures import UNSCORED, ConstantPrediction, has_exploded
 from unalike.metrics.named_metrics import Metric
 from unalike.metrics.verdicts import Rules
 from unalike.reporting import wording
@@ -67,7 +67,9 @@ def cautions(
         assert loss is not None
         known = own[own[loss.name].notna()].sort_values("round").groupby("seed")[loss.name]
         first, last = float(known.first().max()), float(known.last().max())
-        if has_exploded(first, last):
+        if math.isnan(last):
+            found += [] if method in personal else [f"{method} has no score: {UNSCORED.format(protocol)}."]
+        elif has_exploded(first, last):
             found.append(
                 f"The training of {method} exploded: its loss is {last:.3g}, {first:.3g} before training. "
                 "Lower the learning rate."
