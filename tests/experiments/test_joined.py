@@ -80,7 +80,7 @@ def test_join_other_training_is_named_and_not_pooled(kept, other, said):
 def test_join_odd_folder_stays_apart_at_any_position(kept):
     odd = kept("odd", ["scaffold", "fedavg"], rounds=3, baseline="scaffold")
     joined = join([odd, kept("mild", partition="iid"), kept("severe")])
-    assert [block.letters for block in joined.pooled] == ["B", "C"] and joined.ranks is not None
+    assert [block.letters for block in joined.pooled] == ["B: mild", "C: severe"] and joined.ranks is not None
     page = joined.page()
     assert "2 are partitions of one study. Not in the ranking: 1 comparison." in page
     assert "Differences to fedavg, paired over 2 partitions" in page and "rounds differs (3 in A, 2 in B and C)" in page
@@ -88,7 +88,7 @@ def test_join_odd_folder_stays_apart_at_any_position(kept):
 
 def test_join_one_partition_with_two_trainings_is_not_pooled(kept):
     joined = join([kept("a"), kept("b", rounds=3)])
-    assert [block.name[-3:] for block in joined.blocks] == ["[A]", "[B]"] and not joined.pooled
+    assert [block.name[-6:] for block in joined.blocks] == ["[A: a]", "[B: b]"] and not joined.pooled
 
 
 def test_join_conflicting_cells_are_kept_apart(kept):

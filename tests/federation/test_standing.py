@@ -143,6 +143,8 @@ def test_new_site_joins_an_open_federation_while_the_others_keep_their_bundles(t
     wanted = simulated("fedavg", 0)
     assert all(torch.equal(t, wanted[name]) for name, t in model(folder.queue[1]).items())
     assert not all(torch.equal(t, wanted[name]) for name, t in model(folder.queue[0]).items())
+    page = (folder.path / "comparison.html").read_text()
+    assert "your clients [A: fedavg, seed 0]" in page and "your clients [B: fedavg, seed 0, run 2]" in page
 
     closed = made(tmp_path / "closed", 2)
     with pytest.raises(UnalikeError, match="the sites agreed to who takes part"):

@@ -32,7 +32,9 @@ class JoinedBlock:
 
     @property
     def letters(self) -> str:
-        return " + ".join(folder.letter for folder in self.folders)
+        """The letters of its folders, and what was given for the only one: `A + B`, `C: results/mild`."""
+        letters = " + ".join(folder.letter for folder in self.folders)
+        return f"{letters}: {self.folders[0].given}" if len(self.folders) == 1 else letters
 
 
 @dataclass(frozen=True)

@@ -66,9 +66,8 @@ def _write_joined(folder: FederationFolder, runs: list[QueuedRun], page: Path) -
     from unalike.experiments.joining import join
     from unalike.reporting.html import write_text
 
-    name = folder.federation.name
-    found = join([(name if run.pages == folder.path else run.path.name, Comparison.load(run.path)) for run in runs])
-    write_text(found.page(f"Federation {name}", None), page)
+    found = join([(run.title, Comparison.load(run.path)) for run in runs])
+    write_text(found.page(f"Federation {folder.federation.name}", None), page)
 
 
 def _write_diagnosis(folder: FederationFolder, queued: QueuedRun, run: Run, log: Callable[[str], None]) -> None:

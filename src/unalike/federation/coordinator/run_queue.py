@@ -25,6 +25,12 @@ class QueuedRun:
     pages: Path
 
     @property
+    def title(self) -> str:
+        """Its method and seed, with its number unless it is their first run: `fedavg, seed 0, run 2`."""
+        number = self.path.name.partition(f"{self.federation.terms[:8]}-")[2]
+        return f"{self.federation.method}, seed {self.federation.seed}" + f", run {number}" * bool(number)
+
+    @property
     def page(self) -> Path:
         """The page that is written last: the report, or without rounds that of a diagnosis."""
         return self.pages / ("report.html" if self.federation.rounds else "diagnosis.html")
