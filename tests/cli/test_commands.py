@@ -249,6 +249,12 @@ def test_evaluate_and_predict_use_the_kept_model(cli, small, samples, tmp_path):
     chances = table[[f"probability_{k}" for k in range(4)]].to_numpy()
     assert list(table)[:2] == ["sample", "prediction"] and table.shape == (120, 6)
     assert (chances.argmax(1) == table["prediction"]).all() and chances.sum(1) == pytest.approx(1)
+    for flags, message in (
+        (["--out", csv], "p.csv exists, and"),
+        (["--date", "seen", "--out", tmp_path / "new.csv"], "found date=['seen'] for data that is no"),
+    ):
+        code, _, err = cli("predict", run, "--data", samples, *flags)
+        assert code == 2 and message in " ".join(err.split()), err
 
 
 def test_evaluate_without_a_shared_model_is_refused(cli, small, tmp_path):
@@ -332,9 +338,9 @@ def test_evaluate_other_tables_are_encoded_as_in_the_run(cli, tmp_path, monkeypa
     assert scores(text)["accuracy"] == right and scores(text)["accuracy"] > 0.9
     frame = pd.read_csv("new.csv")  # a table needs no target; rows are in its order
     frame.drop(columns="outcome").to_csv("unknown (1).csv", index=False)
-    for data in (other, tmp_path / "unknown (1).csv"):
-        assert cli("predict", run, "--data", data, "--out", tmp_path / "out.csv")[0] == 0
-        found = pd.read_csv("out.csv")["prediction"]
+    for data, out in ((other, "labelled.csv"), (tmp_path / "unknown (1).csv", "out.csv")):
+        assert cli("predict", run, "--data", data, "--out", tmp_path / out)[0] == 0
+        found = pd.read_csv(out)["prediction"]
         assert (found == frame["outcome"]).mean() == right
     (run / "encoding.json").unlink()
     for command in ("evaluate", "predict"):

@@ -139,5 +139,5 @@ def test_semicolons_decimal_commas_dates_and_expressions(cli, visits, tmp_path):
     assert cli("predict", run, "--data", "german.csv", "--sep", ";", "--decimal", ",")[0] == 0
     predicted = pd.read_csv("predictions.csv")["prediction"]
     frame.to_csv("plain.csv", index=False)
-    assert cli("predict", run, "--data", "plain.csv")[0] == 0
-    assert predicted.equals(pd.read_csv("predictions.csv")["prediction"])
+    assert cli("predict", run, "--data", "plain.csv", "--out", "again.csv")[0] == 0
+    assert predicted.equals(pd.read_csv("again.csv")["prediction"])

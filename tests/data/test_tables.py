@@ -183,9 +183,9 @@ def test_text_column_becomes_tokens_of_training_vocabulary(tmp_path, bag):
         (
             {"outcome": [None] + ["ill"] * 39},
             {},
-            "'outcome' is missing in 1 of 40 rows, the first row 0; .*--labelled-only",
+            "'outcome' is missing in 1 of 40 rows, the first in line 2; .*--labelled-only",
         ),
-        ({"age": [np.inf] + [1.0] * 39}, {}, "column 'age' is infinite in row 0"),
+        ({"age": [1.0, np.inf] * 20}, {}, "p.csv: column 'age' is infinite in line 3"),
         ({"age": [None] * 40}, {}, "column 'age' has no value in the training rows; --drop age, in Python drop='age'"),
         ({"hospital": None}, {"group": "hospital"}, "group 'hospital': found .*expected one integer or text"),
         ({"part": "later"}, {"split": "part"}, "the split 'part' holds later; expected train and test"),
@@ -368,7 +368,7 @@ def test_dates_become_days(tmp_path, form):
     again = load(save(typed, tmp_path / "t.parquet"), target="y", date=["admitted"])
     assert torch.equal(again.train[0], data.train[0])
     wrong = save(frame.assign(admitted="soon"), tmp_path / "w.csv")
-    with pytest.raises(UnalikeError, match=r"'admitted' holds 'soon' in row 0, expected a date"):
+    with pytest.raises(UnalikeError, match=r"'admitted' holds 'soon' in line 2, expected a date"):
         load(wrong, target="y", encoding=data.encoding)
 
 
@@ -415,7 +415,7 @@ def test_rows_without_target_are_left_out_when_asked(tmp_path):
     with pytest.warns(UserWarning, match="left out 6 of 24 rows, which have no target"):
         data = load(file, target="died", labelled_only=True, drop="num", regression=False)
     assert data.classes == ["0", "1"] and len(data.merged()[1]) == 18
-    with pytest.raises(UnalikeError, match="'num > 0' is missing in 6 of 24 rows, the first row 2"):
+    with pytest.raises(UnalikeError, match="'num > 0' is missing in 6 of 24 rows, the first in line 4"):
         load(file, target="num > 0")
     with pytest.warns(UserWarning, match="left out 6 of 24"):
         data = load(file, target="num > 0", labelled_only=True)

@@ -116,7 +116,7 @@ def test_errors_name_the_columns(train):
         run.predict(new.assign(prediction=1), keep="prediction")
     with pytest.raises(ua.UnalikeError, match=r"shape \[4\], the model takes \[3\]"):
         run.predict(np.zeros((2, 4), np.float32))
-    with pytest.raises(ua.UnalikeError, match="found keep='age' for data that is no table"):
+    with pytest.raises(ua.UnalikeError, match=r"found keep=\['age'\] for data that is no table"):
         run.predict(np.zeros((2, 3), np.float32), keep="age")
 
 

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from unalike._utils.errors import UnalikeError
 from unalike.cli.flags import Client, data_dir, uses_flags, values_of
 from unalike.core.options import TableOptions
 
@@ -23,7 +24,7 @@ def command(
         list[str],
         typer.Option(help="Column of the table to copy, such as an id; repeat for several.", show_default=False),
     ] = [],  # noqa: B006
-    out: Annotated[Path, typer.Option(help="CSV file to write, or .tsv.")] = Path("predictions.csv"),
+    out: Annotated[Path, typer.Option(help="New CSV file to write, or .tsv.")] = Path("predictions.csv"),
 ) -> None:
     """Predict every sample of a data set with a run's shared model, or with the model of one of its clients.
 
@@ -39,6 +40,8 @@ def command(
     from unalike.cli.finished_run import load_model, model_folder, note_shared_model, samples
     from unalike.core.tasks import find_task
 
+    if out.exists():
+        raise UnalikeError(f"{out} exists, and predictions are written over nothing; remove it, or give another --out")
     folder = model_folder(folder)
     predict, config = load_model(folder, client)
     found, facts = samples(data, data_dir, folder, config, keep, columns), config["data"]

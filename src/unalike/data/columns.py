@@ -75,9 +75,14 @@ def floats_of(column: pd.Series, where: str) -> np.ndarray:
     plain = column if is_numeric_dtype(column) else column.astype(object).where(column.notna(), np.nan)
     values = plain.astype("float64").to_numpy()
     if np.isinf(values).any():
-        row = int(np.flatnonzero(np.isinf(values))[0])
-        raise UnalikeError(f"{where}: column {column.name!r} is infinite in row {row}; expected finite numbers or none")
+        place = first_place(column, np.isinf(values))
+        raise UnalikeError(f"{where}: column {column.name!r} is infinite in {place}; expected finite numbers or none")
     return values
+
+
+def first_place(column: pd.Series, found: np.ndarray) -> str:
+    """The first place of a mask: `line 2` of a file, whose header is line 1, else `row` and the label of the index."""
+    return f"{column.index.name or 'row'} {column.index[found][0]}"
 
 
 def require_columns(frame: pd.DataFrame, columns: Sequence[str], where: str) -> None:
@@ -148,10 +153,10 @@ def days_of(column: pd.Series, form: str, where: str) -> np.ndarray:
     import pandas as pd
 
     moments = pd.to_datetime(column, format=form, errors="coerce", utc=True)
-    wrong = column[moments.isna() & column.notna()]
-    if len(wrong):
+    wrong = (moments.isna() & column.notna()).to_numpy()
+    if wrong.any():
         raise UnalikeError(
-            f"{where}: the column {column.name!r} holds {wrong.iloc[0]!r} in row {wrong.index[0]}, expected a date "
+            f"{where}: the column {column.name!r} holds {column[wrong].iloc[0]!r} in {first_place(column, wrong)}, expected a date "
             f"({form}) or nothing; if all dates are written in another way, say so, as in --date '{column.name}=%Y-%m-%d', in "
             f"Python date='{column.name}=%Y-%m-%d'"
         )

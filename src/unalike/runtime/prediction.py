@@ -87,10 +87,11 @@ def new_samples(
     if isinstance(data, str | Path) and (path := table_at(str(data), data_dir)) is not None and encoding is not None:
         frame = opened(path, encoding, keep, **dialect)
         return _rows(frame, None, encoding.dated(frame, date, path.name), keep, path.name)
-    if keep:
-        raise UnalikeError(
-            f"found keep={keep[0]!r} for data that is no table; leave it out: predictions keep the order of the samples"
-        )
+    for name, value in ({"keep": keep, "date": list(date)} | dialect).items():
+        if value:
+            raise UnalikeError(
+                f"found {name}={value!r} for data that is no table; leave it out: predictions keep the order of the samples"
+            )
     if isinstance(data, str | Path):
         data = load(data, data_dir)
     x = data.merged()[0] if isinstance(data, Dataset) else array_checks.inputs(data, "the samples")

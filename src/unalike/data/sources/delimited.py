@@ -102,6 +102,12 @@ def read_delimited(
         written = read(usecols=[name], dtype=str)[name]
         if written.str.fullmatch(r"0\d+", na=False).any():
             frame[name] = written
+    return by_line(frame)
+
+
+def by_line(frame: pd.DataFrame) -> pd.DataFrame:
+    """A table with the lines of its file as index; line 1 is the header."""
+    frame.index = (frame.index + 2).rename("line")
     return frame
 
 

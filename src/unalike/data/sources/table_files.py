@@ -13,7 +13,7 @@ import torch
 from unalike._utils.errors import UnalikeError, reading, require_extra, warn
 from unalike.data.columns import dates_of, require_columns, texts_of
 from unalike.data.dataset import Dataset
-from unalike.data.sources.delimited import read_delimited
+from unalike.data.sources.delimited import by_line, read_delimited
 from unalike.data.sources.registry import ending, every_fifth, formats
 from unalike.data.sources.table_targets import check_classes, labels, with_target
 from unalike.data.table_encoding import Encoding, fit, fit_words
@@ -46,7 +46,7 @@ def _excel(path: Path, texts: Sequence[str], names: Sequence[str] = (), **dialec
     sheets: Mapping[str, pd.DataFrame] = _typed("read_excel", sheet_name=None)(path, texts, **dialect)
     if len(sheets) > 1:
         warn(f"{path.name}: read the first of the sheets {', '.join(map(repr, sheets))}")
-    return next(iter(sheets.values()))
+    return by_line(next(iter(sheets.values())))
 
 
 _lines = _typed("read_json", lines=True, dtype=False)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from unalike._utils.errors import UnalikeError, warn
-from unalike.data.columns import FEW_ROWS, NUMBERS, TEXTS, TRUTH, kind_of, require_columns, texts_of
+from unalike.data.columns import FEW_ROWS, NUMBERS, TEXTS, TRUTH, first_place, kind_of, require_columns, texts_of
 from unalike.data.table_encoding import MOST_CATEGORIES
 
 if TYPE_CHECKING:
@@ -51,15 +51,15 @@ def with_target(
         column = (column if mark == "/" else column.astype("boolean").mask(frame[source].isna())).rename(target)
     require_columns(frame, [source], where)
     column = frame[source] if column is None else column
-    missing = np.flatnonzero(column.isna())
-    if len(missing) and not labelled_only:
+    missing = column.isna().to_numpy()
+    if missing.any() and not labelled_only:
         raise UnalikeError(
-            f"{where}: the target {target!r} is missing in {len(missing)} of {len(column)} rows, the first row {missing[0]}; "
-            "leave these rows out with --labelled-only, in Python labelled_only=True"
+            f"{where}: the target {target!r} is missing in {missing.sum()} of {len(column)} rows, the first in "
+            f"{first_place(column, missing)}; leave these rows out with --labelled-only, in Python labelled_only=True"
         )
-    if len(missing):
-        warn(f"{where}: left out {len(missing)} of {len(column)} rows, which have no target")
-    return frame[column.notna()], column[column.notna()], source
+    if missing.any():
+        warn(f"{where}: left out {missing.sum()} of {len(column)} rows, which have no target")
+    return frame[~missing], column[~missing], source
 
 
 def labels(column: pd.Series, where: str, regression: bool | None = None) -> tuple[np.ndarray, list[str] | None]:
