@@ -477,6 +477,10 @@ def test_row_number_column_warns_or_raises(tmp_path):
     assert load(tmp_path / "i.csv", target="y", drop="Unnamed: 0").encoding.names == ["x"]
     with pytest.warns(UserWarning, match=r"'id': numbers that look like .* read as features; .*drop='id'"):
         load(save(frame.assign(id=range(41, 1, -1)), tmp_path / "n.csv"), target="y")
+    with pytest.warns(
+        UserWarning, match=r"clients of .*--group clinic, .*; at a site of a federation, leave out: --drop clinic"
+    ):
+        load(save(frame.assign(clinic=["a", "b"] * 20), tmp_path / "c.csv"), target="y")
     with pytest.raises(UnalikeError, match=r"column 'id' has 32 different texts in 32 rows, expected .*drop='id'"):
         load(save(frame.assign(id=[f"P{k}" for k in range(40)]), tmp_path / "t.csv"), target="y")
 

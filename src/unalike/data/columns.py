@@ -184,7 +184,8 @@ def doubts(features: pd.DataFrame, where: str) -> list[UserWarning]:
         (
             UserWarning,
             owners,
-            f"read as features; if they say who holds a row, make clients of their values: {by_owner}",
+            f"read as features; if they say who holds a row, make clients of their values: {by_owner}; at a site of a federation, "
+            f"leave out: {left_out(*owners)}",
         ),
         (DoubtfulColumn, dated, f"dates, read as categories; read them as days: {as_days}"),
     )
