@@ -339,7 +339,7 @@ def test_summary_names_the_server_protocol(people, small):
     own = table.rounds.query("method == 'fedavg' and round == 3")["accuracy"]  # the last round under each of two seeds
     assert table.summary["accuracy"].iloc[0] == pytest.approx(own.mean())
     page = join([("a", table)]).page()
-    assert "on the server&#39;s held-out test set" in page and "on the clients&#39; test data" in page
+    assert "Shared model, server&#39;s test set: " in page and "Shared model: " in page
 
 
 @pytest.mark.parametrize(("flag", "value"), [("--target", "0.5"), ("--title", "Mine")])

@@ -33,16 +33,8 @@ def scores(content: ReportContent, protocol: str, looks: dict[str, Look]) -> Tab
     further = [other for other in content.columns.further if other.name in content.rounds]
     columns += [number(other.title, other.name, other.text) for other in further]
     columns += [by_name["loss"], by_name["seeds"]]
-    return _table(f"{_SCORE_CAPTIONS[protocol]}: {scoring_rule(content.rounds, content.columns)}", columns, shown)
-
-
-_SCORE_CAPTIONS = {
-    "server": "The shared model, on the server's held-out test set",
-    "clients": "The shared model, on the clients' test data",
-    "personal": "Each client's own model, on its own test data",
-    "local": "Each client's model after local training, on its own test data",
-    USED: "The models that clients use, on their test data",
-}
+    rule = scoring_rule(content.rounds, content.columns)
+    return _table(f"{wording.capital(MODELS[protocol])}: {rule}", columns, shown)
 
 
 def tests(content: ReportContent, protocol: str, looks: dict[str, Look]) -> Table | None:
@@ -128,16 +120,7 @@ def effects(content: ReportContent, protocol: str, looks: dict[str, Look]) -> Ta
             number("Worse off", "worse_off", wording.share),
             number("Largest loss of a client", "largest_loss", metric.amount),
         ]
-    return _table(_EFFECT_CAPTIONS[protocol], columns, shown)
-
-
-_EFFECT_CAPTIONS = {
-    "server": "Single clients: the shared model",
-    "clients": "Single clients: the shared model",
-    "personal": "Single clients: their personal models",
-    "local": "Single clients: their models after local training",
-    USED: "Single clients: the models in use",
-}
+    return _table(f"Single clients: {MODELS[protocol]}", columns, shown)
 
 
 def single_clients(content: ReportContent, looks: dict[str, Look]) -> Table | None:
