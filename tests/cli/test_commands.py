@@ -814,19 +814,19 @@ def test_partition_unwritable_output_is_refused(cli, flag, name):
 @pytest.mark.parametrize("method", ["ditto", "fedper"])
 def test_client_names_the_personal_model_that_is_used(cli, small, samples, tmp_path, method):
     """Its score on the client's own test samples is the one that the history has; the shared model is used only with a note."""
-    run, csv = tmp_path / "run", tmp_path / "p.csv"
+    run = tmp_path / "run"
     assert cli("run", *small, "--method", method, "--out", run)[0] == 0
     row = ua.open_run(run).history.last_clients[1]
     code, text, err = cli("evaluate", run, "--client", "client-1")
     assert code == 0, err
     assert scores(text)["accuracy"] == as_printed(row["personal_accuracy"])
     assert cli("evaluate", run, "--client", 1)[:2] == (0, text)
-    assert cli("predict", run, "--data", samples, "--client", 1, "--out", csv)[0] == 0
-    code, text, err = cli("predict", run, "--data", samples, "--out", csv)
+    assert cli("predict", run, "--data", samples, "--client", 1, "--out", tmp_path / "0.csv")[0] == 0
+    code, text, err = cli("predict", run, "--data", samples, "--out", tmp_path / "1.csv")
     assert (code, "a client that never trained" in err) == ((0, True) if method == "ditto" else (2, False))
     assert ("of the shared model" in text) == (method == "ditto")
     assert method == "ditto" or "name a client with --client" in err
-    code, _, err = cli("predict", run, "--data", samples, "--client", "nobody", "--out", csv)
+    code, _, err = cli("predict", run, "--data", samples, "--client", "nobody", "--out", tmp_path / "2.csv")
     assert code == 2 and "unknown client 'nobody'" in err
 
 
