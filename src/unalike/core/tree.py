@@ -134,7 +134,7 @@ def loops_read(*tensors: Tensor) -> bool:
 def in_memory_order(t: Tensor) -> Tensor:
     """A view of the tensor with its dimensions in the order of its memory: contiguous, if the tensor is dense.
 
-    `Tensor.dim_order` takes 90 microseconds, which is a quarter of a step of a small ResNet.
+    `Tensor.dim_order` takes 50 times as long as the sort: 3 to 4 % of a step of a ResNet-20.
     """
     return t if t.is_contiguous() else t.permute(sorted(range(t.dim()), key=t.stride, reverse=True))
 

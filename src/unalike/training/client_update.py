@@ -56,16 +56,24 @@ class TrainedClient(NamedTuple):
     finished: PartTrees = {}  # noqa: RUF012
 
 
-def train(task: ClientTask, trainers: Trainers | None = None) -> tuple[ClientUpdate, PartTrees]:
+def stepwise(task: ClientTask, stacked: bool = False) -> TrainerFactory:
+    """Makes the trainer of each phase, step by step; with `stacked` under `torch.vmap`."""
+    # steps may overwrite copies of parameters, but a part that trains still reads the values before a step
+    leaf = None if stacked or task.method.trained else task.settings.model.leaf
+    make = partial(LocalStep, task.method, view_of=task.view_of, sent=task.sent, size=task.size)
+    return partial(make, stacked=stacked, leaf=leaf)
+
+
+def train(task: ClientTask, trainers: Trainers = stepwise) -> tuple[ClientUpdate, PartTrees]:
     """One client's round: train locally on what the server broadcast.
 
     Pure, and written once for one client: executors call it as it is, or stacked with `torch.vmap`. A step whose rows all have
     weight 0 changes nothing.
 
-    `trainers`: `stepwise` unless given. Returns the client update for the server, and the client's new state.
+    Returns the client update for the server, and the client's new state.
     """
     task = task.begin()
-    return make_client_update(task, run_phases(task, task.method.phases, (trainers or stepwise)(task)))
+    return make_client_update(task, run_phases(task, task.method.phases, trainers(task)))
 
 
 def run_phases(task: ClientTask, phases: Sequence[Phase], make_trainer: TrainerFactory) -> TrainedClient:
@@ -116,7 +124,7 @@ def make_client_update(task: ClientTask, trained: TrainedClient) -> tuple[Client
     return client_update, _filled(kept)
 
 
-def tune(task: ClientTask, trainers: Trainers | None = None) -> Tree:
+def tune(task: ClientTask, trainers: Trainers = stepwise) -> Tree:
     """The parameters and buffers that a client is evaluated with after the method's fine-tuning; its state stays as it is.
 
     Fine-tuning starts from the broadcast model with a fresh solver, and minimizes the task's loss alone. The arguments are those
@@ -127,21 +135,13 @@ def tune(task: ClientTask, trainers: Trainers | None = None) -> Tree:
         raise UnalikeError(f"{task.method!r} has no fine-tuning; add local_finetune")
     fresh = without_solver_state(task.client_state)
     task = replace(task, method=task.method.tuner, client_state=fresh).begin()
-    trained = run_phases(task, (phase,), (trainers or stepwise)(task))
+    trained = run_phases(task, (phase,), trainers(task))
     return trained.params | trained.buffers
 
 
 def without_solver_state(client_state: PartTrees) -> PartTrees:
     """A client's state without the solver's, for training that starts with a fresh solver."""
     return {name: mine for name, mine in client_state.items() if name != SOLVER}
-
-
-def stepwise(task: ClientTask, stacked: bool = False) -> TrainerFactory:
-    """Makes the trainer of each phase, step by step; with `stacked` under `torch.vmap`."""
-    # steps may overwrite copies of parameters, but a part that trains still reads the values before a step
-    leaf = None if stacked or task.method.trained else task.settings.model.leaf
-    make = partial(LocalStep, task.method, view_of=task.view_of, sent=task.sent, size=task.size)
-    return partial(make, stacked=stacked, leaf=leaf)
 
 
 class LocalTraining:
