@@ -43,9 +43,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "helpers"))
 
 import unalike as ua
 from unalike._utils.system import local_socket
+from unalike._utils.system.ports import free_port
 from unalike.federation.coordinator.coordinator import Coordinator
 from unalike.federation.coordinator.federation_folder import FederationFolder
-from unalike.federation.flower.flower_processes import free_port
 from unalike.federation.operations.run_coordinator import write_site
 from unalike.federation.protocol.federation_file import EnrolledSite, Federation, Schema
 from unalike.federation.security import certificates

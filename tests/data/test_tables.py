@@ -409,6 +409,13 @@ def test_identifiers_owners_and_constant_columns_are_named(tmp_path, columns, no
     assert len(found) == bool(note)
 
 
+@pytest.mark.parametrize(("ending", "place"), [(".csv", "line 4"), (".jsonl", "line 3"), (".parquet", "row 3")])
+def test_first_row_without_target_is_named_by_its_place_in_the_file(tmp_path, ending, place):
+    frame = pd.DataFrame({"x": np.arange(24) % 5 / 2, "died": ["no", "yes", None, "yes"] * 6})
+    with pytest.raises(UnalikeError, match=f"'died' is missing in 6 of 24 rows, the first in {place};"):
+        load(save(frame, tmp_path / f"t{ending}"), target="died")
+
+
 def test_rows_without_target_are_left_out_when_asked(tmp_path):
     frame = pd.DataFrame({"x": np.arange(24) % 5 / 2, "died": [0, 1, None, 1] * 6, "num": [0, 2, None, 1] * 6})
     file = save(frame, tmp_path / "t.csv")

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 import unalike as ua
 from unalike._utils.errors import UnalikeError
+from unalike._utils.system.ports import check_port
 from unalike.cli import app
 from unalike.dashboard.state import Followed
 from unalike.federation.coordinator import run_control as control
@@ -24,8 +25,7 @@ from unalike.federation.coordinator.federation_folder import FederationFolder
 from unalike.federation.coordinator.operator_commands import listening
 from unalike.federation.coordinator.run_control import OperatorCommands, Stopped
 from unalike.federation.coordinator.run_queue import QueuedRun, add_runs
-from unalike.federation.flower.flower_processes import check_port
-from unalike.federation.operations.run_coordinator import write_site
+from unalike.federation.operations.run_coordinator import PORT_TAKEN, write_site
 from unalike.federation.protocol.bundle import Bundle
 from unalike.federation.protocol.federation_file import EnrolledSite, Federation, Schema
 from unalike.federation.protocol.roster import Roster, SampleCounts
@@ -286,9 +286,13 @@ def test_local_federation_wait_flag_is_passed(flags, tmp_path, monkeypatch):
     assert told["wait"] == bool(flags)
 
 
-def test_check_port_in_use_names_network_file():
-    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(UnalikeError, match=r"network\.json"):
-        check_port(*taken.getsockname())
+@pytest.mark.parametrize(("family", "host"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")])
+def test_check_port_in_use_names_network_file(family, host):
+    with socket.create_server((host, 0), family=family) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(UnalikeError, match=rf"at {host}:{port}: Address already in use; .*network\.json"):
+            check_port(host, port, PORT_TAKEN)
+    check_port(host, port, PORT_TAKEN)
 
 
 def test_join_folder_that_cannot_be_made_is_refused(tmp_path):

@@ -17,6 +17,7 @@ from unalike._utils.errors import UnalikeError
 from unalike._utils.journal import entries
 from unalike._utils.tensor_files import read_tensors
 from unalike.cli import app
+from unalike.cli.finished_run import model_folder
 from unalike.dashboard.state import Followed
 from unalike.federation.coordinator.coordinator import run_rounds
 from unalike.federation.coordinator.federation_folder import FederationFolder
@@ -126,6 +127,8 @@ def test_site_rules_exclude_an_agreed_method(tmp_path):
     assert set(json.loads((folder.queue[0].path / "roster.json").read_text())["sites"]) == {"site0", "site1", "site2"}
     done = CliRunner().invoke(app, ["report", str(folder.path), "--format", "csv"])
     assert "fedavg" in done.output and "scaffold" in done.output  # of both runs
+    with pytest.raises(UnalikeError, match=r"holds 2 finished runs; name the folder of one:\n  \S+/run\n  \S+/runs/scaffold"):
+        model_folder(folder.path)
 
 
 def test_new_site_joins_an_open_federation_while_the_others_keep_their_bundles(tmp_path):

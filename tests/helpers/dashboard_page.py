@@ -8,7 +8,7 @@ import time
 import urllib.error
 import urllib.request
 
-from unalike.federation.flower.flower_processes import free_port
+from unalike._utils.system.ports import free_port
 
 UNALIKE = [sys.executable, "-c", "from unalike.cli import main; main()"]
 

@@ -22,8 +22,9 @@ class EchoNetwork:
     """SuperLink, gateway and the nodes of some sites. Tests may replace `handlers`; `heard`: messages, `said`: log lines."""
 
     def __init__(self, root, names=("a", "b")):
+        from unalike._utils.system.ports import free_port
         from unalike._utils.system.supervisor import Supervisor
-        from unalike.federation.flower.flower_processes import free_port, superlink
+        from unalike.federation.flower.flower_processes import superlink
         from unalike.federation.security import certificates
 
         self.root, self.port = root, free_port()

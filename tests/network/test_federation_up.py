@@ -26,11 +26,11 @@ from echo_network import expire
 from in_memory_transport import InMemoryTransport
 
 import unalike as ua
+from unalike._utils.system.ports import free_port
 from unalike._utils.tensor_files import read_tensors
 from unalike.data import Population
 from unalike.federation.coordinator.federation_folder import FederationFolder
 from unalike.federation.coordinator.operator_commands import command
-from unalike.federation.flower.flower_processes import free_port
 from unalike.federation.operations.run_coordinator import OWN_MACHINE, write_site
 from unalike.federation.protocol.federation_file import Schema
 from unalike.federation.site.site_policy import SitePolicy

@@ -116,7 +116,7 @@ def test_expired_authority_cannot_renew(tmp_path, monkeypatch):
 
 def test_up_warns_of_certificate_expiry(tmp_path, monkeypatch):
     pytest.importorskip("flwr")
-    from unalike.federation.flower.flower_processes import free_port
+    from unalike._utils.system.ports import free_port
     from unalike.federation.operations.run_coordinator import coordinate
 
     folder = FederationFolder.create(tmp_path / "made", {"north": 1}, **PLACE, **TERMS)
@@ -136,7 +136,7 @@ def test_up_warns_of_certificate_expiry(tmp_path, monkeypatch):
 def test_up_untrusted_certificate_is_refused(tmp_path, monkeypatch):
     """For example after a `renew` that a full disk interrupted between key and certificate."""
     pytest.importorskip("flwr")
-    from unalike.federation.flower.flower_processes import free_port
+    from unalike._utils.system.ports import free_port
     from unalike.federation.operations.run_coordinator import coordinate
 
     folder = FederationFolder.create(tmp_path / "made", {"north": 1}, host="localhost", port=4433, **TERMS)

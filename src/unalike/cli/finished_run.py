@@ -40,10 +40,16 @@ def reported_folders(folder: Path) -> list[Path]:
 
 
 def model_folder(folder: Path) -> Path:
-    """The folder that holds a run's model: its `run_folder`, or for the folder of a site the one of the model that it keeps."""
+    """The folder that holds a run's model: its `run_folder`, or for the folder of a site the one of the model that it keeps.
+
+    Raises `UnalikeError` for a federation with several finished runs.
+    """
     from unalike.federation.site.site_folder import kept_model
 
-    run = run_folder(folder)
+    run, *others = reported_folders(folder)
+    if others:
+        runs = "\n".join(f"  {path}" for path in (run, *others))
+        raise UnalikeError(f"{folder} holds {1 + len(others)} finished runs; name the folder of one:\n{runs}")
     return run if (run / "config.toml").exists() else kept_model(folder) or run
 
 

@@ -2,9 +2,7 @@
 
 import asyncio
 import json
-import os
 import secrets
-import socket
 from collections.abc import AsyncIterator
 from importlib.resources import files
 from pathlib import Path
@@ -18,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from unalike._utils.errors import UnalikeError
+from unalike._utils.system.ports import check_port
 from unalike.dashboard.state import Followed, FollowedComparison, State
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1", "[::1]")
@@ -97,13 +95,7 @@ def serve(followed: Follows, host: str, port: int, token: str | None) -> None:
     """
     import uvicorn
 
-    try:
-        with socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET):
-            pass
-    except OSError as error:
-        raise UnalikeError(
-            f"cannot listen at {host}:{port}: {os.strerror(error.errno or 0)}; choose another --port or --host"
-        ) from None
+    check_port(host, port, "choose another --port or --host")
 
     token = token or (None if host in LOOPBACK else secrets.token_urlsafe(24))
     hosts = ["*"] if host in ("0.0.0.0", "::") else [*dict.fromkeys([host, *(LOOPBACK if host in LOOPBACK else ())])]

@@ -81,7 +81,7 @@ def floats_of(column: pd.Series, where: str) -> np.ndarray:
 
 
 def first_place(column: pd.Series, found: np.ndarray) -> str:
-    """The first place of a mask: `line 2` of a file, whose header is line 1, else `row` and the label of the index."""
+    """The first place of a mask: `line 2` of text or Excel, whose header is line 1, else `row` and the label of the index."""
     return f"{column.index.name or 'row'} {column.index[found][0]}"
 
 

@@ -102,12 +102,14 @@ def read_delimited(
         written = read(usecols=[name], dtype=str)[name]
         if written.str.fullmatch(r"0\d+", na=False).any():
             frame[name] = written
-    return by_line(frame)
+    return numbered(frame)
 
 
-def by_line(frame: pd.DataFrame) -> pd.DataFrame:
-    """A table with the lines of its file as index; line 1 is the header."""
-    frame.index = (frame.index + 2).rename("line")
+def numbered(frame: pd.DataFrame, first: int = 2, place: str = "line") -> pd.DataFrame:
+    """A table whose index is the place of each row in its file: its line, where line 1 is a header, or counted from `first`."""
+    import pandas as pd
+
+    frame.index = pd.RangeIndex(first, first + len(frame), name=place)
     return frame
 
 

@@ -13,7 +13,7 @@ import torch
 from unalike._utils.errors import UnalikeError, reading, require_extra, warn
 from unalike.data.columns import dates_of, require_columns, texts_of
 from unalike.data.dataset import Dataset
-from unalike.data.sources.delimited import by_line, read_delimited
+from unalike.data.sources.delimited import numbered, read_delimited
 from unalike.data.sources.registry import ending, every_fifth, formats
 from unalike.data.sources.table_targets import check_classes, labels, with_target
 from unalike.data.table_encoding import Encoding, fit, fit_words
@@ -25,31 +25,38 @@ Columns = str | Sequence[str]
 Reader = Callable[..., Any]
 
 
-def _typed(reader: str, **options: object) -> Reader:
-    """The reader of files that store the types of their columns."""
+def _typed(reader: str, place: str = "row", **options: object) -> Reader:
+    """The reader of files that store the types of their columns; each row has a `place`, counted from 1."""
 
-    def read(path: Path, texts: Sequence[str], names: Sequence[str] = (), **dialect: str | None) -> Any:
+    def read(path: Path, texts: Sequence[str], names: Sequence[str] = (), **dialect: str | None) -> pd.DataFrame:
         import pandas as pd
 
-        for name in (name for name, value in dialect.items() if value is not None):
-            raise UnalikeError(
-                f"{path.name}: found {name}={dialect[name]!r}, which is for delimited text; leave it out"
-            )
-        return getattr(pd, reader)(path, **options)
+        _refuse(dialect, path)
+        return numbered(getattr(pd, reader)(path, **options), 1, place)
 
     return read
 
 
 def _excel(path: Path, texts: Sequence[str], names: Sequence[str] = (), **dialect: str | None) -> pd.DataFrame:
     """Read the first sheet of an Excel file."""
+    import pandas as pd
+
     require_extra("excel", "openpyxl", what=path.name)
-    sheets: Mapping[str, pd.DataFrame] = _typed("read_excel", sheet_name=None)(path, texts, **dialect)
+    _refuse(dialect, path)
+    sheets = pd.read_excel(path, sheet_name=None)
     if len(sheets) > 1:
         warn(f"{path.name}: read the first of the sheets {', '.join(map(repr, sheets))}")
-    return by_line(next(iter(sheets.values())))
+    return numbered(next(iter(sheets.values())))
 
 
-_lines = _typed("read_json", lines=True, dtype=False)
+def _refuse(dialect: Mapping[str, str | None], path: Path) -> None:
+    """Raise `UnalikeError` for options of delimited text."""
+    for name, value in dialect.items():
+        if value is not None:
+            raise UnalikeError(f"{path.name}: found {name}={value!r}, which is for delimited text; leave it out")
+
+
+_lines = _typed("read_json", "line", lines=True, dtype=False)
 OPEN: Mapping[str, Reader] = {
     **{text + packed: read_delimited for text in (".csv", ".tsv") for packed in ("", ".gz", ".zip")},
     ".xlsx": _excel,

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from unalike._utils.errors import UnalikeError
+from unalike._utils.system.ports import free_port
 from unalike._utils.system.supervisor import Supervisor, child_environment
 from unalike._utils.tensor_files import write_bytes
 from unalike.federation.flower import gateway
@@ -23,13 +23,6 @@ LAST_SECONDS = 3.0
 """Seconds in which sites can fetch the last messages."""
 PIECE_BYTES = 8 << 20
 """Maximum body of a request at the gateway; messages are sent in pieces of 4 MiB."""
-
-
-def free_port() -> int:
-    """A TCP port of this machine that is not in use."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def environment(folder: Path) -> dict[str, str]:
@@ -91,15 +84,3 @@ def _listens(host: str, port: int) -> bool:
             return True
     except OSError:
         return False
-
-
-def check_port(host: str, port: int) -> None:
-    """Raise `UnalikeError` if this process cannot listen at host:port."""
-    try:
-        with socket.create_server((host, port)):
-            pass
-    except OSError as error:
-        raise UnalikeError(
-            f"cannot listen at {host}:{port}: {error.strerror}; end what has the port, or write another one into network.json and "
-            "tell the sites (`unalike join --address`)"
-        ) from None

@@ -14,6 +14,7 @@ import numpy as np
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.spec import slug
+from unalike._utils.system.ports import check_port, free_port
 from unalike._utils.system.supervisor import Supervisor, bypass_proxies_on_loopback, child_environment
 from unalike._utils.tensor_files import write_bytes
 from unalike.data.array_checks import Pair
@@ -23,7 +24,7 @@ from unalike.data.ragged import client_name
 from unalike.federation.coordinator.coordinator import Log, run_rounds
 from unalike.federation.coordinator.federation_folder import FederationFolder
 from unalike.federation.coordinator.run_queue import add_runs
-from unalike.federation.flower.flower_processes import check_port, free_port, superlink
+from unalike.federation.flower.flower_processes import superlink
 from unalike.federation.operations.run_site import timed
 from unalike.federation.protocol.envelope import NAME
 from unalike.federation.protocol.federation_file import Federation, Schema
@@ -54,7 +55,7 @@ def coordinate(
         return None
     bypass_proxies_on_loopback()
     with folder.held():
-        check_port(host, port)
+        check_port(host, port, PORT_TAKEN)
         if fault := folder.certificate_fault:
             raise UnalikeError(
                 f"the server's certificate {fault}, no site would connect; `unalike federation renew {folder.path}`"
@@ -79,6 +80,9 @@ def coordinate(
             return run_rounds(folder, transport, log, wait=wait, stay=stay, check=check, again=again)
 
 
+PORT_TAKEN = (
+    "end what has the port, or write another one into network.json and tell the sites (`unalike join --address`)"
+)
 OWN_MACHINE = {"least_test": 0, "least_class": 0, "digits": 0}
 """Rules of sites that are rehearsed on one machine: their results are those of a simulation, bit for bit."""
 
