@@ -433,6 +433,8 @@ def test_row_17_pickles_and_paths_are_refused(tmp_path):
             Head(bad, 0, 0, "site", "kind")
         with pytest.raises(UnalikeError, match="expected 1 to 64 letters"):
             replace(fed.federation, name=bad)
+    with pytest.raises(UnalikeError, match=r"^sites\.0\.name='a b': expected 1 to 64 letters[^;]*$"):
+        replace(fed.federation, sites=[{"name": "a b", "key": "0" * 64, "samples": 1}])
 
 
 # -- time: rows 20 and 23 ----------------------------------------------------------------------------------------------

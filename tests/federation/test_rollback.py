@@ -75,8 +75,9 @@ def test_sample_caps_of_sites_are_given_by_name_or_follow_from_summaries(tmp_pat
     unbounded = {"revoked": False, "in_run": None, "last_answer": None, "late": 0, "samples": MOST_SAMPLES}
     assert _row({"name": "site-1", "connected": True} | unbounded)[-1] == "not set"
     assert sample_caps("north:120, south", 50, []) == {"north": 120, "south": 50}
-    with pytest.raises(UnalikeError, match="north:120,south:95"):
-        sample_caps("north:many", None, [])
+    for text in ("north:many", "north:0"):
+        with pytest.raises(UnalikeError, match=f"--sites {text}: .*north:120,south:95"):
+            sample_caps(text, None, [])
     files = [tmp_path / "north.json", tmp_path / "south.json"]
     for file, rows in zip(files, (101, 1000)):
         TableSummary(rows, 5, ("a",), TargetNames("y", "binary", ())).save(file)

@@ -32,8 +32,13 @@ def validated(cls: C) -> C:
 
 
 def explain_errors(error: pydantic.ValidationError) -> str:
-    """A validation error in one line: which parameter, what was found, what was expected."""
-    return "; ".join(_said(row) for row in error.errors())
+    """A validation error in one line: which parameter, what was found, what was expected.
+
+    Pydantic also reports each field that lacks the invalid values within it; this is left out.
+    """
+    rows = error.errors()
+    within = {row["loc"][:depth] for row in rows for depth in range(1, len(row["loc"]))}
+    return "; ".join(_said(row) for row in rows if row["loc"] not in within)
 
 
 def _said(row: Any) -> str:

@@ -38,6 +38,7 @@ Classes = Annotated[str | None, typer.Option(help="Number of classes, or their n
 Samples = Annotated[
     int | None,
     typer.Option(
+        min=1,
         help="Largest number of training samples that a site may claim; by its --summary a tenth more than in there, else 1000000.",
         show_default=False,
     ),
@@ -210,9 +211,9 @@ def sample_caps(text: str, samples: int | None, summaries: Sequence[Path]) -> di
 
     own = dict(name.split(":", 1) for name in text.split(",") if ":" in name)
     names = site_names(",".join(name.split(":")[0] for name in text.split(",")))
-    if not all(number.strip().isdecimal() for number in own.values()):
+    if not all(number.strip().isdecimal() and int(number) for number in own.values()):
         raise UnalikeError(
-            f"--sites {text}: expected names, or names with numbers of samples such as north:120,south:95"
+            f"--sites {text}: expected names, or names with positive numbers of samples such as north:120,south:95"
         )
     named = {file.stem for file in summaries}
     if named and len(named) < len(names):
