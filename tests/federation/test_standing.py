@@ -127,7 +127,9 @@ def test_site_rules_exclude_an_agreed_method(tmp_path):
     assert set(json.loads((folder.queue[0].path / "roster.json").read_text())["sites"]) == {"site0", "site1", "site2"}
     done = CliRunner().invoke(app, ["report", str(folder.path), "--format", "csv"])
     assert "fedavg" in done.output and "scaffold" in done.output  # of both runs
-    with pytest.raises(UnalikeError, match=r"holds 2 finished runs; name the folder of one:\n  \S+/run\n  \S+/runs/scaffold"):
+    with pytest.raises(
+        UnalikeError, match=r"holds 2 finished runs; name the folder of one:\n  \S+/run\n  \S+/runs/scaffold"
+    ):
         model_folder(folder.path)
 
 

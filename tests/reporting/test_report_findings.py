@@ -11,7 +11,7 @@ from unalike.experiments.references import is_grouped
 from unalike.methods.plan import complete_spec, plan
 from unalike.metrics.inference import MOST_NEEDED
 from unalike.metrics.named_metrics import KNOWN
-from unalike.reporting import wording
+from unalike.reporting import panels, paper_figures, wording
 from unalike.reporting.charts.palette import looks
 from unalike.reporting.findings import findings
 from unalike.reporting.summary_columns import summary_tables
@@ -157,6 +157,15 @@ def test_method_with_a_model_for_each_group_is_no_answer_to_one_shared_model(con
     assert (
         best not in [row[0].text for row in shared.rows] and f"the groups' models of {best}" in found_in(grouped).models
     )
+    drawn = [
+        panel(grouped, looks(grouped.labels)) for panel in (panels.curves, panels.distributions, panels.differences)
+    ]
+    views = [view for panel in drawn if panel is not None for view in panel.views]
+    of_shared = [view.alt for view in views if "shared model" in view.label.lower()]
+    assert len(of_shared) == 4 and not any(best in alt for alt in of_shared)
+    assert all(best in view.alt for view in views if "model in use" in view.label.lower())
+    figures = dict(paper_figures.figures(grouped))
+    assert best in figures["curves-used"].labelled and best not in figures["curves"].labelled
     assert is_grouped(complete_spec(plan("ifca(clusters=2)"))) and not is_grouped("my_own_method(lr=1.0)")
 
 

@@ -215,11 +215,17 @@ class ReportContent(SharedFacts):
     @cached_property
     def shared_decision(self) -> Decision:
         """The decision for one model that serves all clients."""
-        return self._decided(self.plain, self._ungrouped(self.scored(self.plain)))
+        scored = self.scored(self.plain)
+        return self._decided(self.plain, scored[scored["method"].isin(self._ungrouped)])
 
-    def _ungrouped(self, scored: pd.DataFrame) -> pd.DataFrame:
-        """The rows of the baseline and of the methods that end with one model for all clients."""
-        return scored[~scored["method"].isin({*self.grouped} - {self.baseline})]
+    @property
+    def _ungrouped(self) -> list[str]:
+        """The baseline and the methods that end with one model for all clients."""
+        return [label for label in self.labels if label == self.baseline or label not in self.grouped]
+
+    def judged(self, protocol: str) -> list[str]:
+        """The methods that a protocol judges; beside the models in use, methods with groups have no shared model."""
+        return self.labels if protocol == self.decisive else self._ungrouped
 
     def _decided(self, protocol: str, scored: pd.DataFrame) -> Decision:
         found = decide(self.rounds, scored, self.columns, self.rules, protocol, self.resampled)
@@ -229,9 +235,8 @@ class ReportContent(SharedFacts):
         return replace(found, choice="", reason=failed) if failed else found
 
     def scored(self, protocol: str) -> pd.DataFrame:
-        """The rows of the summary under a protocol; beside the models in use, methods with groups have no shared model."""
-        found = self.summary[self.summary["protocol"] == protocol]
-        return found if protocol == self.decisive else self._ungrouped(found)
+        """The rows of the summary under a protocol, of the methods that it judges."""
+        return self.summary[(self.summary["protocol"] == protocol) & self.summary["method"].isin(self.judged(protocol))]
 
     @property
     def classes(self) -> int | None:

@@ -66,7 +66,7 @@ def curves(content: ReportContent, looks: Looks) -> Panel | None:
     for protocol in content.scores:
         for name, split in ((metric, TEST), ("loss", TEST), (metric, VALIDATION)):
             column = content.columns.get(protocol, name, split)
-            shown = {} if column is None else _scored(content.rounds, column.name, looks)
+            shown = {} if column is None else _scored(content.rounds, column.name, _judged(content, protocol, looks))
             if column is not None and shown:
                 where = " on validation samples" if split == VALIDATION else ""
                 title, axis = column.metric.title + where, column.metric.word + where + column.metric.axis_unit
@@ -92,7 +92,7 @@ def _spreads(content: ReportContent, looks: Looks) -> list[View]:
         if table is None or column not in table:
             continue
         spread = table.groupby(["method", "seed", "round"], sort=False)[column].std().reset_index()
-        if shown := _scored(spread, column, looks):
+        if shown := _scored(spread, column, _judged(content, protocol, looks)):
             title = f"standard deviation of {metric.word} over clients{metric.axis_unit}"
             figure = report_charts.curves(spread, column, title, shown, metric.scale)
             label = f"Spread over clients, {MODELS[protocol]}"
@@ -108,7 +108,9 @@ def client_curves(content: ReportContent, looks: Looks) -> Panel | None:
     first = table[table["seed"] == content.seed]
     for protocol, score in content.scores.items():
         column = score.name
-        for name, look in list(_scored(first, column, looks).items())[: report_charts.MOST_BANDS]:
+        for name, look in list(_scored(first, column, _judged(content, protocol, looks)).items())[
+            : report_charts.MOST_BANDS
+        ]:
             of_method = first[first["method"] == name]
             title = f"{metric.word}{metric.axis_unit} of one client"
             figure = report_charts.client_lines(of_method, column, title, look, metric.scale)
@@ -172,7 +174,7 @@ def distributions(content: ReportContent, looks: Looks) -> Panel | None:
     """The distribution of the clients' scores under each method."""
     metric, views = content.metric_of_clients, []
     for protocol, column in content.scores.items():
-        shown = _scored(content.clients, column.name, looks)
+        shown = _scored(content.clients, column.name, _judged(content, protocol, looks))
         if shown:
             title = f"{metric.word}{metric.axis_unit} of one client"
             figure = report_charts.distribution(content.clients, column.name, title, shown, metric.scale)
@@ -202,7 +204,7 @@ def labels(content: ReportContent) -> Panel | None:
 def cost(content: ReportContent, looks: Looks) -> Panel | None:
     """Score by traffic and by time."""
     column = content.metric.name
-    shown = _scored(content.rounds, column, looks)
+    shown = _scored(content.rounds, column, _judged(content, content.plain, looks))
     axes = (
         ("Traffic", "mb", "MB to and from all clients"),
         ("Time", "seconds", "seconds on the machine that ran this"),
@@ -253,6 +255,11 @@ def pareto(content: ReportContent, looks: Looks) -> Panel | None:
 
 def _panel(key: str, caption: str, views: list[View], legend: list[tuple[str, Look]]) -> Panel | None:
     return Panel(key, caption, views, legend) if views else None
+
+
+def _judged(content: ReportContent, protocol: str, looks: Looks) -> Looks:
+    """The looks of the methods that a protocol judges."""
+    return {name: looks[name] for name in looks if name in content.judged(protocol)}
 
 
 def _scored(table: pd.DataFrame, column: str, looks: Looks) -> Looks:

@@ -39,12 +39,12 @@ def save(contents: Sequence[tuple[str, ReportContent]], ranks: Ranks | None, fol
 def figures(content: ReportContent, shared: Looks | None = None) -> Iterator[tuple[str, Figure]]:
     """Yield (name, figure) for each chart that has data, protocol by protocol."""
     all_looks = shared or looks(content.labels)
-    style = {label: all_looks[label] for label in content.labels}
     metric, scale = content.metric, content.metric.scale
     for protocol, score in content.scores.items():
         judged = content.scored(protocol)
         if judged.empty:
             continue
+        style = {label: all_looks[label] for label in content.judged(protocol)}
         suffix, column = "" if score.plain else f"-{protocol}", score.name
         unit = metric.word + metric.axis_unit
         if judged["difference"].notna().any():
