@@ -205,12 +205,22 @@ class ReportContent(SharedFacts):
 
     @cached_property
     def client_scores(self) -> pd.DataFrame:
-        """The scores of single clients by the models in use (`metrics.client_scores`); empty where seeds have other clients."""
+        """The scores of single clients by the models in use (`metrics.client_scores`); empty where seeds have other clients.
+
+        Where pooled samples decide, the interval of their row is the one of the summary.
+        """
         column = self.columns.get(self.decisive)
         if column is None or not self.same_clients:
             return pd.DataFrame()
-        rounds = self.rounds if self.pooled_rounds is None else self.pooled_rounds
-        return client_scores(rounds, self.clients, column, self.compared_with, self.rules)
+        if self.pooled_rounds is not None:
+            return client_scores(self.pooled_rounds, self.clients, column, self.compared_with, self.rules)
+        table = client_scores(self.rounds, self.clients, column, self.compared_with, self.rules)
+        if table.empty:
+            return table
+        judged, pooled = self.scored(self.decisive).set_index("method"), table["client"] == POOLED
+        for end in ("low", "high"):  # one difference has one interval
+            table.loc[pooled, f"to_{self.baseline}_{end}"] = table["method"].map(judged[f"ci_{end}"])
+        return table
 
     @cached_property
     def shared_decision(self) -> Decision:
