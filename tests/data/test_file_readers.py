@@ -265,6 +265,9 @@ def test_image_folders_of_several_clients_become_a_group(tmp_path):
     clients = partition(data, "natural(column='hospital')")
     assert clients.names == ["north", "south"] and clients.sizes.tolist() == [9, 3]
     assert [len(c.test[1]) for c in clients] == [2, 2]
+    assert load(tmp_path, group=["hospital"]).groups.keys() == {"hospital"}  # as `--group hospital` says it
+    with pytest.raises(UnalikeError, match="found the groups hospital, ward; folders of images have one"):
+        load(tmp_path, group=["hospital", "ward"])
 
 
 def test_image_folder_split_names_ignore_case(tmp_path):

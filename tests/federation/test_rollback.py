@@ -151,7 +151,7 @@ def test_rounds_that_were_rolled_back_stay_accounted(tmp_path):
         return [epsilon_of(2.0, Sampling(3, 3), count, 1e-5) for count in releases]
 
     def interrupt(row, what=""):
-        if row["round"] == 3:  # sites were asked to train round 4 when they evaluated round 3
+        if row["round"] == 3:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -159,9 +159,17 @@ def test_rounds_that_were_rolled_back_stay_accounted(tmp_path):
     roll_back(fed.out, 2)
     run = fed.run()
     assert any("epsilon is about training" in note for note in run.notes)
-    assert run.history.rounds["epsilon"].tolist() == spent(
-        0, 1, 2 + 2, 3 + 2, 4 + 2
-    )  # the row of round 2 is made again
+    assert run.history.rounds["epsilon"].tolist() == spent(0, 1, 2 + 1, 3 + 1, 4 + 1)  # row 2 is made again
     roll_back(fed.out, 1)
-    assert fed.run().history.rounds["epsilon"].tolist() == spent(0, *(r + 2 + 3 for r in (1, 2, 3, 4)))
-    assert fed.run().history.rounds["epsilon"].tolist() == spent(0, 6, 7, 8, 9)  # read from the folder
+    assert fed.run().history.rounds["epsilon"].tolist() == spent(0, *(r + 1 + 3 for r in (1, 2, 3, 4)))
+    assert fed.run().history.rounds["epsilon"].tolist() == spent(0, 5, 6, 7, 8)  # read from the folder
+
+
+def test_a_private_round_that_the_budget_forbids_is_not_trained(tmp_path):
+    pytest.importorskip("dp_accounting")
+    method, limit = "client_dp(noise_multiplier=2, where='site')", epsilon_of(2.0, Sampling(3, 3), 4, 1e-5)
+    fed = SmallFederation(tmp_path, make_clients(SAMPLE_SIZES), method, rounds=9, budget=f"{limit:.3f} epsilon")
+    history = fed.run().history
+    trained = [event["round"] for event in fed.events("asked") if event["train"]]
+    assert 1 < history.last["round"] < 9 and history.last["epsilon"] <= limit
+    assert trained == [*range(1, history.last["round"] + 1)]

@@ -269,17 +269,19 @@ def _close_round(
     Clients that train ahead train the next round in the same exchange; returns their updates.
     """
     stage, result = clients.state, clients.state.pending
-    number = recorder.next_round
+    number, epsilon = recorder.next_round, stage.epsilon_after(stage.done)
     for client, why in result.refused.items() if result else ():
         recorder.log.event("refused", round=number, client=run_config.population.names[client], why=why)
     recorder.log.note_clients(number, run_config.population.names, result.faults if result else {})
     replies = Replies(evaluation_seconds=0.0)
     if result is None or _is_evaluated(run_config, stage, result, number, recorder):
-        ahead = clients.trains_ahead and stage.stage.trained and not stage.last_done
+        # updates of a round that a stop rule forbids would cost privacy that no row accounts for
+        may_follow = stage.stage.trained and not stage.last_done and epsilon is None
+        ahead = clients.trains_ahead and may_follow
         replies = clients.exchange(train=stage.draw(stage.done) if ahead else (), evaluate=True)
     stage.pending = None
     row, rows = replies.metrics or ({}, [])
-    if (epsilon := stage.epsilon_after(stage.done)) is not None:
+    if epsilon is not None:
         row = {"epsilon": epsilon} | row
     complete = _row(number, result, row, replies.evaluation_seconds)
     recorder.add(index, clients, complete, [{"round": number} | r for r in rows])

@@ -35,7 +35,7 @@ class Image(NamedTuple):
 
 
 @layouts.register("*/")
-def read_image_folder(path: Path, *, group: str | None = None, size: Size = None) -> Dataset:
+def read_image_folder(path: Path, *, group: str | Sequence[str] | None = None, size: Size = None) -> Dataset:
     """`cats/1.png`, `dogs/7.jpg`, ...: the sub-folder is the class, classes in alphabetical order.
 
     If the classes lie in `train/` and `test/` (or `val/`; case does not matter), that division is kept; otherwise every fifth
@@ -43,9 +43,14 @@ def read_image_folder(path: Path, *, group: str | None = None, size: Size = None
     all are gray, else RGB. `size` (a number, or (height, width)) resizes them; without it all must have one size. With
     `group="hospital"` each sub-folder is such a folder itself, one per hospital: `north/cats/1.png`.
 
-    Raises `UnalikeError` for a class without images, images that differ in size, pixels that are floats or 32-bit integers, and
-    a file that is no image.
+    Raises `UnalikeError` for several groups, a class without images, images that differ in size, pixels that are floats or 32-bit
+    integers, and a file that is no image.
     """
+    group, *more = (group,) if group is None or isinstance(group, str) else group
+    if more:
+        raise UnalikeError(
+            f"{path.name}: found the groups {group}, {', '.join(more)}; folders of images have one: name it"
+        )
     if group is None:
         images = _divided(path)
     else:

@@ -199,8 +199,9 @@ class FederationFolder:
 
     def revoke(self, name: str) -> None:
         """Exclude a site from the federation."""
+        changed = self._changed(name, revoked=True)
         self.audit("revoked", client=name)
-        self._changed(name, revoked=True).save(self.path / "federation.toml")
+        changed.save(self.path / "federation.toml")
 
     def roll_back(self, to: int) -> None:
         """Go back to the models after round `to` of the run that is under way, else of the last one."""
