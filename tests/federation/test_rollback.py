@@ -10,6 +10,7 @@ from unalike._utils.errors import UnalikeError
 from unalike.core.privacy import Sampling, epsilon_of
 from unalike.federation.coordinator.federation_folder import roll_back
 from unalike.metrics.columns import TIMES
+from unalike.runtime.records.run_directory import RunDirectory
 
 SAMPLE_SIZES = ((20, 8), (12, 6), (16, 6))
 
@@ -160,7 +161,9 @@ def test_rounds_that_were_rolled_back_stay_accounted(tmp_path):
     run = fed.run()
     assert any("epsilon is about training" in note for note in run.notes)
     assert run.history.rounds["epsilon"].tolist() == spent(0, 1, 2 + 1, 3 + 1, 4 + 1)  # row 2 is made again
+    assert RunDirectory(fed.out).finished
     roll_back(fed.out, 1)
+    assert not RunDirectory(fed.out).finished  # `up` goes on, also where a report was written in between
     assert fed.run().history.rounds["epsilon"].tolist() == spent(0, *(r + 1 + 3 for r in (1, 2, 3, 4)))
     assert fed.run().history.rounds["epsilon"].tolist() == spent(0, 5, 6, 7, 8)  # read from the folder
 

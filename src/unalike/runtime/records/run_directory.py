@@ -189,8 +189,9 @@ class RunDirectory:
 
     @property
     def finished(self) -> bool:
-        """Whether the run has finished and was not continued since."""
-        return [e["event"] for e in self.events if e["event"] in ("resumed", "finished")][-1:] == ["finished"]
+        """Whether the run has finished and was not continued or rolled back since."""
+        kinds = ("resumed", "rolled back", "finished")
+        return [e["event"] for e in self.events if e["event"] in kinds][-1:] == ["finished"]
 
     @property
     def diverged(self) -> str:
