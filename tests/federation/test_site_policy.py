@@ -86,7 +86,10 @@ def test_rounds_beyond_the_agreed_ones_are_declined(tmp_path):
 
 
 class Curious:
-    """A site whose coordinator asks first with other models, as a hostile one would; keeps kind and code of the answers."""
+    """A site whose coordinator also asks with other models, as a hostile one would; keeps kind and code of the answers.
+
+    With `restart`, which makes the site anew, only requests to train are asked again.
+    """
 
     def __init__(self, worker, round, restart=None):
         self.worker, self.round, self.restart, self.answers = worker, round, restart, []
@@ -95,7 +98,8 @@ class Curious:
         envelope = unseal(message, COORDINATOR.public_key())
         facts, tensors = envelope.open()
         reply = self.worker.handle(message) if self.round else None  # the real one first
-        if envelope.head.kind == "train" and envelope.head.round == self.round:
+        asked = envelope.head.kind == "train" and envelope.head.round == self.round
+        if asked and (facts["train"] or not self.restart):
             for factor in range(2, 40):
                 if factor == 20 and self.restart:
                     self.worker = self.restart()
