@@ -23,30 +23,26 @@ if TYPE_CHECKING:
     from unalike.runtime.prediction import NewSamples
 
 
-def run_folder(folder: Path) -> Path:
-    """The folder of a run: the folder itself, or `run` in the folder of a federation."""
-    return folder / "run" if (folder / "federation.toml").exists() else folder
-
-
-def reported_folders(folder: Path) -> list[Path]:
-    """The folders of a federation's finished runs in their order; the `run_folder` where none has finished, and of others."""
+def run_folders(folder: Path) -> list[Path]:
+    """The folders of a federation's finished runs in their order, or of its first run where none has; other folders themselves."""
     from unalike.experiments.facts import FILE
     from unalike.runtime.records.run_directory import RunDirectory
 
-    first = run_folder(folder)
-    runs = [] if first == folder else [first, *folder.glob("runs/*")]
+    if not (folder / "federation.toml").exists():
+        return [folder]
+    runs = [folder / "run", *folder.glob("runs/*")]
     finished = [run for run in runs if (run / FILE).exists()]
-    return sorted(finished, key=lambda run: RunDirectory(run).events[0]["time"]) or [first]
+    return sorted(finished, key=lambda run: RunDirectory(run).events[0]["time"]) or runs[:1]
 
 
 def model_folder(folder: Path) -> Path:
-    """The folder that holds a run's model: its `run_folder`, or for the folder of a site the one of the model that it keeps.
+    """The folder of a run's model: the one of `run_folders`, or for the folder of a site that of the model that it keeps.
 
     Raises `UnalikeError` for a federation with several finished runs.
     """
     from unalike.federation.site.site_folder import kept_model
 
-    run, *others = reported_folders(folder)
+    run, *others = run_folders(folder)
     if others:
         runs = "\n".join(f"  {path}" for path in (run, *others))
         raise UnalikeError(f"{folder} holds {1 + len(others)} finished runs; name the folder of one:\n{runs}")

@@ -72,7 +72,7 @@ def command(
     Several folders, and the finished runs of a federation, are joined: runs on the same clients become one comparison, methods are
     ranked over partitions of one study, and results that cannot be compared are shown side by side with the reason.
     """
-    from unalike.cli.finished_run import reported_folders
+    from unalike.cli.finished_run import run_folders
     from unalike.experiments.joining import join
     from unalike.experiments.opening import open_comparison
     from unalike.reporting.export import export, export_clients, format_of
@@ -84,7 +84,7 @@ def command(
         raise UnalikeError(
             f"found {flag} with --format {format}: only the html page uses {flag}; leave one of the two out"
         )
-    runs = [run for folder in folders for run in reported_folders(folder)]
+    runs = [run for folder in folders for run in run_folders(folder)]
     joined = join([(str(run), open_comparison(run).judged_by(smallest_effect, across)) for run in runs])
     contents = [(block.name, block.comparison.content()) for block in joined.blocks]
     if figures is not None:

@@ -212,10 +212,9 @@ class ReportContent(SharedFacts):
         column = self.columns.get(self.decisive)
         if column is None or not self.same_clients:
             return pd.DataFrame()
-        if self.pooled_rounds is not None:
-            return client_scores(self.pooled_rounds, self.clients, column, self.compared_with, self.rules)
-        table = client_scores(self.rounds, self.clients, column, self.compared_with, self.rules)
-        if table.empty:
+        rounds = self.rounds if self.pooled_rounds is None else self.pooled_rounds
+        table = client_scores(rounds, self.clients, column, self.compared_with, self.rules)
+        if table.empty or self.pooled_rounds is not None:
             return table
         judged, pooled = self.scored(self.decisive).set_index("method"), table["client"] == POOLED
         for end in ("low", "high"):  # one difference has one interval
