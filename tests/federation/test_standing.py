@@ -94,6 +94,8 @@ def test_queued_methods_and_seeds_run_one_after_the_other_and_are_compared(tmp_p
 
 def test_runs_that_were_not_agreed_on_are_refused(tmp_path):
     folder = made(tmp_path, also=("scaffold",))
+    with pytest.raises(UnalikeError, match=r"found budget='3 epsilon', and scaffold has no epsilon"):
+        made(tmp_path / "private", method="client_dp(noise_multiplier=9)", also=("scaffold",), budget="3 epsilon")
     with pytest.raises(UnalikeError, match=r"not agreed to 'fedprox', but to fedavg, scaffold; .*init --also fedprox"):
         add_runs(folder.path, folder.federation, ["fedprox"], 1)
     with pytest.raises(UnalikeError, match="2 seeds; the sites agreed to 1"):

@@ -7,7 +7,7 @@ import pytest
 
 import unalike as ua
 from unalike._utils.errors import UnalikeError
-from unalike.core.privacy import Sampling, epsilon_of
+from unalike.core.privacy import Sampling, epsilon_of, noise_multiplier_of
 from unalike.runtime.run_config import prepare_run
 
 pytest.importorskip("dp_accounting")
@@ -68,8 +68,16 @@ def test_stop_rule_and_budget_read_epsilon(clients):
     costs = trained(PRIVATE, clients, rounds=6).history.rounds["epsilon"].tolist()
     run = trained(PRIVATE, clients, rounds=6, stop=f"epsilon >= {costs[2]}")
     assert run.history.last["round"] == 2
-    run = trained(PRIVATE, clients, rounds=6, budget=f"{costs[4]} epsilon")
-    assert run.history.last["epsilon"] <= costs[4] and run.history.last["round"] >= 3
+    for rounds in (1, 4):  # the first round costs most: each next one is known, and made if it fits
+        run = trained(PRIVATE, clients, rounds=6, budget=f"{costs[rounds]} epsilon", evaluate_every=6)
+        assert (
+            run.history.last["epsilon"] == costs[rounds] and run.ended == f"budget of epsilon={costs[rounds]:g} spent"
+        )
+        assert math.isfinite(run.history.last["accuracy"])
+    noised, rare = "client_dp(noise_multiplier=1e4)", {"model": "linear", "rounds": 40}
+    assert ua.estimate([noised], clients, budget="0.005 epsilon", **rare).costs[0].rounds == 40
+    with pytest.raises(UnalikeError, match=r"found budget='3 epsilon', and fedavg has no epsilon"):
+        trained("fedavg", clients, budget="3 epsilon")
     with pytest.raises(UnalikeError, match=r"the first round costs epsilon .* give more noise"):
         trained(PRIVATE, clients, budget=f"{costs[1] / 2} epsilon")
 
@@ -129,8 +137,14 @@ def test_plans_that_group_clients_are_refused(clients, spec, why):
 
 def test_federation_names_the_noise_multiplier_that_its_sites_agree_to(clients):
     arguments = {"model": "linear", "rounds": 3, "federated": 10}
-    with pytest.raises(UnalikeError, match=r"expected noise_multiplier, which its sites agree to: \d"):
+    with pytest.raises(
+        UnalikeError, match=r"expected noise_multiplier, which its sites agree to: [\d.]+ for 3 rounds$"
+    ):
         prepare_run("client_dp(epsilon=3)", clients, **arguments)
+    z = [noise_multiplier_of(3, Sampling(n, 1, "poisson" if n > 1 else "all", 3 * n), 1e-5) for n in (100, 10, 1)]
+    of_batches = "{:.4g} where every site has 100 batches or more in a pass, {:.4g} where every site has 10 .*, {:.4g} for 3 rounds"
+    with pytest.raises(UnalikeError, match=of_batches.format(*z)):
+        prepare_run("dp_sgd(epsilon=3, batches='poisson')", clients, **arguments)
     run_config = prepare_run(PRIVATE, clients, participation=0.5, **arguments)
     # sites know the seed, by which cohorts are drawn: nothing is amplified
     sizes = tuple({len(c.train[1]) for c in clients})

@@ -219,12 +219,12 @@ def _rounds_within_budget(
 
 
 def _amount(spent: dict[str, Any], unit: str) -> float:
-    """The cost of a round in the unit of a budget: rounds, bytes or seconds."""
+    """The cost of a round in the unit of a budget: rounds, bytes or seconds; 0 for epsilon, which a few rounds do not tell."""
     if unit == "round":
         return 1.0
     if unit == "bytes":
         return float(spent["bytes_down"] + spent["bytes_up"])
-    return float(spent.get("seconds", 0.0))
+    return float(spent.get(unit, 0.0))
 
 
 def _client_states_mb(run_config: RunConfig) -> float:

@@ -8,8 +8,9 @@ from dataclasses import replace
 from unalike._utils.errors import UnalikeError
 from unalike.core.views import StageSettings
 from unalike.methods.plan import Stage, Step
+from unalike.methods.privacy import Privacy
 from unalike.runtime.run_options import RunOptions
-from unalike.runtime.stopping import TOTALS, Budget
+from unalike.runtime.stopping import TOTALS
 from unalike.training.wire import Item
 
 
@@ -30,19 +31,28 @@ def check_privacy(
     if leaks := [*_of_plan(steps), *part.leaks(stages[0].method, settings), *sent, *_of_decisions(options)]:
         listed = "; ".join(dict.fromkeys(leaks))
         raise UnalikeError(f"{part.name} cannot account {asked}: {listed}. Leave out what is named, or {part.name}")
-    z, limit = part.multipliers(settings), math.inf if part.epsilon is None else part.epsilon
-    if options.budget is not None and Budget(options.budget).limit[0] == "epsilon":
-        limit = min(limit, Budget(options.budget).limit[1])
+    z, limit = part.multipliers(settings), min(part.epsilon or math.inf, options.epsilon_limit)
     if settings.secret_noise and part.epsilon is not None:
         raise UnalikeError(
             f"{part.name}: found epsilon={part.epsilon:g} in a federation; expected noise_multiplier, which its sites agree to: "
-            f"{float(z.max()):.4g} for {options.rounds} rounds"
+            f"{_agreed(part, settings)} for {options.rounds} rounds"
         )
     if options.rounds and limit < math.inf and limit < (first := part.spent(settings, z, 1)):
         raise UnalikeError(
             f"the first round costs epsilon {first:.3g} with noise_multiplier={float(z.min()):.3g}, above the budget of {limit:g}; "
             "give more noise"
         )
+
+
+def _agreed(part: Privacy, settings: StageSettings) -> str:
+    """The noise multipliers of a budget: the more batches a site has in a pass, the less noise its Poisson samples need."""
+    assert settings.sampling is not None
+    found, batch = {}, settings.work.batch_size or 1
+    for n in (100, 10, 1):
+        sampling = replace(settings.sampling, sizes=(n * batch, 2 * n * batch))  # two batches may need more than one
+        z = float(part.multipliers(replace(settings, sampling=sampling)).max())
+        found[f"{z:.4g}"] = f" where every site has {n} batches or more in a pass" * (n > 1)
+    return ", ".join(f"{z}{where}" for z, where in found.items())
 
 
 def _of_plan(steps: Sequence[Step]) -> Iterator[str]:

@@ -218,7 +218,7 @@ def execute(
                         recorder.hold(index, clients)
                 updates = _close_round(run_config, clients, index, recorder)
                 progress(recorder.history.progress_row)
-                if why := _why_ended(run_config, recorder.history, stop) or stage.budget_spent:
+                if why := _why_ended(run_config, stage, recorder.history, stop):
                     recorder.log.event("stopped", round=recorder.history.last["round"], why=why)
                     recorder.ended = why
         return recorder.finish(clients)
@@ -393,7 +393,7 @@ def _resume_history(
     if stage.done == 0 and not recorder.checkpoints.holds(index):
         recorder.charge((i for i in stage_wire(stage.stage, stage.settings.model) if i.once), len(stage.eligible))
     if len(recorder.history) > 1 and recorder.checkpoints.ends_in(index):
-        recorder.ended = _why_ended(run_config, recorder.history, stop) or stage.budget_spent
+        recorder.ended = _why_ended(run_config, stage, recorder.history, stop)
 
 
 def _is_evaluated(
@@ -403,12 +403,13 @@ def _is_evaluated(
     if number % run_config.options.evaluate_every == 0 or stage.last_done:
         return True
     with_this = History([*recorder.history.rows, _row(number, result, {})], columns=run_config.columns)
-    return run_config.ending.why(with_this) is not None
+    return bool(_why_ended(run_config, stage, with_this, None))
 
 
-def _why_ended(run_config: RunConfig, history: History, stop: Ending | None) -> str:
+def _why_ended(run_config: RunConfig, stage: StageState, history: History, stop: Ending | None) -> str:
     """The reason why the run ends with the newest row; empty if it goes on."""
-    return run_config.ending.why(history) or ("stopped by the caller" if stop is not None and stop(history) else "")
+    over = run_config.ending.why(history) or stage.budget_spent(run_config.options.epsilon_limit)
+    return over or ("stopped by the caller" if stop is not None and stop(history) else "")
 
 
 def _note_evaluation(run_config: RunConfig, recorder: RunRecorder) -> None:

@@ -1,5 +1,6 @@
 """The options of a run, and the checks that need no data."""
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -20,6 +21,7 @@ from unalike.core.work import Work
 from unalike.data.transforms import TransformChain
 from unalike.data.transforms import transform as chain_of
 from unalike.engine.auto import EXECUTORS
+from unalike.methods.plan import method_of
 from unalike.methods.plan import plan as plan_of
 from unalike.metrics.columns import PROTOCOLS
 from unalike.metrics.named_metrics import Metric
@@ -45,6 +47,12 @@ class RunOptions(SimulationOptions):
     def chosen_metrics(self) -> list[Metric]:
         """The metrics that were chosen by name; the first one decides."""
         return read_metrics((self.metric,) if isinstance(self.metric, str) else self.metric)
+
+    @property
+    def epsilon_limit(self) -> float:
+        """The budget of epsilon; infinite without one."""
+        total, limit = ("", math.inf) if self.budget is None else Budget(self.budget).limit
+        return limit if total == "epsilon" else math.inf
 
     @property
     def protocols(self) -> tuple[str, ...]:
@@ -86,7 +94,11 @@ def check_inputs(
         raise UnalikeError(explain_errors(error)) from None
     with_loss(work, None)
     for spec in specs:
-        plan_of(spec)
+        if method_of(plan_of(spec)).privacy is None and chosen.epsilon_limit < math.inf:
+            raise UnalikeError(
+                f"found budget={chosen.budget!r}, and {spec} has no epsilon; expected a private method such as dp_sgd. Give "
+                "another budget, or leave the method out"
+            )
     if isinstance(model, str):
         _ = models[read(model).name]
     if start is not None:
@@ -98,7 +110,7 @@ def check_inputs(
     _check_executor(chosen.executor)
     _check_device(chosen.device)
     _check_modes(torch.device(chosen.device).type)
-    _ = chosen.chain, chosen.chosen_metrics, chosen.budget and Budget(chosen.budget)
+    _ = chosen.chain, chosen.chosen_metrics, chosen.epsilon_limit
     return chosen
 
 

@@ -1,5 +1,6 @@
 """The state of a stage: its groups and their models, the rounds done, the clients that take part; the same for every backend."""
 
+import math
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -204,12 +205,12 @@ class StageState:
         z = state.part_states[part.name]["noise_multiplier"]
         return part.spent(self.settings, z, rounds + self.discarded)
 
-    @property
-    def budget_spent(self) -> str:
-        """The reason why a private method makes no other round: it would exceed its epsilon. Empty if it would not."""
-        limit = self.method.privacy.epsilon if self.method.privacy is not None else None
-        after = None if limit is None else self.epsilon_after(self.done + 1)
-        return "" if limit is None or after is None or after <= limit else f"budget of epsilon={limit:g} spent"
+    def budget_spent(self, limit: float) -> str:
+        """The reason why a private method makes no other round: it would exceed the limit or its epsilon. Empty if it would not."""
+        part = self.method.privacy
+        limit = limit if part is None or part.epsilon is None else min(limit, part.epsilon)
+        after = None if limit == math.inf else self.epsilon_after(self.done + 1)
+        return "" if after is None or after <= limit else f"budget of epsilon={limit:g} spent"
 
     # what the method makes of the model -----------------------------------------------------------------------------------
 
