@@ -15,6 +15,7 @@ from scipy import stats
 from torch import nn
 
 import unalike as ua
+from unalike.cli.terminal_tables import summary_table
 from unalike.data.partitioning.given_clients import ClientsRequest
 from unalike.experiments.compare import prepare_experiment
 from unalike.experiments.comparison import Comparison
@@ -855,13 +856,15 @@ def test_compare_plan_is_scored_by_its_last_stage(small, people, tmp_path):
     assert table.clients[table.clients["method"] == ccvr]["accuracy"].to_list() == pytest.approx(clients, nan_ok=True)
 
 
-def test_compare_budget_between_evaluations_keeps_every_method(small, people):
+def test_compare_budget_between_evaluations_keeps_every_method(small, people, capsys):
     table = small(["fedavg", "scaffold"], people, rounds=40, seeds=1, evaluate_every=10, budget="12 rounds")
     assert table.summary["method"].to_list() == ["fedavg", "scaffold"]
     for _, own in table.rounds.groupby("method"):
         assert own.dropna(subset="accuracy")["round"].to_list() == [0, 10, 12]
     few = small(["fedavg"], people, rounds=40, seeds=1, evaluate_every=10, budget="3 rounds")
     assert few.summary["accuracy"].notna().all()
+    summary_table(few)
+    assert "fedavg ended early: budget of 3 rounds spent\n" in capsys.readouterr().out
 
 
 def test_facts_of_program_arguments_have_no_command(small):

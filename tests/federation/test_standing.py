@@ -92,6 +92,13 @@ def test_queued_methods_and_seeds_run_one_after_the_other_and_are_compared(tmp_p
     assert [(e["method"], e["seed"]) for e in begun].count(("scaffold", 1)) == 1
 
 
+def test_the_budget_that_ended_a_run_stands_in_its_report(tmp_path):
+    folder, lines = made(tmp_path, budget="1 rounds"), []
+    run_rounds(folder, InMemoryTransport(sites(folder, tmp_path)), lines.append)
+    assert lines[-2] == "ended early: budget of 1 rounds spent"
+    assert ">budget of 1 rounds spent<" in (folder.path / "report.html").read_text()
+
+
 def test_runs_that_were_not_agreed_on_are_refused(tmp_path):
     folder = made(tmp_path, also=("scaffold",))
     with pytest.raises(UnalikeError, match=r"found budget='3 epsilon', and scaffold has no epsilon"):

@@ -64,7 +64,26 @@ def test_a_loss_a_hundred_times_that_before_training_has_exploded():
     table = scored(accuracy=[0.5, 0.5])
     [text] = cautions(rounds(fedavg=199.0, ditto=1e37), table, columns, rules, "clients")
     assert text.startswith("The training of ditto exploded: its loss is 1e+37, 2 before training")
+    assert text.endswith("Lower the learning rate.")
     assert cautions(rounds(fedavg=1.0, ditto=2.0), table, columns, rules, "clients") == []
+
+
+def test_the_noise_of_a_private_method_that_failed_is_named_in_place_of_its_learning_rate():
+    columns, noise = (
+        Columns.of(["clients"], [KNOWN["accuracy"], KNOWN["loss"]]),
+        "ts noise may be the cause: give it a larger",
+    )
+    exploded, table = rounds(ditto=1e37).assign(epsilon=3.0), scored(balanced_accuracy=[0.3, 0.1], accuracy=[0.3, 0.1])
+    found = [
+        *cautions(exploded, table, columns, Rules("fedavg"), "clients"),
+        *some_learned_nothing(table.assign(epsilon=[math.nan, 3.0]), KNOWN["accuracy"], 10),
+        nothing_learned(table.assign(epsilon=3.0, balanced_accuracy=0.1), KNOWN["accuracy"], 10),
+        *of_run(exploded.to_dict("records"), columns, 2),
+    ]
+    assert len(found) == 4 and all(noise in text and "learning rate" not in text for text in found)
+    assert "learning rate" in nothing_learned(
+        table.assign(epsilon=[math.nan, 3.0], balanced_accuracy=0.1), KNOWN["accuracy"], 10
+    )
 
 
 def test_a_method_without_a_score_has_not_exploded():

@@ -1,5 +1,6 @@
 """Runs of private methods: the column epsilon, budgets, resumption, Poisson cohorts, and what is refused."""
 
+import json
 import math
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 
 import unalike as ua
 from unalike._utils.errors import UnalikeError
+from unalike.cli.terminal_tables import run_json, run_table
 from unalike.core.privacy import Sampling, epsilon_of, noise_multiplier_of
 from unalike.runtime.run_config import prepare_run
 
@@ -64,7 +66,7 @@ def test_resumed_run_goes_on_counting_with_its_noise(clients, tmp_path, spec):
     assert resumed.history.last["accuracy"] == whole.history.last["accuracy"]
 
 
-def test_stop_rule_and_budget_read_epsilon(clients):
+def test_stop_rule_and_budget_read_epsilon(clients, capsys):
     costs = trained(PRIVATE, clients, rounds=6).history.rounds["epsilon"].tolist()
     run = trained(PRIVATE, clients, rounds=6, stop=f"epsilon >= {costs[2]}")
     assert run.history.last["round"] == 2
@@ -74,6 +76,10 @@ def test_stop_rule_and_budget_read_epsilon(clients):
             run.history.last["epsilon"] == costs[rounds] and run.ended == f"budget of epsilon={costs[rounds]:g} spent"
         )
         assert math.isfinite(run.history.last["accuracy"])
+    run_table(run)
+    shown = " ".join(capsys.readouterr().out.split())
+    assert f"epsilon {costs[4]:.3g} at delta 1e-05 for each client;" in shown and f"ended early: {run.ended} " in shown
+    assert json.loads(run_json(run))["ended"] == run.ended
     noised, rare = "client_dp(noise_multiplier=1e4)", {"model": "linear", "rounds": 40}
     assert ua.estimate([noised], clients, budget="0.005 epsilon", **rare).costs[0].rounds == 40
     with pytest.raises(UnalikeError, match=r"found budget='3 epsilon', and fedavg has no epsilon"):

@@ -96,6 +96,7 @@ def summary_table(comparison: Comparison) -> None:
     from unalike.reporting.client_tables import clients_of_best
     from unalike.reporting.summary_columns import summary_tables
     from unalike.reporting.wording import capital
+    from unalike.runtime.stopping import ALL_DONE
 
     facts, content = comparison.facts, comparison.content()
     rule = f"{scoring_rule(content.rounds, content.columns)}, compared with {facts.baseline}"
@@ -107,7 +108,8 @@ def summary_table(comparison: Comparison) -> None:
     for table in clients_of_best(content):
         tables(table.columns, table.texts, table.caption, table.words)
     found = (texts.answer, texts.shared, texts.models, *texts.cautions, texts.standing, *texts.limits)
-    sentences(filter(None, found), facts.notes)
+    ended = {f"{end['method']} ended early: {end['why']}": None for end in facts.ends if end["why"] != ALL_DONE}
+    sentences(filter(None, (*found, *ended)), facts.notes)
 
 
 def comparison_json(comparison: Comparison) -> str:
@@ -162,6 +164,7 @@ def run_json(run: Run) -> str:
         "method": run.method,
         "executor": run.executor,
         "rounds": int(rows["round"].max()),
+        "ended": run.ended,
         "selected": run.selected,
     }
     return json.dumps(facts | {"row": row, "all rounds": spent, "notes": list(run.notes)}, indent=1, default=float)
@@ -174,20 +177,25 @@ def _shown_row(run: Run) -> dict[str, Any]:
 
 def run_table(run: Run) -> None:
     """Print the last round of a run, or the selected one, and the notes of the run."""
+    from unalike.methods.plan import method_of
     from unalike.metrics.named_metrics import significant
     from unalike.reporting.wording import megabytes
+    from unalike.runtime.stopping import ALL_DONE
 
     rows, row = run.history.rounds, _shown_row(run)
     scores = [column.text(row) for column in run.history.columns.all if not math.isnan(column.value(row))]
     trained = [] if math.isnan(row["train_loss"]) else [f"training loss {significant(row['train_loss'])}"]
-    text = ", ".join([f"round {row['round']}", *scores, *trained])
+    part = method_of(run.run_config.plan).privacy
+    private = [] if part is None else [f"epsilon {significant(row['epsilon'])} {part.protects}"]
+    text = ", ".join([f"round {row['round']}", *scores, *private, *trained])
     traffic = megabytes((rows["bytes_down"] + rows["bytes_up"]).sum() / 1e6)
     spent = [
         f"{rows[name].sum():.1f} s of {what}" for name, what in zip(TIMES, ("training", "evaluation")) if name in rows
     ]
     cost = ", ".join([f"{traffic} MB", *spent])
     selected = "" if run.selected is None else f"selected of {rows['round'].max()} rounds: "
-    sentences([f"{selected}{text}; {cost} ({run.executor})"], run.notes)
+    ended = [] if run.ended == ALL_DONE else [f"ended early: {run.ended}"]
+    sentences([f"{selected}{text}; {cost} ({run.executor})", *ended], run.notes)
 
 
 SIZES = " ·∘○●⬤"

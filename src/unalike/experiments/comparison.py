@@ -152,7 +152,7 @@ class Comparison:
         """The content of the report and of its figures. `target`: the score for which the costs are compared."""
         import pandas as pd
 
-        from unalike.experiments.references import is_alone, is_grouped, reference
+        from unalike.experiments.references import is_alone, is_grouped, protects, reference
         from unalike.reporting.content import MethodResult, ReportContent
         from unalike.reporting.wording import plural
 
@@ -171,6 +171,7 @@ class Comparison:
                     m.get("work", ""),
                     is_alone(m["spec"]),
                     is_grouped(m["spec"]),
+                    protects(m["spec"]),
                 )
                 for m in facts.methods
             ],

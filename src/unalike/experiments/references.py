@@ -1,11 +1,12 @@
 """References and default settings: methods that are shown but no candidates, and methods that were not tuned."""
 
 import inspect
+from contextlib import suppress
 
 from unalike._utils import spec
 from unalike._utils.errors import UnalikeError
 from unalike.methods.part import registry
-from unalike.methods.plan import complete_spec, plan
+from unalike.methods.plan import complete_spec, method_of, plan
 
 UPPER = "upper reference (pooled data)"
 ORACLE = "reference (knows the true clusters)"
@@ -30,6 +31,14 @@ def is_grouped(method: str) -> bool:
     """Whether a method of this spec ends with a model for each group of clients, and with none for all."""
     name = method.partition("(")[0]
     return name in registry and getattr(registry[name], "grouped", False)
+
+
+def protects(method: str) -> str:
+    """The meaning of the epsilon of a private method of this spec; empty for others, and for parts that are not known here."""
+    with suppress(UnalikeError):
+        part = method_of(plan(method)).privacy
+        return "" if part is None else part.protects
+    return ""
 
 
 def untuned(method: str) -> str:

@@ -41,6 +41,11 @@ class Privacy(Part):
     accountant: Accountant = "rdp"
 
     @property
+    def protects(self) -> str:
+        """The meaning of its epsilon: `at delta 1e-05 for each client`."""
+        return f"at delta {self.delta:g} for each {self.unit}"
+
+    @property
     def poisson(self) -> bool:
         """Whether each sample is drawn into a local batch by itself. Default: no."""
         return False

@@ -14,6 +14,10 @@ EXPLODED = 100
 UNSCORED = "protocol {} scores none of its models, or has no test samples; protocol clients scores those of groups, too"
 """The reason why a run, or a method, has no score at all."""
 
+LONGER = "train longer, or change the learning rate"
+LESS_NOISE = "its noise may be the cause: give it a larger epsilon, a smaller clip, or more clients or samples"
+"""The advice to a private method that failed."""
+
 
 class ConstantPrediction(NamedTuple):
     """The `prediction` in words, and its `score` by the metric `measure`, which shows it whatever the labels ("" for none).
@@ -65,10 +69,11 @@ def of_run(rows: Sequence[Mapping[str, Any]], columns: Columns, classes: int | N
     constant, tested = ConstantPrediction.of(columns.metric, classes), [c for c in columns.all if c.split == TEST]
     own = [c.value(scored[-1]) for c in tested if c.metric.name == constant.measure]
     best, found = max((score for score in own if not math.isnan(score)), default=math.nan), []
+    private = "epsilon" in scored[-1]
     if constant.is_as_good(best):
         found.append(
             f"nothing was learned: the model is no better than always predicting {constant.prediction} (its "
-            f"{constant.beside(best)}); train longer, or change the learning rate"
+            f"{constant.beside(best)}); {LESS_NOISE if private else LONGER}"
         )
     column = columns.shown(scored[-1])
     if column is not None and column.selected not in scored[-1]:
@@ -78,11 +83,15 @@ def of_run(rows: Sequence[Mapping[str, Any]], columns: Columns, classes: int | N
         if rise > max(0.01, 0.01 * abs(column.value(last[-1]))):
             amount = f"{column.metric.amount(rise)}{column.metric.unit}"
             span = last[-1]["round"] - last[0]["round"]
-            found.append(f"the {column.label} still got better by {amount} in the last {span} rounds; train longer")
+            found.append(
+                f"the {column.label} still got better by {amount} in the last {span} rounds; train longer"
+                + ", which takes more noise or more epsilon" * private
+            )
     for column in (c for c in tested if c.metric.name == "loss" and not math.isnan(c.value(scored[0]))):
         before, after = column.value(scored[0]), column.value(scored[-1])
         if has_exploded(before, after):
             found.append(
-                f"training exploded: the {column.label} is {after:.3g}, {before:.3g} before training; lower the learning rate"
+                f"training exploded: the {column.label} is {after:.3g}, {before:.3g} before training; "
+                + (LESS_NOISE if private else "lower the learning rate")
             )
     return found

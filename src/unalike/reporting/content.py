@@ -39,7 +39,7 @@ class MethodResult:
     `label` is short, `spec` has every field, `protocols` are those that scored it. `reference` says what the method shows if it is
     no candidate (`upper reference`); `untuned` lists what ran with default settings (`moon(mu=1.0)`), `work` says how its local
     training differs from the baseline's (`lr=0.3`), `alone` whether clients train without communication, `grouped` whether it
-    ends with a model for each group of clients.
+    ends with a model for each group of clients, `protects` what epsilon means (`at delta 1e-05 for each client`).
     """
 
     label: str
@@ -50,6 +50,7 @@ class MethodResult:
     work: str = ""
     alone: bool = False
     grouped: bool = False
+    protects: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,12 +1,12 @@
 """Signs that training failed: nothing was learned, a loss exploded, or the upper reference is below the baseline."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import pandas as pd
 
 from unalike.metrics.columns import Columns
-from unalike.metrics.failures import UNSCORED, ConstantPrediction, has_exploded
+from unalike.metrics.failures import LESS_NOISE, LONGER, UNSCORED, ConstantPrediction, has_exploded
 from unalike.metrics.named_metrics import Metric
 from unalike.metrics.verdicts import Rules
 from unalike.reporting import wording
@@ -25,7 +25,7 @@ def nothing_learned(scored: pd.DataFrame, metric: Metric, classes: int | None) -
         return ""
     return (
         f"Nothing was learned: no method is better than always predicting {constant.prediction} (the best "
-        f"{constant.beside(best)}). Train longer, or change the learning rate."
+        f"{constant.beside(best)}). {_advice(scored, levels, LONGER)}"
     )
 
 
@@ -46,8 +46,14 @@ def some_learned_nothing(scored: pd.DataFrame, metric: Metric, classes: int | No
         return []
     return [
         f"No better than always predicting {constant.prediction}: {wording.listing(idle)}; a lead over "
-        f"{'them' if len(idle) > 1 else 'it'} is one over nothing. Train longer, or change the learning rate."
+        f"{'them' if len(idle) > 1 else 'it'} is one over nothing. {_advice(scored, idle, LONGER)}"
     ]
+
+
+def _advice(table: pd.DataFrame, methods: Iterable[str], usual: str) -> str:
+    """The usual advice, or another one where all these methods of a table are private: their noise hurts more."""
+    private = "epsilon" in table and table.loc[table["method"].isin([*methods]), "epsilon"].notna().all()
+    return f"{wording.capital(LESS_NOISE if private else usual)}."
 
 
 def cautions(
@@ -72,7 +78,7 @@ def cautions(
         elif has_exploded(first, last):
             found.append(
                 f"The training of {method} exploded: its loss is {last:.3g}, {first:.3g} before training. "
-                "Lower the learning rate."
+                + _advice(own, [str(method)], "lower the learning rate")
             )
     levels = {str(row["method"]): float(row[metric.name]) for row in rows(scored)}
     effect = rules.effect(metric, levels.get(rules.baseline, math.nan))

@@ -7,6 +7,7 @@ import pandas as pd
 
 from unalike.metrics.client_scores import MEAN
 from unalike.metrics.columns import USED
+from unalike.metrics.costs import totals
 from unalike.metrics.inference import EXACT_NEEDS, least_exact_p
 from unalike.metrics.moderated_t import ALPHA
 from unalike.metrics.sampling import POOLED_SCORE
@@ -50,7 +51,7 @@ def findings(content: ReportContent) -> Findings:
     )
     idle = failed_training.some_learned_nothing(judged, content.metric, content.classes)
     cautions = [*idle, *failed, *_otherwise_by_mean(content), *_rising(content), *_untuned(content)]
-    limits = [*_chance_level(content), *_limits(content, others), *_uneven(content, rows(judged))]
+    limits = [*_privacy(content), *_chance_level(content), *_limits(content, others), *_uneven(content, rows(judged))]
     standing, shared = _standing(others, content), _shared(content)
     return Findings(content.about, str(content.decision), _models(content), cautions, standing, shared, details, limits)
 
@@ -181,6 +182,16 @@ def _untuned(content: ReportContent) -> list[str]:
     if not specs:
         return []
     return [f"Not tuned: {wording.listing(specs)} ran with default settings; others may suit this data better."]
+
+
+def _privacy(content: ReportContent) -> list[str]:
+    """The epsilon of each private method, and whom it protects."""
+    spent = totals(content.rounds).get("epsilon", pd.Series(dtype=float))
+    return [
+        f"The training of {method.label} has epsilon {wording.significant(spent[method.label])} {method.protects}."
+        for method in content.methods
+        if method.protects and method.label in spent
+    ]
 
 
 def _chance_level(content: ReportContent) -> list[str]:

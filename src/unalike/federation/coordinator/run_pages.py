@@ -10,6 +10,7 @@ from unalike.federation.coordinator.run_queue import QueuedRun
 from unalike.methods.plans.diagnosis_plan import DiagnosisPlan
 from unalike.runtime.records.run_directory import RunDirectory
 from unalike.runtime.run_recorder import Run
+from unalike.runtime.stopping import ALL_DONE
 
 UNTESTED = "no scores of {sites}: no {samples} samples there, or fewer than least_test in site.toml demands"
 """The sentence on sites that do not evaluate, from the facts of the run's event `untested`."""
@@ -27,6 +28,8 @@ def write_pages(folder: FederationFolder, queued: QueuedRun, run: Run, log: Call
             _write_report(folder, queued, run, asked)
         else:
             _write_unscored(folder, queued)
+    if run.ended != ALL_DONE:
+        log(f"ended early: {run.ended}")
     log(f"done: history and model in {queued.path}, report {queued.page}")
     trained = [other for other in folder.queue if other.is_over and other.federation.rounds]
     if len(trained) > 1 and is_scored:
@@ -45,7 +48,8 @@ def _write_report(folder: FederationFolder, queued: QueuedRun, run: Run, command
     known: dict[str, Any] = {k: facts.partition[k] for k in ("clients", "smallest", "largest") if k in facts.partition}
     untested = [event for event in RunDirectory(queued.path).events if event["event"] == "untested"]
     notes = [*facts.notes, *run.notes, *(UNTESTED.format(**event) for event in untested)]
-    replace(facts, label_counts=None, partition=known, command=command, notes=notes).save(queued.path)
+    ends = [cell.end(run)]
+    replace(facts, label_counts=None, partition=known, command=command, notes=notes, ends=ends).save(queued.path)
     _write_joined(folder, [queued], queued.page)
 
 
