@@ -15,6 +15,8 @@ import unalike as ua
 from unalike._utils.errors import UnalikeError
 from unalike.data import Population
 from unalike.federation.coordinator.run_control import Stopped
+from unalike.federation.coordinator.secure_aggregation import masked_wire
+from unalike.federation.operations.run_site import wire_lines
 from unalike.federation.protocol.envelope import seal, unseal
 from unalike.federation.protocol.messages import ANSWER, Declined, MaskedTrainRequest
 from unalike.federation.secure_aggregation.arithmetic import FRACTION, PRIME, RANDOM, combine, decode, encode, split
@@ -128,7 +130,16 @@ def test_random_mask_shortens_the_sum(tmp_path):
     ours, theirs = fed.run(), fed.simulated()
     for name, t in theirs.params.items():
         torch.testing.assert_close(ours.params[name], t, rtol=1e-5, atol=2e-6)
-    whole = secure(tmp_path / "whole", "fedavg", rounds=3, model=model).run()
+    whole_fed = secure(tmp_path / "whole", "fedavg", rounds=3, model=model)
+    whole = whole_fed.run()
+    for federation, run in ((fed.federation, ours), (whole_fed.federation, whole)):  # the list is what was sent
+        items = masked_wire(federation, run.run_config)
+        for way in ("up", "down"):
+            listed = sum(i.bytes * (1 if i.once else 3) for i in items if i.direction == way)
+            assert run.history.rounds[f"bytes_{way}"].sum() == 4 * listed, way
+    np.savez(tmp_path / "mine.npz", x=fed.clients[0].train[0], y=fed.clients[0].train[1])
+    shown = "\n".join(wire_lines(fed.federation, str(tmp_path / "mine.npz"), None, fed.clients[0].name))
+    assert "shares that unmask the sum" in shown and "update" not in shown
     few, many = (run.history.rounds["bytes_up"].iloc[-1] for run in (ours, whole))
     assert few < 0.2 * many
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from dataclasses import replace
 
@@ -92,11 +93,15 @@ def test_queued_methods_and_seeds_run_one_after_the_other_and_are_compared(tmp_p
     assert [(e["method"], e["seed"]) for e in begun].count(("scaffold", 1)) == 1
 
 
-def test_the_budget_that_ended_a_run_stands_in_its_report(tmp_path):
-    folder, lines = made(tmp_path, budget="1 rounds"), []
+def test_the_budget_that_ended_a_run_its_epsilon_and_masked_sums_stand_in_its_report(tmp_path):
+    pytest.importorskip("dp_accounting")
+    terms = {"method": "client_dp(noise_multiplier=9, where='site')", "secure_aggregation": True, "threshold": 2}
+    folder, lines = made(tmp_path, budget="1 rounds", **terms), []
     run_rounds(folder, InMemoryTransport(sites(folder, tmp_path)), lines.append)
     assert lines[-2] == "ended early: budget of 1 rounds spent"
-    assert ">budget of 1 rounds spent<" in (folder.path / "report.html").read_text()
+    page = (folder.path / "report.html").read_text()
+    assert ">budget of 1 rounds spent<" in page and ">masked summand<" in page and ">update<" not in page
+    assert re.search(r"The training of .* has epsilon [\d.]+ at delta 1e-05 for each client\.", page)
 
 
 def test_runs_that_were_not_agreed_on_are_refused(tmp_path):

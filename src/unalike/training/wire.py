@@ -128,7 +128,7 @@ def plan_wire(steps: Sequence[Step], model: Model, facts: Callable[[Method], Con
     for step in steps:
         own = step.model or model
         found = stage_wire(step, own, facts(step.method)) if isinstance(step, Stage) else query_wire(step, own)
-        items += [i._replace(what=_where(step, i, several=len(steps) > 1)) for i in found]
+        items += [in_plan(step, i, several=len(steps) > 1) for i in found]
     return items
 
 
@@ -178,6 +178,7 @@ def _copies(what: str, copies: int) -> str:
     return what if copies == 1 else f"{what} of {copies} models"
 
 
-def _where(step: Step, item: Item, several: bool) -> str:
+def in_plan(step: Step, item: Item, several: bool) -> Item:
+    """The item as the list of a plan names it, which has one or several steps."""
     what = f"{item.what} (once)" if item.once else item.what
-    return f"{step.name}: {what}" if several else what
+    return item._replace(what=f"{step.name}: {what}" if several else what)

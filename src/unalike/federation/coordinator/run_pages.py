@@ -7,6 +7,7 @@ from typing import Any
 
 from unalike.federation.coordinator.federation_folder import FederationFolder
 from unalike.federation.coordinator.run_queue import QueuedRun
+from unalike.federation.coordinator.secure_aggregation import masked_wire
 from unalike.methods.plans.diagnosis_plan import DiagnosisPlan
 from unalike.runtime.records.run_directory import RunDirectory
 from unalike.runtime.run_recorder import Run
@@ -48,8 +49,11 @@ def _write_report(folder: FederationFolder, queued: QueuedRun, run: Run, command
     known: dict[str, Any] = {k: facts.partition[k] for k in ("clients", "smallest", "largest") if k in facts.partition}
     untested = [event for event in RunDirectory(queued.path).events if event["event"] == "untested"]
     notes = [*facts.notes, *run.notes, *(UNTESTED.format(**event) for event in untested)]
-    ends = [cell.end(run)]
-    replace(facts, label_counts=None, partition=known, command=command, notes=notes, ends=ends).save(queued.path)
+    told: dict[str, Any] = {"command": command, "notes": notes, "ends": [cell.end(run)]}
+    if queued.federation.secure_aggregation:
+        items = masked_wire(queued.federation, run.run_config)
+        told["wire"] = [{"method": method, **item._asdict()} for item in items]
+    replace(facts, label_counts=None, partition=known, **told).save(queued.path)
     _write_joined(folder, [queued], queued.page)
 
 

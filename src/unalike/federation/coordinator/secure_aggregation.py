@@ -16,10 +16,11 @@ from unalike._utils.errors import UnalikeError
 from unalike._utils.tensor_files import write_bytes
 from unalike.core import tree
 from unalike.core.codec import Facts
-from unalike.core.types import ClientUpdate, Tree
+from unalike.core.types import Batch, ClientUpdate, Tree
 from unalike.federation.coordinator.exchange import Exchange, Requests
 from unalike.federation.coordinator.mailbox import Mailbox, Place, Request
-from unalike.federation.coordinator.round_request import RoundRequests, SiteReply
+from unalike.federation.coordinator.round_request import RoundRequests, SiteReply, placeholder_context
+from unalike.federation.protocol.federation_file import Federation
 from unalike.federation.protocol.messages import MaskedTrainRequest, SetupRequest, UnmaskRequest
 from unalike.federation.secure_aggregation.arithmetic import SHARE, Words, combine, decode
 from unalike.federation.secure_aggregation.masks import agree, mask, raw
@@ -32,15 +33,45 @@ from unalike.federation.secure_aggregation.summands import (
     sums_encoded,
     terms_of,
 )
+from unalike.methods.plan import Stage
 from unalike.runtime.model_group import GroupUpdates
+from unalike.runtime.run_config import RunConfig
 from unalike.runtime.stage_state import StageState
 from unalike.training.aggregation import BufferedUpdates, UpdateSums, decode_updates
-from unalike.training.validation import check_tree
+from unalike.training.client_states import ClientStates
+from unalike.training.validation import check_tree, expected_update
+from unalike.training.wire import Item, in_plan
 
+KEY, SIGNATURE = 32, 64
+"""Bytes of a site's public key of one purpose, and of its signature of all its keys."""
 SEALED = 2 * SHARE + 16
 """Bytes of a site's sealed shares for another site, of one round."""
 SETUP_BYTES, MOST_ROUNDS = 2**20, 64
 """Bytes of sealed shares that a site sends in a setup, and rounds of it, at most."""
+
+
+def masked_wire(federation: Federation, run_config: RunConfig) -> list[Item]:
+    """Everything that crosses the wire for a site where all take part, as `ua.wire` lists it: no update leaves but in its mask."""
+    sites, steps = len(federation.sites), run_config.outline
+    cohort, found = federation.asked(sites), [item for item in run_config.wire if item.direction == "down"]
+    for stage in (step for step in steps if isinstance(step, Stage) and step.trained):
+        state = StageState(run_config, stage, 0, lambda *_: ClientStates({}))
+        [group], sample = state.groups.values(), Batch(state.population.x[:1], state.population.y[:1])
+        expected = expected_update(
+            group.method, group.settings, group.broadcast([0]).to(0), placeholder_context(state), sample
+        )
+        numbers = sum(t.numel() for t in empty_summand(group, expected).values())
+        items = [
+            Item("up", "masked summand", 8 * numbers),
+            Item("up", "key and sealed shares", KEY + sites * SEALED),
+            Item("up", "shares that unmask the sum", cohort * SHARE),
+            Item("up", "key and signature of a setup", KEY + SIGNATURE, once=True),
+            Item("down", "keys of the sites", sites * KEY),
+            Item("down", "sealed shares of the sites", cohort * SEALED),
+            Item("down", "keys and signatures of a setup", sites * (KEY + SIGNATURE), once=True),
+        ]
+        found += [in_plan(stage, item, several=len(steps) > 1) for item in items]
+    return found
 
 
 @dataclass
@@ -113,7 +144,7 @@ class SecureAggregation:
             setup.check(federation, site, tensors["keys"], tensors["signature"])
 
         facts = SetupRequest(federation.terms, number, rounds).facts
-        shapes: dict[str, tuple[int, ...]] = {"keys": (1 + rounds, 32), "signature": (1, 64)}
+        shapes: dict[str, tuple[int, ...]] = {"keys": (1 + rounds, KEY), "signature": (1, SIGNATURE)}
         answers = self._answers(MaskingRequests("keys", facts, {}, shapes, signed), sites, asked)
         found = {site: answers[site] for site in sites if site in answers}
         self.keys = {site: answer["keys"] for site, answer in found.items()}

@@ -69,12 +69,14 @@ def join(
 
 def wire_lines(federation: Federation, data: str, data_dir: Path | None, site: str) -> list[str]:
     """The values that leave a site and those that it receives, as lines of text with their sizes."""
+    from unalike.federation.coordinator.secure_aggregation import masked_wire
     from unalike.federation.protocol.roster import run_config_of, site_population
 
     own = site_data(federation, data, data_dir, site)
     population = site_population(federation, federation.number(site), own)
     run_config = run_config_of(federation, population, proxy=(population.x, population.y))
-    rows = [(i.direction, i.what, i.bytes, "once" if i.once else "per round") for i in run_config.wire]
+    items = masked_wire(federation, run_config) if federation.secure_aggregation else run_config.wire
+    rows = [(i.direction, i.what, i.bytes, "once" if i.once else "per round") for i in items]
     lines = [
         f"{'leaves' if way == 'up' else 'comes':7} {what:40} {size:>12,} bytes {when}" for way, what, size, when in rows
     ]
