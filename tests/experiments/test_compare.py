@@ -864,7 +864,7 @@ def test_compare_budget_between_evaluations_keeps_every_method(small, people, ca
     few = small(["fedavg"], people, rounds=40, seeds=1, evaluate_every=10, budget="3 rounds")
     assert few.summary["accuracy"].notna().all()
     summary_table(few)
-    assert "fedavg ended early: budget of 3 rounds spent\n" in capsys.readouterr().out
+    assert "fedavg ended by: budget of 3 rounds spent\n" in capsys.readouterr().out
 
 
 def test_facts_of_program_arguments_have_no_command(small):

@@ -98,7 +98,7 @@ def test_the_budget_that_ended_a_run_its_epsilon_and_masked_sums_stand_in_its_re
     terms = {"method": "client_dp(noise_multiplier=9, where='site')", "secure_aggregation": True, "threshold": 2}
     folder, lines = made(tmp_path, budget="1 rounds", **terms), []
     run_rounds(folder, InMemoryTransport(sites(folder, tmp_path)), lines.append)
-    assert lines[-2] == "ended early: budget of 1 rounds spent"
+    assert lines[-2] == "ended by: budget of 1 rounds spent"
     page = (folder.path / "report.html").read_text()
     assert ">budget of 1 rounds spent<" in page and ">masked summand<" in page and ">update<" not in page
     assert re.search(r"The training of .* has epsilon [\d.]+ at delta 1e-05 for each client\.", page)

@@ -50,7 +50,7 @@ def test_epsilon_is_a_column_of_the_history(clients, options, sampling):
 def test_budget_of_the_part_is_spent_at_the_planned_rounds_and_a_longer_run_stops_there(clients, tmp_path):
     spec = "client_dp(epsilon=3)"
     run = trained(spec, clients, out=tmp_path)
-    assert 2.95 < run.history.last["epsilon"] <= 3
+    assert 2.95 < run.history.last["epsilon"] <= 3 and run.ended == "all rounds done"
     longer = trained(spec, clients, out=tmp_path, rounds=6)
     assert longer.history.last["round"] == 3 and longer.ended == "budget of epsilon=3 spent"
 
@@ -78,7 +78,7 @@ def test_stop_rule_and_budget_read_epsilon(clients, capsys):
         assert math.isfinite(run.history.last["accuracy"])
     run_table(run)
     shown = " ".join(capsys.readouterr().out.split())
-    assert f"epsilon {costs[4]:.3g} at delta 1e-05 for each client;" in shown and f"ended early: {run.ended} " in shown
+    assert f"epsilon {costs[4]:.3g} at delta 1e-05 for each client;" in shown and f"ended by: {run.ended} " in shown
     assert json.loads(run_json(run))["ended"] == run.ended
     noised, rare = "client_dp(noise_multiplier=1e4)", {"model": "linear", "rounds": 40}
     assert ua.estimate([noised], clients, budget="0.005 epsilon", **rare).costs[0].rounds == 40

@@ -108,7 +108,7 @@ def summary_table(comparison: Comparison) -> None:
     for table in clients_of_best(content):
         tables(table.columns, table.texts, table.caption, table.words)
     found = (texts.answer, texts.shared, texts.models, *texts.cautions, texts.standing, *texts.limits)
-    ended = {f"{end['method']} ended early: {end['why']}": None for end in facts.ends if end["why"] != ALL_DONE}
+    ended = {f"{end['method']} ended by: {end['why']}": None for end in facts.ends if end["why"] != ALL_DONE}
     sentences(filter(None, (*found, *ended)), facts.notes)
 
 
@@ -194,7 +194,7 @@ def run_table(run: Run) -> None:
     ]
     cost = ", ".join([f"{traffic} MB", *spent])
     selected = "" if run.selected is None else f"selected of {rows['round'].max()} rounds: "
-    ended = [] if run.ended == ALL_DONE else [f"ended early: {run.ended}"]
+    ended = [] if run.ended == ALL_DONE else [f"ended by: {run.ended}"]
     sentences([f"{selected}{text}; {cost} ({run.executor})", *ended], run.notes)
 
 

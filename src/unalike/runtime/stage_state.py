@@ -206,10 +206,10 @@ class StageState:
         return part.spent(self.settings, z, rounds + self.discarded)
 
     def budget_spent(self, limit: float) -> str:
-        """The reason why a private method makes no other round: it would exceed the limit or its epsilon. Empty if it would not."""
+        """The reason why a private method does not make its next round: it would exceed the limit or its epsilon; else empty."""
         part = self.method.privacy
         limit = limit if part is None or part.epsilon is None else min(limit, part.epsilon)
-        after = None if limit == math.inf else self.epsilon_after(self.done + 1)
+        after = None if limit == math.inf or self.last_done else self.epsilon_after(self.done + 1)
         return "" if after is None or after <= limit else f"budget of epsilon={limit:g} spent"
 
     # what the method makes of the model -----------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ def write_pages(folder: FederationFolder, queued: QueuedRun, run: Run, log: Call
         else:
             _write_unscored(folder, queued)
     if run.ended != ALL_DONE:
-        log(f"ended early: {run.ended}")
+        log(f"ended by: {run.ended}")
     log(f"done: history and model in {queued.path}, report {queued.page}")
     trained = [other for other in folder.queue if other.is_over and other.federation.rounds]
     if len(trained) > 1 and is_scored:
