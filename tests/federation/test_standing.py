@@ -156,6 +156,20 @@ def test_new_site_joins_an_open_federation_while_the_others_keep_their_bundles(t
         closed.enrol_anew("site2", samples=100)
 
 
+def test_run_that_was_rolled_back_goes_on_without_a_site_that_was_enrolled_later(tmp_path):
+    folder = made(tmp_path, 2, open=True, keep_every=1)
+    workers = sites(folder, tmp_path)
+    run_rounds(folder, InMemoryTransport(workers), lambda line: None)
+    wanted = model(folder.queue[0])
+    folder.enrol_anew("site2", samples=100)
+    folder.roll_back(1)
+    run_rounds(folder, InMemoryTransport(workers), lambda line: None)  # it need not be connected,
+    folder.roll_back(1)
+    workers["site2"] = site(folder, tmp_path, "site2")
+    run_rounds(folder, InMemoryTransport(workers), lambda line: None)  # and may be
+    assert not folder.waiting and all(torch.equal(t, wanted[name]) for name, t in model(folder.queue[0]).items())
+
+
 def test_new_site_waits_for_the_end_of_a_run(tmp_path):
     folder = made(tmp_path, 2, open=True)
 

@@ -1,7 +1,7 @@
 """The coordinator: admits the sites, runs the plan with them, and keeps the run; one run of the queue after the other."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -90,10 +90,12 @@ class Coordinator:
     def run(self, *, stop: Ending | None = None, progress: ProgressCallback = lambda row, what="": None) -> Run:
         """Run to the end. Raises `Stopped` when the operator stops it; run again, it continues from there."""
         sweep(self.directory.path)
-        roster = self._roster()
+        roster, enrolled = self._roster(), self.federation.sites
+        begun = len(self.directory.names or enrolled)  # sites that were enrolled later are in later runs
+        federation = replace(self.federation, sites=enrolled[:begun])
         run_config = pooled_first(
             run_config_of(
-                *(self.federation, placeholders(self.federation, roster), self.test, self.proxy),
+                *(federation, placeholders(federation, roster), self.test, self.proxy),
                 start=self.start,
                 coordinated=True,
             )
