@@ -29,7 +29,7 @@ from unalike.federation.site.site_worker import SiteWorker
 
 CLIENTS = make_clients(((20, 8), (12, 6), (16, 6)))
 TERMS = {"name": "test", "method": "fedavg", "model": "linear", "rounds": 2, "data": Schema((6,), 4), "work": WORK}
-FEW_PER_SITE = {"least_test": 0, "least_class": 0, "digits": 0}
+FEW_PER_SITE = {"least_training": 0, "least_test": 0, "least_class": 0, "digits": 0}
 
 
 def made(root, count=3, **terms):

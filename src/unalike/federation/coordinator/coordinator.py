@@ -160,7 +160,12 @@ class Coordinator:
         request: Request = ("admit", AdmitRequest(federation.terms, versions()).facts, {})
         names = {site.name for site in federation.sites if not site.revoked}
         exchange = Exchange(mailbox, (0, 0), SameRequest(request, self._read), sorted(names), names).run()
-        self._note_shares(exchange.values)
+        try:
+            self._note_shares(exchange.values)
+            self._check_validated(exchange.values)
+        except UnalikeError:
+            (self.directory.path / "roster.json").unlink()  # to a run of the same name sites would repeat their answers
+            raise
         self._note_untested(exchange.values)
         for site in sorted(exchange.values):
             self._event("admitted", client=site, **asdict(exchange.values[site]))
@@ -192,6 +197,18 @@ class Coordinator:
             without = [name for name, site in sites.items() if not getattr(site, split)]
             if without and wanted:
                 self._event("untested", round=0, sites=", ".join(without), samples=what)
+
+    def _check_validated(self, sites: Mapping[str, SampleCounts]) -> None:
+        """Raise `UnalikeError` where validation samples decide, and no site has enough of them."""
+        federation = self.federation
+        by_scores = {"stop": "patience" in (federation.stop or ""), "select": federation.select == "best"}
+        deciding = [name for name, is_so in by_scores.items() if is_so]
+        if deciding and not any(site.val for site in sites.values()):
+            raise UnalikeError(
+                f"found no site that evaluates on validation samples, a share of val = {federation.val:g} of its training "
+                f"samples and at least least_test in its site.toml. Expected some for {' and '.join(deciding)} in "
+                "federation.toml: have sites lower least_test, leave that setting out, or make a federation with a larger --val"
+            )
 
     def _note_shares(self, sites: Mapping[str, SampleCounts]) -> None:
         """Tell which sites have most of the weight. Raises `UnalikeError` for one with more than the largest share."""
