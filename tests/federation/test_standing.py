@@ -148,6 +148,10 @@ def test_new_site_joins_an_open_federation_while_the_others_keep_their_bundles(t
     wanted = simulated("fedavg", 0)
     assert all(torch.equal(t, wanted[name]) for name, t in model(folder.queue[1]).items())
     assert not all(torch.equal(t, wanted[name]) for name, t in model(folder.queue[0]).items())
+    again = (
+        f"federation run {folder.path} --method fedavg --seeds 1 --again &amp;&amp; unalike federation up {folder.path}"
+    )
+    assert again in folder.queue[0].page.read_text()
     page = (folder.path / "comparison.html").read_text()
     assert "your clients [A: fedavg, seed 0]" in page and "your clients [B: fedavg, seed 0, run 2]" in page
 

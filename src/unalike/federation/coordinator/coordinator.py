@@ -243,6 +243,7 @@ def run_rounds(
     None if the operator stopped it before the end. `stay`: then wait for runs that are added.
     """
     operator, audit, run = OperatorCommands(folder.federation, transport, wait), folder.audit, None
+    up = again or f"unalike federation up {folder.path}"
 
     def progress(row: dict[str, Any], what: str = "") -> None:
         check()
@@ -275,9 +276,9 @@ def run_rounds(
                 )
                 run = coordinator.run(progress=progress)
                 audit("finished", round=operator.round)
-                write_pages(folder, queued, run, log, again or f"unalike federation up {folder.path.name}")
+                write_pages(folder, queued, run, log, up)
         except Stopped:
             audit("stopped", round=operator.round)
-            log(f"stopped after round {operator.round}; `{again or f'unalike federation up {folder.path}'}` goes on")
+            log(f"stopped after round {operator.round}; `{up}` goes on")
             return None
     return run
