@@ -155,7 +155,7 @@ def test_init_terms_that_can_run_are_accepted(tmp_path):
     ):
         done = made_by_command(tmp_path / f"fed{k}", *flags)
         assert done.exit_code == 0, done.exception
-    warned = "with --val 0.2 north have fewer validation samples than the 20 that a site demands"
+    warned = "note: --val 0.2 leaves fewer than 20 validation samples at north, and a site"
     assert warned in made_by_command(tmp_path / "few", "--val", 0.2, "--sites", "north:70, south:90").output
     assert [site.name for site in FederationFolder(tmp_path / "fed2").federation.sites] == ["north", "south"]
     assert (

@@ -161,8 +161,8 @@ def command(
     )
     if few := [site for site, most in caps.items() if val and most * val / (1 - val) < least]:
         print(
-            f"note: with --val {val:g} {listed(few)} have fewer validation samples than the {least} that a site demands, which "
-            "then evaluates on none: a larger --val helps, or a lower least_test in its site.toml"
+            f"note: --val {val:g} leaves fewer than {least} validation samples at {listed(few)}, and a site with fewer evaluates "
+            "on none: a larger --val helps, or a lower least_test in its site.toml"
         )
     if made.federation.data.encoding is not None:
         source = like or f"{len(summary)} summaries"

@@ -102,11 +102,12 @@ class Exchange(Generic[T]):
             self.requests.check()
         for site in self.silent:
             away = f"offline for {self._offline(site):.0f} s, not waited for"
-            why = away if (is_gone := self._is_gone(site)) else "no answer by the deadline"
+            why = away if self._is_gone(site) else "no answer by the deadline"
             self.faults[site] = f"absent: {why}"
-            if not is_gone or site not in self.mailbox.departed:
+            if site not in self.mailbox.departed:
                 self.mailbox.note("absent", site, why)
-            self.mailbox.departed |= {site} if is_gone else set()
+            if self._is_gone(site):
+                self.mailbox.departed.add(site)
         return self
 
     def _collect(self) -> None:
