@@ -10,6 +10,7 @@ from torch.nn.parameter import is_lazy
 from unalike._utils import seeds
 from unalike._utils.errors import UnalikeError, warn
 from unalike._utils.functions import recorded
+from unalike.core.head_layer import with_head
 from unalike.core.losses import COUNTS, class_counts
 from unalike.core.model import Model
 from unalike.core.types import Batch, Context
@@ -30,7 +31,7 @@ def make_model(given: ModelLike, population: Population, seed: int) -> tuple[Mod
     if isinstance(given, str):
         return Model(build_model(given, population.input_shape, population.outputs, seed)), models.spelled(given)
     if isinstance(given, nn.Module):
-        return _filled(given), _own_name(type(given).__name__)
+        return _filled(given, population), _own_name(type(given).__name__)
     if callable(given):
         try:
             with seeds.isolated(seeds.number(seed, "model")):
@@ -40,7 +41,7 @@ def make_model(given: ModelLike, population: Population, seed: int) -> tuple[Mod
                 f"model={given!r}: {error}; expected a function that makes a module of nothing"
             ) from error
         if isinstance(module, nn.Module):
-            return _filled(module), _own_name(getattr(given, "__name__", type(module).__name__))
+            return _filled(module, population), _own_name(getattr(given, "__name__", type(module).__name__))
     raise UnalikeError(
         f"model={given!r}: expected a name such as 'mlp', a torch.nn.Module or a function that makes one"
     )
@@ -60,13 +61,13 @@ def note_drawn_weights(model: ModelLike, start: object, out: str | Path | None) 
         )
 
 
-def _filled(module: nn.Module) -> Model:
-    """The model of a module; its parameters must exist."""
+def _filled(module: nn.Module, population: Population) -> Model:
+    """The model of a module, with the head that makes its outputs; its parameters must exist."""
     if any(map(is_lazy, [*module.parameters(), *module.buffers()])):
         raise UnalikeError(
             "the model has lazy layers, whose size is not known yet; call it once with a few samples first"
         )
-    return Model(module)
+    return Model(with_head(module, _few(population)))
 
 
 def example_context(plan: Plan, population: Population) -> Context:
