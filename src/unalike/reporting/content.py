@@ -228,6 +228,12 @@ class ReportContent(SharedFacts):
         return self._decided(self.plain, scored[scored["method"].isin(self._ungrouped)])
 
     @property
+    def when_scored(self) -> str:
+        """The round that the charts of single samples show, as captions say it."""
+        chosen = any(end["selected"] is not None for end in self.ends)
+        return "in the round that each run selected" if chosen else "after the last round"
+
+    @property
     def _ungrouped(self) -> list[str]:
         """The baseline and the methods that end with one model for all clients."""
         return [label for label in self.labels if label == self.baseline or label not in self.grouped]
