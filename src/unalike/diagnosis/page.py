@@ -35,7 +35,11 @@ def render(diagnosis: Diagnosis) -> str:
         "diagnosis.html.j2",
         title=f"How the clients differ: {diagnosis.name}",
         warnings=diagnosis.notes,
-        scale={"client": len(counts), _counted(diagnosis): counts.shape[1], "training sample": int(counts.to_numpy().sum())},
+        scale={
+            "client": len(counts),
+            _counted(diagnosis): counts.shape[1],
+            "training sample": int(counts.to_numpy().sum()),
+        },
         findings=[(kind, capital(text)) for kind, _, text in (found.partition(": ") for found in diagnosis.findings)],
         panels=panels(diagnosis),
         tables={

@@ -100,7 +100,7 @@ def check_fit(model: Model, population: Population, context: Context) -> None:
         if isinstance(error, UnalikeError):
             raise
         raise UnalikeError(
-            f"the model cannot take samples of shape {list(x.shape[1:])}: {error}{_other_kind(x, trained.values())}"
+            f"the model cannot take samples of shape {list(x.shape[1:])}: {error}{_other_kind(x, trained.values(), error)}"
         ) from error
     if x._version != before:
         raise UnalikeError(
@@ -165,15 +165,21 @@ def check_repeats(model: Model, population: Population, context: Context) -> Non
         )
 
 
-def _other_kind(x: torch.Tensor, trained: Collection[str]) -> str:
-    """Advice where samples and parameters have different dtypes."""
+def _other_kind(x: torch.Tensor, trained: Collection[str], error: Exception) -> str:
+    """Advice where samples and parameters have different dtypes, or words have numbers beyond the vocabulary."""
     if not x.is_floating_point():
+        if isinstance(error, IndexError):
+            return f"; the largest number of a word is {int(x.max())}, which needs a vocabulary of {int(x.max()) + 1} or more"
         return "; these are whole numbers: words need --model textcnn (model='textcnn'), amounts x.astype('float32')"
     return "; its parameters are float64: give module.float()" if "float64" in trained else ""
 
 
 def _few(population: Population) -> torch.Tensor:
-    return population.x[:2].to("cpu", copy=True)
+    """Two samples; of whole numbers, one holds the largest, for which a vocabulary may be too small."""
+    x = population.x
+    if x.is_floating_point() or len(x) < 2:
+        return x[:2].to("cpu", copy=True)
+    return x[[0, int(x.argmax()) // x[0].numel()]].to("cpu", copy=True)
 
 
 def _held(model: Model) -> Held:
