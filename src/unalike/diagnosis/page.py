@@ -82,7 +82,7 @@ def _scale_panel(measures: Sequence[Measure]) -> Panel:
 
 
 def _counted(diagnosis: Diagnosis) -> str:
-    """What samples are counted by."""
+    """The word for what samples are counted by: a class, or a range of the labels of a regression."""
     return "label range" if diagnosis.regression else "class"
 
 
