@@ -213,7 +213,7 @@ class Comparison:
         except (OSError, ValueError, TypeError, KeyError) as error:
             if (folder / "sweep.json").exists():
                 raise UnalikeError(
-                    f"{folder} holds a sweep, whose page is sweep.html; each folder in {folder / 'points'} is one of its comparisons"
+                    f"{folder} holds a sweep, whose page is sweep.html; the folders in {folder / 'points'} hold its comparisons"
                 ) from None
             raise UnalikeError(
                 f"{folder} holds no finished comparison or run ({error}); give a folder that `unalike compare --out` or "
