@@ -192,6 +192,8 @@ def test_subset_keeps_units_whole():
     [
         ([0.0, 1.0], (3,), r"labels are 0\.0 and 1\.0, read as amounts"),
         ([0.5, 1.0], (3,), None),
+        ([0.0, 1.0, 2.0, 3.0], (3,), r"labels are 0\.0, 1\.0, \.\.\., 3\.0, read as amounts"),
+        ([1.0, 2.0, 3.0, 4.0], (3,), None),
         ([0, 1], (3,), None),
         (
             [0, 1],
@@ -203,7 +205,7 @@ def test_subset_keeps_units_whole():
     ],
 )
 def test_types_that_are_guessed_are_noted(y, x, note):
-    pair = (np.zeros((8, *x), np.float32), np.array(y * 4))
+    pair = (np.zeros((8, *x), np.float32), np.resize(y, 8))
     for make in (lambda: ua.Dataset("d", pair), lambda: ua.Population.of([ua.ClientData(train=pair)])):
         with warnings.catch_warnings(record=True) as found:
             warnings.simplefilter("always")

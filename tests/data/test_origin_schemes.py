@@ -33,6 +33,10 @@ def test_natural_clients_keep_their_own_test_samples(sites):
 
 def test_natural_without_own_test_divides_and_fewer_clients_are_drawn(sites):
     everyone = partition(sites, "natural(column='site', own_test=False)")
+    assert "the 30 test samples that sites declares are divided anew" in everyone.plan.notes[0]
+    assert (
+        partition(sites, "natural(column='site')").plan.notes == partition(sites, "iid", merge=False).plan.notes == ()
+    )
     assert (everyone.sizes == np.floor(0.75 * (everyone.sizes + everyone.test.sizes))).all()
     two = [partition(sites, "natural(column='site')", clients=2, seed=seed) for seed in range(9)]
     assert all(len(p) == 2 for p in two) and len({tuple(p.names) for p in two}) > 2
@@ -140,4 +144,3 @@ def test_shortfall_is_kept_with_the_plan(blobs, tmp_path):
     assert [note.split(",")[0] for note in plan.notes] == ["mixture: 3 of 3 clients get fewer samples than asked for"]
     loaded = PartitionPlan.load(plan.save(tmp_path))
     assert loaded.notes == plan.notes and loaded.hash == plan.hash
-    assert partition(blobs, "iid", clients=3).plan.notes == ()

@@ -44,9 +44,10 @@ def test_npz_channels_last_keeps_each_pixel_in_its_place(tmp_path, channels):
     assert image[1, 2, 3, 4].item() == pytest.approx(x[1, 3, 4, 2] / 255)
 
 
-def test_npz_rows_round_trip_with_a_test_set_and_float_labels(tmp_path):
+@pytest.mark.parametrize("names", ["train_x train_y test_x test_y", "x_train y_train x_test y_test"])
+def test_npz_rows_round_trip_with_a_test_set_and_float_labels(tmp_path, names):
     x, y = np.random.default_rng(0).normal(size=(9, 4)).astype(np.float32), np.linspace(0, 1, 9)
-    data = load(save(tmp_path, train_x=x[:6], train_y=y[:6], test_x=x[6:], test_y=y[6:]))
+    data = load(save(tmp_path, **dict(zip(names.split(), (x[:6], y[:6], x[6:], y[6:]), strict=True))))
     assert np.array_equal(data.merged()[0].numpy(), x) and data.task.name == "regression" and data.classes is None
 
 

@@ -86,8 +86,16 @@ def test_dates_are_agreed_as_days(frames, tmp_path):
     mine = load(tmp_path / "west.csv", date="admitted=%m/%d/%Y", **west).merged()[0]
     dated["west"].assign(admitted=days[:90].normalize()).to_parquet(tmp_path / "west.parquet")
     assert torch.equal(mine, load(tmp_path / "west.parquet", **west).merged()[0])
-    with pytest.raises(UnalikeError, match=r"expected a date \(ISO8601\) or nothing; .* --date 'admitted=%Y-%m-%d'"):
-        load(tmp_path / "west.csv", **west)
+    assert torch.equal(mine, load(tmp_path / "west.csv", **west).merged()[0])  # as its summary was made of it
+    odd = dated["west"].assign(admitted=[*dated["west"]["admitted"][:-1], "soon"])
+    assert not training(odd)["admitted"].eq("soon").any()
+    with pytest.raises(UnalikeError, match="holds 'soon'"):
+        summaries({"west": odd}, tmp_path, date=["admitted=%m/%d/%Y"])
+    with pytest.raises(
+        UnalikeError, match=r"'soon' in line 91, .* \(%m/%d/%Y\) or nothing; .* --date 'admitted=%Y-%m-%d'"
+    ):
+        load(tmp_path / "west.csv", date="admitted=%m/%d/%Y", **west)
+    dated["west"].to_csv(tmp_path / "west.csv", index=False)
     with pytest.raises(UnalikeError, match="'age' is not one of dates in the encoding that was agreed"):
         load(tmp_path / "west.csv", date="age=%Y", **west)
     (tmp_path / "new").mkdir()

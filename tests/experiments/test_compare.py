@@ -892,10 +892,11 @@ def test_compare_keeps_clients_by_round_and_confusions(people, small, tmp_path):
     assert loaded.facts.confusions == table.facts.confusions
 
 
-def test_run_confusion_counts_the_test_samples(people):
-    run = ua.run("fedavg", people, model="mlp(hidden=(8,))", rounds=2, progress=False)
+@pytest.mark.parametrize(("spec", "column"), [("fedavg", "accuracy"), ("ditto", "personal_accuracy")])
+def test_run_confusion_counts_the_test_samples_of_the_models_in_use(people, spec, column):
+    run = ua.run(spec, people, model="mlp(hidden=(8,))", rounds=2, progress=False)
     counts = run.confusion()
-    assert counts.to_numpy().trace() / counts.to_numpy().sum() == pytest.approx(run.history.last["accuracy"])
+    assert counts.to_numpy().trace() / counts.to_numpy().sum() == pytest.approx(run.history.last[column])
     with pytest.raises(ua.UnalikeError, match="no test sample with a class"):
         ua.run("fedavg", data="linear_clusters(clients=2)", model="linear", rounds=1, progress=False).confusion()
 

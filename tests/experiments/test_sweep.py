@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 import unalike as ua
+from unalike.experiments.comparison import Comparison
 from unalike.experiments.grid import Arguments, label_of, read_grid
 from unalike.metrics.columns import TIMES
 from unalike.reporting.charts import matplotlib_figures, plotly_figures
@@ -74,6 +75,9 @@ def test_cells_are_shared_and_only_added_values_are_trained(swept, trained, tmp_
     assert len(trained) == 2 * (1 + 3) and {number for _, number in trained} == {2}
     whole = swept({"mu": [0.1, 1.0, 5.0]}, rounds=3)
     pd.testing.assert_frame_equal(longer.table, whole.table)
+    with pytest.raises(ua.UnalikeError, match=r"holds a sweep, whose page is sweep\.html"):
+        Comparison.load(tmp_path)
+    assert len(Comparison.load(tmp_path / "points" / "mu-5").rounds) == 2 * 2 * 4
 
 
 def test_interrupted_sweep_goes_on(swept, trained, tmp_path):

@@ -6,6 +6,7 @@ import json
 import socket
 import time
 from dataclasses import replace
+from threading import Event, Thread, Timer
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,6 +17,7 @@ from typer.testing import CliRunner
 
 import unalike as ua
 from unalike._utils.errors import UnalikeError
+from unalike._utils.system.locks import locked
 from unalike._utils.system.ports import check_port
 from unalike.cli import app
 from unalike.dashboard.state import Followed
@@ -115,6 +117,7 @@ def made_by_command(folder, *flags):
         (["--participation", "0"], "--participation 0: expected a share of sites above 0"),
         (["--participation", "inf"], "--participation inf: expected a share of sites above 0 and"),
         (["--participation", "nan"], "--participation nan: expected"),
+        (["--participation", 7], "found --participation 7 and 3 sites; expected at most 3, or a share"),
         (["--quorum", "inf"], "--quorum inf: expected"),
         (["--quorum", 1.7], "--quorum 1.7: expected"),
         (["--host", ""], "host="),
@@ -152,6 +155,8 @@ def test_init_terms_that_can_run_are_accepted(tmp_path):
     ):
         done = made_by_command(tmp_path / f"fed{k}", *flags)
         assert done.exit_code == 0, done.exception
+    warned = "note: --val 0.2 leaves fewer than 20 validation samples at north, and a site"
+    assert warned in made_by_command(tmp_path / "few", "--val", 0.2, "--sites", "north:70, south:90").output
     assert [site.name for site in FederationFolder(tmp_path / "fed2").federation.sites] == ["north", "south"]
     assert (
         FederationFolder(tmp_path / "fed0").federation.quorum,
@@ -265,6 +270,27 @@ def test_stop_logs_command_that_continues(again, tmp_path):
     made, said = FederationFolder.create(tmp_path / "fed", {"a": 5}, host="localhost", port=1, **terms), []
     assert run_rounds(made, InMemoryTransport({}), said.append, check=stop, again=again) is None
     assert said == [f"stopped after round 0; `{again or f'unalike federation up {made.path}'}` goes on"]
+
+
+def test_stop_waits_until_the_coordinator_has_ended(tmp_path, monkeypatch):
+    stopped, over, state = Event(), Event(), {"state": "stopped"}
+
+    def up():
+        with locked(tmp_path, "busy"), listening(tmp_path / "control", {"stop": stopped.set}, lambda: state):
+            over.wait(60)
+
+    thread = Thread(target=up)
+    thread.start()
+    while not (tmp_path / "control").exists():
+        assert thread.is_alive()
+    words = ["federation", "stop", str(tmp_path)]
+    monkeypatch.setattr("unalike.cli.federation.control.STOP_SECONDS", 0.2)
+    late = CliRunner().invoke(app, words)
+    assert stopped.is_set() and "was asked to stop, and has not ended within 0 s" in str(late.exception)
+    monkeypatch.setattr("unalike.cli.federation.control.STOP_SECONDS", 60.0)
+    Timer(0.3, over.set).start()
+    assert CliRunner().invoke(app, words).output == "stopped\n" and over.is_set()
+    thread.join(60)
 
 
 def test_local_federation_continue_command_names_out_folder(tmp_path, monkeypatch):

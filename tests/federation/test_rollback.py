@@ -7,7 +7,10 @@ import torch
 from small_federation import SmallFederation, make_clients, states
 
 from unalike._utils.errors import UnalikeError
+from unalike.cli.finished_run import load_model
 from unalike.core.privacy import Sampling, epsilon_of
+from unalike.dashboard.state import Followed
+from unalike.experiments.opening import open_comparison
 from unalike.federation.coordinator.federation_folder import roll_back
 from unalike.metrics.columns import TIMES
 from unalike.runtime.records.run_directory import RunDirectory
@@ -21,6 +24,10 @@ def test_rollback_goes_on_from_a_kept_round_to_the_same_model(tmp_path):
     table = before.history.rounds.drop(columns=[*TIMES])
     roll_back(fed.out, 2)
     assert [f.stem for f in sorted((fed.out / "kept").iterdir())] == ["round-000002"]
+    assert RunDirectory(fed.out).round == Followed(fed.out).state()["done"] == 2
+    assert open_comparison(fed.out).facts.unfinished == "2 of 6 rounds"
+    with pytest.raises(UnalikeError, match="is unfinished, 2 of 6 rounds are done"):
+        load_model(fed.out)
     after = fed.run()
     assert after.history.rounds["round"].tolist() == list(range(7)) and not fed.events("refused", "absent")
     assert after.history.rounds.drop(columns=[*TIMES]).equals(table)

@@ -644,7 +644,7 @@ def test_sites_own_rules_do_not_count_the_requests_of_secure_aggregation(tmp_pat
 
     fed = secure(tmp_path, rounds=2)
     for name, worker in fed.workers.items():
-        policy = SitePolicy(requests_per_round=1, least_test=1, least_class=0)
+        policy = SitePolicy(requests_per_round=1, least_training=0, least_test=1, least_class=0)
         fed.workers[name] = SiteWorker(
             fed.federation, name, worker.key, fed.clients[worker.number], tmp_path / name, policy=policy
         )

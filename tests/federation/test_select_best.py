@@ -52,6 +52,16 @@ def test_select_best_survives_restart(tmp_path):
         assert torch.equal(run.params[name], t)
 
 
+def test_sites_are_asked_anew_where_none_had_validation_samples_to_decide_by(tmp_path):
+    terms = {"val": 0.2, "rounds": 3, "stop": "patience(rounds=1)"}
+    fed = SmallFederation(tmp_path, **terms)
+    with pytest.raises(UnalikeError, match=r"val = 0.2 .* for stop in .* lower least_test"):
+        fed.run()
+    fed.clients = validated()
+    fed.restart_sites()
+    assert fed.run().history.last["round"] > 0
+
+
 def test_select_best_of_personal_models_is_refused(tmp_path):
     with pytest.raises(UnalikeError, match="models of their own, which they keep of the last rounds alone"):
         SmallFederation(tmp_path / "personal", validated(), "ditto", select="best").run()

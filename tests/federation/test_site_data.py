@@ -181,7 +181,7 @@ def test_federation_without_test_samples_says_so_and_ends_well(tmp_path):
     """No site has as many test samples as its site.toml demands: it trains all rounds; the page says why there are no scores."""
     clients, said = make_clients(), []
     assert all(0 < len(client.test[1]) < SitePolicy().least_test for client in clients)
-    folder, workers = federation_of(clients, tmp_path, SitePolicy(), rounds=2)
+    folder, workers = federation_of(clients, tmp_path, SitePolicy(least_training=0), rounds=2)
     run = run_rounds(folder, InMemoryTransport(workers), said.append)
     assert run.history.last["round"] == 2 and any("no scores of" in line for line in said)
     [queued] = folder.queue
@@ -193,7 +193,9 @@ def test_report_names_the_sites_that_do_not_evaluate(tmp_path):
     clients = make_clients()
     few, *enough = sorted(len(client.test[1]) for client in clients)
     assert few < min(enough)
-    folder, workers = federation_of(clients, tmp_path, SitePolicy(least_test=few + 1, least_class=0), rounds=2)
+    folder, workers = federation_of(
+        clients, tmp_path, SitePolicy(least_training=0, least_test=few + 1, least_class=0), rounds=2
+    )
     run_rounds(folder, InMemoryTransport(workers), lambda line: None)
     [site] = [client.name for client in clients if len(client.test[1]) == few]
     assert f"no scores of {site}: no test samples there" in folder.queue[0].page.read_text()

@@ -21,7 +21,7 @@ from unalike.federation.site.site_policy import SitePolicy
 from unalike.federation.site.site_worker import SiteWorker
 
 SAMPLE_SIZES = ((20, 8), (12, 6), (16, 6))
-FREE = {"least_test": 0, "least_class": 0, "digits": 0}
+FREE = {"least_training": 0, "least_test": 0, "least_class": 0, "digits": 0}
 
 
 def ruled(folder, rules, method="fedavg", **more):
@@ -70,6 +70,8 @@ def test_rules_about_methods_and_training_samples_hold_at_the_start(tmp_path):
     ruled(tmp_path / "b", {"methods": ("clip", "fedavg")})
     with pytest.raises(UnalikeError, match=r"16 training samples; site\.toml demands 17"):
         ruled(tmp_path / "c", {"least_training": 17})
+    with pytest.raises(UnalikeError, match=r"16 .* demands 20, .* join with more, or lower least_training there"):
+        ruled(tmp_path / "d", {"least_training": SitePolicy().least_training})
 
 
 def test_site_trains_in_no_more_rounds_than_its_rules_allow(tmp_path):

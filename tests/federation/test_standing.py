@@ -30,7 +30,7 @@ from unalike.federation.site.site_worker import SiteWorker
 
 CLIENTS = make_clients(((20, 8), (12, 6), (16, 6)))
 TERMS = {"name": "test", "method": "fedavg", "model": "linear", "rounds": 2, "data": Schema((6,), 4), "work": WORK}
-FEW_PER_SITE = {"least_test": 0, "least_class": 0, "digits": 0}
+FEW_PER_SITE = {"least_training": 0, "least_test": 0, "least_class": 0, "digits": 0}
 
 
 def made(root, count=3, **terms):
@@ -162,12 +162,30 @@ def test_new_site_joins_an_open_federation_while_the_others_keep_their_bundles(t
     wanted = simulated("fedavg", 0)
     assert all(torch.equal(t, wanted[name]) for name, t in model(folder.queue[1]).items())
     assert not all(torch.equal(t, wanted[name]) for name, t in model(folder.queue[0]).items())
+    again = (
+        f"federation run {folder.path} --method fedavg --seeds 1 --again &amp;&amp; unalike federation up {folder.path}"
+    )
+    assert again in folder.queue[0].page.read_text()
     page = (folder.path / "comparison.html").read_text()
     assert "your clients [A: fedavg, seed 0]" in page and "your clients [B: fedavg, seed 0, run 2]" in page
 
     closed = made(tmp_path / "closed", 2)
     with pytest.raises(UnalikeError, match="the sites agreed to who takes part"):
         closed.enrol_anew("site2", samples=100)
+
+
+def test_run_that_was_rolled_back_goes_on_without_a_site_that_was_enrolled_later(tmp_path):
+    folder = made(tmp_path, 2, open=True, keep_every=1)
+    workers = sites(folder, tmp_path)
+    run_rounds(folder, InMemoryTransport(workers), lambda line: None)
+    wanted = model(folder.queue[0])
+    folder.enrol_anew("site2", samples=100)
+    folder.roll_back(1)
+    run_rounds(folder, InMemoryTransport(workers), lambda line: None)  # it need not be connected,
+    folder.roll_back(1)
+    workers["site2"] = site(folder, tmp_path, "site2")
+    run_rounds(folder, InMemoryTransport(workers), lambda line: None)  # and may be
+    assert not folder.waiting and all(torch.equal(t, wanted[name]) for name, t in model(folder.queue[0]).items())
 
 
 def test_new_site_waits_for_the_end_of_a_run(tmp_path):

@@ -135,6 +135,12 @@ def test_attack_outside_of_a_run_and_second_attack_are_refused():
         Method.parse("alie + label_flip")
 
 
-def test_attack_by_less_than_one_client_is_noted(digits):
-    few = ua.run("alie(share=0.05)", digits, rounds=1, **RUN)
-    assert any("none of 5 clients is malicious with share=0.05" in w for w in few.warnings)
+@pytest.mark.parametrize(
+    ("share", "note"),
+    [
+        (0.05, "none of 5 clients is malicious with share=0.05"),
+        (0.6, "3 of 5 clients are malicious: a defence that needs an honest majority cannot hold"),
+    ],
+)
+def test_attack_by_no_client_or_by_most_is_noted(digits, share, note):
+    assert any(note in w for w in ua.run(f"alie(share={share})", digits, rounds=1, **RUN).warnings)

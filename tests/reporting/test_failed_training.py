@@ -167,3 +167,9 @@ def test_a_run_says_that_it_learned_nothing_or_exploded(tmp_path):
     assert rises.startswith("the accuracy still got better by")
     table = ua.compare(["fedavg"], seeds=1, work=ua.Work(lr=1e-9), **options)
     assert not any("nothing was learned" in note for note in table.facts.notes)
+
+
+@pytest.mark.parametrize(("scheme", "trivial"), [("classes(k=1)", True), ("iid", False)])
+def test_personal_models_of_clients_with_one_class_each_decide_nothing(scheme, trivial):
+    table = ua.compare(["fedavg", "local_only"], data="digits", partition=scheme, clients=10, rounds=2, progress=False)
+    assert ("No decision: 10 of 10 clients train on one class each" in str(table.decision)) == trivial

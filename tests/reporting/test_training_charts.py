@@ -62,6 +62,13 @@ def test_confusion_has_shares_of_each_class_and_counts(detailed):
     assert found.text[0][1] == "class cat, predicted dog: 1"
 
 
+def test_captions_say_which_round_the_models_come_from(detailed):
+    chosen = replace(detailed, ends=[{"method": "fedavg", "seed": 0, "rounds": 2, "why": "", "selected": 1}])
+    for made in (panels.class_scores, panels.confusions):
+        last, best = (made(content, looks(detailed.labels)).caption for content in (detailed, chosen))
+        assert "after the last round" in last and "in the round that each run selected" in best
+
+
 def test_class_without_test_samples_has_no_score(detailed):
     confusions = [{"method": "fedavg", "classes": ["cat", "dog"], "counts": [[3, 1], [0, 0]]}]
     [figure] = views(panels.class_scores(replace(detailed, confusions=confusions), looks(detailed.labels))).values()

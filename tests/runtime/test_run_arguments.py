@@ -78,6 +78,7 @@ def test_server_protocol_with_data_tests_on_the_published_test_set():
         ({"clients": 5}, "found no data; give clients"),
         ({"data": "digits", "partition": "dirichlt"}, "unknown partition 'dirichlt'; did you mean 'dirichlet'"),
         ({"data": "digits", "model": "lenett"}, r"unknown model 'lenett'; did you mean 'lenet'\?"),
+        ({"data": "digits", "model": "nets:Net"}, "model 'nets:Net': found a module and a class.* model=Net"),
         ({"data": "digits", "protocol": "servr"}, "unknown protocol 'servr'; did you mean 'server'"),
         ({"data": "digits", "executor": "bached"}, "unknown executor 'bached'; did you mean 'batched'"),
         ({"data": "digits", "executor": "distributed(inner='bached')"}, "did you mean 'batched'"),

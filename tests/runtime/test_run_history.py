@@ -457,6 +457,8 @@ def test_run_integer_features_for_float_model_error_suggests_float32(small):
     ages = [[31, 7], [64, 2], [45, 9]]
     with pytest.raises(ua.UnalikeError, match=r"whole numbers: words need --model textcnn.*astype\('float32'\)"):
         small("fedavg", [ua.ClientData((ages, [0, 1, 0]))])
+    with pytest.raises(ua.UnalikeError, match="largest number of a word is 64, which needs a vocabulary of 65 or more"):
+        small("fedavg", [ua.ClientData((ages[::-1] + ages, [0, 1, 0] * 2))], model="textcnn(vocabulary=50)")
 
 
 @pytest.mark.parametrize("executor", ["auto", "loop", "batched"])

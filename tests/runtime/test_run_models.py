@@ -74,6 +74,31 @@ def test_model_without_head_runs_fedavg_and_is_refused_by_moon(people, small):
         small("moon", people, model=Headless())
 
 
+class OutOfOrder(nn.Module):
+    """The layer that makes the logits is registered first; others have no use, or none for the logits."""
+
+    def __init__(self):
+        super().__init__()
+        self.out, self.body, self.auxiliary, self.unused = (nn.Linear(5, 4), *(nn.Linear(6, 5) for _ in range(3)))
+
+    def forward(self, x):
+        logits = self.out(torch.relu(self.body(x)))
+        self.auxiliary(x)
+        return logits
+
+
+def test_head_is_the_layer_that_makes_the_logits_wherever_it_is_registered(people, small):
+    found, named = OutOfOrder(), OutOfOrder()
+    named.load_state_dict(found.state_dict())
+    named.head = named.out
+    ours, theirs = (small("fedper", people, model=module) for module in (found, named))
+    assert torch.equal(ours.params["out.weight"], found.out.weight)  # the head is never sent
+    assert not torch.equal(ours.params["body.weight"], found.body.weight)
+    assert torch.equal(ours.params["body.weight"], theirs.params["body.weight"])
+    assert list(ours.params) == list(found.state_dict()) and not hasattr(found, "head")
+    assert torch.equal(ours.personal(1)["out.weight"], theirs.personal(1)["out.weight"])
+
+
 def test_personal_model_by_name_equals_by_number(people, small):
     run = small("ditto", people, model=WithNorm())
     assert all(torch.equal(run.personal(1)[n], run.personal("site1")[n]) for n in run.params)

@@ -17,6 +17,7 @@ from unalike._utils.errors import UnalikeError
 from unalike._utils.seeds import isolated
 from unalike.core import tree
 from unalike.core.functional_module import FunctionalModule
+from unalike.core.head_layer import find_head
 from unalike.core.layer_chain import LayerChain, layer_chain
 from unalike.core.nests import map_tensors
 from unalike.core.norm_layers import FORWARD_PASS, NORMS, STATISTICS, BatchNorm, ForwardPass, WeightedBatchNorm
@@ -46,7 +47,7 @@ class Model:
         self._plain = _copied(module)
         self._training = FunctionalModule(_instrumented(module, training=True))
         self._evaluating = FunctionalModule(_instrumented(module, training=False))
-        self._head_prefix, self._head = _find_head(module)
+        self._head_prefix, self._head = find_head(module)
         self._norms = {path for path, m in module.named_modules() if isinstance(m, NORMS)}
         self.takes_context = "context" in inspect.signature(module.forward).parameters
         self.precision: Precision = "float32"
@@ -369,7 +370,7 @@ def _instrumented(module: nn.Module, training: bool) -> nn.Module:
             if isinstance(child, BatchNorm) and type(child).forward in (BatchNorm.forward, nn.SyncBatchNorm.forward):
                 setattr(parent, name, WeightedBatchNorm(child))
     projection = getattr(module, "projection", None)
-    _, head = _find_head(module)
+    _, head = find_head(module)
     if isinstance(projection, nn.Module):
         projection.register_forward_hook(lambda _module, _inputs, output: _catch(output))
     elif head is not None:
@@ -381,14 +382,6 @@ def _catch(features: Tensor) -> None:
     call = FORWARD_PASS.get(None)
     if call is not None:
         call.features = features
-
-
-def _find_head(module: nn.Module) -> tuple[str, nn.Module | None]:
-    declared = getattr(module, "head", None)
-    if isinstance(declared, nn.Module):  # a wrapper such as peft's answers for a module that lies deeper
-        return next((name for name, m in module.named_modules() if m is declared), "head"), declared
-    linear = [(name, m) for name, m in module.named_modules() if isinstance(m, nn.Linear) and name]
-    return linear[-1] if linear else ("", None)
 
 
 def _float(features: Tensor | None) -> Tensor | None:

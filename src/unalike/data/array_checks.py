@@ -84,11 +84,15 @@ def labels(found: Any, where: str) -> Tensor:
 
 
 def note_truths(y: Tensor, where: str) -> None:
-    """Warn of labels that are two whole numbers as floats, as 0.0 and 1.0, which are read as amounts."""
-    if y.is_floating_point() and len(values := y.unique()) == 2 and torch.equal(values, values.round()):
+    """Warn of labels that are two whole numbers, or 0, 1, ..., C - 1, as floats, which are read as amounts."""
+    if not y.is_floating_point() or len(values := y.unique()) < 2:
+        return
+    whole = values.round() if len(values) == 2 else torch.arange(len(values), dtype=values.dtype)
+    if torch.equal(values.cpu(), whole.cpu()):
+        said = " and ".join(f"{v:.1f}" for v in values) if len(values) == 2 else f"0.0, 1.0, ..., {values[-1]:.1f}"
         warn(
-            f"{where}: the labels are {values[0]:.1f} and {values[1]:.1f}, read as amounts (regression) as they are floats; for "
-            "classes write y.astype('int64'), of a tensor y.long()",
+            f"{where}: the labels are {said}, read as amounts (regression) as they are floats; for classes write "
+            "y.astype('int64'), of a tensor y.long()",
         )
 
 

@@ -24,6 +24,7 @@ from unalike._utils.validated import validated
 from unalike.data import text as texts
 from unalike.data.columns import (
     FEW_ROWS,
+    FORMATS,
     MISSING,
     NOTHING,
     NUMBERS,
@@ -182,12 +183,17 @@ class Encoding:
         return [f"{where}: the column {note}" for note in found if note]
 
     def dated(self, frame: pd.DataFrame, dates: Sequence[str], where: str) -> Encoding:
-        """The encoding for a table that writes `dates` in its own way (`dates_of`). Raises `UnalikeError` for other columns."""
+        """The encoding for a table that writes `dates` in its own way (`dates_of`). Raises `UnalikeError` for other columns.
+
+        Where sites that write them in several ways agreed on days, the way is found unless it is given, as in their summaries.
+        """
         forms = dates_of(frame, dates, where)
         if others := sorted(forms.keys() - {number.name for number in self.numbers if number.date}):
             raise UnalikeError(
                 f"{where}: the column {others[0]!r} is not one of dates in the encoding that was agreed; leave its --date out"
             )
+        days = [n.name for n in self.numbers if n.date == FORMATS[0] and n.name in frame]
+        forms = {name: found[0] for name in days if len(found := date_formats(frame[name])) == 1} | forms
         return replace(self, numbers=tuple(replace(n, date=forms.get(n.name, n.date)) for n in self.numbers))
 
     def apply(self, frame: pd.DataFrame, where: str) -> torch.Tensor:

@@ -35,7 +35,11 @@ def render(diagnosis: Diagnosis) -> str:
         "diagnosis.html.j2",
         title=f"How the clients differ: {diagnosis.name}",
         warnings=diagnosis.notes,
-        scale={"client": len(counts), "class": counts.shape[1], "training sample": int(counts.to_numpy().sum())},
+        scale={
+            "client": len(counts),
+            _counted(diagnosis): counts.shape[1],
+            "training sample": int(counts.to_numpy().sum()),
+        },
         findings=[(kind, capital(text)) for kind, _, text in (found.partition(": ") for found in diagnosis.findings)],
         panels=panels(diagnosis),
         tables={
@@ -77,10 +81,15 @@ def _scale_panel(measures: Sequence[Measure]) -> Panel:
     return Panel("scale", caption, views, [])
 
 
+def _counted(diagnosis: Diagnosis) -> str:
+    """The word for what samples are counted by: a class, or a range of the labels of a regression."""
+    return "label range" if diagnosis.regression else "class"
+
+
 def _label_panel(diagnosis: Diagnosis) -> Panel:
     clients, classes = diagnosis.counts.shape
-    what = "range of the labels" if diagnosis.regression else "class"
-    alt = f"Training samples of {clients} clients in {classes} classes."
+    what = _counted(diagnosis)
+    alt = f"Training samples of {clients} clients by {what}, of which there are {classes}."
     figure = labels(diagnosis.counts, what)
     return Panel(
         "labels", f"Training samples by client and {what}; larger marks mean more.", [View("Labels", figure, alt)], []

@@ -212,6 +212,10 @@ class Comparison:
             history = History(rows, client_rows, columns)
             facts = facts_of_run(folder, history) if is_single_run else read_facts(folder)
         except (OSError, ValueError, TypeError, KeyError) as error:
+            if (folder / "sweep.json").exists():
+                raise UnalikeError(
+                    f"{folder} holds a sweep, whose page is sweep.html; the folders in {folder / 'points'} hold its comparisons"
+                ) from None
             raise UnalikeError(
                 f"{folder} holds no finished comparison or run ({error}); give a folder that `unalike compare --out` or "
                 "`unalike run --out` wrote, or run the command to its end"

@@ -56,6 +56,9 @@ class Attack(Part):
         return own
 
     def shortfall(self, setup: Setup) -> str:
-        """The reason: no client is malicious."""
-        few = not setup.settings.malicious and self.share > 0
-        return f"none of {setup.clients} clients is malicious with share={self.share}" if few else ""
+        """The reason: no client is malicious, or half of them or more are, where no defence that outvotes them can hold."""
+        count = len(setup.settings.malicious)
+        if not count and self.share > 0:
+            return f"none of {setup.clients} clients is malicious with share={self.share}"
+        many = f"{count} of {setup.clients} clients are malicious: a defence that needs an honest majority cannot hold"
+        return many if 2 * count >= setup.clients else ""

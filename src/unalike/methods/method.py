@@ -445,5 +445,5 @@ def _rival(old: Part, new: Part) -> bool:
 def _conflict(a: Part, b: Part, why: str) -> UnalikeError:
     texts = " and ".join(spec_text(p) for p in (a, b))
     return UnalikeError(
-        f"cannot combine {texts}: {why}. Keep one of them, or replace it with method.swap('{b.name}(...)')"
+        f"cannot combine {texts}: {why}. Keep one of them; in Python method.swap('{b.name}(...)') replaces it"
     )

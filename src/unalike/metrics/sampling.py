@@ -58,7 +58,7 @@ class SharedFacts:
         across: the score of all clients that decides, one of `metrics.client_scores.ACROSS`.
         looks: (fewest, most) seeds, if seeds were added until the decision stood; None for a fixed number.
         confusions: one entry per method with a model and classes: `method`, `classes`, and `counts`, test samples of all seeds by
-            class and predicted class after the last round.
+            class and predicted class, of the models in use after the last round or in the selected one.
         sampling: what each seed draws anew, and so what intervals are about; folders of older versions do not say it.
         unfinished: progress of a run or comparison that has not ended (`2 of 3 rounds`, `7 of 12 cells`), otherwise empty. It is
             shown, but never joined with others and never decided.

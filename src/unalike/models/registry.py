@@ -71,4 +71,9 @@ def is_named(recorded: str) -> bool:
 def read(name_or_spec: str) -> Call:
     """Parse a model's spec; published names such as "2nn" are allowed."""
     name, bracket, options = name_or_spec.strip().partition("(")
+    if ":" in name:  # a federation's sites read it, and import nothing that somebody else names
+        raise UnalikeError(
+            f"model {name!r}: found a module and a class, expected a registered name; give the class to Python, as in "
+            "ua.run(..., model=Net), or register it by the entry-point group 'unalike.models'"
+        )
     return parse_one(ALIASES.get(name, name) + bracket + options)

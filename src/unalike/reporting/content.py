@@ -17,7 +17,7 @@ from unalike.metrics.statistics import in_order
 from unalike.metrics.summary import summary
 from unalike.metrics.verdicts import Rules
 from unalike.reporting.decision import Decision, decide
-from unalike.reporting.failed_training import nothing_learned
+from unalike.reporting.failed_training import nothing_learned, trivially_personal
 
 MODELS = {
     "server": "shared model, server's test set",
@@ -229,6 +229,12 @@ class ReportContent(SharedFacts):
         return self._decided(self.plain, scored[scored["method"].isin(self._ungrouped)])
 
     @property
+    def when_scored(self) -> str:
+        """The round that the charts of single samples show, as captions say it."""
+        chosen = any(end["selected"] is not None for end in self.ends)
+        return "in the round that each run selected" if chosen else "after the last round"
+
+    @property
     def _ungrouped(self) -> list[str]:
         """The baseline and the methods that end with one model for all clients."""
         return [label for label in self.labels if label == self.baseline or label not in self.grouped]
@@ -240,6 +246,8 @@ class ReportContent(SharedFacts):
     def _decided(self, protocol: str, scored: pd.DataFrame) -> Decision:
         found = decide(self.rounds, scored, self.columns, self.rules, protocol, self.resampled)
         failed = nothing_learned(self.scored(protocol), self.metric, self.classes)
+        if not failed and protocol == USED and self.personal:
+            failed = trivially_personal(self.label_counts)
         if self.unfinished and len(self.labels) > 1:
             failed = f"No decision yet: {self.unfinished} are finished."
         return replace(found, choice="", reason=failed) if failed else found

@@ -35,8 +35,8 @@ class Decision:
         score: mean score of `best` over its seeds.
         difference: mean difference of `best` to the baseline over paired seeds.
         interval: its interval, with confidence 1 - `level`.
-        selected: the same, adjusted for the choice of `best`: with confidence 1 - `level`, such intervals of all candidates cover
-            their true differences, and so does that of the best (Bonferroni, as the first step of Holm's correction).
+        adjusted_interval: the same, adjusted for the choice of `best`: with confidence 1 - `level`, the intervals of all
+            candidates cover their true differences, and so does that of the best (Bonferroni, the first step of Holm).
         shrunken: the posterior mean of the difference, which the choice of the best does not bias (`posterior_means`).
         level: 5 %, or the level of each look if seeds were added until the decision stood.
         smallest_effect: differences below it do not matter.
@@ -65,7 +65,7 @@ class Decision:
     score: float = math.nan
     difference: float = math.nan
     interval: tuple[float, float] = (math.nan, math.nan)
-    selected: tuple[float, float] = (math.nan, math.nan)
+    adjusted_interval: tuple[float, float] = (math.nan, math.nan)
     shrunken: float = math.nan
     level: float = math.nan
     smallest_effect: float = math.nan
@@ -113,7 +113,7 @@ class Decision:
         gain = f"{self.metric.difference(self.difference)} of {self.metric.word} compared with {self.baseline}"
         several = len(self.verdicts) > 1 and found not in (EQUAL, WORSE)
         between = f"{wording.confidence(self.level)} interval " + (
-            f"{self.metric.interval(*self.selected)}, adjusted for the choice among {len(self.verdicts)} candidates; "
+            f"{self.metric.interval(*self.adjusted_interval)}, adjusted for the choice among {len(self.verdicts)} candidates; "
             f"shrunken estimate {self.metric.difference(self.shrunken)}"
             if several
             else self.metric.interval(*self.interval)
@@ -239,7 +239,7 @@ def decide(
         score=float(row[metric.name]),
         difference=float(row["difference"]),
         interval=(float(row["ci_low"]), float(row["ci_high"])),
-        selected=(float(own["ci_low"][best]), float(own["ci_high"][best])),
+        adjusted_interval=(float(own["ci_low"][best]), float(own["ci_high"][best])),
         shrunken=float(row["shrunken"]),
         level=rules.level,
         smallest_effect=smallest,

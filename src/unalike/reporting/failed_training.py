@@ -29,6 +29,23 @@ def nothing_learned(scored: pd.DataFrame, metric: Metric, classes: int | None) -
     )
 
 
+def trivially_personal(label_counts: pd.DataFrame | None) -> str:
+    """A sentence where at least half of the clients train on one class each, so that personal models are right without learning.
+
+    `label_counts` are training samples by client and class; None for regression.
+    """
+    if label_counts is None or len(label_counts.columns) < 2:
+        return ""
+    held = (label_counts > 0).sum(axis=1)
+    single = (held == 1).sum()
+    if not single or 2 * single < (held > 0).sum():
+        return ""
+    return (
+        f"No decision: {single} of {len(held)} clients train on one class each, where a personal model is right if it always "
+        "predicts that class. Compare shared models, or give clients several classes."
+    )
+
+
 def _levels(scored: pd.DataFrame, measure: str) -> dict[str, float]:
     """Method -> its score, for the baseline and the candidates that have one, and methods that repeat them."""
     if measure not in scored:

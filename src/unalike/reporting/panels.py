@@ -133,7 +133,7 @@ def class_scores(content: ReportContent, looks: Looks) -> Panel | None:
         return None
     figure = report_charts.class_scores(shares, looks)
     alt = f"Accuracy on each class under {wording.listing(shares)}."
-    caption = f"Share of right predictions among the test samples of a class, after the last round, {_over(content)}."
+    caption = f"Share of right predictions among the test samples of a class, {content.when_scored}, {_over(content)}."
     return _panel("classes", caption, [View("Classes", figure, alt)], [(name, looks[name]) for name in shares])
 
 
@@ -144,8 +144,8 @@ def confusions(content: ReportContent, looks: Looks) -> Panel | None:
         for name, counts in list(_confusions(content, looks).items())[: report_charts.MOST_BANDS]
     ]
     caption = (
-        f"Test samples by class (rows) and predicted class (columns), after the last round, {_over(content)}, of the shared model, "
-        f"or where there is none of the clients' own. A perfect model has the diagonal alone.{_first_methods(looks)}"
+        f"Test samples by class (rows) and predicted class (columns), {content.when_scored}, {_over(content)}, of the models "
+        f"that clients use. A perfect model has the diagonal alone.{_first_methods(looks)}"
     )
     return _panel("confusions", caption, views, [])
 

@@ -36,7 +36,7 @@ def explanation(content: ReportContent) -> str:
     why = f"fewer than {FEWEST} positives or {FEWEST} others a seed"
     without = f" No curves for {wording.few(few, 'client')}: {why}." if few else ""
     return (
-        f"The risk is the predicted probability of the outcome {outcome}, for test samples after the last round, by the models "
+        f"The risk is the predicted probability of the outcome {outcome}, for test samples {content.when_scored}, by the models "
         f"that clients use. Intervals count the samples of one seed, so they are wide rather than narrow.{without}"
     )
 

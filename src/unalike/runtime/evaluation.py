@@ -213,17 +213,14 @@ class Evaluator:
         return self._last[protocol, split]
 
     def confusion(self, models: ClientModels) -> np.ndarray | None:
-        """Test samples by class (row) and predicted class (column) of the last models: the shared one, else the clients' own.
+        """Test samples by class (row) and predicted class (column) of the last models in use, as in `risks`.
 
         None for regression, and where there is no test sample or no model.
         """
         classes, split = self.population.classes, "test" if len(self.population.test.values) else "server"
         if classes is None or split not in self.splits:
             return None
-        scores, size = (
-            self.last(models, "clients" if models.state.has_shared_model else "personal", split),
-            len(classes),
-        )
+        scores, size = self.last(models, self._in_use(models), split), len(classes)
         if scores is None:
             return None
         pairs = scores.y.astype(np.int64) * size + scores.predicted.astype(np.int64)
@@ -251,10 +248,14 @@ class Evaluator:
 
         None where there are more or fewer than two classes, more than `MOST_RISKS` samples or `MANY` clients, or no samples.
         """
-        samples, of = len(self.population.test.values), "personal" if models.state.is_personal else "clients"
+        samples = len(self.population.test.values)
         if not self.population.task.areas or not 0 < samples <= MOST_RISKS or len(self.population) > MANY:
             return None
-        return self.last(models, of, "test")
+        return self.last(models, self._in_use(models), "test")
+
+    def _in_use(self, models: ClientModels) -> str:
+        """The protocol of the models that clients use."""
+        return "personal" if models.state.is_personal else "clients"
 
     def scored(
         self, splits: Splits, models: Models | None, clients_shown: Sequence[int] | None = None

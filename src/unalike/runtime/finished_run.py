@@ -238,7 +238,7 @@ class Run:
         )
 
     def confusion(self) -> pd.DataFrame:
-        """Test samples by class (rows) and predicted class (columns), of the shared model or else of the clients' own.
+        """Test samples by class (rows) and predicted class (columns), of the models that clients use.
 
         Raises `UnalikeError` for regression, and where the run does not hold the samples, as one that was read from a folder.
         """

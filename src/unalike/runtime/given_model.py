@@ -10,6 +10,7 @@ from torch.nn.parameter import is_lazy
 from unalike._utils import seeds
 from unalike._utils.errors import UnalikeError, warn
 from unalike._utils.functions import recorded
+from unalike.core.head_layer import with_head
 from unalike.core.losses import COUNTS, class_counts
 from unalike.core.model import Model
 from unalike.core.types import Batch, Context
@@ -30,7 +31,7 @@ def make_model(given: ModelLike, population: Population, seed: int) -> tuple[Mod
     if isinstance(given, str):
         return Model(build_model(given, population.input_shape, population.outputs, seed)), models.spelled(given)
     if isinstance(given, nn.Module):
-        return _filled(given), _own_name(type(given).__name__)
+        return _filled(given, population), _own_name(type(given).__name__)
     if callable(given):
         try:
             with seeds.isolated(seeds.number(seed, "model")):
@@ -40,7 +41,7 @@ def make_model(given: ModelLike, population: Population, seed: int) -> tuple[Mod
                 f"model={given!r}: {error}; expected a function that makes a module of nothing"
             ) from error
         if isinstance(module, nn.Module):
-            return _filled(module), _own_name(getattr(given, "__name__", type(module).__name__))
+            return _filled(module, population), _own_name(getattr(given, "__name__", type(module).__name__))
     raise UnalikeError(
         f"model={given!r}: expected a name such as 'mlp', a torch.nn.Module or a function that makes one"
     )
@@ -60,13 +61,13 @@ def note_drawn_weights(model: ModelLike, start: object, out: str | Path | None) 
         )
 
 
-def _filled(module: nn.Module) -> Model:
-    """The model of a module; its parameters must exist."""
+def _filled(module: nn.Module, population: Population) -> Model:
+    """The model of a module, with the head that makes its outputs; its parameters must exist."""
     if any(map(is_lazy, [*module.parameters(), *module.buffers()])):
         raise UnalikeError(
             "the model has lazy layers, whose size is not known yet; call it once with a few samples first"
         )
-    return Model(module)
+    return Model(with_head(module, _few(population)))
 
 
 def example_context(plan: Plan, population: Population) -> Context:
@@ -99,7 +100,7 @@ def check_fit(model: Model, population: Population, context: Context) -> None:
         if isinstance(error, UnalikeError):
             raise
         raise UnalikeError(
-            f"the model cannot take samples of shape {list(x.shape[1:])}: {error}{_other_kind(x, trained.values())}"
+            f"the model cannot take samples of shape {list(x.shape[1:])}: {error}{_other_kind(x, trained.values(), error)}"
         ) from error
     if x._version != before:
         raise UnalikeError(
@@ -164,15 +165,21 @@ def check_repeats(model: Model, population: Population, context: Context) -> Non
         )
 
 
-def _other_kind(x: torch.Tensor, trained: Collection[str]) -> str:
-    """Advice where samples and parameters have different dtypes."""
+def _other_kind(x: torch.Tensor, trained: Collection[str], error: Exception) -> str:
+    """Advice where samples and parameters have different dtypes, or words have numbers beyond the vocabulary."""
     if not x.is_floating_point():
+        if isinstance(error, IndexError):
+            return f"; the largest number of a word is {int(x.max())}, which needs a vocabulary of {int(x.max()) + 1} or more"
         return "; these are whole numbers: words need --model textcnn (model='textcnn'), amounts x.astype('float32')"
     return "; its parameters are float64: give module.float()" if "float64" in trained else ""
 
 
 def _few(population: Population) -> torch.Tensor:
-    return population.x[:2].to("cpu", copy=True)
+    """Two samples; of whole numbers, one holds the largest, for which a vocabulary may be too small."""
+    x = population.x
+    if x.is_floating_point() or len(x) < 2:
+        return x[:2].to("cpu", copy=True)
+    return x[[0, int(x.argmax()) // x[0].numel()]].to("cpu", copy=True)
 
 
 def _held(model: Model) -> Held:

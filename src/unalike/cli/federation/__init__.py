@@ -2,7 +2,7 @@
 
 from unalike.cli.federation import control, init, keys, summarize, up
 from unalike.cli.federation.audit import audit
-from unalike.cli.federation.control import rollback
+from unalike.cli.federation.control import rollback, stop
 from unalike.cli.flags import needs_federation
 from unalike.cli.help_pages import CommandApp
 
@@ -20,7 +20,7 @@ app = CommandApp(help=HELP)
 app.command(summarize.NAME)(summarize.command)
 for module in (init, up):
     app.command(module.NAME)(needs_federation(module.command))
-for command in (control.status, control.run, keys.keys, init.enrol, keys.renew, keys.revoke, rollback, audit):
+for command in (control.status, control.run, stop, keys.keys, init.enrol, keys.renew, keys.revoke, rollback, audit):
     app.command()(needs_federation(command))
 for name in control.HELP:
     app.command(name)(needs_federation(control.command_of(name)))

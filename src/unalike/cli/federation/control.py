@@ -1,6 +1,7 @@
 """`unalike federation status`, `run`, `pause`, `resume`, `stop`: commands to a coordinator; `rollback` of one that is stopped."""
 
 import json
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
@@ -9,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from unalike._utils.errors import UnalikeError
 from unalike.cli.flags import AsJson
 
 MOST_SAMPLES = 1_000_000
@@ -22,10 +24,9 @@ HELP = {
     "resume": """Continue after a pause.
 
     The pause was requested, or too few sites were connected.""",
-    "stop": """Stop the coordinator. Finished rounds are kept.
-
-    `unalike federation up` continues from there.""",
 }
+STOP_SECONDS = 60.0
+"""Maximum seconds that `stop` waits for the coordinator to end."""
 
 
 def command_of(name: str) -> Callable[[Path], None]:
@@ -38,6 +39,29 @@ def command_of(name: str) -> Callable[[Path], None]:
 
     command.__doc__ = f"{HELP[name]}\n\n    \b\n    unalike federation {name} hospitals\n    "
     return command
+
+
+def stop(folder: Folder) -> None:
+    """Stop the coordinator, and wait until it has ended. Finished rounds are kept.
+
+    `unalike federation up` continues from there.
+
+    \b
+    unalike federation stop hospitals
+    """
+    from unalike._utils.system.locks import is_locked
+    from unalike.federation.coordinator.operator_commands import command as send
+
+    send(folder / "control", "stop")
+    latest = time.monotonic() + STOP_SECONDS
+    while is_locked(folder):
+        if time.monotonic() > latest:
+            raise UnalikeError(
+                f"the federation in {folder} was asked to stop, and has not ended within {STOP_SECONDS:.0f} s; it ends when its "
+                f"work at hand is done: look at `unalike federation status {folder}`"
+            )
+        time.sleep(0.1)
+    print("stopped")
 
 
 def status(folder: Folder, as_json: AsJson = False) -> None:

@@ -122,8 +122,10 @@ def command(
 
     A bundle holds secret keys, unless the site made them (--site-key): send it over a private channel, and delete it here.
     """
+    from unalike.data.sanity import listed
     from unalike.federation.coordinator.federation_folder import FederationFolder
     from unalike.federation.site.site_data import own_samples
+    from unalike.federation.site.site_policy import SitePolicy
 
     by_hand = shape is not None or classes is not None or task != "classification" or tokens
     if (like is not None) + bool(summary) + by_hand > 1:
@@ -143,9 +145,10 @@ def command(
         for name, file in (("test", test), ("proxy", proxy))
         if file
     }
+    caps, val, least = sample_caps(sites, samples, summary), terms["val"], SitePolicy().least_test
     made = FederationFolder.create(
         folder,
-        sample_caps(sites, samples, summary),
+        caps,
         host=host,
         port=port,
         listen=listen,
@@ -156,6 +159,11 @@ def command(
         **start,
         **terms,
     )
+    if few := [site for site, most in caps.items() if val and most * val / (1 - val) < least]:
+        print(
+            f"note: --val {val:g} leaves fewer than {least} validation samples at {listed(few)}, and a site with fewer evaluates "
+            "on none: a larger --val helps, or a lower least_test in its site.toml"
+        )
     if made.federation.data.encoding is not None:
         source = like or f"{len(summary)} summaries"
         print(f"every bundle holds the encoding of tables: scales and categories (or words) of {source}")

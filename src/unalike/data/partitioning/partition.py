@@ -29,6 +29,11 @@ ARTIFICIAL = (
     "--group, in Python group=, if there is one"
 )
 """A note on the clients of a table without groups."""
+DIVIDED_ANEW = (
+    "the {n} test samples that {name} declares are divided anew with the training samples; to test on them, hold them out for the "
+    "server with --split 1 --protocol server, in Python merge=False"
+)
+"""A note on a scheme that does not keep the data's division into training and test samples."""
 USUAL = "dirichlet(alpha=0.1)"
 """The default partition of data without groups."""
 CLIENTS = 10
@@ -108,6 +113,10 @@ def partition(
     division = _divide(spec, labels.cpu().numpy(), clients, seed, columns, held_out, data.classes)
     division = replace(division, notes=(*division.notes, *notes))
     _warn(division)
+    if held_out.any() and not any(
+        map(len, division.test or ())
+    ):  # told by the run alone: merging is usual for data of benchmarks
+        division = replace(division, notes=(*division.notes, DIVIDED_ANEW.format(n=held_out.sum(), name=data.name)))
     if asked and division.test is not None and (division.all_tests or all(map(len, division.test))):
         raise UnalikeError(
             f"found {asked} beside {spec}, which keeps each client's own test samples; leave it out"

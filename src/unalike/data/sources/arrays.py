@@ -11,7 +11,9 @@ from unalike.data.dataset import Dataset
 from unalike.data.other_libraries import images
 from unalike.data.sources.registry import formats, layouts
 
-NAMES = ("train_x", "train_y", "test_x", "test_y", "x", "y", "classes", "unit")
+KERAS = {"x_train": "train_x", "y_train": "train_y", "x_test": "test_x", "y_test": "test_y"}
+"""Names in the archives of Keras -> ours."""
+NAMES = (*KERAS, *KERAS.values(), "x", "y", "classes", "unit")
 GROUP = "group_"
 Arrays = tuple[np.ndarray, np.ndarray]
 """Inputs [N, ...] and labels [N] as stored in a file."""
@@ -19,7 +21,7 @@ Arrays = tuple[np.ndarray, np.ndarray]
 
 @formats.register(".npz")
 def read_npz(path: Path) -> Dataset:
-    """NumPy archive with `train_x train_y [test_x test_y] [classes]`, or `x y [classes]`.
+    """NumPy archive with `train_x train_y [test_x test_y] [classes]`, or `x y [classes]`; `x_train` is `train_x`, as Keras has it.
 
     Bytes of three or four dimensions are images and are divided by 255. [N, H, W] becomes [N, 1, H, W], and [N, H, W, C] with C
     of 1, 3 or 4 becomes [N, C, H, W]. Integer labels are classes, floats are regression. `group_hospital` [N] becomes the group
@@ -80,6 +82,7 @@ def joined(
 
 
 def _dataset(path: Path, arrays: Mapping[str, np.ndarray], found: str) -> Dataset:
+    arrays = {KERAS.get(name, name): values for name, values in arrays.items()}
     part = "train_" if "train_x" in arrays else ""
     if not {f"{part}x", f"{part}y"} <= arrays.keys():
         raise UnalikeError(f"{path} holds {found}; expected train_x and train_y (and test_x, test_y), or x and y")

@@ -157,15 +157,14 @@ def summarize(
     y, classes = labels(column, where, regression)
     if classes is not None:
         check_classes(column, len(classes), where)
-    rows = frame[~every_fifth(y, None if unit is None else np.array(texts_of(frame[unit])))]
-    features = rows.drop(columns=unused)
-    dates = dates_of(features, date, where)
+    train = ~every_fifth(y, None if unit is None else np.array(texts_of(frame[unit])))
+    features, dates = frame[train].drop(columns=unused), dates_of(frame.drop(columns=unused), date, where)
     for note in doubts(features.drop(columns=[*dates]), where):
         warn(note)
     numbers, categories = [], []
     for name, values in zip(map(str, features), (features[column] for column in features)):
         if name in dates:
-            numbers.append(_sums(name, days_of(values, dates[name], where), False, least, dates[name]))
+            numbers.append(_sums(name, days_of(frame[name], dates[name], where)[train], False, least, dates[name]))
         elif kind_of(values) == NUMBERS or not values.notna().any():
             numbers.append(_sums(name, floats_of(values, where), False, least))
         elif is_bool_dtype(values):
@@ -175,7 +174,7 @@ def summarize(
             frequent = {text: n for text, n in sorted(Counter(texts_of(values)).items()) if n >= least}
             categories.append(CategoryCounts(name, frequent))
     return TableSummary(
-        len(rows),
+        len(features),
         least,
         tuple(map(str, features)),
         _target(column, y, classes, least),

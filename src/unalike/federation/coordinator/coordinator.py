@@ -1,7 +1,7 @@
 """The coordinator: admits the sites, runs the plan with them, and keeps the run; one run of the queue after the other."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -90,10 +90,12 @@ class Coordinator:
     def run(self, *, stop: Ending | None = None, progress: ProgressCallback = lambda row, what="": None) -> Run:
         """Run to the end. Raises `Stopped` when the operator stops it; run again, it continues from there."""
         sweep(self.directory.path)
-        roster = self._roster()
+        roster, enrolled = self._roster(), self.federation.sites
+        begun = len(self.directory.names or enrolled)  # sites that were enrolled later are in later runs
+        federation = replace(self.federation, sites=enrolled[:begun])
         run_config = pooled_first(
             run_config_of(
-                *(self.federation, placeholders(self.federation, roster), self.test, self.proxy),
+                *(federation, placeholders(federation, roster), self.test, self.proxy),
                 start=self.start,
                 coordinated=True,
             )
@@ -158,7 +160,12 @@ class Coordinator:
         request: Request = ("admit", AdmitRequest(federation.terms, versions()).facts, {})
         names = {site.name for site in federation.sites if not site.revoked}
         exchange = Exchange(mailbox, (0, 0), SameRequest(request, self._read), sorted(names), names).run()
-        self._note_shares(exchange.values)
+        try:
+            self._note_shares(exchange.values)
+            self._check_validated(exchange.values)
+        except UnalikeError:
+            (self.directory.path / "roster.json").unlink()  # to a run of the same name sites would repeat their answers
+            raise
         self._note_untested(exchange.values)
         for site in sorted(exchange.values):
             self._event("admitted", client=site, **asdict(exchange.values[site]))
@@ -190,6 +197,18 @@ class Coordinator:
             without = [name for name, site in sites.items() if not getattr(site, split)]
             if without and wanted:
                 self._event("untested", round=0, sites=", ".join(without), samples=what)
+
+    def _check_validated(self, sites: Mapping[str, SampleCounts]) -> None:
+        """Raise `UnalikeError` where validation samples decide, and no site has enough of them."""
+        federation = self.federation
+        by_scores = {"stop": "patience" in (federation.stop or ""), "select": federation.select == "best"}
+        deciding = [name for name, is_so in by_scores.items() if is_so]
+        if deciding and not any(site.val for site in sites.values()):
+            raise UnalikeError(
+                f"found no site that evaluates on validation samples, a share of val = {federation.val:g} of its training "
+                f"samples and at least least_test in its site.toml. Expected some for {' and '.join(deciding)} in "
+                "federation.toml: have sites lower least_test, leave that setting out, or make a federation with a larger --val"
+            )
 
     def _note_shares(self, sites: Mapping[str, SampleCounts]) -> None:
         """Tell which sites have most of the weight. Raises `UnalikeError` for one with more than the largest share."""
@@ -224,6 +243,7 @@ def run_rounds(
     None if the operator stopped it before the end. `stay`: then wait for runs that are added.
     """
     operator, audit, run = OperatorCommands(folder.federation, transport, wait), folder.audit, None
+    up = again or f"unalike federation up {folder.path}"
 
     def progress(row: dict[str, Any], what: str = "") -> None:
         check()
@@ -256,9 +276,9 @@ def run_rounds(
                 )
                 run = coordinator.run(progress=progress)
                 audit("finished", round=operator.round)
-                write_pages(folder, queued, run, log, again or f"unalike federation up {folder.path.name}")
+                write_pages(folder, queued, run, log, up)
         except Stopped:
             audit("stopped", round=operator.round)
-            log(f"stopped after round {operator.round}; `{again or f'unalike federation up {folder.path}'}` goes on")
+            log(f"stopped after round {operator.round}; `{up}` goes on")
             return None
     return run

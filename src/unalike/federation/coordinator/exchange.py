@@ -104,7 +104,10 @@ class Exchange(Generic[T]):
             away = f"offline for {self._offline(site):.0f} s, not waited for"
             why = away if self._is_gone(site) else "no answer by the deadline"
             self.faults[site] = f"absent: {why}"
-            self.mailbox.note("absent", site, why)
+            if site not in self.mailbox.departed:
+                self.mailbox.note("absent", site, why)
+            if self._is_gone(site):
+                self.mailbox.departed.add(site)
         return self
 
     def _collect(self) -> None:

@@ -23,6 +23,7 @@ from unalike._utils.system.locks import locked
 from unalike._utils.tensor_files import read_tensors, write_bytes, write_tensors
 from unalike._utils.validated import validated
 from unalike.data.array_checks import Pair
+from unalike.experiments import facts
 from unalike.federation.coordinator.run_queue import QueuedRun, queued_runs
 from unalike.federation.coordinator.terms_check import check_terms_run, message_limit
 from unalike.federation.protocol.bundle import Bundle
@@ -31,6 +32,7 @@ from unalike.federation.protocol.roster import Roster, new_run
 from unalike.federation.security import certificates
 from unalike.federation.security.keys import PrivateKey, new_key, private_key, private_text, public_text
 from unalike.federation.security.site_keys import NODE, SIGNING, new_keys
+from unalike.runtime.records.history import History
 from unalike.runtime.records.run_directory import RunDirectory
 
 Host = Annotated[str, Field(min_length=1)]
@@ -69,6 +71,8 @@ class Network:
 def roll_back(run: Path, to: int) -> None:
     """Go back to the models after round `to`, under the name of a new run, which sites begin without client states.
 
+    The tables end with this round, and the models and facts of the end of the run are removed.
+
     Sites answer no request of a round that is over, so the run that was cannot go on from an earlier round. The rounds that sites
     were asked to train stay accounted: going back gives no privacy back.
     """
@@ -80,11 +84,17 @@ def roll_back(run: Path, to: int) -> None:
         elif event["event"] == "rolled back":
             newest, discarded = event["to"], discarded + max(0, newest - event["to"])
 
-    def begin_anew(facts: dict[str, Any]) -> None:
-        for group in (group for step in facts["stages"] for group in step):
+    def begin_anew(saved: dict[str, Any]) -> None:
+        for group in (group for step in saved["stages"] for group in step):
             group |= {name: [] for name in ("accepted", "holds") if name in group} | {"discarded": discarded}
 
     directory.return_to(to, begin_anew)
+    history = History.load(run, directory.first_protocol)
+    tables = history.rows, history.client_rows
+    history.rows, history.client_rows = ([row for row in table if row["round"] <= to] for table in tables)
+    history.save(run)
+    for file in (*run.glob("model*.safetensors"), run / facts.FILE):
+        file.unlink(missing_ok=True)
     directory.event("rolled back", to=to, run=None if roster is None else roster.run)
     Roster(new_run(), {} if roster is None else roster.sites).save(run / "roster.json")
 
@@ -208,8 +218,8 @@ class FederationFolder:
         run = next(iter(self.waiting), self.queue[-1])
         roll_back(run.path, to)
         self.audit("rolled back", to=to)
-        for page in ("report.html", "diagnosis.html"):
-            (run.pages / page).unlink(missing_ok=True)
+        for page in (run.pages / "report.html", run.pages / "diagnosis.html", self.path / "comparison.html"):
+            page.unlink(missing_ok=True)
 
     def _changed(self, name: str, **values: Any) -> Federation:
         federation = self.federation

@@ -57,6 +57,8 @@ class Mailbox:
         self.place: Place = (0, 0)
         self.last_seen: dict[str, float] = {}
         """Site -> when it was last connected, by the monotonic clock; when it was first missed, if it never was."""
+        self.departed: set[str] = set()
+        """Sites of which an event says that they are offline, and that have not connected since."""
         self.number = 0
         """The round of the run's history that is on its way: what events say."""
         self.client_of = {site.name: number for number, site in enumerate(federation.sites)}
@@ -87,6 +89,7 @@ class Mailbox:
     def connected(self) -> set[str]:
         """The sites that have connected since the last call. Those that do not take part in the run are told so."""
         anew = set(self.transport.connected())
+        self.departed -= anew
         for site in anew:
             self.note("connected", site, "a new connection")
         for site in anew.difference(anew if self.members is None else self.members):

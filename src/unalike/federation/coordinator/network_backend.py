@@ -132,7 +132,8 @@ class NetworkBackend:
         query_request = QueryRequest(**asdict(self._position(index, step)), query=repr(step.query))
         request: Request = ("ask", query_request.facts, tree.pack({"model": values} if step.query.needs_model else {}))
         like = unasked(step, model)
-        sites = {s.name: k for k, s in enumerate(mailbox.federation.sites) if sizes[k] and not s.revoked}
+        enrolled = mailbox.federation.sites[: len(sizes)]
+        sites = {s.name: k for k, s in enumerate(enrolled) if sizes[k] and not s.revoked}
 
         def read(site: str, facts: Facts, tensors: Tree) -> Tree:
             if facts:
@@ -201,7 +202,8 @@ class NetworkStage:
             self._bytes["up"] = 0
         self._digests: dict[int, str] = {}
         """Client -> digest of the tensors of the whole stage that it has, by its own answer."""
-        self.active = [k for k, site in enumerate(mailbox.federation.sites) if not site.revoked]
+        enrolled = mailbox.federation.sites[: len(run_config.population)]  # later ones are not in this run
+        self.active = [k for k, site in enumerate(enrolled) if not site.revoked]
         eligible = sorted({*self.state.eligible} & {*self.active})
         if not eligible:
             raise UnalikeError(

@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Condition, Event
 
@@ -119,15 +119,17 @@ class OperatorCommands:
         A run that goes on waits for none that it began without, or whose absence is its last event in the log.
         """
         names = [site.name for site in self.federation.sites if not site.revoked]
-        enough, since, needed = self.federation.enough(len(names)), time.monotonic(), self._needed(names)
+        members, since = self._members(names), time.monotonic()
+        enough, needed = self.federation.enough(len(members)), self._needed(members)
         logged, logged_at, pause = "", time.monotonic(), REPEAT
         while True:
             check()
             self.control.wait()
             connected = set(self.transport.sites())
             missing = [name for name in names if name not in connected]
-            late = [name for name in missing if name in needed or len(connected) < enough]
-            if len(connected) < enough:
+            is_short = len(connected & members) < enough
+            late = [name for name in missing if name in needed or is_short]
+            if is_short:
                 since = time.monotonic()
             line = f"{len(connected)} of {len(names)} sites are connected"
             line += f", {'' if late else 'not '}waiting for {', '.join((late or missing)[:10])}" if missing else ""
@@ -142,11 +144,13 @@ class OperatorCommands:
                 return
             time.sleep(POLL)
 
-    def _needed(self, names: Sequence[str]) -> Collection[str]:
-        """The sites that the run has a use for: all before it has begun, then those in it that have not departed."""
+    def _members(self, names: Sequence[str]) -> set[str]:
+        """The sites that the run began with; all before it has begun."""
         roster = Roster.load(self.run / "roster.json")
-        if roster is None or not roster.sites:
-            return names
+        return {*names} if roster is None or not roster.sites else {*names} & roster.sites.keys()
+
+    def _needed(self, members: set[str]) -> set[str]:
+        """The sites of the run that have not departed."""
         events = RunDirectory(self.run).events
         last = {e["client"]: e["event"] for e in events if e["event"] in ("absent", "connected")}
-        return {name for name in roster.sites if last.get(name) != "absent"}
+        return {name for name in members if last.get(name) != "absent"}

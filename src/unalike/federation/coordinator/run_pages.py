@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from unalike.federation.coordinator.federation_folder import FederationFolder
@@ -17,8 +18,8 @@ UNTESTED = "no scores of {sites}: no {samples} samples there, or fewer than leas
 """The sentence on sites that do not evaluate, from the facts of the run's event `untested`."""
 
 
-def write_pages(folder: FederationFolder, queued: QueuedRun, run: Run, log: Callable[[str], None], asked: str) -> None:
-    """Write the pages of a finished run, made by the command `asked`; with the second run also the comparison of all."""
+def write_pages(folder: FederationFolder, queued: QueuedRun, run: Run, log: Callable[[str], None], up: str) -> None:
+    """Write the pages of a finished run, which the command `up` made; with the second run also the comparison of all."""
     config = run.run_config
     is_diagnosis = isinstance(config.plan, DiagnosisPlan)
     is_scored = config.population.is_scored(config.options.protocols)
@@ -26,7 +27,7 @@ def write_pages(folder: FederationFolder, queued: QueuedRun, run: Run, log: Call
         _write_diagnosis(folder, queued, run, log)
     if config.options.rounds or not is_diagnosis:  # without rounds it has no scores to report
         if is_scored:
-            _write_report(folder, queued, run, asked)
+            _write_report(folder, queued, run, up)
         else:
             _write_unscored(folder, queued)
     if run.ended != ALL_DONE:
@@ -38,7 +39,7 @@ def write_pages(folder: FederationFolder, queued: QueuedRun, run: Run, log: Call
         log(f"comparison of {len(trained)} runs: {page}")
 
 
-def _write_report(folder: FederationFolder, queued: QueuedRun, run: Run, command: str) -> None:
+def _write_report(folder: FederationFolder, queued: QueuedRun, run: Run, up: str) -> None:
     """Of the sites' samples only the numbers are known here."""
     from unalike.experiments.experiment import Cell
     from unalike.experiments.experiment_facts import facts_of
@@ -46,6 +47,8 @@ def _write_report(folder: FederationFolder, queued: QueuedRun, run: Run, command
     name, method, seed = folder.federation.name, queued.federation.method, queued.federation.seed
     cell = Cell(method, seed, run.run_config)
     facts = facts_of([cell], {method: method}, method, [seed], {"federation": name})
+    seeds = seed - folder.federation.seed + 1
+    command = f"unalike federation run {folder.path} --method {quote(method)} --seeds {seeds} --again && {up}"
     known: dict[str, Any] = {k: facts.partition[k] for k in ("clients", "smallest", "largest") if k in facts.partition}
     untested = [event for event in RunDirectory(queued.path).events if event["event"] == "untested"]
     notes = [*facts.notes, *run.notes, *(UNTESTED.format(**event) for event in untested)]

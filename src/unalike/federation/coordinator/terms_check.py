@@ -25,6 +25,11 @@ def check_terms_run(
 
     Returns the run config; its model has the initial weights of `start`. Raises `UnalikeError` for terms that cannot be run.
     """
+    asked, enrolled = federation.participation, len(federation.sites)
+    if asked > enrolled and not federation.open:
+        raise UnalikeError(
+            f"found --participation {asked} and {enrolled} sites; expected at most {enrolled}, or a share of the sites such as 0.5"
+        )
     one = SampleCounts(train=1, test=1, val=int(federation.val > 0))
     population = placeholders(federation, Roster("", {site.name: one for site in federation.sites}))
     given = federation, population, own.get("test"), own.get("proxy")

@@ -83,7 +83,7 @@ def coordinate(
 PORT_TAKEN = (
     "end what has the port, or write another one into network.json and tell the sites (`unalike join --address`)"
 )
-OWN_MACHINE = {"least_test": 0, "least_class": 0, "digits": 0}
+OWN_MACHINE = {"least_training": 0, "least_test": 0, "least_class": 0, "digits": 0}
 """Rules of sites that are rehearsed on one machine: their results are those of a simulation, bit for bit."""
 
 

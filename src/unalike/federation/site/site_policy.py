@@ -35,7 +35,7 @@ class SitePolicy:
         AtLeastOne, Help("Different requests that it answers in a round; each can evaluate one model.")
     ] = 4
     runs_per_day: Annotated[AtLeastOne, Help("New runs that it takes part in within 24 hours.")] = 10
-    least_training: Annotated[Whole, Help("Fewest training samples with which it takes part.")] = 1
+    least_training: Annotated[Whole, Help("Fewest training samples with which it takes part.")] = 20
     least_test: Annotated[Whole, Help("Fewest test samples with which it evaluates; with fewer it only trains.")] = 20
     least_class: Annotated[Whole, Help("Fewest test samples of a class; those of rarer classes are left out.")] = 3
     digits: Annotated[Whole, Help("Significant digits of sums of losses and errors that leave; 0: all.")] = 4
@@ -75,7 +75,11 @@ class SitePolicy:
         if self.methods and not names <= {*self.methods}:
             raise Declined("rules", f"site.toml allows {', '.join(self.methods)}; the federation trains {method}")
         if len(data.train[1]) < self.least_training:
-            raise Declined("rules", f"{len(data.train[1])} training samples; site.toml demands {self.least_training}")
+            raise Declined(
+                "rules",
+                f"{len(data.train[1])} training samples; site.toml demands {self.least_training}, since an update can show those "
+                "of few: join with more, or lower least_training there",
+            )
         return data.without_small_groups(self.least_test, self.least_class if has_classes else 0)
 
     def unused(self, data: ClientData) -> list[str]:

@@ -231,7 +231,7 @@ class RunDirectory:
         change(facts)
         for file in (*self._checkpoints(), *(file for number, file in kept.items() if number > round)):
             file.unlink()
-        write_tensors(round_file(self.path / "checkpoints", facts["round"]), tensors, facts)
+        write_tensors(round_file(self.path / "checkpoints", round), tensors, facts)
 
     def load_checkpoint(self) -> tuple[Tree, dict[str, Any]] | None:
         """The newest good checkpoint, None if there never was one.
