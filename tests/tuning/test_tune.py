@@ -284,5 +284,5 @@ def test_after_tuning_the_test_samples_of_owners_are_the_same_and_their_variance
     )
     assert after.clients.groupby("seed")["n_test"].max().tolist() == [10, 10, 10]  # a fold of four
     ours, theirs = found.decision, after.decision
-    for name in ("best", "difference", "selected", "shrunken", "probability_best", "verdicts", "rivals"):
+    for name in ("best", "difference", "adjusted_interval", "shrunken", "probability_best", "verdicts", "rivals"):
         assert getattr(ours, name) == getattr(theirs, name), name
