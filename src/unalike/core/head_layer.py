@@ -46,9 +46,9 @@ def _last_used(module: nn.Module, x: Tensor) -> nn.Module | None:
     with torch.enable_grad():
         result: Any = module(x)
         logits = getattr(result, "logits", result)
-        outputs = [output for _, output in called if output.requires_grad]
+        trained = [(layer, output) for layer, output in reversed(called) if output.requires_grad]
+        outputs = [output for _, output in trained]
         gradients = torch.autograd.grad(logits.sum(), outputs, allow_unused=True) if outputs else ()
     for hook in hooks:
         hook.remove()
-    layers = [layer for layer, output in called if output.requires_grad]
-    return next((layer for layer, g in reversed(list(zip(layers, gradients))) if g is not None), None)
+    return next((layer for (layer, _), g in zip(trained, gradients) if g is not None), None)

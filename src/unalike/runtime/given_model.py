@@ -91,7 +91,7 @@ def check_fit(model: Model, population: Population, context: Context) -> None:
             f"the model's parameter {odd} is {trained[odd]}, expected float32, or small steps would be rounded away; give "
             "module.float(), and precision='bf16' for speed"
         )
-    x, held = _few(population), _held(model)
+    x, held = _telling(population), _held(model)
     before = x._version
     try:
         with torch.no_grad():
@@ -175,10 +175,14 @@ def _other_kind(x: torch.Tensor, trained: Collection[str], error: Exception) -> 
 
 
 def _few(population: Population) -> torch.Tensor:
+    return population.x[:2].to("cpu", copy=True)
+
+
+def _telling(population: Population) -> torch.Tensor:
     """Two samples; of whole numbers, one holds the largest, for which a vocabulary may be too small."""
     x = population.x
     if x.is_floating_point() or len(x) < 2:
-        return x[:2].to("cpu", copy=True)
+        return _few(population)
     return x[[0, int(x.argmax()) // x[0].numel()]].to("cpu", copy=True)
 
 

@@ -113,9 +113,8 @@ def partition(
     division = _divide(spec, labels.cpu().numpy(), clients, seed, columns, held_out, data.classes)
     division = replace(division, notes=(*division.notes, *notes))
     _warn(division)
-    if held_out.any() and not any(
-        map(len, division.test or ())
-    ):  # told by the run alone: merging is usual for data of benchmarks
+    # The run alone notes it: merging is usual for data of benchmarks.
+    if held_out.any() and not any(map(len, division.test or ())):
         division = replace(division, notes=(*division.notes, DIVIDED_ANEW.format(n=held_out.sum(), name=data.name)))
     if asked and division.test is not None and (division.all_tests or all(map(len, division.test))):
         raise UnalikeError(
