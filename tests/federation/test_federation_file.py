@@ -106,7 +106,7 @@ def made_by_command(folder, *flags):
         (["--protocol", "foo"], "unknown protocol 'foo'"),
         (["--protocol", "server"], "protocol 'server' needs a held-out test set"),
         (["--method", "centralised"], "pools the clients' data, which stay where they are"),
-        (["--method", "fedlaw"], "learn from samples on the server and found none"),
+        (["--method", "fedlaw"], "learned_mean: found no samples on the server to learn from"),
         (["--select", "best"], "--val 0.1"),
         (["--method", "ditto", "--select", "best", "--val", 0.2], "models of their own, which they keep of the last"),
         (["--task", "binary", "--classes", 2], "classes mean nothing for the task binary"),

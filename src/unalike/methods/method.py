@@ -277,7 +277,7 @@ class Method:
         needy = [p.name for p in self.parts if p.needs_proxy]
         if needy and proxy is None:
             raise UnalikeError(
-                f"{' and '.join(needy)} learn from samples on the server and found none; "
+                f"{' and '.join(needy)}: found no samples on the server to learn from; "
                 "pass proxy=(x, y), a few samples of no client's (on the command line --proxy 0.02)"
             )
 
