@@ -102,6 +102,7 @@ def test_wrong_optimizer_is_refused(wrong, says):
             "expected a function of parameters and lr, such as functools.partial",
         ),
         (lambda params, lr: "an optimizer", "gives str; expected a function of parameters and lr"),
+        (torch.optim.LBFGS, "LBFGS computes losses in each of its steps; expected a function of parameters and lr"),
     ],
 )
 def test_function_that_makes_no_optimizer_is_refused(factory, says):

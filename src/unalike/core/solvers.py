@@ -187,6 +187,8 @@ class GivenSolver:
             raise UnalikeError(f"optimizer={self.factory!r}: {error}; {advice}") from None
         if not isinstance(made, torch.optim.Optimizer):
             raise UnalikeError(f"optimizer={self.factory!r} gives {type(made).__name__}; {advice}")
+        if isinstance(made, torch.optim.LBFGS):
+            raise UnalikeError(f"optimizer={self.factory!r}: LBFGS computes losses in each of its steps; {advice}")
         return made
 
     def weight(self, steps: Tensor) -> Tensor:
