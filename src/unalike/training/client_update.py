@@ -116,6 +116,9 @@ def make_client_update(task: ClientTask, trained: TrainedClient) -> tuple[Client
     for upload in method.role(Upload):
         view = task.view_of(upload, params, buffers, trained.client_state, steps=steps)
         update, kept[upload.name] = upload.encode(view, update)
+    for name in (p.name for p in method.parts if p.sums_sent):
+        unsent = {n.split(":")[0] for n, u in update.items() if ":" in n and not u.numel()}
+        kept[name] = kept[name] | tree.shared(trained.client_state.get(name, {}), unsent)
     shared = {name: task.context[name] for member in method.parts for name in member.shares}
     made = torch.as_tensor(steps, dtype=size.dtype, device=size.device)
     weight = settings.work.solver.weight(made)
