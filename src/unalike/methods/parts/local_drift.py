@@ -25,6 +25,9 @@ class LocalDrift(Objective, ServerStep):
     the weights in the objective: shares of samples, or 1/N with `weighted=False`; all means have them. All start at 0. In the
     authors' code c_k is SCAFFOLD's recursion and c a mean over all clients; here they are the paper's, in units of a step so that
     unequal and changing steps and rates are comparable.
+
+    An upload that shortens updates and keeps no error (`clip`, `random_mask` without feedback) or withholds layers (`fedlama`)
+    parts the server's sum of drifts from the clients' for good: training then ends elsewhere than without it, or diverges.
     """
 
     needs = "updates"
