@@ -167,7 +167,8 @@ class Part:
     needs_messages: ClassVar[bool] = False
     """The server half reads the messages of the client half."""
     sums_sent: ClassVar[bool] = False
-    """The client state sums updates, as the server's does: of a parameter that an upload withholds it stays as it was."""
+    """The client state sums updates, as the server's does: `finish` sees the model that the server makes of what is sent, now
+    and by error feedback later."""
     tasks: ClassVar[tuple[str, ...]] = tuple(TASKS)
     """Names of the tasks for which the part is defined."""
     needs_proxy: ClassVar[bool] = False
