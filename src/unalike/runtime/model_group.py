@@ -19,6 +19,7 @@ from unalike.engine.base import AcceptedRounds, BatchTransform, ClientPool, Exec
 from unalike.engine.pooled_facts import pooled_with_facts
 from unalike.methods.plan import Stage
 from unalike.methods.roles import Personalizer
+from unalike.metrics.failures import LESS_NOISE
 from unalike.metrics.scoring import Predict, SharedModel
 from unalike.training.aggregation import (
     StreamingSum,
@@ -140,9 +141,10 @@ class ModelGroup:
         if len(refused) == len(ids):
             client, why = min(refused.items())
             scaled = ", or divide the target, which is not scaled" if self.settings.task.name == "regression" else ""
+            noise = "" if self.method.privacy is None else f"; {LESS_NOISE}"
             raise Diverged(
                 f"round {self.state.round + 1}: no client sent a usable update; {self.source.names[client]}: {why}. "
-                f"Training diverged: try a smaller learning rate{scaled}"
+                f"Training diverged: try a smaller learning rate{scaled}{noise}"
             )
 
     def advance(self, updates: GroupUpdates) -> tuple[Cohort, dict[int, str]]:
