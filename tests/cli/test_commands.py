@@ -337,6 +337,8 @@ def test_evaluate_other_tables_are_encoded_as_in_the_run(cli, tmp_path, monkeypa
     assert code == 0, err
     assert scores(text)["accuracy"] == right and scores(text)["accuracy"] > 0.9
     frame = pd.read_csv("new.csv")  # a table needs no target; rows are in its order
+    frame.assign(age=12 * frame["age"]).to_csv("months.csv", index=False)
+    assert "months.csv: the column 'age' has a mean" in cli("evaluate", run, "--data", tmp_path / "months.csv")[2]
     frame.drop(columns="outcome").to_csv("unknown (1).csv", index=False)
     for data, out in ((other, "labelled.csv"), (tmp_path / "unknown (1).csv", "out.csv")):
         assert cli("predict", run, "--data", data, "--out", tmp_path / out)[0] == 0

@@ -44,14 +44,8 @@ def test_agreed_columns_are_not_odd(frame, encoding):
     "change, is_wrong, text",
     [
         (lambda f: f.assign(area=f.area * 1e6), True, "'area': its mean is 6"),
-        (
-            lambda f: f.assign(area=f.area + 1000),
-            False,
-            "agreed standard deviations from the agreed mean; other units?",
-        ),
         (lambda f: f.assign(age=np.nan), True, "'age': 100% of the rows have no number"),
         (lambda f: f.assign(area=700.0), False, "'area': the same number in all rows"),
-        (lambda f: f.assign(ward=["canon"] * 12 + list(f.ward[12:])), False, "'ward': 12% of the rows have a value"),
         (lambda f: f.assign(ward="canon"), True, "'ward': 100% of the rows have a value that was not agreed on"),
     ],
 )

@@ -7,6 +7,7 @@ import pytest
 import unalike as ua
 from unalike.cli.terminal_tables import _standings_table, standings_line
 from unalike.experiments.standings import standings
+from unalike.reporting import summary_page
 
 pytest.importorskip("dp_accounting")
 
@@ -22,6 +23,7 @@ def test_epsilon_stands_in_the_summary_the_table_and_the_decision():
     assert str(found.decision).startswith(f"At epsilon {costs[methods[1]]:.2g}, use {methods[1]}: ")
     [bound, _] = [text for text in found.findings.limits if "epsilon" in text]
     assert bound == f"The training of {methods[0]} has epsilon {costs[methods[0]]:.3g} at delta 1e-05 for each client."
+    assert bound in summary_page.render(found.content())
     plain = ua.compare(["fedavg", "fedprox(mu=1)"], clients, **options | {"rounds": 1, "seeds": 2})
     assert not any("epsilon" in text for text in plain.findings.limits)
     assert "epsilon" not in plain.summary and "Epsilon" not in str(plain) and math.isnan(plain.decision.epsilon)

@@ -261,7 +261,7 @@ def test_local_federation_missing_sample_files_are_written(tmp_path, monkeypatch
     assert file.read_bytes() == before
 
 
-@pytest.mark.parametrize("again", [None, "unalike federation up --local 2 ... --out fed"])
+@pytest.mark.parametrize("again", [None, "unalike federation up --local 2 --out fed"])
 def test_stop_logs_command_that_continues(again, tmp_path):
     def stop():
         raise Stopped
@@ -293,13 +293,15 @@ def test_stop_waits_until_the_coordinator_has_ended(tmp_path, monkeypatch):
     thread.join(60)
 
 
-def test_local_federation_continue_command_names_out_folder(tmp_path, monkeypatch):
+def test_local_federation_is_continued_by_the_same_command(tmp_path, monkeypatch):
     told = {}
     monkeypatch.setattr(
         "unalike.federation.operations.run_coordinator.coordinate", lambda *a, **more: told.update(more)
     )
+    words = ["federation", "up", "--local", "2", "--method", "fedprox + fednova", "--out", "fed"]
+    monkeypatch.setattr("sys.argv", ["/bin/unalike", *words])
     up_locally(tmp_path / "fed")
-    assert told["again"] == f"unalike federation up --local 2 ... --out {tmp_path / 'fed'}"
+    assert told["again"] == "unalike federation up --local 2 --method 'fedprox + fednova' --out fed"
 
 
 @pytest.mark.parametrize("flags", [[], ["--wait"]])

@@ -96,6 +96,10 @@ def test_values_that_no_training_row_had_are_noted_and_read(train):
     )
     assert "the column 'age' has no value in 1 row, and had one in every training row: read as " in texts[0]
     assert len(texts) == 2 and found.notna().all(axis=None)
+    with pytest.warns(
+        UserWarning, match=r"'age' has a mean 7\d.* standard deviations from its mean in training \(other units\?\)"
+    ):
+        run.predict(patients(5, seed=3).assign(age=720))  # months
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         run.predict(patients(5, seed=3))

@@ -84,6 +84,10 @@ def test_stop_rule_and_budget_read_epsilon(clients, capsys):
     assert ua.estimate([noised], clients, budget="0.005 epsilon", **rare).costs[0].rounds == 40
     with pytest.raises(UnalikeError, match=r"found budget='3 epsilon', and fedavg has no epsilon"):
         trained("fedavg", clients, budget="3 epsilon")
+    with pytest.raises(UnalikeError, match=r"found stop='epsilon >= 3', and fedavg has no epsilon"):
+        trained("fedavg", clients, stop="epsilon >= 3")
+    with pytest.raises(UnalikeError, match=r"try a smaller learning rate; its noise may be the cause"):
+        trained(PRIVATE, clients, work=ua.Work(lr=1e38, momentum=0.9))
     with pytest.raises(UnalikeError, match=r"the first round costs epsilon .* give more noise"):
         trained(PRIVATE, clients, budget=f"{costs[1] / 2} epsilon")
 

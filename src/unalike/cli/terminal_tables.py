@@ -96,7 +96,7 @@ def summary_table(comparison: Comparison) -> None:
     from unalike.reporting.client_tables import clients_of_best
     from unalike.reporting.summary_columns import summary_tables
     from unalike.reporting.wording import capital
-    from unalike.runtime.stopping import ALL_DONE
+    from unalike.runtime.stopping import ended_early
 
     facts, content = comparison.facts, comparison.content()
     rule = f"{scoring_rule(content.rounds, content.columns)}, compared with {facts.baseline}"
@@ -108,7 +108,7 @@ def summary_table(comparison: Comparison) -> None:
     for table in clients_of_best(content):
         tables(table.columns, table.texts, table.caption, table.words)
     found = (texts.answer, texts.shared, texts.models, *texts.cautions, texts.standing, *texts.limits)
-    ended = {f"{end['method']} ended by: {end['why']}": None for end in facts.ends if end["why"] != ALL_DONE}
+    ended = {f"{end['method']} {why}": None for end in facts.ends if (why := ended_early(end["why"]))}
     sentences(filter(None, (*found, *ended)), facts.notes)
 
 
@@ -180,7 +180,7 @@ def run_table(run: Run) -> None:
     from unalike.methods.plan import method_of
     from unalike.metrics.named_metrics import significant
     from unalike.reporting.wording import megabytes
-    from unalike.runtime.stopping import ALL_DONE
+    from unalike.runtime.stopping import ended_early
 
     rows, row = run.history.rounds, _shown_row(run)
     scores = [column.text(row) for column in run.history.columns.all if not math.isnan(column.value(row))]
@@ -194,8 +194,7 @@ def run_table(run: Run) -> None:
     ]
     cost = ", ".join([f"{traffic} MB", *spent])
     selected = "" if run.selected is None else f"selected of {rows['round'].max()} rounds: "
-    ended = [] if run.ended == ALL_DONE else [f"ended by: {run.ended}"]
-    sentences([f"{selected}{text}; {cost} ({run.executor})", *ended], run.notes)
+    sentences(filter(None, [f"{selected}{text}; {cost} ({run.executor})", ended_early(run.ended)]), run.notes)
 
 
 SIZES = " ·∘○●⬤"

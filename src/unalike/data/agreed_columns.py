@@ -7,14 +7,17 @@ from torch import Tensor
 
 from unalike.data.table_encoding import Encoding
 
-SHIFTED, OTHER_UNITS = 5.0, 50.0
-"""The distance of a column's mean from the agreed mean, in agreed scales, that is reported, and that is too far."""
+OTHER_UNITS = 50.0
+"""The distance of a column's mean from the agreed mean, in agreed scales, that is too far: the column has other units."""
 MOST = 0.5
 """The share of rows without a number, or of a category that was not agreed on, above which a column is refused."""
 
 
 class Findings(NamedTuple):
-    """Sentences about columns: those that can be, and those with which nobody should train."""
+    """Sentences about columns: those that can be, and those with which nobody should train.
+
+    What `Encoding.surprises` tells when rows are read is not among the former.
+    """
 
     odd: list[str]
     wrong: list[str]
@@ -34,18 +37,18 @@ def look_at(encoding: Encoding, x: Tensor) -> Findings:
         shift = abs(float(z.mean()))
         if missing:
             (wrong if missing > MOST else odd).append(f"{number.name!r}: {missing:.0%} of the rows have no number")
-        if shift > SHIFTED:
-            text = f"{number.name!r}: its mean is {shift:.3g} agreed standard deviations from the agreed mean; other units?"
-            (wrong if shift > OTHER_UNITS else odd).append(text)
+        if shift > OTHER_UNITS:
+            wrong.append(
+                f"{number.name!r}: its mean is {shift:.3g} agreed standard deviations from the agreed mean; other units?"
+            )
         if len(z) > 1 and missing < 1 and bool((z == z[0]).all()):
             odd.append(f"{number.name!r}: the same number in all rows, or none in any")
     for category in encoding.categories:
         width = len(category.values)
         unknown = float((x[:, gap : gap + width] == 0).all(1).double().mean())
         gap += width
-        if unknown:
-            text = f"{category.name!r}: {unknown:.0%} of the rows have a value that was not agreed on"
-            (wrong if unknown > MOST else odd).append(text)
+        if unknown > MOST:
+            wrong.append(f"{category.name!r}: {unknown:.0%} of the rows have a value that was not agreed on")
     return Findings(odd, wrong)
 
 

@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MOST_CATEGORIES = 256
+SHIFTED = 5.0
+"""The distance of a column's mean from the mean in training, in its scales, that is reported."""
 SURELY_NUMBERS = 20
 """In a column with at least this many different numbers, a few texts among them are taken for mistakes."""
 
@@ -75,12 +77,15 @@ class Number:
         return floats_of(column, where)
 
     def surprises(self, frame: pd.DataFrame, where: str) -> str:
-        """A note on missing values of a column that had none in training; empty if there are none."""
-        missing = 0 if self.gaps else int(np.isnan(self.read(frame, where)).sum())
-        if not missing:
-            return ""
-        rows = f"{missing} {'row' if missing == 1 else 'rows'}"
-        return f"{self.name!r} has no value in {rows}, and had one in every training row: read as {self.fill:g}"
+        """A note on a mean far from that in training, and on missing values where training had none; empty if there are none."""
+        x, notes = self.read(frame, where), []
+        shift = abs(self.scaled(x).mean()) if len(x) else 0
+        if shift > SHIFTED:
+            notes.append(f"has a mean {shift:.3g} standard deviations from its mean in training (other units?)")
+        if missing := 0 if self.gaps else int(np.isnan(x).sum()):
+            rows = f"{missing} {'row' if missing == 1 else 'rows'}"
+            notes.append(f"has no value in {rows}, and had one in every training row: read as {self.fill:g}")
+        return f"{self.name!r} {'; it '.join(notes)}" if notes else ""
 
     def scaled(self, x: np.ndarray) -> np.ndarray:
         """Fill and standardize the column: float64 [N]."""
@@ -177,7 +182,7 @@ class Encoding:
         return [column.name for column in (*self.numbers, *self.categories, *words)]
 
     def surprises(self, frame: pd.DataFrame, where: str) -> list[str]:
-        """Notes on values that are read although no training row had them, one for each column: categories, missing numbers."""
+        """Notes on values that are read although no training row had such, one for each column: categories, numbers."""
         columns: tuple[Number | Category, ...] = (*self.numbers, *self.categories)
         found = (column.surprises(frame, where) for column in columns)
         return [f"{where}: the column {note}" for note in found if note]

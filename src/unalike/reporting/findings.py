@@ -52,7 +52,7 @@ def findings(content: ReportContent) -> Findings:
     idle = failed_training.some_learned_nothing(judged, content.metric, content.classes)
     failed += _other_clients(content)
     cautions = [*idle, *failed, *_otherwise_by_mean(content), *_rising(content), *_untuned(content)]
-    limits = [*_privacy(content), *_chance_level(content), *_limits(content, others), *_uneven(content, rows(judged))]
+    limits = [*privacy(content), *_chance_level(content), *_limits(content, others), *_uneven(content, rows(judged))]
     standing, shared = _standing(others, content), _shared(content)
     return Findings(content.about, str(content.decision), _models(content), cautions, standing, shared, details, limits)
 
@@ -203,7 +203,7 @@ def _untuned(content: ReportContent) -> list[str]:
     return [f"Not tuned: {wording.listing(specs)} ran with default settings; others may suit this data better."]
 
 
-def _privacy(content: ReportContent) -> list[str]:
+def privacy(content: ReportContent) -> list[str]:
     """The epsilon of each private method, and whom it protects."""
     spent = totals(content.rounds).get("epsilon", pd.Series(dtype=float))
     return [

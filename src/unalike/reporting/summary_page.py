@@ -13,7 +13,7 @@ from unalike.metrics.verdicts import EQUAL, WORSE
 from unalike.reporting import wording
 from unalike.reporting.client_tables import difference_to
 from unalike.reporting.content import ReportContent
-from unalike.reporting.findings import findings
+from unalike.reporting.findings import findings, privacy
 from unalike.reporting.html import fill
 from unalike.reporting.table import Table, interval, number, rows, words
 
@@ -103,7 +103,7 @@ def _about(content: ReportContent) -> str:
 
 
 def _risks(content: ReportContent, clients: pd.DataFrame | None) -> list[str]:
-    """The clients that lose, the warnings of the report, and what holds of every such comparison."""
+    """The clients that lose, the epsilon of private methods, the warnings of the report, and what holds of every comparison."""
     warnings = [wording.short(text, LONGEST) for text in (*content.warnings, *findings(content).cautions)]
     worst, found = list(content.decision.losers.items())[:MOST_RISKS], []
     if lose := [f"{name} ({content.metric.difference(d)})" for name, (d, *_) in worst]:
@@ -117,7 +117,7 @@ def _risks(content: ReportContent, clients: pd.DataFrame | None) -> list[str]:
     always = (
         "These are past data. New patients, devices or rules of coding can change every number; test again before use."
     )
-    return [*found, *warnings[:MOST_RISKS], always]
+    return [*found, *privacy(content), *warnings[:MOST_RISKS], always]
 
 
 def _cost(content: ReportContent) -> str:

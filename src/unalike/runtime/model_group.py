@@ -19,8 +19,16 @@ from unalike.engine.base import AcceptedRounds, BatchTransform, ClientPool, Exec
 from unalike.engine.pooled_facts import pooled_with_facts
 from unalike.methods.plan import Stage
 from unalike.methods.roles import Personalizer
+from unalike.metrics.failures import LESS_NOISE
 from unalike.metrics.scoring import Predict, SharedModel
-from unalike.training.aggregation import StreamingSum, SumWeights, UpdateBuffer, UpdateSums, decode_updates
+from unalike.training.aggregation import (
+    StreamingSum,
+    SumWeights,
+    UpdateBuffer,
+    UpdateSums,
+    decode_update,
+    decode_updates,
+)
 from unalike.training.client_states import ClientStates
 from unalike.training.client_task import BUFFERS
 from unalike.training.server_update import (
@@ -133,9 +141,10 @@ class ModelGroup:
         if len(refused) == len(ids):
             client, why = min(refused.items())
             scaled = ", or divide the target, which is not scaled" if self.settings.task.name == "regression" else ""
+            noise = "" if self.method.privacy is None else f"; {LESS_NOISE}"
             raise Diverged(
                 f"round {self.state.round + 1}: no client sent a usable update; {self.source.names[client]}: {why}. "
-                f"Training diverged: try a smaller learning rate{scaled}"
+                f"Training diverged: try a smaller learning rate{scaled}{noise}"
             )
 
     def advance(self, updates: GroupUpdates) -> tuple[Cohort, dict[int, str]]:
@@ -260,8 +269,7 @@ class ModelGroup:
     def local_model(self, client: int, before: ServerState, client_update: ClientUpdate) -> Predict:
         """The client's model after local training from `before`: its update as the server decodes it, with its own parameters."""
         model, part, client_state = self.settings.model, self.method.personalizer, self.client_state(client)
-        update = tree.map(lambda u: u[None], client_update.update)
-        update = tree.row(decode_updates(self.method, update, before), 0)
+        update = decode_update(self.method, client_update.update, before)
         params = before.params | tree.map(lambda u, w: w + u, update, before.params)
         mine = {} if part is None else client_state.get(part.name, {})
         params |= {n: w for n, w in mine.items() if n in params and not self.method.shares(n, model)}

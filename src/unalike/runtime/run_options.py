@@ -31,7 +31,7 @@ from unalike.models.registry import read
 from unalike.models.registry import registry as models
 from unalike.runtime.given_model import ModelLike
 from unalike.runtime.records.recording import Hook, Recording
-from unalike.runtime.stopping import Budget
+from unalike.runtime.stopping import Budget, names_in
 
 
 @validated(frozen=True, config=ConfigDict(extra="forbid"))
@@ -93,11 +93,12 @@ def check_inputs(
     except ValidationError as error:
         raise UnalikeError(explain_errors(error)) from None
     with_loss(work, None)
-    for spec in specs:
-        if method_of(plan_of(spec)).privacy is None and chosen.epsilon_limit < math.inf:
+    reading = {"budget": chosen.epsilon_limit < math.inf, "stop": "epsilon" in names_in(chosen.stop)}
+    for name, spec in [(name, spec) for name, reads in reading.items() if reads for spec in specs]:
+        if method_of(plan_of(spec)).privacy is None:
             raise UnalikeError(
-                f"found budget={chosen.budget!r}, and {spec} has no epsilon; expected a private method such as dp_sgd. Give "
-                "another budget, or leave the method out"
+                f"found {name}={getattr(chosen, name)!r}, and {spec} has no epsilon; expected a private method such as dp_sgd. "
+                f"Give another {name}, or leave the method out"
             )
     if isinstance(model, str):
         _ = models[read(model).name]

@@ -76,8 +76,17 @@ def column_for(name: str, columns: Columns) -> Column | None:
 
 def stop_rule(text: str, columns: Columns) -> Rule:
     """The rule that the text describes. Raises `UnalikeError` for invalid text and shows valid examples."""
+    return _rule(_parsed(text), columns)
+
+
+def names_in(text: str | None) -> set[str]:
+    """The names in the text of a stop rule, `patience` among them. Raises `UnalikeError` where it is no expression."""
+    return {node.id for node in ast.walk(_parsed(text)) if isinstance(node, ast.Name)} if text else set()
+
+
+def _parsed(text: str) -> ast.expr:
     try:
-        return _rule(ast.parse(text.strip(), mode="eval").body, columns)
+        return ast.parse(text.strip(), mode="eval").body
     except SyntaxError:
         raise UnalikeError(f"stop={text!r} is no rule; expected for example {EXAMPLES}") from None
 
@@ -182,6 +191,13 @@ def _number(node: ast.expr) -> float:
 
 
 ALL_DONE = "all rounds done"
+
+
+def ended_early(why: str) -> str:
+    """A sentence with the reason why a run ended before its last round; empty where it did not."""
+    return "" if why == ALL_DONE else f"ended by: {why}"
+
+
 _UNITS = {
     "rounds": ("round", 1), "round": ("round", 1), "epsilon": ("epsilon", 1),
     "s": ("seconds", 1), "min": ("seconds", 60), "h": ("seconds", 3600),
@@ -250,10 +266,7 @@ class StopRules:
     @property
     def warning(self) -> str | None:
         """A warning that the stop rule reads test samples, which biases the final score; None if it does not."""
-        if self.stop is None or self.columns.validated:
-            return None
-        names = {node.id for node in ast.walk(ast.parse(self.stop.strip(), mode="eval")) if isinstance(node, ast.Name)}
-        if names <= TOTALS.keys():
+        if self.columns.validated or names_in(self.stop) <= TOTALS.keys():
             return None
         return (
             f"the stop rule {self.stop!r} reads test samples, for want of validation samples: what the run costs until then is "

@@ -55,7 +55,8 @@ def list_studies() -> None:
             done = len(cells) - len(missing(cells, FOLDER / study.name / name))
             counts.append(f"{done}/{len(cells)}")
         rows.append([study.name, study.title, *counts])
-    tables(["study", "content", "smoke", "small", "paper"], rows, "Studies, with results stored / cells", words=2)
+    title = f"Studies, with results stored in {FOLDER.resolve()} / cells"
+    tables(["study", "content", "smoke", "small", "paper"], rows, title, words=2)
 
 
 @app.command()

@@ -1,5 +1,7 @@
 """`unalike federation up`: run a federation's coordinator."""
 
+import shlex
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -80,4 +82,5 @@ def command(
     if left_out := sorted(owners - {*population.names}):
         print_line(f"note: {local} of {len(owners)} owners get a site (--local {local}); left out: {listed(left_out)}")
     server_samples = {"test": loaded.test, "proxy": loaded.proxy}
-    locally(out, population, terms, print_line, server_samples, wait=wait)
+    again = shlex.join(["unalike", *sys.argv[1:]])
+    locally(out, population, terms, print_line, server_samples, again=again, wait=wait)

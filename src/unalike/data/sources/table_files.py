@@ -158,6 +158,7 @@ def read_table(
     groups = {column: frame[column].to_numpy() for column in group}
     unread = [source, *drop, *_several(split or ())]
     unused = list(dict.fromkeys([*unread, *group]))
+    agreed = encoding is not None
     if encoding is not None:
         _check_agreed(encoding, unread, text, where)
     elif text is not None:
@@ -171,7 +172,7 @@ def read_table(
     else:
         features = frame.drop(columns=unused)
         encoding = replace(fit(features, train, where, dates_of(features, _several(date), where)), target=target)
-    x = encoding.apply(frame, where)
+    x = new_rows(frame, encoding, where) if agreed else encoding.apply(frame, where)
     return Dataset.divided(name, x, y, train, classes, groups, encoding, unit, split is not None)
 
 
@@ -193,7 +194,10 @@ def opened(path: Path, encoding: Encoding | None = None, names: Sequence[str] = 
 
 
 def new_rows(frame: pd.DataFrame, encoding: Encoding, where: str) -> torch.Tensor:
-    """Encode rows to predict; warns of values that no training row had. Raises `UnalikeError` as `Encoding.apply` does."""
+    """Encode rows by the encoding of other rows; warns of numbers far from theirs, and of values that none of them had.
+
+    Raises `UnalikeError` as `Encoding.apply` does.
+    """
     x = encoding.apply(frame, where)
     for note in encoding.surprises(frame, where):
         warn(note)

@@ -29,6 +29,7 @@ from unalike.runtime.records.run_directory import RunDirectory
 from unalike.runtime.round_loop import Ending, execute
 from unalike.runtime.run_config import Pair
 from unalike.runtime.run_recorder import Run
+from unalike.runtime.stopping import names_in
 from unalike.training.validation import RefusedUpdate
 
 TOLD = {
@@ -201,7 +202,7 @@ class Coordinator:
     def _check_validated(self, sites: Mapping[str, SampleCounts]) -> None:
         """Raise `UnalikeError` where validation samples decide, and no site has enough of them."""
         federation = self.federation
-        by_scores = {"stop": "patience" in (federation.stop or ""), "select": federation.select == "best"}
+        by_scores = {"stop": "patience" in names_in(federation.stop), "select": federation.select == "best"}
         deciding = [name for name, is_so in by_scores.items() if is_so]
         if deciding and not any(site.val for site in sites.values()):
             raise UnalikeError(

@@ -12,7 +12,7 @@ from unalike.federation.coordinator.secure_aggregation import masked_wire
 from unalike.methods.plans.diagnosis_plan import DiagnosisPlan
 from unalike.runtime.records.run_directory import RunDirectory
 from unalike.runtime.run_recorder import Run
-from unalike.runtime.stopping import ALL_DONE
+from unalike.runtime.stopping import ended_early
 
 UNTESTED = "no scores of {sites}: no {samples} samples there, or fewer than least_test in site.toml demands"
 """The sentence on sites that do not evaluate, from the facts of the run's event `untested`."""
@@ -30,8 +30,8 @@ def write_pages(folder: FederationFolder, queued: QueuedRun, run: Run, log: Call
             _write_report(folder, queued, run, up)
         else:
             _write_unscored(folder, queued)
-    if run.ended != ALL_DONE:
-        log(f"ended by: {run.ended}")
+    if early := ended_early(run.ended):
+        log(early)
     log(f"done: history and model in {queued.path}, report {queued.page}")
     trained = [other for other in folder.queue if other.is_over and other.federation.rounds]
     if len(trained) > 1 and is_scored:

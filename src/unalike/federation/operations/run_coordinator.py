@@ -105,11 +105,13 @@ def locally(
     log: Callable[[str], None],
     own: Mapping[str, Pair | None] = MappingProxyType({}),
     *,
+    again: str,
     wait: bool = False,
 ) -> None:
     """Train on `population`: each client becomes a site with its own processes. History, model and report are written to `out`.
 
-    `own` are the coordinator's samples, "test" and "proxy". `wait`: begin when the operator says `unalike federation run`.
+    `own` are the coordinator's samples, "test" and "proxy", `again` is the command that continues. `wait`: begin when the operator
+    says `unalike federation run`.
     """
     port = free_port()
     folder = _folder(out, population, terms, own, port)
@@ -123,7 +125,6 @@ def locally(
             command += ["--data", str((home / "data.npz").resolve()), "--address", f"127.0.0.1:{port}"]
             supervisor.start(name, command, child_environment(OMP_NUM_THREADS="1"))
 
-    again = f"unalike federation up --local {len(population)} ... --out {out}"
     coordinate(folder, log, wait=wait, port=port, beside=sites, again=again)
 
 
