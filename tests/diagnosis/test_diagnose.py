@@ -59,6 +59,7 @@ def test_save_writes_page_and_numbers(trained, tmp_path):
         and json.loads((page.parent / "diagnosis.json").read_text())["name"] == trained.name
     )
     text = page.read_text()
+    assert "All measures; heterogeneity is found where p is at most 0.01" in text
     assert all(f'id="panel-{key}"' in text for key in ("scale", "labels", "distances", "clusters", "cosines", "layers"))
     (tmp_path / "file").write_text("")
     with pytest.raises(ua.UnalikeError, match="cannot write"):

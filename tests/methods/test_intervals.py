@@ -191,6 +191,18 @@ def test_fedlama_withheld_layer_is_not_changed_by_server_parts(more):
                 assert torch.equal(sim.params[n], before[n]) == (some and number < 6), n
 
 
+@pytest.mark.parametrize("executor", ["loop", "batched"])
+def test_fedlama_and_feddyn_server_memory_stays_the_mean_of_the_clients(executor):
+    """h = sum_k h_k / N, whoever takes part, and whether the first layer is sent (rounds 4 and 6) or waits (3 and 5)."""
+    sim = Waiting(executor, "fedlama + feddyn")
+    for ids in ([0, 1, 3], [1, 2, 3], [0, 2], [0, 1, 2, 3]):
+        sim.round(ids)
+        own = [sim.memory(k)["dynamic_regularizer"] for k in range(len(SIZES))]
+        for n, h in sim.state.part_states["dynamic_regularizer"].items():
+            assert h.any()
+            torch.testing.assert_close(h, sum(m[n] for m in own) / len(own), rtol=1e-4, atol=1e-7)  # float32 sums
+
+
 def test_fedlama_withheld_layers_keep_error_feedback():
     """A round in which a layer is not sent leaves the errors of its compression as they were."""
     sim = Simulation("fedlama(phi=3) + topk(fraction=0.3, error_feedback=True)", mlp(), Clients.random(SIZES), **WORK)

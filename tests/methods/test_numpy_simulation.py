@@ -10,6 +10,7 @@ p_k, 1/K and 1/(steps lr) are exact, and the agreement is 1e-9; where a float32 
 """
 
 import copy
+import math
 from operator import mul
 
 import numpy as np
@@ -125,6 +126,9 @@ class FedAvg:
     def after(self, k, p, steps, lr):
         pass
 
+    def sent(self, k, p):
+        return p
+
     def of_all(self, present):
         """The clients' weights in the objective over all clients."""
         n = np.ones(len(SIZES)) if self.uniform else np.array(SIZES, float)
@@ -138,6 +142,7 @@ class FedAvg:
         for k in present:
             models.append(self.local(k, data, orders[k], lr))
             self.after(k, models[-1], len(orders[k]), lr)
+            models[-1] = self.sent(k, models[-1])
         n = np.array([1 if self.uniform else SIZES[k] for k in present], float)
         self.w = self.server(present, models, n / n.sum(), [len(orders[k]) for k in present])
 
@@ -365,6 +370,116 @@ class FedLWS(FedAvg):
         return new
 
 
+def rows(trees):
+    """The trees as rows [K, P]."""
+    return np.stack([np.concatenate([t.ravel() for t in tree.values()]) for tree in trees])
+
+
+class Rule(FedAvg):
+    """An aggregator of the updates as rows u [K, P]."""
+
+    def server(self, present, models, q, steps):
+        move = self.rule(rows(models) - rows([self.w]), q)
+        ends = np.cumsum([w.size for w in self.w.values()])[:-1]
+        return {n: w + m.reshape(w.shape) for (n, w), m in zip(self.w.items(), np.split(move, ends))}
+
+
+class Median(Rule):
+    def rule(self, u, q):
+        return np.median(u, axis=0)
+
+
+class Krum(Rule):
+    keep = 1
+
+    def rule(self, u, q):
+        d = ((u[:, None] - u[None]) ** 2).sum(2)
+        scores = np.sort(d, axis=1)[:, 1 : 1 + max(1, len(u) - 3)].sum(1)
+        best = np.argsort(scores, kind="stable")[: self.keep]
+        return q[best] @ u[best] / q[best].sum()
+
+
+class CenteredClipping(Rule):
+    v = 0.0
+
+    def rule(self, u, q):
+        for _ in range(2):
+            d = u - self.v
+            self.v = self.v + (q * np.minimum(1, 0.1 / np.linalg.norm(d, axis=1))) @ d
+        return self.v
+
+
+class LDawa(FedAvg):
+    uniform = True
+
+    def server(self, present, models, q, steps):
+        def one(w, *v):
+            return sum(a * min((m * w).sum() / np.sqrt((m * m).sum() * (w * w).sum()), 1) * m for a, m in zip(q, v))
+
+        return tmap(one, self.w, *models)
+
+
+class FedDC(FedAvg):
+    alpha = 0.25
+
+    def fresh(self):
+        return {"drift": tmap(np.zeros_like, self.w), "pace": tmap(np.zeros_like, self.w)}
+
+    def open(self):
+        self.pace = tmap(np.zeros_like, self.w)
+
+    def change(self, g, p, x, y, k):
+        own = self.clients[k]
+        return tmap(
+            lambda g, h, v, w, a, c: g + self.alpha * (h + v - w) + a - c,
+            g,
+            own["drift"],
+            p,
+            self.w,
+            own["pace"],
+            self.pace,
+        )
+
+    def after(self, k, p, steps, lr):
+        own = self.clients[k]
+        own["drift"] = tmap(lambda h, v, w: h + v - w, own["drift"], p, self.w)
+        own["pace"] = tmap(lambda v, w: (v - w) / (steps * lr), p, self.w)
+
+    def server(self, present, models, q, steps):
+        self.pace = tmap(lambda *c: sum(map(mul, q, c)), *(self.clients[k]["pace"] for k in present))
+        share = self.of_all(range(len(SIZES)))
+        drift = tmap(lambda *h: sum(map(mul, share, h)), *(kept["drift"] for kept in self.clients.values()))
+        return tmap(np.add, super().server(present, models, q, steps), drift)
+
+
+class Balanced(FedAvg):
+    def change(self, g, p, x, y, k):
+        counts = np.bincount(self.data[1][self.own[k]], minlength=3)
+        h, z = forward(p, x)
+        with np.errstate(divide="ignore"):
+            return backward(p, x, h, d_task(z + np.log(counts), y))
+
+
+class DPSGD(FedAvg):
+    """Without noise."""
+
+    def change(self, g, p, x, y, k):
+        each = [gradient(p, x[i : i + 1], y[i : i + 1]) for i in range(len(y))]
+        return tmap(
+            lambda *t: sum(t) / len(y), *(tmap(lambda t, g=g: t * min(1, 0.5 / np.sqrt(vdot(g, g))), g) for g in each)
+        )
+
+
+class TopK(FedAvg):
+    """Half of the entries of each tensor, with error feedback."""
+
+    def sent(self, k, p):
+        u = tmap(lambda v, w, e: v - w + e, p, self.w, self.clients[k].setdefault("error", tmap(np.zeros_like, self.w)))
+        kept = tmap(lambda u: u * (np.abs(u) >= np.sort(np.abs(u), axis=None)[-math.ceil(u.size / 2)]), u)
+        self.clients[k]["error"] = tmap(np.subtract, u, kept)
+        return tmap(np.add, self.w, kept)
+
+
 MOMENTUM = {"momentum": 0.5}
 NESTEROV = {"momentum": 0.5, "nesterov": True}
 CASES = {
@@ -398,6 +513,24 @@ CASES = {
     "moon(mu=0.8,tau=0.4)": (Moon, {}, SINGLE),
     "fedntd(beta=0.7,tau=2)": (FedNTD, {}, 1e-9),
     "fedlws(beta=3)": (FedLWS, {}, 1e-9),
+    "median": (Median, {}, 1e-9),
+    "krum": (Krum, {}, 1e-9),
+    "multikrum(keep=2)": (type("Multikrum", (Krum,), {"keep": 2}), {}, SINGLE),
+    "centered_clipping(norm=0.1,iterations=2)": (CenteredClipping, {}, SINGLE),
+    "dp_sgd(noise_multiplier=0,clip=0.5)": (DPSGD, {}, SINGLE),
+    "ldawa": (LDawa, {}, SINGLE),
+    "feddc(alpha=0.25)": (FedDC, {}, SINGLE),
+    "balanced_softmax": (Balanced, {}, SINGLE),
+    "topk(fraction=0.5,error_feedback=True)": (TopK, {}, 1e-9),
+    "scaffold(server_lr=0.5)+topk(fraction=0.5,error_feedback=True)": (type("Both", (TopK, Scaffold), {}), {}, 1e-9),
+    "feddyn(alpha=0.25)+topk(fraction=0.5,error_feedback=True)": (type("Both", (TopK, FedDyn), {}), {}, 1e-9),
+    "fedprox(mu=0.3)+krum": (type("Both", (FedProx, Krum), {}), {}, 1e-9),
+    "fedavgm(lr=0.5,momentum=0.7)+median": (type("Both", (FedAvgM, Median), {}), {}, 1e-9),
+    "ditto(lam=0.5)+centered_clipping(norm=0.1,iterations=2)": (
+        type("Both", (Ditto, CenteredClipping), {}),
+        {},
+        SINGLE,
+    ),
 }
 
 

@@ -48,3 +48,27 @@ def test_memories_end_at_the_minimum_of_the_weighted_objective(spec, weighted, w
     found, other = sim.params["head.weight"].numpy()[0], _minimum(data, UNIFORM if weighted else SIZES)
     np.testing.assert_allclose(found, _minimum(data, weights), atol=1e-6)
     assert np.abs(found - other).max() > 0.1
+
+
+@pytest.mark.parametrize(
+    "upload",
+    [
+        "clip(norm=0.1)",
+        "random_mask(fraction=0.5, error_feedback=False)",
+        "topk(fraction=0.5, error_feedback=True)",
+        "fedlama(phi=2)",
+        "fedlama(phi=2) + topk(fraction=0.5, error_feedback=True)",
+    ],
+)
+@pytest.mark.parametrize("base", ["scaffold", "feddyn(alpha=0.5)", "feddc(alpha=0.5)"])
+def test_memories_count_what_uploads_send(base, upload):
+    """An update that is shortened, sent in part or withheld moves the memories on both sides alike, or they part for good."""
+    data = _clients()
+    own = Clients.of(*data, dtype=torch.float64)
+    sim = Simulation(
+        f"{base} + {upload}", plane(0.0, 0.0).double(), own, task="regression", epochs=3, batch_size=None, lr=0.3
+    )
+    for number in range(400):
+        sim.round([[0, 1], [1, 2], [0, 2]][number % 3])
+    found = sim.params["head.weight"].numpy()[0]
+    np.testing.assert_allclose(found, _minimum(data, SIZES if base == "feddc(alpha=0.5)" else UNIFORM), atol=1e-4)

@@ -54,6 +54,13 @@ def test_rows_have_means_intervals_and_differences_of_the_same_seeds():
     assert found.loc["fedavg"]["to_fedavg"].isna().all()
 
 
+def test_an_interval_of_differences_ends_where_the_metric_does():
+    rounds, clients = tables(seeds=2)
+    clients.loc[clients["method"] == "ditto", "roc_auc"] = clients["seed"].map({0: 0.1, 1: 0.9})
+    found = client_scores(rounds, clients, COLUMN, ["fedavg"], Rules("fedavg")).set_index(["method", "client"])
+    assert found.loc[("ditto", "north"), ["to_fedavg_low", "to_fedavg_high"]].tolist() == [-1, 1]
+
+
 def test_the_mean_is_that_of_the_clients_and_pooled_is_that_of_the_samples():
     rounds, clients = tables()
     found = client_scores(rounds, clients, COLUMN, ["fedavg"], Rules("fedavg")).set_index(["method", "client"])

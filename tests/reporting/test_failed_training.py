@@ -163,6 +163,10 @@ def test_a_run_says_that_it_learned_nothing_or_exploded(tmp_path):
         assert any(why in note for note in run.notes) and not any(why in note for note in run.warnings)
         assert set(ua.open_run(run.out).notes) == set(run.notes)
     run = ua.run("fedavg", work=ua.Work(lr=0.1), **options)
+    assert not any(
+        "still got better" in note for note in run.notes
+    )  # two rounds after the untrained model show no trend
+    run = ua.run("fedavg", work=ua.Work(lr=0.1), **options | {"rounds": 3})
     [rises] = (note for note in run.notes if note not in (*run.warnings, run.run_config.sanity))
     assert rises.startswith("the accuracy still got better by")
     table = ua.compare(["fedavg"], seeds=1, work=ua.Work(lr=1e-9), **options)

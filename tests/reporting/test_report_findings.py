@@ -11,10 +11,11 @@ from unalike.experiments.references import is_grouped
 from unalike.methods.plan import complete_spec, plan
 from unalike.metrics.inference import MOST_NEEDED
 from unalike.metrics.named_metrics import KNOWN
-from unalike.reporting import panels, paper_figures, wording
+from unalike.metrics.sampling import SPLITS, Sampling
+from unalike.reporting import panels, paper_figures, summary_page, wording
 from unalike.reporting.charts.palette import looks
 from unalike.reporting.findings import findings
-from unalike.reporting.summary_columns import summary_tables
+from unalike.reporting.summary_columns import summary_columns, summary_tables
 
 ACCURACY, RMSE = KNOWN["accuracy"], KNOWN["rmse"]
 
@@ -54,6 +55,33 @@ def test_findings_undecided_candidates_that_are_behind_come_not_close(content):
     behind = "and on average none is. The best of them, fedmix, is behind: \u22125.0 points"
     assert found.answer.startswith(f"Undecided: no candidate is shown to be better than fedavg, {behind}")
     assert "comes closest" not in found.answer and "it is the best with a probability" not in found.answer
+    summary = summary_page.render(scored(content, fedavg=[0.5, 0.6, 0.7], fedmix=[0.4, 0.6, 0.65]))
+    assert "Stay with fedavg for now: on average no other method predicts noticeably better" in summary
+    assert "may predict better" not in summary
+
+
+def test_findings_methods_tested_on_other_clients_are_named(content):
+    """Malicious clients have no test samples, so a method under attack has another score than the same method without one."""
+    assert not any("Not tested" in text for text in found_in(content).cautions)
+    clients = content.clients.copy()
+    clients.loc[(clients["method"] == "fedmix") & (clients["client"] == clients["client"][0]), "n_test"] = 0
+    cautions = found_in(dataclasses.replace(content, clients=clients)).cautions
+    assert any(text.startswith("Not tested on the same clients as fedavg: fedmix.") for text in cautions)
+
+
+def test_findings_one_client_and_one_method_are_no_several(content):
+    clients = content.clients[content.clients["client"] == content.clients["client"][0]]
+    found = found_in(dataclasses.replace(content, clients=clients, sampling=Sampling(SPLITS, 0.25)))
+    assert found.about.startswith("Interval: other samples of this client and")
+    rounds = content.rounds[(content.rounds["method"] == "fedavg") & (content.rounds["round"] <= 9)]
+    methods = [method for method in content.methods if method.label == "fedavg"]
+    clients = content.clients[content.clients["method"] == "fedavg"]
+    [text] = [
+        text
+        for text in found_in(dataclasses.replace(content, methods=methods, rounds=rounds, clients=clients)).cautions
+        if text.startswith("Curves still rise")
+    ]
+    assert text.endswith("9 rounds are too few to judge this method.")
 
 
 def test_decision_far_candidate_does_not_raise_the_seeds_needed(simulate):
@@ -79,6 +107,8 @@ def test_findings_constant_prediction_is_scored_on_the_test_samples(content):
     confusions = [{"method": "fedavg", "classes": ["nein", "ja"], "counts": [[3, 5], [1, 1]]}]
     found = found_in(dataclasses.replace(content, label_counts=counts, confusions=confusions))
     assert any("most training samples have, ja, has an accuracy of about 20.0\u00a0%" in text for text in found.limits)
+    unknown = found_in(dataclasses.replace(content, label_counts=counts, confusions=[]))  # as in the folder of a run
+    assert "The most frequent class, ja, has 90.0\u00a0% of the training samples." in unknown.limits
 
 
 def test_findings_worse_method_is_named(content):
@@ -192,6 +222,11 @@ def test_score_rmse_keeps_significant_zeros(value, text):
 )
 def test_megabytes_small_values_keep_digits(value, text):
     assert wording.megabytes(value) == text
+
+
+def test_losses_of_large_targets_have_no_decimals():
+    column = summary_columns(RMSE, "fedavg")["loss"]
+    assert [column.cell({"loss": loss}).text for loss in (0.4071, 1729211660.413)] == ["0.407", "1,729,211,660"]
 
 
 def test_findings_few_seeds_are_stated_with_numbers(content):

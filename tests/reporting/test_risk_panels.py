@@ -62,6 +62,8 @@ def test_every_hospital_has_a_row_and_the_large_ones_curves(compared):
     ] * 2
     by_title = dict(zip(table.columns, table.rows[4]))
     assert by_title["Calibration slope"].text == "–" and by_title["Brier score"].text != "–"
+    counts = dict(zip(table.columns, table.rows[-1]))  # a mean of the clients has no sum of their samples
+    assert counts["Positives"].text == counts["Others"].text == "–" and counts["Brier score"].text != "–"
     assert "No curves for tiny: fewer than 10 positives" in explanation(content)
     own = content.risks[(content.risks["client"] == "north") & (content.risks["method"] == table.rows[0][1].text)]
     risks = Risks(*(own[name].to_numpy() for name in ("outcome", "risk", "seed")))

@@ -13,7 +13,9 @@ import psutil
 import pytest
 
 import unalike as ua
+from unalike.tuning.ranking import Ranked, Score
 from unalike.tuning.trial import FINISHED, PRUNED
+from unalike.tuning.tuning import _order
 
 
 def plain(trials):
@@ -135,6 +137,20 @@ def test_diverged_trials_are_counted_and_not_chosen(tune, tmp_path):
     ranks = {one.method: one.rank_before for one in found.ranking}
     assert ranks == {"fedavg": 1, "fedavgm(lr=1e300)": None} and "1 diverged" in found.findings[-1]
     assert found.save(tmp_path).stat().st_size > 1e6
+
+
+def test_methods_that_share_the_first_rank_are_all_named():
+    def ranked(*ranks):
+        one = Score.of([0.5])
+        return [Ranked(name, one, one, one, *own) for name, own in zip("ab", ranks)]
+
+    text = "Tuning does not change the ranking:"
+    assert _order(ranked((1, 1), (1, 1))) == f"{text} a and b are first before and after it."
+    assert _order(ranked((1, 1), (1, 2))) == f"{text} a and b are first before it, a after it."
+    assert _order(ranked((1, 1), (2, 2))) == f"{text} a is first before and after it."
+    assert (
+        _order(ranked((2, 1), (1, 2))) == "Tuning turns 1 of 1 pair of methods round: b is first before it, a after it."
+    )
 
 
 def test_references_are_tuned_and_have_no_rank(tune):

@@ -9,7 +9,7 @@ from unalike.diagnosis import charts
 from unalike.diagnosis.clusters import NO_GROUPS
 from unalike.diagnosis.diagnosis import Diagnosis
 from unalike.diagnosis.findings import INTERVALS, MEASURE_COLUMNS
-from unalike.diagnosis.measure import Measure
+from unalike.diagnosis.measure import LEVEL, Measure
 from unalike.reporting.charts.report_charts import labels
 from unalike.reporting.html import fill
 from unalike.reporting.pages import Page, pages
@@ -25,6 +25,7 @@ AXES = {
     "training": "share that cancels",
 }
 """The axis of each kind of measure. Measures with another axis are in the table only."""
+MEASURES = f"All measures; heterogeneity is found where p is at most {LEVEL}"
 NOT_DRAWN = ("size_ratio", "cosine")
 
 
@@ -43,7 +44,7 @@ def render(diagnosis: Diagnosis) -> str:
         findings=[(kind, capital(text)) for kind, _, text in (found.partition(": ") for found in diagnosis.findings)],
         panels=panels(diagnosis),
         tables={
-            "measures": Table.of("All measures", MEASURE_COLUMNS, diagnosis.measures.values()),
+            "measures": Table.of(MEASURES, MEASURE_COLUMNS, diagnosis.measures.values()),
             "layers": None if diagnosis.training is None else _layers(diagnosis.training.layers),
             "clusters": _clusters(diagnosis),
             "sent": _sent(diagnosis.sent) if diagnosis.sent else None,

@@ -166,6 +166,9 @@ class Part:
     """The result depends on the number of local steps of each client."""
     needs_messages: ClassVar[bool] = False
     """The server half reads the messages of the client half."""
+    sums_sent: ClassVar[bool] = False
+    """The client state sums updates, as the server's does: `finish` sees the model that the server makes of what is sent, now
+    and by error feedback later."""
     tasks: ClassVar[tuple[str, ...]] = tuple(TASKS)
     """Names of the tasks for which the part is defined."""
     needs_proxy: ClassVar[bool] = False

@@ -63,7 +63,7 @@ def client_scores(
     `n_test` and `n_positive` (NaN where it is not known) are means over the seeds in which the client is tested. A client without a
     score in a seed, such as the ROC AUC of one class, has no score in that seed (NaN without any), and does not count in its
     mean over the clients. Intervals are t intervals of each row by itself, widened for overlapping training sets as those of
-    methods are, and not corrected for the number of rows.
+    methods are, not corrected for the number of rows, and cut where the metric ends.
 
     `clients` has one row per method, seed and client, `method seed client n_train n_test [n_positive]` and scores; `others` are
     the methods to compare with; `rules` give level and overlap.
@@ -80,7 +80,7 @@ def client_scores(
         if wide.notna().any(axis=None):
             whole = pooled.get(str(method), pd.Series(dtype=float)).reindex(wide.index)
             by_method[str(method)] = wide.assign(**{MEAN: wide.mean(axis=1), POOLED: whole})
-    rows = []
+    rows, widest = [], column.metric.high - column.metric.low
     for method, wide in by_method.items():
         for name in wide:
             values = wide[name].dropna()
@@ -91,7 +91,9 @@ def client_scores(
             row["low"], row["high"] = max(row["low"], column.metric.low), min(row["high"], column.metric.high)
             for other in others:
                 d = _differences(values, by_method.get(other, pd.DataFrame()), name) if other != method else []
-                row |= dict(zip((f"to_{other}", f"to_{other}_low", f"to_{other}_high"), _mean(d, rules), strict=True))
+                mean, *ends = _mean(d, rules)
+                ends = [float(np.clip(end, -widest, widest)) for end in ends]
+                row |= dict(zip((f"to_{other}", f"to_{other}_low", f"to_{other}_high"), (mean, *ends), strict=True))
             rows.append(row)
     return pd.DataFrame(rows)
 

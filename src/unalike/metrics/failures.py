@@ -77,7 +77,8 @@ def of_run(rows: Sequence[Mapping[str, Any]], columns: Columns, classes: int | N
         )
     column = columns.shown(scored[-1])
     if column is not None and column.selected not in scored[-1]:
-        last = [row for row in scored if row.get("stage", 0) == scored[-1].get("stage", 0)]
+        trained = [row for row in scored if row["round"]]
+        last = [row for row in trained if row.get("stage", 0) == scored[-1].get("stage", 0)]
         last = last[-max(3, len(last) // 3 + 1) :]
         rise = column.metric.sign * trend([row["round"] for row in last], [column.value(row) for row in last])
         if rise > max(0.01, 0.01 * abs(column.value(last[-1]))):

@@ -145,7 +145,8 @@ class ReportContent(SharedFacts):
     @property
     def about(self) -> str:
         """The subject of the intervals: the draws of the seeds besides training runs, and the samples that they share."""
-        seeds, clients = len(self.seeds), self.clients["client"].nunique()
+        seeds, count = len(self.seeds), self.clients["client"].nunique()
+        clients = "this client" if count == 1 else f"these {count} clients"
         if seeds == 1:
             return "One seed: there is no interval."
         column = self.columns.get(self.decisive)
@@ -153,9 +154,9 @@ class ReportContent(SharedFacts):
         drawn = {
             PARTITIONS: ("other partitions of this data set", f"{seeds} seeds with a partition each"),
             DIVISIONS: ("this test set only: other partitions", f"{seeds} seeds divide the same test samples"),
-            SPLITS: (f"other samples of these {clients} clients", f"{seeds} redrawn splits"),
+            SPLITS: (f"other samples of {clients}", f"{seeds} redrawn splits"),
             OWNERS: (
-                f"other clients like these {clients}",
+                f"other clients like {clients}",
                 f"{seeds} seeds, each tests clients that it leaves out of training",
             ),
             TRAINING: ("" if fixed else "this test set only:", f"{seeds} seeds on the same samples"),
@@ -165,7 +166,7 @@ class ReportContent(SharedFacts):
         if self.sampling.folds is not None:
             how = f"{seeds} folds of repeated {self.sampling.folds}-fold cross-validation"
         if fixed:
-            tests = "other test samples" + ("" if self.decisive == "server" else f" of these {clients} clients")
+            tests = "other test samples" + ("" if self.decisive == "server" else f" of {clients}")
             subject = ", ".join(filter(None, [subject, tests]))
             how += ", the test samples resampled"
         joint = "" if not subject else " " if subject.endswith(":") else " and "

@@ -50,6 +50,7 @@ def findings(content: ReportContent) -> Findings:
         content.rounds, judged, content.columns, content.rules, content.decisive, content.personal
     )
     idle = failed_training.some_learned_nothing(judged, content.metric, content.classes)
+    failed += _other_clients(content)
     cautions = [*idle, *failed, *_otherwise_by_mean(content), *_rising(content), *_untuned(content)]
     limits = [*privacy(content), *_chance_level(content), *_limits(content, others), *_uneven(content, rows(judged))]
     standing, shared = _standing(others, content), _shared(content)
@@ -151,7 +152,25 @@ def _rising(content: ReportContent) -> list[str]:
     others = len(rises) - MOST_NAMED
     rest = f" ({wording.plural(others, 'other method')} rose, too)" if others > 0 else ""
     rounds = max(rise.rounds for rise in rises)
-    return [f"Curves still rise: {wording.listing(texts)}{rest}. {rounds} rounds are too few to rank these methods."]
+    aim = "rank these methods" if len(judged) > 1 else "judge this method"
+    return [f"Curves still rise: {wording.listing(texts)}{rest}. {rounds} rounds are too few to {aim}."]
+
+
+def _other_clients(content: ReportContent) -> list[str]:
+    """A warning for methods that are tested on other clients than the baseline: malicious clients have no test samples."""
+    if content.decisive == "server":
+        return []
+    tested: dict[str, dict[int, set[str]]] = {}
+    for row in rows(content.clients[content.clients["n_test"] > 0]):
+        tested.setdefault(row["method"], {}).setdefault(row["seed"], set()).add(row["client"])
+    base = tested.get(content.baseline, {})
+    others = [m for m, by_seed in tested.items() if any(names != base.get(s, names) for s, names in by_seed.items())]
+    if not others:
+        return []
+    return [
+        f"Not tested on the same clients as {content.baseline}: {wording.listing(others)}. Malicious clients, for instance, have "
+        "no test samples. Then a difference is not that of the methods alone."
+    ]
 
 
 MOST_NAMED = 3
@@ -201,9 +220,12 @@ def _chance_level(content: ReportContent) -> list[str]:
     if content.metric.name != "accuracy" or content.label_counts is None:
         return []
     trained = content.label_counts.sum()
-    scored = [pd.DataFrame(entry["counts"], index=entry["classes"]).sum(axis=1) for entry in content.confusions[:1]]
-    tested = next(iter(scored), trained)
     most = str(trained.idxmax())
+    if not content.confusions:
+        share = content.metric.text(trained[most] / trained.sum())
+        return [f"The most frequent class, {most}, has {share} of the training samples."]
+    entry = content.confusions[0]
+    tested = pd.DataFrame(entry["counts"], index=entry["classes"]).sum(axis=1)
     share = content.metric.text(tested.get(most, 0) / tested.sum())
     return [f"Always predicting the class that most training samples have, {most}, has an accuracy of about {share}."]
 

@@ -46,13 +46,11 @@ def risk_table(content: ReportContent, looks: Looks) -> Table | None:
     rows = [_row(client, m, risks, content) for client, own in _shown(content).items() for m, risks in own.items()]
     if not rows:
         return None
-    numbers = [key for key in rows[0] if key not in ("client", "method", "positives", "others")]
+    counts = ("client", "method", "positives", "others")
+    numbers = [key for key in rows[0] if key not in counts and not key.endswith(("low", "high"))]
     for method in _methods(content) if len(_shown(content)) > 1 else ():
-        own = pd.DataFrame([row for row in rows if row["method"] == method])
-        means = own[[key for key in numbers if not key.endswith(("low", "high"))]].mean()
-        known = pd.concat([means, own[["positives", "others"]].sum()]).to_dict()
-        whole = {key: known.get(key, math.nan) for key in rows[0]}
-        rows.append(whole | {"client": MEAN, "method": method})
+        means = pd.DataFrame([row for row in rows if row["method"] == method])[numbers].mean()
+        rows.append({key: means.get(key, math.nan) for key in rows[0]} | {"client": MEAN, "method": method})
     level = f"{wording.confidence(content.rules.level)} interval"
     columns = [
         words("Client", "client"),

@@ -45,7 +45,7 @@ def summary_columns(metric: Metric, baseline: str, looks: Mapping[str, Look] | N
         "time": number("Time", "seconds", wording.duration),
         "evaluation": number("Time of evaluation", "evaluation_seconds", wording.duration),
         "epsilon": number("Epsilon", lambda row: row.get("epsilon", math.nan), wording.decimal),
-        "loss": number("Loss", "loss", wording.decimal),
+        "loss": number("Loss", "loss", lambda loss: wording.decimal(loss, 3 if abs(loss) < 1000 else 0)),
         "seeds": number("Seeds", "seeds"),
     }
 

@@ -43,8 +43,11 @@ def _decision(content: ReportContent) -> str:
     gain = f"{content.metric.difference(found.difference)} of {content.metric.word}"
     if found.choice == found.best:
         return f"Use {found.best} instead of {found.baseline}: it predicts better, by {gain}."
-    if found.verdicts[found.best] in (EQUAL, WORSE):
-        return f"Stay with {found.baseline}: no other method predicts noticeably better."
+    if found.is_behind or found.verdicts[found.best] in (EQUAL, WORSE):
+        none = "no other method predicts noticeably better"
+        if found.choice:
+            return f"Stay with {found.baseline}: {none}."
+        return f"Stay with {found.baseline} for now: on average {none}, but that is not shown for all of them yet."
     return f"Stay with {found.baseline} for now: {found.best} may predict better, but that is not shown yet."
 
 

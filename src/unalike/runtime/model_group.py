@@ -21,7 +21,14 @@ from unalike.methods.plan import Stage
 from unalike.methods.roles import Personalizer
 from unalike.metrics.failures import LESS_NOISE
 from unalike.metrics.scoring import Predict, SharedModel
-from unalike.training.aggregation import StreamingSum, SumWeights, UpdateBuffer, UpdateSums, decode_updates
+from unalike.training.aggregation import (
+    StreamingSum,
+    SumWeights,
+    UpdateBuffer,
+    UpdateSums,
+    decode_update,
+    decode_updates,
+)
 from unalike.training.client_states import ClientStates
 from unalike.training.client_task import BUFFERS
 from unalike.training.server_update import (
@@ -262,8 +269,7 @@ class ModelGroup:
     def local_model(self, client: int, before: ServerState, client_update: ClientUpdate) -> Predict:
         """The client's model after local training from `before`: its update as the server decodes it, with its own parameters."""
         model, part, client_state = self.settings.model, self.method.personalizer, self.client_state(client)
-        update = tree.map(lambda u: u[None], client_update.update)
-        update = tree.row(decode_updates(self.method, update, before), 0)
+        update = decode_update(self.method, client_update.update, before)
         params = before.params | tree.map(lambda u, w: w + u, update, before.params)
         mine = {} if part is None else client_state.get(part.name, {})
         params |= {n: w for n, w in mine.items() if n in params and not self.method.shares(n, model)}

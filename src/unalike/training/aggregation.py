@@ -267,6 +267,11 @@ def decode_updates(method: Method, update: Tree, sent: Broadcast | ServerState) 
     return update
 
 
+def decode_update(method: Method, update: Tree, sent: Broadcast | ServerState) -> Tree:
+    """`decode_updates` for the update of one client."""
+    return tree.row(decode_updates(method, tree.map(lambda t: t[None], update), sent), 0)
+
+
 def _index(rows: list[int]) -> Tensor | slice:
     """An index of these rows; a slice if they are consecutive, which is faster."""
     first = rows[0]

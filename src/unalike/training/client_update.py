@@ -16,8 +16,11 @@ from unalike.core.types import ClientUpdate, PartTrees, Tree
 from unalike.core.views import StageSettings
 from unalike.core.work import Work
 from unalike.methods import return_checks
+from unalike.methods.compressor import Compressor
 from unalike.methods.method import Method
+from unalike.methods.part import Part
 from unalike.methods.roles import Phase, Upload
+from unalike.training.aggregation import decode_update
 from unalike.training.client_task import BUFFERS, ClientTask
 from unalike.training.local_step import (
     MODEL,
@@ -91,16 +94,21 @@ def make_client_update(task: ClientTask, trained: TrainedClient) -> tuple[Client
     method, settings, broadcast, size, sent = task.method, task.settings, task.broadcast, task.size, task.sent
     params, buffers, steps = trained.params, trained.buffers, trained.steps
     messages, kept = {}, {}
+
+    def finish(member: Part, params: Tree) -> None:
+        now = trained.own[member.name] if member.trains else buffers
+        view = task.view_of(member, params, now, trained.client_state, steps=steps)
+        with return_checks.noted(member, "finish"):
+            kept[member.name], message = member.finish(view)
+        messages[member.name] = {n: t for n, t in message.items() if n in sent or n not in params}
+
+    late = [p for p in method.parts if p.sums_sent and method.role(Upload)]
     for member in method.parts:
         kept[member.name] = trained.client_state.get(member.name, {})
         if member.name in trained.finished:
             kept[member.name] = trained.finished[member.name]
-        elif member in method.closing:
-            now = trained.own[member.name] if member.trains else buffers
-            view = task.view_of(member, params, now, trained.client_state, steps=steps)
-            with return_checks.noted(member, "finish"):
-                kept[member.name], message = member.finish(view)
-            messages[member.name] = {n: t for n, t in message.items() if n in sent or n not in params}
+        elif member in method.closing and member not in late:
+            finish(member, params)
         if member in method.keepers:
             own = trained.own[member.name]
             view = task.view_of(member, params, buffers, trained.client_state, steps=steps)
@@ -116,12 +124,24 @@ def make_client_update(task: ClientTask, trained: TrainedClient) -> tuple[Client
     for upload in method.role(Upload):
         view = task.view_of(upload, params, buffers, trained.client_state, steps=steps)
         update, kept[upload.name] = upload.encode(view, update)
+    reached = params | _reached(task, update, kept) if late else params
+    for member in late:
+        finish(member, reached)
     shared = {name: task.context[name] for member in method.parts for name in member.shares}
     made = torch.as_tensor(steps, dtype=size.dtype, device=size.device)
     weight = settings.work.solver.weight(made)
     loss = trained.loss if method.privacy is None else torch.zeros_like(trained.loss)  # it has no noise
     client_update = ClientUpdate(update, shared_buffers, _filled(messages), size, made, weight, loss, shared)
     return client_update, _filled(kept)
+
+
+def _reached(task: ClientTask, update: Tree, kept: PartTrees) -> Tree:
+    """The parameters that the server makes of an encoded update, with what error feedback keeps of it for later rounds."""
+    arrived = decode_update(task.method, update, task.broadcast)
+    for name in (u.name for u in task.method.role(Compressor) if u.error_feedback):
+        kept_back = tree.sub(tree.shared(kept[name], arrived), task.client_state[name])
+        arrived |= tree.map(lambda e, u: u + e, kept_back, arrived)
+    return tree.map(lambda u, w: w + u, arrived, task.broadcast.params)
 
 
 def tune(task: ClientTask, trainers: Trainers = stepwise) -> Tree:

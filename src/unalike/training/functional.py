@@ -23,7 +23,7 @@ from unalike.core.work import Work
 from unalike.methods.method import Method
 from unalike.methods.part import Part
 from unalike.methods.plan import plan
-from unalike.training.aggregation import decode_updates
+from unalike.training.aggregation import decode_update
 from unalike.training.client_task import ClientTask
 from unalike.training.client_update import initial_client_state, train
 from unalike.training.server_update import advance, initial_server_state, make_broadcast
@@ -202,8 +202,7 @@ def local_update(
         drawn = ClientBatches([data] * len(method.phases), data)
         task = ClientTask(method, settings, broadcast, kept, drawn, facts, size)
         client_update, kept = train(task)
-        stacked = tree.map(lambda t: t[None], client_update.update)
-        moved = tree.row(decode_updates(method, stacked, broadcast), 0)
+        moved = decode_update(method, client_update.update, broadcast)
     new = held | {n: held[n] + u for n, u in moved.items()} | rest | client_update.buffers
     message = PartMessage(
         client_update.messages, client_update.shared, client_update.size, client_update.steps, client_update.weight

@@ -228,9 +228,13 @@ def _order(ranked: Sequence[Ranked]) -> str:
     if len(scored) < 2:
         return "There are no two methods with scores before and after tuning, so there is no ranking."
     pairs = len(scored) * (len(scored) - 1) // 2
-    first = min(scored, key=lambda one: one.rank_before or 0).method, scored[0].method
-    turned = len(swapped(scored))
+    before, after = (
+        [one.method for one in scored if getattr(one, rank) == min(getattr(other, rank) for other in scored)]
+        for rank in ("rank_before", "rank_after")
+    )
+    are = "is" if len(before) == 1 else "are"
+    same = "before and after" if before == after else f"before it, {wording.listing(after)} after"
+    first, turned = f"{wording.listing(before)} {are} first {same} it.", len(swapped(scored))
     if not turned:
-        return f"Tuning does not change the ranking: {first[0]} is first before and after it."
-    same = "first before and after" if first[0] == first[1] else f"first before it, {first[1]} after"
-    return f"Tuning turns {turned} of {wording.plural(pairs, 'pair')} of methods round: {first[0]} is {same} it."
+        return f"Tuning does not change the ranking: {first}"
+    return f"Tuning turns {turned} of {wording.plural(pairs, 'pair')} of methods round: {first}"

@@ -19,7 +19,7 @@ from unalike.federation.protocol.messages import StepRequest, TrainRequest
 from unalike.metrics.metric_sums import MetricSums
 from unalike.metrics.metrics import RunMetrics
 from unalike.runtime.stage_state import StageState
-from unalike.training.aggregation import decode_updates
+from unalike.training.aggregation import decode_update
 from unalike.training.norm_guard import NormGuard, Norms
 from unalike.training.norm_guard import norms as norms_of
 from unalike.training.validation import RefusedUpdate, check_update, expected_steps, expected_update
@@ -237,9 +237,8 @@ class RoundRequests(Requests[SiteReply]):
         self._digests.pop(self._clients[site], None)
 
     def _norms(self, site: str, client_update: ClientUpdate) -> Norms:
-        stacked = tree.map(lambda t: t[None], client_update.update)
         now = self._state.group(self._clients[site]).state
-        return norms_of(client_update, tree.row(decode_updates(self._state.method, stacked, now), 0))
+        return norms_of(client_update, decode_update(self._state.method, client_update.update, now))
 
     def _checked(self, client: int, tensors: Tree) -> ClientUpdate:
         """The client update in these tensors, if it is one that the request asked for."""

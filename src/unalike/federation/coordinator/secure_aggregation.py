@@ -37,7 +37,7 @@ from unalike.methods.plan import Stage
 from unalike.runtime.model_group import GroupUpdates
 from unalike.runtime.run_config import RunConfig
 from unalike.runtime.stage_state import StageState
-from unalike.training.aggregation import BufferedUpdates, UpdateSums, decode_updates
+from unalike.training.aggregation import BufferedUpdates, UpdateSums, decode_update
 from unalike.training.client_states import ClientStates
 from unalike.training.validation import check_tree, expected_update
 from unalike.training.wire import Item, in_plan
@@ -242,6 +242,6 @@ class MaskedRequests(RoundRequests):
         folded = {name.removeprefix("folded."): t for name, t in trees.items() if name.startswith("folded.")}
         update = trees.get("update", {})
         if sums_encoded(group.method):
-            update = tree.row(decode_updates(group.method, tree.map(lambda t: t[None], update), group.state), 0)
+            update = decode_update(group.method, update, group.state)
         sums = UpdateSums(update, trees.get("buffers", {}), folded, BufferedUpdates(ids, numbers), {})
         return GroupUpdates(ids, {}, sums=sums, weights=weights)

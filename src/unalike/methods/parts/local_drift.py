@@ -24,9 +24,10 @@ class LocalDrift(Objective, ServerStep):
     from the updates alone, as in the authors' code (the paper averages v_k + h_k over P; the same when all take part). p_k are
     the weights in the objective: shares of samples, or 1/N with `weighted=False`; all means have them. All start at 0. In the
     authors' code c_k is SCAFFOLD's recursion and c a mean over all clients; here they are the paper's, in units of a step so that
-    unequal and changing steps and rates are comparable.
+    unequal and changing steps and rates are comparable. Where an upload changes or withholds updates, v_k - w is what was sent.
     """
 
+    sums_sent: ClassVar[bool] = True
     needs = "updates"
     needs_steps: ClassVar[bool] = True
 

@@ -115,7 +115,8 @@ class BalancedSoftmax(TaskObjective):
     u are the logits and n_c the client's training samples of class c, which stay there. Rare classes are learned as if they
     were not rare, and classes that a client does not have are left out of the sum, as the formula with n_c = 0 says: their logits
     get no gradient, and a client with one class has loss 0 and learns nothing, which a run notes. FedETF's code takes
-    max(n_c, 1), so that absent classes count as rare ones. gamma = 0 is cross-entropy, and FedAvg.
+    max(n_c, 1), so that absent classes count as rare ones. Models of the clients' own (`ditto`, `apfl`) and fine-tuning go on with
+    cross-entropy: they are for the client's own share of the classes. gamma = 0 is cross-entropy, and FedAvg.
     """
 
     published: ClassVar[bool] = True

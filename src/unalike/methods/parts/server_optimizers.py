@@ -90,7 +90,11 @@ class Adaptive(ServerOptimizer):
 @alias("fedadam", "Adam on the server (Reddi et al. 2021).")
 @part
 class ServerAdam(Adaptive):
-    """v <- b2 v + (1 - b2) d^2: FedAdam (Reddi et al. 2021). See `Adaptive` for the rest of the step."""
+    """v <- b2 v + (1 - b2) d^2: FedAdam (Reddi et al. 2021, algorithm 2).
+
+    d is the combined update, m <- b1 m + (1 - b1) d and w+ = w + lr m / (sqrt(v) + tau); m and v start at 0. `bias_correction`
+    multiplies lr by sqrt(1 - b2^t) / (1 - b1^t) in the server's step t = 1, 2, ... and leaves tau as it is; the paper has none.
+    """
 
     def square(self, v: Tensor, d2: Tensor) -> Tensor:
         return self.b2 * v + (1 - self.b2) * d2

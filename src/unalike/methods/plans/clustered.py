@@ -26,6 +26,9 @@ class Ifca(StagedPlan):
 
     Model 0 starts at the run's model, the others at values drawn anew, so that they differ (algorithm 1 asks for k different
     starts; its theory, for good ones). Like k-means it can end in a bad place: clusters may share a model.
+
+    With `scaffold`, `feddyn` or `feddc` as `method` a client that changes its choice leaves its share of the server's memory with
+    the model that it left, for good: that model then ends beside the minimum of those who stay, further than with `fedavg`.
     """
 
     divides: ClassVar[bool] = True
