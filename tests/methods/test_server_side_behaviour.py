@@ -155,7 +155,7 @@ def test_run_stage_without_proxy_samples_is_refused():
         def stages(self, plan_inputs):
             yield Stage("late", ua.Method.parse("fedlaw"), plan_inputs.rounds)
 
-    with pytest.raises(UnalikeError, match="learned_mean learn"):
+    with pytest.raises(UnalikeError, match="learned_mean: found no samples on the server"):
         ua.run(Late(), clients_of(), model="mlp", rounds=1)
 
 

@@ -156,7 +156,7 @@ class ReportContent(SharedFacts):
             DIVISIONS: ("this test set only: other partitions", f"{seeds} seeds divide the same test samples"),
             SPLITS: (f"other samples of {clients}", f"{seeds} redrawn splits"),
             OWNERS: (
-                f"other clients like {clients}",
+                "other clients like " + ("this one" if count == 1 else f"these {count}"),
                 f"{seeds} seeds, each tests clients that it leaves out of training",
             ),
             TRAINING: ("" if fixed else "this test set only:", f"{seeds} seeds on the same samples"),

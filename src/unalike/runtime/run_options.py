@@ -93,9 +93,11 @@ def check_inputs(
     except ValidationError as error:
         raise UnalikeError(explain_errors(error)) from None
     with_loss(work, None)
-    reading = {"budget": chosen.epsilon_limit < math.inf, "stop": "epsilon" in names_in(chosen.stop)}
-    for name, spec in [(name, spec) for name, reads in reading.items() if reads for spec in specs]:
-        if method_of(plan_of(spec)).privacy is None:
+    reads = {"budget": chosen.epsilon_limit < math.inf, "stop": "epsilon" in names_in(chosen.stop)}
+    reading = [name for name, is_so in reads.items() if is_so]
+    for spec in specs:
+        if method_of(plan_of(spec)).privacy is None and reading:
+            name = reading[0]
             raise UnalikeError(
                 f"found {name}={getattr(chosen, name)!r}, and {spec} has no epsilon; expected a private method such as dp_sgd. "
                 f"Give another {name}, or leave the method out"
