@@ -214,6 +214,21 @@ def test_cell_that_two_studies_share_is_run_once(small, tmp_path, monkeypatch):
     assert not missing([cell], tmp_path / "one") and not missing([renamed], tmp_path / "two")
 
 
+def test_cell_that_another_process_has_run_meanwhile_is_not_run_again(small, tmp_path, monkeypatch):
+    first, second, *_ = small.scale("small").cells
+    runs = []
+
+    def both(run_config, out):
+        runs.append(out)
+        if len(runs) == 1:
+            run_cell(second, tmp_path)
+        return execute(run_config, out=out)
+
+    monkeypatch.setattr("unalike_studies.run_study.execute", both)
+    assert [result.digest for result in run_cells({tmp_path: [first, second]})] == [first.digest]
+    assert len(runs) == 2 and not missing([first, second], tmp_path)
+
+
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_cell_that_cannot_be_run_leaves_the_others_to_run(small, tmp_path, jobs):
     [cell, other, *_] = small.scale("small").cells

@@ -78,6 +78,8 @@ def run_cells(
         yield from _copies(result, places.pop(digest))
     failures: list[Failure] = []
     for outcome in _run_all([first for first, *_ in places.values()], data_dir, jobs):
+        if outcome is None:
+            continue
         if isinstance(outcome, CellResult):
             yield outcome
             yield from _copies(outcome, places[outcome.digest][1:])
@@ -92,8 +94,8 @@ def run_cells(
         raise UnalikeError(f"{len(failures)} of {len(places)} cells cannot be run; {first.cell}: {first.error}")
 
 
-def _run_all(todo: list[Place], data_dir: str | Path | None, jobs: int) -> Iterator[CellResult | Failure]:
-    """The results of cells, or the errors why they cannot be run."""
+def _run_all(todo: list[Place], data_dir: str | Path | None, jobs: int) -> Iterator[CellResult | Failure | None]:
+    """The results of cells, or the errors why they cannot be run; None for cells that another process has run meanwhile."""
     if jobs == 1:
         yield from (_run_at(place, data_dir) for place in todo)
         return
@@ -108,15 +110,17 @@ def _run_all(todo: list[Place], data_dir: str | Path | None, jobs: int) -> Itera
         yield outcome
 
 
-def _run_quietly(place: Place, data_dir: str | Path | None) -> CellResult | Failure:
+def _run_quietly(place: Place, data_dir: str | Path | None) -> CellResult | Failure | None:
     """`_run_at` without warnings, which the result keeps as notes."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return _run_at(place, data_dir)
 
 
-def _run_at(place: Place, data_dir: str | Path | None) -> CellResult | Failure:
+def _run_at(place: Place, data_dir: str | Path | None) -> CellResult | Failure | None:
     folder, cell = place
+    if not missing([cell], folder):
+        return None
     try:
         return run_cell(cell, folder, data_dir)
     except UnalikeError as error:
