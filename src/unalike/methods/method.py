@@ -256,6 +256,11 @@ class Method:
         return tuple(p for p in self.parts if type(p).finish is not Part.finish or isinstance(p, Upload) or p in own)
 
     @cached_property
+    def closing_last(self) -> tuple[Part, ...]:
+        """The parts among `closing` that act after the uploads, since they count what is sent."""
+        return tuple(p for p in self.parts if p.sums_sent and self.role(Upload))
+
+    @cached_property
     def only_adds(self) -> bool:
         """Whether local training is one phase and its only result is the update."""
         return len(self.phases) == 1 and not self.closing and not self.role(Personalizer)

@@ -102,12 +102,11 @@ def make_client_update(task: ClientTask, trained: TrainedClient) -> tuple[Client
             kept[member.name], message = member.finish(view)
         messages[member.name] = {n: t for n, t in message.items() if n in sent or n not in params}
 
-    late = [p for p in method.parts if p.sums_sent and method.role(Upload)]
     for member in method.parts:
         kept[member.name] = trained.client_state.get(member.name, {})
         if member.name in trained.finished:
             kept[member.name] = trained.finished[member.name]
-        elif member in method.closing and member not in late:
+        elif member in method.closing and member not in method.closing_last:
             finish(member, params)
         if member in method.keepers:
             own = trained.own[member.name]
@@ -124,8 +123,8 @@ def make_client_update(task: ClientTask, trained: TrainedClient) -> tuple[Client
     for upload in method.role(Upload):
         view = task.view_of(upload, params, buffers, trained.client_state, steps=steps)
         update, kept[upload.name] = upload.encode(view, update)
-    reached = params | _reached(task, update, kept) if late else params
-    for member in late:
+    reached = params | _reached(task, update, kept) if method.closing_last else params
+    for member in method.closing_last:
         finish(member, reached)
     shared = {name: task.context[name] for member in method.parts for name in member.shares}
     made = torch.as_tensor(steps, dtype=size.dtype, device=size.device)
