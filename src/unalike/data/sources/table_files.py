@@ -13,7 +13,7 @@ import torch
 from unalike._utils.errors import UnalikeError, reading, require_extra, warn
 from unalike.data.columns import dates_of, require_columns, texts_of
 from unalike.data.dataset import Dataset
-from unalike.data.sources.delimited import numbered, read_delimited
+from unalike.data.sources.delimited import numbered, read_delimited, record_lines
 from unalike.data.sources.registry import ending, every_fifth, formats
 from unalike.data.sources.table_targets import check_classes, labels, with_target
 from unalike.data.table_encoding import Encoding, fit, fit_words
@@ -32,7 +32,8 @@ def _typed(reader: str, place: str = "row", **options: object) -> Reader:
         import pandas as pd
 
         _refuse(dialect, path)
-        return numbered(getattr(pd, reader)(path, **options), 1, place)
+        lines = record_lines(path) if place == "line" else ()
+        return numbered(getattr(pd, reader)(path, **options), lines, 1, place)
 
     return read
 
