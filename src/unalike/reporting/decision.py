@@ -92,8 +92,8 @@ class Decision:
 
     @property
     def is_behind(self) -> bool:
-        """Whether the mean of the best candidate is worse than that of the baseline."""
-        return self.metric.sign * self.difference < 0
+        """Whether the mean of the best candidate is worse than that of the baseline, by a difference that does not round to 0."""
+        return self.metric.change(self.metric.sign * self.difference).startswith("−")
 
     def __repr__(self) -> str:
         return f"<Decision: {self}>"

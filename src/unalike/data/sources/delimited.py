@@ -106,7 +106,7 @@ def read_delimited(
 
 
 def numbered(frame: pd.DataFrame, lines: Sequence[int] = (), first: int = 2, place: str = "line") -> pd.DataFrame:
-    """A table whose index is the place of each row in its file: one of `lines` if there is one for each, or counted from `first`."""
+    """A table whose index is the place of each row in its file: its line if each has one, or counted from `first`."""
     import pandas as pd
 
     frame.index = pd.Index(lines if len(lines) == len(frame) else range(first, first + len(frame)), name=place)
