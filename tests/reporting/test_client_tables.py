@@ -116,6 +116,8 @@ def test_another_score_of_all_clients_decides(compared, across):
     own.loc[pooled, judged] = other.client_scores.loc[pooled, judged]
     pd.testing.assert_frame_equal(other.client_scores, own)
     assert word in render(other.content())
+    if across == "worst":  # one number, in the column of the worst tenth, too
+        assert other.summary["worst_decile"].equals(other.summary["roc_auc"].rename("worst_decile"))
 
 
 @pytest.mark.parametrize("across", ["clients", "worst"])

@@ -119,9 +119,12 @@ def test_findings_constant_prediction_is_scored_on_the_test_samples(content):
     counts = pd.DataFrame([[5, 45]], columns=["nein", "ja"])
     confusions = [{"method": "fedavg", "classes": ["nein", "ja"], "counts": [[3, 5], [1, 1]]}]
     found = found_in(dataclasses.replace(content, label_counts=counts, confusions=confusions))
-    assert any("most training samples have, ja, has an accuracy of about 20.0\u00a0%" in text for text in found.limits)
+    assert any(
+        "most training samples have under seed 0, ja, has an accuracy of about 20.0\u00a0%" in text
+        for text in found.limits
+    )
     unknown = found_in(dataclasses.replace(content, label_counts=counts, confusions=[]))  # as in the folder of a run
-    assert "The most frequent class, ja, has 90.0\u00a0% of the training samples." in unknown.limits
+    assert "The most frequent class, ja, has 90.0\u00a0% of the training samples under seed 0." in unknown.limits
 
 
 def test_findings_worse_method_is_named(content):

@@ -207,7 +207,7 @@ def significant(value: float, sign: str = "", digits: int = 3) -> str:
     if value and math.isfinite(value):
         power = int(f"{value:.{digits - 1}e}".split("e")[1])  # after rounding: 99.96 becomes 100
         form = f".{digits - 1}e" if power < -4 else f",.{max(0, digits - 1 - power)}f"
-    return f"{value:{sign if value else ''}{form}}".replace("-", "−")
+    return f"{value:{sign if value else ''}z{form}}".replace("-", "−")
 
 
 def as_text(value: float, text: str) -> str:

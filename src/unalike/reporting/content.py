@@ -139,8 +139,9 @@ class ReportContent(SharedFacts):
 
     @cached_property
     def summary(self) -> pd.DataFrame:
-        """One row per method and protocol (`metrics.summary.summary`)."""
-        return summary(self.rounds, self.clients, self.columns, self.rules, self.resampled)
+        """One row per method and protocol (`metrics.summary.summary`); a score over the worst tenth is `worst_decile`, too."""
+        table = summary(self.rounds, self.clients, self.columns, self.rules, self.resampled)
+        return table.assign(worst_decile=table[self.metric.name]) if self.across == "worst" else table
 
     @property
     def about(self) -> str:

@@ -49,8 +49,10 @@ def risk_table(content: ReportContent, looks: Looks) -> Table | None:
     counts = ("client", "method", "positives", "others")
     numbers = [key for key in rows[0] if key not in counts and not key.endswith(("low", "high"))]
     for method in _methods(content) if len(_shown(content)) > 1 else ():
-        means = pd.DataFrame([row for row in rows if row["method"] == method])[numbers].mean()
-        rows.append({key: means.get(key, math.nan) for key in rows[0]} | {"client": MEAN, "method": method})
+        own = pd.DataFrame([row for row in rows if row["method"] == method])[numbers]
+        whole, means = len(own.dropna()), own.mean()
+        name = MEAN if whole == len(own) else f"{MEAN} with the score ({whole} of {len(own)} have all)"
+        rows.append({key: means.get(key, math.nan) for key in rows[0]} | {"client": name, "method": method})
     level = f"{wording.confidence(content.rules.level)} interval"
     columns = [
         words("Client", "client"),

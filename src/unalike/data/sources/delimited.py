@@ -115,7 +115,7 @@ def numbered(frame: pd.DataFrame, lines: Sequence[int] = (), first: int = 2, pla
 
 def record_lines(path: Path, charset: str = "utf-8") -> list[int]:
     """The lines of a file of text on which a record begins, from 1: all but blank ones and those within quotes."""
-    from pandas.io.common import get_handle
+    from pandas.io.common import get_handle  # type: ignore[import-not-found]  # its stubs leave it out
 
     found, within = [], False
     with get_handle(path, "r", encoding=charset, compression="infer") as file:
