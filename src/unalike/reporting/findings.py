@@ -160,7 +160,8 @@ def _other_clients(content: ReportContent) -> list[str]:
     """A warning for methods that are tested on other clients than the baseline: malicious clients have no test samples."""
     if content.decisive == "server":
         return []
-    tested = content.clients[content.clients["n_test"] > 0].groupby(["method", "seed"], sort=False)["client"].agg(set)
+    own = content.clients[content.clients["n_test"] > 0].groupby(["method", "seed"], sort=False)["client"].agg(set)
+    tested = dict(zip(own.index.tolist(), own))
     base = {seed: names for (method, seed), names in tested.items() if method == content.baseline}
     others = dict.fromkeys(method for (method, seed), names in tested.items() if names != base.get(seed, names))
     if not others:
