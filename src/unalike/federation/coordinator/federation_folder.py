@@ -95,8 +95,8 @@ def roll_back(run: Path, to: int) -> None:
     history.save(run)
     for file in (*run.glob("model*.safetensors"), run / facts.FILE):
         file.unlink(missing_ok=True)
-    directory.event("rolled back", to=to, run=None if roster is None else roster.run)
-    Roster(new_run(), {} if roster is None else roster.sites).save(run / "roster.json")
+    directory.event("rolled back", to=to, run=roster.run or None)
+    replace(roster, run=new_run()).save(run / "roster.json")
 
 
 class FederationFolder:
