@@ -305,7 +305,7 @@ class NetworkStage:
     def _ask(self, drawn: set[int], evaluate: tuple[str, ...]) -> Exchange[SiteReply]:
         """Ask the clients `drawn` to train, and all with test samples to `evaluate`."""
         state, federation, run_config = self.state, self.mailbox.federation, self.run_config
-        drawn = {k for k in drawn if federation.sites[k].name not in self._left_out.get(self._place, ())}
+        drawn = {k for k in drawn if federation.sites[k].name not in self._left_out.get(self.state.place, ())}
         self.mailbox.number = self._rounds_before + state.done + (not state.last_done)
         cohort = self._secure.cohort(drawn) if self._secure and drawn else ()
         drawn = {self.mailbox.client_of[site] for site in cohort} or drawn
@@ -321,7 +321,7 @@ class NetworkStage:
         requests = RoundRequests(*given) if self._secure is None else MaskedRequests(self._secure, cohort, *given)
         exchange = Exchange(
             mailbox=self.mailbox,
-            place=self._place,
+            place=self.state.place,
             requests=requests,
             sites=list(names.values()),
             counted={names[k] for k in drawn if k in names},
@@ -358,13 +358,8 @@ class NetworkStage:
 
         requests = SameRequest(("choose", question.facts, tensors), read)
         asked, counted = [sites[k].name for k in sorted(everybody)], {sites[k].name for k in drawn}
-        exchange = Exchange(self.mailbox, self._place, requests, asked, counted)
+        exchange = Exchange(self.mailbox, self.state.place, requests, asked, counted)
         return {self.mailbox.client_of[site]: name for site, name in exchange.run().values.items()}
-
-    @property
-    def _place(self) -> Place:
-        """The step of the plan and the round in it, as messages say them."""
-        return self.state.settings.stage + 1, self.state.done
 
     # executor and checkpoints ------------------------------------------------------------------------------------
 
