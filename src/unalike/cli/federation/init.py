@@ -230,8 +230,6 @@ def sample_caps(text: str, samples: int | None, summaries: Sequence[Path]) -> di
 
 def schema_like(data: str, accept: bool = False) -> object:
     """The schema of a data set's samples. Doubtful columns raise `UnalikeError` unless they are accepted."""
-    import torch
-
     from unalike.data.columns import DoubtfulColumn
     from unalike.data.sources.load import load
     from unalike.federation.protocol.federation_file import Schema
@@ -242,11 +240,7 @@ def schema_like(data: str, accept: bool = False) -> object:
             dataset = load(data)
         except DoubtfulColumn as doubt:
             raise UnalikeError(f"{doubt}. Every site gets the values that are agreed on; --accept keeps them") from None
-    x, _ = dataset.train
-    classes = None if dataset.classes is None or dataset.task.name != "classification" else tuple(dataset.classes)
-    return Schema(
-        tuple(x.shape[1:]), classes, cast(Any, dataset.task.name), not torch.is_floating_point(x), dataset.encoding
-    )
+    return Schema.like(dataset.train[0], dataset.classes, dataset.task, dataset.encoding)
 
 
 def schema_of(files: Sequence[Path]) -> object:
