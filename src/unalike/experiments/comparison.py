@@ -146,7 +146,7 @@ class Comparison:
             if title is not None or summary:
                 raise UnalikeError(f"{target} is a table, without title and summary; leave them out, or write .html")
             return html.write_text(export.export([(self.name, content)], kind), target)
-        return html.write_text(summary_page.render(content), target) if summary else html.write(content, target)
+        return html.write_text((summary_page if summary else html).render(content), target)
 
     def content(self, title: str | None = None, target: float | None = None) -> ReportContent:
         """The content of the report and of its figures. `target`: the score for which the costs are compared."""
@@ -165,7 +165,6 @@ class Comparison:
                 MethodResult(
                     m["label"],
                     m["spec"],
-                    tuple(m["protocols"]),
                     reference(m["spec"]),
                     m.get("untuned", ""),
                     m.get("work", ""),

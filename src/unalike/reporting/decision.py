@@ -86,6 +86,11 @@ class Decision:
     losers: Mapping[str, tuple[float, float, float]] = field(default_factory=dict)
 
     @property
+    def leader(self) -> str:
+        """The best candidate; the baseline if there is no candidate."""
+        return self.best or self.baseline
+
+    @property
     def stands(self) -> bool:
         """Whether more seeds are not expected to change the decision."""
         return bool(self.best) and not self.open

@@ -12,13 +12,12 @@ from unalike.metrics.client_scores import MEAN
 from unalike.metrics.risks import FEWEST, GRID, THRESHOLDS, Risks, risks_of
 from unalike.reporting import wording
 from unalike.reporting.charts.figure import AnyMark, Axis, Figure, Line, Points, plot
-from unalike.reporting.charts.palette import GREY, Look
+from unalike.reporting.charts.palette import GREY, Look, Looks
 from unalike.reporting.client_tables import MOST_CLIENTS
 from unalike.reporting.content import ReportContent
 from unalike.reporting.panels import Panel, View
 from unalike.reporting.table import Table, interval, number, words
 
-Looks = Mapping[str, Look]
 DOTTED, DASHED = Look("", GREY, "dot", "circle"), Look("", GREY, "dash", "circle")
 
 
