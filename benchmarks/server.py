@@ -48,7 +48,7 @@ def folded(method: str) -> Callable[[], object]:
 
     def call() -> object:
         given = sum_weights(*about, cohort)
-        total = StreamingSum(runner.state.method, state.params, given)
+        total = StreamingSum(runner.state.method, state, given)
         for client, client_update in zip(cohort.ids, client_updates):
             total.add([client], client_update)
         return advance_from_sums(*about, total.sums, given, cohort.members)

@@ -77,9 +77,13 @@ def test_the_full_scale_has_the_papers_networks_betas_and_values():
 
 
 def test_gap_against_bound_equals_hand_numbers():
-    """Two layers with tau 3 and 5, four clients: the bound is sqrt(2 * 8 / 4) = 2. Gaps 1 and 3: slack (1 - 1) / 2."""
-    recorded = noted(("tau", "u", [3.0, 3.0, None]), ("tau", "v", [5.0, 5.0, 5.0]))
-    rounds = {"round": [1, 2, 3], "participants": [4, 4, 4], "loss": [1.5, 0.5, 9.0], "train_loss": [0.5, 3.5, 0.0]}
+    """Two layers with tau 3 and 5, four clients: the bound is sqrt(2 * 8 / 4) = 2. Gaps 1 and 3: slack (1 - 1) / 2.
+
+    Round 3 has no tau of a layer, and round 4 was not evaluated.
+    """
+    recorded = noted(("tau", "u", [3.0, 3.0, None, 3.0]), ("tau", "v", [5.0, 5.0, 5.0, 5.0]))
+    losses = {"loss": [1.5, 0.5, 9.0, None], "train_loss": [0.5, 3.5, 0.0, 0.0]}
+    rounds = {"round": [1, 2, 3, 4], "participants": [4] * 4, **losses}
     layout, results = GapAgainstBound("gap"), Results((cell(recorded=recorded, rounds=rounds), cell(1)))
     assert layout.points(results.cells[0]) == [(2.0, 1.0), (2.0, 3.0)]
     assert layout.slack("a", "s")(results) == {0: 0.0}

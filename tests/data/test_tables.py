@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from pandas.io.common import get_handle
 
 from unalike._utils.errors import UnalikeError
 from unalike.data import load, partition
@@ -414,6 +415,24 @@ def test_first_row_without_target_is_named_by_its_place_in_the_file(tmp_path, en
     frame = pd.DataFrame({"x": np.arange(24) % 5 / 2, "died": ["no", "yes", None, "yes"] * 6})
     with pytest.raises(UnalikeError, match=f"'died' is missing in 6 of 24 rows, the first in {place};"):
         load(save(frame, tmp_path / f"t{ending}"), target="died")
+
+
+@pytest.mark.parametrize(
+    ("ending", "rows", "line"),
+    [
+        (".csv", ["x,died", "", "1.5,no", '"two\nlines",yes', "  ", "2,"], 7),
+        (".csv.gz", ["", "x,died", "1.5,no", "", "2,"], 5),
+        (".csv.zip", ["x;died", "1.5;no", "", "", "2;"], 5),
+        (".csv", ["x,died", '5" pipe,no', "2,"], 3),  # a quotation mark that quotes nothing
+        (".jsonl", ['{"x": 1, "died": "no"}', "", '{"x": 2, "died": null}'], 3),
+    ],
+)
+def test_line_of_a_message_counts_blank_lines_and_lines_of_quoted_texts(tmp_path, ending, rows, line):
+    file = tmp_path / f"t{ending}"
+    with get_handle(file, "w", compression="infer") as opened:
+        opened.handle.write("\n".join([*rows, "", ""]))
+    with pytest.raises(UnalikeError, match=f"'died' is missing in 1 of . rows, the first in line {line};"):
+        load(file, target="died")
 
 
 def test_rows_without_target_are_left_out_when_asked(tmp_path):

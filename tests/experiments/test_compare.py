@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import tomllib
 import types
+import warnings
 from functools import partial
 
 import numpy as np
@@ -17,7 +19,7 @@ from torch import nn
 import unalike as ua
 from unalike.cli.terminal_tables import summary_table
 from unalike.data.partitioning.given_clients import ClientsRequest
-from unalike.experiments.compare import prepare_experiment
+from unalike.experiments.compare import _warnings_of, prepare_experiment
 from unalike.experiments.comparison import Comparison
 from unalike.experiments.earlier_reports import earlier_reports
 from unalike.experiments.seed_plan import SeedPlan, read_seeds, write_seeds
@@ -197,7 +199,7 @@ def test_compare_continues_an_interrupted_cell_with_more_rounds(people, small, t
 
 def test_compare_does_not_take_a_cell_that_another_process_writes(people, small, tmp_path):
     small(["fedavg"], people, seeds=1, out=tmp_path)
-    [cell] = (tmp_path / "cells").iterdir()
+    cell, *_ = (tmp_path / "cells").iterdir()
     with (
         RunDirectory(cell).held(),
         pytest.raises(ua.UnalikeError, match="another process is writing the run"),
@@ -277,7 +279,7 @@ def test_compare_other_executor_or_label_reuses_the_cell(people, small, trained,
 def test_compare_cell_of_a_part_that_gained_a_field_since_is_read(people, small, trained, tmp_path):
     """The record of the cell lacks the field, and the folder has another hash."""
     first = small(["fednova"], people, seeds=1, out=tmp_path)
-    [cell] = (tmp_path / "cells").iterdir()
+    cell, *_ = (tmp_path / "cells").iterdir()
     older, config = cell.rename(cell.with_name("fednova-seed0-0123456789abcdef")), "config.toml"
     text = (older / config).read_text()
     assert ", normalize_by='series'" in text
@@ -457,8 +459,22 @@ def test_comparison_saved_and_loaded_is_equal(people, small, tmp_path):
     with pytest.raises(ua.UnalikeError, match="holds no finished comparison"):
         Comparison.load(tmp_path)
     (tmp_path / "out" / "rounds.parquet").write_bytes(b"hello")
-    with pytest.raises(ua.UnalikeError, match="holds no finished comparison"):
+    with pytest.raises(ua.UnalikeError, match=r"holds no finished comparison or run \(rounds.parquet: .*Parquet"):
         Comparison.load(tmp_path / "out")
+
+
+@pytest.mark.parametrize("table", ["rounds", "clients"])
+def test_damaged_cell_is_named_and_run_again_once_it_is_deleted(people, small, tmp_path, table):
+    first = small(["fedavg"], people, out=tmp_path)
+    cell, *_ = (tmp_path / "cells").iterdir()
+    file = cell / f"{table}.parquet"
+    file.write_bytes(file.read_bytes()[:-40])
+    with pytest.raises(
+        ua.UnalikeError, match=f"cannot read {file}: .*Parquet.*, or delete the folder {cell}: this cell is"
+    ):
+        small(["fedavg"], people, out=tmp_path)
+    shutil.rmtree(cell)
+    same(first, small(["fedavg"], people, out=tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -502,6 +518,22 @@ def test_compare_partition_that_falls_short_is_noted_once(small, dataset):
         table = small(["fedavg"], 4, data=dataset, partition="even(size=400)", seeds=2, rounds=1)
     assert len([w for w in caught if "get fewer" in str(w.message)]) == 1
     assert len([note for note in table.facts.notes if "get fewer" in note]) == 1
+
+
+def test_compare_warning_of_some_seeds_names_them():
+    class Given:
+        def of(self, seed):
+            for text in ["every seed", *["some seeds"] * (seed != 1), *["one seed"] * (seed == 1)]:
+                warnings.warn(text, UserWarning, stacklevel=1)
+
+    with pytest.warns(UserWarning) as caught:
+        found = _warnings_of(Given(), [0, 1, 2])
+    assert [*found.items()] == [
+        ("every seed", "every seed"),
+        ("some seeds", "some seeds (seeds 0, 2)"),
+        ("one seed", "one seed (seed 1)"),
+    ]
+    assert [str(w.message) for w in caught] == [*found.values()]
 
 
 def test_compare_other_settings_in_the_same_folder_keep_the_earlier_report(people, small, tmp_path):

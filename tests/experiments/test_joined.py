@@ -66,6 +66,14 @@ def test_join_partitions_of_one_study_are_ranked(kept):
     assert "all partitions of one study" in page and "2 partitions are very few" in page
 
 
+def test_join_ranks_by_one_score_across_clients(kept):
+    (mild, first), (severe, second) = kept("mild", partition="iid"), kept("severe")
+    worst = join([(mild, first.judged_by(across="worst")), (severe, second.judged_by(across="worst"))])
+    mixed = join([(mild, first.judged_by(across="worst")), (severe, second)])
+    pd.testing.assert_frame_equal(mixed.scores, worst.scores)
+    assert not worst.scores.equals(join([(mild, first), (severe, second)]).scores)
+
+
 @pytest.mark.parametrize(
     ("other", "said"),
     [({"rounds": 3}, "rounds differs (2 in A, 3 in B)"), ({"work": ua.Work(batch_size=5, lr=0.2)}, "lr differs (0.1 in A")],
@@ -83,6 +91,7 @@ def test_join_odd_folder_stays_apart_at_any_position(kept):
     assert [block.letters for block in joined.pooled] == ["B: mild", "C: severe"] and joined.ranks is not None
     page = joined.page()
     assert "2 are partitions of one study. Not in the ranking: 1 comparison." in page
+    assert "not all results are pooled" in page and "never pooled" not in page
     assert "Differences to fedavg, paired over 2 partitions" in page and "rounds differs (3 in A, 2 in B and C)" in page
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from unalike._utils import seeds
-from unalike.federation.protocol.transport import Handler
+from unalike.federation.site.site_worker import SiteWorker
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class NetworkFaults:
 class InMemoryTransport:
     """Connects to sites in this process. Those in `offline` get and send nothing; the set may change at any time."""
 
-    handlers: Mapping[str, Handler]
+    handlers: Mapping[str, SiteWorker]
     faults: NetworkFaults = NetworkFaults()
     seed: int = 0
     offline: set[str] = field(default_factory=set)

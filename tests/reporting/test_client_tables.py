@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -116,6 +117,16 @@ def test_another_score_of_all_clients_decides(compared, across):
     own.loc[pooled, judged] = other.client_scores.loc[pooled, judged]
     pd.testing.assert_frame_equal(other.client_scores, own)
     assert word in render(other.content())
+
+
+def test_score_of_the_worst_tenth_is_the_column_of_the_worst_tenth(compared):
+    """The score takes the worst tenth in each round anew, so that it may be below that of the clients' means over the rounds."""
+    found, _ = compared
+    rounds = found.client_rounds
+    rounds = rounds.assign(**{name: rounds[name] * 0.9 for name in rounds if name.endswith("roc_auc")})
+    summary = replace(found, client_rounds=rounds).judged_by(across="worst").summary
+    assert summary["worst_decile"].tolist() == pytest.approx(summary["roc_auc"].tolist())
+    assert not (found.summary["worst_decile"] == found.summary["roc_auc"]).any()
 
 
 @pytest.mark.parametrize("across", ["clients", "worst"])

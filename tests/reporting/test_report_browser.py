@@ -4,14 +4,14 @@ import pandas as pd
 import pytest
 
 from unalike.metrics.ranks import ranks
-from unalike.reporting import joined_page, write, write_text
+from unalike.reporting import joined_page, render, write_text
 
 pytestmark = pytest.mark.browser
 
 
 @pytest.fixture(scope="module")
 def report(content, tmp_path_factory):
-    return write(content, tmp_path_factory.mktemp("report") / "report.html").as_uri()
+    return write_text(render(content), tmp_path_factory.mktemp("report") / "report.html").as_uri()
 
 
 @pytest.fixture
@@ -162,5 +162,5 @@ def test_rank_diagram_on_a_narrow_screen_becomes_a_list(visit, several):
 def test_hostile_names_execute_no_script(visit, simulate, tmp_path):
     hostile = "</script><script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">"
     content = simulate(methods=4, rounds=10, hostile=hostile)
-    page = visit(address=write(content, tmp_path / "hostile.html").as_uri())
+    page = visit(address=write_text(render(content), tmp_path / "hostile.html").as_uri())
     assert page.title() == content.title

@@ -50,6 +50,19 @@ def test_findings_interval_including_zero_claims_no_gain(content):
     assert "the interval includes 0" in found.details[0][1]
 
 
+def test_findings_difference_that_rounds_to_zero_is_neither_signed_nor_behind(content):
+    table = scored(content, fedavg=[0.5, 0.6, 0.7], fedmix=[0.5, 0.61, 0.6899])
+    assert -0.0005 < table.decision.difference < 0 and not table.decision.is_behind
+    answer = found_in(table).answer
+    assert "fedmix comes closest: 0.0 points of accuracy" in answer and "is behind" not in answer
+
+
+@pytest.mark.parametrize("value", [0.0, -0.0, 0.0004, -0.0004])
+def test_difference_of_shares_that_rounds_to_zero_has_no_sign(value):
+    assert ACCURACY.difference(value) == "0.0 points" and ACCURACY.interval(value, 0.01) == "0.0 to +1.0"
+    assert RMSE.change(0.0) == RMSE.change(-0.0) == "0" and RMSE.change(-1e-9) == "−1.00e−09"
+
+
 def test_findings_undecided_candidates_that_are_behind_come_not_close(content):
     found = found_in(scored(content, fedavg=[0.5, 0.6, 0.7], fedmix=[0.4, 0.6, 0.65]))
     behind = "and on average none is. The best of them, fedmix, is behind: \u22125.0 points"
@@ -106,9 +119,12 @@ def test_findings_constant_prediction_is_scored_on_the_test_samples(content):
     counts = pd.DataFrame([[5, 45]], columns=["nein", "ja"])
     confusions = [{"method": "fedavg", "classes": ["nein", "ja"], "counts": [[3, 5], [1, 1]]}]
     found = found_in(dataclasses.replace(content, label_counts=counts, confusions=confusions))
-    assert any("most training samples have, ja, has an accuracy of about 20.0\u00a0%" in text for text in found.limits)
+    assert any(
+        "most training samples have under seed 0, ja, has an accuracy of about 20.0\u00a0%" in text
+        for text in found.limits
+    )
     unknown = found_in(dataclasses.replace(content, label_counts=counts, confusions=[]))  # as in the folder of a run
-    assert "The most frequent class, ja, has 90.0\u00a0% of the training samples." in unknown.limits
+    assert "The most frequent class, ja, has 90.0\u00a0% of the training samples under seed 0." in unknown.limits
 
 
 def test_findings_worse_method_is_named(content):
@@ -152,7 +168,7 @@ def test_findings_equal_gain_under_every_seed_is_not_tested(content):
         sentences["fedmix"]
         == "70.0\u00a0%, +10.0 points compared with fedavg under every seed: without a spread, no test is possible."
     )
-    repeated = "60.0\u00a0%, +0.0 points compared with fedavg; no candidate, but scored as fedavg in every round."
+    repeated = "60.0\u00a0%, 0.0 points compared with fedavg; no candidate, but scored as fedavg in every round."
     assert sentences["ditto"] == repeated
     assert "did better" not in found.answer
 
@@ -214,7 +230,7 @@ def test_method_with_a_model_for_each_group_is_no_answer_to_one_shared_model(con
 )
 def test_score_rmse_keeps_significant_zeros(value, text):
     assert RMSE.text(value) == RMSE.amount(value) == text
-    assert RMSE.difference(value) == f"+{text}" and RMSE.text(math.nan) == "–"
+    assert RMSE.difference(value) == ("+" if value else "") + text and RMSE.text(math.nan) == "–"
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 from unalike._utils.errors import UnalikeError
 from unalike.metrics.columns import derived
 from unalike.metrics.named_metrics import KNOWN
-from unalike.reporting import render, write
+from unalike.reporting import render, write_text
 from unalike.reporting.charts import report_charts
 from unalike.reporting.charts.palette import looks
 from unalike.reporting.charts.plotly_figures import draw
@@ -168,7 +168,7 @@ def test_forest_rmse_marks_left_as_better(simulate):
 def test_write_replaces_the_file_atomically(content, tmp_path):
     path = tmp_path / "report.html"
     path.write_text("old")
-    assert write(content, path) == path
+    assert write_text(render(content), path) == path
     assert path.read_text(encoding="utf-8") == render(content)
     assert os.listdir(tmp_path) == ["report.html"]
 
@@ -176,14 +176,14 @@ def test_write_replaces_the_file_atomically(content, tmp_path):
 def test_write_into_missing_folder_is_refused(content, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UnalikeError, match="Not a directory"):
-        write(content, tmp_path / "file" / "report.html")
+        write_text(render(content), tmp_path / "file" / "report.html")
     with pytest.raises(UnalikeError, match=r"cannot write the report to .*No such file or directory"):
-        write(content, tmp_path / "nowhere" / "report.html")
+        write_text(render(content), tmp_path / "nowhere" / "report.html")
 
 
 def test_write_to_a_folder_is_refused(content, tmp_path):
     with pytest.raises(UnalikeError, match="Is a directory"):
-        write(content, tmp_path)
+        write_text(render(content), tmp_path)
 
 
 def test_write_full_disk_keeps_the_old_report(content, tmp_path, monkeypatch):
@@ -194,7 +194,7 @@ def test_write_full_disk_keeps_the_old_report(content, tmp_path, monkeypatch):
     path.write_text("old")
     monkeypatch.setattr(os, "replace", full)
     with pytest.raises(UnalikeError, match="No space left on device"):
-        write(content, path)
+        write_text(render(content), path)
     assert path.read_text() == "old" and os.listdir(tmp_path) == ["report.html"]
 
 

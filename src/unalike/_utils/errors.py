@@ -22,6 +22,10 @@ class UnalikeError(ValueError):
     """Input that cannot be used. The command line prints its message without a traceback and exits with status 2."""
 
 
+class DamagedRun(UnalikeError):
+    """A file of a run that is missing, or cannot be read: which, and why."""
+
+
 class InvalidValue(UnalikeError):
     """A field of a part or of the work that is out of its range: which, what was found, what was expected."""
 

@@ -89,15 +89,12 @@ def command(
     trackers = Trackers.of(track, group_of(out))
     data_flags.check(samples, method, training)
     loaded = samples.load(training["protocol"])
+    clients, asked = samples.request(loaded), {"source": samples.kept, "proxy": loaded.proxy, **decision, **training}
     if sweep:
         if dry_run or track:
             raise UnalikeError(f"found {'--dry-run' if dry_run else '--track'} with --sweep; leave one of the two out")
-        asked = {"source": samples.kept, "proxy": loaded.proxy, **decision, **training}
-        _sweep(plan_sweep(method, read_grid(sweep), samples.request(loaded), seeds, **asked), out, as_json)
-        return
-    experiment = prepare_experiment(
-        method, samples.request(loaded), seeds, source=samples.kept, proxy=loaded.proxy, **decision, **training
-    )
+        return _sweep(plan_sweep(method, read_grid(sweep), clients, seeds, **asked), out, as_json)
+    experiment = prepare_experiment(method, clients, seeds, **asked)
     if dry_run:
         with progress_bar(experiment.calibration_rounds, "calibrating", lines=True) as progress:
             estimate = experiment.estimate(progress)

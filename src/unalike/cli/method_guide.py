@@ -1,6 +1,7 @@
 """Summary of a method in words and numbers, for `unalike list methods` and the pages in docs/methods."""
 
 import inspect
+import math
 import re
 from dataclasses import dataclass
 from functools import cache
@@ -34,12 +35,12 @@ class MethodEntry:
     usage: str
     summary: str
     source: str
-    down: float
-    up: float
-    server: float
-    client: float
-    needs: tuple[str, ...]
-    parts: tuple[Part, ...]
+    down: float = math.nan
+    up: float = math.nan
+    server: float = math.nan
+    client: float = math.nan
+    needs: tuple[str, ...] = ()
+    parts: tuple[Part, ...] = ()
 
 
 def published() -> list[str]:
@@ -67,10 +68,9 @@ def entry(name: str) -> MethodEntry:
     cited = re.findall(r"\(([^()]*(?:19|20)\d\d[^()]*|the [^()]*paper[^()]*)\)", summary)
     source = cited[-1] if cited else ""
     short = summary.replace(f" ({source})", "").rstrip(".") if source else summary.rstrip(".")
-    method = _method(name)
+    method, about = _method(name), (name, registry.usage(name), short, source)
     if method is None:
-        nan = float("nan")
-        return MethodEntry(name, registry.usage(name), short, source, nan, nan, nan, nan, (), ())
+        return MethodEntry(*about)
     model, settings = _reference()
     size = tree.nbytes(model.params)
     facts = method.facts(Batch(torch.zeros(10, 64), torch.arange(10)), settings)
@@ -80,18 +80,7 @@ def entry(name: str) -> MethodEntry:
     server = tree.nbytes(*initial_server_state(method, settings).part_states.values()) / size
     client = tree.nbytes(*initial_client_state(method, settings).values()) / size
     own = tuple(p for p in method.parts if p not in DEFAULTS.values())
-    return MethodEntry(
-        name,
-        registry.usage(name),
-        short,
-        source,
-        ways["down"] / size,
-        ways["up"] / size,
-        server,
-        client,
-        _needs(method),
-        own,
-    )
+    return MethodEntry(*about, ways["down"] / size, ways["up"] / size, server, client, _needs(method), own)
 
 
 def units(value: float) -> str:

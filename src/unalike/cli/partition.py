@@ -41,8 +41,7 @@ def command(
             "`unalike partition --save`"
         )
     population = clients.divide(clients.load().dataset, seed or 0)
-    if population.plan is None:
-        raise RuntimeError("a partitioned population carries its plan")
+    assert population.plan is not None
     screen = console()
     if as_json:
         print(json.dumps(population.plan.summary(population.classes), indent=1))

@@ -6,7 +6,7 @@ import secrets
 from collections.abc import AsyncIterator
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import urlencode
 
 from starlette.applications import Starlette
@@ -17,7 +17,7 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response, S
 from starlette.routing import Route
 
 from unalike._utils.system.ports import check_port
-from unalike.dashboard.state import Followed, FollowedComparison, State
+from unalike.dashboard.state import Followed, FollowedComparison
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1", "[::1]")
 COOKIE = "unalike-dashboard"
@@ -35,15 +35,8 @@ HEADERS = {
 TYPES = {"page.html": "text/html", "dashboard.css": "text/css", "dashboard.js": "text/javascript"}
 
 
-class Follows(Protocol):
-    """A folder that the page follows."""
-
-    @property
-    def stamp(self) -> tuple[Any, ...]:
-        """A value that changes whenever something that is shown changes."""
-
-    def state(self) -> State:
-        """Everything that the page shows, as JSON values."""
+Follows = Followed | FollowedComparison
+"""A folder that the page follows."""
 
 
 def followed_folder(path: Path) -> Follows:

@@ -24,6 +24,7 @@ from unalike.federation.coordinator.operator_commands import NoAnswer, Starting,
 from unalike.metrics.columns import TEST, Column, Columns
 from unalike.metrics.named_metrics import KNOWN, MISSING, Metric, significant
 from unalike.reporting.charts.palette import looks
+from unalike.reporting.table import rows as rows_of
 from unalike.runtime.records.history import DIVERGED
 from unalike.runtime.records.run_directory import RunDirectory
 
@@ -60,11 +61,13 @@ class Followed:
 
     @property
     def stamp(self) -> tuple[Any, ...]:
+        """A value that changes whenever something that is shown changes."""
         run = self.run(live := self._live())
         stamps = [stamp_of(file) for file in (self.federation, *(run / name for name in FOLLOWED))]
         return (*stamps, is_locked(run), json.dumps(live, sort_keys=True))
 
     def state(self) -> State:
+        """Everything that the page shows, as JSON values."""
         run, terms = self.run(live := self._live()), _toml(self.federation)
         directory, config = RunDirectory(run), _toml(run / "config.toml")
         events, names = directory.last_events(LAST_BYTES), _names(directory, terms)
@@ -130,8 +133,7 @@ def _toml(path: Path) -> dict[str, Any]:
 def table_rows(path: Path) -> list[dict[str, Any]]:
     """The rows of a table; none if the file does not exist yet."""
     table = stored_table(path)
-    rows = [] if table is None else table.to_dict("records")
-    return [{str(k): v for k, v in row.items()} for row in rows]
+    return [] if table is None else rows_of(table)
 
 
 def number(value: Any) -> float | None:

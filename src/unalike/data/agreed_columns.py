@@ -1,7 +1,5 @@
 """A look at samples before training: how the columns of a table differ from the encoding that was agreed on."""
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
@@ -13,22 +11,16 @@ MOST = 0.5
 """The share of rows without a number, or of a category that was not agreed on, above which a column is refused."""
 
 
-class Findings(NamedTuple):
-    """Sentences about columns: those that can be, and those with which nobody should train.
+def look_at(encoding: Encoding, x: Tensor) -> tuple[list[str], list[str]]:
+    """Compare encoded rows x [N, width] with their encoding: missing numbers, units, constants, unknown categories.
 
-    What `Encoding.surprises` tells when rows are read is not among the former.
+    Returns sentences about columns that can be, without what `Encoding.surprises` tells when rows are read, and about those with
+    which nobody should train.
     """
-
-    odd: list[str]
-    wrong: list[str]
-
-
-def look_at(encoding: Encoding, x: Tensor) -> Findings:
-    """Compare encoded rows x [N, width] with their encoding: missing numbers, units, constants, unknown categories."""
     odd: list[str] = []
     wrong: list[str] = []
     if encoding.words is not None or not len(x):
-        return Findings(odd, wrong)
+        return odd, wrong
     gap = len(encoding.numbers)
     for i, number in enumerate(encoding.numbers):
         z, missing = x[:, i].double(), 0.0
@@ -49,7 +41,7 @@ def look_at(encoding: Encoding, x: Tensor) -> Findings:
         gap += width
         if unknown > MOST:
             wrong.append(f"{category.name!r}: {unknown:.0%} of the rows have a value that was not agreed on")
-    return Findings(odd, wrong)
+    return odd, wrong
 
 
 def class_counts(y: Tensor, classes: list[str]) -> str:

@@ -88,11 +88,9 @@ class Population(Sequence[ClientData]):
         return figures["clients"](self)
 
     def _repr_html_(self) -> str:
-        few = len(self) <= SHOWN and self.classes is not None and len(self.classes) <= SHOWN
-        if not few or self.classes is None:
+        if self.classes is None or max(len(self), len(self.classes)) > SHOWN:
             return paragraph(repr(self))
-        counts = label_counts(self.y, self.classes, self.train).tolist()
-        return paragraph(repr(self)) + bubbles(counts, list(self.names), self.classes)
+        return paragraph(repr(self)) + bubbles(self.label_counts().tolist(), list(self.names), self.classes)
 
     def __repr__(self) -> str:
         samples = f"{len(self.train.values)} training and {len(self.test.values)} test samples"

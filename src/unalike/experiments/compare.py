@@ -216,7 +216,8 @@ def prepare_experiment(
     works = _work_of_each(work, loss, by_label)
     options = check_inputs(by_label.values(), has_test=request.has_test, record=record, **training)
     given = request.read(needs_test="server" in options.protocols, compared=True)
-    notes = _warnings_of(given, plan.seeds)
+    warned = _warnings_of(given, plan.seeds)
+    notes = [*warned.values()]
     if isinstance(model, nn.Module) and len(plan.seeds) > 1:
         notes.append(
             "all seeds start from the weights of the given module, so that the intervals leave out what other initial weights "
@@ -245,7 +246,7 @@ def prepare_experiment(
         sampling=sampling_of([given.of(seed) for seed in plan.seeds[:2]], request.folds),
         smallest_effect=smallest_effect,
         across=across,
-        notes=list(dict.fromkeys([*notes, *cells[0].run_config.data_notes])),
+        notes=[*notes, *(note for note in cells[0].run_config.data_notes if note not in warned)],
     )
     without_flags = {
         "model": source is None and not isinstance(model, str),
@@ -294,17 +295,22 @@ def _check_selection(by_label: Mapping[str, object], seeds: list[int], baseline:
         raise UnalikeError(f"baseline {baseline!r} is none of the methods {list(by_label)}; name one of them")
 
 
-def _warnings_of(given: GivenClients, seeds: list[int]) -> list[str]:
-    """Draw the clients of every seed, and give the warnings of the first seed whose partition warns, once for all seeds."""
-    found: list[str] = []
+def _warnings_of(given: GivenClients, seeds: list[int]) -> dict[str, str]:
+    """Draw the clients of every seed, and give each warning once: its text -> the text with the seeds, unless all seeds warn so."""
+    found: dict[str, list[int]] = {}
     for seed in seeds:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", UserWarning)
             given.of(seed)
-        found = found or [str(warning.message) for warning in caught]
-    for text in found:
+        for text in dict.fromkeys(str(warning.message) for warning in caught):
+            found.setdefault(text, []).append(seed)
+    some = {
+        text: f"seed{'s' * (len(own) > 1)} {', '.join(map(str, own))}" for text, own in found.items() if own != seeds
+    }
+    told = {text: f"{text} ({some[text]})" if text in some else text for text in found}
+    for text in told.values():
         warn(text)
-    return found
+    return told
 
 
 def _check_scored(run_config: RunConfig) -> None:

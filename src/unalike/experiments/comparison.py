@@ -146,7 +146,7 @@ class Comparison:
             if title is not None or summary:
                 raise UnalikeError(f"{target} is a table, without title and summary; leave them out, or write .html")
             return html.write_text(export.export([(self.name, content)], kind), target)
-        return html.write_text(summary_page.render(content), target) if summary else html.write(content, target)
+        return html.write_text((summary_page if summary else html).render(content), target)
 
     def content(self, title: str | None = None, target: float | None = None) -> ReportContent:
         """The content of the report and of its figures. `target`: the score for which the costs are compared."""
@@ -165,7 +165,6 @@ class Comparison:
                 MethodResult(
                     m["label"],
                     m["spec"],
-                    tuple(m["protocols"]),
                     reference(m["spec"]),
                     m.get("untuned", ""),
                     m.get("work", ""),
@@ -198,14 +197,12 @@ class Comparison:
     @classmethod
     def load(cls, folder: str | Path) -> Comparison:
         """Read a comparison or a run from its folder, as `open_comparison`. Of an unfinished run, read the rounds that are done."""
-        import pandas as pd
-
         folder = Path(folder)
         try:
-            rounds, clients = (pd.read_parquet(folder / f"{name}.parquet") for name in COLUMNS)
+            rounds, clients = (_read(folder / f"{name}.parquet") for name in COLUMNS)
             _check_columns(rounds=rounds, clients=clients)
             files = {name: folder / f"{name}.parquet" for name in KEPT}
-            kept = {name: pd.read_parquet(file) for name, file in files.items() if file.exists()}
+            kept = {name: _read(file) for name, file in files.items() if file.exists()}
             is_single_run = bool(RunDirectory(folder).events)
             columns = read_columns(folder, rounds, clients)
             rows, client_rows = (cast(list[Row], table.to_dict("records")) for table in (rounds, clients))
@@ -291,6 +288,16 @@ def read_columns(folder: Path, rounds: pd.DataFrame, clients: pd.DataFrame) -> C
     )
     names = [*rounds, *clients]
     return Columns.load(folder, names, named or plain_protocol(rounds, clients, derived(names).metric))
+
+
+def _read(file: Path) -> pd.DataFrame:
+    """A stored table. Raises `ValueError`, with the name of the file, if it is damaged."""
+    import pandas as pd
+
+    try:
+        return pd.read_parquet(file)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{file.name}: {error}") from None
 
 
 def _check_columns(**tables: pd.DataFrame) -> None:

@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from unalike._utils.errors import UnalikeError, warn
+from unalike._utils.errors import DamagedRun, UnalikeError, warn
 from unalike._utils.progress import ProgressCallback
 from unalike._utils.spec import slug
 from unalike._utils.system.locks import is_locked
@@ -264,7 +264,10 @@ def run_cell(
     out = None if folder is None else _cell_folder(folder, cell)
     if out is not None:
         _adopt_beginning(out, cell)
-    run = execute(cell.run_config, out=out, progress=count, trackers=trackers)
+    try:
+        run = execute(cell.run_config, out=out, progress=count, trackers=trackers)
+    except DamagedRun as error:
+        raise UnalikeError(f"{error}, or delete the folder {out}: this cell is then run again") from None
     has_trained = trained_rounds > 0
     if not has_trained:  # the result was read: report its last row once
         count(run.history.progress_row)

@@ -96,13 +96,14 @@ class Joined:
         """Mean scores by partition (rows) and method (columns), for methods that ran on all partitions.
 
         A mean is over the seeds that all these methods have on the partition, since each seed has a partition of its own. A
-        label that stands for several methods is left out.
+        label that stands for several methods is left out. All are scored across clients as the first partition is.
         """
         import pandas as pd
 
         if not self.pooled:
             return pd.DataFrame()
-        tables = {block.name: _scores_by_seed(block.comparison) for block in self.pooled}
+        across = self.pooled[0].comparison.facts.across
+        tables = {block.name: _scores_by_seed(block.comparison.judged_by(across=across)) for block in self.pooled}
         excluded = _labels_of_several_methods(self.pooled)
         labels = [method["label"] for method in self.pooled[0].comparison.facts.methods]
         shared = [m for m in labels if m not in excluded and all(m in table for table in tables.values())]

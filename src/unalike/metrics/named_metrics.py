@@ -139,7 +139,7 @@ class Metric:
         return as_text(value, f"{100 * value:.1f}{PERCENT}" if self.percent else significant(value))
 
     def difference(self, value: float) -> str:
-        """A signed difference: `+2.1 points`, or of a metric without percent `+0.0213`."""
+        """A signed difference: `+2.1 points`, or of a metric without percent `+0.0213`; what rounds to 0 has no sign."""
         return as_text(value, f"{self.change(value)}{self.unit}")
 
     def change(self, value: float) -> str:
@@ -159,7 +159,9 @@ class Metric:
         return as_text(low + high, f"{self._scaled(low)} to {self._scaled(high)}{PERCENT if self.percent else ''}")
 
     def _scaled(self, value: float, sign: str = "") -> str:
-        return f"{100 * value:{sign or '-'}z.1f}" if self.percent else significant(value, sign)
+        if not self.percent:
+            return significant(value, sign)
+        return f"{100 * value:{sign if round(100 * value, 1) else ''}z.1f}"
 
     def of(self, task: Task, classes: Sequence[str] | None) -> Metric:
         """The metric for a task with these classes. Raises `UnalikeError` if it is not defined for them."""
@@ -205,7 +207,7 @@ def significant(value: float, sign: str = "", digits: int = 3) -> str:
     if value and math.isfinite(value):
         power = int(f"{value:.{digits - 1}e}".split("e")[1])  # after rounding: 99.96 becomes 100
         form = f".{digits - 1}e" if power < -4 else f",.{max(0, digits - 1 - power)}f"
-    return f"{value:{sign}{form}}".replace("-", "−")
+    return f"{value:{sign if value else ''}z{form}}".replace("-", "−")
 
 
 def as_text(value: float, text: str) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from unalike.recommendation.judgement import HELD_OUT, SURE, MeanInterval
-from unalike.recommendation.recommendation import Advice, Recommendation, points
+from unalike.recommendation.recommendation import POINTS, Advice, Recommendation
 from unalike.reporting.charts.figure import Axis, Figure, Points, Rule, rows_plot
 from unalike.reporting.charts.palette import BLUE, plain
 from unalike.reporting.html import fill
@@ -58,7 +58,7 @@ def _gains(advice: Sequence[Advice]) -> Panel:
         "Markers: the median gain over FedAvg. Bars: eight of ten stored tasks lie between their ends, by weight. Left of the "
         "dotted line: worse than FedAvg."
     )
-    alt = "; ".join(f"{one.method} {points(one.gain, '+')}" for one in advice)
+    alt = "; ".join(f"{one.method} {POINTS.change(one.gain)}" for one in advice)
     return Panel("gains", caption, [View("Gains", figure, f"Median gains in points: {alt}.")], [])
 
 
@@ -71,7 +71,7 @@ def _regret(recommendation: Recommendation) -> Panel:
         regret = {policy: mean for policy, mean in policies.items() if policy != SURE or HELD_OUT[by].owners}
         axis = Axis("regret (points)", from_zero=True, form=".1f")
         figure = _dots(list(regret), list(regret.values()), axis)
-        alt = "; ".join(f"{policy} {points(estimate.mean)}" for policy, estimate in regret.items())
+        alt = "; ".join(f"{policy} {POINTS.amount(estimate.mean)}" for policy, estimate in regret.items())
         views.append(View(label, figure, f"{label}, mean regret in points: {alt}."))
     caption = (
         "Regret: the score of the best method of a task less that of the chosen method, on tasks that were held out. Markers: "
@@ -94,7 +94,7 @@ def _alike(recommendation: Recommendation) -> Table:
         words("Task", lambda task: task.task),
         number("Weight", lambda task: task.weight, share),
         words("Best method", lambda task: task.best),
-        number(f"Gain of {recommendation.advice[0].method}", lambda task: task.gain, lambda gain: points(gain, "+")),
+        number(f"Gain of {recommendation.advice[0].method}", lambda task: task.gain, POINTS.change),
     ]
     caption = "The stored tasks that are most alike; C: share of clients in a round, E: local epochs"
     return Table.of(caption, columns, recommendation.alike)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from unalike._utils.notebook import paragraph
 from unalike._utils.version import __version__
 from unalike.diagnosis.diagnosis import Diagnosis
-from unalike.metrics.named_metrics import Metric, as_text
+from unalike.metrics.named_metrics import KNOWN, Metric
 from unalike.recommendation.judgement import ALWAYS_FEDAVG, AVERAGE, FORECAST, Judgement
 from unalike.recommendation.stored_runs import BASELINE
 from unalike.reporting.table import Table, TableColumn, html, interval, number, words
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 OBJECTIVE_NAMES = {"accuracy": "accuracy", "worst_decile": "accuracy of the worst tenth of the clients"}
 """Objective -> its name in a sentence."""
+POINTS = KNOWN["accuracy"]
+"""The metric whose differences are points of a share, as gains and regrets are written."""
 SHORT_LIST = 3
 """Number of methods to compare, beside FedAvg."""
 
@@ -122,7 +124,7 @@ class Recommendation:
         if not self.measured or (self.metric.name == "accuracy" and not self.owners):
             return ADVICE_COLUMNS
         heading = f"In {self.metric.word}, {self.measured} data sets"
-        return (*ADVICE_COLUMNS[:3], number(heading, lambda one: one.measured, _signed), *ADVICE_COLUMNS[3:])
+        return (*ADVICE_COLUMNS[:3], number(heading, lambda one: one.measured, POINTS.change), *ADVICE_COLUMNS[3:])
 
     @property
     def table(self) -> pd.DataFrame:
@@ -177,9 +179,9 @@ class Recommendation:
         first = self.advice[0]
         unit = "" if self.owners else f" in {OBJECTIVE_NAMES[self.objective]}"
         return (
-            f"Try {first.method} first: in the median of the tasks it had {points(first.gain)} points more than FedAvg"
-            f"{unit} ({points(first.low)} to {points(first.high)} in eight of ten tasks); in {share(first.risk)} of them it was "
-            "worse. "
+            f"Try {first.method} first: in the median of the tasks it had {POINTS.amount(first.gain)} points more than FedAvg"
+            f"{unit} ({POINTS.amount(first.low)} to {POINTS.amount(first.high)} in eight of ten tasks); in {share(first.risk)} of "
+            "them it was worse. "
             f"Compare it with {listing([*(name for name in others if name != first.method), BASELINE])} on your own data."
         )
 
@@ -212,36 +214,22 @@ class Recommendation:
         own, fedavg = regret[self.judgement.policy(self.owners)], regret[ALWAYS_FEDAVG]
         text = (
             "How good is this? On data sets that the choice had not seen it missed the best method by "
-            f"{points(own.mean)} points on average ({points(own.low)} to {points(own.high)}); "
-            f"FedAvg missed it by {points(fedavg.mean)}"
+            f"{POINTS.amount(own.mean)} points on average ({POINTS.amount(own.low)} to {POINTS.amount(own.high)}); "
+            f"FedAvg missed it by {POINTS.amount(fedavg.mean)}"
         )
         if not self.owners:
             return f"{text}. This holds for data that a partition divided, and not for real owners."
-        return f"{text}, and forecasts from tasks like the clients by {points(regret[FORECAST].mean)}."
-
-
-def points(value: float, sign: str = "-") -> str:
-    """A difference of shares in points with one digit, never `-0.0`; with sign "+", gains have a plus."""
-    return as_text(value, f"{round(100 * value, 1) + 0.0:{sign}.1f}")
+        return f"{text}, and forecasts from tasks like the clients by {POINTS.amount(regret[FORECAST].mean)}."
 
 
 def _times(value: float) -> str:
     return f"{significant(value, digits=2)}x"
 
 
-def _signed(value: float) -> str:
-    return points(value, "+")
-
-
 ADVICE_COLUMNS = (
     words("Method", lambda one: one.method),
-    number("Median gain", lambda one: one.gain, _signed),
-    interval(
-        "In eight of ten tasks",
-        lambda one: one.low,
-        lambda one: one.high,
-        lambda low, high: f"{_signed(low)} to {_signed(high)}",
-    ),
+    number("Median gain", lambda one: one.gain, POINTS.change),
+    interval("In eight of ten tasks", lambda one: one.low, lambda one: one.high, POINTS.interval),
     number("Worse in", lambda one: one.risk, share),
     number("Traffic", lambda one: one.traffic, _times),
     number("Time", lambda one: one.time, _times),

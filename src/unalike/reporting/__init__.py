@@ -6,6 +6,6 @@
 """
 
 from unalike.reporting.content import MethodResult, ReportContent
-from unalike.reporting.html import render, write, write_text
+from unalike.reporting.html import render, write_text
 
-__all__ = ["MethodResult", "ReportContent", "render", "write", "write_text"]
+__all__ = ["MethodResult", "ReportContent", "render", "write_text"]

@@ -47,7 +47,7 @@ def clients_of_best(content: ReportContent) -> list[Table]:
     """The table of the clients with the best candidate, or with the baseline; none for many clients."""
     if content.clients["client"].nunique() > MOST_CLIENTS:
         return []
-    found = client_table(content, content.decision.best or content.baseline)
+    found = client_table(content, content.decision.leader)
     return [] if found is None else [found]
 
 
@@ -58,7 +58,7 @@ def overview(content: ReportContent) -> list[Table]:
 
 def client_tables(content: ReportContent) -> list[Table]:
     """The table of the clients with each method, that of the best candidate first."""
-    names = dict.fromkeys([content.decision.best or content.baseline, *content.labels])
+    names = dict.fromkeys([content.decision.leader, *content.labels])
     return [table for name in names if (table := client_table(content, name)) is not None]
 
 

@@ -36,15 +36,14 @@ The model in use is a client's personal model where the method trains one, else 
 class MethodResult:
     """One compared method.
 
-    `label` is short, `spec` has every field, `protocols` are those that scored it. `reference` says what the method shows if it is
-    no candidate (`upper reference`); `untuned` lists what ran with default settings (`moon(mu=1.0)`), `work` says how its local
-    training differs from the baseline's (`lr=0.3`), `alone` whether clients train without communication, `grouped` whether it
-    ends with a model for each group of clients, `protects` what epsilon means (`at delta 1e-05 for each client`).
+    `label` is short, `spec` has every field. `reference` says what the method shows if it is no candidate (`upper reference`);
+    `untuned` lists what ran with default settings (`moon(mu=1.0)`), `work` says how its local training differs from the baseline's
+    (`lr=0.3`), `alone` whether clients train without communication, `grouped` whether it ends with a model for each group of
+    clients, `protects` what epsilon means (`at delta 1e-05 for each client`).
     """
 
     label: str
     spec: str
-    protocols: tuple[str, ...] = ("clients",)
     reference: str = ""
     untuned: str = ""
     work: str = ""
@@ -57,12 +56,8 @@ class MethodResult:
 class ReportContent(SharedFacts):
     """Everything that a report shows: the facts that its folder keeps, and these tables.
 
-    * `rounds`: `method seed round seconds participants loss accuracy macro_f1 train_loss bytes_down bytes_up`, and
-      `personal_accuracy personal_loss personal_macro_f1` for methods with personal models; for regression `rmse` replaces
-      `accuracy` and `macro_f1`. Bytes and seconds are those of one round; round 0 is the untrained model; NaN marks rounds
-      without evaluation.
-    * `clients`: `method seed client n_train n_test loss accuracy macro_f1 personal_accuracy status`, one row per
-      method, seed and client.
+    * `rounds`: `method seed` and the columns of `History.rounds`.
+    * `clients`: `method seed` and the columns of `History.clients`, one row per method, seed and client.
     * `label_counts`: training samples by client (index) and class (columns) under `seed`; None for regression.
     * `target`: the score for which costs are compared; None for the baseline's final mean.
     * `columns`: what the columns of scores in these tables measure.
@@ -139,8 +134,9 @@ class ReportContent(SharedFacts):
 
     @cached_property
     def summary(self) -> pd.DataFrame:
-        """One row per method and protocol (`metrics.summary.summary`)."""
-        return summary(self.rounds, self.clients, self.columns, self.rules, self.resampled)
+        """One row per method and protocol (`metrics.summary.summary`); a score over the worst tenth is `worst_decile`, too."""
+        table = summary(self.rounds, self.clients, self.columns, self.rules, self.resampled)
+        return table.assign(worst_decile=table[self.metric.name]) if self.across == "worst" else table
 
     @property
     def about(self) -> str:

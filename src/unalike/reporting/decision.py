@@ -86,14 +86,19 @@ class Decision:
     losers: Mapping[str, tuple[float, float, float]] = field(default_factory=dict)
 
     @property
+    def leader(self) -> str:
+        """The best candidate; the baseline if there is no candidate."""
+        return self.best or self.baseline
+
+    @property
     def stands(self) -> bool:
         """Whether more seeds are not expected to change the decision."""
         return bool(self.best) and not self.open
 
     @property
     def is_behind(self) -> bool:
-        """Whether the mean of the best candidate is worse than that of the baseline."""
-        return self.metric.sign * self.difference < 0
+        """Whether the mean of the best candidate is worse than that of the baseline, by a difference that does not round to 0."""
+        return self.metric.change(self.metric.sign * self.difference).startswith("−")
 
     def __repr__(self) -> str:
         return f"<Decision: {self}>"

@@ -160,11 +160,10 @@ def _other_clients(content: ReportContent) -> list[str]:
     """A warning for methods that are tested on other clients than the baseline: malicious clients have no test samples."""
     if content.decisive == "server":
         return []
-    tested: dict[str, dict[int, set[str]]] = {}
-    for row in rows(content.clients[content.clients["n_test"] > 0]):
-        tested.setdefault(row["method"], {}).setdefault(row["seed"], set()).add(row["client"])
-    base = tested.get(content.baseline, {})
-    others = [m for m, by_seed in tested.items() if any(names != base.get(s, names) for s, names in by_seed.items())]
+    own = content.clients[content.clients["n_test"] > 0].groupby(["method", "seed"], sort=False)["client"].agg(set)
+    tested = dict(zip(own.index.tolist(), own))
+    base = {seed: names for (method, seed), names in tested.items() if method == content.baseline}
+    others = dict.fromkeys(method for (method, seed), names in tested.items() if names != base.get(seed, names))
     if not others:
         return []
     return [
@@ -220,14 +219,16 @@ def _chance_level(content: ReportContent) -> list[str]:
     if content.metric.name != "accuracy" or content.label_counts is None:
         return []
     trained = content.label_counts.sum()
-    most = str(trained.idxmax())
+    most, under = str(trained.idxmax()), f" under seed {content.seed}" if len(content.seeds) > 1 else ""
     if not content.confusions:
         share = content.metric.text(trained[most] / trained.sum())
-        return [f"The most frequent class, {most}, has {share} of the training samples."]
+        return [f"The most frequent class, {most}, has {share} of the training samples{under}."]
     entry = content.confusions[0]
     tested = pd.DataFrame(entry["counts"], index=entry["classes"]).sum(axis=1)
     share = content.metric.text(tested.get(most, 0) / tested.sum())
-    return [f"Always predicting the class that most training samples have, {most}, has an accuracy of about {share}."]
+    return [
+        f"Always predicting the class that most training samples have{under}, {most}, has an accuracy of about {share}."
+    ]
 
 
 def _limits(content: ReportContent, others: list[Row]) -> list[str]:

@@ -39,11 +39,6 @@ def fill(template: str, **parts: Any) -> str:
     return environment.get_template(template).render(**assets, **parts)
 
 
-def write(content: ReportContent, path: str | os.PathLike[str]) -> Path:
-    """Write the report to `path`; see `write_text`."""
-    return write_text(render(content), path)
-
-
 def write_text(text: str, path: str | os.PathLike[str]) -> Path:
     """Write a file atomically: a reader never sees half of it. Returns its path.
 

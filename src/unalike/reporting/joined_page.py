@@ -12,7 +12,7 @@ from unalike.metrics.named_metrics import Metric
 from unalike.metrics.ranks import Ranks
 from unalike.reporting import panels, tables, wording
 from unalike.reporting.charts import rank_diagram
-from unalike.reporting.charts.palette import Look, looks
+from unalike.reporting.charts.palette import Looks, looks
 from unalike.reporting.client_tables import client_tables
 from unalike.reporting.content import ReportContent
 from unalike.reporting.findings import findings
@@ -84,7 +84,7 @@ def _differences(content: JoinedContent) -> Table | None:
     return Table("Differences between the folders", lines[0], [[TableCell(v, v) for v in line] for line in lines[1:]])
 
 
-def _ranking(pooled: Pooled, parts: dict[str, ReportContent], style: dict[str, Look]) -> dict[str, Any]:
+def _ranking(pooled: Pooled, parts: dict[str, ReportContent], style: Looks) -> dict[str, Any]:
     scores, ranks = pooled
     first, names = parts[str(scores.index[0])], list(scores)
     sentence = (
@@ -122,7 +122,7 @@ FEW = 6
 """With fewer partitions the page warns; Wilcoxon's test cannot show anything below it either."""
 
 
-def _means(pooled: Pooled, baseline: str, metric: Metric, style: dict[str, Look]) -> Table | None:
+def _means(pooled: Pooled, baseline: str, metric: Metric, style: Looks) -> Table | None:
     """Each method compared with the baseline, paired by partition; None if the baseline is not ranked."""
     scores, ranks = pooled
     if baseline not in scores:
@@ -135,7 +135,7 @@ def _means(pooled: Pooled, baseline: str, metric: Metric, style: dict[str, Look]
     return Table.of(f"Differences to {baseline}, paired over {ranks.blocks} partitions", columns, tests)
 
 
-def _part(i: int, name: str, part: ReportContent, style: dict[str, Look]) -> dict[str, Any]:
+def _part(i: int, name: str, part: ReportContent, style: Looks) -> dict[str, Any]:
     style_of_part = {label: style[label] for label in part.labels}
     drawn = {
         "differences": panels.differences(part, style_of_part),

@@ -10,11 +10,9 @@ from unalike.metrics.costs import PAIRS, on_front, tradeoff
 from unalike.reporting import wording
 from unalike.reporting.charts import report_charts
 from unalike.reporting.charts.figure import Figure
-from unalike.reporting.charts.palette import Look
+from unalike.reporting.charts.palette import Look, Looks
 from unalike.reporting.charts.plotly_figures import page_json
 from unalike.reporting.content import MODELS, ReportContent
-
-Looks = dict[str, Look]
 
 MOST_LINES = 50
 """With more clients there is no line for each."""

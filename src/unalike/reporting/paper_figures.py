@@ -1,6 +1,6 @@
 """The report's charts for papers and slides, as SVG and PDF."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from unalike._utils.errors import UnalikeError
@@ -10,10 +10,8 @@ from unalike.metrics.ranks import Ranks
 from unalike.reporting.charts import rank_diagram, report_charts
 from unalike.reporting.charts.figure import Figure
 from unalike.reporting.charts.matplotlib_figures import write
-from unalike.reporting.charts.palette import Look, looks
+from unalike.reporting.charts.palette import Looks, looks
 from unalike.reporting.content import MODELS, ReportContent
-
-Looks = Mapping[str, Look]
 
 
 def save(contents: Sequence[tuple[str, ReportContent]], ranks: Ranks | None, folder: Path) -> Path:

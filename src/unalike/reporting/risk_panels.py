@@ -12,13 +12,12 @@ from unalike.metrics.client_scores import MEAN
 from unalike.metrics.risks import FEWEST, GRID, THRESHOLDS, Risks, risks_of
 from unalike.reporting import wording
 from unalike.reporting.charts.figure import AnyMark, Axis, Figure, Line, Points, plot
-from unalike.reporting.charts.palette import GREY, Look
+from unalike.reporting.charts.palette import GREY, Look, Looks
 from unalike.reporting.client_tables import MOST_CLIENTS
 from unalike.reporting.content import ReportContent
 from unalike.reporting.panels import Panel, View
 from unalike.reporting.table import Table, interval, number, words
 
-Looks = Mapping[str, Look]
 DOTTED, DASHED = Look("", GREY, "dot", "circle"), Look("", GREY, "dash", "circle")
 
 
@@ -49,8 +48,10 @@ def risk_table(content: ReportContent, looks: Looks) -> Table | None:
     counts = ("client", "method", "positives", "others")
     numbers = [key for key in rows[0] if key not in counts and not key.endswith(("low", "high"))]
     for method in _methods(content) if len(_shown(content)) > 1 else ():
-        means = pd.DataFrame([row for row in rows if row["method"] == method])[numbers].mean()
-        rows.append({key: means.get(key, math.nan) for key in rows[0]} | {"client": MEAN, "method": method})
+        own = pd.DataFrame([row for row in rows if row["method"] == method])[numbers]
+        whole, means = len(own.dropna()), own.mean()
+        name = MEAN if whole == len(own) else f"{MEAN} with the score ({whole} of {len(own)} have all)"
+        rows.append({key: means.get(key, math.nan) for key in rows[0]} | {"client": name, "method": method})
     level = f"{wording.confidence(content.rules.level)} interval"
     columns = [
         words("Client", "client"),

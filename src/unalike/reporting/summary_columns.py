@@ -9,7 +9,7 @@ from unalike.metrics.moderated_t import ALPHA
 from unalike.metrics.named_metrics import MISSING, Metric
 from unalike.metrics.verdicts import CANDIDATE
 from unalike.reporting import wording
-from unalike.reporting.charts.palette import Look
+from unalike.reporting.charts.palette import Looks
 from unalike.reporting.content import MODELS, ReportContent
 from unalike.reporting.table import Row, Table, TableCell, TableColumn, interval, number, rows, words
 
@@ -20,7 +20,7 @@ SHOWN = (
 """The columns that a terminal and a notebook show; epsilon only if a method is private."""
 
 
-def summary_columns(metric: Metric, baseline: str, looks: Mapping[str, Look] | None = None) -> dict[str, TableColumn]:
+def summary_columns(metric: Metric, baseline: str, looks: Looks | None = None) -> dict[str, TableColumn]:
     """Name -> column, for the rows of a summary that are scored by `metric` and compared with `baseline`."""
     level = wording.confidence(ALPHA)
     return {

@@ -1,7 +1,6 @@
 """The summary of a comparison for a board: one printed page without charts, jargon and scripts."""
 
 import math
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -51,16 +50,14 @@ def _decision(content: ReportContent) -> str:
     return f"Stay with {found.baseline} for now: {found.best} may predict better, but that is not shown yet."
 
 
-def _best(content: ReportContent) -> str:
-    return content.decision.best or content.baseline
-
-
 def _clients(content: ReportContent) -> pd.DataFrame | None:
     """The scores of the clients on the page with the best candidate, from the largest loss to the largest gain."""
     scores = content.client_scores
     if scores.empty:
         return None
-    own = scores[(scores["method"] == _best(content)) & ~scores["client"].isin([MEAN, POOLED])].dropna(subset="score")
+    own = scores[(scores["method"] == content.decision.leader) & ~scores["client"].isin([MEAN, POOLED])].dropna(
+        subset="score"
+    )
     gain = content.metric_of_clients.sign * own[f"to_{content.baseline}"]
     own = own.assign(gain=gain).sort_values("gain", kind="stable")
     if len(own) > MOST_CLIENTS:
@@ -70,11 +67,10 @@ def _clients(content: ReportContent) -> pd.DataFrame | None:
 
 def _table(content: ReportContent, own: pd.DataFrame) -> Table:
     """Each client with the best candidate: score, gain or loss with its interval, and that in one word."""
-    best, metric, to = _best(content), content.metric_of_clients, f"to_{content.baseline}"
-    whole = partial(wording.decimal, digits=0)
-    columns = [words("Client", "client"), number("Test samples", "n_test", whole)]
+    best, metric, to = content.decision.leader, content.metric_of_clients, f"to_{content.baseline}"
+    columns = [words("Client", "client"), number("Test samples", "n_test", wording.whole)]
     if own["n_positive"].notna().any():
-        columns.append(number("Positives", "n_positive", whole))
+        columns.append(number("Positives", "n_positive", wording.whole))
     columns.append(number(metric.title, "score", metric.text))
     if best != content.baseline:
         columns += [
@@ -124,8 +120,7 @@ def _cost(content: ReportContent) -> str:
     """Traffic and time of a training run with the best candidate, and how many times those of the baseline they are."""
     found = content.decision
     table = {row["method"]: row for row in rows(content.scored(content.decisive))}
-    name = found.best or content.baseline
-    if name not in table:
+    if (name := found.leader) not in table:
         return "The cost was not measured."
     row = table[name]
     sent, time = wording.megabytes(row["mb_down"] + row["mb_up"]), wording.duration(row["seconds"])

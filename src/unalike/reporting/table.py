@@ -13,14 +13,14 @@ The page's own writer is the macro `grid` of its templates; a terminal's is `cli
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from unalike._utils import notebook
 from unalike.metrics.named_metrics import MISSING
-from unalike.reporting.charts.palette import Look
+from unalike.reporting.charts.palette import Look, Looks
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -90,7 +90,7 @@ def rows(table: pd.DataFrame) -> list[Row]:
     return [dict(zip(names, values)) for values in table.itertuples(index=False, name=None)]
 
 
-def words(title: str, get: Get, looks: Mapping[str, Look] | None = None) -> TableColumn:
+def words(title: str, get: Get, looks: Looks | None = None) -> TableColumn:
     """A column of text, a dash where it is empty; of methods, with their looks."""
     value = itemgetter(get) if isinstance(get, str) else get
 

@@ -10,7 +10,7 @@ from unalike.metrics.columns import USED
 from unalike.metrics.costs import to_target, totals
 from unalike.metrics.statistics import client_effects, scoring_rule, tail_mean
 from unalike.reporting import wording
-from unalike.reporting.charts.palette import Look
+from unalike.reporting.charts.palette import Looks
 from unalike.reporting.content import MODELS, ReportContent
 from unalike.reporting.summary_columns import model_column, summary_columns
 from unalike.reporting.table import Row, Table, TableCell, TableColumn, number, rows, words
@@ -18,7 +18,7 @@ from unalike.runtime.records.history import DIVERGED
 from unalike.runtime.stopping import ALL_DONE
 
 
-def scores(content: ReportContent, protocol: str, looks: dict[str, Look]) -> Table | None:
+def scores(content: ReportContent, protocol: str, looks: Looks) -> Table | None:
     """Score, difference and interval of every method under one protocol; None if the protocol scored no method."""
     shown = content.scored(protocol)
     by_name = summary_columns(content.metric, content.baseline, looks)
@@ -37,7 +37,7 @@ def scores(content: ReportContent, protocol: str, looks: dict[str, Look]) -> Tab
     return _table(f"{wording.capital(MODELS[protocol])}: {rule}", columns, shown)
 
 
-def tests(content: ReportContent, protocol: str, looks: dict[str, Look]) -> Table | None:
+def tests(content: ReportContent, protocol: str, looks: Looks) -> Table | None:
     """All numbers behind the verdicts under one protocol; None if nothing could be tested."""
     shown = content.scored(protocol).dropna(subset="p")
     by_name = summary_columns(content.metric, content.baseline, looks)
@@ -46,7 +46,7 @@ def tests(content: ReportContent, protocol: str, looks: dict[str, Look]) -> Tabl
     return _table(f"The tests over paired seeds: {MODELS[protocol]}", columns, shown)
 
 
-def target(content: ReportContent, protocol: str, looks: dict[str, Look]) -> Table | None:
+def target(content: ReportContent, protocol: str, looks: Looks) -> Table | None:
     """The cost until a protocol's score first reaches the target, by default the baseline's final mean."""
     column, metric = content.scores[protocol], content.metric
     final = tail_mean(content.rounds, column)
@@ -77,19 +77,19 @@ def target(content: ReportContent, protocol: str, looks: dict[str, Look]) -> Tab
     )
 
 
-def ends(content: ReportContent, looks: dict[str, Look]) -> Table | None:
+def ends(content: ReportContent, looks: Looks) -> Table | None:
     """The end of each run with its reason, and the selected round; None if all ran all their rounds and none was selected."""
     if not any(end["selected"] is not None or end["why"] != ALL_DONE for end in content.ends):
         return None
     columns = [
         words("Method", "method", looks),
         number("Seed", "seed"),
-        number("Rounds", "rounds", _whole),
+        number("Rounds", "rounds", wording.whole),
         words("Ended by", "why"),
     ]
     table = pd.DataFrame(content.ends).astype({"rounds": float})
     if table["selected"].notna().any():
-        columns.append(number("Selected round", "selected", _whole))
+        columns.append(number("Selected round", "selected", wording.whole))
     return _table("End of each run", columns, table)
 
 
@@ -105,7 +105,7 @@ def estimate(content: ReportContent) -> Table | None:
     return _table("Cost per run: the estimate of --dry-run and the actual cost", columns, table)
 
 
-def effects(content: ReportContent, protocol: str, looks: dict[str, Look]) -> Table | None:
+def effects(content: ReportContent, protocol: str, looks: Looks) -> Table | None:
     """Spread over clients, worst clients, and gains and losses of clients compared with the baseline."""
     metric, base = content.metric, content.baseline
     shown = content.scored(protocol)[["method", "client_sd", "worst_decile"]].merge(
@@ -123,7 +123,7 @@ def effects(content: ReportContent, protocol: str, looks: dict[str, Look]) -> Ta
     return _table(f"Single clients: {MODELS[protocol]}", columns, shown)
 
 
-def single_clients(content: ReportContent, looks: dict[str, Look]) -> Table | None:
+def single_clients(content: ReportContent, looks: Looks) -> Table | None:
     """One row per client under the first seed: its samples and its score with each method.
 
     Only one seed is shown, because another seed may have another partition and so other clients.
@@ -132,15 +132,15 @@ def single_clients(content: ReportContent, looks: dict[str, Look]) -> Table | No
     first = content.clients[content.clients["seed"] == content.seed]
     wide = pd.concat([_wide(first, content.scores[name].name, _TAGS[name]) for name in content.tabled], axis=1)
     facts = first.groupby("client", sort=False)[["n_train", "n_test"]].first()
-    columns = [words("Client", "client"), number("Training samples", "n_train", _whole)]
-    columns += [number("Test samples", "n_test", _whole), *(number(str(n), str(n), metric.text) for n in wide)]
+    columns = [words("Client", "client"), number("Training samples", "n_train", wording.whole)]
+    columns += [number("Test samples", "n_test", wording.whole), *(number(str(n), str(n), metric.text) for n in wide)]
     return _table(f"Every client, seed {content.seed}", columns, facts.join(wide).reset_index())
 
 
 _TAGS = {"server": "", "clients": "", "personal": ", personal", "local": ", after local training", USED: ", in use"}
 
 
-def costs(content: ReportContent, looks: dict[str, Look]) -> Table | None:
+def costs(content: ReportContent, looks: Looks) -> Table | None:
     """Traffic and time of a whole run."""
     by_name = summary_columns(content.metric, content.baseline, looks)
     spent = totals(content.rounds).reindex(content.labels).rename_axis("method").reset_index()
@@ -149,7 +149,7 @@ def costs(content: ReportContent, looks: dict[str, Look]) -> Table | None:
     return _table("A whole run with all its clients, mean over seeds", columns, spent)
 
 
-def wire(content: ReportContent, looks: dict[str, Look]) -> Table | None:
+def wire(content: ReportContent, looks: Looks) -> Table | None:
     """Everything that enters and leaves a client; None if unknown."""
     if content.wire is None:
         return None
@@ -162,7 +162,7 @@ def wire(content: ReportContent, looks: dict[str, Look]) -> Table | None:
     return _table("Sent to and from one client in a round", columns, content.wire)
 
 
-def methods(content: ReportContent, looks: dict[str, Look]) -> Table | None:
+def methods(content: ReportContent, looks: Looks) -> Table | None:
     columns = [words("Method", "method", looks), words("Every field", "spec")]
     if any(method.work for method in content.methods):
         columns.append(words("Local training of its own", "work"))
@@ -180,10 +180,6 @@ def facts(caption: str, values: dict[str, Any]) -> Table | None:
 
 def _table(caption: str, columns: list[TableColumn], table: pd.DataFrame) -> Table | None:
     return None if table.empty else Table.of(caption, columns, rows(table))
-
-
-def _whole(value: float) -> str:
-    return wording.decimal(value, 0)
 
 
 def _wide(clients: pd.DataFrame, column: str, tag: str) -> pd.DataFrame:

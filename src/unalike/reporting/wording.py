@@ -20,6 +20,10 @@ def decimal(value: float, digits: int = 3) -> str:
     return as_text(value, f"{value:,.{digits}f}")
 
 
+def whole(value: float) -> str:
+    return decimal(value, 0)
+
+
 def mean_count(value: float) -> str:
     """A mean number of samples: whole, or with one decimal where seeds have different numbers."""
     return decimal(value, 0 if float(value).is_integer() else 1)

@@ -257,14 +257,13 @@ class Evaluator:
         """The protocol of the models that clients use."""
         return "personal" if models.state.is_personal else "clients"
 
-    def scored(
-        self, splits: Splits, models: Models | None, clients_shown: Sequence[int] | None = None
-    ) -> MeasuredSplits:
-        """The metrics of models on these splits, and per client for `clients_shown` (None: all clients)."""
-        if models is None:
-            return dict.fromkeys(splits)
-        clients = range(len(self.population)) if clients_shown is None else clients_shown
-        return self.measures(splits, self.scores(splits, models), clients)
+    def scored(self, splits: Splits, models: Models | None, clients_shown: Sequence[int] = ()) -> MeasuredSplits:
+        """The metrics of models on these splits, and per client for `clients_shown`; None where there is no model."""
+        return (
+            dict.fromkeys(splits)
+            if models is None
+            else self.measures(splits, self.scores(splits, models), clients_shown)
+        )
 
     def measures(self, splits: Splits, scores: SplitScores, clients_shown: Sequence[int]) -> MeasuredSplits:
         """The metrics of scores on these splits, and per client for `clients_shown`."""
@@ -363,7 +362,12 @@ def _clients(models: ClientModels, result: RoundResult | None) -> Models | None:
 def _personal(models: ClientModels, result: RoundResult | None) -> Models | None:
     if not models.state.is_personal:
         return None
-    return (([k], predict) for k, predict in models.personal_models(shown(models.state, result)))
+    return one_by_one(models.personal_models(shown(models.state, result)))
+
+
+def one_by_one(models: Iterator[tuple[int, Predict]]) -> Models:
+    """Clients' own models as an evaluator takes them."""
+    return (([client], predict) for client, predict in models)
 
 
 def _local(models: ClientModels, result: RoundResult | None) -> Models | None:

@@ -55,11 +55,9 @@ if TYPE_CHECKING:
 class Run:
     """A finished run.
 
-    `history.rounds` and `history.clients` are its tables, `params` the shared model in state-dict order (parameters and
-    buffers), `module()` a module with it, `personal(k)` the model that client k evaluates with and `predictor(k)` its predictions,
-    `notes` the warnings, `ended` the reason for its end, `answers` the clients' answers to the queries of a plan by the name of the
-    step (a run that was opened from its folder has none). With `select="best"` the models are those of the round that `selected`
-    names.
+    `history.rounds` and `history.clients` are its tables, `notes` the warnings, `ended` the reason for its end, `answers` the
+    clients' answers to the queries of a plan by the name of the step (a run that was opened from its folder has none). With
+    `select="best"` the models are those of the round that `selected` names.
     """
 
     def __init__(
@@ -125,7 +123,10 @@ class Run:
 
     @property
     def params(self) -> Tree:
-        """The shared model of the last stage. Raises `UnalikeError` where its groups have one each: use `personal(k)`."""
+        """The shared model of the last stage, parameters and buffers in state-dict order.
+
+        Raises `UnalikeError` where its groups have one each: use `personal(k)`.
+        """
         state = self._state()
         return self.model.state_dict(state.params | state.buffers)
 

@@ -138,9 +138,7 @@ def check_loss(work: Work, model: Model, population: Population, context: Contex
         if isinstance(error, UnalikeError):
             raise
         shapes = f"outputs of shape {list(output.logits.shape)} and labels of shape {list(batch.y.shape)}"
-        raise UnalikeError(
-            f"loss={recorded(work.loss)!r} fails on {shapes}: {error or type(error).__name__}"
-        ) from error
+        raise UnalikeError(f"{name} fails on {shapes}: {error or type(error).__name__}") from error
     if not value.requires_grad:
         raise UnalikeError(
             f"{name} has no gradient; expected operations of torch on the outputs, without .item(), "

@@ -1,6 +1,5 @@
 """Refusal of private runs that let something out unaccounted, and of budgets of epsilon that cannot be kept."""
 
-import ast
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -10,7 +9,7 @@ from unalike.core.views import StageSettings
 from unalike.methods.plan import Stage, Step
 from unalike.methods.privacy import Privacy
 from unalike.runtime.run_options import RunOptions
-from unalike.runtime.stopping import TOTALS
+from unalike.runtime.stopping import TOTALS, names_in
 from unalike.training.wire import Item
 
 
@@ -70,7 +69,6 @@ def _of_decisions(options: RunOptions) -> Iterator[str]:
     """The decisions about the run that are made by samples of the clients."""
     if options.select == "best":
         yield "select='best' chooses a round by the clients' validation samples"
-    if options.stop is not None and options.protocols != ("server",):
-        names = {n.id for n in ast.walk(ast.parse(options.stop.strip(), mode="eval")) if isinstance(n, ast.Name)}
-        if read := sorted(names - (TOTALS.keys() - {"train_loss"})):
-            yield f"the stop rule reads {', '.join(read)} of the clients' samples"
+    read = sorted(names_in(options.stop) - (TOTALS.keys() - {"train_loss"}))
+    if read and options.protocols != ("server",):
+        yield f"the stop rule reads {', '.join(read)} of the clients' samples"

@@ -120,6 +120,11 @@ class StageState:
         is_whole = len(ids) == len(self.population)
         return (self.population if is_whole else Population.of([self.population[k] for k in ids])).pooled()
 
+    @property
+    def place(self) -> tuple[int, int]:
+        """The step of the plan, counted from 1, and the round in it, as messages of a federation say them."""
+        return self.settings.stage + 1, self.done
+
     # the clients that take part ---------------------------------------------------------------------------------------
 
     def draw(self, number: int) -> list[int]:
@@ -160,8 +165,7 @@ class StageState:
         """The clients of each group."""
         if self.stage.chooses is None:
             return self.all_members
-        groups = [(k, self.group_of(k)) for k in range(len(self.population))]
-        return {name: tuple(k for k, mine in groups if mine == name) for name in self.groups}
+        return self.by_group([*range(len(self.population))])
 
     def group(self, client: int) -> ModelGroup:
         """The group of a client. Raises `UnalikeError` where it has none."""

@@ -1,8 +1,7 @@
 """`unalike federation`: federations with real sites; commands to a running coordinator are in `control.py`."""
 
 from unalike.cli.federation import control, init, keys, summarize, up
-from unalike.cli.federation.audit import audit
-from unalike.cli.federation.control import rollback, stop
+from unalike.cli.federation.control import audit, rollback, stop
 from unalike.cli.flags import needs_federation
 from unalike.cli.help_pages import CommandApp
 

@@ -203,22 +203,16 @@ def share_or_number(name: str, value: float) -> float | int:
     return int(value)
 
 
-def site_names(text: str) -> list[str]:
-    """Site names from a number or a list. Raises `UnalikeError` if there are none, or one occurs twice."""
-    names = [name.strip() for name in text.split(",")]
-    if text.isdecimal():
-        names = [f"site-{i + 1}" for i in range(int(text))]
-    if not names or len(set(names)) < len(names):
-        raise UnalikeError(f"--sites {text}: no site, or two of one name; expected 1 or more, or names, each once")
-    return names
-
-
 def sample_caps(text: str, samples: int | None, summaries: Sequence[Path]) -> dict[str, int]:
     """Site -> the most training samples it may claim: as in north:120, else `samples`, else a tenth more than in its summary."""
     from unalike.data.sources.table_summary import TableSummary
 
     own = dict(name.split(":", 1) for name in text.split(",") if ":" in name)
-    names = site_names(",".join(name.split(":")[0] for name in text.split(",")))
+    names = [name.partition(":")[0].strip() for name in text.split(",")]
+    if text.isdecimal():
+        names = [f"site-{i + 1}" for i in range(int(text))]
+    if not names or len(set(names)) < len(names):
+        raise UnalikeError(f"--sites {text}: no site, or two of one name; expected 1 or more, or names, each once")
     if not all(number.strip().isdecimal() and int(number) for number in own.values()):
         raise UnalikeError(
             f"--sites {text}: expected names, or names with positive numbers of samples such as north:120,south:95"
@@ -234,10 +228,8 @@ def sample_caps(text: str, samples: int | None, summaries: Sequence[Path]) -> di
     return usual | {name.strip(): int(number) for name, number in own.items()}
 
 
-def schema_like(data: str, data_dir: Path | None = None, accept: bool = False) -> object:
+def schema_like(data: str, accept: bool = False) -> object:
     """The schema of a data set's samples. Doubtful columns raise `UnalikeError` unless they are accepted."""
-    import torch
-
     from unalike.data.columns import DoubtfulColumn
     from unalike.data.sources.load import load
     from unalike.federation.protocol.federation_file import Schema
@@ -245,14 +237,10 @@ def schema_like(data: str, data_dir: Path | None = None, accept: bool = False) -
     with warnings.catch_warnings():
         warnings.simplefilter("default" if accept else "error", DoubtfulColumn)
         try:
-            dataset = load(data, data_dir)
+            dataset = load(data)
         except DoubtfulColumn as doubt:
             raise UnalikeError(f"{doubt}. Every site gets the values that are agreed on; --accept keeps them") from None
-    x, _ = dataset.train
-    classes = None if dataset.classes is None or dataset.task.name != "classification" else tuple(dataset.classes)
-    return Schema(
-        tuple(x.shape[1:]), classes, cast(Any, dataset.task.name), not torch.is_floating_point(x), dataset.encoding
-    )
+    return Schema.like(dataset.train[0], dataset.classes, dataset.task, dataset.encoding)
 
 
 def schema_of(files: Sequence[Path]) -> object:

@@ -1,6 +1,7 @@
 """Samples that are held out: tests within each client, and the server's, before the data is divided among clients."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -101,8 +102,7 @@ def test_apart(data: Dataset) -> tuple[Dataset, Pair]:
         return hold_out(data, 0.2)
     count = len(data.train[1])
     groups = {column: values[:count] for column, values in data.groups.items()}
-    own = Dataset.divided(data.name, *data.train, count, data.classes, groups, data.encoding, data.unit, data.published)
-    return own, data.test
+    return replace(data, test=None, groups=groups), data.test
 
 
 def _drawn(labels: np.ndarray, pool: np.ndarray, each: list[int], share: float, rng: np.random.Generator) -> np.ndarray:

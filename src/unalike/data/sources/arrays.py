@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 
 from unalike._utils.errors import UnalikeError, reading
-from unalike.data import array_checks
 from unalike.data.dataset import Dataset
 from unalike.data.other_libraries import images
 from unalike.data.sources.registry import formats, layouts
@@ -68,15 +67,8 @@ def joined(
     alike = test is not None and all(a.dtype == b.dtype and a.shape[1:] == b.shape[1:] for a, b in zip(train, test))
     if test is None or not alike or any(not y.ndim or x.shape[:1] != y.shape[:1] for x, y in (train, test)):
         # `Dataset` reports arrays that do not fit together.
-        tested = None if test is None else array_checks.pair((images(test[0]), test[1]), f"{name}, test")
-        return Dataset(
-            name,
-            array_checks.pair((images(train[0]), train[1]), f"{name}, train"),
-            tested,
-            classes,
-            groups or {},
-            unit=unit,
-        )
+        tested = None if test is None else (images(test[0]), test[1])
+        return Dataset(name, (images(train[0]), train[1]), tested, classes, groups or {}, unit=unit)
     x, y = (np.concatenate(arrays) for arrays in zip(train, test))
     return Dataset.divided(name, images(x), y, len(train[1]), classes, groups, unit=unit)
 

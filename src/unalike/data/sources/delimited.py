@@ -102,15 +102,28 @@ def read_delimited(
         written = read(usecols=[name], dtype=str)[name]
         if written.str.fullmatch(r"0\d+", na=False).any():
             frame[name] = written
-    return numbered(frame)
+    return numbered(frame, record_lines(path, charset)[1:])
 
 
-def numbered(frame: pd.DataFrame, first: int = 2, place: str = "line") -> pd.DataFrame:
-    """A table whose index is the place of each row in its file: its line, where line 1 is a header, or counted from `first`."""
+def numbered(frame: pd.DataFrame, lines: Sequence[int] = (), first: int = 2, place: str = "line") -> pd.DataFrame:
+    """A table whose index is the place of each row in its file: its line if each has one, or counted from `first`."""
     import pandas as pd
 
-    frame.index = pd.RangeIndex(first, first + len(frame), name=place)
+    frame.index = pd.Index(lines if len(lines) == len(frame) else range(first, first + len(frame)), name=place)
     return frame
+
+
+def record_lines(path: Path, charset: str = "utf-8") -> list[int]:
+    """The lines of a file of text on which a record begins, from 1: all but blank ones and those within quotes."""
+    from pandas.io.common import get_handle  # type: ignore[import-not-found]  # its stubs leave it out
+
+    found, within = [], False
+    with get_handle(path, "r", encoding=charset, compression="infer") as file:
+        for number, line in enumerate(file.handle, 1):
+            if not within and line.strip("\r\n "):
+                found.append(number)
+            within ^= line.count('"') % 2 == 1
+    return found
 
 
 def _decoded(path: Path, charset: str | None) -> tuple[str, list[str]]:

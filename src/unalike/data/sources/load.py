@@ -69,7 +69,7 @@ def table_at(name_or_path: str, data_dir: str | Path | None = None) -> Path | No
     """Return the table file that `load` would read; None for other data. Raises `UnalikeError` if there is nothing."""
     source = _named(name_or_path, data_folder(data_dir))
     if isinstance(source, Path):
-        return source if ending(source.name) in table_files.OPEN else None
+        return source if ending(source.name) in table_files.ENDINGS else None
     if source.name == "file" and "path" in source.parameters:
         return table_at(str(source.parameters["path"]), data_dir)
     return None

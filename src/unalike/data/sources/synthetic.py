@@ -12,7 +12,6 @@ import numpy as np
 from unalike._utils.errors import UnalikeError
 from unalike._utils.option_types import check_count, check_not_negative
 from unalike._utils.seeds import generator
-from unalike.data import array_checks
 from unalike.data.dataset import Dataset
 from unalike.data.sources.registry import registry
 
@@ -56,7 +55,7 @@ def _clustered(name: str, clusters: int, clients: int, points: int, features: in
         rng = generator(seed, name, part)
         x = rng.standard_normal((clusters * clients, points, features))
         y = label(np.einsum("kpf,kf->kp", x, theta[cluster]).reshape(-1), rng)
-        parts.append(array_checks.pair((x.reshape(-1, features), y), name))
+        parts.append((x.reshape(-1, features), y))
     owner = np.tile(np.repeat(np.arange(len(cluster)), points), 2)
     return Dataset(name, parts[0], parts[1], groups={"client": owner, "cluster": cluster[owner]})
 
@@ -85,9 +84,7 @@ def synthetic(
         y, cut = (x @ w + b).argmax(1), int(0.9 * size)
         for split, rows in zip(splits, (slice(cut), slice(cut, None))):
             split.append((x[rows], y[rows]))
-    train, test = (
-        array_checks.pair([np.concatenate(columns) for columns in zip(*split)], "synthetic") for split in splits
-    )
+    train, test = ((np.concatenate(x), np.concatenate(y)) for x, y in (zip(*split) for split in splits))
     owner = [np.repeat(np.arange(clients), [len(y) for _, y in split]) for split in splits]
     names = [str(c) for c in range(classes)]
     return Dataset("synthetic", train, test, names, {"client": np.concatenate(owner)})
@@ -108,7 +105,7 @@ def fcube(points: int = 1000, test: int = 1000, seed: int = 0) -> Dataset:
     corners = np.array([[1, a, b] for a in (1, -1) for b in (1, -1)])
     x = np.concatenate([side * corner * rng.random((points, 3)) for corner in corners])
     held_out = rng.uniform(-1, 1, (test, 3))
-    parts = [array_checks.pair((x, (x[:, 0] <= 0).astype(np.int64)), "fcube") for x in (x, held_out)]
+    parts = [(x, (x[:, 0] <= 0).astype(np.int64)) for x in (x, held_out)]
     owner = np.concatenate([np.repeat(np.arange(len(corners)), points), np.full(test, -1)])
     return Dataset("fcube", parts[0], parts[1], ["0", "1"], {"client": owner})
 
@@ -125,5 +122,5 @@ def quadratic(sizes: tuple[int, ...] = (600, *[60] * 9), optima: tuple[float, ..
     if len(sizes) != len(optima):
         raise UnalikeError(f"quadratic: found {len(sizes)} sizes and {len(optima)} optima, expected as many of both")
     y = np.repeat(np.asarray(optima, np.float32), sizes)
-    pair = array_checks.pair((np.ones((len(y), 1), np.float32), y), "quadratic")
+    pair = np.ones((len(y), 1), np.float32), y
     return Dataset("quadratic", pair, pair, groups={"client": np.tile(np.repeat(np.arange(len(sizes)), sizes), 2)})

@@ -13,7 +13,7 @@ import torch
 from unalike._utils.errors import UnalikeError, reading, require_extra, warn
 from unalike.data.columns import dates_of, require_columns, texts_of
 from unalike.data.dataset import Dataset
-from unalike.data.sources.delimited import numbered, read_delimited
+from unalike.data.sources.delimited import numbered, read_delimited, record_lines
 from unalike.data.sources.registry import ending, every_fifth, formats
 from unalike.data.sources.table_targets import check_classes, labels, with_target
 from unalike.data.table_encoding import Encoding, fit, fit_words
@@ -22,49 +22,42 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Columns = str | Sequence[str]
-Reader = Callable[..., Any]
+Reader = Callable[[Path], Any]
 
 
 def _typed(reader: str, place: str = "row", **options: object) -> Reader:
     """The reader of files that store the types of their columns; each row has a `place`, counted from 1."""
 
-    def read(path: Path, texts: Sequence[str], names: Sequence[str] = (), **dialect: str | None) -> pd.DataFrame:
+    def read(path: Path) -> pd.DataFrame:
         import pandas as pd
 
-        _refuse(dialect, path)
-        return numbered(getattr(pd, reader)(path, **options), 1, place)
+        lines = record_lines(path) if place == "line" else ()
+        return numbered(getattr(pd, reader)(path, **options), lines, 1, place)
 
     return read
 
 
-def _excel(path: Path, texts: Sequence[str], names: Sequence[str] = (), **dialect: str | None) -> pd.DataFrame:
+def _excel(path: Path) -> pd.DataFrame:
     """Read the first sheet of an Excel file."""
     import pandas as pd
 
     require_extra("excel", "openpyxl", what=path.name)
-    _refuse(dialect, path)
     sheets = pd.read_excel(path, sheet_name=None)
     if len(sheets) > 1:
         warn(f"{path.name}: read the first of the sheets {', '.join(map(repr, sheets))}")
     return numbered(next(iter(sheets.values())))
 
 
-def _refuse(dialect: Mapping[str, str | None], path: Path) -> None:
-    """Raise `UnalikeError` for options of delimited text."""
-    for name, value in dialect.items():
-        if value is not None:
-            raise UnalikeError(f"{path.name}: found {name}={value!r}, which is for delimited text; leave it out")
-
-
 _lines = _typed("read_json", "line", lines=True, dtype=False)
-OPEN: Mapping[str, Reader] = {
-    **{text + packed: read_delimited for text in (".csv", ".tsv") for packed in ("", ".gz", ".zip")},
+DELIMITED = (".csv", ".csv.gz", ".csv.zip", ".tsv", ".tsv.gz", ".tsv.zip")
+TYPED: Mapping[str, Reader] = {
     ".xlsx": _excel,
     ".parquet": _typed("read_parquet"),
     ".json": _typed("read_json", dtype=False),
     ".jsonl": _lines,
     ".jsonl.gz": _lines,
 }
+ENDINGS = (*DELIMITED, *TYPED)
 PARTS = {"train": False, "0": False, "false": False, "test": True, "1": True, "true": True}
 """Values of a split column, and whether each means a test row."""
 LENGTH, VOCABULARY = 64, 20000
@@ -176,7 +169,7 @@ def read_table(
     return Dataset.divided(name, x, y, train, classes, groups, encoding, unit, split is not None)
 
 
-for name in OPEN:
+for name in ENDINGS:
     formats.register(name)(read_table)
 
 
@@ -188,9 +181,15 @@ def opened(path: Path, encoding: Encoding | None = None, names: Sequence[str] = 
 
     Raises `UnalikeError` for a file that cannot be read.
     """
-    texts = [category.name for category in encoding.categories if not category.truth] if encoding else []
+    end = ending(path.name) or ""
     with reading(path, "a table"):
-        return OPEN[ending(path.name) or ""](path, texts, names, **dialect).rename(columns=str)
+        if end in DELIMITED:
+            texts = [category.name for category in encoding.categories if not category.truth] if encoding else []
+            return read_delimited(path, texts, names, **dialect).rename(columns=str)
+        for name, value in dialect.items():
+            if value is not None:
+                raise UnalikeError(f"{path.name}: found {name}={value!r}, which is for delimited text; leave it out")
+        return TYPED[end](path).rename(columns=str)
 
 
 def new_rows(frame: pd.DataFrame, encoding: Encoding, where: str) -> torch.Tensor:

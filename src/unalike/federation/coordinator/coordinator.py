@@ -10,6 +10,7 @@ from unalike._utils.progress import ProgressCallback
 from unalike._utils.tensor_files import sweep
 from unalike.core.codec import Facts
 from unalike.core.types import Tree
+from unalike.data.client_data import SPLITS
 from unalike.engine.threads import threads_for
 from unalike.federation.coordinator.exchange import Exchange, SameRequest
 from unalike.federation.coordinator.federated_evaluation import pooled_first
@@ -21,7 +22,7 @@ from unalike.federation.coordinator.run_control import Control, OperatorCommands
 from unalike.federation.coordinator.run_pages import UNTESTED, write_pages
 from unalike.federation.protocol.federation_file import Federation
 from unalike.federation.protocol.messages import PROTOCOL, AdmitRequest, printable, versions
-from unalike.federation.protocol.roster import PARTS, Roster, SampleCounts, new_run, placeholders, run_config_of
+from unalike.federation.protocol.roster import Roster, SampleCounts, new_run, placeholders, run_config_of
 from unalike.federation.protocol.transport import Transport
 from unalike.federation.security.keys import PrivateKey, public_text
 from unalike.runtime.records.history import Row
@@ -146,7 +147,7 @@ class Coordinator:
         """The roster of the run in the folder, or of a new one; its name is written down before any site hears of it."""
         file = self.directory.path / "roster.json"
         roster = Roster.load(file)
-        if roster is None:
+        if not roster.run:
             roster = Roster(new_run(), {})
             roster.save(file)
         if not roster.sites:
@@ -176,11 +177,11 @@ class Coordinator:
 
     def _read(self, site: str, facts: Facts, tensors: Tree) -> SampleCounts:
         enrolled = self.federation.sites[self.federation.number(site)]
-        theirs, counts = facts.pop("versions", None), [facts.get(part) for part in PARTS]
+        theirs, counts = facts.pop("versions", None), [facts.get(part) for part in SPLITS]
         if not isinstance(theirs, dict) or theirs.get("protocol") != PROTOCOL:
             raise RefusedUpdate(f"versions {str(theirs)[:80]!a}; expected protocol {PROTOCOL}")
-        if tensors or set(facts) != set(PARTS) or not all(type(n) is int and 0 <= n < 2**31 for n in counts):
-            raise RefusedUpdate(f"samples {str(facts)[:80]!a}; expected how many there are of {', '.join(PARTS)}")
+        if tensors or set(facts) != set(SPLITS) or not all(type(n) is int and 0 <= n < 2**31 for n in counts):
+            raise RefusedUpdate(f"samples {str(facts)[:80]!a}; expected how many there are of {', '.join(SPLITS)}")
         if facts["train"] > enrolled.samples:
             raise RefusedUpdate(f"{facts['train']} training samples; enrolled for at most {enrolled.samples}")
         self._event("versions", client=site, versions={k: str(v)[:40] for k, v in [*theirs.items()][:8]})

@@ -95,8 +95,8 @@ def roll_back(run: Path, to: int) -> None:
     history.save(run)
     for file in (*run.glob("model*.safetensors"), run / facts.FILE):
         file.unlink(missing_ok=True)
-    directory.event("rolled back", to=to, run=None if roster is None else roster.run)
-    Roster(new_run(), {} if roster is None else roster.sites).save(run / "roster.json")
+    directory.event("rolled back", to=to, run=roster.run or None)
+    replace(roster, run=new_run()).save(run / "roster.json")
 
 
 class FederationFolder:
@@ -181,7 +181,7 @@ class FederationFolder:
                 f"the authority in {self.path} has expired, and its sites trust no other; make a new federation with "
                 "`unalike federation init`"
             )
-        names = certificates.hosts_of(self._certificate)
+        names = certificates.hosts_of(self._server[1])
         server, certificate = certificates.server([*names, *hosts], issuer, authority)
         self.audit("renewed", hosts=[*hosts])
         certificates.replace_private(self.path / "server.key", certificates.pem(server))
@@ -275,7 +275,7 @@ class FederationFolder:
     @property
     def days_left(self) -> float:
         """Days until the server's certificate expires; negative if it has expired."""
-        return certificates.days_left(self._certificate)
+        return certificates.days_left(self._server[1])
 
     @property
     def expiries(self) -> list[str]:
@@ -339,10 +339,6 @@ class FederationFolder:
 
     def _samples(self, name: str) -> Path:
         return self.path / f"{name}.safetensors"
-
-    @property
-    def _certificate(self) -> Any:
-        return self._server[1]
 
     @property
     def _server(self) -> tuple[Any, Any]:

@@ -83,7 +83,8 @@ def check_stage(stage: Stage, run_config: RunConfig) -> None:
 class NetworkBackend:
     """Runs a plan at the sites of a federation.
 
-    `left_out` are the sites that take no part in a round, by its place, because it was discarded with them.
+    `arrived` is the folder of the updates of the current round; `left_out` are the sites that take no part in a round, by its
+    place, because it was discarded with them.
     """
 
     def __init__(self, run_config: RunConfig, mailbox: Mailbox, arrived: Path, left_out: Mapping[Place, set[str]]):
@@ -103,16 +104,7 @@ class NetworkBackend:
         return found
 
     def stage(self, stage: Stage, index: int, folder: Path | None) -> NetworkStage:
-        network_stage = NetworkStage(
-            stage=stage,
-            index=index,
-            run_config=self.run_config,
-            mailbox=self.mailbox,
-            position=self._position(index, stage),
-            rounds_before=self._rounds_done,
-            folder=self.arrived,
-            left_out=self.left_out,
-        )
+        network_stage = NetworkStage(self, stage, index)
         self._steps.append(network_stage)
         return network_stage
 
@@ -120,7 +112,7 @@ class NetworkBackend:
         """Sites learn of the next step with its first request."""
 
     @property
-    def _rounds_done(self) -> int:
+    def rounds_done(self) -> int:
         """Rounds of the stages so far."""
         return sum(stage.state.done for stage in self._steps if stage is not None)
 
@@ -129,7 +121,7 @@ class NetworkBackend:
         model = step.model or run_config.model
         state, sizes = step.state, run_config.population.sizes
         values = model.params | model.buffers if state is None else state.params | state.buffers
-        query_request = QueryRequest(**asdict(self._position(index, step)), query=repr(step.query))
+        query_request = QueryRequest(**asdict(self.position(index, step)), query=repr(step.query))
         request: Request = ("ask", query_request.facts, tree.pack({"model": values} if step.query.needs_model else {}))
         like = unasked(step, model)
         enrolled = mailbox.federation.sites[: len(sizes)]
@@ -141,12 +133,12 @@ class NetworkBackend:
             check_answer(tensors, like, int(sizes[sites[site]]))
             return tensors
 
-        mailbox.number = self._rounds_done
+        mailbox.number = self.rounds_done
         answers = Exchange(mailbox, (index + 1, 0), SameRequest(request, read), list(sites), set(sites)).run().values
         clients = {sites[name]: answers[name] for name in sites if name in answers}
         return Answers(tuple(clients), tree.stack(list(clients.values())))
 
-    def _position(self, index: int, step: Stage | QueryStep) -> StepRequest:
+    def position(self, index: int, step: Stage | QueryStep) -> StepRequest:
         """The position in the plan, as sites are told; a client query that a checkpoint holds was not asked again."""
         self._steps += [None] * (index - len(self._steps))
         outcomes = tuple(() if done is None else tuple(done.state.groups) for done in self._steps[:index])
@@ -161,44 +153,33 @@ class NetworkStage:
     Updates wait on disk until the round is complete, and are added up in the order of the sites: so the bits are those of a
     simulation, whichever site answers first.
 
-    `position` is the position in the plan, as sites are told, `folder` takes the updates of the current round, `left_out` are the
-    sites that take no part in a round, by its place.
-
     The models of a round are checked before they are committed: values that are not finite, or losses at the sites that are
     `absurd`, have the round discarded, and made again without the site whose norms stand out.
     """
 
     trains_ahead = True
 
-    def __init__(
-        self,
-        stage: Stage,
-        index: int,
-        run_config: RunConfig,
-        mailbox: Mailbox,
-        position: StepRequest,
-        rounds_before: int,
-        folder: Path,
-        left_out: Mapping[Place, set[str]],
-    ):
+    def __init__(self, backend: NetworkBackend, stage: Stage, index: int):
+        run_config, mailbox = self.run_config, self.mailbox = backend.run_config, backend.mailbox
         check_stage(stage, run_config)
-        self.run_config, self.mailbox = run_config, mailbox
-        self._position, self._rounds_before = position, rounds_before
+        self._position, self._rounds_before = backend.position(index, stage), backend.rounds_done
         self.state = StageState(run_config, stage, index, lambda *_: ClientStates({}))  # sites keep them
         self.evaluator = FederatedEvaluator(run_config)
         self._bytes = wire_bytes(stage, self.state.settings, placeholder_context(self.state))
-        self._norm_guard, self._left_out = NormGuard(mailbox.federation.guard), left_out
+        self._norm_guard, self._left_out = NormGuard(mailbox.federation.guard), backend.left_out
         self._norms: dict[str, Norms] = {}
         """The norms of the round that the models come from."""
         self._best_loss = inf
         self._diverged = 0
         """The last round whose model was absurd, with no site that stands out."""
-        self._update_store = UpdateStore(folder)
+        self._update_store = UpdateStore(backend.arrived)
         self._masking = Counter[str]()
         self._summed: GroupUpdates | None = None
         self._secure: SecureAggregation | None = None
         if mailbox.federation.secure_aggregation:
-            self._secure = SecureAggregation(mailbox, self.state, folder.with_name("secure_sum.json"), self._masking)
+            self._secure = SecureAggregation(
+                mailbox, self.state, backend.arrived.with_name("secure_sum.json"), self._masking
+            )
             self._bytes["up"] = 0
         self._digests: dict[int, str] = {}
         """Client -> digest of the tensors of the whole stage that it has, by its own answer."""
@@ -324,7 +305,7 @@ class NetworkStage:
     def _ask(self, drawn: set[int], evaluate: tuple[str, ...]) -> Exchange[SiteReply]:
         """Ask the clients `drawn` to train, and all with test samples to `evaluate`."""
         state, federation, run_config = self.state, self.mailbox.federation, self.run_config
-        drawn = {k for k in drawn if federation.sites[k].name not in self._left_out.get(self._place, ())}
+        drawn = {k for k in drawn if federation.sites[k].name not in self._left_out.get(self.state.place, ())}
         self.mailbox.number = self._rounds_before + state.done + (not state.last_done)
         cohort = self._secure.cohort(drawn) if self._secure and drawn else ()
         drawn = {self.mailbox.client_of[site] for site in cohort} or drawn
@@ -340,7 +321,7 @@ class NetworkStage:
         requests = RoundRequests(*given) if self._secure is None else MaskedRequests(self._secure, cohort, *given)
         exchange = Exchange(
             mailbox=self.mailbox,
-            place=self._place,
+            place=self.state.place,
             requests=requests,
             sites=list(names.values()),
             counted={names[k] for k in drawn if k in names},
@@ -377,13 +358,8 @@ class NetworkStage:
 
         requests = SameRequest(("choose", question.facts, tensors), read)
         asked, counted = [sites[k].name for k in sorted(everybody)], {sites[k].name for k in drawn}
-        exchange = Exchange(self.mailbox, self._place, requests, asked, counted)
+        exchange = Exchange(self.mailbox, self.state.place, requests, asked, counted)
         return {self.mailbox.client_of[site]: name for site, name in exchange.run().values.items()}
-
-    @property
-    def _place(self) -> Place:
-        """The step of the plan and the round in it, as messages say them."""
-        return self.state.settings.stage + 1, self.state.done
 
     # executor and checkpoints ------------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from threading import Condition, Event
 
@@ -86,11 +86,11 @@ class OperatorCommands:
         self.round = RunDirectory(queued.path).round
 
     def status(self) -> Answer:
-        connected, roster = set(self.transport.sites()), Roster.load(self.run / "roster.json")
+        connected, members = set(self.transport.sites()), self._members
         rows = [
             {
                 **{"name": s.name, "connected": s.name in connected, "samples": s.samples, "revoked": s.revoked},
-                "in_run": None if roster is None or not roster.sites else s.name in roster.sites,
+                "in_run": s.name in members if members else None,
                 **{"last_answer": self.control.last_answers.get(s.name), "late": self.control.late[s.name]},
             }
             for s in self.federation.sites
@@ -119,7 +119,7 @@ class OperatorCommands:
         A run that goes on waits for none that it began without, or whose absence is its last event in the log.
         """
         names = [site.name for site in self.federation.sites if not site.revoked]
-        members, since = self._members(names), time.monotonic()
+        members, since = {*names} & (self._members or {*names}), time.monotonic()
         enough, needed = self.federation.enough(len(members)), self._needed(members)
         logged, logged_at, pause = "", time.monotonic(), REPEAT
         while True:
@@ -144,10 +144,10 @@ class OperatorCommands:
                 return
             time.sleep(POLL)
 
-    def _members(self, names: Sequence[str]) -> set[str]:
-        """The sites that the run began with; all before it has begun."""
-        roster = Roster.load(self.run / "roster.json")
-        return {*names} if roster is None or not roster.sites else {*names} & roster.sites.keys()
+    @property
+    def _members(self) -> set[str]:
+        """The sites that the run began with; none before it has begun."""
+        return {*Roster.load(self.run / "roster.json").sites}
 
     def _needed(self, members: set[str]) -> set[str]:
         """The sites of the run that have not departed."""

@@ -18,7 +18,7 @@ from unalike.core import tree
 from unalike.core.codec import Facts
 from unalike.core.types import Batch, ClientUpdate, Tree
 from unalike.federation.coordinator.exchange import Exchange, Requests
-from unalike.federation.coordinator.mailbox import Mailbox, Place, Request
+from unalike.federation.coordinator.mailbox import Mailbox, Request
 from unalike.federation.coordinator.round_request import RoundRequests, SiteReply, placeholder_context
 from unalike.federation.protocol.federation_file import Federation
 from unalike.federation.protocol.messages import MaskedTrainRequest, SetupRequest, UnmaskRequest
@@ -103,16 +103,12 @@ class SecureAggregation:
 
     def __init__(self, mailbox: Mailbox, state: StageState, file: Path, sent: Counter[str]):
         self.mailbox, self.file, self.least = mailbox, file, mailbox.federation.least_sum
-        self._state, self._sent = state, sent
+        self.state, self._sent = state, sent
         self.setup: Setup | None = None
         self.keys: Keys = {}
         self._sealed: dict[str, Tensor] = {}
         """Member that has shared its secrets -> its sealed shares [members, rounds, bytes]."""
         self._used = -1
-
-    @property
-    def place(self) -> Place:
-        return self._state.settings.stage + 1, self._state.done
 
     def enough(self, asked: int) -> int:
         """Number of answers that make the sum of this round."""
@@ -121,24 +117,24 @@ class SecureAggregation:
     def _summed(self) -> set[str]:
         """The sites of the sum of this round, if it may have been unmasked already; else none."""
         found = json.loads(self.file.read_text()) if self.file.exists() else {}
-        return {*found["alive"]} if found.get("of") == [self.mailbox.run, *self.place] else set()
+        return {*found["alive"]} if found.get("of") == [self.mailbox.run, *self.state.place] else set()
 
     def cohort(self, drawn: set[int]) -> tuple[str, ...]:
         """The sites of the clients `drawn` that have keys for a sum of this round; a new setup is made where one is due."""
-        setup, (step, round), sites = self.setup, self.place, self.mailbox.federation.sites
+        setup, (step, round), sites = self.setup, self.state.place, self.mailbox.federation.sites
         asked = self._summed() or {sites[k].name for k in drawn}
         lasts = setup is not None and setup.step == step and self._used < round < setup.first + setup.rounds
         if not lasts or (asked & {*self.mailbox.transport.sites()}) - self._sealed.keys():
-            self._begin([sites[k].name for k in self._state.eligible], asked)
+            self._begin([sites[k].name for k in self.state.eligible], asked)
         self._used = round
         return tuple(name for name in self.keys if name in asked & self._sealed.keys())
 
     def _begin(self, sites: Sequence[str], asked: set[str]) -> None:
         """Make a new setup: keys, then shares."""
-        federation, rounds_left = self.mailbox.federation, self._state.stage.rounds - self._state.done
+        federation, rounds_left = self.mailbox.federation, self.state.stage.rounds - self.state.done
         rounds = max(1, min(rounds_left, MOST_ROUNDS, SETUP_BYTES // (SEALED * len(sites))))
         number = max(time.time_ns(), 0 if self.setup is None else self.setup.number + 1)
-        setup = self.setup = Setup(self.mailbox.run, number, *self.place, rounds, federation.terms)
+        setup = self.setup = Setup(self.mailbox.run, number, *self.state.place, rounds, federation.terms)
 
         def signed(site: str, tensors: Tree) -> None:
             setup.check(federation, site, tensors["keys"], tensors["signature"])
@@ -159,7 +155,7 @@ class SecureAggregation:
 
     def _answers(self, asked: MaskingRequests, sites: Sequence[str], counted: set[str]) -> dict[str, Tree]:
         enough = (lambda count: self.least) if asked.kind == "unmask" else self.enough
-        answers = Exchange(self.mailbox, self.place, asked, [*sites], counted, enough=enough).run().values
+        answers = Exchange(self.mailbox, self.state.place, asked, [*sites], counted, enough=enough).run().values
         self._sent["down"] += sum(tree.nbytes(asked.tensors.get(site, {})) for site in sites)
         self._sent["up"] += sum(map(tree.nbytes, answers.values()))
         return answers
@@ -167,8 +163,8 @@ class SecureAggregation:
     def unmask(self, context: str, cohort: Sequence[str], alive: Sequence[str], total: Words) -> Words:
         """The sum of the summands of the sites `alive`, which are `total` while they are masked, for a sum with this context."""
         assert self.setup is not None
-        write_bytes(self.file, json.dumps({"of": [self.mailbox.run, *self.place], "alive": list(alive)}).encode())
-        slot, federation, size = self.setup.slot(*self.place), self.mailbox.federation, len(total)
+        write_bytes(self.file, json.dumps({"of": [self.mailbox.run, *self.state.place], "alive": list(alive)}).encode())
+        slot, federation, size = self.setup.slot(*self.state.place), self.mailbox.federation, len(total)
         dropped = [site for site in cohort if site not in alive]
         names, column = [*alive, *dropped], {site: i for i, site in enumerate(self.keys)}
         sealed = {}
@@ -227,7 +223,7 @@ class MaskedRequests(RoundRequests):
         group, ids = self._group, [self._clients[site] for site in alive]
         asked = MaskedTrainRequest.read(self.request(alive[0])[1])
         sent = self._sent(self.plan.group(ids[0]).broadcast)
-        context = self._secure.setup.sum_context(self._secure.place[1], asked, sent, self._secure.keys)
+        context = self._secure.setup.sum_context(self._secure.state.place[1], asked, sent, self._secure.keys)
         terms = terms_of(decode(self._secure.unmask(context, self._cohort, alive, self._total)), self._like)
         weights = own_weights(group, ids, group.members)
         weight, wanted = float(terms.pop(WEIGHT)), float(weights.weights.double().sum())

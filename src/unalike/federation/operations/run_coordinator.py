@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -133,9 +133,8 @@ def _folder(
 ) -> FederationFolder:
     """The federation's folder, new or from an earlier start. Raises `UnalikeError` if it holds another federation."""
     sizes = dict(zip(_site_names(population.names), map(int, population.sizes), strict=True))
-    classes = None if population.outputs is None else tuple(population.classes or ())
-    tokens, task = not population.x.is_floating_point(), cast(Any, population.task.name)
-    terms = terms | {"data": Schema(population.input_shape, classes, task, tokens, population.encoding)}
+    schema = Schema.like(population.x, population.classes, population.task, population.encoding)
+    terms = terms | {"data": schema}
     if (out / "federation.toml").exists():
         folder = FederationFolder(out)
         federation = folder.federation

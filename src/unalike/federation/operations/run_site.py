@@ -14,7 +14,6 @@ from unalike._utils.tensor_files import write_bytes
 from unalike.data.sources.load import table_at
 from unalike.federation.protocol.bundle import Bundle
 from unalike.federation.protocol.federation_file import Federation
-from unalike.federation.protocol.transport import Handler
 from unalike.federation.security.certificates import expiry
 from unalike.federation.site.site_data import looked_at, site_data, site_data_apart
 from unalike.federation.site.site_folder import DATA, state_folder
@@ -64,7 +63,9 @@ def join(
         identity, limit = (address, bundle.authority, bundle.node_key), bundle.federation.message_bytes
         bypass_proxies_on_loopback()
         with exit_at_sigterm():
-            SiteNode(folder, *identity, _logged(worker, say), limit, say).serve(worker.done if until_done else Event())
+            SiteNode(folder, *identity, _logged(worker.handle, say), limit, say).serve(
+                worker.done if until_done else Event()
+            )
 
 
 def wire_lines(federation: Federation, data: str, data_dir: Path | None, site: str) -> list[str]:
@@ -96,15 +97,15 @@ def _make_folder(folder: Path) -> None:
         raise UnalikeError(f"cannot make the folder {folder}: {error.strerror}; choose another --folder") from None
 
 
-def _logged(worker: Handler, log: Log) -> Callable[[bytes], bytes]:
+def _logged(handle: Callable[[bytes], bytes], log: Log) -> Callable[[bytes], bytes]:
     """The worker's handler, with a log line for each message."""
 
-    def handle(message: bytes) -> bytes:
+    def logged(message: bytes) -> bytes:
         started = time.monotonic()
-        reply = worker.handle(message)
+        reply = handle(message)
         log(
             f"answered {len(message) / 1e3:.1f} kB with {len(reply) / 1e3:.1f} kB in {time.monotonic() - started:.1f} s"
         )
         return reply
 
-    return handle
+    return logged

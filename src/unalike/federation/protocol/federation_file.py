@@ -3,7 +3,7 @@
 import json
 import math
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, asdict, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, Self
 import pydantic
 import tomli_w
 from pydantic import Field, NonNegativeInt, PositiveInt
+from torch import Tensor
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.tensor_files import write_bytes
@@ -24,6 +25,7 @@ from unalike.core.options import (
     ValidationOptions,
     options_of,
 )
+from unalike.core.tasks import Task
 from unalike.core.work import Work
 from unalike.data.table_encoding import Encoding
 from unalike.federation.protocol.envelope import NAME, digest
@@ -88,6 +90,13 @@ class Schema:
         if self.encoding is not None and self.shape != (self.encoding.width,):
             raise ValueError(f"the encoding makes samples of shape {[self.encoding.width]}")
         return self
+
+    @classmethod
+    def like(cls, samples: Tensor, classes: Sequence[str] | None, task: Task, encoding: Encoding | None) -> Self:
+        """The schema of samples [N, ...] of a task; only those of a classification have classes."""
+        named = tuple(classes or ()) if task.name == "classification" else None
+        kind: Any = task.name
+        return cls(tuple(samples.shape[1:]), named, kind, not samples.is_floating_point(), encoding)
 
     @property
     def names(self) -> list[str] | None:

@@ -14,15 +14,13 @@ from unalike._utils.errors import UnalikeError
 from unalike._utils.tensor_files import write_bytes
 from unalike.core.options import RecordOptions, SeedOptions, SharedRunOptions, options_of
 from unalike.core.tasks import find_task
-from unalike.data.client_data import ClientData
+from unalike.data.client_data import SPLITS, ClientData
 from unalike.data.population import Population
 from unalike.data.population_arrays import LABELS
 from unalike.data.ragged import Ragged
 from unalike.federation.protocol.federation_file import Federation
 from unalike.methods.plan import method_of, plan
 from unalike.runtime.run_config import Pair, RunConfig, prepare_run
-
-PARTS = ("train", "test", "val")
 
 
 @dataclass(frozen=True)
@@ -36,7 +34,7 @@ class SampleCounts:
 
 @dataclass(frozen=True)
 class Roster:
-    """The sites admitted to a run, and the run's name (`new_run`)."""
+    """The sites admitted to a run, none before its admission, and the run's name (`new_run`)."""
 
     run: str
     sites: dict[str, SampleCounts]
@@ -47,13 +45,13 @@ class Roster:
         )
 
     @classmethod
-    def load(cls, path: Path) -> Self | None:
-        """Read it; None if there is no file. Raises `UnalikeError` for a damaged file."""
+    def load(cls, path: Path) -> Self:
+        """Read it; without a name and sites if there is no file. Raises `UnalikeError` for a damaged file."""
         try:
             found = json.loads(path.read_text())
             return cls(found["run"], {name: SampleCounts(**s) for name, s in found["sites"].items()})
         except FileNotFoundError:
-            return None
+            return cls("", {})
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise UnalikeError(f"cannot read {path}: {error}; restore it, or start in another folder") from error
 
@@ -70,7 +68,7 @@ def placeholders(federation: Federation, roster: Roster) -> Population:
     """
     none = SampleCounts(0, 0, 0)
     counts = [roster.sites.get(site.name, none) for site in federation.sites]
-    train, test, val = (Ragged.zeros(np.array([getattr(s, part) for s in counts])) for part in PARTS)
+    train, test, val = (Ragged.zeros(np.array([getattr(s, part) for s in counts])) for part in SPLITS)
     schema = federation.data
     x = torch.zeros(1, *schema.shape, dtype=torch.int64 if schema.tokens else torch.float32)
     y = torch.zeros(1, dtype=LABELS[schema.task])

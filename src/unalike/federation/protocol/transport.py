@@ -1,7 +1,7 @@
 """The transport interface: it carries bytes. The layers above tolerate loss, repetition, delay and reordering.
 
-The coordinator sends requests to sites and receives replies; a site answers each request by `handle`. The transport names the
-sender of a message (from its authenticated connection), and the signature inside must agree with it.
+The coordinator sends requests to sites and receives replies; a site answers each request by `SiteWorker.handle`. The transport
+names the sender of a message (from its authenticated connection), and the signature inside must agree with it.
 """
 
 from collections.abc import Collection, Iterable
@@ -31,10 +31,3 @@ class Transport(Protocol):
         Returns as soon as there is one; empty after the time. May load the messages one by one. In place of a message that is too
         large or incomplete comes the error.
         """
-
-
-class Handler(Protocol):
-    """The site's side, implemented by `unalike.federation.site.site_worker.SiteWorker`."""
-
-    def handle(self, message: bytes) -> bytes:
-        """Answer a request. Idempotent: a repeated request gets the same reply, byte for byte."""

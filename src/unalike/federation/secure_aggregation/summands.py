@@ -98,5 +98,4 @@ def vector(terms: Tree) -> NDArray[np.float64]:
 
 def terms_of(total: NDArray[np.float64], like: Tree) -> Tree:
     """The inverse of `vector`; names, shapes and types are those of `like`."""
-    pieces = torch.from_numpy(total).split([t.numel() for t in like.values()])
-    return {name: piece.reshape(t.shape).to(t) for piece, (name, t) in zip(pieces, like.items(), strict=True)}
+    return tree.map(lambda term, t: term.to(t), tree.unflatten(torch.from_numpy(total), like), like)

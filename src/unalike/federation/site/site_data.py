@@ -73,9 +73,9 @@ def looked_at(federation: Federation, own: ClientData, accept: bool) -> list[str
     return lines + [f"look at the column {text}" for text in (*wrong, *odd)]
 
 
-def own_samples(schema: Schema, data: str, data_dir: Path | None = None) -> Pair:
+def own_samples(schema: Schema, data: str) -> Pair:
     """All samples of a data set or file as (x, y)."""
-    dataset = _read(schema, data, data_dir)
+    dataset = _read(schema, data, None)
     x, y = dataset.merged()
     return x, _labelled(y, dataset, schema)
 

@@ -22,7 +22,7 @@ from unalike.core.model import Model
 from unalike.core.nests import map_tensors
 from unalike.core.types import Batch, Broadcast, Tree
 from unalike.core.views import Members, ServerState
-from unalike.data.client_data import ClientData
+from unalike.data.client_data import SPLITS, ClientData
 from unalike.engine.loop import Loop
 from unalike.engine.threads import threads_for
 from unalike.federation.protocol.envelope import Envelope, Head, identity, seal, unseal
@@ -46,7 +46,7 @@ from unalike.federation.protocol.messages import (
     printable,
     versions,
 )
-from unalike.federation.protocol.roster import PARTS, run_config_of, site_population
+from unalike.federation.protocol.roster import run_config_of, site_population
 from unalike.federation.secure_aggregation.summands import check_summed, own_weights, summand
 from unalike.federation.security.keys import PrivateKey, public_key, public_text
 from unalike.federation.site.plan_replay import model_of_step, planned_step
@@ -243,7 +243,7 @@ class SiteWorker:
             raise Declined("version", f"the coordinator speaks protocol {theirs}; this site speaks {PROTOCOL}")
         self._check_terms(AdmitRequest.read(facts))
         self.folder.admit(request.head.run, self.samples, self.policy.of_samples)
-        return {split: len(self._rows(split)) for split in PARTS} | {"versions": versions()}, {}
+        return {split: len(self._rows(split)) for split in SPLITS} | {"versions": versions()}, {}
 
     def _note(self, request: Envelope) -> Answer:
         facts, _ = request.open(self.limits)

@@ -76,7 +76,8 @@ class NotTrueDistillation(Objective):
     """beta tau^2 KL(q_g || q), q the softmax over the C-1 classes that are not true, logits / tau (FedNTD, Lee et al. 2022, eq. 6).
 
     q_g comes from the model received, constant and in evaluation mode; the mean is over the batch. beta = 0 is FedAvg; with two
-    classes one is left and the term is 0.
+    classes one is left and the term is 0. Models of the clients' own (`ditto`, `apfl`) and fine-tuning have no such term: they
+    minimize the task's loss.
     """
 
     beta: Annotated[NonNegativeFloat, LogRange(0.1, 3)] = 1.0

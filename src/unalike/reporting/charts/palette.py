@@ -55,6 +55,10 @@ class Look:
         ).format(self.color, self.strokes, _SHAPES[self.marker], self.color)
 
 
+Looks = Mapping[str, Look]
+"""Method -> its look."""
+
+
 def plain(color: str, marker: str = "circle") -> Look:
     """The look of what is no method: a color and a marker."""
     return Look("", color, "solid", marker)

@@ -42,6 +42,11 @@ BLUES = [[0, "rgba(26,128,187,0)"], [1, "rgba(26,128,187,1)"]]
 """From the background, light or dark, to blue."""
 BLUE_TO_ORANGE = [[0, BLUE], [0.5, "rgba(140,140,140,0.08)"], [1, ORANGE]]
 STEPS = {"": "linear", "x": "hv", "y": "vh"}
+BESIDE: dict[str, dict[str, Any]] = {
+    "left": {"xanchor": "right", "xshift": -8},
+    "right": {"xanchor": "left", "xshift": 8},
+    "above": {"yanchor": "bottom", "yshift": 1},
+}
 
 
 def draw(figure: Figure) -> go.Figure:
@@ -68,8 +73,8 @@ def draw(figure: Figure) -> go.Figure:
             if isinstance(mark, Rule):
                 drawn.add_vline(x=mark.x, line={"width": 1.5, "dash": "dot", "color": RULE}, **at)
             if isinstance(mark, Note):
-                place_of = {"left": _LEFT, "right": _RIGHT, "above": _ABOVE}[mark.side]
-                drawn.add_annotation(x=mark.x, y=mark.y, text=text(mark.text), showarrow=False, **place_of, **at)
+                beside = BESIDE[mark.side] | at
+                drawn.add_annotation(x=mark.x, y=mark.y, text=text(mark.text), showarrow=False, borderpad=0, **beside)
     drawn.update_layout(
         template="none",
         height=figure.height * figure.lines,
@@ -91,11 +96,6 @@ def _subplots(figure: Figure) -> go.Figure:
     gap = 0.14 if any(plot.y.ticks for plot in figure.plots) else 0.07
     drawn = make_subplots(figure.lines, figure.columns, subplot_titles=titles, horizontal_spacing=gap)
     return drawn.update_annotations(font={"size": 13})
-
-
-_LEFT = {"xanchor": "right", "xshift": -8, "borderpad": 0}
-_RIGHT = {"xanchor": "left", "xshift": 8, "borderpad": 0}
-_ABOVE = {"yanchor": "bottom", "yshift": 1, "borderpad": 0}
 
 
 def page_json(figure: Figure) -> Markup:

@@ -1,12 +1,12 @@
 """The critical-difference diagram (Demsar, 2006): mean ranks on an axis, and bars over methods that do not differ."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from unalike.metrics.ranks import Ranks
 from unalike.reporting import wording
 from unalike.reporting.charts.figure import AnyMark, Axis, Figure, Line, Note, Plot, Points, rows_plot
-from unalike.reporting.charts.palette import Look, plain
+from unalike.reporting.charts.palette import Look, Looks, plain
 
 INK = "#808080"
 """Color of axis, bars and ticks: a grey that is visible on light and dark backgrounds."""
@@ -101,7 +101,7 @@ def description(found: Ranks) -> str:
     )
 
 
-def wide(found: Ranks, looks: Mapping[str, Look]) -> Figure:
+def wide(found: Ranks, looks: Looks) -> Figure:
     """The usual diagram: names on both sides, bars below the axis, the critical difference above it."""
     drawn, marks = diagram(found), list[AnyMark]()
     marks.append(_segment([1, len(drawn.methods)], [0, 0], 1.5))
@@ -120,7 +120,7 @@ def wide(found: Ranks, looks: Mapping[str, Look]) -> Figure:
     return Figure([plot], int(30 * (top - drawn.bottom) + 24), legend=False, room=longest)
 
 
-def narrow(found: Ranks, looks: Mapping[str, Look]) -> Figure:
+def narrow(found: Ranks, looks: Looks) -> Figure:
     """For narrow screens: a list from best to worst with the ranks, and vertical bars beside it."""
     drawn = diagram(found)
     ordered = sorted(drawn.methods, key=lambda method: method.rank)

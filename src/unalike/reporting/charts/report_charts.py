@@ -24,9 +24,7 @@ from unalike.reporting.charts.figure import (
     plot,
     rows_plot,
 )
-from unalike.reporting.charts.palette import BLUE, COLORS, Look, looks, plain
-
-Looks = Mapping[str, Look]
+from unalike.reporting.charts.palette import BLUE, COLORS, Look, Looks, looks, plain
 
 MOST_POINTS = 150
 """Most points of a line; a line of 1,200 pixels cannot show more."""

@@ -15,7 +15,16 @@ from unalike.engine.multiprocess.worker_pool import Message, WorkerPool
 from unalike.methods.plan import Answers, Stage, StageResults
 from unalike.metrics.columns import TEST
 from unalike.metrics.scoring import Predict, Scores, SharedModel
-from unalike.runtime.evaluation import ClientModels, Evaluator, MeasuredSplits, Rows, Splits, SplitScores, shown
+from unalike.runtime.evaluation import (
+    ClientModels,
+    Evaluator,
+    MeasuredSplits,
+    Rows,
+    Splits,
+    SplitScores,
+    one_by_one,
+    shown,
+)
 from unalike.runtime.local_backend import LocalBackend, LocalStage
 from unalike.runtime.model_group import ModelGroup
 from unalike.runtime.run_config import RunConfig
@@ -129,11 +138,6 @@ class ProcessEvaluator(Evaluator):
         pool.tell({"do": SHARED, "splits": {TEST: split}, "clients": torch.tensor(clients), **values}, others)
         mine = self.score(predict, split, part_of(rows, pool.rank, pool.size))
         return Scores.join([mine, *(scores for rank in others for scores in received(pool.answer(rank))[TEST])])
-
-
-def one_by_one(models: Iterator[tuple[int, Predict]]) -> Iterator[tuple[list[int], Predict]]:
-    """Clients' own models as an evaluator takes them."""
-    return (([client], predict) for client, predict in models)
 
 
 def received(message: Message) -> SplitScores:

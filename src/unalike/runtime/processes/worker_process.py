@@ -20,10 +20,10 @@ from unalike.engine.multiprocess.worker_pool import Message, WorkerPool
 from unalike.engine.threads import threads_for
 from unalike.methods.plan import Answers, Stage, StageResults, next_step, steps_of
 from unalike.metrics.scoring import Scores, SharedModel
-from unalike.runtime.evaluation import SplitScores
+from unalike.runtime.evaluation import SplitScores, one_by_one
 from unalike.runtime.local_backend import LocalStage
 from unalike.runtime.model_group import ModelGroup
-from unalike.runtime.processes.process_backend import OWN, SHARED, one_by_one, part_of
+from unalike.runtime.processes.process_backend import OWN, SHARED, part_of
 from unalike.runtime.run_config import RunConfig
 from unalike.training.aggregation import StreamingSum, SumWeights, UpdateBuffer
 

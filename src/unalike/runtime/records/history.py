@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from unalike._utils.errors import UnalikeError
+from unalike._utils.errors import DamagedRun
 from unalike._utils.notebook import sparkline
 from unalike._utils.registry import figures
 from unalike._utils.tensor_files import write_bytes
@@ -142,7 +142,7 @@ class History:
     def load(cls, folder: Path, plain: str, until: int | None = None) -> History:
         """Read a saved history, up to and including round `until`; `plain`: the first protocol of the run.
 
-        Raises `UnalikeError` for a missing or damaged table, and for one that lacks a round.
+        Raises `DamagedRun` for a missing or damaged table, and for one that lacks a round.
         """
         import pandas as pd
 
@@ -153,10 +153,10 @@ class History:
                 if len(tables[-1]) and "round" not in tables[-1]:
                     raise ValueError("it has no column 'round'")
             except (OSError, ValueError) as error:
-                raise UnalikeError(f"cannot read {file}: {error}; restore it, or start in another folder") from error
+                raise DamagedRun(f"cannot read {file}: {error}; restore it, or start in another folder") from error
         absent = {*range(1, (until or 0) + 1)}.difference(tables[0].get("round", ()))
         if absent:
-            raise UnalikeError(
+            raise DamagedRun(
                 f"{folder / 'rounds.parquet'} lacks round {min(absent)} of {until} that were done; restore it, or start in another "
                 "folder"
             )

@@ -53,10 +53,8 @@ COLUMNS = {
 """Columns of the table, with the value of an entry that says nothing else. `client` is -1 for the server."""
 KINDS = ("server", "updates", "products", "time", "moments", "matched_moments", "entries", "clients")
 AGGREGATION: Region = "aggregation"
-COUNTED = {"clients": "every", "entries": "first"}
-"""Kinds with options -> the option that is a count; the other one is `layers`."""
-PATTERN = {"clients": "layers", "entries": "entries"}
-"""The field that holds the pattern `layers` of these kinds."""
+COUNTED = {"clients": ("layers", "every"), "entries": ("entries", "first")}
+"""Kinds with options -> the field of their option `layers`, a pattern, and their other option, a count."""
 
 
 @dataclass(frozen=True)
@@ -125,14 +123,14 @@ def _options(call: spec.Call, given: str) -> dict[str, Any]:
         if options:
             raise UnalikeError(f"record={given!r}: {call.name} takes no options")
         return {call.name: True}
-    count = COUNTED[call.name]
+    pattern, count = COUNTED[call.name]
     layers, number = options.pop("layers", ""), options.get(count, 1)
     if not isinstance(layers, str) or set(options) - {count} or not isinstance(number, int) or number < 1:
         raise UnalikeError(
             f"record={given!r}: expected {call.name}(layers='PATTERN', {count}=10), where the pattern is found in names of "
             "parameters"
         )
-    return {PATTERN[call.name]: layers} | options
+    return {pattern: layers} | options
 
 
 @dataclass

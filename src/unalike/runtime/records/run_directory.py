@@ -17,7 +17,7 @@ from typing import Any
 
 import tomli_w
 
-from unalike._utils.errors import UnalikeError, warn
+from unalike._utils.errors import DamagedRun, UnalikeError, warn
 from unalike._utils.system.locks import locked
 from unalike._utils.tensor_files import read_tensors, round_file, rounds_of, write_bytes, write_tensors
 from unalike.core.types import Tree
@@ -256,7 +256,7 @@ class RunDirectory:
                 self.event("damaged", checkpoint=bad.name, why=str(why), instead=file.name)
             return tensors, facts
         if damaged:
-            raise UnalikeError(f"{damaged[0][1]}; restore it, or start in another folder")
+            raise DamagedRun(f"{damaged[0][1]}; restore it, or start in another folder")
         return None
 
     def _checkpoints(self) -> list[Path]:

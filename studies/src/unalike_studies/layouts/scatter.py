@@ -129,7 +129,7 @@ class GapAgainstBound(Scatter):
         return [
             (math.sqrt(2 * sum(by_number[number] for by_number in tau) / clients), abs(loss - train_loss))
             for number, clients, loss, train_loss in rows
-            if tau and all(number in by_number for by_number in tau)
+            if tau and None not in (loss, train_loss) and all(number in by_number for by_number in tau)
         ]
 
     def slack(self, method: str, setting: str) -> Quantity:

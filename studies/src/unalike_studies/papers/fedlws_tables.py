@@ -69,8 +69,8 @@ TABLE2 = fedlws.study(
     small={
         "common": fedlws.WITHOUT_IMAGES
         | {"rounds": 30, "evaluate_every": 3, "work": fedlws.SMALL["work"], "split": fedlws.SMALL["split"]},
-        "reduced": "FedAvg alone; 2,440 news of 32 words with a small TextCNN, 4,000 reviews of 1,000 words; 30 rounds instead of "
-        "200; no Sogou News",
+        "reduced": "FedAvg alone; 2,440 news of 32 words with a small TextCNN, 4,000 reviews of 1,000 words; 30 rounds where the "
+        "authors' code has 200; no Sogou News",
         "unlike": "AG News: FedAvg reaches 43 % where the paper's has 73 %",
     },
     paper={"methods": fedlws.with_lws(fedlws.BASES), "settings": TEXTS, "common": fedlws.WITHOUT_IMAGES},
@@ -189,8 +189,8 @@ TABLE5 = fedlws.study(
     small={
         **_nets("CNN", "ResNet-20"),
         "more": {"rounds": 15, "split": 0.125},
-        "reduced": "2,000 training images of CIFAR-10, 15 rounds instead of 200, CNN and ResNet-20 only: far from the end of "
-        "training",
+        "reduced": "2,000 training images of CIFAR-10, 15 rounds where the authors' code has 200, CNN and ResNet-20 only: "
+        "far from the end of training",
         "unlike": "15 rounds: ResNet-20 reaches 18 % where the paper's has 75 %",
     },
     paper=_nets(*MODELS),

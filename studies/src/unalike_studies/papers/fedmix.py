@@ -59,14 +59,14 @@ EASIER = (
     "levels do not carry over, and differences are smaller near the ceiling"
 )
 QUARTER = 0.249
-"""Of the paper's samples, with a quarter of its batch size: zipf-more and even-more clients make its 60 steps an epoch."""
+"""Of the paper's samples, with a quarter of the code's batch size: zipf-more and even-more clients make its 60 steps an epoch."""
 TOY = EMNIST | {"data": "glyphs(train=6000, test=1200)", "model": "mlp(hidden=32)", "rounds": 3}
 ON_GLYPHS = (
     "glyphs (distorted printed characters) instead of EMNIST: results on glyphs say nothing about the accuracies on EMNIST. "
     "Clients have a quarter of the paper's samples (1,498 instead of 5,973 for zipf-more, 1,488 instead of 5,952 for even-more) "
-    "in batches of 25 instead of 100, with a learning rate of 0.0025 instead of 0.01, because training with 0.01 and batches of "
-    "25 fails (macro-F1 stays below 0.01). As in the paper they make 60 steps an epoch (even-less 5 instead of 6), but from "
-    "fewer samples, which lowers accuracy and widens intervals. They get all samples that they ask for; a zipf-more client of "
+    "in batches of 25 where the code has 100, with a learning rate of 0.0025 where it has 0.01, because training with 0.01 and "
+    "batches of 25 fails (macro-F1 stays below 0.01). As with the code they make 60 steps an epoch (even-less 5 instead of 6), but "
+    "from fewer samples, which lowers accuracy and widens intervals. They get all samples that they ask for; a zipf-more client of "
     "the paper's size would get about 3,400 of glyphs"
 )
 TENTH = "zipf-less and even-less clients under the labels zipf-more and even-more"

@@ -253,7 +253,9 @@ def _study(task: Task, clusters: int) -> Study:
         PAPER,
         {
             "smoke": Scale(smoke, few, COMMON, seeds=(0,), reduced=SMOKE),
-            "small": paper if task.name == "linear" else Scale(_methods(SHORT), settings, COMMON, reduced=short),
+            "small": paper
+            if task.name == "linear"
+            else Scale(_methods(SHORT), settings, COMMON, reduced=short, unlike=short),
             "paper": paper,
         },
         claims(task, clusters),
