@@ -93,6 +93,43 @@ def test_label_flip_and_backdoor_poison_training_samples_as_by_hand():
         Backdoor().triggered(torch.zeros(2, 3, dtype=torch.int64))
 
 
+@pytest.mark.parametrize("executor", ["loop", "batched"])
+def test_backdoor_run_equals_numpy(executor):
+    """Softmax regression with full batches: one of four equal clients trains on the trigger alone, and sends twice its update."""
+    rng = np.random.default_rng(0)
+    samples = [(rng.normal(size=(12, 3)), rng.integers(0, 3, 12)) for _ in range(4)]
+    people, ids = [ua.ClientData(train=(x[4:], y[4:]), test=(x[:4], y[:4])) for x, y in samples], []
+
+    def cohort(number, cohorts, before, after):
+        ids.extend(c.ids for c in cohorts.values())
+        return []
+
+    spec = "backdoor(share=0.25, target=1, poisoned=1, scale=2, size=1, value=3)"
+    options = {"participation": 0.5, "executor": executor, "record": cohort, "progress": False, "seed": 1}
+    run = ua.run(spec, people, model="linear", rounds=4, work=ua.Work(batch_size=None, lr=0.5), **options)
+    [bad] = malicious_clients(Method.parse(spec), np.array([8] * 4), 1)
+    assert any(bad in present for present in ids)
+
+    def triggered(x):
+        return np.concatenate([x[:, :2], np.full((len(x), 1), 3.0)], 1)
+
+    weight, bias = run.params
+    w, b = (run.run_config.model.params[n].double().numpy() for n in (weight, bias))
+    for present in ids:
+        moves = []
+        for k in present:
+            x, y = samples[k][0][4:], samples[k][1][4:]
+            x, y = (triggered(x), np.ones_like(y)) if k == bad else (x, y)
+            z = np.exp(x @ w.T + b)
+            d = (z / z.sum(1, keepdims=True) - np.eye(3)[y]) / len(y) * (2 if k == bad else 1)
+            moves.append((-0.5 * d.T @ x, -0.5 * d.sum(0)))
+        w, b = (old + np.mean(new, 0) for old, new in zip((w, b), zip(*moves, strict=True), strict=True))
+    np.testing.assert_allclose(run.params[weight].numpy(), w, atol=1e-6)
+    np.testing.assert_allclose(run.params[bias].numpy(), b, atol=1e-6)
+    hits = [(triggered(x[:4][y[:4] != 1]) @ w.T + b).argmax(1) == 1 for k, (x, y) in enumerate(samples) if k != bad]
+    assert run.history.rounds["attack_success"].iloc[-1] == pytest.approx(np.concatenate(hits).mean())
+
+
 @pytest.fixture(scope="module")
 def digits():
     return ua.partition("digits", "dirichlet(alpha=1)", clients=5, seed=0, val=0.1)

@@ -8,7 +8,8 @@ from math import sqrt
 import numpy as np
 import pytest
 import torch
-from simulation import Server
+from simulation import Server, mlp
+from torch import nn
 
 import unalike as ua
 from unalike.core import tree
@@ -191,6 +192,51 @@ def test_parameter_skew_scopes_equal_plain_implementation(rule):
             found = Server(spec(rule, False, scope), start).advance(given)
             flat = np.concatenate([found[name].ravel() for name in start])
             np.testing.assert_allclose(flat, expected, rtol=3e-7, atol=3e-7)  # float32 weights
+
+
+@pytest.mark.filterwarnings("ignore:.* is .* which can lose the scale of the model")
+@pytest.mark.parametrize("executor", ["loop", "batched"])
+@pytest.mark.parametrize("rule", RULES)
+def test_parameter_skew_runs_equal_plain_implementation(rule, executor):
+    """Three rounds of four of six clients, from the data on: full-batch gradients of two layers in float64."""
+
+    class Double(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = mlp(hidden=7).double()
+
+        def forward(self, x):
+            return self.net(x.double())
+
+    rng = np.random.default_rng(0)
+    samples = [(rng.normal(size=(n, 4)) + rng.normal(size=4), rng.integers(0, 3, n)) for n in (8, 12, 10, 16, 9, 14)]
+    people, module, ids = [ua.ClientData(train=pair, test=pair) for pair in samples], Double(), []
+
+    def cohort(number, cohorts, before, after):
+        ids.extend(c.ids for c in cohorts.values())
+        return []
+
+    text, work = spec(rule, True, "layer", normalize_by="'rank'", macro=3), ua.Work(epochs=2, batch_size=64, lr=1.0)
+    options = {"participation": 0.67, "executor": executor, "record": cohort, "progress": False}
+    run = ua.run(text, people, model=module, rounds=3, work=work, **options)
+    w = {n: p.detach().clone() for n, p in module.named_parameters()}
+    for present in ids:
+        rows, sizes = [], np.array([len(samples[k][1]) for k in present])
+        for k in present:
+            v, (x, y) = w, people[k].train
+            for _ in range(2):
+                v = {n: p.clone().requires_grad_() for n, p in v.items()}
+                loss = nn.functional.cross_entropy(torch.func.functional_call(module, v, (x,)), y)
+                v = {n: (p - torch.autograd.grad(loss, p, retain_graph=True)[0]).detach() for n, p in v.items()}
+            rows.append(np.concatenate([p.numpy().ravel() for p in v.values()]))
+        W, end = np.stack(rows), sum(p.numel() for n, p in w.items() if "body" in n)
+        layers = (W[:, :end], W[:, end:])
+        fields = {"rule": rule, "weighted": True, "normalize_by": "rank", "macro": 3}
+        new = np.concatenate([skew(layer.tolist(), sizes / sizes.sum(), **fields) for layer in layers])
+        sections = np.split(new, np.cumsum([p.numel() for p in w.values()])[:-1])
+        w = {n: torch.tensor(v).reshape(p.shape) for (n, p), v in zip(w.items(), sections, strict=True)}
+    for n, p in w.items():
+        torch.testing.assert_close(run.params[n], p, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["fedsa", "fedsa(variant='literal')"])

@@ -36,7 +36,7 @@ def moved(p, g, names=(*BODY, *HEAD), lr=LR):
 class Method:
     """FedAvg on the parameters `shared`; what a client keeps is in `self.kept[k]`."""
 
-    shared, uniform = (*BODY, *HEAD), False
+    shared, uniform, beta = (*BODY, *HEAD), False, 1.0
 
     def __init__(self, start, sim):
         self.w, self.sim, self.kept = start, sim, {}
@@ -53,7 +53,8 @@ class Method:
         trained = {k: self.train(k, r) for k in ids}
         sizes = np.array([1.0 if self.uniform else SIZES[k] for k in ids])
         p = sizes / sizes.sum()
-        self.w = self.w | {n: sum(c * trained[k][n] for c, k in zip(p, ids)) for n in self.shared}
+        means = {n: sum(c * trained[k][n] for c, k in zip(p, ids)) for n in self.shared}
+        self.w = self.w | {n: (1 - self.beta) * self.w[n] + self.beta * w for n, w in means.items()}
 
 
 class FedPer(Method):
@@ -143,6 +144,12 @@ class PFedMe(Method):
         return self.kept[k]
 
 
+class PFedMeBeta(PFedMe):
+    """w <- (1 - beta) w + beta mean_k w_k (algorithm 1)."""
+
+    beta = 2.0
+
+
 class FedAla(Method):
     eta, share, threshold = 1.0, 0.8, 1e-3
 
@@ -185,6 +192,7 @@ CASES = {
     "perfedavg(alpha=0.25)": PerFedAvg,
     "perfedavg(alpha=0.25, second_order=True)": SecondOrder,
     "pfedme(lam=4, steps=3, rate=0.0625)": PFedMe,
+    "pfedme(lam=4, steps=3, rate=0.0625, beta=2)": PFedMeBeta,
     "fedala(threshold=1e-3)": FedAla,
 }
 

@@ -24,7 +24,7 @@ from unalike.runtime.run_config import prepare_run
 PLANS = {
     "centralised": "centralised",
     "cluster_oracle": "cluster_oracle(method='scaffold')",
-    "ifca": "ifca(clusters=2, method='fedprox + scaffold')",
+    "ifca": "ifca(clusters=2, method='fedprox + topk(fraction=0.5, error_feedback=True)')",
     "clustered": "clustered(eps1=10, eps2=0.0001, warmup=2, method='fedavgm(momentum=0.5)')",
     "fedconcat": "fedconcat(clusters=2, encoder_rounds=1, classifier_rounds=1)",
     "ccvr": "ccvr(steps=5, method='scaffold')",
@@ -391,6 +391,15 @@ def test_ifca_equals_reference_algorithm():
 def test_ifca_with_one_cluster_equals_its_method(people, small):
     one, other = small("ifca(clusters=1, method='scaffold')", people), small("scaffold", people)
     same(one.params, other.params)
+
+
+@pytest.mark.parametrize("method", ["scaffold", "fedprox + feddyn", "feddc", "fedlama"])
+def test_ifca_with_states_that_belong_to_one_model_is_refused(people, small, method):
+    """A client that changed its choice would leave its share of them with the old model, whose mean gradient is then never 0."""
+    with pytest.raises(ua.UnalikeError, match="belongs to one model, and here clients change theirs; choose a method"):
+        small(f"ifca(clusters=2, method='{method}')", people)
+    run = small(f"clustered(eps1=10, eps2=0.0001, warmup=1, method='{method}')", people, rounds=3)
+    assert len(run._runner.state.members) > 1
 
 
 def test_clustered_splits_opposed_clients_and_keeps_similar_together():

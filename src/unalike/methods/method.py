@@ -160,6 +160,13 @@ class Method:
         return tuple(p for p in self.parts if p.trains or p.keeps_model)
 
     @cached_property
+    def paired(self) -> tuple[Part, ...]:
+        """The parts with a server state that belongs to their client states, as SCAFFOLD's c is the mean of the clients' c_k."""
+        server = (Part.server_init, Part.server_open)
+        at_clients = (p for p in self.parts if type(p).client_init is not Part.client_init)
+        return tuple(p for p in at_clients if (type(p).server_init, type(p).server_open) != server)
+
+    @cached_property
     def personalizer(self) -> Personalizer | None:
         """The part that defines the model a client is evaluated with; None: the shared model."""
         return next((p for p in self.role(Personalizer) if _has_own_model(p)), None)

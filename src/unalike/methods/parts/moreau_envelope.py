@@ -26,6 +26,8 @@ class MoreauEnvelope(TaskObjective, OwnParameters):
     lam (w - theta), eq. 4, so w <- w - lr lam (w - theta). After its training a client finds theta once more, by full gradients
     on all of its data; it keeps theta as its state and is evaluated with it. steps = 1 is FedAvg with the learning rate
     lr lam rate. The public code goes on from the theta of the step before, and evaluates with that of the last batch.
+
+    A batch norm's running statistics are those of w, from the first inner pass of each step; theta is evaluated with them.
     """
 
     lam: Annotated[PositiveFloat, LogRange(1, 50)] = 15.0

@@ -75,7 +75,10 @@ class Mixture(PersonalModel):
 
 @part
 class ParameterMixture(Mixture):
-    """v_bar = a v + (1 - a) w: the personal model has mixed parameters (APFL, eq. 2 and algorithm 1)."""
+    """v_bar = a v + (1 - a) w: the personal model has mixed parameters (APFL, eq. 2 and algorithm 1).
+
+    A batch norm's running statistics are its own: those of the passes at v_bar, in all rounds of the client.
+    """
 
     def loss(self, client: ClientView, batch: Batch) -> Tensor:
         mixed = self.personal(client.model, tree.detach(client.params), client.state)
