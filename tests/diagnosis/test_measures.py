@@ -159,3 +159,13 @@ def test_many_clients_are_drawn_by_chance():
     found = ua.diagnose(ua.partition(data, "iid", clients=120, seed=0), progress=False)
     assert len(found.counts) == 100
     assert any("100 of 120 clients" in note for note in found.notes)
+
+
+def test_signs_of_components_do_not_hang_on_rounding():
+    """Two complementary columns, of which the first has a loading that is larger or smaller by less than 10^-6 of it."""
+    rng = np.random.default_rng(0)
+    answers, other, found = rng.integers(0, 2, 40), rng.normal(size=40), []
+    for shift in (5e-7, -5e-7):
+        x = np.stack([answers + shift * other, 1 - answers, answers + other], 1).astype(np.float32)
+        found.append(samples_of([ua.ClientData(train=(x[k::2], answers[k::2])) for k in range(2)]).components(None, 0))
+    np.testing.assert_allclose(*found, atol=1e-3)

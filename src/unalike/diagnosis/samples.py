@@ -155,7 +155,11 @@ class ClientSamples:
         if not (spread > 0).any():
             return np.zeros((len(values), 0))
         most = min(COMPONENTS, *values.shape)
-        found = PCA(most, random_state=number(seed, "components") % 2**32).fit_transform(values)
+        pca = PCA(most, random_state=number(seed, "components") % 2**32)
+        found = pca.fit_transform(values)
+        # complementary columns have loadings of one size: the last of them is positive, whatever rounding makes the largest
+        largest = (np.abs(pca.components_) * np.linspace(1, 1 + 1e-6, values.shape[1])).argmax(1)
+        found = found * np.sign(pca.components_[np.arange(most), largest])
         return found[:, found.std(0) > 1e-6 * found.std(0).max()]
 
     def _features(self, features: Features | None) -> np.ndarray:
