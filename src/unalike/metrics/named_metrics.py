@@ -161,7 +161,11 @@ class Metric:
     def _scaled(self, value: float, sign: str = "") -> str:
         if not self.percent:
             return significant(value, sign)
-        return f"{100 * value:{sign if round(100 * value, 1) else ''}z.1f}"
+        return f"{100 * value:{sign if self.rounded(value) else ''}z.1f}"
+
+    def rounded(self, value: float) -> float:
+        """The number that texts show: of a metric in percent tenths of a point, else the value."""
+        return round(100 * value, 1) if self.percent else value
 
     def of(self, task: Task, classes: Sequence[str] | None) -> Metric:
         """The metric for a task with these classes. Raises `UnalikeError` if it is not defined for them."""

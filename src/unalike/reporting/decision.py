@@ -98,7 +98,7 @@ class Decision:
     @property
     def is_behind(self) -> bool:
         """Whether the mean of the best candidate is worse than that of the baseline, by a difference that does not round to 0."""
-        return self.metric.change(self.metric.sign * self.difference).startswith("−")
+        return self.metric.sign * self.metric.rounded(self.difference) < 0
 
     def __repr__(self) -> str:
         return f"<Decision: {self}>"
