@@ -184,6 +184,11 @@ def test_subset_keeps_the_shares_of_classes_and_parts():
     assert data.subset(240) is data and len(data.subset(1).merged()[1]) == 1
     with pytest.raises(ua.UnalikeError, match=r"d: found subset\(0\), expected at least one"):
         data.subset(0)
+    with pytest.raises(
+        ua.UnalikeError, match=r"found subset\(\[5, 3\]\), .* for chosen rows: taken\(np.sort\(rows\)\)"
+    ):
+        data.subset([5, 3])
+    assert data.taken(np.sort([5, 3])).train[0][:, 0].tolist() == [3, 5]
     amounts = ua.Dataset("r", (X, X[:, 0])).subset(10).train[1]
     assert abs(amounts.median() - X[:, 0].median()) < 0.3
 

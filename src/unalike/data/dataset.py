@@ -167,8 +167,10 @@ class Dataset:
         >>> Dataset("mine", (torch.rand(100, 2), torch.arange(100) % 2)).subset(10).train[1].sum()
         tensor(5)
         """
-        if samples < 1:
-            raise UnalikeError(f"{self.name}: found subset({samples}), expected at least one sample")
+        if np.ndim(samples) or samples < 1:
+            raise UnalikeError(
+                f"{self.name}: found subset({samples}), expected at least one sample; for chosen rows: taken(np.sort(rows))"
+            )
         y, rng = self.merged()[1].cpu().numpy(), generator(seed, "subset")
         if samples >= len(y):
             return self
