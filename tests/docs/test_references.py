@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -58,6 +59,17 @@ def test_page_names_every_published_method(page, left_out):
     ours = [name for name in published() if registry[name].__module__.startswith("unalike.")]
     words = re.findall(r"\w+", (ROOT / page).read_text())
     assert sorted({*ours} - {*words}) == left_out
+
+
+def test_docstrings_of_modules_name_files_that_exist():
+    missing = []
+    for folder in SOURCES[:2]:
+        for path in folder.rglob("*.py"):
+            named = re.findall(r"`([\w/]+\.py)`", ast.get_docstring(ast.parse(path.read_text())) or "")
+            missing += [
+                f"{path}: {file}" for file in named if not any((place / file).exists() for place in path.parents)
+            ]
+    assert missing == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

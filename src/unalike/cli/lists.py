@@ -19,7 +19,7 @@ from unalike.cli.names import beginning, registries
 if TYPE_CHECKING:
     from unalike._utils.registry import Registry
 
-HELP = """List methods, partitions, transforms, models, metrics and data sets.
+HELP = """List the names that flags take: of methods, partitions, models, metrics, data sets and more.
 
 \b
 unalike list methods
