@@ -6,6 +6,7 @@ from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from threading import Event
+from typing import TYPE_CHECKING, Any
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.system.locks import locked
@@ -14,9 +15,13 @@ from unalike._utils.tensor_files import write_bytes
 from unalike.data.sources.load import table_at
 from unalike.federation.protocol.bundle import Bundle
 from unalike.federation.protocol.federation_file import Federation
+from unalike.federation.protocol.messages import NOTICE
 from unalike.federation.security.certificates import expiry
 from unalike.federation.site.site_data import looked_at, site_data, site_data_apart
 from unalike.federation.site.site_folder import DATA, state_folder
+
+if TYPE_CHECKING:  # heavy: imported when a site is started
+    from unalike.federation.site.site_worker import SiteWorker
 
 Log = Callable[[str], None]
 
@@ -63,13 +68,11 @@ def join(
         identity, limit = (address, bundle.authority, bundle.node_key), bundle.federation.message_bytes
         bypass_proxies_on_loopback()
         with exit_at_sigterm():
-            SiteNode(folder, *identity, _logged(worker.handle, say), limit, say).serve(
-                worker.done if until_done else Event()
-            )
+            SiteNode(folder, *identity, logged(worker, say), limit, say).serve(worker.done if until_done else Event())
 
 
 def wire_lines(federation: Federation, data: str, data_dir: Path | None, site: str) -> list[str]:
-    """The values that leave a site and those that it receives, as lines of text with their sizes."""
+    """The values that leave a site and those that it receives, as lines of text with their sizes, after a look at its data."""
     from unalike.federation.coordinator.secure_aggregation import masked_wire
     from unalike.federation.protocol.roster import run_config_of, site_population
 
@@ -82,6 +85,7 @@ def wire_lines(federation: Federation, data: str, data_dir: Path | None, site: s
         f"{'leaves' if way == 'up' else 'comes':7} {what:40} {size:>12,} bytes {when}" for way, what, size, when in rows
     ]
     return [
+        *looked_at(federation, own, accept=True),
         f"{federation.name}: {federation.method}, {federation.rounds} round{'s' * (federation.rounds != 1)}",
         *sorted(lines, reverse=True),
         "leaves  the number of training, test and validation samples, sums and counts of the metrics, versions of the program",
@@ -97,15 +101,25 @@ def _make_folder(folder: Path) -> None:
         raise UnalikeError(f"cannot make the folder {folder}: {error.strerror}; choose another --folder") from None
 
 
-def _logged(handle: Callable[[bytes], bytes], log: Log) -> Callable[[bytes], bytes]:
-    """The worker's handler, with a log line for each message."""
+def logged(worker: "SiteWorker", log: Log) -> Callable[[bytes], bytes]:
+    """The worker's handler, with a log line for each message that it answers: what it was asked, as its journal has it."""
 
-    def logged(message: bytes) -> bytes:
-        started = time.monotonic()
-        reply = handle(message)
-        log(
-            f"answered {len(message) / 1e3:.1f} kB with {len(reply) / 1e3:.1f} kB in {time.monotonic() - started:.1f} s"
-        )
+    def handle(message: bytes) -> bytes:
+        started, before = time.monotonic(), worker.journal.newest
+        reply, entry = worker.handle(message), worker.journal.newest
+        what = "the same again" if entry is before else _done(entry)
+        if what:
+            seconds = time.monotonic() - started
+            log(f"{what}; {len(message) / 1e3:.1f} kB came, {len(reply) / 1e3:.1f} kB left, {seconds:.1f} s")
         return reply
 
-    return logged
+    return handle
+
+
+def _done(entry: dict[str, Any]) -> str:
+    """What was done by an entry of the journal, with the round as the coordinator counts it; "" if another line says it."""
+    if entry["event"] == "declined" or entry["kind"] == NOTICE:
+        return ""
+    done = ["trained"] * entry["trained"] + ["evaluated"] * bool(entry["evaluated"])
+    step = f"step {entry['step']}, " * (entry["step"] > 1)
+    return f"{step}round {entry['round'] + entry['trained']}: {' and '.join(done) or 'answered ' + entry['kind']}"
