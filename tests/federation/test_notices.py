@@ -49,7 +49,7 @@ def test_site_says_what_it_was_asked_and_in_which_round(tmp_path):
     fed.run()
     list(fed.transport.receive(0.0))
     found = [line.split(";")[0] for line in said if " kB left, " in line]
-    rounds = ["round 0: answered admit", "round 1: trained and evaluated", "round 2: trained and evaluated"]
+    rounds = ["answered admit", "round 1: trained and evaluated", "round 2: trained and evaluated"]
     wanted = [line for done in (*rounds, "round 2: evaluated") for line in (done, "the same again")]
     assert found == [*wanted, "the same again"], (
         said

@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from threading import Event
@@ -12,6 +13,7 @@ from unalike._utils.errors import UnalikeError
 from unalike._utils.system.locks import locked
 from unalike._utils.system.supervisor import bypass_proxies_on_loopback, exit_at_sigterm
 from unalike._utils.tensor_files import write_bytes
+from unalike.data.population import Population
 from unalike.data.sources.load import table_at
 from unalike.federation.protocol.bundle import Bundle
 from unalike.federation.protocol.federation_file import Federation
@@ -72,24 +74,31 @@ def join(
 
 
 def wire_lines(federation: Federation, data: str, data_dir: Path | None, site: str) -> list[str]:
-    """The values that leave a site and those that it receives, as lines of text with their sizes, after a look at its data."""
-    from unalike.federation.coordinator.secure_aggregation import masked_wire
-    from unalike.federation.protocol.roster import run_config_of, site_population
+    """A look at a site's data, and for each agreed method what leaves the site and what it receives, as lines with their sizes."""
+    from unalike.federation.protocol.roster import site_population
 
     own = site_data(federation, data, data_dir, site)
-    population = site_population(federation, federation.number(site), own)
+    population, lines = site_population(federation, federation.number(site), own), looked_at(federation, own, True)
+    for method in dict.fromkeys((federation.method, *federation.also)):
+        lines += _wire_of(replace(federation, method=method), population)
+    return [
+        *lines,
+        "leaves  the number of training, test and validation samples, sums and counts of the metrics, versions of the program",
+    ]
+
+
+def _wire_of(federation: Federation, population: Population) -> list[str]:
+    from unalike.federation.coordinator.secure_aggregation import masked_wire
+    from unalike.federation.protocol.roster import run_config_of
+
     run_config = run_config_of(federation, population, proxy=(population.x, population.y))
     items = masked_wire(federation, run_config) if federation.secure_aggregation else run_config.wire
     rows = [(i.direction, i.what, i.bytes, "once" if i.once else "per round") for i in items]
     lines = [
         f"{'leaves' if way == 'up' else 'comes':7} {what:40} {size:>12,} bytes {when}" for way, what, size, when in rows
     ]
-    return [
-        *looked_at(federation, own, accept=True),
-        f"{federation.name}: {federation.method}, {federation.rounds} round{'s' * (federation.rounds != 1)}",
-        *sorted(lines, reverse=True),
-        "leaves  the number of training, test and validation samples, sums and counts of the metrics, versions of the program",
-    ]
+    rounds = f"{federation.rounds} round{'s' * (federation.rounds != 1)}"
+    return [f"{federation.name}: {federation.method}, {rounds}", *sorted(lines, reverse=True)]
 
 
 def _make_folder(folder: Path) -> None:
@@ -122,4 +131,8 @@ def _done(entry: dict[str, Any]) -> str:
         return ""
     done = ["trained"] * entry["trained"] + ["evaluated"] * bool(entry["evaluated"])
     step = f"step {entry['step']}, " * (entry["step"] > 1)
-    return f"{step}round {entry['round'] + entry['trained']}: {' and '.join(done) or 'answered ' + entry['kind']}"
+    return (
+        f"{step}round {entry['round'] + entry['trained']}: {' and '.join(done)}"
+        if done
+        else f"answered {entry['kind']}"
+    )
