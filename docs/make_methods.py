@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 from pathlib import Path
 from typing import NamedTuple
 
+from unalike._utils.registry import documentation
 from unalike.cli import method_guide
 from unalike.methods.part import registry, spec_text
 
@@ -176,17 +176,15 @@ def combinations(names: list[str]) -> str:
 
 
 def parts_page() -> str:
-    parts = [
-        f"## {n}\n\n`{registry.usage(n)}`\n\n{as_text(inspect.getdoc(registry[n]) or '')}" for n in method_guide.parts()
-    ]
+    parts = [f"## {n}\n\n`{registry.usage(n)}`\n\n{as_text(documentation(registry[n]))}" for n in method_guide.parts()]
     head = "# All parts\n\nThe parts that methods are made of, by their names in spec text, with formula, source and limit case."
     return "\n\n".join([head, *parts, NOTE]) + "\n"
 
 
 def section(e: method_guide.Entry) -> str:
-    text = inspect.getdoc(registry[e.name]) or ""
+    text = documentation(registry[e.name])
     others = [p for p in e.parts if p.name != e.name]
-    parts = [f"**`{spec_text(p)}`**\n\n{as_text(inspect.getdoc(p) or '')}" for p in others]
+    parts = [f"**`{spec_text(p)}`**\n\n{as_text(documentation(type(p)))}" for p in others]
     return "\n\n".join([f"## {e.name}", f"`{e.usage}`", as_text(text), *parts])
 
 

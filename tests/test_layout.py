@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import re
+import tomllib
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -27,6 +29,17 @@ TESTS_OF_EVERYTHING = {"benchmarks", "contract", "devices", "docs", "helpers", "
 def test_tests_have_the_folders_of_the_package():
     tests = {path.relative_to(ROOT / "tests").parts[0] for path in (ROOT / "tests").glob("*/*.py")}
     assert tests - TESTS_OF_EVERYTHING == {folder.parts[0] for folder in FOLDERS}
+
+
+def test_architecture_page_shows_the_layers_that_are_checked():
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    shown = [
+        [re.split(r"  +", line)[0] for line in block.splitlines()]
+        for block in re.findall(r"```text\n(.*?)```", page, re.S)
+    ]
+    for layers in [contract["layers"] for contract in contracts if "layers" in contract]:
+        assert [layer for layer in layers if layer not in ("__main__", "api")] in shown
 
 
 def test_files_import_each_other_without_a_circle():

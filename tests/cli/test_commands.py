@@ -545,6 +545,19 @@ def test_output_that_is_piped_has_the_width_of_columns(cli, monkeypatch, columns
         ("partitions", "rotation", ["rotation("]),
         ("metrics", "roc_auc", ["Area under the ROC curve"]),
         ("methods", "FedProx", ["fedprox(mu=0.001)", "In units of the model", "Combines with"]),
+        (
+            "methods",
+            "apfl",
+            ["the personal model has mixed parameters", "a = 0 is FedAvg's model, a = 1 local training"],
+        ),
+        (
+            "methods",
+            "fedpake",
+            ["alphas normalized to sum 1", "threshold: a parameter is high if", "macro: numbers C of"],
+        ),
+        ("methods", "literal_sa", ["which grows with H", "Micro-classes as printed", "similarity: least"]),
+        ("methods", "fedgen", ["On the server, `steps` Adam steps", "fade by 0.98 a round"]),
+        ("methods", "fedyogi", ["at a bounded pace", "w+ = w + lr m / (sqrt(v) + tau)"]),
     ],
 )
 def test_list_describes_one_name_in_full(cli, what, name, words):

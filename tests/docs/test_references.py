@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -45,6 +46,17 @@ def test_page_names_files_and_functions_that_exist(page):
         path = source(file)
         if path is None or (name and not defines(path, name)):
             missing.append(f"{file}:{name}" if name else file)
+    assert missing == []
+
+
+def test_docstrings_of_modules_name_files_that_exist():
+    missing = []
+    for folder in SOURCES[:2]:
+        for path in folder.rglob("*.py"):
+            named = re.findall(r"`([\w/]+\.py)`", ast.get_docstring(ast.parse(path.read_text())) or "")
+            missing += [
+                f"{path}: {file}" for file in named if not any((place / file).exists() for place in path.parents)
+            ]
     assert missing == []
 
 

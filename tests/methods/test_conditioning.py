@@ -312,6 +312,53 @@ def test_conditional_cnn_pca_of_images_runs_with_finite_loss():
     assert np.isfinite(run.history.rounds["loss"]).all() and "personal_accuracy" in run.history.rounds
 
 
+@pytest.mark.parametrize("executor", ["loop", "batched"])
+def test_conditional_mlp_run_equals_numpy_also_on_clients_that_never_trained(executor):
+    """MLP([x, mu]) with mu as it is (nothing is standardized), float32: one of three clients a round, two rounds."""
+    rng = np.random.default_rng(2)
+    samples = [(rng.normal(size=(n, 2)) + rng.normal(size=2), rng.integers(0, 2, n)) for n in (9, 12, 10)]
+    people, ids = [ua.ClientData(train=(x[3:], y[3:]), test=(x[:3], y[:3])) for x, y in samples], []
+
+    def cohort(number, cohorts, before, after):
+        ids.extend(k for c in cohorts.values() for k in c.ids)
+        return []
+
+    options = {"participation": 0.34, "executor": executor, "record": cohort, "progress": False}
+    work = ua.Work(batch_size=None, lr=0.5)
+    run = ua.run("conditional", people, model="conditional_mlp(hidden=4)", rounds=2, work=work, **options)
+    assert len(ids) == 2
+    first, second, third, fourth = run.run_config.model.params
+    w = {n: t.double().numpy() for n, t in run.run_config.model.params.items()}
+
+    def outputs(x, k):
+        ones = np.concatenate([samples[k][0][3:], np.ones((len(samples[k][0]) - 3, 1))], 1)
+        labels = (
+            np.eye(2)[samples[k][1][3:]]
+            if run.run_config.model.params[fourth].numel() == 2
+            else samples[k][1][3:, None]
+        )
+        mu = np.linalg.lstsq(ones, labels, rcond=None)[0].ravel()
+        rows = np.concatenate([x, np.tile(mu, (len(x), 1))], 1)
+        h = np.maximum(rows @ w[first].T + w[second], 0)
+        return rows, h, h @ w[third].T + w[fourth]
+
+    for k in ids:
+        x, y = samples[k][0][3:], samples[k][1][3:]
+        rows, h, z = outputs(x, k)
+        p = np.exp(z) / np.exp(z).sum(1, keepdims=True)
+        d = (p - np.eye(2)[y]) / len(y)
+        a = (d @ w[third]) * (h > 0)
+        steps = {first: a.T @ rows, second: a.sum(0), third: d.T @ h, fourth: d.sum(0)}
+        w = {n: value - 0.5 * steps[n] for n, value in w.items()}
+    for n, value in w.items():
+        np.testing.assert_allclose(run.params[n].numpy(), value, rtol=1e-5, atol=1e-6, err_msg=n)
+    losses = run.history.clients.query("round == 2")["loss"].to_numpy()
+    for k, (x, y) in enumerate(samples):
+        z = outputs(x[:3], k)[2]
+        expected = np.mean(np.log(np.exp(z).sum(1)) - z[np.arange(3), y[:3]])
+        assert losses[k] == pytest.approx(expected, rel=1e-5)
+
+
 def test_custom_module_with_context_receives_statistic(clusters):
     class Own(nn.Module):
         def __init__(self):

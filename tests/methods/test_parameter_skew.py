@@ -390,6 +390,31 @@ def test_random_modal_classes_sum_to_one_share_of_the_micro_classes():
         assert torch.equal(drawn.alpha, again.alpha)
 
 
+@pytest.mark.parametrize(
+    "rule, groups",
+    [("pake", ([0, 1, 4], [2, 3])), ("scaled", ([0, 1, 2], [3, 4])), ("normalized", ([0, 1, 2], [3, 4]))],
+)
+def test_random_modal_classes_equal_hand_numbers(rule, groups):
+    """C = S = 2, and three of four parameters are high. Raw, all D are below 1/2, and ties make the macro-classes; scaled, they are
+    in class 1 for the first three clients and in class 2 for the others. Of the classes drawn for three parameters all are equal,
+    alpha = 3 / (S H), or one is alone: 1 / 6 there and 2 / 6 at the two others. The normalized rule divides by the sum of both."""
+    W = np.array([[0.3, 0.1, 0.1, 0.1]] * 3 + [[0.3, 0.7, 0.8, 0.9]] * 2)
+    fields = {"micro": 2, "macro": 2, "normalize_by": "'rank'", "threshold": 0, "assignment": "'random_modal'"}
+    server, again = (Server(spec(rule, False, **fields), {"w": np.zeros(4)}) for _ in range(2))
+    patterns, means = np.array([[3, 3, 3], [1, 2, 2], [2, 1, 2], [2, 2, 1]]) / 6, [W[g, 1:].mean(0) for g in groups]
+    possible = []
+    for alphas in product(patterns, patterns):
+        total = sum(alphas) if rule == "normalized" else 1.0
+        possible.append(sum(a * mean for a, mean in zip(alphas, means, strict=True)) / total)
+    found = set()
+    for _ in range(40):
+        low, *high = server.advance([{"w": row} for row in W])["w"]
+        np.testing.assert_array_equal([low, *high], again.advance([{"w": row} for row in W])["w"])
+        assert low == pytest.approx(0.3)
+        found.add(next(i for i, p in enumerate(possible) if np.allclose(high, p, atol=1e-6)))
+    assert len(found) > 8
+
+
 def test_default_says_that_it_is_nearly_the_mean_once():
     clients = ua.partition(ua.load("digits"), "iid", clients=3)
     run = {"clients": clients, "model": "mlp(hidden=4)", "rounds": 2}

@@ -11,7 +11,7 @@ from unalike.experiments.references import is_grouped
 from unalike.methods.plan import complete_spec, plan
 from unalike.metrics.inference import MOST_NEEDED
 from unalike.metrics.named_metrics import KNOWN
-from unalike.metrics.sampling import SPLITS, Sampling
+from unalike.metrics.sampling import SPLITS, SeedDraws
 from unalike.reporting import panels, paper_figures, summary_page, wording
 from unalike.reporting.charts.palette import looks
 from unalike.reporting.findings import findings
@@ -84,7 +84,7 @@ def test_findings_methods_tested_on_other_clients_are_named(content):
 
 def test_findings_one_client_and_one_method_are_no_several(content):
     clients = content.clients[content.clients["client"] == content.clients["client"][0]]
-    found = found_in(dataclasses.replace(content, clients=clients, sampling=Sampling(SPLITS, 0.25)))
+    found = found_in(dataclasses.replace(content, clients=clients, sampling=SeedDraws(SPLITS, 0.25)))
     assert found.about.startswith("Interval: other samples of this client and")
     rounds = content.rounds[(content.rounds["method"] == "fedavg") & (content.rounds["round"] <= 9)]
     methods = [method for method in content.methods if method.label == "fedavg"]

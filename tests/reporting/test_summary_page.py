@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 import unalike as ua
 from unalike.cli import app
-from unalike.metrics.sampling import SPLITS, Sampling
+from unalike.metrics.sampling import SPLITS, SeedDraws
 from unalike.reporting import summary_page, write_text
 
 
@@ -62,7 +62,7 @@ def test_command_writes_the_summary_and_refuses_other_formats(compared):
 @pytest.mark.browser
 def test_summary_is_one_printed_page(compared, simulate, browser, tmp_path):
     content = compared[0].content()
-    many = replace(simulate(methods=6, clients=60), sampling=Sampling(SPLITS, 0.25))
+    many = replace(simulate(methods=6, clients=60), sampling=SeedDraws(SPLITS, 0.25))
     many = replace(
         many, warnings=["A long warning about this comparison that takes a whole line of the page. " * 2] * 6
     )

@@ -138,6 +138,16 @@ class Registry:
             point.load()
 
 
+def documentation(builder: Callable[..., Any]) -> str:
+    """The docstring; after that of a class, those of the classes of the same file that it extends."""
+    bases = (
+        (c for c in inspect.getmro(builder)[1:] if c.__module__ == builder.__module__)
+        if inspect.isclass(builder)
+        else ()
+    )
+    return "\n\n".join(text for c in (builder, *bases) if (text := inspect.cleandoc(c.__doc__ or "")))
+
+
 def _origin(builder: Any) -> tuple[str, Any]:
     """Module and name of a builder's definition; a builder without a name is compared by itself."""
     return builder.__module__, getattr(builder, "__qualname__", builder)

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
@@ -20,7 +19,7 @@ from unalike.cli.names import beginning, registries
 if TYPE_CHECKING:
     from unalike._utils.registry import Registry
 
-HELP = """List methods, partitions, transforms, models, metrics and data sets.
+HELP = """List the names that flags take: of methods, partitions, models, metrics, data sets and more.
 
 \b
 unalike list methods
@@ -75,6 +74,7 @@ def methods(
 
 
 def _describe_method(name: str) -> None:
+    from unalike._utils.registry import documentation
     from unalike.cli import method_guide
     from unalike.cli.terminal_tables import console
     from unalike.methods.part import registry, spec_text
@@ -82,7 +82,7 @@ def _describe_method(name: str) -> None:
     screen, e = console(), method_guide.entry(name)
     _describe(registry, name)
     for part in (p for p in e.parts if p.name != name):
-        screen.print(f"\n{spec_text(part)}\n{inspect.getdoc(part)}", highlight=False)
+        screen.print(f"\n{spec_text(part)}\n{documentation(type(part))}", highlight=False)
     if e.down == e.down:
         down, up, server, client = (method_guide.units(v) for v in (e.down, e.up, e.server, e.client))
         screen.print(f"\nIn units of the model: {down} down, {up} up; the server keeps {server}, a client {client}.")
@@ -98,11 +98,12 @@ def _describe_method(name: str) -> None:
 
 def _describe(registry: Registry, name: str) -> None:
     """Print the usage of a name, and its whole docstring."""
+    from unalike._utils.registry import documentation
     from unalike.cli.terminal_tables import console
 
     screen = console()
     screen.print(registry.usage(registry.spelled(name)), style="bold", highlight=False)
-    screen.print(inspect.getdoc(registry[name]) or "", highlight=False)
+    screen.print(documentation(registry[name]), highlight=False)
 
 
 LISTS = {

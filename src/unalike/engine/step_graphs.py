@@ -66,7 +66,7 @@ class LaterStep(Unknown):
     __hash__ = Unknown._refuse
 
 
-class Trial(TorchDispatchMode):
+class RecordableOperations(TorchDispatchMode):
     """Refuses operations that wait for the device, or copy to it: a graph would repeat them with the numbers of its recording."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -146,7 +146,7 @@ class RecordedPhase:
             if kind is None:
                 rows = map_tensors(partial(_fixed, self.recorder.device), rows)
                 kind = StepKind(rows, partial(self._run, rows, batch.idle, first))
-                with _no_numbers_drawn(), Trial():
+                with _no_numbers_drawn(), RecordableOperations():
                     kind.step()
                 self.kinds[form] = kind
                 return

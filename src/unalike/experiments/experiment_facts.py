@@ -18,7 +18,7 @@ from unalike.experiments.references import untuned
 from unalike.experiments.seed_plan import write_seeds
 from unalike.methods.part import registry
 from unalike.methods.plan import Stage
-from unalike.metrics.sampling import DIVISIONS, OWNERS, PARTITIONS, SPLITS, TRAINING, UNSAID, Sampling
+from unalike.metrics.sampling import DIVISIONS, OWNERS, PARTITIONS, SPLITS, TRAINING, UNSAID, SeedDraws
 from unalike.runtime.records.run_directory import plain
 from unalike.runtime.run_config import RunConfig
 from unalike.runtime.run_recorder import Run
@@ -86,24 +86,24 @@ def save_run_facts(run: Run, label: str, source: dict[str, Any]) -> None:
     replace(facts, ends=[cell.end(run)], notes=[*run.warnings]).save(run.out)
 
 
-def sampling_of(populations: Sequence[Population], folds: int | None) -> Sampling:
+def sampling_of(populations: Sequence[Population], folds: int | None) -> SeedDraws:
     """The draws of seeds, told from the clients of two of them; unknown for one seed."""
     if len(populations) < 2:
         return UNSAID
     parts = [(population.train, population.test, population.val) for population in populations]
     if all((a.sizes == b.sizes).all() and (a.values == b.values).all() for a, b in zip(*parts)):
-        return Sampling(TRAINING)
+        return SeedDraws(TRAINING)
     owned = [[np.sort(np.concatenate(rows)) for rows in zip(*three)] for three in parts]
     same_samples = populations[0].x is populations[1].x or torch.equal(populations[0].x, populations[1].x)
     tests = [[np.sort(rows) for rows in population.test] for population in populations]
     if same_samples and len(tests[0]) == len(tests[1]) and all(map(np.array_equal, *tests)):
-        return Sampling(TRAINING)  # as after tuning: training and validation samples are drawn anew, the tests are not
+        return SeedDraws(TRAINING)  # as after tuning: training and validation samples are drawn anew, the tests are not
     if not same_samples or len(owned[0]) != len(owned[1]) or not all(map(np.array_equal, *owned)):
         first, second = (np.sort(population.test.values) for population in populations[:2])
-        return Sampling(DIVISIONS if same_samples and np.array_equal(first, second) else PARTITIONS)
+        return SeedDraws(DIVISIONS if same_samples and np.array_equal(first, second) else PARTITIONS)
     train, test = len(populations[0].train.values), len(populations[0].test.values)
     left_out = not any(population.sizes[population.test.sizes > 0].any() for population in populations)
-    return Sampling(OWNERS if left_out else SPLITS, test / train, folds)
+    return SeedDraws(OWNERS if left_out else SPLITS, test / train, folds)
 
 
 def method_text(method: object) -> str:

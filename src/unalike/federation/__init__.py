@@ -1,14 +1,7 @@
 """A real federation: a coordinator and sites that keep their data, training with the same methods as a simulation.
 
-Five floors; each folder imports those below it alone, and the folders of a floor do not import each other:
-
-    operations             commands that start processes: the coordinator's, a site's, all of a federation on one machine
-    flower                 transport over Flower: its processes, the gateway
-    coordinator | site     the coordinator's folder, rounds and control | a site's answers, and the files that it stores
-    protocol               federation file, bundle, envelopes, requests, roster, and the interface of a transport
-    security               keys and certificates
-
-Imports `experiments` and everything below it. Start reading at `coordinator/coordinator.py` and `site/site_worker.py`.
+`docs/architecture.md` shows its six floors. Imports `experiments` and everything below it. Start reading at
+`coordinator/coordinator.py` and `site/site_worker.py`.
 """
 
 import sys

@@ -247,7 +247,6 @@ class Upload(Part):
     """Higher than all ranks of server steps: the server leaves withheld parameters unchanged after all other steps."""
     SPARSIFY: ClassVar[int] = 6
     QUANTIZE: ClassVar[int] = 7
-    MASK: ClassVar[int] = 8
 
     additive: ClassVar[bool] = False
     """The sum of what clients send decodes to the sum of their updates, so that a secure sum can carry it."""

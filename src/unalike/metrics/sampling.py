@@ -20,8 +20,8 @@ the same clients, another client that alone is tested, or training alone."""
 
 
 @dataclass(frozen=True)
-class Sampling:
-    """The draws of the seeds of a comparison besides initial weights, cohorts and batches.
+class SeedDraws:
+    """The samples and clients that the seeds of a comparison draw anew, besides initial weights, cohorts and batches.
 
     `redrawn` is `partitions` (each seed divides the data among other clients), `divisions` (so it does, with the same test samples
     in all), `splits` (each seed tests other samples of the same clients), `owners` (each seed tests clients that it leaves out of
@@ -37,7 +37,7 @@ class Sampling:
 
 POOLED_SCORE = "pooled"
 """The score of all clients that is in the histories: the metric of all test samples together."""
-UNSAID = Sampling()
+UNSAID = SeedDraws()
 """Of comparisons whose folder does not say what seeds drew anew, and of one seed."""
 
 
@@ -76,7 +76,7 @@ class SharedFacts:
     across: str = POOLED_SCORE
     looks: tuple[int, int] | None = None
     confusions: list[dict[str, Any]] = field(default_factory=list)
-    sampling: Sampling = UNSAID
+    sampling: SeedDraws = UNSAID
     unfinished: str = ""
 
 

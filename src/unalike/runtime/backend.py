@@ -8,8 +8,8 @@ from typing import Any, NamedTuple, Protocol
 
 from unalike.core.types import Tree
 from unalike.methods.plan import Answers, QueryStep, Stage, StageResults
-from unalike.runtime.evaluation import Row
 from unalike.runtime.model_group import GroupUpdates
+from unalike.runtime.records.history import Row
 from unalike.runtime.run_config import RunConfig
 from unalike.runtime.stage_state import Facts, StageState
 

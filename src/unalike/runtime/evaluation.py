@@ -11,7 +11,7 @@ Where clients have validation samples, each protocol but `server` is measured on
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -29,10 +29,10 @@ from unalike.metrics.columns import TEST, TRIGGERED, VALIDATION
 from unalike.metrics.metrics import Metrics, RunMetrics, in_front, measure, metric_names, per_client
 from unalike.metrics.named_metrics import ATTACK_SUCCESS
 from unalike.metrics.scoring import Predict, Scores, SharedModel, score
+from unalike.runtime.records.history import Row
 from unalike.runtime.run_config import RunConfig
 from unalike.runtime.stage_state import RoundResult, StageState
 
-Row = dict[str, Any]
 Models = Iterable[tuple[Sequence[int], Predict]]
 """(clients, their model) pairs."""
 Splits = dict[str, str]

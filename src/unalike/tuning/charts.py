@@ -6,14 +6,13 @@ from collections.abc import Mapping, Sequence
 from unalike.methods.search_space import LogRange
 from unalike.metrics.named_metrics import Metric
 from unalike.reporting.charts.figure import AnyMark, Axis, Figure, Line, Points, plot, rows_plot
-from unalike.reporting.charts.palette import Look, plain
+from unalike.reporting.charts.palette import Looks, plain
 from unalike.reporting.wording import plural
 from unalike.tuning.ranking import Ranked
 from unalike.tuning.trial import FINISHED, Trial
 from unalike.tuning.trials import Trials
 from unalike.tuning.tunable import LOCAL_RATE, Tunable, Value
 
-Looks = Mapping[str, Look]
 LOCAL_RATE_TITLE = "local learning rate"
 APART = 0.012
 """Distance between the intervals of two methods, so that none hides another."""

@@ -17,6 +17,7 @@ from unalike._utils.tensor_files import write_bytes
 from unalike.experiments.cost_estimate import calibrate
 from unalike.runtime.model_group import Diverged
 from unalike.runtime.round_loop import execute
+from unalike.tuning.trial_runner import IN_ONE_PROCESS
 from unalike_studies.cells import StudyCell
 from unalike_studies.result_files import ESTIMATES, digests, estimates, find, gather, save
 from unalike_studies.result_of_run import diverged, result_of
@@ -24,8 +25,6 @@ from unalike_studies.results import CellResult
 
 PARTIAL = ".partial"
 """Folder of the checkpoints of cells that have not ended."""
-IN_ONE_PROCESS = "distributed(workers=1)"
-"""The executor of a cell that runs beside others: the automatic choice, but no further processes."""
 
 Place = tuple[Path, StudyCell]
 """A folder of results, and a cell whose result belongs there."""

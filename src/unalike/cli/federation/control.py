@@ -134,7 +134,8 @@ def run(
 def rollback(folder: Folder, to: Annotated[int, typer.Option(help="Round whose models the run goes on from.")]) -> None:
     """Go back to the models of an earlier round.
 
-    Every tenth round is kept (`keep_every` in federation.toml). Sites begin without the states that a method keeps at clients.
+    Every tenth round is kept unless federation.toml has another `keep_every`. Sites begin without the states that a method keeps
+    at clients.
 
     \b
     unalike federation stop hospitals

@@ -1,6 +1,6 @@
 """Compiled loops (numba): SGD for stacked clients with a chain of layers on a CPU, one call for all steps of all clients.
 
-`compiled_training.supports` says whether a method, a model and samples can be trained here; `train` and `tune` beside it do it.
+`compiled_training.obstacle` says why a method, a model or samples cannot be trained here; `train` and `tune` beside it do it.
 `layout` places the parameters in memory (with a drawing), `kernels` trains, `layer_loops` holds the loops over the samples of a
 batch, and `gradient_steps` those over weights whose gradient is known. For convolutions, `convolution_table` places images in
 memory, `convolution_batch` trains them, and `convolution_loops` holds the loops over an image. May import what `engine` may. Start

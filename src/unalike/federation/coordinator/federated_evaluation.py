@@ -9,7 +9,8 @@ from unalike.federation.coordinator.round_request import SplitSums
 from unalike.metrics.columns import TEST, VALIDATION
 from unalike.metrics.metric_sums import MetricSums, unpooled
 from unalike.metrics.metrics import metric_names
-from unalike.runtime.evaluation import Evaluator, MeasuredSplits, ProtocolMetrics, Row, server_models
+from unalike.runtime.evaluation import Evaluator, MeasuredSplits, ProtocolMetrics, server_models
+from unalike.runtime.records.history import Row
 from unalike.runtime.run_config import RunConfig
 from unalike.runtime.stage_state import StageState
 

@@ -1,4 +1,4 @@
 """A site: its data, its state, and its replies to the coordinator.
 
-Imports `protocol/` and `security/`. Start reading at `site_worker.py`.
+Imports `secure_aggregation/` and the floors below it. Start reading at `site_worker.py`.
 """

@@ -46,7 +46,8 @@ class ModelContrast(Objective):
 
     z, z_g and z_p are the features of the current model, of the model received and of the client's own model after its last
     participation; the latter two are constant and in evaluation mode. There is no term at the first participation (with the
-    received model in the place of z_p it would be the constant log 2). mu = 0 is FedAvg. The client state holds one model.
+    received model in the place of z_p it would be the constant log 2). Features are the input of the model's head; the authors'
+    code adds a projection between them. mu = 0 is FedAvg. The client state holds one model.
     """
 
     mu: Annotated[NonNegativeFloat, LogRange(0.1, 10)] = 1.0

@@ -88,18 +88,16 @@ class SkewDecision:
 
 @validated
 class ParameterSkew(Aggregator):
-    """The steps that all readings of the papers share.
+    """All readings of the papers have these parameters:
 
-    A subclass defines `micro_classes`, `alpha`, and the two class variables below.
-
-    threshold: a parameter is high if its normalized coefficient of variation exceeds this; 1 or more gives the plain mean.
-    normalize_by: normalize it to [0, 1] by its range over the tensor, as printed, or to its rank: the share of parameters that have
-        a smaller one. By rank, threshold = .2 makes 80 % of the parameters high; by range it is about .3 %.
-    similarity: least similarity for a client to join a macro-class once there are `macro` of them.
-    micro, macro: numbers C of micro-classes and S of macro-classes.
-    weighted: multiply alpha_s by the sum of the weights in macro-class s.
-    scope: normalize and cluster by tensor, by layer (weights with bias and norm, as `lws` does), or over the model as one tensor.
-    assignment: the papers' ablation: micro-classes, macro-classes or both ("random") are drawn at random in every round from the
+    - threshold: a parameter is high if its normalized coefficient of variation exceeds this; 1 or more gives the plain mean.
+    - normalize_by: normalize it to [0, 1] by its range over the tensor, as printed, or to its rank: the share of parameters that
+        have a smaller one. By rank, threshold = .2 makes 80 % of the parameters high; by range it is about .3 %.
+    - similarity: least similarity for a client to join a macro-class once there are `macro` of them.
+    - micro, macro: numbers C of micro-classes and S of macro-classes.
+    - weighted: multiply alpha_s by the sum of the weights in macro-class s.
+    - scope: normalize and cluster by tensor, by layer (weights with bias and norm, as `lws` does), or over the model as one tensor.
+    - assignment: the papers' ablation: micro-classes, macro-classes or both ("random") are drawn at random in every round from the
         seed, each class with the same probability, instead of measured. "random_modal" draws the modal micro-class of each
         macro-class, so that the printed alphas sum to about 1 / C.
     """

@@ -18,7 +18,7 @@ from unalike.methods.search_space import LinearRange, LogRange
 
 
 class OwnParameters(Personalizer):
-    """The client state are parameters of the client's own, which start at the model's: it is evaluated with them."""
+    """The client state holds parameters of the client's own, which start at the model's: it is evaluated with them."""
 
     def client_init(self, params: Tree) -> Tree:
         return params
@@ -55,7 +55,8 @@ class Mixture(PersonalModel):
 
     v <- v - lr * d loss / d v and, in the first step of a round when `adaptive`, a <- clip(a - lr <v - w, grad f(v_bar)>, 0,
     1), both at the old v and w; the new a is used from the next step on. The shared model is the mean of w by the clients'
-    sizes; in algorithm 1 all count the same (add `uniform`). a = 0 is FedAvg's model, a = 1 local training.
+    sizes; in algorithm 1 all count the same (add `uniform`). The public code moves a after the steps, and adds 0.02 a to its
+    gradient. a = 0 is FedAvg's model, a = 1 local training.
     """
 
     ALPHA = "mixture.alpha"

@@ -53,8 +53,8 @@ class ServerMomentum(ServerOptimizer):
 class Adaptive(ServerOptimizer):
     """m <- b1 m + (1 - b1) d, v by the rule, w+ = w + lr m / (sqrt(v) + tau) (Reddi et al. 2021, algorithm 2).
 
-    d is the combined update, m and v start at 0. `bias_correction` multiplies lr by sqrt(1 - b2^t) / (1 - b1^t) at its step t =
-    1, 2, ..., as Adam does; the paper has none.
+    d is the combined update, m and v start at 0 (the paper: v at tau^2 or more). `bias_correction` multiplies lr by
+    sqrt(1 - b2^t) / (1 - b1^t) in the server's step t = 1, 2, ... and leaves tau as it is; the paper has none.
     """
 
     lr: Annotated[NonNegativeFloat, LogRange(1e-3, 1)] = 0.1
@@ -90,11 +90,7 @@ class Adaptive(ServerOptimizer):
 @alias("fedadam", "Adam on the server (Reddi et al. 2021).")
 @part
 class ServerAdam(Adaptive):
-    """v <- b2 v + (1 - b2) d^2: FedAdam (Reddi et al. 2021, algorithm 2).
-
-    d is the combined update, m <- b1 m + (1 - b1) d and w+ = w + lr m / (sqrt(v) + tau); m and v start at 0. `bias_correction`
-    multiplies lr by sqrt(1 - b2^t) / (1 - b1^t) in the server's step t = 1, 2, ... and leaves tau as it is; the paper has none.
-    """
+    """v <- b2 v + (1 - b2) d^2: FedAdam (Reddi et al. 2021)."""
 
     def square(self, v: Tensor, d2: Tensor) -> Tensor:
         return self.b2 * v + (1 - self.b2) * d2

@@ -27,13 +27,12 @@ from unalike.core.types import Tree
 from unalike.core.views import Cohort, ServerState
 from unalike.methods.method import Method
 from unalike.methods.notes import notes_to
-from unalike.runtime.records.client_values import entries, matched_moments, moments
+from unalike.runtime.records.client_values import Entry, entries, matched_moments, moments
 from unalike.training.aggregation import decode_updates
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Entry = dict[str, Any]
 Hook = Callable[[int, "dict[str, Cohort]", "dict[str, ServerState]", "dict[str, ServerState]"], "list[Entry]"]
 """A recording of one's own: called with the round, the cohorts, and the states before and after it, all by group; it returns
 entries with at least `quantity` and `value`."""

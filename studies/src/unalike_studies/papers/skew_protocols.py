@@ -1,6 +1,7 @@
 """FedSA and FedPake: which protocol has the printed levels, and is the printed gain a difference between protocols?"""
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from unalike_studies.cells import Options
@@ -34,6 +35,23 @@ def _methods(rounds: int) -> dict[str, str | Variant]:
         FEDAVG: f"fedavg{STATISTICS}",
         BABU: Variant("fedbabu(tune='head')", once),
         RANKED: skew.sized(RANKED_SPEC, PLACES, STATISTICS),
+    }
+
+
+PERSONAL = ("Ditto", "FedALA")
+"""The baselines with personal models, which are scored in place of the shared one with own statistics."""
+
+
+def _baselines(rounds: int, steps: int) -> dict[str, str | Variant]:
+    """The other baselines of table 1, with own statistics of BatchNorm."""
+    specs = {
+        name: given.spec if isinstance(given, Variant) else given
+        for name, given in skew.baselines(rounds, steps).items()
+    }
+    return {
+        name: Variant(spec, {"buffers": "local"}) if name in PERSONAL else spec + STATISTICS
+        for name, spec in specs.items()
+        if name not in (FEDAVG, BABU)
     }
 
 
@@ -181,6 +199,21 @@ def _scales(
     }
 
 
+def _with_baselines(scales: dict[str, Scale]) -> dict[str, Scale]:
+    """The scales with the other baselines of table 1, at the small scale in one setting: each takes as long as FedAvg or longer."""
+
+    def larger(scale: Scale, steps: int, settings: Iterable[str]) -> Scale:
+        more = _baselines(scale.common["rounds"], steps)
+        out = frozenset((method, setting) for method in more for setting in scale.settings if setting not in settings)
+        return replace(scale, methods={**scale.methods, **more}, left_out=scale.left_out | out)
+
+    return {
+        "smoke": larger(scales["smoke"], 5, (TWO,)),
+        "small": larger(scales["small"], 100, (TWO,)),
+        "paper": larger(scales["paper"], 1000, WITH_DATA),
+    }
+
+
 STUDIES = (
     Study(
         "skew-protocols",
@@ -225,7 +258,16 @@ STUDIES = (
         "skew-protocols-settings",
         "FedAvg, FedBABU and FedPake over the settings of the papers: which differences follow the printed gains?",
         skew.FEDPAKE,
-        _scales(WITH_DATA, (FEDAVG, BABU, RANKED), (0,), {}, "; one seed, since what counts are the 13 settings"),
+        _with_baselines(
+            _scales(
+                WITH_DATA,
+                (FEDAVG, BABU, RANKED),
+                (0,),
+                {},
+                f"; one seed, since what counts are the 13 settings; the other baselines in {TWO} alone, "
+                "with 100 steps of FedGen's generator a round, not 1000",
+            )
+        ),
         (),
         LAYOUTS,
         f"{NOTE} A study of our own.",
