@@ -126,7 +126,7 @@ def logged(worker: "SiteWorker", log: Log) -> Callable[[bytes], bytes]:
 
 
 def _done(entry: dict[str, Any]) -> str:
-    """What was done by an entry of the journal, with the round as the coordinator counts it; "" if another line says it."""
+    """The work that an entry of the journal tells of, its round as the coordinator counts; "" if another line says it."""
     if entry["event"] == "declined" or entry["kind"] == NOTICE:
         return ""
     done = ["trained"] * entry["trained"] + ["evaluated"] * bool(entry["evaluated"])
