@@ -1,15 +1,8 @@
 """The chart of characters that `unalike partition` prints."""
 
-import doctest
-
 import numpy as np
 
-import unalike.cli.terminal_tables
 from unalike.cli.terminal_tables import HIGHEST, SIZES, WIDEST, bubbles
-
-
-def test_bubbles_doctest_passes():
-    assert doctest.testmod(unalike.cli.terminal_tables).failed == 0
 
 
 def test_bubbles_grow_with_the_count():

@@ -53,6 +53,12 @@ def test_the_metrics_are_those_of_the_run(cli, run):
     assert [row.split()[0] for row in rows] == ["east", "north", "west", "all", "mean"]
 
 
+def test_counts_are_whole_numbers(cli, run):
+    *rows, mean = json.loads(cli("evaluate", run, "--json")[1])
+    assert all(isinstance(row[count], int) for row in rows for count in ("samples", "positives"))
+    assert mean["samples"] is None
+
+
 def test_metric_replaces_them(cli, run):
     found, _ = evaluated(cli, run, "--metric", "average_precision", "--metric", "sensitivity_at(specificity=0.8)")
     assert list(found)[2:4] == ["average_precision", "sensitivity_at_80"] and "brier_score" not in found

@@ -153,6 +153,14 @@ def test_clients_are_given_by_name():
     assert len(ua.partition(PAIRS, "iid", clients=4)) == 4
 
 
+def test_clients_with_test_samples_are_no_data_set():
+    own = {name: ua.ClientData(train=(np.zeros((4, 2)), [0, 1, 0, 1])) for name in ("north", "south")}
+    with pytest.raises(ua.UnalikeError, match=r"found ClientData.*give them as clients, without data="):
+        ua.run("fedavg", data=own, rounds=1, model="linear")
+    run = ua.run("fedavg", own, rounds=1, model="linear", protocol="local")
+    assert list(run.run_config.population.names) == ["north", "south"]
+
+
 def test_clients_are_given_as_a_list_of_loaders():
     """As other libraries have them: a loader for training, and one for test."""
     train, test = DataLoader(PAIRS, batch_size=7, shuffle=True), DataLoader(Subset(PAIRS, range(9)))

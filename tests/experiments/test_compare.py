@@ -458,6 +458,8 @@ def test_comparison_saved_and_loaded_is_equal(people, small, tmp_path):
         pd.testing.assert_frame_equal(loaded.summary, table.summary)
     with pytest.raises(ua.UnalikeError, match="holds no finished comparison"):
         Comparison.load(tmp_path)
+    with pytest.raises(ua.UnalikeError, match="missing does not exist; give a folder"):
+        Comparison.load(tmp_path / "missing")
     (tmp_path / "out" / "rounds.parquet").write_bytes(b"hello")
     with pytest.raises(ua.UnalikeError, match=r"holds no finished comparison or run \(rounds.parquet: .*Parquet"):
         Comparison.load(tmp_path / "out")

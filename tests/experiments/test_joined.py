@@ -205,7 +205,9 @@ def test_page_of_diverged_run_states_the_reason(dataset, tmp_path):
             ua.run("fedavg", people, model=MODEL, rounds=3, work=ua.Work(lr=1e30), out=tmp_path)
         directory = RunDirectory(tmp_path)
         assert directory.events[-1]["event"] == "diverged" and not directory.finished
-        assert directory.diverged.startswith(f"round {directory.round + 1}: no client sent a usable update")
+        assert directory.diverged.startswith(
+            f"round {directory.round + 1}: no client sent a usable update; the first, '"
+        )
     comparison = Comparison.load(tmp_path)
     facts, page = comparison.facts, join([("run", comparison)]).page()
     assert "diverged" in facts.command and directory.diverged in facts.notes[1]

@@ -76,7 +76,7 @@ def test_cnn_padding_option_is_used():
     ("spec", "shape", "message"),
     [
         ("cnn", (64,), "use 'mlp' or 'linear' for rows"),
-        ("cnn", (1, 3, 30), "images of 3 pixels shrink to nothing at convolution 3 of 3 with padding=1"),
+        ("cnn", (1, 3, 30), "images of 3 pixels shrink to nothing at .* with padding=1; use fewer channels or 'mlp';"),
         ("cnn", (28, 28, 3), r"images of 3 pixels shrink .*; channels come first, \[C, H, W\]"),
         ("cnn(padding=0)", (1, 8, 8), "convolution 2 of 3|convolution 3 of 3"),
         ("cnn(norm='layer')", (1, 28, 28), "unknown norm for cnn 'layer'"),

@@ -142,13 +142,32 @@ def test_a_report_of_a_folder_takes_the_score_across_clients_once(compared, acro
     assert f"{word} (%) of one client" not in joined.page() and "ROC AUC (%) of one client" in joined.page()
 
 
+@pytest.mark.parametrize("factor", [0.3, 1.0])
+def test_a_weak_worst_client_is_no_failed_training(compared, factor):
+    """Whether anything was learned is a question to all test samples, whatever score across the clients decides."""
+    found, _ = compared
+    rounds = found.client_rounds.copy()
+    rounds.loc[rounds["client"] == "west", [name for name in rounds if name.endswith("roc_auc")]] *= factor
+    other = replace(found, client_rounds=rounds).judged_by(across="worst")
+    assert other.decision.reason == ""
+    assert not any("No better than always" in text for text in other.findings.cautions)
+
+
+def test_clients_without_a_score_in_some_seeds_show_how_many_they_have(compared):
+    found, _ = compared
+    clients, names = found.clients.copy(), [name for name in found.clients if name.endswith("roc_auc")]
+    clients.loc[(clients["client"] == "west") & (clients["seed"] == 0), names] = np.nan
+    [best] = clients_of_best(replace(found, clients=clients).content())
+    assert [row[best.columns.index("Seeds")].text for row in best.rows] == ["4", "4", "3", "4", "4"]
+
+
 def test_pooled_gain_that_the_clients_do_not_have_is_said(compared, simulate):
     """The caution appears exactly where both differences matter and have different signs."""
     found, _ = compared
     texts = found.findings.cautions
     row = found.client_scores.set_index(["method", "client"]).loc[(found.decision.best, "mean of the clients")]
     differs = row["to_fedavg"] * found.decision.difference < 0
-    assert any("To decide by that mean, compare across clients" in text for text in texts) == bool(differs)
+    assert any("To decide by that mean: --across clients" in text for text in texts) == bool(differs)
     content = simulate(methods=3)
     assert content.client_scores.empty  # the folder does not say that seeds have the same clients
 

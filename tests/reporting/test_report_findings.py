@@ -120,11 +120,12 @@ def test_findings_constant_prediction_is_scored_on_the_test_samples(content):
     confusions = [{"method": "fedavg", "classes": ["nein", "ja"], "counts": [[3, 5], [1, 1]]}]
     found = found_in(dataclasses.replace(content, label_counts=counts, confusions=confusions))
     assert any(
-        "most training samples have under seed 0, ja, has an accuracy of about 20.0\u00a0%" in text
+        text
+        == "Always predicting 'ja', the class of most training samples under seed 0, has an accuracy of about 20.0\u00a0%."
         for text in found.limits
     )
     unknown = found_in(dataclasses.replace(content, label_counts=counts, confusions=[]))  # as in the folder of a run
-    assert "The most frequent class, ja, has 90.0\u00a0% of the training samples under seed 0." in unknown.limits
+    assert "The most frequent class, 'ja', has 90.0\u00a0% of the training samples under seed 0." in unknown.limits
 
 
 def test_findings_worse_method_is_named(content):
@@ -174,7 +175,7 @@ def test_findings_equal_gain_under_every_seed_is_not_tested(content):
 
 
 def test_findings_one_method_compares_nothing(simulate):
-    assert "Nothing to compare with fedavg" in found_in(simulate(methods=1)).answer
+    assert found_in(simulate(methods=1)).answer == "Nothing to compare: fedavg is the only method."
 
 
 def test_findings_baseline_without_shared_model_is_compared_by_its_personal_models(content):

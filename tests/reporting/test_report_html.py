@@ -279,6 +279,9 @@ def test_latex_goes_into_a_paper_as_it_is(simulate):
     ]
     cells = {row[0]: row for row in rows}
     assert cells["fedavg"][1] == r"\textbf{50.0 $\pm$ 0.0}" and cells[content.labels[2]][1] == r"90.0 $\pm$ 0.0"
+    close = rounds.assign(accuracy=content.rounds["method"].map(dict(zip(content.labels, (0.5, 0.49999, 0.9)))))
+    same = export([("iid", dataclasses.replace(content, methods=methods, rounds=close))], "latex")
+    assert same.count(r"\textbf{50.0 $\pm$ 0.0}") == 2  # two scores that print alike are both the best
     assert "-0.0" not in text and "$-$0.0" not in text
     assert text.count(r"\caption{Iid\_1: accuracy of the shared model") == 1 and r"\label{tab:iid-1-clients}" in text
     assert text.count(r"\begin{table}") == text.count(r"\end{table}") == text.count(r"\label{")

@@ -129,6 +129,7 @@ def test_run_without_test_samples_says_that_it_has_no_score():
         ("optimiser", r"write work=ua.Work\(optimizer=...\)"),
         ("round", "did you mean 'rounds'"),
         ("particpation", "did you mean 'participation'"),
+        ("target", r"name the columns of a table where it is read: data=ua.load\(table, target='outcome'"),
     ],
 )
 def test_run_and_compare_foreign_keyword_gets_a_suggestion(unread, keyword, meant):

@@ -1,6 +1,5 @@
 """One server round and one client's work by themselves give what the engine gives."""
 
-import doctest
 import importlib.util
 import sys
 from pathlib import Path
@@ -12,7 +11,6 @@ import torch
 from torch import nn
 
 import unalike as ua
-import unalike.training.functional
 from unalike.methods.plan import steps_of
 from unalike.runtime.local_backend import LocalStage
 from unalike.runtime.round_loop import run_round
@@ -218,10 +216,6 @@ def test_own_loop_example_after_eight_rounds_exceeds_half_accuracy():
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     assert module.main(rounds=8) > 0.5
-
-
-def test_functional_module_doctests_pass():
-    assert doctest.testmod(unalike.training.functional).failed == 0
 
 
 def test_flower_strategy_result_equals_aggregate():

@@ -18,10 +18,14 @@ FOREIGN = {
     **{"learning_rate": "lr", "optimiser": "optimizer", "dataset": "data", "folder": "out", "validation": "val"},
 }
 """Keywords that users know from other libraries -> the keywords here."""
-ELSEWHERE = dict.fromkeys(
-    ("grid", "sweep"), 'ua.sweep(methods, {"lr": [0.01, 0.1]}, ...) compares at every point of a grid'
-)
-"""Keyword -> the function that does it."""
+ELSEWHERE = {
+    **dict.fromkeys(("grid", "sweep"), 'ua.sweep(methods, {"lr": [0.01, 0.1]}, ...) compares at every point of a grid'),
+    **dict.fromkeys(
+        ("target", "group", "unit", "drop", "date"),
+        "name the columns of a table where it is read: data=ua.load(table, target='outcome', group='hospital')",
+    ),
+}
+"""Keyword -> the function that takes it."""
 
 
 def check_keywords(

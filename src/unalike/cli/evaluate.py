@@ -95,7 +95,8 @@ def command(
     note_shared_model(config, client)
     if as_json:
         records = [{"row": row, **values} for row, values in zip(found.index, found.to_dict("records"), strict=True)]
-        print(json.dumps([{k: None if v != v else v for k, v in record.items()} for record in records], indent=1))
+        values = [{k: None if v != v else int(v) if k in counts else v for k, v in r.items()} for r in records]
+        print(json.dumps(values, indent=1))
         return
     texts = {name: ["" if math.isnan(n) else f"{n:.0f}" for n in found[name]] for name in counts}
     if classes is not None and "positives" in texts:

@@ -135,7 +135,7 @@ def _check_shared(folder: Path, config: dict[str, Any], model: Model) -> None:
         private = "batch-norm statistics of their own (buffers='local')"
     if private:
         raise UnalikeError(
-            f"the clients of {folder} have {private}, so there is no shared model; their scores are in `unalike report`"
+            f"the clients of {folder} have {private}, so there is no shared model; their scores are in `unalike report {folder}`"
             + ("" if "federation" in config else "; name a client with --client to use its model")
         )
 
@@ -239,5 +239,5 @@ def own_data(folder: Path, config: dict[str, Any], data_dir: Path | None) -> Dat
             raise
         raise UnalikeError(
             f"{folder} does not say where its data came from: its clients came from a program, with data {source.data!r}; their "
-            "scores are in `unalike report`; use --data to evaluate other samples"
+            f"scores are in `unalike report {folder}`; use --data to evaluate other samples"
         ) from error

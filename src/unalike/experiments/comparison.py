@@ -213,8 +213,13 @@ class Comparison:
                 raise UnalikeError(
                     f"{folder} holds a sweep, whose page is sweep.html; the folders in {folder / 'points'} hold its comparisons"
                 ) from None
+            found = (
+                f"{folder} holds no finished comparison or run ({error})"
+                if folder.exists()
+                else f"{folder} does not exist"
+            )
             raise UnalikeError(
-                f"{folder} holds no finished comparison or run ({error}); give a folder that `unalike compare --out` or "
+                f"{found}; give a folder that `unalike compare --out` or "
                 "`unalike run --out` wrote, or run the command to its end"
             ) from None
         if "method" not in rounds:

@@ -25,7 +25,7 @@ class TaskLoss(TaskObjective):
 
 @part
 class BySize(BaseWeights):
-    """p_k = n_k / sum_j n_j over the participants: every sample counts the same."""
+    """p_k = n_k / sum_j n_j over the clients of the round: every sample counts the same."""
 
     def weights(self, cohort: Cohort) -> Tensor:
         return cohort.sizes / cohort.sizes.sum()

@@ -151,6 +151,6 @@ def _side(pixels: int, convolutions: int, padding: int) -> int:
         if side < 1:
             raise UnalikeError(
                 f"cnn: images of {pixels} pixels shrink to nothing at convolution {i + 1} of {convolutions} with "
-                f"padding={padding}; use fewer channels, padding=1 or 'mlp'; channels come first, [C, H, W]"
+                f"padding={padding}; use fewer channels{'' if padding else ', padding=1'} or 'mlp'; channels come first, [C, H, W]"
             )
     return side

@@ -233,7 +233,8 @@ def _notes(runs: StoredRuns, own: dict[str, float]) -> list[str]:
     """A note for each feature in which the clients lie outside of all stored tasks, by a twentieth of the range of these."""
     ranges = {name: (runs.tasks[name].min(), runs.tasks[name].max()) for name in own}
     return [
-        f"No stored task is like these clients in {TITLES[name]}: found {own[name]:.3g}, tasks have {low:.3g} to {high:.3g}."
+        f"No stored task is like these clients in {TITLES[name]}: found {own[name]:.3g}, tasks have {low:.3g}"
+        + (f" to {high:.3g}." if high > low else ".")
         for name, (low, high) in ranges.items()
         if not -0.05 <= (own[name] - low) / max(high - low, 1e-9) <= 1.05
     ]

@@ -20,6 +20,8 @@ def client_columns(content: ReportContent, methods: bool = False) -> list[TableC
     columns.append(number("Test samples", "n_test", wording.mean_count))
     if table["n_positive"].notna().any():
         columns.append(number("Positives", "n_positive", wording.mean_count))
+    if (own := table.loc[table["seeds"] > 0, "seeds"]).min() < own.max():  # others had one class in some seeds
+        columns.append(number("Seeds", "seeds", wording.mean_count))
     columns += [number(metric.title, "score", metric.text), interval(level, "low", "high", metric.between)]
     for other in content.compared_with:
         if table[f"to_{other}"].notna().any():

@@ -9,12 +9,12 @@ import pandas as pd
 
 from unalike._utils.errors import UnalikeError
 from unalike.metrics.client_scores import MEAN, POOLED, client_scores, scored_across
-from unalike.metrics.columns import USED, Column, Columns
+from unalike.metrics.columns import TEST, USED, Column, Columns
 from unalike.metrics.models_in_use import personal_methods, protocol_in_use, with_models_in_use
 from unalike.metrics.named_metrics import Metric
 from unalike.metrics.sampling import DIVISIONS, OWNERS, PARTITIONS, POOLED_SCORE, SPLITS, TRAINING, UNKNOWN, SharedFacts
 from unalike.metrics.statistics import in_order
-from unalike.metrics.summary import summary
+from unalike.metrics.summary import scores_by_seed, summary
 from unalike.metrics.verdicts import Rules
 from unalike.reporting.decision import Decision, decide
 from unalike.reporting.failed_training import nothing_learned, trivially_personal
@@ -242,7 +242,7 @@ class ReportContent(SharedFacts):
 
     def _decided(self, protocol: str, scored: pd.DataFrame) -> Decision:
         found = decide(self.rounds, scored, self.columns, self.rules, protocol, self.resampled)
-        failed = nothing_learned(self.scored(protocol), self.metric, self.classes)
+        failed = nothing_learned(self.pooled(protocol), self.metric, self.classes)
         if not failed and protocol == USED and self.personal:
             failed = trivially_personal(self.label_counts)
         if self.unfinished and len(self.labels) > 1:
@@ -252,6 +252,21 @@ class ReportContent(SharedFacts):
     def scored(self, protocol: str) -> pd.DataFrame:
         """The rows of the summary under a protocol, of the methods that it judges."""
         return self.summary[(self.summary["protocol"] == protocol) & self.summary["method"].isin(self.judged(protocol))]
+
+    def pooled(self, protocol: str) -> pd.DataFrame:
+        """The same with the scores of all test samples pooled, whatever score across the clients decides."""
+        table = self.scored(protocol)
+        if self.pooled_rounds is None:
+            return table
+        own = [column for column in self.columns.all if (column.protocol, column.split) == (protocol, TEST)]
+        means = {c.metric.name: scores_by_seed(self.pooled_rounds, c) for c in own}
+        return table.assign(
+            **{
+                name: table["method"].map({m: s.mean() for m, s in found.items()})
+                for name, found in means.items()
+                if found
+            }
+        )
 
     @property
     def classes(self) -> int | None:

@@ -211,7 +211,7 @@ def decide(
     candidates = scored[scored["role"] == CANDIDATE]
     compared = candidates[candidates["difference"].map(math.isfinite)]
     models = "shared model" if protocol == columns.plain else "model"
-    reason = _nothing_to_decide(scored, candidates, compared, rules.baseline, models)
+    reason = _nothing_to_decide(scored, candidates, compared, rules.baseline, models, rounds["method"].nunique())
     if reason and compared.empty:
         return Decision(rules.baseline, metric, reason=reason, protocol=protocol)
     best = str((metric.sign * compared["difference"]).idxmax())
@@ -269,10 +269,12 @@ def decide(
 
 
 def _nothing_to_decide(
-    scored: pd.DataFrame, candidates: pd.DataFrame, compared: pd.DataFrame, baseline: str, models: str
+    scored: pd.DataFrame, candidates: pd.DataFrame, compared: pd.DataFrame, baseline: str, models: str, methods: int
 ) -> str:
-    """The reason why there is no decision; empty if there is one. `models` says in words what is scored."""
+    """The reason why there is no decision among so many methods; empty if there is one. `models` says in words what is scored."""
     if len(scored.index.difference([baseline])) == 0:
+        if methods == 1:
+            return f"Nothing to compare: {baseline} is the only method."
         return f"Nothing to compare with {baseline}: no other method has a {models} that was evaluated after training."
     if candidates.empty:
         return f"Nothing to decide: every other method is a reference, or repeats {baseline}."

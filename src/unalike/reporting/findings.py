@@ -49,7 +49,7 @@ def findings(content: ReportContent) -> Findings:
     failed = failed_training.cautions(
         content.rounds, judged, content.columns, content.rules, content.decisive, content.personal
     )
-    idle = failed_training.some_learned_nothing(judged, content.metric, content.classes)
+    idle = failed_training.some_learned_nothing(content.pooled(content.decisive), content.metric, content.classes)
     failed += _other_clients(content)
     cautions = [*idle, *failed, *_otherwise_by_mean(content), *_rising(content), *_untuned(content)]
     limits = [*privacy(content), *_chance_level(content), *_limits(content, others), *_uneven(content, rows(judged))]
@@ -189,7 +189,7 @@ def _otherwise_by_mean(content: ReportContent) -> list[str]:
             gain = f"{content.metric.difference(d)}{between}"
             return [
                 f"These are scores of all test samples pooled. The mean of the clients says otherwise: {gain} with "
-                f"{decision.best}. To decide by that mean, compare across clients."
+                f"{decision.best}. To decide by that mean: --across clients, in Python across='clients'."
             ]
     return []
 
@@ -222,13 +222,11 @@ def _chance_level(content: ReportContent) -> list[str]:
     most, under = str(trained.idxmax()), f" under seed {content.seed}" if len(content.seeds) > 1 else ""
     if not content.confusions:
         share = content.metric.text(trained[most] / trained.sum())
-        return [f"The most frequent class, {most}, has {share} of the training samples{under}."]
+        return [f"The most frequent class, {most!r}, has {share} of the training samples{under}."]
     entry = content.confusions[0]
     tested = pd.DataFrame(entry["counts"], index=entry["classes"]).sum(axis=1)
     share = content.metric.text(tested.get(most, 0) / tested.sum())
-    return [
-        f"Always predicting the class that most training samples have{under}, {most}, has an accuracy of about {share}."
-    ]
+    return [f"Always predicting {most!r}, the class of most training samples{under}, has an accuracy of about {share}."]
 
 
 def _limits(content: ReportContent, others: list[Row]) -> list[str]:

@@ -53,18 +53,18 @@ def summary_columns(metric: Metric, baseline: str, looks: Looks | None = None) -
 def paper_columns(content: ReportContent, protocol: str) -> list[TableColumn]:
     """The columns of a table for a paper: mean and sd in one cell, a difference with its interval.
 
-    The best method that is no reference is bold.
+    The best method that is no reference is bold, and so are those with the same score as printed.
     """
     metric, scored = content.metric, content.scored(protocol)
-    best = float((metric.sign * scored.loc[~scored["method"].isin(content.rules.references), metric.name]).max())
+    own = scored.loc[~scored["method"].isin(content.rules.references), metric.name]
+    best = metric.amount(float(metric.sign * (metric.sign * own).max()))
     by_name = summary_columns(metric, content.baseline)
 
     def score(row: Row) -> TableCell:
         mean, sd = row[metric.name], row[f"{metric.name}_sd"]
         text = metric.amount(mean) if math.isnan(sd) else f"{metric.amount(mean)} ± {metric.amount(sd)}"
-        return TableCell(
-            text, mean, strong=row["method"] not in content.rules.references and metric.sign * mean == best
-        )
+        strong = row["method"] not in content.rules.references and metric.amount(mean) == best
+        return TableCell(text, mean, strong=strong)
 
     def difference(row: Row) -> TableCell:
         low, high = (metric.difference(row[end]).removesuffix(metric.unit) for end in ("ci_low", "ci_high"))

@@ -156,6 +156,9 @@ class Run:
                     f"the run of {self.run_config.asked} {state.differs}; so it has no model for a client that never trained: to "
                     "predict with the model of one that did, name it with --client NAME or in Python client='NAME'"
                 )
+            if client is not None and state.is_personal:
+                name = population.names[population.index(client)]
+                warn(f"{name} never trained and has no model of its own: this is the shared model")
             shared = self._state()
             return SharedModel(self.model, shared.params, shared.buffers)
         runner = self._with_models_of_clients()

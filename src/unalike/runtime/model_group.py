@@ -143,7 +143,7 @@ class ModelGroup:
             scaled = ", or divide the target, which is not scaled" if self.settings.task.name == "regression" else ""
             noise = "" if self.method.privacy is None else f"; {LESS_NOISE}"
             raise Diverged(
-                f"round {self.state.round + 1}: no client sent a usable update; {self.source.names[client]}: {why}. "
+                f"round {self.state.round + 1}: no client sent a usable update; the first, {self.source.names[client]!r}: {why}. "
                 f"Training diverged: try a smaller learning rate{scaled}{noise}"
             )
 

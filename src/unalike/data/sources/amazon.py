@@ -9,7 +9,7 @@ import torch
 
 from unalike._utils.errors import UnalikeError, reading
 from unalike.data.dataset import Dataset
-from unalike.data.sources.registry import FOLDER, registry, searched
+from unalike.data.sources.registry import NAMED_BY, registry, searched
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
@@ -56,7 +56,7 @@ def _reviews(data_dir: Path | None) -> Reviews:
                 return convert(arrays)
     raise UnalikeError(
         f"amazon_reviews: found no {' or '.join(READERS)} {searched(data_dir)}; put one into the folder of data files "
-        f"(data_dir= or {FOLDER})"
+        f"({NAMED_BY})"
     )
 
 

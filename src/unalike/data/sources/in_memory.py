@@ -7,6 +7,7 @@ import numpy as np
 
 from unalike._utils.errors import UnalikeError
 from unalike.data import array_checks
+from unalike.data.client_data import ClientData
 from unalike.data.dataset import Dataset
 from unalike.data.other_libraries import class_names
 from unalike.data.sources.hub import of_tables
@@ -64,6 +65,10 @@ def _of_clients(found: Mapping[Any, Any], encoding: Encoding | None, **options: 
 
         joined = pd.concat(dict(zip(names, found.values())), names=[CLIENT]).reset_index(level=0)
         return call_reader(read_table, joined, "the table", encoding, {"group": CLIENT} | options)
+    if any(isinstance(own, ClientData) for own in found.values()):
+        raise UnalikeError(
+            "found ClientData, which have test samples of their own; give them as clients, without data="
+        )
     pairs = [array_checks.pair(own, f"client {name!r}") for name, own in zip(names, found.values())]
     x, y = (np.concatenate(arrays) for arrays in zip(*pairs, strict=True))
     groups = {CLIENT: np.repeat(names, [len(labels) for _, labels in pairs])}

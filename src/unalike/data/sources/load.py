@@ -24,7 +24,7 @@ from unalike.data.sources import (  # noqa: F401  (imported, they register names
     table_files,
 )
 from unalike.data.sources.in_memory import of_object
-from unalike.data.sources.registry import FOLDER, data_folder, ending, every_fifth, formats, read, registry
+from unalike.data.sources.registry import FOLDER, NAMED_BY, data_folder, ending, every_fifth, formats, read, registry
 from unalike.data.table_encoding import Encoding
 
 
@@ -121,5 +121,5 @@ def _not_found(text: str, folder: Path | None) -> UnalikeError:
     looked = f"no {text}.npz or the like in {folder}" if folder else f"{FOLDER} names no folder to look in"
     return UnalikeError(
         f"{unknown('data set', text, registry)} (as a file: {looked}; put a folder {text} or a file "
-        f"{text} with one of the suffixes {suffixes} into that folder (data_dir= or {FOLDER}), or give its path)"
+        f"{text} with one of the suffixes {suffixes} into that folder ({NAMED_BY}), or give its path)"
     )

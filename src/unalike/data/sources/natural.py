@@ -11,7 +11,7 @@ from torch import Tensor
 
 from unalike._utils.errors import UnalikeError, reading
 from unalike.data.dataset import Dataset
-from unalike.data.sources.registry import FOLDER, content, every_fifth, registry, searched
+from unalike.data.sources.registry import NAMED_BY, content, every_fifth, registry, searched
 from unalike.data.sources.table_files import read_table
 
 HEART_DISEASE = Path(__file__).with_name("heart_disease.csv.gz")
@@ -114,7 +114,7 @@ def found(name: str, file: str, data_dir: Path | None, source: str, sha256: str)
     path = next((place for place in places if place.is_file()), None)
     if path is None:
         raise UnalikeError(
-            f"{name}: found no {file} {searched(data_dir)}; put it into the folder of data files (data_dir= or {FOLDER}). "
+            f"{name}: found no {file} {searched(data_dir)}; put it into the folder of data files ({NAMED_BY}). "
             f"Expected: {expected}"
         )
     checksum = hashlib.sha256(content(path)).hexdigest()

@@ -14,7 +14,7 @@ from unalike.data.dataset import Dataset
 from unalike.data.sources.arrays import joined
 from unalike.data.sources.hub import available, hub
 from unalike.data.sources.idx import parts
-from unalike.data.sources.registry import FOLDER, first_file, read, registry, searched
+from unalike.data.sources.registry import NAMED_BY, first_file, read, registry, searched
 from unalike.data.sources.table_files import tokens
 from unalike.data.table_encoding import Encoding
 
@@ -126,7 +126,7 @@ def find(
     fetched = ", or have it fetched: pip install 'unalike[hub]'" if fetch is not None else ""
     raise UnalikeError(
         f"{name}: found no {name}.npz and no folder {' or '.join(places)} {searched(data_dir)}; put a folder {places[0]} "
-        f"with {put} into the folder of data files (data_dir= or {FOLDER}){fetched}"
+        f"with {put} into the folder of data files ({NAMED_BY}){fetched}"
     )
 
 

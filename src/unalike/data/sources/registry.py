@@ -30,6 +30,8 @@ layouts = Registry("folder layout", home=HOME, group="unalike.layouts")
 
 FOLDER = "UNALIKE_DATA"
 """The environment variable that names the folder of data files."""
+NAMED_BY = f"--data-dir, in Python data_dir=, or {FOLDER}"
+"""The ways to name the folder of data files."""
 
 
 def data_folder(named: str | Path | None) -> Path | None:

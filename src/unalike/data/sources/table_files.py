@@ -136,7 +136,7 @@ def read_table(
     if target is None:
         raise UnalikeError(
             f"{where} is a table with the columns {', '.join(map(str, frame))}; name the one to predict, with --target COLUMN "
-            "or in Python target='COLUMN' (and with --group or group= one that says whose row it is, if there is one)"
+            "or in Python ua.load(..., target='COLUMN') (and with --group or group= one that says whose row it is, if there is one)"
         )
     group += [unit] if unit is not None and unit not in group else []
     frame, column, source = with_target(frame, target, where, labelled_only)

@@ -86,7 +86,7 @@ class NormalizedMean(LinearAggregator):
 class CosineMean(Aggregator):
     """w+_l = sum_k p_k min(cos(w_kl, w_l), 1) w_kl for each tensor l (L-DAWA, Rehman et al. 2023).
 
-    The coefficients are not renormalised: where clients diverge the norm shrinks, and a client that turned round counts with a
+    The coefficients are not renormalized: where clients diverge the norm shrinks, and a client that turned round counts with a
     negative sign. The cosine is taken as 1 for scalars, for w_kl = 0 and for w_l = 0 (where the authors' code gives NaN). Clients
     that did not move leave w as it is. The mean is uniform in the paper (`ldawa` brings `uniform`). Float buffers are averaged
     with the same weights; the authors' code scales them too.
