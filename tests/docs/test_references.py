@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from unalike.cli.method_guide import published
+from unalike.methods.part import registry
+
 ROOT = Path(__file__).parents[2]
 SOURCES = (ROOT / "src" / "unalike", ROOT / "studies" / "src", ROOT)
 """Folders that paths are below."""
@@ -47,6 +50,15 @@ def test_page_names_files_and_functions_that_exist(page):
         if path is None or (name and not defines(path, name)):
             missing.append(f"{file}:{name}" if name else file)
     assert missing == []
+
+
+@pytest.mark.parametrize(
+    "page, left_out", [("README.md", []), ("docs/explanation/remedies.md", ["diagnosis", "fedsgd"])]
+)
+def test_page_names_every_published_method(page, left_out):
+    ours = [name for name in published() if registry[name].__module__.startswith("unalike.")]
+    words = re.findall(r"\w+", (ROOT / page).read_text())
+    assert sorted({*ours} - {*words}) == left_out
 
 
 def test_docstrings_of_modules_name_files_that_exist():

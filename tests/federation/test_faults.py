@@ -655,6 +655,9 @@ def test_site_worker_request_outside_terms_is_declined(tmp_path):
         fed.restart_sites("site0")
         found = why(fed, seal(train, order | {"fixed": fixed}, params | samples, COORDINATOR))
         assert found == "plan: declined a request: 200 public samples to train on; expected 0"
+    elsewhere = seal(replace(train, stage=57), order | {"fixed": checksum(samples)}, params | samples, COORDINATOR)
+    assert "agreed to as step 57: none" in why(fed, elsewhere)
+    assert not (tmp_path / "site0" / run / "stage-57").exists(), "any number of steps would fill the disk"
 
 
 def test_site_worker_choice_among_very_many_models_is_declined_before_memory_is_used(tmp_path):

@@ -107,6 +107,31 @@ def test_model_that_diverges_at_all_sites_is_named_as_the_cause(tmp_path):
     assert any("no site stands out" in line for line in told)
 
 
+@pytest.mark.parametrize("guard", [10.0, 0.0])
+def test_update_that_is_not_finite_once_it_is_decoded_is_refused(guard, tmp_path):
+    """Factors are finite where their product is not: NaN is no larger than any limit, so that all sites were paused."""
+    fed = SmallFederation(tmp_path, make_clients(SAMPLE_SIZES[:3]), "powersgd", guard=guard)
+    fed.corrupt("site2", hostile(1e25))
+    run = fed.run()
+    assert run.history.rounds["participants"].tolist() == [0, 2, 2]
+    assert {(e["client"], e["why"].split(",")[0]) for e in fed.events("refused")} == {
+        ("site2", "its update is not finite once it is decoded")
+    }
+    assert not fed.events("discarded", "paused")
+
+
+@pytest.mark.parametrize("bound", ["", ", quantile=0.5, clip_lr=0.0001"])
+def test_update_that_was_not_clipped_as_epsilon_demands_is_refused(bound, tmp_path):
+    """FAULTS 25: three times the bound is within the guard; honest updates are those of a run without the site."""
+    method = f"client_dp(noise_multiplier=0, clip=0.01{bound})"
+    fed = SmallFederation(tmp_path, make_clients(SAMPLE_SIZES[:3]), method, quorum=2)
+    fed.corrupt("site2", hostile(3.0))
+    run = fed.run()
+    assert run.history.rounds["participants"].tolist() == [0, 2, 2]
+    assert [e["client"] for e in fed.events("refused")] == ["site2"] * 2
+    assert all("norm of its update is 0.03" in e["why"] and "client_dp" in e["why"] for e in fed.events("refused"))
+
+
 def hostile(factor, prefix="update/"):
     def change(head, facts, tensors):
         if "size" not in tensors:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from small_federation import COORDINATOR, SmallFederation, federation_of, make_clients
 
 from unalike.federation.operations.run_coordinator import _check_deadline
+from unalike.federation.operations.run_site import logged
 from unalike.federation.protocol.envelope import Head, seal, unseal
 from unalike.federation.protocol.messages import NOTICE, NOTICES, UNABLE
 from unalike.federation.protocol.roster import new_run
@@ -27,7 +28,32 @@ def test_finished_run_is_told_to_sites(tmp_path):
     said = said_by(fed)
     fed.run()
     list(fed.transport.receive(0.0))
-    assert said == {name: [NOTICES["finished"]] for name in fed.workers}
+    for name, lines in said.items():
+        assert lines[0] == NOTICES["finished"] and len(lines) == 2
+        assert f"`unalike evaluate {tmp_path}`" in lines[1], name
+
+
+def test_site_says_what_it_was_asked_and_in_which_round(tmp_path):
+    fed, said = SmallFederation(tmp_path), []
+    first = sorted(fed.workers)[0]
+    worker = fed.workers[first]
+    answer, worker.log = logged(worker, said.append), said.append
+
+    class Twice:
+        """Every message comes twice."""
+
+        def handle(self, message):
+            return answer(message) and answer(message)
+
+    fed.workers[first] = Twice()
+    fed.run()
+    list(fed.transport.receive(0.0))
+    found = [line.split(";")[0] for line in said if " kB left, " in line]
+    rounds = ["answered admit", "round 1: trained and evaluated", "round 2: trained and evaluated"]
+    wanted = [line for done in (*rounds, "round 2: evaluated") for line in (done, "the same again")]
+    assert found == [*wanted, "the same again"], (
+        said
+    )  # the last is the notice that all is finished, which has a line of its own
 
 
 def test_late_site_is_told_that_run_began_without_it(tmp_path):

@@ -71,19 +71,20 @@ class Door:
     async def _yes(self, reader, writer):
         self.behind += 1
         while head := await reader.readuntil(b"\r\n\r\n"):
+            refuses = b"/activate-node " in head
             length = next(int(f.split(b":")[1]) for f in head.lower().split(b"\r\n") if f.startswith(b"content-length"))
             self.passed.append(len(await reader.readexactly(length)))
-            writer.write(OK)
+            writer.write(OK.replace(b"200 OK", b"412 Precondition Failed") if refuses else OK)
 
     async def connect(self):
         trusting = ssl.create_default_context(cafile=self.files / "ca.pem")
         return await asyncio.open_connection("127.0.0.1", self.port, ssl=trusting, server_hostname="localhost")
 
-    async def post(self, key, length):
+    async def post(self, key, length, what=b"pull-messages"):
         """The response status for a request with this key and length, over a new connection."""
         reader, writer = await self.connect()
         shown = base64.b64encode(key.encode())
-        head = b"POST /v1/fleet/pull-messages HTTP/1.1\r\nflwr-public-key: " + shown
+        head = b"POST /v1/fleet/" + what + b" HTTP/1.1\r\nflwr-public-key: " + shown
         writer.write(head + b"\r\ncontent-length: %d\r\n\r\n" % length + b"x" * length)
         status = int((await reader.readline()).split()[1])
         writer.close()
@@ -169,11 +170,13 @@ def test_gateway_reports_rejections(files, capfd):
             for _ in range(3):
                 await door.post("stranger", 1)
             await door.post("north", 601)
+            assert [await door.post("north", 1, what) for what in (b"activate-node", b"pull-messages")] == [412, 200]
             reporting = asyncio.create_task(door.gateway.report())
             while not (said := capfd.readouterr().out):
                 await asyncio.sleep(0.05)
             reporting.cancel()
-            assert "rejected 4: 3 x 401 Unauthorized from 127.0.0.1, 1 x 413 Content Too Large from 127.0.0.1" in said
+            assert "rejected 5: 3 x 401 Unauthorized from 127.0.0.1, 1 x 413 Content Too Large from 127.0.0.1" in said
+            assert ", 1 x 412 of Flower to 127.0.0.1" in said, "a key that is in use already"
 
     asyncio.run(visits())
 

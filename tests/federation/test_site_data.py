@@ -238,7 +238,8 @@ def test_local_socket_visible_path_is_answered(tmp_path, monkeypatch):
 
 
 def test_table_in_other_units_is_refused_at_the_site_unless_accepted(tmp_path):
-    """The look at the data stays at the site: it is lines for its terminal."""
+    """The look at the data stays at the site: it is lines for its terminal, also of `join --show`."""
+    from unalike.federation.operations.run_site import wire_lines
     from unalike.federation.site.site_data import looked_at
 
     rng = np.random.default_rng(0)
@@ -257,3 +258,5 @@ def test_table_in_other_units_is_refused_at_the_site_unless_accepted(tmp_path):
     with pytest.raises(UnalikeError, match=r"'area': its mean is .* other units?.*join with --accept"):
         looked_at(federation, other, accept=False)
     assert any("look at the column 'area'" in line for line in looked_at(federation, other, accept=True))
+    shown = wire_lines(federation, spec(str(tmp_path / "mine.csv"), {"target": "label"}), None, "north")
+    assert any("look at the column 'area'" in line for line in shown) and any("update" in line for line in shown)

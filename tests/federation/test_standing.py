@@ -23,6 +23,8 @@ from unalike.dashboard.state import Followed
 from unalike.federation.coordinator.coordinator import run_rounds
 from unalike.federation.coordinator.federation_folder import FederationFolder
 from unalike.federation.coordinator.run_queue import add_runs
+from unalike.federation.operations.run_coordinator import write_site
+from unalike.federation.operations.run_site import wire_lines
 from unalike.federation.protocol.bundle import Bundle
 from unalike.federation.protocol.federation_file import Federation, Schema
 from unalike.federation.site.site_policy import SitePolicy
@@ -128,6 +130,14 @@ def test_runs_that_were_not_agreed_on_are_refused(tmp_path):
     with pytest.raises(UnalikeError, match="no quorum"):
         run_rounds(folder, InMemoryTransport(workers), tell)
     assert sum("the coordinator runs other terms than this site agreed to" in line for line in said) == 3
+
+
+def test_join_shows_what_leaves_for_each_agreed_method(tmp_path):
+    folder = made(tmp_path, also=("scaffold",))
+    write_site(tmp_path / "mine.npz", CLIENTS[0], None)
+    shown = wire_lines(folder.federation, str(tmp_path / "mine.npz"), None, "site0")
+    assert [line for line in shown if "2 rounds" in line] == ["test: fedavg, 2 rounds", "test: scaffold, 2 rounds"]
+    assert any(line.startswith("leaves ") and "control_variates" in line for line in shown)
 
 
 def test_site_rules_exclude_an_agreed_method(tmp_path):

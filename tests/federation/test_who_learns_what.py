@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
+import pytest
 import torch
 from small_federation import COORDINATOR, SmallFederation
 
+import unalike as ua
 from unalike.core import tree
 from unalike.federation.protocol.envelope import unseal
 
@@ -47,3 +50,23 @@ def test_two_sites_know_each_other_by_the_difference(tmp_path):
         moved = after[f"params/{name}"] - before[f"params/{name}"]
         found = (facts["samples"] * moved - n * own[name]) / (facts["samples"] - n)
         torch.testing.assert_close(found, theirs, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_user_of_the_model_tells_members_by_their_losses(tmp_path, secure):
+    """Labels are drawn by lot, so a model can know the samples of training alone; no mask changes that."""
+    rng = np.random.default_rng(0)
+
+    def drawn(n):
+        return rng.normal(size=(n, 30)).astype(np.float32), rng.integers(0, 4, n)
+
+    sites = [ua.ClientData(train=drawn(20), test=drawn(20), name=f"site{k}") for k in range(3)]
+    work = ua.Work(epochs=60, batch_size=20, lr=0.3)
+    run = SmallFederation(tmp_path, sites, rounds=4, work=work, secure_aggregation=secure).run()
+    module = run.model.module(run.params, {})
+    inside, outside = (
+        torch.cat([torch.nn.functional.cross_entropy(module(x), y, reduction="none") for x, y in pairs])
+        for pairs in ([site.train for site in sites], [site.test for site in sites])
+    )
+    advantage = max(float((inside <= t).float().mean() - (outside <= t).float().mean()) for t in inside)
+    assert advantage > 0.5

@@ -17,13 +17,17 @@ from unalike._utils.tensor_files import writing
 
 
 class Journal:
-    """A file that entries are added to, readable for its owner alone. A line that a power cut tore stays, as a line of its own."""
+    """A file that entries are added to, readable for its owner alone. A line that a power cut tore stays, as a line of its own.
+
+    `newest` is the entry that was added last here, without time and digest.
+    """
 
     def __init__(self, path: Path):
         self.path = path
         text = path.read_bytes() if path.exists() else b""
         self._last, self._torn = text.splitlines()[-1] if text else b"", bool(text) and not text.endswith(b"\n")
         self._lock = Lock()
+        self.newest: dict[str, Any] = {}
 
     def add(self, event: str, **facts: Any) -> None:
         """Add an entry with the time. Raises `UnalikeError` if it cannot be written."""
@@ -35,7 +39,7 @@ class Journal:
                 os.write(file, b"\n" * self._torn + line + b"\n")
             finally:
                 os.close(file)
-            self._last, self._torn = line, False
+            self._last, self._torn, self.newest = line, False, {"event": event, **facts}
 
 
 def entries(path: Path) -> Iterator[dict[str, Any]]:

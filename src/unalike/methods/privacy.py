@@ -1,5 +1,6 @@
 """The role of a part that gives differential privacy."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 
@@ -86,6 +87,14 @@ class Privacy(Part):
             settings: Settings of the stage.
         """
         return 1
+
+    def largest_update(self, server_state: Tree) -> float:
+        """The largest norm that an update can have once a client has bounded it. Default: infinite.
+
+        Args:
+            server_state: The part's server state when the client was asked.
+        """
+        return math.inf
 
     def noise_multiplier_at(self, client: ClientView, batches: Tensor) -> Tensor | float:
         """The noise multiplier of a client's local steps, for a part that is `per_sample`. No default.

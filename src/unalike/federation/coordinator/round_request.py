@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from math import isfinite
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -214,7 +215,9 @@ class RoundRequests(Requests[SiteReply]):
         steps = {
             site: float(update.steps) for site, reply in values.items() if (update := reply.client_update) is not None
         }
-        return self._norm_guard.faults({site: values[site].norms for site in steps}, steps)
+        faults = {site: why for site in steps if (why := self._out_of_bounds(site, values[site].norms))}
+        sound = {site: values[site].norms for site in steps if site not in faults}
+        return faults | self._norm_guard.faults(sound, {site: steps[site] for site in sound})
 
     def check(self) -> None:
         self._check_losses(self._losses)
@@ -239,6 +242,17 @@ class RoundRequests(Requests[SiteReply]):
     def _norms(self, site: str, client_update: ClientUpdate) -> Norms:
         now = self._state.group(self._clients[site]).state
         return norms_of(client_update, decode_update(self._state.method, client_update.update, now))
+
+    def _out_of_bounds(self, site: str, norms: Norms) -> str:
+        """The reason why an update is refused whatever the others are; empty if it is not."""
+        if not all(map(isfinite, norms.values())):
+            return "its update is not finite once it is decoded, though all that was sent is"
+        privacy, state = self._state.method.privacy, self._state.group(self._clients[site]).state
+        if privacy is None:
+            return ""
+        most, found = privacy.largest_update(state.part_states.get(privacy.name, {})), norms.get("update", 0.0)
+        text = f"the norm of its update is {found:.4g}; expected at most {most:.4g}, to which {privacy.name} bounds it there"
+        return text if found > most * (1 + 1e-3) else ""  # rounding
 
     def _checked(self, client: int, tensors: Tree) -> ClientUpdate:
         """The client update in these tensors, if it is one that the request asked for."""

@@ -10,7 +10,7 @@ no connection to Flower, and when there are too many of them the oldest is close
 The tree of objects that a site sends with a message must be that of our messages: SuperLink would write out a tree in which objects
 occur again and again, of more nodes than memory holds.
 
-It writes one line a minute with the numbers of rejections.
+It writes one line a minute with the numbers of rejections, its own and Flower's.
 
 Requests are parsed strictly and rewritten (one length, no chunks, no folding), so that gateway and server cannot disagree about
 where a request ends. Responses are passed unchanged.
@@ -34,6 +34,8 @@ from pathlib import Path
 
 HEAD = re.compile(rb"POST (/v1/fleet/[a-z0-9/-]{1,64}) HTTP/1\.1")
 FIELD = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]{1,64}):[ \t]*([\x20-\x7e\t]{0,8192})")
+REFUSED = re.compile(rb"HTTP/1\.1 (4[0-9]{2})[ \r]")
+"""Beginning of an answer of Flower that refuses a request, such as 412 for a key that is connected already."""
 HOP_BY_HOP = {b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"upgrade", b"expect", b"host"}
 PIECE = 256 * 1024
 PUSH, PUSH_BYTES = b"POST /v1/fleet/push-messages ", 256 * 1024
@@ -124,7 +126,7 @@ class Gateway:
             behind_reader, behind = await asyncio.open_connection(
                 "127.0.0.1", self.settings.behind, ssl=self.upstream, server_hostname="127.0.0.1"
             )
-            answers = asyncio.create_task(self._pump(behind_reader, writer))
+            answers = asyncio.create_task(self._pump(behind_reader, writer, address))
             while head is not None and not answers.done():
                 await self._forward(head, reader, behind)
                 head = await self._head(reader, self.settings.idle_seconds)
@@ -219,8 +221,10 @@ class Gateway:
             await behind.drain()
             left -= len(piece)
 
-    async def _pump(self, source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+    async def _pump(self, source: asyncio.StreamReader, target: asyncio.StreamWriter, address: str) -> None:
         while piece := await source.read(PIECE):
+            if refused := REFUSED.match(piece):
+                self.rejected[f"{refused[1].decode()} of Flower to {address}"] += 1
             target.write(piece)
             await asyncio.wait_for(target.drain(), self.settings.piece_seconds)
         target.close()

@@ -3,20 +3,27 @@
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from threading import Event
+from typing import TYPE_CHECKING, Any
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.system.locks import locked
 from unalike._utils.system.supervisor import bypass_proxies_on_loopback, exit_at_sigterm
 from unalike._utils.tensor_files import write_bytes
+from unalike.data.population import Population
 from unalike.data.sources.load import table_at
 from unalike.federation.protocol.bundle import Bundle
 from unalike.federation.protocol.federation_file import Federation
+from unalike.federation.protocol.messages import NOTICE
 from unalike.federation.security.certificates import expiry
 from unalike.federation.site.site_data import looked_at, site_data, site_data_apart
 from unalike.federation.site.site_folder import DATA, state_folder
+
+if TYPE_CHECKING:  # heavy: imported when a site is started
+    from unalike.federation.site.site_worker import SiteWorker
 
 Log = Callable[[str], None]
 
@@ -63,29 +70,35 @@ def join(
         identity, limit = (address, bundle.authority, bundle.node_key), bundle.federation.message_bytes
         bypass_proxies_on_loopback()
         with exit_at_sigterm():
-            SiteNode(folder, *identity, _logged(worker.handle, say), limit, say).serve(
-                worker.done if until_done else Event()
-            )
+            SiteNode(folder, *identity, logged(worker, say), limit, say).serve(worker.done if until_done else Event())
 
 
 def wire_lines(federation: Federation, data: str, data_dir: Path | None, site: str) -> list[str]:
-    """The values that leave a site and those that it receives, as lines of text with their sizes."""
-    from unalike.federation.coordinator.secure_aggregation import masked_wire
-    from unalike.federation.protocol.roster import run_config_of, site_population
+    """A look at a site's data, and for each agreed method what leaves the site and what it receives, as lines with their sizes."""
+    from unalike.federation.protocol.roster import site_population
 
     own = site_data(federation, data, data_dir, site)
-    population = site_population(federation, federation.number(site), own)
+    population, lines = site_population(federation, federation.number(site), own), looked_at(federation, own, True)
+    for method in dict.fromkeys((federation.method, *federation.also)):
+        lines += _wire_of(replace(federation, method=method), population)
+    return [
+        *lines,
+        "leaves  the number of training, test and validation samples, sums and counts of the metrics, versions of the program",
+    ]
+
+
+def _wire_of(federation: Federation, population: Population) -> list[str]:
+    from unalike.federation.coordinator.secure_aggregation import masked_wire
+    from unalike.federation.protocol.roster import run_config_of
+
     run_config = run_config_of(federation, population, proxy=(population.x, population.y))
     items = masked_wire(federation, run_config) if federation.secure_aggregation else run_config.wire
     rows = [(i.direction, i.what, i.bytes, "once" if i.once else "per round") for i in items]
     lines = [
         f"{'leaves' if way == 'up' else 'comes':7} {what:40} {size:>12,} bytes {when}" for way, what, size, when in rows
     ]
-    return [
-        f"{federation.name}: {federation.method}, {federation.rounds} round{'s' * (federation.rounds != 1)}",
-        *sorted(lines, reverse=True),
-        "leaves  the number of training, test and validation samples, sums and counts of the metrics, versions of the program",
-    ]
+    rounds = f"{federation.rounds} round{'s' * (federation.rounds != 1)}"
+    return [f"{federation.name}: {federation.method}, {rounds}", *sorted(lines, reverse=True)]
 
 
 def _make_folder(folder: Path) -> None:
@@ -97,15 +110,29 @@ def _make_folder(folder: Path) -> None:
         raise UnalikeError(f"cannot make the folder {folder}: {error.strerror}; choose another --folder") from None
 
 
-def _logged(handle: Callable[[bytes], bytes], log: Log) -> Callable[[bytes], bytes]:
-    """The worker's handler, with a log line for each message."""
+def logged(worker: "SiteWorker", log: Log) -> Callable[[bytes], bytes]:
+    """The worker's handler, with a log line for each message that it answers: what it was asked, as its journal has it."""
 
-    def logged(message: bytes) -> bytes:
-        started = time.monotonic()
-        reply = handle(message)
-        log(
-            f"answered {len(message) / 1e3:.1f} kB with {len(reply) / 1e3:.1f} kB in {time.monotonic() - started:.1f} s"
-        )
+    def handle(message: bytes) -> bytes:
+        started, before = time.monotonic(), worker.journal.newest
+        reply, entry = worker.handle(message), worker.journal.newest
+        what = "the same again" if entry is before else _done(entry)
+        if what:
+            seconds = time.monotonic() - started
+            log(f"{what}; {len(message) / 1e3:.1f} kB came, {len(reply) / 1e3:.1f} kB left, {seconds:.1f} s")
         return reply
 
-    return logged
+    return handle
+
+
+def _done(entry: dict[str, Any]) -> str:
+    """The work that an entry of the journal tells of, its round as the coordinator counts; "" if another line says it."""
+    if entry["event"] == "declined" or entry["kind"] == NOTICE:
+        return ""
+    done = ["trained"] * entry["trained"] + ["evaluated"] * bool(entry["evaluated"])
+    step = f"step {entry['step']}, " * (entry["step"] > 1)
+    return (
+        f"{step}round {entry['round'] + entry['trained']}: {' and '.join(done)}"
+        if done
+        else f"answered {entry['kind']}"
+    )

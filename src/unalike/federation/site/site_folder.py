@@ -39,7 +39,11 @@ def state_folder(folder: Path) -> Path:
 
 def kept_model(folder: Path) -> Path | None:
     """The folder of the model of a site's newest run, below the folder of `unalike join`; None if the site keeps none."""
-    return max((file.parent for file in state_folder(folder).glob(f"*/{MODEL}/model.safetensors")), default=None)
+    return _newest_model(state_folder(folder))
+
+
+def _newest_model(state: Path) -> Path | None:
+    return max((file.parent for file in state.glob(f"*/{MODEL}/model.safetensors")), default=None)
 
 
 def joined_with(model: Path) -> str | None:
@@ -97,6 +101,11 @@ class SiteFolder:
             if encoding is not None:
                 encoding.save(directory.path / "encoding.json")
         write_tensors(directory.path / "model.safetensors", values)
+
+    @property
+    def has_model(self) -> bool:
+        """Whether a model of the site is kept, for `kept_model`."""
+        return _newest_model(self.path) is not None
 
     def secret(self, samples: str) -> bytes:
         """Random bytes that were drawn at this site and never leave it, for the samples with this fingerprint.

@@ -250,6 +250,11 @@ class SiteWorker:
         if facts.get("what") not in NOTICES:
             raise Malformed(f"a notice {str(facts)[:80]!a}; expected one of {', '.join(NOTICES)}")
         self.log(NOTICES[str(facts["what"])])
+        if facts["what"] in ("next", "finished") and self.folder.has_model:
+            home = self.folder.path.parent
+            self.log(
+                f"this site's model of the last round is kept: `unalike evaluate {home}`, `unalike predict {home}`"
+            )
         if facts["what"] == "finished":
             self.done.set()
         return {}, {}
@@ -406,6 +411,8 @@ class SiteWorker:
         if not step.fixed:
             return tensors
         received = {n: t for n, t in tensors.items() if n.startswith(FIXED_PREFIXES)}
+        if received:  # nothing is written for a step that was not agreed on
+            planned_step(self.run_config, request.head.stage, step.method, Stage, step)
         fixed = self.folder.fixed_tensors(request.head.run, request.head.stage, received)
         if checksum(fixed) != step.fixed:
             raise Malformed(

@@ -1,5 +1,6 @@
 """Client-level differential privacy: the released models hardly tell whether a client took part."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import ClassVar, Literal
@@ -100,6 +101,9 @@ class ClientDP(Upload, LinearAggregator, ServerStep, Privacy):
 
     def least_cohort(self, settings: StageSettings) -> int:
         return 1 if settings.sampling is None or self.where == "server" else max(1, settings.sampling.fewest)
+
+    def largest_update(self, server_state: Tree) -> float:
+        return math.inf if self.where == "site" else float(server_state.get("clip", self.clip))
 
     def server_open(self, settings: StageSettings) -> Tree:
         state = super().server_open(settings)
