@@ -8,6 +8,7 @@ import sys
 import pytest
 
 import unalike as ua
+from unalike.core.options import cohort_size
 from unalike.data.partitioning import given_clients
 from unalike.runtime.processes import worker_process
 
@@ -102,6 +103,14 @@ def test_compare_unknown_second_method_is_found_before_data_is_read(unread):
 def test_run_clients_beside_data_are_refused(people):
     with pytest.raises(ua.UnalikeError, match="both data= and clients"):
         ua.run("fedavg", people, data="digits")
+
+
+@pytest.mark.parametrize(("clients", "expected"), [(5, 3), (7, 4), (6, 3)])
+def test_half_of_the_clients_is_rounded_up_wherever_a_cohort_is_counted(clients, expected):
+    """Rounding to the even number would train 3 of 5 clients where the estimate and the choice of the executor count 2."""
+    crowd = ua.partition(ua.load("digits"), "iid", clients=clients)
+    run = ua.run("fedavg", crowd, model="linear", rounds=1, participation=0.5)
+    assert run.history.rounds["participants"].tolist()[-1] == expected == cohort_size(0.5, clients)
 
 
 def test_run_zero_rounds_says_that_nothing_is_trained(people):

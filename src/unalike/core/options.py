@@ -137,6 +137,11 @@ def read_values(values: Mapping[str, Any], *kinds: type) -> dict[str, Any]:
     return {name: declared[name].read(value) if name in declared else value for name, value in values.items()}
 
 
+def cohort_size(participation: float, eligible: int) -> int:
+    """Number of clients in a round: this share of the eligible ones, halves rounded up, and at least one."""
+    return max(1, int(participation * eligible + 0.5))
+
+
 @dataclass(frozen=True)
 class SourceOptions:
     """The data set."""

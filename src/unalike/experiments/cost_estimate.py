@@ -14,6 +14,7 @@ from unalike._utils.progress import ProgressCallback
 from unalike._utils.system.machine import peak_memory_mb
 from unalike._utils.tensor_files import write_bytes
 from unalike.core import tree
+from unalike.core.options import cohort_size
 from unalike.methods.plan import Stage
 from unalike.runtime.processes.launch import follow_leader
 from unalike.runtime.records.history import Row
@@ -237,5 +238,5 @@ def _client_states_mb(run_config: RunConfig) -> float:
         for s in stages
     )
     clients = int((run_config.population.sizes > 0).sum())
-    trained = min(clients, round(run_config.options.participation * clients) * ROUNDS)
+    trained = min(clients, cohort_size(run_config.options.participation, clients) * ROUNDS)
     return size * (clients - trained) / 1e6

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from unalike.core.options import cohort_size
 from unalike.core.work import Work
 from unalike.data.population import Population
 from unalike.diagnosis.clusters import NO_GROUPS
@@ -51,7 +52,7 @@ def features(population: Population, diagnosis: Diagnosis, conditions: Condition
         "concept_shift": _known(measures["concept_gap"].value) if "concept_gap" in measures else 0.0,
         "clusters": max((_beyond_chance(m, NO_GROUPS) for m in silhouettes), default=0.0),
         "clients": float(clients),
-        "cohort": float(max(1, round(conditions.participation * clients))),
+        "cohort": float(cohort_size(conditions.participation, clients)),
         "samples": samples,
         "classes": float(len(population.classes or "1")),
         "majority": float(diagnosis.counts.sum().max() / diagnosis.counts.to_numpy().sum()),

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from unalike._utils import spec
+from unalike.core.options import cohort_size
 from unalike.core.types import Broadcast, Tree
 from unalike.core.views import ServerState, StageSettings
 from unalike.data.population import Population
@@ -103,8 +104,8 @@ class LocalStage:
     def _decide(self) -> Choice:
         state = self.state
         largest = max(state.all_members, key=lambda name: len(state.all_members[name]))
-        share = round(self.run_config.options.participation * len(state.all_members[largest]))
-        count = 1 if state.stage.pooled else max(1, share)
+        members, participation = len(state.all_members[largest]), self.run_config.options.participation
+        count = 1 if state.stage.pooled else cohort_size(participation, members)
         rounds = state.stage.rounds - state.done
         return decide(self._wanted, state.groups[largest].client_pool, self._clients_of_a_process(count), rounds)
 

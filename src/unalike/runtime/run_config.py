@@ -14,6 +14,7 @@ from unalike._utils.errors import UnalikeError
 from unalike._utils.functions import sources, structure
 from unalike._utils.version import __version__
 from unalike.core.model import Model
+from unalike.core.options import cohort_size
 from unalike.core.privacy import Sampling
 from unalike.core.types import Batch
 from unalike.core.views import StageSettings
@@ -131,7 +132,7 @@ class RunConfig:
         sizes, options = self.population.sizes[self.population.sizes > 0], self.options
         eligible = max(1, len(sizes))
         poisson = options.sampling == "poisson" and options.participation < 1
-        count = max(1, int(options.participation * eligible + 0.5))
+        count = cohort_size(options.participation, eligible)
         expected, fewest = (options.participation * eligible, 0) if poisson else (count, self.federated or count)
         draw = "all" if self.federated or expected == eligible else options.sampling
         return Sampling(eligible, expected, draw, options.rounds, fewest, tuple(np.unique(sizes).tolist()))

@@ -11,6 +11,7 @@ import numpy as np
 from unalike._utils import seeds
 from unalike._utils.errors import UnalikeError
 from unalike.core import tree
+from unalike.core.options import cohort_size
 from unalike.core.types import Context, Tree
 from unalike.core.views import Cohort, Members, ServerState, StageSettings
 from unalike.data.population import Population
@@ -92,7 +93,7 @@ class StageState:
         if not len(self.eligible):
             raise UnalikeError(f"none of the {len(population)} clients has a training sample")
         self.sampling = run_config.sampling
-        self.cohort_size = max(1, int(self.sampling.expected + 0.5))
+        self.cohort_size = cohort_size(run_config.options.participation, len(self.eligible))
         """Clients in a round; the expected number where each one is drawn by itself."""
         self.all_members = stage.members(len(population))
         # very many clients are in one group, which needs no table

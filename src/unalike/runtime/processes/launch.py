@@ -15,6 +15,7 @@ from unalike._utils import spec
 from unalike._utils.errors import UnalikeError
 from unalike._utils.spec import Call
 from unalike._utils.system.machine import cores, idle_cores
+from unalike.core.options import cohort_size
 from unalike.engine.auto import share_gain, work_seconds
 from unalike.engine.base import ClientPool
 from unalike.engine.batched import Batched
@@ -153,7 +154,7 @@ def _pool_to_share(run_config: RunConfig) -> tuple[ClientPool, int] | None:
     settings = replace(
         run_config.settings, model=stage.model or run_config.model, work=stage.method.local_work(run_config.work)
     )
-    count = max(1, round(run_config.options.participation * np.count_nonzero(run_config.population.sizes)))
+    count = cohort_size(run_config.options.participation, int(np.count_nonzero(run_config.population.sizes)))
     client_pool = ClientPool(stage.method, settings, run_config.population, ClientStates({}))
     if count == 1 or Batched(client_pool).uses_compiled_loops:
         return None
