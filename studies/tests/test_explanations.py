@@ -10,7 +10,8 @@ import pytest
 from unalike_studies.catalogue import study
 from unalike_studies.claims import recorded_mean
 from unalike_studies.ledger import results_of
-from unalike_studies.papers.parameter_skew import NORMALIZED, PAKE
+from unalike_studies.papers.parameter_skew import NORMALIZED, PAKE, PLACES, RANKED
+from unalike_studies.papers.skew_protocols import BABU, TWO
 from unalike_studies.result_files import read
 
 ROOT = Path(__file__).parents[2]
@@ -68,6 +69,20 @@ def test_the_page_on_parameter_skew_has_the_levels_of_three_protocols_beside_the
     for row in rows:
         shown = [row[0], *(row[head.index(name)] for name in names)]
         assert f"| {' | '.join(shown).rstrip(' |')} |" in page, row[0]
+
+
+def test_the_page_on_parameter_skew_has_the_baselines_in_three_protocols_beside_the_printed_ones():
+    page, levels = (
+        (ROOT / "docs/explanation/parameter_skew.md").read_text().splitlines(),
+        study("skew-protocols-settings"),
+    )
+    results = read(ROOT / "studies/results/skew-protocols-settings/small", levels.scale("small").cells)
+    tables = [{row[0]: row[1] for row in layout.table(results)[1:]} for layout in levels.layouts[2:5]]
+    baselines = tables[0].keys() - {BABU, RANKED}
+    assert baselines >= {"FedAvg", "FedProx", "MOON", "Ditto", "FedALA"}
+    for method in baselines:
+        shown = [method, *(table[method] for table in tables), f"{PLACES[TWO].printed(method).value:.2f}"]
+        assert f"| {' | '.join(shown)} |" in page, method
 
 
 def test_the_page_on_parameter_skew_has_the_scores_of_the_ablation():

@@ -500,7 +500,8 @@ def test_run_diverging_raises_with_advice_also_after_resume(people, small, tmp_p
     options = {"model": "linear", "work": ua.Work(batch_size=5, lr=1e6, momentum=0.9), "rounds": 60}
     regression = [ua.ClientData(train=(c.train[0], c.train[0].sum(1))) for c in people]
     with pytest.raises(
-        ua.UnalikeError, match=r"round \d+: no client.*; client-0: .*smaller learning rate, or divide the target"
+        ua.UnalikeError,
+        match=r"round \d+: no client.*; the first, 'client-0': .*smaller learning rate, or divide the target",
     ):
         small("fedavg", regression, out=tmp_path, **options)
     last = int(newest(tmp_path).stem.removeprefix("round-"))

@@ -115,7 +115,7 @@ TABLE1 = skew.of_table1(
         *COST_CLAIMS,
         *(skew.asks_better(PAKE, "FedAvg", where) for where in SETTINGS),
     ),
-    notes="The same comparison with ResNet-18 and each client's own statistics is in skew-protocols.",
+    notes="The same comparison with ResNet-18 and each client's own statistics is in skew-protocols-settings.",
 )
 
 SIMPLE = "FedPake, simple CNN"

@@ -270,6 +270,6 @@ STUDIES = (
         ),
         (),
         LAYOUTS,
-        f"{NOTE} A study of our own.",
+        f"{NOTE} {' and '.join(PERSONAL)} have their personal models scored with own statistics. A study of our own.",
     ),
 )
