@@ -79,7 +79,7 @@ def test_the_page_on_parameter_skew_has_the_baselines_in_three_protocols_beside_
     results = read(ROOT / "studies/results/skew-protocols-settings/small", levels.scale("small").cells)
     tables = [{row[0]: row[1] for row in layout.table(results)[1:]} for layout in levels.layouts[2:5]]
     baselines = tables[0].keys() - {BABU, RANKED}
-    assert baselines >= {"FedAvg", "FedProx", "MOON", "Ditto", "FedALA"}
+    assert len(baselines) == 7
     for method in baselines:
         shown = [method, *(table[method] for table in tables), f"{PLACES[TWO].printed(method).value:.2f}"]
         assert f"| {' | '.join(shown)} |" in page, method
