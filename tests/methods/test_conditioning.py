@@ -332,12 +332,7 @@ def test_conditional_mlp_run_equals_numpy_also_on_clients_that_never_trained(exe
 
     def outputs(x, k):
         ones = np.concatenate([samples[k][0][3:], np.ones((len(samples[k][0]) - 3, 1))], 1)
-        labels = (
-            np.eye(2)[samples[k][1][3:]]
-            if run.run_config.model.params[fourth].numel() == 2
-            else samples[k][1][3:, None]
-        )
-        mu = np.linalg.lstsq(ones, labels, rcond=None)[0].ravel()
+        mu = np.linalg.lstsq(ones, np.eye(2)[samples[k][1][3:]], rcond=None)[0].ravel()
         rows = np.concatenate([x, np.tile(mu, (len(x), 1))], 1)
         h = np.maximum(rows @ w[first].T + w[second], 0)
         return rows, h, h @ w[third].T + w[fourth]

@@ -140,12 +140,9 @@ class Registry:
 
 def documentation(builder: Callable[..., Any]) -> str:
     """The docstring; after that of a class, those of the classes of the same file that it extends."""
-    bases = (
-        (c for c in inspect.getmro(builder)[1:] if c.__module__ == builder.__module__)
-        if inspect.isclass(builder)
-        else ()
-    )
-    return "\n\n".join(text for c in (builder, *bases) if (text := inspect.cleandoc(c.__doc__ or "")))
+    classes = inspect.getmro(builder) if inspect.isclass(builder) else (builder,)
+    own = (c for c in classes if c.__module__ == builder.__module__)
+    return "\n\n".join(text for c in own if (text := inspect.cleandoc(c.__doc__ or "")))
 
 
 def _origin(builder: Any) -> tuple[str, Any]:

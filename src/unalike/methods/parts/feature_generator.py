@@ -35,8 +35,7 @@ class FeatureGenerator(Objective, ServerStep):
 
     On a client, local loss + ready decay^r (alpha CE(head(G(eps, y~)), y~) + beta KL(softmax head(G(eps_y, y)) || softmax f(x))),
     r being the round, y~ drawn by the server's label distribution, one eps for each class in the second term, its target
-    constant. On the server, `steps` Adam steps of G per round on the teachers' loss, with the clients' heads as
-    teachers.
+    constant. On the server, `steps` Adam steps of G per round on the loss of its teachers, the clients' heads.
     There is no term before G was trained (ready = 0). Steps = 0 or alpha = beta = 0 is FedAvg.
 
     G goes down, the counts of a client's labels come up. All clients draw the same numbers in the same step of a round; norms
