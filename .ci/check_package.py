@@ -22,7 +22,9 @@ def checksums(folder: Path, package: str) -> dict[str, int]:
 def check(folder: Path, package: str) -> None:
     """Raise an `AssertionError` that lists the files that are missing or differ."""
     packed, project = checksums(folder, package), PROJECTS[package]
-    tracked = subprocess.run(["git", "ls-files", "src"], cwd=project, capture_output=True, text=True, check=True).stdout
+    tracked = subprocess.run(
+        ["git", "ls-files", "src"], cwd=project, capture_output=True, text=True, check=True
+    ).stdout
     expected = {line.removeprefix("src/") for line in tracked.splitlines()}
     found = {name for name in packed if ".dist-info/" not in name}
     assert found == expected, f"in the wheel or in src/{package} only: {sorted(found ^ expected)}"
@@ -31,7 +33,9 @@ def check(folder: Path, package: str) -> None:
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         direct = checksums(Path(other), package)
     different = [name for name in {**packed, **direct} if packed.get(name) != direct.get(name)]
-    assert not different, f"differ between the wheel of the sdist and the one of the tree: {different}"
+    assert not different, (
+        f"differ between the wheel of the sdist and the one of the tree: {different}"
+    )
     print(f"{package}: {len(found)} files; the sdist and the tree build the same wheel")
 
 

@@ -12,16 +12,32 @@ from collections import Counter, defaultdict
 from io import StringIO
 from pathlib import Path
 
-LAYOUT = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+LAYOUT = {
+    tokenize.COMMENT,
+    tokenize.NL,
+    tokenize.NEWLINE,
+    tokenize.INDENT,
+    tokenize.DEDENT,
+    tokenize.ENDMARKER,
+}
 """Tokens that are not code."""
 
 
 def lines_of(source: str) -> tuple[int, int]:
     """Lines and lines of code of a module."""
     tokens = tokenize.generate_tokens(StringIO(source).readline)
-    code = {line for token in tokens if token.type not in LAYOUT for line in range(token.start[0], token.end[0] + 1)}
+    code = {
+        line
+        for token in tokens
+        if token.type not in LAYOUT
+        for line in range(token.start[0], token.end[0] + 1)
+    }
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+        if (
+            isinstance(node, ast.Expr)
+            and isinstance(node.value, ast.Constant)
+            and isinstance(node.value.value, str)
+        ):
             code.difference_update(range(node.lineno, node.end_lineno + 1))
     return len(source.splitlines()), len(code)
 

@@ -32,19 +32,25 @@ def run(commands: tuple[str, ...], folder: str) -> None:
     """Run commands one after the other. Raise `CalledProcessError` for one that fails."""
     for command in commands:
         print(f"$ unalike {command}", flush=True)
-        subprocess.run([PROGRAM, *command.split()], cwd=folder, check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(
+            [PROGRAM, *command.split()], cwd=folder, check=True, stdout=subprocess.DEVNULL
+        )
 
 
 def try_unalike() -> None:
     """Raise an `AssertionError`, or `CalledProcessError`, if something does not work."""
     home = Path(unalike.__file__).parent
-    assert not home.is_relative_to(ROOT / "src"), f"{home} is the source tree, not the installed package"
+    assert not home.is_relative_to(ROOT / "src"), (
+        f"{home} is the source tree, not the installed package"
+    )
     assert (home / "py.typed").exists(), "the package has types, but no file py.typed says so"
     assert unalike.__version__ == version("unalike")
     with TemporaryDirectory() as folder:
         run(COMMANDS, folder)
         report = (Path(folder) / "results" / "report.html").read_text()
-        study = subprocess.run([PROGRAM, "study", "list"], cwd=folder, capture_output=True, text=True)
+        study = subprocess.run(
+            [PROGRAM, "study", "list"], cwd=folder, capture_output=True, text=True
+        )
     assert "scaffold" in report and "digits" in report
     assert study.returncode == 2 and "pip install 'unalike[studies]'" in study.stderr, study.stderr
     print(f"unalike {unalike.__version__} works from {home}")

@@ -53,10 +53,18 @@ def population_of(shape: tuple[int, ...], dtype: torch.dtype) -> Population:
     tokens = len(shape) == 1 and shape[0] == 16
     made = []
     for _ in range(2):
-        x = torch.randint(1, 200, (4, *shape), generator=g) if tokens else torch.randn(4, *shape, generator=g)
+        x = (
+            torch.randint(1, 200, (4, *shape), generator=g)
+            if tokens
+            else torch.randn(4, *shape, generator=g)
+        )
         made.append(ua.ClientData(train=(x, torch.arange(4) % 10)))
     population = Population.of(made, classes=[str(c) for c in range(10)])
-    return population if tokens else Population(population.x.to(dtype), *(getattr(population, f) for f in FIELDS))
+    return (
+        population
+        if tokens
+        else Population(population.x.to(dtype), *(getattr(population, f) for f in FIELDS))
+    )
 
 
 FIELDS = ("y", "train", "test", "val", "names", "classes", "task")
@@ -65,10 +73,14 @@ FIELDS = ("y", "train", "test", "val", "names", "classes", "task")
 def difference(name: str, shape: tuple[int, ...], spec: str, dtype: torch.dtype) -> float:
     module: nn.Module = ua.model(name, shape, 10).to(dtype)
     population, method = population_of(shape, dtype), Method.parse(spec)
-    settings = StageSettings(Model(module), task_for(population.y), ua.Work(batch_size=None, lr=0.01))
+    settings = StageSettings(
+        Model(module), task_for(population.y), ua.Work(batch_size=None, lr=0.01)
+    )
     updates = []
     for executor in (Loop, Batched):
-        client_pool = ClientPool(method, settings, population, ClientStates(initial_client_state(method, settings)))
+        client_pool = ClientPool(
+            method, settings, population, ClientStates(initial_client_state(method, settings))
+        )
         broadcast = make_broadcast(method, settings, initial_server_state(method, settings), 2)
         found = executor(client_pool).run(broadcast, [0, 1], {})
         updates.append(torch.cat([u.flatten() for u in found.update.values()]))

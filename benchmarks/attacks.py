@@ -36,7 +36,9 @@ Change = Callable[[dict[str, torch.Tensor], int], dict[str, torch.Tensor]]
 
 
 def updates(change: Callable[[torch.Tensor, int], torch.Tensor]) -> Change:
-    return lambda tensors, round: {n: change(t, round) if n.startswith("update/") else t for n, t in tensors.items()}
+    return lambda tensors, round: {
+        n: change(t, round) if n.startswith("update/") else t for n, t in tensors.items()
+    }
 
 
 def colluding(t: torch.Tensor, round: int) -> torch.Tensor:
@@ -95,10 +97,16 @@ class Hostile:
         answer = unseal(reply, self.worker.key.public_key())
         facts, tensors = answer.open()
         head: Head = answer.head
-        return seal(head, facts, self.change(tensors, head.round), self.worker.key) if "size" in tensors else reply
+        return (
+            seal(head, facts, self.change(tensors, head.round), self.worker.key)
+            if "size" in tensors
+            else reply
+        )
 
 
-def federation(attack: str, method: str, guard: float, data: Any, folder: Path) -> tuple[float, float, int]:
+def federation(
+    attack: str, method: str, guard: float, data: Any, folder: Path
+) -> tuple[float, float, int]:
     """Run a federation; returns accuracy, success rate of the backdoor and number of refused updates."""
     clients, (x, y) = data
     hostile = range(SITES - HOSTILE, SITES) if attack != "none" else ()
@@ -117,12 +125,16 @@ def federation(attack: str, method: str, guard: float, data: Any, folder: Path) 
         guard=guard,
         protocol=("server",),
     )
-    sites: dict[str, Any] = {c.name: SiteWorker(made, c.name, k, c, folder / c.name) for c, k in zip(clients, keys)}
+    sites: dict[str, Any] = {
+        c.name: SiteWorker(made, c.name, k, c, folder / c.name) for c, k in zip(clients, keys)
+    }
     for k in hostile:
         change = ATTACKS[attack]
         if change is not None:
             sites[clients[k].name] = Hostile(sites[clients[k].name], change)
-    run = Coordinator(made, coordinator, InMemoryTransport(sites), folder / "out", test=(x, y)).run()
+    run = Coordinator(
+        made, coordinator, InMemoryTransport(sites), folder / "out", test=(x, y)
+    ).run()
     module = run.module()
     with torch.no_grad():
         others = x[y != TARGET]
@@ -136,17 +148,26 @@ def main() -> None:
     warnings.simplefilter("ignore")
     digits = ua.load("digits")
     people = ua.partition(digits, "dirichlet(alpha=1)", clients=SITES + 2, seed=0)
-    clients = [ua.ClientData(train=c.train, test=c.test, name=f"site{k}") for k, c in enumerate(people[:SITES])]
+    clients = [
+        ua.ClientData(train=c.train, test=c.test, name=f"site{k}")
+        for k, c in enumerate(people[:SITES])
+    ]
     held = [people[k].train for k in (SITES, SITES + 1)] + [c.test for c in clients if c.test]
     test = tuple(torch.cat([torch.as_tensor(pair[i]) for pair in held]) for i in (0, 1))
-    print(f"{SITES} sites, {HOSTILE} hostile, {ROUNDS} rounds; accuracy on {len(test[1])} held-out digits")
-    print("(backdoor: share of other digits with the trigger that are classified as the attacker's; updates refused)\n")
+    print(
+        f"{SITES} sites, {HOSTILE} hostile, {ROUNDS} rounds; accuracy on {len(test[1])} held-out digits"
+    )
+    print(
+        "(backdoor: share of other digits with the trigger that are classified as the attacker's; updates refused)\n"
+    )
     print(f"{'attack':26}" + "".join(f"{name:>20}" for name in DEFENCES))
     for attack in ATTACKS:
         row = f"{attack:26}"
         for method, guard in DEFENCES.values():
             with tempfile.TemporaryDirectory() as folder:
-                accuracy, fooled, refused = federation(attack, method, guard, (clients, test), Path(folder))
+                accuracy, fooled, refused = federation(
+                    attack, method, guard, (clients, test), Path(folder)
+                )
             more = f" b{fooled:.2f}" if attack.startswith("backdoor") else ""
             more += f" r{refused}" if refused else ""
             row += f"{f'{accuracy:.3f}{more}':>20}"

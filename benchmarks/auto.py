@@ -34,7 +34,11 @@ from unalike.runtime.processes import launch
 from unalike.runtime.round_loop import run_round
 from unalike.runtime.run_config import RunConfig, prepare_run
 
-SIZES = {"large": [200] * 10, "small": [20] * 100, "unequal": np.geomspace(10, 300, 20).astype(int).tolist()}
+SIZES = {
+    "large": [200] * 10,
+    "small": [20] * 100,
+    "unequal": np.geomspace(10, 300, 20).astype(int).tolist(),
+}
 """Training samples of the clients; of the heavy networks a quarter of them."""
 HEAVY, BATCH = {"ResNet-20", "ResNet-18, 7x7 stem"}, 10
 LONG, REST = 10**7, 0.2
@@ -44,9 +48,15 @@ POOL, ONE = "distributed(workers=2)", "loop, one thread"
 def people(name: str, kind: str) -> list[ua.ClientData]:
     """Clients with random samples."""
     g, (_, shape, words) = torch.Generator().manual_seed(0), OWN[name]
-    sizes = [max(2, n // 4) for n in SIZES[kind]][:: 5 if kind == "small" else 1] if name in HEAVY else SIZES[kind]
+    sizes = (
+        [max(2, n // 4) for n in SIZES[kind]][:: 5 if kind == "small" else 1]
+        if name in HEAVY
+        else SIZES[kind]
+    )
     draw = partial(torch.randint, words) if words else torch.randn
-    return [ua.ClientData(train=(draw((n, *shape), generator=g), torch.arange(n) % 10)) for n in sizes]
+    return [
+        ua.ClientData(train=(draw((n, *shape), generator=g), torch.arange(n) % 10)) for n in sizes
+    ]
 
 
 def module_of(name: str) -> nn.Module:
@@ -56,7 +66,9 @@ def module_of(name: str) -> nn.Module:
 
 def config(name: str, clients: list[ua.ClientData], executor: str, rounds: int) -> RunConfig:
     work = ua.Work(batch_size=BATCH, lr=0.01)
-    made = prepare_run("fedavg", clients, model=module_of(name), rounds=rounds, executor=executor, work=work)
+    made = prepare_run(
+        "fedavg", clients, model=module_of(name), rounds=rounds, executor=executor, work=work
+    )
     return made.here()
 
 
@@ -96,7 +108,10 @@ def halves(name: str, kind: str) -> Iterator[Callable[[], None]]:
     """Plain torch in two processes."""
     context = multiprocessing.get_context("spawn")
     pipes = [context.Pipe() for _ in range(2)]
-    workers = [context.Process(target=half, args=(name, kind, i, pipe[1]), daemon=True) for i, pipe in enumerate(pipes)]
+    workers = [
+        context.Process(target=half, args=(name, kind, i, pipe[1]), daemon=True)
+        for i, pipe in enumerate(pipes)
+    ]
     for worker in workers:
         worker.start()
 
@@ -124,16 +139,24 @@ def chosen(name: str, clients: list[ua.ClientData], rounds: int, idle: int) -> s
         return POOL
     stage = LocalStage(run_config, next(steps_of(run_config.plan, run_config.plan_inputs)))
     with threads_for(run_config.model, alone=processes is None):
-        found = auto.decide("auto", next(iter(stage.state.groups.values())).client_pool, len(clients), rounds).executor
+        found = auto.decide(
+            "auto", next(iter(stage.state.groups.values())).client_pool, len(clients), rounds
+        ).executor
     return ONE if processes == 1 and found == "loop" else found
 
 
-def ours(stack: ExitStack, name: str, clients: list[ua.ClientData], executor: str) -> Callable[[], object]:
+def ours(
+    stack: ExitStack, name: str, clients: list[ua.ClientData], executor: str
+) -> Callable[[], object]:
     """A round by an executor."""
     pooled = executor == POOL  # in a long run its processes measure whether to stack
-    run_config = config(name, clients, "loop" if executor == ONE else executor, LONG if pooled else 1000)
+    run_config = config(
+        name, clients, "loop" if executor == ONE else executor, LONG if pooled else 1000
+    )
     stage = next(steps_of(run_config.plan, run_config.plan_inputs))
-    backend = stack.enter_context(launch.backend_here(run_config)) if pooled else LocalBackend(run_config)
+    backend = (
+        stack.enter_context(launch.backend_here(run_config)) if pooled else LocalBackend(run_config)
+    )
     runner = backend.stage(stage, 0, None)
     runner.start()
 
@@ -148,7 +171,10 @@ def ours(stack: ExitStack, name: str, clients: list[ua.ClientData], executor: st
 def measured(name: str, kind: str, repeats: int, patience: float, idle: int) -> dict[str, object]:
     """Seconds of the fastest round of each contender, and the executors that `auto` chooses."""
     clients = people(name, kind)
-    choices = {how: chosen(name, clients, rounds, idle) for how, rounds in (("rule", 3), ("measured", LONG))}
+    choices = {
+        how: chosen(name, clients, rounds, idle)
+        for how, rounds in (("rule", 3), ("measured", LONG))
+    }
     with ExitStack() as stack:
         calls: dict[str, Callable[[], object]] = {}
         for executor in dict.fromkeys((POOL, "batched", *choices.values(), "loop")):
@@ -157,7 +183,9 @@ def measured(name: str, kind: str, repeats: int, patience: float, idle: int) -> 
             except ua.UnalikeError:
                 continue  # the model cannot be stacked
         calls["plain, 2 processes"] = stack.enter_context(halves(name, kind))
-        calls["plain"] = partial(plain, module_of(name), clients, cores())  # the last: its threads spin for a while
+        calls["plain"] = partial(
+            plain, module_of(name), clients, cores()
+        )  # the last: its threads spin for a while
         best, spent = dict.fromkeys(calls, float("inf")), dict.fromkeys(calls, 0.0)
         for repeat in range(repeats + 1):
             time.sleep(REST)
@@ -178,11 +206,15 @@ def spin() -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--networks", nargs="*", default=[*OWN])
     parser.add_argument("--clients", nargs="*", default=[*SIZES])
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--patience", type=float, default=10.0, help="seconds that one contender may take in all")
+    parser.add_argument(
+        "--patience", type=float, default=10.0, help="seconds that one contender may take in all"
+    )
     parser.add_argument("--busy", action="store_true")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
@@ -191,9 +223,9 @@ def main() -> None:
     rows = []
     for name in arguments.networks:
         for kind in arguments.clients:
-            row = measured(name, kind, arguments.repeats, arguments.patience, cores() - arguments.busy) | {
-                "busy": arguments.busy
-            }
+            row = measured(
+                name, kind, arguments.repeats, arguments.patience, cores() - arguments.busy
+            ) | {"busy": arguments.busy}
             rows.append(row)
             print(json.dumps(row), flush=True)
             if arguments.json is not None:

@@ -17,14 +17,20 @@ def main(name: str, rounds: int, threads: int, loader: bool) -> None:
     work, module, clock = WORKLOADS[name], network(name), Clock()
     x, y = (torch.from_numpy(a) for a in arrays(name))
     state = {n: t.clone() for n, t in module.state_dict().items()}
-    loaders = [DataLoader(TensorDataset(*pair), work.batch, shuffle=True) for pair in zip(x, y)] if loader else None
+    loaders = (
+        [DataLoader(TensorDataset(*pair), work.batch, shuffle=True) for pair in zip(x, y)]
+        if loader
+        else None
+    )
     for _ in range(rounds):
         total = {n: torch.zeros_like(t) for n, t in state.items()}
         for k in range(work.clients):
             module.load_state_dict(state)
             optimizer = torch.optim.SGD(module.parameters(), lr=LR, momentum=MOMENTUM)
             batches = (
-                loaders[k] if loaders else ((x[k][i], y[k][i]) for i in torch.randperm(work.samples).split(work.batch))
+                loaders[k]
+                if loaders
+                else ((x[k][i], y[k][i]) for i in torch.randperm(work.samples).split(work.batch))
             )
             for inputs, labels in batches:
                 optimizer.zero_grad()

@@ -26,10 +26,15 @@ class Clock:
     def report(self, **more: Any) -> None:
         """Print the measurements for `launch.contend`."""
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        print(MARK + json.dumps({"laps": self.laps, "own_mb": peak, "moved": self.moved} | more), flush=True)
+        print(
+            MARK + json.dumps({"laps": self.laps, "own_mb": peak, "moved": self.moved} | more),
+            flush=True,
+        )
 
 
-def alternating(calls: Mapping[str, Callable[[], object]], times: int, rest: float = 0.0) -> dict[str, float]:
+def alternating(
+    calls: Mapping[str, Callable[[], object]], times: int, rest: float = 0.0
+) -> dict[str, float]:
     """Median seconds of each call; the calls take turns, and the first turn is a warm-up.
 
     `rest`: seconds to wait before each call, because threads of the call before may spin for a while.

@@ -33,14 +33,22 @@ class Contender:
     environment: dict[str, str] = field(default_factory=dict)
 
 
-def ours(executor: str, rounds: int, precision: str = "float32", cores: int | None = None) -> Contender:
-    name = f"ours, {executor}" + ("" if precision == "float32" else f", {precision}") + (", one core" if cores else "")
+def ours(
+    executor: str, rounds: int, precision: str = "float32", cores: int | None = None
+) -> Contender:
+    name = (
+        f"ours, {executor}"
+        + ("" if precision == "float32" else f", {precision}")
+        + (", one core" if cores else "")
+    )
     return Contender(name, HERE / "ours.py", (executor, precision), rounds=rounds, cores=cores)
 
 
 def bare(threads: int, rounds: int, loader: bool = False) -> Contender:
     name = f"bare loop{' with DataLoader' if loader else ''}, t{threads}"
-    return Contender(name, HERE / "bare.py", (str(threads), *(["loader"] if loader else [])), rounds=rounds)
+    return Contender(
+        name, HERE / "bare.py", (str(threads), *(["loader"] if loader else [])), rounds=rounds
+    )
 
 
 def peer(name: str, workload: str) -> Contender:
@@ -66,7 +74,12 @@ def contenders(workload: str) -> list[Contender]:
         found = [ours(WORKERS, many), ours("batched", many), ours("auto", many)]
     else:
         rounds, many = 3, 8
-        found = [ours(WORKERS, many), ours(WORKERS, many, "bf16"), ours("loop", many, cores=1), ours("auto", many)]
+        found = [
+            ours(WORKERS, many),
+            ours(WORKERS, many, "bf16"),
+            ours("loop", many, cores=1),
+            ours("auto", many),
+        ]
     found += [bare(1, rounds), bare(CORES, rounds), bare(1, rounds, loader=True)]
     peers = [*map(flower, FLOWER), *(peer(name, workload) for name in PEERS)]
     if workload == "fedavgcnn":  # PFLlib's own default

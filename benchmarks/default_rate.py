@@ -29,7 +29,11 @@ TASKS: tuple[Task, ...] = (
     ("synthetic", None, "mlp"),
     ("logistic_clusters", None, "linear"),
 )
-FEW: tuple[Task, ...] = ((DIGITS, SKEWED, "mlp"), (GLYPHS, SKEWED, "mlp"), ("synthetic", None, "mlp"))
+FEW: tuple[Task, ...] = (
+    (DIGITS, SKEWED, "mlp"),
+    (GLYPHS, SKEWED, "mlp"),
+    ("synthetic", None, "mlp"),
+)
 OTHERS = (
     ("fedavg", {"epochs": 5}),
     ("fedavg", {"momentum": 0.9}),
@@ -74,15 +78,28 @@ def table(title: str, rows: dict[str, tuple[str, Task, dict[str, float]]]) -> No
         scores = {rate: accuracy(method, task, rate, **work) for rate in RATES}
         for rate, score in scores.items():
             losses[rate] += (max(scores.values()) - score) / len(rows)
-        print(f"| {name} |", " | ".join(f"{100 * score:.1f}" for score in scores.values()), "|", flush=True)
-    print("| mean loss to the best rate |", " | ".join(f"{100 * loss:.1f}" for loss in losses.values()), "|")
+        print(
+            f"| {name} |",
+            " | ".join(f"{100 * score:.1f}" for score in scores.values()),
+            "|",
+            flush=True,
+        )
+    print(
+        "| mean loss to the best rate |",
+        " | ".join(f"{100 * loss:.1f}" for loss in losses.values()),
+        "|",
+    )
 
 
 def main() -> None:
     """Print both tables."""
     table("FedAvg", {f"{d}, {p or 'its own'}, {m}": ("fedavg", (d, p, m), {}) for d, p, m in TASKS})
     others = {
-        f"{method}, {', '.join(f'{k}={v}' for k, v in work.items()) or 'as usual'}, {task[0]}": (method, task, work)
+        f"{method}, {', '.join(f'{k}={v}' for k, v in work.items()) or 'as usual'}, {task[0]}": (
+            method,
+            task,
+            work,
+        )
         for method, work in OTHERS
         for task in FEW
     }

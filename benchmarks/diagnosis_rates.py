@@ -32,7 +32,11 @@ Interval = Callable[[np.ndarray, np.random.Generator], tuple[float, float]]
 
 
 def coverage(
-    draw: Draw, statistic: Callable[[np.ndarray], float], interval: Interval, draws: int, rng: np.random.Generator
+    draw: Draw,
+    statistic: Callable[[np.ndarray], float],
+    interval: Interval,
+    draws: int,
+    rng: np.random.Generator,
 ) -> float:
     """The share of intervals that hold the truth."""
     truth = np.mean([statistic(draw(rng)) for _ in range(TRUTH)])
@@ -54,11 +58,16 @@ def label_rows(draws: int, rng: np.random.Generator) -> None:
         for size in (20, 200):
             for alpha in (0.1, 1.0, 100.0):
 
-                def draw(rng: np.random.Generator, clients=clients, size=size, alpha=alpha) -> np.ndarray:
+                def draw(
+                    rng: np.random.Generator, clients=clients, size=size, alpha=alpha
+                ) -> np.ndarray:
                     return rng.multinomial(size, rng.dirichlet(np.full(CLASSES, alpha), clients))
 
                 found = coverage(draw, statistic, interval, draws, rng)
-                print(f"label_tv, {clients} clients of {size} samples, Dir({alpha:g}): {found:.3f}", flush=True)
+                print(
+                    f"label_tv, {clients} clients of {size} samples, Dir({alpha:g}): {found:.3f}",
+                    flush=True,
+                )
 
 
 def size_rows(draws: int, rng: np.random.Generator) -> None:
@@ -66,7 +75,10 @@ def size_rows(draws: int, rng: np.random.Generator) -> None:
 
     def interval(held: np.ndarray, rng: np.random.Generator) -> tuple[float, float]:
         clients = len(held)
-        drawn = [sizes.inequality(held[rng.integers(clients, size=clients)])["size_gini"] for _ in range(RESAMPLES)]
+        drawn = [
+            sizes.inequality(held[rng.integers(clients, size=clients)])["size_gini"]
+            for _ in range(RESAMPLES)
+        ]
         return t_interval(sizes.inequality(held)["size_gini"], np.array(drawn), clients)
 
     for clients in (5, 10, 30):
@@ -75,7 +87,9 @@ def size_rows(draws: int, rng: np.random.Generator) -> None:
             def draw(rng: np.random.Generator, clients=clients, spread=spread) -> np.ndarray:
                 return np.exp(spread * rng.standard_normal(clients)) * 100
 
-            found = coverage(draw, lambda held: sizes.inequality(held)["size_gini"], interval, draws, rng)
+            found = coverage(
+                draw, lambda held: sizes.inequality(held)["size_gini"], interval, draws, rng
+            )
             print(f"size_gini, {clients} clients, log-normal({spread:g}): {found:.3f}", flush=True)
 
 
@@ -85,10 +99,18 @@ def alarms(count: int) -> None:
     for seed in range(count):
         rng = np.random.default_rng(seed)
         y = rng.integers(0, 4, 400)
-        x = (np.random.default_rng(9).normal(size=(4, 6))[y] * 2 + rng.normal(size=(400, 6))).astype(np.float32)
-        clients = [ua.ClientData(train=(x[part], y[part])) for part in np.array_split(rng.permutation(400), 8)]
+        x = (
+            np.random.default_rng(9).normal(size=(4, 6))[y] * 2 + rng.normal(size=(400, 6))
+        ).astype(np.float32)
+        clients = [
+            ua.ClientData(train=(x[part], y[part]))
+            for part in np.array_split(rng.permutation(400), 8)
+        ]
         samples = ClientSamples.of(Population.of(clients), seed)
-        concept, clusters = concept_shift(samples, None, seed), label_clusters(samples.client_counts, seed)
+        concept, clusters = (
+            concept_shift(samples, None, seed),
+            label_clusters(samples.client_counts, seed),
+        )
         found["label skew"] += label_skew(samples.client_counts, seed)[0].found
         found["feature skew"] += feature_skew(samples, None, seed)[1].found
         found["concept shift"] += concept is not None and concept.measure.found
@@ -98,7 +120,9 @@ def alarms(count: int) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--draws", type=int, default=300, help="intervals for each coverage")
     parser.add_argument("--alarms", type=int, default=100, help="data sets without heterogeneity")
     arguments = parser.parse_args()

@@ -77,7 +77,9 @@ def plain(d: np.ndarray, level: float = ALPHA) -> np.ndarray:
     return verdicts(mean, mean - 1, mean + 1, holm(found.pvalue), level, 0.0)
 
 
-def false_winners(sets: int, seeds: int, methods: int, spread: str, tail: str) -> tuple[float, float]:
+def false_winners(
+    sets: int, seeds: int, methods: int, spread: str, tail: str
+) -> tuple[float, float]:
     """The share of data sets with a false winner: (moderated, plain)."""
     d, _ = differences(np.random.default_rng(seeds), sets, seeds, methods - 1, spread, tail)
     return tuple(float((rule(d) == BETTER).any(1).mean()) for rule in (moderated, plain))  # type: ignore[return-value]
@@ -90,7 +92,9 @@ def false_rates(sets: int, seeds: int, methods: int, tail: str) -> tuple[float, 
     return float((found == BETTER).any(1).mean()), float((found == WORSE).any(1).mean())
 
 
-def overlapping(sets: int, seeds: int, methods: int, spread: str, effect: float = 0.0) -> tuple[float, float]:
+def overlapping(
+    sets: int, seeds: int, methods: int, spread: str, effect: float = 0.0
+) -> tuple[float, float]:
     """The share of data sets in which a candidate (with an `effect`: the one that has it) is called better, where seeds share a
     part: with the correction for overlapping training samples, and without."""
     rng = np.random.default_rng(seeds)
@@ -116,7 +120,9 @@ def chosen_gain(sets: int, seeds: int, methods: int) -> tuple[float, float, floa
         covers.append((low <= true[best]) & (true[best] <= high))
     called = moderated(d)[rows, best] == BETTER
     shrunken = [_posterior(d[i]).mean().iloc[best[i]] for i in np.flatnonzero(called)]
-    means = (float(np.mean(x - true[best[called]])) for x in (d.mean(1)[rows, best][called], shrunken))
+    means = (
+        float(np.mean(x - true[best[called]])) for x in (d.mean(1)[rows, best][called], shrunken)
+    )
     return float(covers[0].mean()), float(covers[1].mean()), float(covers[1][called].mean()), *means  # type: ignore[return-value]
 
 
@@ -130,11 +136,19 @@ def calibration(sets: int, seeds: int, methods: int) -> list[tuple[float, float,
         d, _ = differences(rng, sets, seeds, methods - 1, "equal", "normal")
         true = spread * (rng.standard_normal((sets, methods - 1)) - rng.standard_normal((sets, 1)))
         for own, gain in zip(d + true[:, None], true, strict=True):
-            p = probability_best(_posterior(own), "base", list(map(str, range(methods - 1)))).to_numpy()
+            p = probability_best(
+                _posterior(own), "base", list(map(str, range(methods - 1)))
+            ).to_numpy()
             told.append((p.max(), p.argmax() == np.append(0, gain).argmax()))
     p, right = np.array(told).T
-    parts = [(low <= p) & (p < high) for low, high in ((0.3, 0.5), (0.5, 0.7), (0.7, 0.9), (0.9, 1.01))]
-    return [(float(p[part].mean()), float(right[part].mean()), int(part.sum())) for part in parts if part.any()]
+    parts = [
+        (low <= p) & (p < high) for low, high in ((0.3, 0.5), (0.5, 0.7), (0.7, 0.9), (0.9, 1.01))
+    ]
+    return [
+        (float(p[part].mean()), float(right[part].mean()), int(part.sum()))
+        for part in parts
+        if part.any()
+    ]
 
 
 def _posterior(d: np.ndarray) -> pd.DataFrame:
@@ -142,7 +156,9 @@ def _posterior(d: np.ndarray) -> pd.DataFrame:
     return posterior_means(table, family_tests(table))
 
 
-def power(sets: int, seeds: int, methods: int, spread: str, tail: str, effect: float = 2.0) -> tuple[float, float]:
+def power(
+    sets: int, seeds: int, methods: int, spread: str, tail: str, effect: float = 2.0
+) -> tuple[float, float]:
     """The share of data sets in which one candidate is called better that truly is, by `effect` standard deviations of its
     differences: (moderated, plain)."""
     d, sd = differences(np.random.default_rng(seeds), sets, seeds, methods - 1, spread, tail)
@@ -184,10 +200,14 @@ def _stands(d: np.ndarray, found: np.ndarray, level: float, overlap: float) -> n
     leader = d.mean(1).argmax(1)
     rows = np.arange(len(d))
     against = d - d[rows, :, leader][:, :, None]
-    mean = moderated_t(np.where(np.arange(d.shape[2]) == leader[:, None, None], np.nan, against), level, overlap)
+    mean = moderated_t(
+        np.where(np.arange(d.shape[2]) == leader[:, None, None], np.nan, against), level, overlap
+    )
     rivals = verdicts(mean.mean, mean.low, mean.high, mean.p, level, 0.0)
     beaten = (rivals == WORSE) | (found == WORSE) | (np.arange(d.shape[2]) == leader[:, None])
-    return np.where(found[rows, leader] == BETTER, beaten.all(1), np.isin(found, (WORSE, EQUAL)).all(1))
+    return np.where(
+        found[rows, leader] == BETTER, beaten.all(1), np.isin(found, (WORSE, EQUAL)).all(1)
+    )
 
 
 def _percents(rates: tuple[float, float]) -> str:
@@ -207,16 +227,34 @@ def new_rules(sets: int) -> None:
         for tail in SKEWED
         for m in (2, 4, 12)
     ]
-    _print("False winners (false losers), %", ["Baseline", "Methods", *(f"{n} seeds" for n in SEEDS)], rows)
+    _print(
+        "False winners (false losers), %",
+        ["Baseline", "Methods", *(f"{n} seeds" for n in SEEDS)],
+        rows,
+    )
     rows = [
-        [spread, f"{m}", *(_percents(overlapping(sets, n, m, spread, effect)) for n in SEEDS for effect in (0.0, 2.0))]
+        [
+            spread,
+            f"{m}",
+            *(
+                _percents(overlapping(sets, n, m, spread, effect))
+                for n in SEEDS
+                for effect in (0.0, 2.0)
+            ),
+        ]
         for spread in ("equal", "baseline's")
         for m in (2, 4, 12)
     ]
     heads = [f"{what}, {n} seeds" for n in SEEDS for what in ("false winners", "power")]
     _print("Overlapping training samples, %: corrected (not)", ["Spreads", "Methods", *heads], rows)
     rows = [
-        [spread, *(f"{100 * sequential(sets, m, spread, 'normal', shared=True)[0]:.1f}" for m in METHODS)]
+        [
+            spread,
+            *(
+                f"{100 * sequential(sets, m, spread, 'normal', shared=True)[0]:.1f}"
+                for m in METHODS
+            ),
+        ]
         for spread in ("equal", "baseline's")
     ]
     print("\nFalse winners, %, if seeds are added that overlap", METHODS, rows)
@@ -227,10 +265,22 @@ def new_rules(sets: int) -> None:
         for n in SEEDS
         for found in [chosen_gain(few, n, m)]
     ]
-    heads = ["plain", "adjusted", "adjusted, where called better", "overstated: mean", "overstated: shrunken"]
+    heads = [
+        "plain",
+        "adjusted",
+        "adjusted, where called better",
+        "overstated: mean",
+        "overstated: shrunken",
+    ]
     _print("The chosen method's gain", ["Methods", "Seeds", *heads], rows)
     rows = [
-        [str(m), str(n), "; ".join(f"{100 * p:.0f} -> {100 * s:.0f} ({c})" for p, s, c in calibration(few // 3, n, m))]
+        [
+            str(m),
+            str(n),
+            "; ".join(
+                f"{100 * p:.0f} -> {100 * s:.0f} ({c})" for p, s, c in calibration(few // 3, n, m)
+            ),
+        ]
         for m in (4, 9)
         for n in SEEDS
     ]

@@ -52,7 +52,12 @@ class Workload:
 
 
 DENSE = ("loop", "batched", "distributed(workers=2, inner='batched')")
-IMAGES = ("loop", "loop bf16", "distributed(workers=2, inner='loop')", "distributed(workers=2, inner='loop') bf16")
+IMAGES = (
+    "loop",
+    "loop bf16",
+    "distributed(workers=2, inner='loop')",
+    "distributed(workers=2, inner='loop') bf16",
+)
 WORKLOADS = {
     "logistic": Workload(300, 100, (64,), "linear", 10, DENSE),
     "mlp": Workload(100, 100, (64,), "mlp(hidden=(64,))", 10, DENSE),
@@ -73,9 +78,14 @@ REPEATS, DEVICE_REPEATS = 7, 3
 """Timed rounds; on a device, where launches of small kernels take seconds a round, fewer."""
 
 
-def bare(clients: list[ua.ClientData], module: nn.Module, batch: int, device: str) -> Callable[[], None]:
+def bare(
+    clients: list[ua.ClientData], module: nn.Module, batch: int, device: str
+) -> Callable[[], None]:
     """FedAvg without the library: copy the weights, train, average. All samples are on the device."""
-    module, samples = module.to(device), [[t.to(device) for t in client.train] for client in clients]
+    module, samples = (
+        module.to(device),
+        [[t.to(device) for t in client.train] for client in clients],
+    )
     start = {n: p.detach().clone() for n, p in module.named_parameters()}
 
     def round_() -> None:
@@ -130,8 +140,13 @@ def measured(load: Workload, device: str) -> dict[str, list[float]]:
     with ExitStack() as stack:
         clients = load.people()
         # worker processes start before this one computes anything
-        rounds = {name: ours(stack, clients, load, name, device) for name in load.contenders or DEVICE_CONTENDERS}
-        rounds = {"bare loop": bare(clients, ua.model(load.model, load.shape, 10), load.batch, device)} | rounds
+        rounds = {
+            name: ours(stack, clients, load, name, device)
+            for name in load.contenders or DEVICE_CONTENDERS
+        }
+        rounds = {
+            "bare loop": bare(clients, ua.model(load.model, load.shape, 10), load.batch, device)
+        } | rounds
         times: dict[str, list[float]] = {name: [] for name in rounds}
         for repeat in range((REPEATS if device == "cpu" else DEVICE_REPEATS) + 2):
             for name, run in rounds.items():
@@ -151,7 +166,9 @@ def wait(device: str) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("workloads", nargs="*")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--json", type=Path)

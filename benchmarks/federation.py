@@ -56,7 +56,11 @@ MAIN = [sys.executable, "-c", "from unalike.cli import main; main()"]
 BIN, FLOWER_ROUNDS = Path(sys.executable).parent, 3
 UNINSTALLED = "--disable-runtime-dependency-installation"
 FEATURES = 512
-MODELS = {"1 MB": "mlp(hidden=(420, 80))", "11 MB": "mlp(hidden=(2048, 840))", "45 MB": "mlp(hidden=(4096, 2240))"}
+MODELS = {
+    "1 MB": "mlp(hidden=(420, 80))",
+    "11 MB": "mlp(hidden=(2048, 840))",
+    "45 MB": "mlp(hidden=(4096, 2240))",
+}
 """Models for samples with 512 features."""
 
 
@@ -113,7 +117,10 @@ def rounds() -> None:
                 model = MODELS[title]
                 federation, key, keys = federation_of(names, model, rounds=5)
                 folder = Path(root) / title.replace(" ", "")
-                timed = {n: Timed(SiteWorker(federation, n, keys[n], person(n), folder / n)) for n in names}
+                timed = {
+                    n: Timed(SiteWorker(federation, n, keys[n], person(n), folder / n))
+                    for n in names
+                }
                 network.handlers |= {n: t.handle for n, t in timed.items()}
                 run = Coordinator(federation, key, network.transport, folder / "run").run()
                 size = sum(t.numel() * t.element_size() for t in run.params.values()) / 1e6
@@ -133,14 +140,29 @@ def processes() -> None:
     """Time the rounds of federations that `unalike federation up --local` starts."""
     for sites in sys.argv[2:] or ("3", "10"):
         with tempfile.TemporaryDirectory() as root:
-            words = ["federation", "up", "--local", sites, "--data", "digits", "--rounds", "20", "--out", root]
+            words = [
+                "federation",
+                "up",
+                "--local",
+                sites,
+                "--data",
+                "digits",
+                "--rounds",
+                "20",
+                "--out",
+                root,
+            ]
             words += ["--model", "mlp(hidden=(64,))"]
             up = psutil.Popen([*MAIN, *words], stdout=DEVNULL)
             largest = 0.0
             while up.poll() is None:
                 time.sleep(0.5)
                 with suppress(psutil.Error):
-                    joined = [p.memory_info().rss for p in up.children(recursive=True) if "join" in p.cmdline()]
+                    joined = [
+                        p.memory_info().rss
+                        for p in up.children(recursive=True)
+                        if "join" in p.cmdline()
+                    ]
                     largest = max([largest, *joined])
             report(f"{sites} sites", seconds_of(Path(root) / "run"), site_mb=largest / 1e6)
 
@@ -152,7 +174,12 @@ def flower() -> None:
     """
     for sites in sys.argv[2:] or ("3", "10"):
         with tempfile.TemporaryDirectory() as name, ExitStack() as started:
-            root, port, laps, home = Path(name), free_port(), Path(name) / "laps", Path(name) / "flwr"
+            root, port, laps, home = (
+                Path(name),
+                free_port(),
+                Path(name) / "laps",
+                Path(name) / "flwr",
+            )
             key, authority = certificates.authority("benchmark")
             server, certificate = certificates.server(["127.0.0.1"], key, authority)
             parts = {"ca.pem": authority, "server.pem": certificate, "server.key": server}
@@ -160,9 +187,19 @@ def flower() -> None:
                 (root / file).write_bytes(certificates.pem(part))
             home.mkdir()
             trust = f'address = "127.0.0.1:{port}"\nroot-certificates = "{root}/ca.pem"\n'
-            (home / "config.toml").write_text(f'[superlink]\ndefault = "here"\n\n[superlink.here]\n{trust}')
-            quiet = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "OMP_NUM_THREADS": "1"}
-            env = os.environ | quiet | {"FLWR_HOME": str(home), "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}
+            (home / "config.toml").write_text(
+                f'[superlink]\ndefault = "here"\n\n[superlink.here]\n{trust}'
+            )
+            quiet = {
+                "FLWR_TELEMETRY_ENABLED": "0",
+                "FLWR_DISABLE_UPDATE_CHECK": "1",
+                "OMP_NUM_THREADS": "1",
+            }
+            env = (
+                os.environ
+                | quiet
+                | {"FLWR_HOME": str(home), "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}
+            )
 
             def start(*words: Any, env: Any = env) -> None:
                 with open(os.environ.get("FLOWER_LOG", os.devnull), "ab") as log:
@@ -175,7 +212,13 @@ def flower() -> None:
             population = ua.partition(ua.load("digits"), "iid", clients=int(sites), seed=0)
             for number, client in enumerate(population):
                 write_site(root / f"{number}.npz", client, population.classes)
-                words = ["--superlink", f"127.0.0.1:{port}", "--root-certificates", root / "ca.pem", *tls]
+                words = [
+                    "--superlink",
+                    f"127.0.0.1:{port}",
+                    "--root-certificates",
+                    root / "ca.pem",
+                    *tls,
+                ]
                 words += ["--port", free_port(), "--node-config", f'data="{root}/{number}.npz"']
                 start("flower-supernode", *words)
             config = f'sites={sites} rounds={FLOWER_ROUNDS} laps="{laps}"'
@@ -209,7 +252,10 @@ def report(what: str, seconds: pd.Series, **more: float) -> None:
     """Print the measurement for people and for `launch.watched`."""
     found = {"round": seconds.median(), "least": seconds.min(), "most": seconds.max()} | more
     spread = f"{found['round']:.2f} s a round (from {found['least']:.2f} to {found['most']:.2f})"
-    print(", ".join([f"{what}: {spread}", *(f"{value:.0f} {name}" for name, value in more.items())]), flush=True)
+    print(
+        ", ".join([f"{what}: {spread}", *(f"{value:.0f} {name}" for name, value in more.items())]),
+        flush=True,
+    )
     print(MARK + json.dumps(found), flush=True)
 
 
@@ -236,8 +282,19 @@ def latency() -> None:
             sites = []
             for (site, bundle), client in zip(folder.bundles.items(), population):
                 write_site(root / site / "data.npz", client, population.classes)
-                words = ["join", str(bundle), "--data", str(root / site / "data.npz"), "--folder", str(root / site)]
-                sites.append(psutil.Popen([*MAIN, *words, "--address", f"127.0.0.1:{delay.port}"], stdout=DEVNULL))
+                words = [
+                    "join",
+                    str(bundle),
+                    "--data",
+                    str(root / site / "data.npz"),
+                    "--folder",
+                    str(root / site),
+                ]
+                sites.append(
+                    psutil.Popen(
+                        [*MAIN, *words, "--address", f"127.0.0.1:{delay.port}"], stdout=DEVNULL
+                    )
+                )
             up.wait()
             for site in sites:
                 site.terminate()
@@ -301,15 +358,24 @@ def secure() -> None:
                 names = [f"site{k:02d}" for k in range(sites)]
                 federation, key, keys = federation_of(names, model, rounds, **more)
                 with tempfile.TemporaryDirectory() as root:
-                    workers = {n: SiteWorker(federation, n, keys[n], person(n), Path(root) / n) for n in names}
+                    workers = {
+                        n: SiteWorker(federation, n, keys[n], person(n), Path(root) / n)
+                        for n in names
+                    }
                     timed = {n: Timed(worker, time.process_time) for n, worker in workers.items()}
                     started = time.process_time()
-                    run = Coordinator(federation, key, InMemoryTransport(timed), Path(root) / "run").run()
+                    run = Coordinator(
+                        federation, key, InMemoryTransport(timed), Path(root) / "run"
+                    ).run()
                     took = time.process_time() - started
                     at_sites = [sum(t.seconds) / rounds for t in timed.values()]
                     table = run.history.rounds.iloc[1:]
-                    first, usual = (table[["bytes_up", "bytes_down"]].iloc[i] / sites / 1e6 for i in (0, -1))
-                    found.append((np.mean(at_sites), took / rounds - sum(at_sites), usual, first - usual))
+                    first, usual = (
+                        table[["bytes_up", "bytes_down"]].iloc[i] / sites / 1e6 for i in (0, -1)
+                    )
+                    found.append(
+                        (np.mean(at_sites), took / rounds - sum(at_sites), usual, first - usual)
+                    )
             (plain, plain_coordinator, _, _), (site, coordinator, usual, more_once) = found
             print(
                 f"{sites} sites, {size} parameters: {site - plain:.3f} CPU s a round more at a site ({site:.3f}), "
@@ -427,5 +493,11 @@ def _watch(seen: list[float], over: threading.Event) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    benchmarks = {"processes": processes, "flower": flower, "latency": latency, "rounds": rounds, "largest": largest}
+    benchmarks = {
+        "processes": processes,
+        "flower": flower,
+        "latency": latency,
+        "rounds": rounds,
+        "largest": largest,
+    }
     (benchmarks | {"secure": secure, "memory": memory})[sys.argv[1]]()

@@ -18,7 +18,9 @@ def loader(name: str, client: int) -> DataLoader:
     """Cached by the actor between rounds."""
     x, y = arrays(name)
     return DataLoader(
-        TensorDataset(torch.from_numpy(x[client]), torch.from_numpy(y[client])), WORKLOADS[name].batch, True
+        TensorDataset(torch.from_numpy(x[client]), torch.from_numpy(y[client])),
+        WORKLOADS[name].batch,
+        True,
     )
 
 

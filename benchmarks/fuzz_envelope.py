@@ -30,7 +30,11 @@ with atheris.instrument_imports(include=["unalike.federation", "unalike.core.cod
 KEY = private_key(f"{1:064x}")
 LIMITS = Limits(bytes=2**20)
 FACTS = {"tallies": {"clients": {"test": {"n": 3, "loss": 1.5, "true": [1, 2]}}}, "none": None}
-TENSORS = {"update/w": torch.ones(5, 3), "flags": torch.tensor([True, False]), "empty": torch.zeros(0, 4)}
+TENSORS = {
+    "update/w": torch.ones(5, 3),
+    "flags": torch.tensor([True, False]),
+    "empty": torch.zeros(0, 4),
+}
 
 
 def body(data: bytes) -> None:
@@ -72,7 +76,12 @@ def seeds(folder: Path) -> None:
     sealed = seal(Head("run", 1, 2, "site", "answer", digest(b"order")), FACTS, TENSORS, KEY)
     start = len(MAGIC) + 2
     end = start + int.from_bytes(sealed[len(MAGIC) : start], "little")
-    inputs = (whole, whole[8:length] + b"\n" + whole[length:], sealed, sealed[start:end] + b"\n" + whole)
+    inputs = (
+        whole,
+        whole[8:length] + b"\n" + whole[length:],
+        sealed,
+        sealed[start:end] + b"\n" + whole,
+    )
     for number, data in enumerate(inputs):
         (folder / str(number)).write_bytes(bytes([number]) + data)
 

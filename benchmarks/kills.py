@@ -33,9 +33,24 @@ main()
 
 def start(out: Path, rounds: int) -> subprocess.Popen[bytes]:
     methods = [word for method in METHODS for word in ("--method", method)]
-    words = ["compare", *methods, "--rounds", rounds, "--seeds", 2, "--participation", 0.6, "--epochs", 2, "--out", out]
+    words = [
+        "compare",
+        *methods,
+        "--rounds",
+        rounds,
+        "--seeds",
+        2,
+        "--participation",
+        0.6,
+        "--epochs",
+        2,
+        "--out",
+        out,
+    ]
     return subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, *map(str, words)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        [sys.executable, "-c", PROGRAM, *map(str, words)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     )
 
 
@@ -46,9 +61,16 @@ def finished(out: Path, rounds: int) -> None:
 
 def on_disk(out: Path) -> list[tuple[str, int]]:
     """The runs of a comparison, oldest first, with the round of their last checkpoint."""
-    runs = sorted((out / "cells").glob("*"), key=lambda path: path.stat().st_mtime) if out.exists() else []
+    runs = (
+        sorted((out / "cells").glob("*"), key=lambda path: path.stat().st_mtime)
+        if out.exists()
+        else []
+    )
     return [
-        (run.name.rsplit("-", 1)[0], max((_round(f) for f in run.glob("checkpoints/round-*")), default=0))
+        (
+            run.name.rsplit("-", 1)[0],
+            max((_round(f) for f in run.glob("checkpoints/round-*")), default=0),
+        )
         for run in runs
     ]
 
@@ -62,15 +84,26 @@ def differences(a: Path, b: Path) -> list[str]:
     found = []
     for name in ("rounds", "clients"):
         left, right = (
-            pd.read_parquet(path / f"{name}.parquet").drop(columns=[*TIMES], errors="ignore") for path in (a, b)
+            pd.read_parquet(path / f"{name}.parquet").drop(columns=[*TIMES], errors="ignore")
+            for path in (a, b)
         )
         if not left.equals(right):
             found.append(name)
     files = [{p.relative_to(path) for p in path.rglob("*.safetensors")} for path in (a, b)]
-    models = {file for file in files[0] if file.parent.name != "checkpoints" and "states" not in file.parts}
-    last = {max(own, key=str) for run in {f.parts[:2] for f in files[0]} if (own := _checkpoints(files[0], run))}
+    models = {
+        file
+        for file in files[0]
+        if file.parent.name != "checkpoints" and "states" not in file.parts
+    }
+    last = {
+        max(own, key=str)
+        for run in {f.parts[:2] for f in files[0]}
+        if (own := _checkpoints(files[0], run))
+    }
     found += [
-        str(f) for f in sorted(models | last) if f not in files[1] or (a / f).read_bytes() != (b / f).read_bytes()
+        str(f)
+        for f in sorted(models | last)
+        if f not in files[1] or (a / f).read_bytes() != (b / f).read_bytes()
     ]
     return found
 
@@ -86,7 +119,10 @@ def main(kills: int = 20, rounds: int = 40, seed: int = 0) -> None:
         whole, same = Path(folder, "undisturbed"), 0
         finished(whole, rounds)
         total = rounds * len(METHODS) * 2
-        print(f"{len(METHODS)} methods, 2 seeds, {rounds} rounds: {total} rounds in all.\n", flush=True)
+        print(
+            f"{len(METHODS)} methods, 2 seeds, {rounds} rounds: {total} rounds in all.\n",
+            flush=True,
+        )
         print(
             "| kill | in the run | its rounds on disk | rounds done in all | after resuming |\n|---|---|---|---|---|",
             flush=True,
@@ -105,7 +141,10 @@ def main(kills: int = 20, rounds: int = 40, seed: int = 0) -> None:
             found = differences(whole, out)
             same += not found
             said = "identical" if not found else "differs: " + ", ".join(found[:3])
-            print(f"| {number} | {name} | {last} of {rounds} | {sum(d for _, d in done)} | {said} |", flush=True)
+            print(
+                f"| {number} | {name} | {last} of {rounds} | {sum(d for _, d in done)} | {said} |",
+                flush=True,
+            )
         print(f"\n{same} of {kills} identical, bit for bit.")
         if same < kills:
             raise SystemExit(1)

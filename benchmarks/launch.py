@@ -38,7 +38,16 @@ def environment(peer: str, folder: Path) -> tuple[Path, str]:
         return python, ""
     if not python.exists():
         subprocess.run([sys.executable, "-m", "venv", home], check=True)
-    command = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r", wanted]
+    command = [
+        python,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+        "-r",
+        wanted,
+    ]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
@@ -66,9 +75,19 @@ def watched(command: list[str], contender: Contender | None = None, limit: float
     """A process's own measurements, with its start time `began`, the `peak_mb` of it and its descendants, and the number of
     cores that were busy with other programs (`foreign`); or `why` there are none."""
     paths = [str(HERE), *([] if contender and contender.peer else [str(HERE.parent / "src")])]
-    env = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "FLWR_TELEMETRY_ENABLED": "0", "RAY_DEDUP_LOGS": "0"}
-    env |= {"PYTHONHASHSEED": "0"}  # what the allocator keeps of freed memory differs with the order of sets
-    cores = sorted(os.sched_getaffinity(0))[: contender.cores] if contender and contender.cores else None
+    env = os.environ | {
+        "PYTHONPATH": os.pathsep.join(paths),
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "RAY_DEDUP_LOGS": "0",
+    }
+    env |= {
+        "PYTHONHASHSEED": "0"
+    }  # what the allocator keeps of freed memory differs with the order of sets
+    cores = (
+        sorted(os.sched_getaffinity(0))[: contender.cores]
+        if contender and contender.cores
+        else None
+    )
     began, before = time.time(), _busy() - _children()
     process = subprocess.Popen(
         command,
@@ -98,7 +117,9 @@ def watched(command: list[str], contender: Contender | None = None, limit: float
         last = [line.strip() for line in output.splitlines() if line.strip()]
         return {"why": f"exit code {process.returncode}: {last[-1][:200] if last else 'no output'}"}
     foreign = (_busy() - _children() - before) / (time.time() - began)
-    return {"began": began, "peak_mb": peak[0], "foreign": foreign} | json.loads(reports[-1].removeprefix(MARK))
+    return {"began": began, "peak_mb": peak[0], "foreign": foreign} | json.loads(
+        reports[-1].removeprefix(MARK)
+    )
 
 
 def calm(patience: float) -> None:

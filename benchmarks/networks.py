@@ -10,7 +10,9 @@ from torch import Tensor, nn
 
 
 def two_nn() -> nn.Module:
-    return nn.Sequential(nn.Linear(784, 200), nn.ReLU(), nn.Linear(200, 200), nn.ReLU(), nn.Linear(200, 10))
+    return nn.Sequential(
+        nn.Linear(784, 200), nn.ReLU(), nn.Linear(200, 200), nn.ReLU(), nn.Linear(200, 10)
+    )
 
 
 def logistic() -> nn.Module:
@@ -46,11 +48,16 @@ def cnn() -> nn.Module:
 class Block(nn.Module):
     def __init__(self, before: int, after: int, stride: int):
         super().__init__()
-        self.conv1, self.norm1 = nn.Conv2d(before, after, 3, stride, 1, bias=False), nn.BatchNorm2d(after)
+        self.conv1, self.norm1 = (
+            nn.Conv2d(before, after, 3, stride, 1, bias=False),
+            nn.BatchNorm2d(after),
+        )
         self.conv2, self.norm2 = nn.Conv2d(after, after, 3, 1, 1, bias=False), nn.BatchNorm2d(after)
         self.shortcut = nn.Sequential()
         if stride > 1 or before != after:
-            self.shortcut = nn.Sequential(nn.Conv2d(before, after, 1, stride, bias=False), nn.BatchNorm2d(after))
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(before, after, 1, stride, bias=False), nn.BatchNorm2d(after)
+            )
 
     def forward(self, x: Tensor) -> Tensor:
         inner = F.relu(self.norm1(self.conv1(x)))
@@ -58,7 +65,11 @@ class Block(nn.Module):
 
 
 def resnet(widths: tuple[int, ...], blocks: int) -> nn.Module:
-    layers: list[nn.Module] = [nn.Conv2d(3, widths[0], 3, 1, 1, bias=False), nn.BatchNorm2d(widths[0]), nn.ReLU()]
+    layers: list[nn.Module] = [
+        nn.Conv2d(3, widths[0], 3, 1, 1, bias=False),
+        nn.BatchNorm2d(widths[0]),
+        nn.ReLU(),
+    ]
     before = widths[0]
     for after in widths:
         for i in range(blocks):
@@ -90,7 +101,11 @@ class SignalCNN(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.conv1, self.conv2, self.head = nn.Conv1d(1, 8, 5), nn.Conv1d(8, 16, 5), nn.Linear(208, 10)
+        self.conv1, self.conv2, self.head = (
+            nn.Conv1d(1, 8, 5),
+            nn.Conv1d(8, 16, 5),
+            nn.Linear(208, 10),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         x = F.max_pool1d(F.relu(self.conv1(x)), 2)
@@ -138,7 +153,9 @@ class Transformer(nn.Module):
 def resnet18_7x7() -> nn.Module:
     """ResNet-18 with the 7x7 stem for large images."""
     module = resnet((64, 128, 256, 512), 2)
-    stem = nn.Sequential(nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1))
+    stem = nn.Sequential(
+        nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1)
+    )
     return nn.Sequential(stem, *list(module)[3:])
 
 
@@ -177,7 +194,15 @@ def network(name: str) -> nn.Module:
 
 def moved(start: Iterable[Tensor], end: Iterable[Tensor]) -> float:
     """Euclidean distance between start and end; 0 means that nothing was trained."""
-    return float(sum((b.detach().double() - a.detach().double()).square().sum() for a, b in zip(start, end))) ** 0.5
+    return (
+        float(
+            sum(
+                (b.detach().double() - a.detach().double()).square().sum()
+                for a, b in zip(start, end)
+            )
+        )
+        ** 0.5
+    )
 
 
 def resnet18() -> nn.Module:

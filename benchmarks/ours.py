@@ -21,7 +21,10 @@ def main(name: str, rounds: int, executor: str, precision: str) -> None:
             clock.report(skipped="this version of unalike has no option precision=")
             return
         options["precision"] = precision
-    clients = [ua.ClientData(train=(torch.from_numpy(x), torch.from_numpy(y))) for x, y in zip(*arrays(name))]
+    clients = [
+        ua.ClientData(train=(torch.from_numpy(x), torch.from_numpy(y)))
+        for x, y in zip(*arrays(name))
+    ]
     try:
         run = ua.run(
             "fedavg",

@@ -35,7 +35,10 @@ def steps(name: str) -> Callable[[], None]:
     work, module = WORKLOADS[name], nn.Sequential(*pools_first([*network(name).children()]))
     x, y = (torch.from_numpy(a).flatten(0, 1) for a in arrays(name))
     if x.dim() == 4:
-        module, x = module.to(memory_format=torch.channels_last), x.to(memory_format=torch.channels_last)
+        module, x = (
+            module.to(memory_format=torch.channels_last),
+            x.to(memory_format=torch.channels_last),
+        )
     batches = list(zip(x.split(work.batch), y.split(work.batch)))
     optimizer = torch.optim.SGD(module.parameters(), lr=LR, momentum=MOMENTUM, fused=True)
 
@@ -50,9 +53,14 @@ def steps(name: str) -> Callable[[], None]:
 
 def first_stage(name: str, executor: str) -> LocalStage:
     """FedAvg on the workload with an executor."""
-    clients = [ua.ClientData(train=(torch.from_numpy(x), torch.from_numpy(y))) for x, y in zip(*arrays(name))]
+    clients = [
+        ua.ClientData(train=(torch.from_numpy(x), torch.from_numpy(y)))
+        for x, y in zip(*arrays(name))
+    ]
     work = ua.Work(batch_size=WORKLOADS[name].batch, lr=LR, momentum=MOMENTUM)
-    run_config = prepare_run("fedavg", clients, model=network(name), rounds=1, work=work, executor=executor)
+    run_config = prepare_run(
+        "fedavg", clients, model=network(name), rounds=1, work=work, executor=executor
+    )
     stage = LocalStage(run_config, next(steps_of(run_config.plan, run_config.plan_inputs)))
     stage.start()
     return stage
@@ -63,7 +71,11 @@ def compiled(name: str, spent: list[float]) -> Callable[[], object] | None:
     runner = first_stage(name, "batched")
     [group] = runner.state.groups.values()
     loops = kernels()
-    if loops is None or not isinstance(group.executor, Batched) or not group.executor.uses_compiled_loops:
+    if (
+        loops is None
+        or not isinstance(group.executor, Batched)
+        or not group.executor.uses_compiled_loops
+    ):
         return None
     train = loops.train
 
@@ -88,7 +100,9 @@ def main(name: str, rounds: int) -> None:
     found = alternating(calls, rounds)
     if spent:
         chunks = len(spent) // (rounds + 1)
-        found["in_loops"] = statistics.median(sum(spent[i : i + chunks]) for i in range(chunks, len(spent), chunks))
+        found["in_loops"] = statistics.median(
+            sum(spent[i : i + chunks]) for i in range(chunks, len(spent), chunks)
+        )
     Clock().report(**found)
 
 

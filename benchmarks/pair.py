@@ -34,7 +34,9 @@ def seconds(name: str, rounds: int, processes: int) -> float:
     """Seconds of a round, for the slowest of the processes."""
     context = multiprocessing.get_context("spawn")
     start, found = context.Barrier(processes), context.Queue()
-    workers = [context.Process(target=work, args=(name, rounds, start, found)) for _ in range(processes)]
+    workers = [
+        context.Process(target=work, args=(name, rounds, start, found)) for _ in range(processes)
+    ]
     for process in workers:
         process.start()
     times = [found.get() for _ in workers]

@@ -34,7 +34,9 @@ STEPS, TRUTHS = 12, 200
 Rule = Callable[[np.random.Generator, np.ndarray, np.ndarray, int], np.ndarray]
 
 
-def patients(rng: np.random.Generator, sets: int, sizes: list[int], ill: float) -> tuple[np.ndarray, ...]:
+def patients(
+    rng: np.random.Generator, sets: int, sizes: list[int], ill: float
+) -> tuple[np.ndarray, ...]:
     """Inputs [sets, N, D], labels [sets, N] and hospitals [N]; hospitals differ in their share of ill patients."""
     hospital = np.repeat(np.arange(len(sizes)), sizes)
     x = rng.standard_normal((sets, len(hospital), FEATURES))
@@ -48,17 +50,23 @@ def fixed(rng: np.random.Generator, y: np.ndarray, hospital: np.ndarray, seeds: 
     return np.repeat(_drawn(rng, y, hospital, 1, None), seeds, axis=1)
 
 
-def redrawn(rng: np.random.Generator, y: np.ndarray, hospital: np.ndarray, seeds: int) -> np.ndarray:
+def redrawn(
+    rng: np.random.Generator, y: np.ndarray, hospital: np.ndarray, seeds: int
+) -> np.ndarray:
     """Others for each seed: a quarter of each hospital's patients, stratified."""
     return _drawn(rng, y, hospital, seeds, None)
 
 
-def five_folds(rng: np.random.Generator, y: np.ndarray, hospital: np.ndarray, seeds: int) -> np.ndarray:
+def five_folds(
+    rng: np.random.Generator, y: np.ndarray, hospital: np.ndarray, seeds: int
+) -> np.ndarray:
     """The folds of repeated 5-fold cross-validation."""
     return _drawn(rng, y, hospital, seeds, 5)
 
 
-def _drawn(rng: np.random.Generator, y: np.ndarray, hospital: np.ndarray, seeds: int, folds: int | None) -> np.ndarray:
+def _drawn(
+    rng: np.random.Generator, y: np.ndarray, hospital: np.ndarray, seeds: int, folds: int | None
+) -> np.ndarray:
     """The draws of `unalike.data.partitioning.hold_out.draw_tests`, for many data sets at once."""
     sets, tests = len(y), np.zeros((len(y), seeds, len(hospital)), bool)
     for k in np.unique(hospital):
@@ -80,11 +88,20 @@ def _drawn(rng: np.random.Generator, y: np.ndarray, hospital: np.ndarray, seeds:
 
 
 def logits(
-    rng: np.random.Generator, x: np.ndarray, y: np.ndarray, hospital: np.ndarray, train: np.ndarray, shared: bool
+    rng: np.random.Generator,
+    x: np.ndarray,
+    y: np.ndarray,
+    hospital: np.ndarray,
+    train: np.ndarray,
+    shared: bool,
 ) -> np.ndarray:
     """Logits [sets, seeds, N] of logistic regressions, trained from random weights by a few steps of gradient descent."""
     found = np.zeros(train.shape)
-    groups = [np.arange(len(hospital))] if shared else [np.flatnonzero(hospital == k) for k in np.unique(hospital)]
+    groups = (
+        [np.arange(len(hospital))]
+        if shared
+        else [np.flatnonzero(hospital == k) for k in np.unique(hospital)]
+    )
     for rows in groups:
         inputs, weight = x[:, rows], train[:, :, rows].astype(float)
         model = 0.3 * rng.standard_normal((*train.shape[:2], x.shape[-1]))
@@ -97,7 +114,12 @@ def logits(
 
 
 def differences(
-    rng: np.random.Generator, x: np.ndarray, y: np.ndarray, hospital: np.ndarray, tests: np.ndarray, pair: str
+    rng: np.random.Generator,
+    x: np.ndarray,
+    y: np.ndarray,
+    hospital: np.ndarray,
+    tests: np.ndarray,
+    pair: str,
 ) -> np.ndarray:
     """Accuracy of the second method minus that of the first, [sets, seeds]."""
     right = [
@@ -117,7 +139,12 @@ def expected_difference(hospitals: str, pair: str) -> float:
     x, y, hospital = patients(rng, TRUTHS, [4 * size for size in sizes], ill)
     train = np.concatenate([np.arange(4 * size) < int(0.75 * size) for size in sizes])
     right = [
-        ((logits(rng, x[..., kept], y, hospital, np.tile(train, (TRUTHS, 1, 1)), shared) > 0)[:, 0] == (y > 0.5))
+        (
+            (logits(rng, x[..., kept], y, hospital, np.tile(train, (TRUTHS, 1, 1)), shared) > 0)[
+                :, 0
+            ]
+            == (y > 0.5)
+        )
         for shared, kept in PAIRS[pair]
     ]
     return float((right[1][:, ~train] * 1.0 - right[0][:, ~train]).mean())
@@ -135,16 +162,24 @@ def simulated(
     found = moderated_t(d[:, :, None] + gain, overlap=overlap if corrected else 0.0)
     true = expected_difference(hospitals, pair) + gain
     low, high = found.low[:, 0], found.high[:, 0]
-    return float(((low <= true) & (true <= high)).mean()), float((low > 0).mean()), float(np.nanmean(high - low))
+    return (
+        float(((low <= true) & (true <= high)).mean()),
+        float((low > 0).mean()),
+        float(np.nanmean(high - low)),
+    )
 
 
 @cache
-def _differences(sets: int, hospitals: str, pair: str, seeds: int, rule: Rule) -> tuple[np.ndarray, float]:
+def _differences(
+    sets: int, hospitals: str, pair: str, seeds: int, rule: Rule
+) -> tuple[np.ndarray, float]:
     """Differences [sets, seeds], and test samples divided by training samples."""
     rng = np.random.default_rng(seeds)
     x, y, hospital = patients(rng, sets, *HOSPITALS[hospitals])
     tests = rule(rng, y, hospital, seeds)
-    return differences(rng, x, y, hospital, tests, pair), float(tests[0, 0].sum() / (~tests[0, 0]).sum())
+    return differences(rng, x, y, hospital, tests, pair), float(
+        tests[0, 0].sum() / (~tests[0, 0]).sum()
+    )
 
 
 RULES: dict[str, tuple[Rule, bool]] = {
@@ -163,7 +198,9 @@ def main(sets: int) -> None:
         ("Called better, %, without a difference", "no difference", 1),
         ("Width of the interval, points", "no difference", 2),
     ):
-        print(f"\n{title}\n\n| Hospitals | Methods | {' | '.join(heads)} |\n| :-- | :-- | --: | --: | --: |")
+        print(
+            f"\n{title}\n\n| Hospitals | Methods | {' | '.join(heads)} |\n| :-- | :-- | --: | --: | --: |"
+        )
         for hospitals in HOSPITALS:
             for name in [pair] if pair else PAIRS:
                 cells = [
@@ -174,7 +211,9 @@ def main(sets: int) -> None:
                     for n in (3, 5, 10)
                 ]
                 print(f"| {hospitals} | {name} | {' | '.join(cells)} |", flush=True)
-    print("\nCalled better, %, by `corrected`, if the second method is better by 2 / 5 / 10 points\n")
+    print(
+        "\nCalled better, %, by `corrected`, if the second method is better by 2 / 5 / 10 points\n"
+    )
     print("| Hospitals | 3 seeds | 5 seeds | 10 seeds |\n| :-- | --: | --: | --: |")
     for hospitals in HOSPITALS:
         cells = [

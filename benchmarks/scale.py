@@ -36,7 +36,16 @@ def population(clients: int) -> Population:
     x, y = torch.randn(SAMPLES, FEATURES, generator=g), torch.arange(SAMPLES) % CLASSES
     starts = np.random.default_rng(0).integers(0, SAMPLES - EACH, clients)
     train, none = Ragged.ranges(starts, np.full(clients, EACH)), Ragged.empty(clients)
-    return Population(x, y, train, none, none, NumberedNames(clients), [str(c) for c in range(CLASSES)], task_for(y))
+    return Population(
+        x,
+        y,
+        train,
+        none,
+        none,
+        NumberedNames(clients),
+        [str(c) for c in range(CLASSES)],
+        task_for(y),
+    )
 
 
 def measured(method: str, clients: int, cohort: int) -> dict[str, float]:
@@ -62,7 +71,12 @@ def measured(method: str, clients: int, cohort: int) -> dict[str, float]:
         seconds.append(done.seconds)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     late = statistics.median(seconds[ROUNDS // 2 :]) / statistics.median(seconds[2 : ROUNDS // 2])
-    return {"rate": 1 / statistics.median(seconds[2:]), "setup": setup, "mb": (peak - before) / 1024, "slower": late}
+    return {
+        "rate": 1 / statistics.median(seconds[2:]),
+        "setup": setup,
+        "mb": (peak - before) / 1024,
+        "slower": late,
+    }
 
 
 def main() -> None:
@@ -78,8 +92,17 @@ def main() -> None:
             for _ in range(3):
                 for clients, rows in found.items():
                     command = [sys.executable, __file__, method, str(clients), str(cohort)]
-                    rows.append(json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
-            rates = {clients: statistics.median(row["rate"] for row in rows) for clients, rows in found.items()}
+                    rows.append(
+                        json.loads(
+                            subprocess.run(
+                                command, check=True, capture_output=True, text=True
+                            ).stdout
+                        )
+                    )
+            rates = {
+                clients: statistics.median(row["rate"] for row in rows)
+                for clients, rows in found.items()
+            }
             for clients, rows in found.items():
                 setup, mb = (statistics.median(row[key] for row in rows) for key in ("setup", "mb"))
                 share = f"{rates[clients] / rates[small]:.0%}"

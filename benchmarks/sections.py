@@ -16,7 +16,12 @@ from launch import Found, busy, contend, watched
 from workloads import WORKLOADS
 
 PYTHON = Path(sys.executable)
-SCALES = (("fedavg", 50, 100), ("scaffold", 50, 100), ("fedavg", 1000, 2000), ("scaffold", 1000, 2000))
+SCALES = (
+    ("fedavg", 50, 100),
+    ("scaffold", 50, 100),
+    ("fedavg", 1000, 2000),
+    ("scaffold", 1000, 2000),
+)
 MILLION = 10**6
 FEDERATION = {
     "3 sites": ("processes", "3"),
@@ -37,7 +42,10 @@ def server(repeat: int) -> Found:
 
 def memory(repeat: int) -> Found:
     """MB that a run adds to its process, with 10 and with 100 clients."""
-    return {str(count): [_child("server.py", "memory", str(count)) for _ in range(repeat)] for count in (10, 100)}
+    return {
+        str(count): [_child("server.py", "memory", str(count)) for _ in range(repeat)]
+        for count in (10, 100)
+    }
 
 
 def overhead(repeat: int) -> Found:
@@ -95,8 +103,18 @@ def auto(repeat: int) -> list[Found]:
     for flags in ([], ["--busy"]):
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "rows.json"
-            command = [str(PYTHON), str(HERE / "auto.py"), "--repeats", str(repeat), "--json", str(file), *flags]
-            subprocess.run(command, check=True, env=os.environ | {"PYTHONPATH": str(HERE.parent / "src")})
+            command = [
+                str(PYTHON),
+                str(HERE / "auto.py"),
+                "--repeats",
+                str(repeat),
+                "--json",
+                str(file),
+                *flags,
+            ]
+            subprocess.run(
+                command, check=True, env=os.environ | {"PYTHONPATH": str(HERE.parent / "src")}
+            )
             rows += json.loads(file.read_text())
     return rows
 
@@ -125,7 +143,11 @@ SECTIONS: dict[str, Callable[[int], Found]] = {
 
 def _by_workload(script: str, times: int, repeat: int) -> Found:
     """Run a script on each workload that is large enough for it."""
-    return {name: [_child(script, name, str(times)) for _ in range(repeat)] for name in WORKLOADS if name != "logistic"}
+    return {
+        name: [_child(script, name, str(times)) for _ in range(repeat)]
+        for name in WORKLOADS
+        if name != "logistic"
+    }
 
 
 def _child(script: str, *arguments: str) -> Found:

@@ -22,7 +22,13 @@ from unalike.methods.plan import steps_of
 from unalike.runtime.local_backend import LocalStage
 from unalike.runtime.run_config import prepare_run
 from unalike.training.aggregation import StreamingSum
-from unalike.training.server_update import advance, advance_from_sums, initial_server_state, make_broadcast, sum_weights
+from unalike.training.server_update import (
+    advance,
+    advance_from_sums,
+    initial_server_state,
+    make_broadcast,
+    sum_weights,
+)
 
 CLIENTS, TIMES, LONG = 20, 5, 5.0
 METHODS = ("fedavg", "fedlws", "fedpake")
@@ -31,7 +37,10 @@ METHODS = ("fedavg", "fedlws", "fedpake")
 def clients(count: int, shape: tuple[int, ...]) -> list[ua.ClientData]:
     """Clients with two samples each."""
     g = torch.Generator().manual_seed(0)
-    return [ua.ClientData(train=(torch.randn(2, *shape, generator=g), torch.arange(2))) for _ in range(count)]
+    return [
+        ua.ClientData(train=(torch.randn(2, *shape, generator=g), torch.arange(2)))
+        for _ in range(count)
+    ]
 
 
 def stacked(method: str) -> Callable[[], object]:
@@ -99,11 +108,23 @@ def aggregate() -> None:
 
 def memory(count: int) -> None:
     """Measure the MB that two rounds of FedAvg with `count` clients add to the process, and those of the model."""
-    model = torch.nn.Sequential(torch.nn.Linear(1000, 4000), torch.nn.ReLU(), torch.nn.Linear(4000, 10))
+    model = torch.nn.Sequential(
+        torch.nn.Linear(1000, 4000), torch.nn.ReLU(), torch.nn.Linear(4000, 10)
+    )
     data = clients(count, (1000,))
-    compiled_loops.loops("unalike.engine.shuffle_loops")  # a run with many clients loads numba (120 MB)
+    compiled_loops.loops(
+        "unalike.engine.shuffle_loops"
+    )  # a run with many clients loads numba (120 MB)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    ua.run("fedavg", data, model=model, rounds=2, executor="loop", evaluate_every=2, progress=lambda row, what="": None)
+    ua.run(
+        "fedavg",
+        data,
+        model=model,
+        rounds=2,
+        executor="loop",
+        evaluate_every=2,
+        progress=lambda row, what="": None,
+    )
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     size = sum(4 * p.numel() for p in model.parameters())
     Clock().report(mb=(peak - before) / 1024, model_mb=size / 2**20)

@@ -37,7 +37,18 @@ def rows(measured: Results) -> list[Row]:
     sections = {name: s["data"] for name, s in measured["sections"].items()}
     return [
         row
-        for make in (_peers, _bare, _workers, _overhead, _evaluation, _server, _memory, _scale, _foreign, _federation)
+        for make in (
+            _peers,
+            _bare,
+            _workers,
+            _overhead,
+            _evaluation,
+            _server,
+            _memory,
+            _scale,
+            _foreign,
+            _federation,
+        )
         for row in make(sections)
     ]
 
@@ -54,7 +65,9 @@ def _why(runs: Sequence[Results]) -> str:
 
 def _best(data: Results, wanted: Callable[[str], bool]) -> tuple[str, float] | None:
     """The fastest contender with a name that is wanted, and its median seconds."""
-    found = {name: m for name, runs in data.items() if wanted(name) and (m := _middle(runs)) is not None}
+    found = {
+        name: m for name, runs in data.items() if wanted(name) and (m := _middle(runs)) is not None
+    }
     return min(found.items(), key=lambda pair: pair[1]) if found else None
 
 
@@ -68,22 +81,38 @@ def _ratio(what: str, factor: float, data: Results, name: str, precision: str = 
     target, mine, other = f"{factor:g}x faster", _ours(data, precision), _middle(data.get(name, []))
     if mine is None:
         runs = next(
-            (r for n, r in data.items() if n.startswith("ours") and n.endswith("bf16") == (precision == "bf16")), []
+            (
+                r
+                for n, r in data.items()
+                if n.startswith("ours") and n.endswith("bf16") == (precision == "bf16")
+            ),
+            [],
         )
         return Row(what, target, _why(runs), None)
     if other is None:
         return Row(what, target, _why(data.get(name, [])), None)
     gain = other / mine[1]
-    return Row(what, target, f"{gain:.1f}x ({1e3 * mine[1]:.1f} ms, {mine[0]}; {1e3 * other:.0f} ms)", gain >= factor)
+    return Row(
+        what,
+        target,
+        f"{gain:.1f}x ({1e3 * mine[1]:.1f} ms, {mine[0]}; {1e3 * other:.0f} ms)",
+        gain >= factor,
+    )
 
 
 def _peers(sections: Results) -> Iterator[Row]:
-    targets = [(name, 40.0) for name in FLOWER.values()] + [(PEERS["pfl"], 5.0), (PEERS["fedjax"], 3.0)]
+    targets = [(name, 40.0) for name in FLOWER.values()] + [
+        (PEERS["pfl"], 5.0),
+        (PEERS["fedjax"], 3.0),
+    ]
     for name, factor in targets:
         yield _ratio(f"2NN against {name}", factor, sections.get("2nn", {}), name)
     for threads in (1, 2):
         yield _ratio(
-            f"FedAvgCNN against PFLlib, t{threads}", 3.0, sections.get("fedavgcnn", {}), f"{PFLLIB}, t{threads}"
+            f"FedAvgCNN against PFLlib, t{threads}",
+            3.0,
+            sections.get("fedavgcnn", {}),
+            f"{PFLLIB}, t{threads}",
         )
 
 
@@ -92,8 +121,17 @@ COMPILED = {"2nn": 12.0, "logistic": 200.0, "lenet": 4.0}
 
 
 def _bare(sections: Results) -> Iterator[Row]:
-    for workload, factor in (("2nn", 4.3), ("logistic", 40.0), ("lenet", 2.2), ("cnn", 2.2), ("resnet20", 2.2)):
-        what, data = f"{WORKLOADS[workload].title} against the bare loop t1", sections.get(workload, {})
+    for workload, factor in (
+        ("2nn", 4.3),
+        ("logistic", 40.0),
+        ("lenet", 2.2),
+        ("cnn", 2.2),
+        ("resnet20", 2.2),
+    ):
+        what, data = (
+            f"{WORKLOADS[workload].title} against the bare loop t1",
+            sections.get(workload, {}),
+        )
         yield _ratio(what, factor, data, "bare loop, t1")
         if workload in COMPILED:
             yield _ratio(f"{what}, with compiled loops", COMPILED[workload], data, "bare loop, t1")
@@ -110,8 +148,14 @@ def _workers(sections: Results) -> Iterator[Row]:
         yield Row("SimpleCNN, 2 workers against 1", target, _why(data.get(name, [])), None)
         return
     share = one / many / int(name.partition("workers=")[2].partition(")")[0])
-    pairs = [r["alone"] / r["both"] for r in sections.get("pair", {}).get("runs", []) if "both" in r]
-    limit = f"; two independent processes of plain torch: {statistics.median(pairs):.0%}" if pairs else ""
+    pairs = [
+        r["alone"] / r["both"] for r in sections.get("pair", {}).get("runs", []) if "both" in r
+    ]
+    limit = (
+        f"; two independent processes of plain torch: {statistics.median(pairs):.0%}"
+        if pairs
+        else ""
+    )
     found = f"{share:.0%} ({1e3 * one:.0f} ms; {1e3 * many:.0f} ms{limit})"
     yield Row("SimpleCNN, 2 workers against 1", target, found, share >= 0.9)
 
@@ -119,7 +163,10 @@ def _workers(sections: Results) -> Iterator[Row]:
 def _overhead(sections: Results) -> Iterator[Row]:
     for workload, limit in (("2nn", 0.15), ("cnn", 0.03), ("resnet20", 0.03)):
         runs = [r for r in sections.get("overhead", {}).get(workload, []) if "ours" in r]
-        what, target = f"{WORKLOADS[workload].title}: share of a round outside the steps", f"under {limit:.0%}"
+        what, target = (
+            f"{WORKLOADS[workload].title}: share of a round outside the steps",
+            f"under {limit:.0%}",
+        )
         if not runs:
             yield Row(what, target, _why(sections.get("overhead", {}).get(workload, [])), None)
             continue
@@ -128,7 +175,12 @@ def _overhead(sections: Results) -> Iterator[Row]:
         inside = [1 - r["in_loops"] / r["compiled"] for r in runs if "in_loops" in r]
         if inside:
             found, share = _share(inside)
-            yield Row(f"{what}, as auto trains it", target, f"{found} (compiled loops, one thread)", share < limit)
+            yield Row(
+                f"{what}, as auto trains it",
+                target,
+                f"{found} (compiled loops, one thread)",
+                share < limit,
+            )
 
 
 def _share(runs: list[float]) -> tuple[str, float]:
@@ -142,7 +194,10 @@ def _share(runs: list[float]) -> tuple[str, float]:
 
 def _evaluation(sections: Results) -> Iterator[Row]:
     for workload, runs in sections.get("evaluation", {}).items():
-        what, target = f"{WORKLOADS[workload].title}: evaluation against plain torch, all cores", "never slower"
+        what, target = (
+            f"{WORKLOADS[workload].title}: evaluation against plain torch, all cores",
+            "never slower",
+        )
         mine, other = (_middle(runs, who) for who in ("ours", "plain"))
         if mine is None or other is None:
             yield Row(what, target, _why(runs), None)
@@ -163,9 +218,14 @@ def _server(sections: Results) -> Iterator[Row]:
         if not runs:
             yield Row(what, target, _why(sections.get("server", {}).get("runs", [])), None)
             continue
-        times, limit = (statistics.median(r["seconds"][key] for r in runs) for key in (method, "read"))
+        times, limit = (
+            statistics.median(r["seconds"][key] for r in runs) for key in (method, "read")
+        )
         yield Row(
-            what, target, f"{times / limit:.1f}x ({1e3 * times:.0f} ms; {1e3 * limit:.0f} ms)", times <= factor * limit
+            what,
+            target,
+            f"{times / limit:.1f}x ({1e3 * times:.0f} ms; {1e3 * limit:.0f} ms)",
+            times <= factor * limit,
         )
 
 
@@ -188,13 +248,17 @@ def _memory(sections: Results) -> Iterator[Row]:
 def _scale(sections: Results) -> Iterator[Row]:
     data, target = sections.get("scale", {}), "rounds/s within 10 %, under 100 MB"
     if not data or "why" in data:
-        yield Row("a million clients", target, f"not measured: {data.get('why', 'it was not run')}", None)
+        yield Row(
+            "a million clients", target, f"not measured: {data.get('why', 'it was not run')}", None
+        )
         return
     for what, sides in data.items():
         small, large = (_middle(sides[side], "rate") or 0.0 for side in ("small", "million"))
         few, many = (_middle(sides[side], "mb") or 0.0 for side in ("small", "million"))
         found = f"{large / small:.0%} of {small:.0f} rounds/s; {many - few:.0f} MB more than the {few:.0f} MB of the small one"
-        yield Row(f"a million clients, {what}", target, found, large >= 0.9 * small and many - few < 100)
+        yield Row(
+            f"a million clients, {what}", target, found, large >= 0.9 * small and many - few < 100
+        )
 
 
 def _foreign(sections: Results) -> Iterator[Row]:
@@ -205,7 +269,10 @@ def _foreign(sections: Results) -> Iterator[Row]:
         yield Row(what, target, _why(data.get("alone", [])), None)
         return
     yield Row(
-        what, target, f"{beside / alone:.1f}x ({1e3 * alone:.0f} ms; {1e3 * beside:.0f} ms)", beside <= 2.5 * alone
+        what,
+        target,
+        f"{beside / alone:.1f}x ({1e3 * alone:.0f} ms; {1e3 * beside:.0f} ms)",
+        beside <= 2.5 * alone,
     )
 
 
@@ -225,7 +292,10 @@ def _federation(sections: Results) -> Iterator[Row]:
         return
     passed = mine <= 0.35 if foreign < IDLE else None
     yield Row(
-        what, "at most 0.35 s, idle cores", f"{mine:.2f} s beside programs that kept {foreign:.1f} cores busy", passed
+        what,
+        "at most 0.35 s, idle cores",
+        f"{mine:.2f} s beside programs that kept {foreign:.1f} cores busy",
+        passed,
     )
     if other is not None:
         yield Row(
@@ -236,8 +306,15 @@ def _federation(sections: Results) -> Iterator[Row]:
         )
     if at is not None and away is not None:
         trips = (away - at) / 0.04
-        found = (f"{trips:.1f}: " if foreign < IDLE else "") + f"{at:.2f} s at 0 ms; {away:.2f} s at 40 ms"
-        yield Row(f"{what}: round trips more over a network", "2", found, trips <= 2 if foreign < IDLE else None)
+        found = (
+            f"{trips:.1f}: " if foreign < IDLE else ""
+        ) + f"{at:.2f} s at 0 ms; {away:.2f} s at 40 ms"
+        yield Row(
+            f"{what}: round trips more over a network",
+            "2",
+            found,
+            trips <= 2 if foreign < IDLE else None,
+        )
     yield Row("memory of a site", "350 MB", f"{site:.0f} MB", site <= 350)
 
 
@@ -245,7 +322,9 @@ def plain(measured: Results) -> str:
     """The target table of one machine for a terminal."""
     found = rows(measured)
     widths = [max(len(row[i]) for row in found) for i in range(2)]
-    return "\n".join(f"{r.verdict:5s} {r.what:{widths[0]}s}  {r.target:{widths[1]}s}  {r.found}" for r in found)
+    return "\n".join(
+        f"{r.verdict:5s} {r.what:{widths[0]}s}  {r.target:{widths[1]}s}  {r.found}" for r in found
+    )
 
 
 def markdown(results: Results) -> str:
@@ -288,7 +367,11 @@ def markdown(results: Results) -> str:
     lines += ["", "## The choice of auto", ""] if found else []
     for cpu, section in found.items():
         lines += [f"### {cpu}", "", *_auto(section)]
-    found = {cpu: m["sections"]["federation"] for cpu, m in results.items() if "federation" in m["sections"]}
+    found = {
+        cpu: m["sections"]["federation"]
+        for cpu, m in results.items()
+        if "federation" in m["sections"]
+    }
     lines += ["", "## A federation over real processes", ""] if found else []
     for cpu, section in found.items():
         lines += [f"### {cpu}", "", *_deployed(section)]
@@ -299,7 +382,12 @@ def markdown(results: Results) -> str:
 def _on_devices(found: Results) -> list[str]:
     """Milliseconds of a round on each device, and how many times as fast as the bare loop there."""
     names = list(
-        dict.fromkeys(name for device in found.values() for load in device.values() for name in load["contenders"])
+        dict.fromkeys(
+            name
+            for device in found.values()
+            for load in device.values()
+            for name in load["contenders"]
+        )
     )
     lines = [
         "A round of training beside a bare CUDA loop (`torch.optim.SGD`, samples on the device), interleaved in one process, by",
@@ -307,7 +395,11 @@ def _on_devices(found: Results) -> list[str]:
         "CUDA graph. One run of three rounds after two to warm up.",
     ]
     for device, loads in found.items():
-        lines += ["", f"| {device} | " + " | ".join(names) + " |", "| :-- |" + " --: |" * len(names)]
+        lines += [
+            "",
+            f"| {device} | " + " | ".join(names) + " |",
+            "| :-- |" + " --: |" * len(names),
+        ]
         for load in loads.values():
             cells = [load["contenders"].get(name) for name in names]
             shown = ["-" if c is None else f"{c['ms']:.0f} ({c['factor']:.1f}x)" for c in cells]
@@ -333,10 +425,14 @@ def _deployed(section: Results) -> list[str]:
         if not done:
             lines.append(f"| {name} | {_cell(_why(runs))} | | | | |")
             continue
-        middle, foreign, peak, site = (_middle(done, key) for key in ("round", "foreign", "peak_mb", "site_mb"))
+        middle, foreign, peak, site = (
+            _middle(done, key) for key in ("round", "foreign", "peak_mb", "site_mb")
+        )
         spread = f"{min(r['least'] for r in done):.2f} - {max(r['most'] for r in done):.2f}"
         mb = "" if site is None else f"{site:.0f}"
-        lines.append(f"| {name} | {middle:.2f} | {spread} | {max(foreign or 0.0, 0.0):.1f} | {mb} | {peak:.0f} |")
+        lines.append(
+            f"| {name} | {middle:.2f} | {spread} | {max(foreign or 0.0, 0.0):.1f} | {mb} | {peak:.0f} |"
+        )
     return lines
 
 
@@ -356,11 +452,19 @@ def _auto(section: Results) -> list[str]:
     for row in section["data"]:
         seconds = row["seconds"]
         plain = min(s for name, s in seconds.items() if name.startswith("plain"))
-        alone = min(s for name, s in seconds.items() if not name.startswith(("plain", "distributed")))
+        alone = min(
+            s for name, s in seconds.items() if not name.startswith(("plain", "distributed"))
+        )
         least = {"rule": alone, "measured": min(alone, seconds["distributed(workers=2)"])}
         ours = [seconds.get(name) for name in ("loop", "batched", "distributed(workers=2)")]
-        shown = [f"{1e3 * s:.0f}" if s and s >= 0.01 else f"{1e3 * s:.1f}" if s else "cannot" for s in (*ours, plain)]
-        choices = [f"`{name}`: {max(0, seconds[name] / least[how] - 1):.0%}" for how, name in row["choices"].items()]
+        shown = [
+            f"{1e3 * s:.0f}" if s and s >= 0.01 else f"{1e3 * s:.1f}" if s else "cannot"
+            for s in (*ours, plain)
+        ]
+        choices = [
+            f"`{name}`: {max(0, seconds[name] / least[how] - 1):.0%}"
+            for how, name in row["choices"].items()
+        ]
         clients = f"{row['clients']}{', one core busy' if row['busy'] else ''}"
         of_plain = f"{plain / seconds[row['choices']['measured']]:.1f}x"
         lines.append(f"| {' | '.join([row['network'], clients, *shown, *choices, of_plain])} |")
@@ -402,7 +506,9 @@ def _workload(section: Results) -> list[str]:
         speed = f"{bare / middle:.2f}x" if bare else ""
         digits = 1 if middle < 0.01 else 0
         spread = f"{1e3 * min(seconds):.{digits}f} - {1e3 * max(seconds):.{digits}f}"
-        lines.append(f"| {name} | {1e3 * middle:.1f} | {spread} | {speed} | {start:.1f} | {peak:.0f} |")
+        lines.append(
+            f"| {name} | {1e3 * middle:.1f} | {spread} | {speed} | {start:.1f} | {peak:.0f} |"
+        )
     return lines
 
 

@@ -41,27 +41,46 @@ def workload(name: str, repeat: int, quick: bool, folder: Path, patience: float)
             done = runs.setdefault(contender.name, [])
             if done and "round" not in done[0]:  # the first attempt failed
                 continue
-            python, why = (PYTHON, "") if contender.peer is None else environment(contender.peer, folder)
+            python, why = (
+                (PYTHON, "") if contender.peer is None else environment(contender.peer, folder)
+            )
             calm(patience)
-            found = {"why": why} if why else contend(contender, name, 2 if quick else contender.rounds, python)
+            found = (
+                {"why": why}
+                if why
+                else contend(contender, name, 2 if quick else contender.rounds, python)
+            )
             done.append(found)
-            shown = f"{1e3 * found['round']:.1f} ms" if "round" in found else found.get("skipped") or found.get("why")
+            shown = (
+                f"{1e3 * found['round']:.1f} ms"
+                if "round" in found
+                else found.get("skipped") or found.get("why")
+            )
             typer.echo(f"  {turn + 1}/{repeat} {name}: {contender.name}: {shown}", err=True)
         yield runs
 
 
 def main(
     quick: Annotated[bool, typer.Option(help="One repetition of two rounds.")] = False,
-    only: Annotated[list[str] | None, typer.Option(help=f"Measure only these sections: {', '.join(NAMES)}.")] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(help=f"Measure only these sections: {', '.join(NAMES)}.")
+    ] = None,
     repeat: Annotated[int, typer.Option(min=1, help="Repetitions.")] = 5,
     out: Annotated[Path, typer.Option(help="The result file.")] = HERE / "results.json",
     docs: Annotated[Path | None, typer.Option(help="The page to write from it.")] = None,
-    environments: Annotated[Path, typer.Option(help="The folder of the peers' virtual environments.")] = ENVIRONMENTS,
-    patience: Annotated[float, typer.Option(help="Seconds to wait for an idle machine before each process.")] = 0.0,
+    environments: Annotated[
+        Path, typer.Option(help="The folder of the peers' virtual environments.")
+    ] = ENVIRONMENTS,
+    patience: Annotated[
+        float, typer.Option(help="Seconds to wait for an idle machine before each process.")
+    ] = 0.0,
     note: Annotated[
-        str | None, typer.Option(help="A remark on this machine, shown on the page until it is replaced.")
+        str | None,
+        typer.Option(help="A remark on this machine, shown on the page until it is replaced."),
     ] = None,
-    render: Annotated[bool, typer.Option("--render", help="Only print the table and write the page.")] = False,
+    render: Annotated[
+        bool, typer.Option("--render", help="Only print the table and write the page.")
+    ] = False,
 ) -> None:
     """Measure, print the table, write the result file and the page."""
     strange = sorted(set(only or []) - set(NAMES))
@@ -73,9 +92,14 @@ def main(
     times = 1 if quick else repeat
     for name in [] if render else only or NAMES:
         typer.echo(f"{name} ...", err=True)
-        about = {"when": time.strftime("%Y-%m-%d %H:%M", time.gmtime()), "load_before": round(os.getloadavg()[0], 2)}
+        about = {
+            "when": time.strftime("%Y-%m-%d %H:%M", time.gmtime()),
+            "load_before": round(os.getloadavg()[0], 2),
+        }
         turns = (
-            workload(name, times, quick, environments, patience) if name in WORKLOADS else iter([SECTIONS[name](times)])
+            workload(name, times, quick, environments, patience)
+            if name in WORKLOADS
+            else iter([SECTIONS[name](times)])
         )
         for turn, data in enumerate(turns, start=1):
             done = turn if name in WORKLOADS else times
@@ -99,10 +123,17 @@ def machine() -> dict[str, Any]:
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
         names = [
-            line.partition(":")[2].strip() for line in cpuinfo.read_text().splitlines() if line.startswith("model name")
+            line.partition(":")[2].strip()
+            for line in cpuinfo.read_text().splitlines()
+            if line.startswith("model name")
         ]
         model = names[0] if names else model
-    return {"cpu": model, "cores": CORES, "python": sys.version.split()[0], "torch": torch.__version__}
+    return {
+        "cpu": model,
+        "cores": CORES,
+        "python": sys.version.split()[0],
+        "torch": torch.__version__,
+    }
 
 
 if __name__ == "__main__":

@@ -33,8 +33,16 @@ def status(folder: Path) -> dict[str, Any]:
 def metrics(found: dict[str, Any]) -> str:
     """The numbers of a status, by site where they are a site's."""
     rows = [("", {**found, "up": found["state"] != "down", "paused": found["state"] == "paused"})]
-    rows += [(f'{{site="{site["name"]}"}}', {f"site_{k}": v for k, v in site.items()}) for site in found["sites"]]
-    numbers = [(f"unalike_{k}{of}", v) for of, values in rows for k, v in values.items() if isinstance(v, int | float)]
+    rows += [
+        (f'{{site="{site["name"]}"}}', {f"site_{k}": v for k, v in site.items()})
+        for site in found["sites"]
+    ]
+    numbers = [
+        (f"unalike_{k}{of}", v)
+        for of, values in rows
+        for k, v in values.items()
+        if isinstance(v, int | float)
+    ]
     return "".join(sorted(f"{name} {value:.15g}\n" for name, value in numbers))
 
 
@@ -77,16 +85,26 @@ def run_at_events(folder: Path, command: str) -> None:
     """Run the command for each new entry of the audit log."""
     for line in new_lines(folder / "audit.jsonl"):
         try:
-            subprocess.run(shlex.split(command), input=line, timeout=SECONDS, check=True, stdout=subprocess.DEVNULL)
+            subprocess.run(
+                shlex.split(command),
+                input=line,
+                timeout=SECONDS,
+                check=True,
+                stdout=subprocess.DEVNULL,
+            )
         except (OSError, subprocess.SubprocessError) as error:
             print(f"--on-event: {error}", file=sys.stderr, flush=True)
 
 
 def main() -> None:
     """Serve until the process is ended."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", type=Path, help="The federation's folder.")
-    parser.add_argument("--listen", default="127.0.0.1:9464", help="host:port of /health and /metrics.")
+    parser.add_argument(
+        "--listen", default="127.0.0.1:9464", help="host:port of /health and /metrics."
+    )
     parser.add_argument("--on-event", help="Command for each new entry of the audit log.")
     given = parser.parse_args()
     if given.on_event:

@@ -18,7 +18,9 @@ def balanced(classes: int, each: int) -> Dataset:
     """Make `each` samples of `classes` classes with zero inputs and the groups "ward" and "domain"."""
     y = np.repeat(np.arange(classes), each)
     rng = np.random.default_rng(0)
-    ward = np.array([rng.choice(12, p=rng.dirichlet(np.full(12, 0.4))) for _ in range(len(y) // 25)]).repeat(25)
+    ward = np.array(
+        [rng.choice(12, p=rng.dirichlet(np.full(12, 0.4))) for _ in range(len(y) // 25)]
+    ).repeat(25)
     columns = {"ward": ward, "domain": np.tile(["books", "dvd", "kitchen"], len(y))[: len(y)]}
     return Dataset("labels", (np.zeros((len(y), 1), np.float32), y), groups=columns)
 
@@ -35,7 +37,11 @@ BUBBLES: dict[str, tuple[Dataset, str, int | None]] = {
     "quantity": (TEN, "quantity(beta=0.5)", 20),
     "zipf": (TEN, "zipf(size=600)", 20),
     "even": (TEN, "even(size=600)", 20),
-    "mixture": (balanced(10, 6000), "mixture(zipf_more=5, zipf_less=5, even_more=5, even_less=5)", None),
+    "mixture": (
+        balanced(10, 6000),
+        "mixture(zipf_more=5, zipf_less=5, even_more=5, even_less=5)",
+        None,
+    ),
     "clusters": (LETTERS, "clusters(groups=(10, 26, 26), size=2500)", 20),
     "halves": (TEN, "halves", 12),
     "natural": (TEN, "natural(column='ward')", None),
@@ -50,7 +56,10 @@ def bubbles(plan: PartitionPlan) -> Figure:
     counts = plan.counts
     clients, wide = counts.shape
     figure = Figure(
-        figsize=(float(np.clip(1.6 + 0.22 * clients, 4.5, 14)), float(np.clip(0.9 + 0.2 * wide, 3, 5.5))),
+        figsize=(
+            float(np.clip(1.6 + 0.22 * clients, 4.5, 14)),
+            float(np.clip(0.9 + 0.2 * wide, 3, 5.5)),
+        ),
         layout="constrained",
         dpi=110,
     )
@@ -63,8 +72,12 @@ def bubbles(plan: PartitionPlan) -> Figure:
     k, c = np.nonzero(counts)
     most = max(int(counts.max()), 1)
     # A bubble of the largest count just fills its cell: s is an area in points squared.
-    cell = 72 * min(figure.get_figwidth() * 0.8 / (clients + 1), figure.get_figheight() * 0.75 / (wide + 1))
-    axes.scatter(k, c, s=(0.95 * cell) ** 2 * counts[k, c] / most, color=BUBBLE, alpha=0.85, linewidths=0)
+    cell = 72 * min(
+        figure.get_figwidth() * 0.8 / (clients + 1), figure.get_figheight() * 0.75 / (wide + 1)
+    )
+    axes.scatter(
+        k, c, s=(0.95 * cell) ** 2 * counts[k, c] / most, color=BUBBLE, alpha=0.85, linewidths=0
+    )
     axes.set_ylabel("class", fontsize=8)
     axes.set_ylim(-1, wide)
     step = -(-wide // 20)
@@ -75,12 +88,22 @@ def bubbles(plan: PartitionPlan) -> Figure:
 
 def sample_images(population: Population, columns: int = 8) -> Figure:
     """Draw the first training images of each client, one row per client."""
-    shown = [[population.x[int(row)] for row in population.train[k][:columns]] for k in range(len(population))]
-    framed = torch.stack([torch.stack([pad(image[0], (0, 1, 0, 1), value=1) for image in images]) for images in shown])
+    shown = [
+        [population.x[int(row)] for row in population.train[k][:columns]]
+        for k in range(len(population))
+    ]
+    framed = torch.stack(
+        [
+            torch.stack([pad(image[0], (0, 1, 0, 1), value=1) for image in images])
+            for images in shown
+        ]
+    )
     rows, _, height, width = framed.shape
     figure = Figure(figsize=(0.55 * columns + 1.2, 0.55 * rows + 0.5), layout="constrained")
     axes = figure.add_subplot()
-    axes.imshow(framed.permute(0, 2, 1, 3).reshape(rows * height, columns * width), "gray", vmin=0, vmax=1)
+    axes.imshow(
+        framed.permute(0, 2, 1, 3).reshape(rows * height, columns * width), "gray", vmin=0, vmax=1
+    )
     axes.spines[:].set_visible(False)
     axes.set_title(population.plan.spec, fontsize=9, loc="left")
     axes.tick_params(labelsize=7)

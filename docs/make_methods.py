@@ -66,7 +66,15 @@ FAMILIES = {
         "Rules that bound the influence of single clients, against hostile or broken ones.",
         "robust-aggregation",
         (
-            *("median", "trimmed_mean", "krum", "multikrum", "bulyan", "geometric_median", "centered_clipping"),
+            *(
+                "median",
+                "trimmed_mean",
+                "krum",
+                "multikrum",
+                "bulyan",
+                "geometric_median",
+                "centered_clipping",
+            ),
             *("norm_bound", "bucketing", "fltrust"),
         ),
     ),
@@ -76,7 +84,15 @@ FAMILIES = {
         "The clients are drawn from the seed, the same ones for every attack; scores are those of the others.",
         "attacks",
         (
-            *("label_flip", "backdoor", "scaling", "sign_flip", "free_rider", "gaussian_attack", "alie"),
+            *(
+                "label_flip",
+                "backdoor",
+                "scaling",
+                "sign_flip",
+                "free_rider",
+                "gaussian_attack",
+                "alie",
+            ),
             "inner_product",
         ),
     ),
@@ -145,10 +161,15 @@ MORE = """
 
 
 def table(entries: list[method_guide.Entry], page: str) -> str:
-    rows = ["| method | paper | down | up | server | client | needs |", "|---|---|---:|---:|---:|---:|---|"]
+    rows = [
+        "| method | paper | down | up | server | client | needs |",
+        "|---|---|---:|---:|---:|---:|---|",
+    ]
     for e in entries:
         numbers = " | ".join(method_guide.units(v) for v in (e.down, e.up, e.server, e.client))
-        rows.append(f"| [`{e.name}`]({page}.md#{e.name}) | {e.source} | {numbers} | {', '.join(e.needs)} |")
+        rows.append(
+            f"| [`{e.name}`]({page}.md#{e.name}) | {e.source} | {numbers} | {', '.join(e.needs)} |"
+        )
     return "\n".join(rows)
 
 
@@ -156,7 +177,14 @@ def family_page(page: str, entries: dict[str, method_guide.Entry]) -> str:
     family = FAMILIES[page]
     when = f"[When it helps, and when it cannot](../explanation/remedies.md#{family.section})."
     return (
-        "\n\n".join([f"# {family.title}", f"{family.intro} {when}", *(section(entries[n]) for n in family.names), NOTE])
+        "\n\n".join(
+            [
+                f"# {family.title}",
+                f"{family.intro} {when}",
+                *(section(entries[n]) for n in family.names),
+                NOTE,
+            ]
+        )
         + "\n"
     )
 
@@ -176,7 +204,10 @@ def combinations(names: list[str]) -> str:
 
 
 def parts_page() -> str:
-    parts = [f"## {n}\n\n`{registry.usage(n)}`\n\n{as_text(documentation(registry[n]))}" for n in method_guide.parts()]
+    parts = [
+        f"## {n}\n\n`{registry.usage(n)}`\n\n{as_text(documentation(registry[n]))}"
+        for n in method_guide.parts()
+    ]
     head = "# All parts\n\nThe parts that methods are made of, by their names in spec text, with formula, source and limit case."
     return "\n\n".join([head, *parts, NOTE]) + "\n"
 
@@ -190,7 +221,9 @@ def section(e: method_guide.Entry) -> str:
 
 def as_text(docstring: str) -> str:
     """A docstring as Markdown: formulas may hold signs that Markdown would read, but within backticks."""
-    return re.sub("`[^`]*`|[_*<]", lambda found: ESCAPED.get(found[0], found[0]), docstring.replace("<-", "←"))
+    return re.sub(
+        "`[^`]*`|[_*<]", lambda found: ESCAPED.get(found[0], found[0]), docstring.replace("<-", "←")
+    )
 
 
 def pages() -> dict[str, str]:
@@ -202,7 +235,11 @@ def pages() -> dict[str, str]:
             f"in no family or in two: {sorted({*placed} ^ {*entries})}; change FAMILIES in docs/make_methods.py"
         )
     adding = [name for name, e in entries.items() if e.down == e.down]
-    made = {"index.md": index(entries), "combinations.md": combinations(adding), "parts.md": parts_page()}
+    made = {
+        "index.md": index(entries),
+        "combinations.md": combinations(adding),
+        "parts.md": parts_page(),
+    }
     return made | {f"{page}.md": family_page(page, entries) for page in FAMILIES}
 
 

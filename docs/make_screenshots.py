@@ -52,17 +52,37 @@ FRAME = """(element, margin) => {
 
 def write_reports(runs: Path) -> dict[str, Path]:
     """Write three reports, of hospitals, of digits, and of several partitions on one page, and a page of each other kind."""
-    compare = [sys.executable, "-m", "unalike", "compare", "--config", str(HOSPITALS), "--out", str(runs / "hospitals")]
+    compare = [
+        sys.executable,
+        "-m",
+        "unalike",
+        "compare",
+        "--config",
+        str(HOSPITALS),
+        "--out",
+        str(runs / "hospitals"),
+    ]
     subprocess.run(compare, check=True)
     tables = []
     for i, partition in enumerate(PARTITIONS):
-        options = {"clients": 10, "model": "mlp(hidden=(32,))", "rounds": 12, "seeds": 3, "work": WORK, "val": 0.1}
-        table = ua.compare(METHODS, data="digits", partition=partition, out=runs / f"{i}", **options)
+        options = {
+            "clients": 10,
+            "model": "mlp(hidden=(32,))",
+            "rounds": 12,
+            "seeds": 3,
+            "work": WORK,
+            "val": 0.1,
+        }
+        table = ua.compare(
+            METHODS, data="digits", partition=partition, out=runs / f"{i}", **options
+        )
         tables.append((partition, table))
     one = runs / "one.html", join(tables[:1]).page("Handwritten digits at ten clinics")
     several = runs / "several.html", join(tables).page("Handwritten digits, eight partitions")
     pages = {"one": write_text(one[1], one[0]), "several": write_text(several[1], several[0])}
-    found = ua.diagnose(10, data="digits", partition="dirichlet(alpha=0.3)", rounds=2, model="linear", work=WORK)
+    found = ua.diagnose(
+        10, data="digits", partition="dirichlet(alpha=0.3)", rounds=2, model="linear", work=WORK
+    )
     tuned = ua.tune(
         ["fedavg", "fedprox", "scaffold", "fedadam"],
         data="digits",
@@ -82,9 +102,13 @@ def write_reports(runs: Path) -> dict[str, Path]:
 
 def shoot(pages: dict[str, Path], images: Path, width: int, scheme: str) -> None:
     """Take the screenshots `SHOTS`."""
-    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    chromium = next(
+        filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+    )
     with sync_playwright() as engine:
-        browser = engine.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
+        browser = engine.chromium.launch(
+            executable_path=chromium, args=["--no-sandbox", "--disable-gpu"]
+        )
         for name, (page, part) in SHOTS.items():
             tab = browser.new_page(viewport={"width": width, "height": 1400}, color_scheme=scheme)
             tab.goto(pages[page].resolve().as_uri())
@@ -97,7 +121,9 @@ def shoot(pages: dict[str, Path], images: Path, width: int, scheme: str) -> None
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--runs", type=Path, help="folder that keeps the comparisons and the pages")
     parser.add_argument("--images", type=Path, default=Path(__file__).parent / "images")
     parser.add_argument("--width", type=int, default=1200)

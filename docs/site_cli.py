@@ -42,14 +42,18 @@ def section(name: str, command: click.Command) -> str:
     text = described(command.help or "")
     rows = [row for parameter in command.params if (row := option(parameter, context))]
     table = ["| option | meaning |", "| :-- | :-- |", *rows] if rows else []
-    return "\n\n".join(filter(None, [f"## {name}", f"```text\n{usage}\n```", text, "\n".join(table)]))
+    return "\n\n".join(
+        filter(None, [f"## {name}", f"```text\n{usage}\n```", text, "\n".join(table)])
+    )
 
 
 def described(text: str) -> str:
     """A help text as Markdown: a paragraph marked by \\b keeps its lines."""
     paragraphs = inspect.cleandoc(text.replace("\f", "")).split("\n\n")
     return "\n\n".join(
-        f"```text\n{paragraph.removeprefix(chr(8)).strip()}\n```" if paragraph.startswith("\b") else escaped(paragraph)
+        f"```text\n{paragraph.removeprefix(chr(8)).strip()}\n```"
+        if paragraph.startswith("\b")
+        else escaped(paragraph)
         for paragraph in paragraphs
     )
 
@@ -70,4 +74,9 @@ def escaped(text: str) -> str:
 def page() -> str:
     """The text of the page."""
     command = typer.main.get_command(app)
-    return "\n\n".join([HEAD.strip(), *(section(name, inner) for name, inner in commands(command, "unalike"))]) + "\n"
+    return (
+        "\n\n".join(
+            [HEAD.strip(), *(section(name, inner) for name, inner in commands(command, "unalike"))]
+        )
+        + "\n"
+    )

@@ -20,7 +20,9 @@ class Examples(griffe.Extension):
         """Rewrite the docstring of a module, class, function or attribute that has doctests."""
         if obj.docstring is not None and ">>>" in obj.docstring.value:
             text = SECTION.sub(lambda found: re.sub("(?m)^ {4}", "", found[1]), obj.docstring.value)
-            obj.docstring.value = DOCTEST.sub(lambda found: f"```pycon\n{FLAG.sub('', found[0])}\n```\n", text)
+            obj.docstring.value = DOCTEST.sub(
+                lambda found: f"```pycon\n{FLAG.sub('', found[0])}\n```\n", text
+            )
 
 
 class Defaults(griffe.Extension):

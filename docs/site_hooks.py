@@ -31,7 +31,9 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
         markdown, folder = (ROOT / INCLUDED[source]).read_text(encoding="utf-8"), ""
     if source == "reference/command_line.md":
         markdown = site_cli.page()
-    return LINK.sub(lambda link: _target(link[1], folder, here, repository) + (link[2] or ""), markdown)
+    return LINK.sub(
+        lambda link: _target(link[1], folder, here, repository) + (link[2] or ""), markdown
+    )
 
 
 def _target(link: str, folder: str, here: str, repository: str) -> str:

@@ -26,6 +26,10 @@ class Unalike(FedAvg):
         replies = [r for r in replies if not r.has_error()]
         _, metrics = super().aggregate_train(server_round, replies)
         sent = [next(iter(r.content.array_records.values())).to_torch_state_dict() for r in replies]
-        counts = [next(iter(r.content.metric_records.values()))[self.weighted_by_key] for r in replies]
-        new, self.state = ua.aggregate(self.spec, self.current, sent, num_examples=counts, state=self.state)
+        counts = [
+            next(iter(r.content.metric_records.values()))[self.weighted_by_key] for r in replies
+        ]
+        new, self.state = ua.aggregate(
+            self.spec, self.current, sent, num_examples=counts, state=self.state
+        )
         return ArrayRecord(OrderedDict(new)), metrics

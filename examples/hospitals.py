@@ -22,7 +22,11 @@ def sites(count: int = 5, seed: int = 0) -> list[ua.ClientData]:
         cut = int(0.7 * len(rows))
         train, test = rows[:cut], rows[cut:]
         made.append(
-            ua.ClientData((x[train], bunch.target[train]), (x[test], bunch.target[test]), name=f"hospital {number + 1}")
+            ua.ClientData(
+                (x[train], bunch.target[train]),
+                (x[test], bunch.target[test]),
+                name=f"hospital {number + 1}",
+            )
         )
     return made
 

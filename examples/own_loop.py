@@ -20,7 +20,13 @@ def main(rounds: int = 20) -> float:
             batches = [(x[rows], y[rows]) for rows in torch.randperm(len(y)).split(20)]
             broadcast = state.messages if state else None
             update = ua.local_update(
-                "scaffold", model, params, batches, lr=0.1, client_state=client_states[k], messages=broadcast
+                "scaffold",
+                model,
+                params,
+                batches,
+                lr=0.1,
+                client_state=client_states[k],
+                messages=broadcast,
             )
             sent.append(update[0]), messages.append(update[1])
             client_states[k] = update[2]

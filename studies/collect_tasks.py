@@ -25,7 +25,8 @@ def run(path: Path, jobs: int) -> None:
     started, tasks = time.perf_counter(), grid()
     for name in collect(tasks, path, jobs):
         print(
-            f"{len(StoredRuns.read(path).tasks)}/{len(tasks)} {time.perf_counter() - started:.0f} s: {name}", flush=True
+            f"{len(StoredRuns.read(path).tasks)}/{len(tasks)} {time.perf_counter() - started:.0f} s: {name}",
+            flush=True,
         )
     replace_natural(path, natural_runs())
     print(f"{len(StoredRuns.read(path).natural.tasks)} tasks with real owners", flush=True)
@@ -39,17 +40,22 @@ def judge(path: Path, to: Path) -> None:
         )
         for by, regret in found.regret.items():
             points = ", ".join(
-                f"{p} {100 * e.mean:.1f} ({100 * e.low:.1f} to {100 * e.high:.1f})" for p, e in regret.items()
+                f"{p} {100 * e.mean:.1f} ({100 * e.low:.1f} to {100 * e.high:.1f})"
+                for p, e in regret.items()
             )
             print(f"  held out by {by}: {points}")
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--jobs", type=int, default=1, help="tasks that run at a time")
     parser.add_argument("--judge", action="store_true", help="judge the runs that are there")
     parser.add_argument("--runs", type=Path, default=FILE, help="the file of runs")
-    parser.add_argument("--out", type=Path, default=judgement.FILE, help="the file of the judgement")
+    parser.add_argument(
+        "--out", type=Path, default=judgement.FILE, help="the file of the judgement"
+    )
     given = parser.parse_args()
     if not given.judge:
         run(given.runs, given.jobs)

@@ -22,7 +22,8 @@ from unalike_studies.recommendation.regret import best_on_average, forecast
 from unalike_studies.recommendation.stored_tasks import SOURCES
 
 METHODS = {
-    name: SHARED[name] for name in ("FedAvg", "FedProx", "SCAFFOLD", "FedNova", "FedAvgM", "FedAdagrad", "FedDyn")
+    name: SHARED[name]
+    for name in ("FedAvg", "FedProx", "SCAFFOLD", "FedNova", "FedAvgM", "FedAdagrad", "FedDyn")
 }
 MODEL, CLIENTS, WORK = "mlp(hidden=(64, 64))", 10, ua.Work(epochs=2, batch_size=32, lr=0.05)
 TRIALS, ROUNDS, SEEDS = 10, 20, 3
@@ -98,16 +99,19 @@ def tables(found: dict[Case, dict[str, Any]]) -> str:
     """Markdown tables: the methods before and after tuning by case, and the recommendations with their regret."""
     lines = []
     for case, result in found.items():
-        lines += [f"### {case.data}, {case.kind}: `{result['partition']}`", "", result["findings"][0], ""]
+        lines += [
+            f"### {case.data}, {case.kind}: `{result['partition']}`",
+            "",
+            result["findings"][0],
+            "",
+        ]
         lines += [
             "| method | untuned | rank | tuned | rank | gain by tuning (95 %) | chosen |",
             "| :-- | --: | --: | --: | --: | --: | :-- |",
         ]
         for row in result["ranking"]:
             ends = f"{100 * row['gain']:+.1f} ({100 * row['gain_low']:+.1f} to {100 * row['gain_high']:+.1f})"
-            scores = (
-                f"{100 * row['before']:.1f} | {row['rank_before']} | {100 * row['after']:.1f} | {row['rank_after']}"
-            )
+            scores = f"{100 * row['before']:.1f} | {row['rank_before']} | {100 * row['after']:.1f} | {row['rank_after']}"
             lines.append(f"| {row['method']} | {scores} | {ends} | {row['values']} |")
         lines += ["", result["spent"], ""]
     return "\n".join([*lines, *_recommended(found)])
@@ -115,13 +119,34 @@ def tables(found: dict[Case, dict[str, Any]]) -> str:
 
 def _recommended(found: dict[Case, dict[str, Any]]) -> list[str]:
     """The lines of the table of recommendations."""
-    heads = ("case", "best after tuning", "best on average", "regret", "forecast", "regret", "regret of FedAvg")
-    lines = ["### What was recommended", "", f"| {' | '.join(heads)} |", "| :-- | :-- | :-- | --: | :-- | --: | --: |"]
+    heads = (
+        "case",
+        "best after tuning",
+        "best on average",
+        "regret",
+        "forecast",
+        "regret",
+        "regret of FedAvg",
+    )
+    lines = [
+        "### What was recommended",
+        "",
+        f"| {' | '.join(heads)} |",
+        "| :-- | :-- | :-- | --: | :-- | --: | --: |",
+    ]
     for case, result in found.items():
         after = {row["method"]: row["after"] for row in result["ranking"]}
-        regret = {method: f"{100 * (max(after.values()) - score):.1f}" for method, score in after.items()}
+        regret = {
+            method: f"{100 * (max(after.values()) - score):.1f}" for method, score in after.items()
+        }
         average, forecasted = result["best on average"], result["forecast"]
-        cells = (max(after, key=lambda method: after[method]), average, regret[average], forecasted, regret[forecasted])
+        cells = (
+            max(after, key=lambda method: after[method]),
+            average,
+            regret[average],
+            forecasted,
+            regret[forecasted],
+        )
         lines.append(f"| {case.data}, {case.kind} | {' | '.join(cells)} | {regret['FedAvg']} |")
     tasks = sorted({result["stored tasks"] for result in found.values()})
     return [
@@ -132,7 +157,9 @@ def _recommended(found: dict[Case, dict[str, Any]]) -> list[str]:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, default=Path("tuned"), help="folder of the tunings")
     given = parser.parse_args()
     RESULTS.mkdir(parents=True, exist_ok=True)

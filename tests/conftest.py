@@ -12,13 +12,18 @@ with suppress(ImportError):  # `make light` tests the command line without Hypot
     from hypothesis.internal.conjecture import providers
 
     slow_machine = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-    settings.register_profile("same", slow_machine, derandomize=True, database=None, max_examples=60)
+    settings.register_profile(
+        "same", slow_machine, derandomize=True, database=None, max_examples=60
+    )
     settings.register_profile("explore", slow_machine, print_blob=True, max_examples=600)
     settings.load_profile("same")
     # Hypothesis also draws constants of the modules that happen to be imported: examples would differ between runs
     providers.is_local_module_file = lambda file: False
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))),
+    None,
+)
 FLAGS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -47,6 +52,8 @@ def browser():
         pytest.skip("no Chromium on the PATH")
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     with playwright.sync_playwright() as engine:
-        chromium = engine.chromium.launch(executable_path=CHROMIUM, args=[*FLAGS, "--no-first-run"], timeout=60_000)
+        chromium = engine.chromium.launch(
+            executable_path=CHROMIUM, args=[*FLAGS, "--no-first-run"], timeout=60_000
+        )
         yield chromium
         chromium.close()

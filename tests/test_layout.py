@@ -32,7 +32,9 @@ def test_tests_have_the_folders_of_the_package():
 
 
 def test_architecture_page_shows_the_layers_that_are_checked():
-    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"][
+        "contracts"
+    ]
     page = (ROOT / "docs" / "architecture.md").read_text()
     shown = [
         [re.split(r"  +", line)[0] for line in block.splitlines()]
@@ -43,7 +45,9 @@ def test_architecture_page_shows_the_layers_that_are_checked():
 
 
 def test_files_import_each_other_without_a_circle():
-    graph = grimp.build_graph("unalike", "unalike_studies", cache_dir=None)  # counts imports under TYPE_CHECKING, too
+    graph = grimp.build_graph(
+        "unalike", "unalike_studies", cache_dir=None
+    )  # counts imports under TYPE_CHECKING, too
     imports = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
     try:
         TopologicalSorter(imports).prepare()

@@ -36,7 +36,9 @@ def main(name: str, rounds: int) -> None:
     work, clock = WORKLOADS[name], Clock()
     x, y = arrays(name)
     x = x.transpose(0, 1, 3, 4, 2) if len(work.shape) == 3 else x
-    clients = [(b"%d" % k, fedjax.ClientDataset({"x": x[k], "y": y[k]})) for k in range(work.clients)]
+    clients = [
+        (b"%d" % k, fedjax.ClientDataset({"x": x[k], "y": y[k]})) for k in range(work.clients)
+    ]
     net = hk.transform(lambda batch: NETWORKS[name](batch["x"]))
     model = fedjax.create_model_from_haiku(
         net,
@@ -57,7 +59,9 @@ def main(name: str, rounds: int) -> None:
         state, _ = algorithm.apply(state, [(*client, k) for client, k in zip(clients, keys)])
         jax.block_until_ready(state.params)
         clock.lap()
-    clock.moved = float(fedjax.tree_util.tree_l2_norm(jax.tree_map(lambda a, b: b - a, start, state.params)))
+    clock.moved = float(
+        fedjax.tree_util.tree_l2_norm(jax.tree_map(lambda a, b: b - a, start, state.params))
+    )
     clock.report(version=version("fedjax"), jax=jax.__version__)
 
 

@@ -25,18 +25,24 @@ def main(name: str, rounds: int, cores: str) -> None:
 
     @server.main()
     def serve(grid: Grid, context: Context) -> None:
-        strategy = FedAvg(fraction_evaluate=0.0, min_train_nodes=work.clients, min_available_nodes=work.clients)
+        strategy = FedAvg(
+            fraction_evaluate=0.0, min_train_nodes=work.clients, min_available_nodes=work.clients
+        )
 
         def lap(number: int, arrays: ArrayRecord) -> None:
             if number:
                 clock.lap()
 
         start = network(name).state_dict()
-        found = strategy.start(grid, ArrayRecord(start), rounds, train_config=ConfigRecord(), evaluate_fn=lap)
+        found = strategy.start(
+            grid, ArrayRecord(start), rounds, train_config=ConfigRecord(), evaluate_fn=lap
+        )
         clock.moved = moved(start.values(), found.arrays.to_torch_state_dict().values())
 
     all_cores = len(os.sched_getaffinity(0))
-    backend = {"init_args": {"num_cpus": all_cores, "include_dashboard": False, "log_to_driver": False}}
+    backend = {
+        "init_args": {"num_cpus": all_cores, "include_dashboard": False, "log_to_driver": False}
+    }
     if cores != "default":
         backend["client_resources"] = {"num_cpus": int(cores), "num_gpus": 0.0}
     run_simulation(server, client_app(name), work.clients, backend_config=backend)

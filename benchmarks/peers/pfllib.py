@@ -47,7 +47,9 @@ def settings(name: str) -> Settings:
 def main(name: str, rounds: int) -> None:
     clock = Clock()
     if not FOLDER.is_dir():
-        return clock.report(skipped="PFLlib is in no package registry, and PFLLIB names no copy of its repository")
+        return clock.report(
+            skipped="PFLlib is in no package registry, and PFLLIB names no copy of its repository"
+        )
     sys.path.insert(0, str(FOLDER))
     from flcore.clients import clientbase
     from flcore.servers import serverbase

@@ -27,7 +27,35 @@ from unalike.training.functional import aggregate, local_update
 from unalike.training.wire import wire
 from unalike.tuning.tune import tune
 
-__all__ = ["ClientData", "Dataset", "PartitionPlan", "Population", "load", "partition", "partition_labels"]
-__all__ += ["Logits", "Method", "Output", "aggregate", "local_update", "model", "note", "part", "plan", "wire"]
-__all__ += ["UnalikeError", "Work", "__version__", "compare", "diagnose", "estimate", "open_comparison", "open_run"]
+__all__ = [
+    "ClientData",
+    "Dataset",
+    "PartitionPlan",
+    "Population",
+    "load",
+    "partition",
+    "partition_labels",
+]
+__all__ += [
+    "Logits",
+    "Method",
+    "Output",
+    "aggregate",
+    "local_update",
+    "model",
+    "note",
+    "part",
+    "plan",
+    "wire",
+]
+__all__ += [
+    "UnalikeError",
+    "Work",
+    "__version__",
+    "compare",
+    "diagnose",
+    "estimate",
+    "open_comparison",
+    "open_run",
+]
 __all__ += ["recommend", "run", "sweep", "tune"]

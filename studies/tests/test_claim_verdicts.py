@@ -35,7 +35,12 @@ def test_judge_divergence_decides_the_verdict():
 
 def test_judge_divergence_under_one_seed_does_not_outweigh_the_others():
     found = judge([-5.0, -6.0, math.inf], Above(), published=1.0)
-    assert (found.mean, found.low, found.high, found.verdict) == (math.inf, -6.0, math.inf, "no effect")
+    assert (found.mean, found.low, found.high, found.verdict) == (
+        math.inf,
+        -6.0,
+        math.inf,
+        "no effect",
+    )
 
 
 def test_judge_equal_values_make_the_interval_one_number():

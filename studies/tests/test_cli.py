@@ -30,7 +30,16 @@ def test_studies_that_match_a_pattern_run_once(cli, tmp_path):
 
 
 def test_dry_run_lists_every_study_and_runs_none(cli, tmp_path):
-    out = cli("run", "fedmix-quadratic", "fedmix-identities", "--seeds", "1", "--out", tmp_path, "--dry-run")
+    out = cli(
+        "run",
+        "fedmix-quadratic",
+        "fedmix-identities",
+        "--seeds",
+        "1",
+        "--out",
+        tmp_path,
+        "--dry-run",
+    )
     assert "fedmix-quadratic, smoke: 0 of" in out and "fedmix-identities, smoke: 0 of" in out
     assert "estimated: " in out and not list(tmp_path.glob("*/*/*.parquet"))
 
@@ -45,7 +54,10 @@ def test_dry_run_lists_every_study_and_runs_none(cli, tmp_path):
             "unknown method of fedmix-quadratic 'FedAvgg'; did you mean 'FedAvg'",
         ),
         (["fedmix-quadratic", "--jobs", "0"], "found jobs=0"),
-        (["fedmix-quadratic", "--seeds", "auto"], "seeds='auto': expected how many (3) or which (0,1,4"),
+        (
+            ["fedmix-quadratic", "--seeds", "auto"],
+            "seeds='auto': expected how many (3) or which (0,1,4",
+        ),
     ],
 )
 def test_wrong_argument_is_named(cli, tmp_path, words, message):

@@ -18,7 +18,10 @@ MODULES = {"scikit-learn": "sklearn", "pot": "ot"}
 
 
 def test_version_is_that_of_unalike():
-    assert PROJECT["version"] == unalike.__version__ and f"unalike=={unalike.__version__}" in PROJECT["dependencies"]
+    assert (
+        PROJECT["version"] == unalike.__version__
+        and f"unalike=={unalike.__version__}" in PROJECT["dependencies"]
+    )
 
 
 def test_imported_libraries_are_the_declared_dependencies():
@@ -30,7 +33,9 @@ def test_imported_libraries_are_the_declared_dependencies():
                 imported |= {alias.name.partition(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom):
                 imported.add(node.module.partition(".")[0])
-    assert imported - set(sys.stdlib_module_names) - {"unalike_studies"} == {MODULES.get(name, name) for name in names}
+    assert imported - set(sys.stdlib_module_names) - {"unalike_studies"} == {
+        MODULES.get(name, name) for name in names
+    }
 
 
 def test_entry_point_is_the_app_of_the_commands():

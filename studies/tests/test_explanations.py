@@ -18,7 +18,9 @@ ROOT = Path(__file__).parents[2]
 REGRESSIONS = ("table2-linear", "table3-linear", "table2-logistic", "table3-logistic")
 
 
-@pytest.mark.parametrize(("name", "cells", "seeds"), [("skew-estimators", 360, 5), ("skew-estimators-cnn", 216, 3)])
+@pytest.mark.parametrize(
+    ("name", "cells", "seeds"), [("skew-estimators", 360, 5), ("skew-estimators-cnn", 216, 3)]
+)
 def test_the_page_on_parameter_skew_has_the_accuracies_of_the_studies(name, cells, seeds):
     skew = study(name)
     results = read(ROOT / "studies/results" / name / "small", skew.scale("small").cells)
@@ -34,7 +36,9 @@ def test_the_page_on_parameter_skew_has_the_scores_of_the_papers_own_comparison(
     page = (ROOT / "docs/explanation/parameter_skew.md").read_text()
     shared, personal = _rows("fedsa-table1") | _rows("fedpake-table1"), _rows("fedsa-table1", 5)
     assert len(shared) == 14 and len(personal) == 2
-    for method, scores in (shared | {f"{name}, personal models": scores for name, scores in personal.items()}).items():
+    for method, scores in (
+        shared | {f"{name}, personal models": scores for name, scores in personal.items()}
+    ).items():
         label = "FedBABU, personal models" if method == "FedBABU" else method
         assert f"| {' | '.join([label, *scores])} |" in page, label
 
@@ -50,8 +54,13 @@ def test_the_page_on_parameter_skew_has_the_scores_of_each_protocol():
 
 
 def test_the_page_on_parameter_skew_has_the_levels_of_three_protocols_beside_the_printed_ones():
-    page, levels = (ROOT / "docs/explanation/parameter_skew.md").read_text(), study("skew-protocols-settings")
-    results = read(ROOT / "studies/results/skew-protocols-settings/small", levels.scale("small").cells)
+    page, levels = (
+        (ROOT / "docs/explanation/parameter_skew.md").read_text(),
+        study("skew-protocols-settings"),
+    )
+    results = read(
+        ROOT / "studies/results/skew-protocols-settings/small", levels.scale("small").cells
+    )
     head, *rows = levels.layouts[0].table(results)
     printed = head.index("FedAvg, printed")
     rows = [row for row in rows if row[1] not in ("", "-")]
@@ -76,12 +85,20 @@ def test_the_page_on_parameter_skew_has_the_baselines_in_three_protocols_beside_
         (ROOT / "docs/explanation/parameter_skew.md").read_text().splitlines(),
         study("skew-protocols-settings"),
     )
-    results = read(ROOT / "studies/results/skew-protocols-settings/small", levels.scale("small").cells)
-    tables = [{row[0]: row[1] for row in layout.table(results)[1:]} for layout in levels.layouts[2:5]]
+    results = read(
+        ROOT / "studies/results/skew-protocols-settings/small", levels.scale("small").cells
+    )
+    tables = [
+        {row[0]: row[1] for row in layout.table(results)[1:]} for layout in levels.layouts[2:5]
+    ]
     baselines = tables[0].keys() - {BABU, RANKED}
     assert len(baselines) == 7
     for method in baselines:
-        shown = [method, *(table[method] for table in tables), f"{PLACES[TWO].printed(method).value:.2f}"]
+        shown = [
+            method,
+            *(table[method] for table in tables),
+            f"{PLACES[TWO].printed(method).value:.2f}",
+        ]
         assert f"| {' | '.join(shown)} |" in page, method
 
 
@@ -89,7 +106,10 @@ def test_the_page_on_parameter_skew_has_the_scores_of_the_ablation():
     page = (ROOT / "docs/explanation/parameter_skew.md").read_text()
     rows = _rows("fedpake-ablation")
     for classes in ("micro-classes", "macro-classes", "both"):
-        printed, normalized = rows[f"FedPake, random {classes}"], rows[f"Normalized, random {classes}"]
+        printed, normalized = (
+            rows[f"FedPake, random {classes}"],
+            rows[f"Normalized, random {classes}"],
+        )
         shown = [score for pair in zip(printed, normalized, strict=True) for score in pair]
         assert f"| {' | '.join([f'random {classes}', *shown])} |" in page, classes
 
@@ -109,8 +129,13 @@ def test_the_page_on_parameter_skew_has_the_shares_of_high_parameters_and_the_su
     assert shares["layer"] == "model" and len(results.methods) == 7
     for method in results.methods:
         own = [shares[f"{method}, {setting}"] for setting in results.settings]
-        sums = [recorded_mean(method, setting, "alpha_sum")(results).values() for setting in results.settings]
-        assert f"| {' | '.join([method, *own, *(f'{fmean(found):.2f}' for found in sums)])} |" in page, method
+        sums = [
+            recorded_mean(method, setting, "alpha_sum")(results).values()
+            for setting in results.settings
+        ]
+        assert (
+            f"| {' | '.join([method, *own, *(f'{fmean(found):.2f}' for found in sums)])} |" in page
+        ), method
 
 
 def _rows(name, layout=0, published=False):
@@ -118,9 +143,15 @@ def _rows(name, layout=0, published=False):
     results = results_of(study(name), ROOT / "studies/results")
     results = results["small"] if len(results["small"]) else results["paper"]
     head, *rows = study(name).layouts[layout].table(results.instead(study(name).instead))
-    kept = [i for i, column in enumerate(head) if i and (published or not column.endswith(", published"))]
+    kept = [
+        i
+        for i, column in enumerate(head)
+        if i and (published or not column.endswith(", published"))
+    ]
     return {
-        method: [score.replace(" (3)", "") for i, score in enumerate([method, *scores]) if i in kept]
+        method: [
+            score.replace(" (3)", "") for i, score in enumerate([method, *scores]) if i in kept
+        ]
         for method, *scores in rows
     }
 
@@ -137,7 +168,10 @@ def test_the_page_on_local_statistics_has_our_scores_beside_the_printed_ones():
 
 def test_the_page_on_local_statistics_has_the_scores_of_federated_training_and_of_characters():
     page = (ROOT / "docs/explanation/local_statistics.md").read_text()
-    linear, logistic = _rows("local-statistics-federated-linear"), _rows("local-statistics-federated-logistic")
+    linear, logistic = (
+        _rows("local-statistics-federated-linear"),
+        _rows("local-statistics-federated-logistic"),
+    )
     assert linear.keys() == logistic.keys() and len(linear) >= 17
     for method, scores in linear.items():
         assert f"| {' | '.join([method, *scores, *logistic[method]])} |" in page, method
@@ -150,7 +184,10 @@ def test_the_page_on_local_statistics_has_the_scores_of_federated_training_and_o
 def test_the_page_on_unequal_clients_has_the_scores_of_the_studies():
     page = (ROOT / "docs/explanation/unequal_clients.md").read_text()
     for method, number in (("FedAvg", 4), ("FedNova", 5), ("FedProx", 6), ("FedMix", 7)):
-        local, macro = _rows(f"fedmix-figure{number}", 0)[method], _rows(f"fedmix-figure{number}", 1)[method]
+        local, macro = (
+            _rows(f"fedmix-figure{number}", 0)[method],
+            _rows(f"fedmix-figure{number}", 1)[method],
+        )
         shown = [score for pair in zip(local, macro, strict=True) for score in pair]
         assert f"| {' | '.join([method, *shown])} |" in page, method
     identities = _rows("fedmix-identities")
@@ -168,9 +205,17 @@ def test_the_page_on_weight_shrinking_has_the_differences_of_the_ledger():
     for line in "".join((ROOT / page).read_text() for page in pages).splitlines():
         study_name = line.removeprefix("## ") if line.startswith("## ") else study_name
         if line.startswith("| ") and line.count(" | ") > 6:
-            claim, printed, ours, interval, _, _, seeds, _, verdict, *_ = line.removeprefix("| ").split(" | ")
+            claim, printed, ours, interval, _, _, seeds, _, verdict, *_ = line.removeprefix(
+                "| "
+            ).split(" | ")
             published = "-" if printed == "no number" else printed.partition(" ")[0]
-            ledger[study_name, claim] = (published, ours.partition(" ")[0], interval, seeds, verdict)
+            ledger[study_name, claim] = (
+                published,
+                ours.partition(" ")[0],
+                interval,
+                seeds,
+                verdict,
+            )
     page = (ROOT / "docs/explanation/weight_shrinking.md").read_text().splitlines()
     rows = [line.strip("| ").split(" | ") for line in page if line.startswith("| `fedlws")]
     assert len(rows) > 20
@@ -183,9 +228,15 @@ def test_the_page_on_weight_shrinking_has_the_differences_of_the_ledger():
 def test_the_page_of_findings_has_the_scores_of_the_benchmarks():
     lines = (ROOT / "docs/explanation/findings.md").read_text().splitlines()
     rows = [
-        line.strip("| ").split(" | ") for line in lines if line.startswith(("| NIID-Bench", "| PFLlib", "| FLamby"))
+        line.strip("| ").split(" | ")
+        for line in lines
+        if line.startswith(("| NIID-Bench", "| PFLlib", "| FLamby"))
     ]
-    names = {"NIID-Bench": "niid-bench-fashion", "PFLlib": "pfllib-fashion", "FLamby": "flamby-heart"}
+    names = {
+        "NIID-Bench": "niid-bench-fashion",
+        "PFLlib": "pfllib-fashion",
+        "FLamby": "flamby-heart",
+    }
     scores = {benchmark: _rows(name) for benchmark, name in names.items()}
     assert len(rows) == 20
     for benchmark, setting, method, published, ours in rows:

@@ -17,12 +17,18 @@ from unalike_studies.results import CellResult, Results
 
 
 def cell(seed=0, method="a", setting="s", options=None, rounds=None, **more):
-    return CellResult(method, setting, seed, "", "", options or {}, 1.0, "", {}, {}, rounds=rounds or {}, **more)
+    return CellResult(
+        method, setting, seed, "", "", options or {}, 1.0, "", {}, {}, rounds=rounds or {}, **more
+    )
 
 
 def noted(*series, rounds=(1, 2, 3)):
     names = ("quantity", "layer", "values")
-    return {"rounds": list(rounds), "series": [dict(zip(names, one)) for one in series], "thinned": ""}
+    return {
+        "rounds": list(rounds),
+        "series": [dict(zip(names, one)) for one in series],
+        "thinned": "",
+    }
 
 
 @pytest.mark.parametrize(
@@ -30,11 +36,19 @@ def noted(*series, rounds=(1, 2, 3)):
     [
         ("fedlws-table1", "LWS makes FedDyn better, CIFAR-10, alpha 0.1", 5.24),
         ("fedlws-table1", "LWS makes FedAvg better, CIFAR-10, alpha 0.1", 3.04),
-        ("fedlws-fashion", "FedAvg with LWS, which needs no proxy samples, is better than FedLAW", 1.47),
+        (
+            "fedlws-fashion",
+            "FedAvg with LWS, which needs no proxy samples, is better than FedLAW",
+            1.47,
+        ),
         ("fedlws-central", "LWS makes FedAvg better, CIFAR-10, alpha 0.1", 3.07),
         ("fedlws-fashion", "LWS makes L-DAWA better", 7.08),
         ("fedlws-news", "LWS makes FedProx better", 10.17),
-        ("fedlws-resnet", "LWS as in the authors' code makes FedAvg better, CIFAR-10, alpha 100", 0.84),
+        (
+            "fedlws-resnet",
+            "LWS as in the authors' code makes FedAvg better, CIFAR-10, alpha 100",
+            0.84,
+        ),
         ("fedlws-resnet-cifar100", "LWS makes FedAvg better", 3.82),
         ("fedlws-table3", "LWS takes less time on the server than FedLAW, ViT", -9.59),
         ("fedlws-table7", "A long tail", 7.85),
@@ -64,17 +78,32 @@ def test_what_the_paper_does_not_say_is_a_question_of_ours():
 
 
 def test_the_full_scale_has_the_papers_networks_betas_and_values():
-    cells = {name: study(name).scale("paper").cells for name in ("fedlws-table1", "fedlws-fashion", "fedlws-table6")}
+    cells = {
+        name: study(name).scale("paper").cells
+        for name in ("fedlws-table1", "fedlws-fashion", "fedlws-table6")
+    }
     networks = {(c.options["data"], c.options["model"]) for c in cells["fedlws-table1"]}
-    assert networks == {("cifar10", "resnet20"), ("cifar100", "resnet20"), ("tiny_imagenet", "resnet18")}
-    assert {c.spec for c in cells["fedlws-table1"] if c.method == "FedAvg + LWS"} == {"fedavg + lws(beta=0.01)"}
-    assert {c.spec for c in cells["fedlws-fashion"] if c.method == "FedAvg + LWS"} == {"fedavg + lws(beta=0.1)"}
+    assert networks == {
+        ("cifar10", "resnet20"),
+        ("cifar100", "resnet20"),
+        ("tiny_imagenet", "resnet18"),
+    }
+    assert {c.spec for c in cells["fedlws-table1"] if c.method == "FedAvg + LWS"} == {
+        "fedavg + lws(beta=0.01)"
+    }
+    assert {c.spec for c in cells["fedlws-fashion"] if c.method == "FedAvg + LWS"} == {
+        "fedavg + lws(beta=0.1)"
+    }
     assert {c.options["model"] for c in cells["fedlws-fashion"]} == {"cnn"}
     assert {c.setting.rpartition(" ")[2] for c in cells["fedlws-table6"]} == {"100", "1", "0.1"}
     swept = {"clients": {10, 30, 50}, "participation": {0.1, 0.3, 0.5}}
     for option, values in swept.items():
-        assert {c.options.get(option, 1) for c in study(f"fedlws-{option}").scale("paper").cells} >= values
-    assert {c.options["work"].get("epochs", 1) for c in study("fedlws-epochs").scale("paper").cells} >= {1, 5, 10}
+        assert {
+            c.options.get(option, 1) for c in study(f"fedlws-{option}").scale("paper").cells
+        } >= values
+    assert {
+        c.options["work"].get("epochs", 1) for c in study("fedlws-epochs").scale("paper").cells
+    } >= {1, 5, 10}
 
 
 def test_gap_against_bound_equals_hand_numbers():
@@ -85,7 +114,10 @@ def test_gap_against_bound_equals_hand_numbers():
     recorded = noted(("tau", "u", [3.0, 3.0, None, 3.0]), ("tau", "v", [5.0, 5.0, 5.0, 5.0]))
     losses = {"loss": [1.5, 0.5, 9.0, None], "train_loss": [0.5, 3.5, 0.0, 0.0]}
     rounds = {"round": [1, 2, 3, 4], "participants": [4] * 4, **losses}
-    layout, results = GapAgainstBound("gap"), Results((cell(recorded=recorded, rounds=rounds), cell(1)))
+    layout, results = (
+        GapAgainstBound("gap"),
+        Results((cell(recorded=recorded, rounds=rounds), cell(1))),
+    )
     assert layout.points(results.cells[0]) == [(2.0, 1.0), (2.0, 3.0)]
     assert layout.slack("a", "s")(results) == {0: 0.0}
     assert layout.table(results)[1][3:8] == ["2", "2.00", "2.00", "50", "1.50"]
@@ -96,7 +128,12 @@ def test_gap_against_bound_equals_hand_numbers():
 
 def test_gap_against_bound_ranks_rounds():
     recorded = noted(("tau", "u", [1.0, 2.0, 3.0]))
-    rounds = {"round": [1, 2, 3], "participants": [2] * 3, "loss": [1.0, 4.0, 100.0], "train_loss": [0.0] * 3}
+    rounds = {
+        "round": [1, 2, 3],
+        "participants": [2] * 3,
+        "loss": [1.0, 4.0, 100.0],
+        "train_loss": [0.0] * 3,
+    }
     [_, row] = GapAgainstBound("gap").table(Results((cell(recorded=recorded, rounds=rounds),)))
     assert row[-1] == "1.00"
 
@@ -104,7 +141,9 @@ def test_gap_against_bound_ranks_rounds():
 def test_statements_on_factors_hold_for_factors_that_are_made_so():
     """First round: 0.9, 0.98, 1 with the classifier at 0.9 farthest from the others (by 0.09, v by 0.06); then all tend to 1."""
     recorded = noted(
-        ("gamma", "u", [0.98, 0.99, 1.0]), ("gamma", "v", [1.0, 1.0, 1.0]), ("gamma", "head", [0.9, 0.95, 1])
+        ("gamma", "u", [0.98, 0.99, 1.0]),
+        ("gamma", "v", [1.0, 1.0, 1.0]),
+        ("gamma", "head", [0.9, 0.95, 1]),
     )
     results = Results((cell(recorded=recorded),))
     first, spread, grows = (claim.quantity(results)[0] for claim in factor_claims("a", "s"))
@@ -118,7 +157,10 @@ def test_statements_on_factors_hold_for_factors_that_are_made_so():
 def test_mean_between_takes_the_clients_whose_data_differ_so_much():
     """Labels of three clients: 1 0, 1 0 and 0 1."""
     cosines = {(0, 1): 0.8, (0, 2): -0.5, (1, 2): -0.1}
-    series = [{"quantity": "cosine", "client": i, "other": j, "values": [c]} for (i, j), c in cosines.items()]
+    series = [
+        {"quantity": "cosine", "client": i, "other": j, "values": [c]}
+        for (i, j), c in cosines.items()
+    ]
     found = cell(label_counts=[[4, 0], [2, 0], [0, 3]], recorded={"rounds": [1], "series": series})
     layout, results = DataAgainstUpdates("d"), Results((found,))
     assert layout.mean_between(0, 0.1, "a", "s")(results) == {0: pytest.approx(0.2)}
@@ -144,4 +186,6 @@ def test_the_correlation_over_degrees_is_that_of_late_means():
 
 def test_unrest_is_the_mean_change_in_the_second_half():
     rounds = {"round": [1, 2, 3, 4, 5, 6], "accuracy": [0.0, 0.9, 0.1, 0.5, 0.7, 0.4]}
-    assert unrest("a", CIFAR)(Results((cell(setting=CIFAR, rounds=rounds),))) == {0: pytest.approx(0.25)}
+    assert unrest("a", CIFAR)(Results((cell(setting=CIFAR, rounds=rounds),))) == {
+        0: pytest.approx(0.25)
+    }

@@ -25,10 +25,15 @@ def test_small_scale_gives_clients_what_they_ask_for(name, balanced):
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # too few samples are a warning
             clients = ua.partition(balanced, options["partition"])
-        assert set(clients.sizes) == {size for kind, size in SIZES.items() if kind in options["partition"]}
+        assert set(clients.sizes) == {
+            size for kind, size in SIZES.items() if kind in options["partition"]
+        }
 
 
 def test_small_scale_has_the_steps_of_the_paper():
-    paper, small = (study("fedmix-figure7").scale(scale).common["work"]["batch_size"] for scale in ("paper", "small"))
+    paper, small = (
+        study("fedmix-figure7").scale(scale).common["work"]["batch_size"]
+        for scale in ("paper", "small")
+    )
     steps = {kind: -(-size // small) for kind, size in SIZES.items()}
     assert steps["zipf_more"] == steps["even_more"] == -(-5973 // paper) == -(-5952 // paper) == 60

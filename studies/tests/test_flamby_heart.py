@@ -60,12 +60,16 @@ def test_rows_and_split_are_the_benchmarks(hospitals):
 
 def test_rows_of_all_hospitals_are_standardized_together():
     x, _ = load("flamby_heart(pooled=True)").train
-    assert torch.allclose(x.mean(0), torch.zeros(13), atol=1e-5) and torch.allclose(x.std(0), torch.ones(13), atol=1e-5)
+    assert torch.allclose(x.mean(0), torch.zeros(13), atol=1e-5) and torch.allclose(
+        x.std(0), torch.ones(13), atol=1e-5
+    )
 
 
 def test_rows_of_one_hospital_do_not_depend_on_the_others(hospitals):
     alone = load("flamby_heart(hospital='Hungary')")
-    assert torch.equal(alone.train[0], hospitals[1][0][0]) and torch.equal(alone.test[1], hospitals[1][1][1])
+    assert torch.equal(alone.train[0], hospitals[1][0][0]) and torch.equal(
+        alone.test[1], hospitals[1][1][1]
+    )
 
 
 def test_another_split_has_other_test_rows_and_as_many():
@@ -91,7 +95,10 @@ def test_plain_fedavg_gives_the_published_accuracies_of_the_first_seed(hospitals
 
 def test_server_tests_on_the_rows_of_its_own_data_set():
     of_server = next(iter(study("flamby-heart-splits").scale("small").cells))
-    assert of_server.seed == 0 and of_server.options["server_data"] == "flamby_heart(split={seed}, pooled=True)"
+    assert (
+        of_server.seed == 0
+        and of_server.options["server_data"] == "flamby_heart(split={seed}, pooled=True)"
+    )
     expected = load("flamby_heart(split=0, pooled=True)").test[0]
     assert torch.equal(of_server.prepare().test[0], expected)
     assert of_server.prepare().population.names == list(HOSPITALS)
@@ -103,7 +110,11 @@ def test_table_of_clients_has_a_column_for_each_and_published_rows():
         return CellResult(method, "s", seed, "", "", {}, 1.0, "", {}, {}, clients=clients)
 
     results = Results(
-        (cell("a", 0, north=0.5, south=0.7), cell("a", 1, north=0.7, south=0.7), cell("b", 0, south=0.25))
+        (
+            cell("a", 0, north=0.5, south=0.7),
+            cell("a", 1, north=0.7, south=0.7),
+            cell("b", 0, south=0.25),
+        )
     )
     table = ClientTable("Accuracy", ("north", "south"), published={"b": (40, 20)}).table(results)
     assert table == [

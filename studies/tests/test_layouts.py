@@ -17,7 +17,14 @@ def cell(method, setting, seed, values, **more):
 
 RESULTS = Results(
     (
-        cell("a", "few", 0, [0.1, 0.5], curves=[[0.0, 0.2], [0.4, None]], label_counts=[[3, 0], [1, 1]]),
+        cell(
+            "a",
+            "few",
+            0,
+            [0.1, 0.5],
+            curves=[[0.0, 0.2], [0.4, None]],
+            label_counts=[[3, 0], [1, 1]],
+        ),
         cell("a", "few", 1, [0.3, 0.7]),
         cell("b", "few", 0, [0.1, 0.4]),
         cell("a", "many", 0, [0.1, 0.9]),
@@ -58,18 +65,27 @@ def test_sweep_has_the_parameter_as_x_axis():
 
 def test_class_scores_are_one_point_for_each_class_that_is_shown():
     found = cell("a", "few", 0, [0.1, 0.5])
-    found.rounds.update({"accuracy_of_0": [None, 0.25], "accuracy_of_O": [None, 0.75], "accuracy_of_1": [None, 1.0]})
+    found.rounds.update(
+        {"accuracy_of_0": [None, 0.25], "accuracy_of_O": [None, 0.75], "accuracy_of_1": [None, 1.0]}
+    )
     layout = ClassScores("accuracy, %", "few", ("0", "O"))
     [plot] = layout.figure(Results((found,))).plots
-    assert list(plot.x.ticks.values()) == ["0", "O"] and plot.marks[0].y == pytest.approx([25.0, 75.0])
+    assert list(plot.x.ticks.values()) == ["0", "O"] and plot.marks[0].y == pytest.approx(
+        [25.0, 75.0]
+    )
     assert layout.table(Results((found,))) == [["class", "a"], ["0", "25.0"], ["O", "75.0"]]
 
 
 def test_label_counts_say_how_skewed_each_client_is():
-    assert LabelBubbles("labels").table(RESULTS)[1:] == [["few", "0", "3", "1", "1.00"], ["few", "1", "2", "2", "0.50"]]
+    assert LabelBubbles("labels").table(RESULTS)[1:] == [
+        ["few", "0", "3", "1", "1.00"],
+        ["few", "1", "2", "2", "0.50"],
+    ]
 
 
-@pytest.mark.parametrize("layout", [Curves("accuracy, %"), ClientCurves("accuracy, %", "a"), LabelBubbles("labels")])
+@pytest.mark.parametrize(
+    "layout", [Curves("accuracy, %"), ClientCurves("accuracy, %", "a"), LabelBubbles("labels")]
+)
 def test_figure_is_written_as_svg_and_pdf(layout, tmp_path):
     svg, pdf = write(layout.figure(RESULTS), layout.name, tmp_path)
     assert svg.read_text().lstrip().startswith("<?xml") and pdf.read_bytes().startswith(b"%PDF")
@@ -88,7 +104,9 @@ def test_method_sweep_shows_gains_over_the_baseline_under_the_same_seeds():
             cell("strong", "few", 0, [0.1, 0.4]),
         )
     )
-    sweep = MethodSweep("accuracy, %", "beta", {"own": {"weak": 0.1, "strong": 10.0}}, "base", last=1)
+    sweep = MethodSweep(
+        "accuracy, %", "beta", {"own": {"weak": 0.1, "strong": 10.0}}, "base", last=1
+    )
     assert sweep.table(results) == [
         ["setting", "beta", "own less base"],
         ["few", "0.1", "+15.00 ± 7.07 (2)"],  # 10 and 20
@@ -119,7 +137,11 @@ def test_method_table_leaves_out_methods_and_seeds_without_the_column():
 
 
 def test_logarithmic_axis_of_less_than_a_decade_has_no_tex(tmp_path):
-    sweep = MethodSweep("accuracy, %", "beta", {"own": {"weak": 0.03, "strong": 0.1}}, "base", last=1)
-    results = Results(tuple(cell(method, "few", 0, [0.1, 0.5]) for method in ("base", "weak", "strong")))
+    sweep = MethodSweep(
+        "accuracy, %", "beta", {"own": {"weak": 0.03, "strong": 0.1}}, "base", last=1
+    )
+    results = Results(
+        tuple(cell(method, "few", 0, [0.1, 0.5]) for method in ("base", "weak", "strong"))
+    )
     svg, *_ = write(sweep.figure(results), "sweep", tmp_path)
     assert "mathdefault" not in svg.read_text()

@@ -10,7 +10,9 @@ from unalike.methods.method import Method
 
 def test_conditional_linear_with_identity_and_ols_statistic_is_least_squares():
     features = 10
-    clients = ua.partition(ua.load("linear_clusters(clusters=3, clients=20)"), "natural(cluster='cluster')")
+    clients = ua.partition(
+        ua.load("linear_clusters(clusters=3, clients=20)"), "natural(cluster='cluster')"
+    )
     model = ua.model(f"conditional_linear(statistic={features + 1})", (features,), None)
     with torch.no_grad():
         model.head.weight.copy_(torch.eye(features + 1).reshape(1, -1))
@@ -28,9 +30,13 @@ def test_conditional_linear_with_identity_and_ols_statistic_is_least_squares():
 
 
 @pytest.mark.parametrize(("statistic", "expected"), [("ols", 0.106), ("covariance", 3.5)])
-def test_conditional_linear_solved_exactly_has_the_printed_size_with_least_squares_alone(statistic, expected):
+def test_conditional_linear_solved_exactly_has_the_printed_size_with_least_squares_alone(
+    statistic, expected
+):
     """The best W of model 1 on all training points. The paper prints 0.127; a covariance from 100 points cannot give it."""
-    clients = ua.partition(ua.load("linear_clusters(clusters=3, clients=20)"), "natural(cluster='cluster')")
+    clients = ua.partition(
+        ua.load("linear_clusters(clusters=3, clients=20)"), "natural(cluster='cluster')"
+    )
     method, rows = Method.parse(f"conditional(statistic='{statistic}')"), {"train": [], "test": []}
     for client in clients:
         mu = method.describe(Batch(*client.train), None)["conditional"]["statistic"]

@@ -17,5 +17,9 @@ def test_shipped_runs_of_heart_disease_are_made_from_the_stored_results():
     shipped = StoredRuns.read().natural.table.query("data == 'heart_disease'")
     assert len(found) == 11 * 5 and np.isfinite(found["roc_auc"]).all()
     pd.testing.assert_frame_equal(
-        shipped[list(found)].reset_index(drop=True), found, check_exact=False, rtol=1e-6, check_dtype=False
+        shipped[list(found)].reset_index(drop=True),
+        found,
+        check_exact=False,
+        rtol=1e-6,
+        check_dtype=False,
     )

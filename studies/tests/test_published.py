@@ -19,7 +19,10 @@ def test_shipped_numbers_are_those_that_were_read_from_the_papers():
 def test_a_number_is_found_by_its_row_and_column():
     found = printed("fedlws", "1", "FedAvg", "CIFAR-10", alpha=0.1)
     assert found == Printed(61.04, "61.04, table 1") and str(found) == "61.04 (61.04, table 1)"
-    assert printed("fedpake", "1", "FedAvg", "CIFAR-10", partition="pathological").source == "90.79 ± 0.08, table 1"
+    assert (
+        printed("fedpake", "1", "FedAvg", "CIFAR-10", partition="pathological").source
+        == "90.79 ± 0.08, table 1"
+    )
 
 
 def test_fractions_become_per_cent():
@@ -27,7 +30,9 @@ def test_fractions_become_per_cent():
 
 
 def test_differences_and_means_keep_their_sources():
-    with_lws, without = (printed("fedlws", "1", name, "CIFAR-10", alpha=0.1) for name in ("FedAvg+LWS", "FedAvg"))
+    with_lws, without = (
+        printed("fedlws", "1", name, "CIFAR-10", alpha=0.1) for name in ("FedAvg+LWS", "FedAvg")
+    )
     assert with_lws - without == Printed(3.04, "64.08 - 61.04, table 1")
     assert with_lws - printed("fedlws", "11", "FedAvg", "CIFAR-10", alpha=0.1) == Printed(
         4.42, "64.08 - 59.66, table 1 and 11"
@@ -46,4 +51,10 @@ def test_illegible_labels_are_never_looked_up():
     assert damaged
     for record in damaged[:5]:
         with pytest.raises(UnalikeError):
-            printed(record["paper"], record["table"], record["method"], record["dataset"], **record["setting"])
+            printed(
+                record["paper"],
+                record["table"],
+                record["method"],
+                record["dataset"],
+                **record["setting"],
+            )

@@ -16,8 +16,19 @@ from unalike_studies.results import CellResult, Results
 from unalike_studies.run_study import run_cells
 from unalike_studies.study import Scale
 
-COMMON = {"data": "quadratic", "partition": "natural", "split": 1.0, "merge": False, "protocol": "server"}
-COMMON |= {"model": "linear", "rounds": 4, "evaluate_every": 2, "work": {"batch_size": 60, "lr": 0.001}}
+COMMON = {
+    "data": "quadratic",
+    "partition": "natural",
+    "split": 1.0,
+    "merge": False,
+    "protocol": "server",
+}
+COMMON |= {
+    "model": "linear",
+    "rounds": 4,
+    "evaluate_every": 2,
+    "work": {"batch_size": 60, "lr": 0.001},
+}
 
 
 def table(*entries):
@@ -71,10 +82,15 @@ def test_keep_leaves_out_rounds_and_then_averages_clients(monkeypatch):
     assert len(few["rounds"]) == 20
     monkeypatch.setattr(recorded_numbers, "MOST_NUMBERS", 40)
     half = keep(numbers(rounds=20, clients=1), range(1, 21))
-    assert half["rounds"] == list(range(2, 21, 2)) and half["thinned"] == "one of 2 evaluated rounds"
+    assert (
+        half["rounds"] == list(range(2, 21, 2)) and half["thinned"] == "one of 2 evaluated rounds"
+    )
     many = keep(numbers(rounds=20, clients=8), range(1, 21))
     assert many["rounds"] == list(range(2, 21, 2))
-    assert many["thinned"] == "means over pairs of clients; one of 2 evaluated rounds; means over clients"
+    assert (
+        many["thinned"]
+        == "means over pairs of clients; one of 2 evaluated rounds; means over clients"
+    )
     assert many["series"][-2]["client"] == many["series"][-1]["client"] == MEAN
     assert by_round(many, "weight") == {"": {r: r + 3.5 for r in range(2, 21, 2)}}
 
@@ -103,13 +119,20 @@ def test_cell_with_record_keeps_its_numbers_and_has_another_digest(tmp_path):
     [found] = [cell.recorded for cell in read(tmp_path, [cell(record="server")]).cells]
     assert found["rounds"] == [2, 4]
     layers = by_round(found, "gamma")
-    assert len(layers) == 1 and all(0 < value < 1 for own in layers.values() for value in own.values())
-    assert by_round(result.recorded, "gamma") == {k: pytest.approx(v, rel=1e-6) for k, v in layers.items()}
+    assert len(layers) == 1 and all(
+        0 < value < 1 for own in layers.values() for value in own.values()
+    )
+    assert by_round(result.recorded, "gamma") == {
+        k: pytest.approx(v, rel=1e-6) for k, v in layers.items()
+    }
 
 
 def test_cell_that_records_parameters_is_refused():
     [cell] = Scale(
-        {"a": "fedavg"}, {"all": {}}, COMMON | {"record": "server + clients(layers='head')"}, seeds=(0,)
+        {"a": "fedavg"},
+        {"all": {}},
+        COMMON | {"record": "server + clients(layers='head')"},
+        seeds=(0,),
     ).cells
     with pytest.raises(UnalikeError, match="leave out clients"):
         cell.prepare()
@@ -117,18 +140,26 @@ def test_cell_that_records_parameters_is_refused():
 
 def results():
     def cell(method, seed, factor):
-        entries = ({"round": r, "quantity": "gamma", "layer": x, "value": factor * r} for r in (1, 2) for x in "ab")
+        entries = (
+            {"round": r, "quantity": "gamma", "layer": x, "value": factor * r}
+            for r in (1, 2)
+            for x in "ab"
+        )
         recorded = keep(table(*entries), [1, 2])
         return CellResult(method, "s", seed, "", "", {}, 1.0, "", {}, {}, recorded=recorded)
 
-    return Results((cell("x", 0, 1.0), cell("x", 1, 3.0), CellResult("y", "s", 0, "", "", {}, 1.0, "", {}, {})))
+    return Results(
+        (cell("x", 0, 1.0), cell("x", 1, 3.0), CellResult("y", "s", 0, "", "", {}, 1.0, "", {}, {}))
+    )
 
 
 def test_recorded_curves_have_a_line_for_each_layer_with_a_band_over_seeds():
     layout = RecordedCurves("gamma", "gamma")
     [plot] = layout.figure(results()).plots
     assert plot.title == "x" and [line.label for line in plot.marks] == ["a", "b"]
-    assert plot.marks[0].y == [2.0, 4.0] and plot.marks[0].high[0] == pytest.approx(2 + math.sqrt(2))
+    assert plot.marks[0].y == [2.0, 4.0] and plot.marks[0].high[0] == pytest.approx(
+        2 + math.sqrt(2)
+    )
     assert layout.table(results())[1] == ["x", "s", "2", "a", "2", "4", "3"]
 
 

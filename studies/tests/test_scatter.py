@@ -10,7 +10,11 @@ from unalike.reporting.charts.figure import Points
 from unalike_studies.claims import recorded_mean
 from unalike_studies.correlations import pearson
 from unalike_studies.layouts.figures import ParameterHistogram
-from unalike_studies.layouts.scatter import DataAgainstUpdates, RecordedScatter, TransportAgainstUpdates
+from unalike_studies.layouts.scatter import (
+    DataAgainstUpdates,
+    RecordedScatter,
+    TransportAgainstUpdates,
+)
 from unalike_studies.result_of_run import transport_costs
 from unalike_studies.results import CellResult, Results
 
@@ -33,7 +37,10 @@ def test_pearson_of_points_on_a_line_is_one():
 def test_recorded_scatter_has_a_point_for_each_round():
     """tau is the mean over layers, and a round without one of the numbers has no point."""
     recorded = noted(
-        [1, 2, 3], ("tau", "w", [1.0, 2.0, 3.0]), ("tau", "v", [3.0, 4.0, None]), ("ratio", "", [0.1, None, 0.3])
+        [1, 2, 3],
+        ("tau", "w", [1.0, 2.0, 3.0]),
+        ("tau", "v", [3.0, 4.0, None]),
+        ("ratio", "", [0.1, None, 0.3]),
     )
     scatter = RecordedScatter("ratio", "tau", "ratio")
     assert scatter.points(cell(recorded=recorded)) == [(2.0, 0.1), (3.0, 0.3)]
@@ -52,13 +59,17 @@ def test_data_against_updates_has_a_point_for_every_two_clients():
         {"quantity": "cosine", "client": 2, "other": 0, "values": [-1.0, None]},
         {"quantity": "update_norm", "client": 0, "values": [1.0, 1.0]},
     ]
-    found = cell(label_counts=[[2, 2], [4, 0], [0, 3]], recorded={"rounds": [1, 2], "series": series})
+    found = cell(
+        label_counts=[[2, 2], [4, 0], [0, 3]], recorded={"rounds": [1, 2], "series": series}
+    )
     # labels 1/2 1/2, 1 0 and 0 1; cosines 0.6 and -1; nothing is known of clients 1 and 2
     assert DataAgainstUpdates("d").points(found) == [(0.5, pytest.approx(0.4)), (0.5, 2.0)]
 
 
 def test_recorded_mean_is_over_rounds_and_layers():
-    recorded = noted([1, 2], ("gamma", "w", [0.8, 0.9]), ("gamma", "v", [1.0, 1.0]), ("tau", "w", [5.0, 5.0]))
+    recorded = noted(
+        [1, 2], ("gamma", "w", [0.8, 0.9]), ("gamma", "v", [1.0, 1.0]), ("tau", "w", [5.0, 5.0])
+    )
     quantity = recorded_mean("a", "s", "gamma")
     assert quantity(Results((cell(recorded=recorded), cell(1)))) == {0: pytest.approx(0.925)}
 
@@ -66,7 +77,10 @@ def test_recorded_mean_is_over_rounds_and_layers():
 def test_parameter_histogram_is_the_mean_share_over_seeds():
     options = {"histogram": {"limit": 2.0, "bins": 4}}
     results = Results(
-        (cell(parameters=[1, 1, 1, 1], options=options), cell(1, parameters=[0, 4, 4, 0], options=options))
+        (
+            cell(parameters=[1, 1, 1, 1], options=options),
+            cell(1, parameters=[0, 4, 4, 0], options=options),
+        )
     )
     [plot] = ParameterHistogram("share").figure(results).plots
     [line] = plot.marks
@@ -79,14 +93,21 @@ def test_optimal_transport_of_two_points_each_equals_hand_numbers():
     pytest.importorskip("ot")
     clients = [([0.0, 1.0], [0, 0]), ([1.0, 0.0], [1, 1]), ([1.0, 1.0], [0, 0])]
     population = ua.Population.of(
-        [ua.ClientData(train=(torch.tensor(x)[:, None], torch.tensor(y))) for x, y in clients], classes=["a", "b"]
+        [ua.ClientData(train=(torch.tensor(x)[:, None], torch.tensor(y))) for x, y in clients],
+        classes=["a", "b"],
     )
     variance = torch.tensor([0.0, 1, 1, 0, 1, 1]).double().var().item()
     costs = transport_costs(population, samples=10, seed=0)
     assert costs[0][1] == pytest.approx(1) and costs[0][2] == pytest.approx(0.5 / variance)
-    assert costs[1][2] == pytest.approx(1 + 0.5 / variance) and costs[2][1] == costs[1][2] and costs[0][0] == 0
+    assert (
+        costs[1][2] == pytest.approx(1 + 0.5 / variance)
+        and costs[2][1] == costs[1][2]
+        and costs[0][0] == 0
+    )
     assert transport_costs(population, samples=1, seed=0)[0][1] >= 1  # one sample of each client
     found = TransportAgainstUpdates("d")
     series = [{"quantity": "cosine", "client": 0, "other": 1, "values": [0.25]}]
-    assert found.points(cell(transport=costs, recorded={"rounds": [1], "series": series})) == [(costs[0][1], 0.75)]
+    assert found.points(cell(transport=costs, recorded={"rounds": [1], "series": series})) == [
+        (costs[0][1], 0.75)
+    ]
     assert found.points(cell()) == []

@@ -42,9 +42,9 @@ def test_costs_count_rounds_until_the_final_mean_is_reached_within_the_margin():
     }
     costs, results = Costs("t", last=2), Results((cell(rounds=rounds),))
     assert costs.table(results)[1] == ["a", "s", "2", "3", "6", "0.4", "0.2"]
-    assert costs.seconds_a_round("a", "s")(results) == {0: 2} and costs.rounds_to_convergence("a", "s")(results) == {
-        0: 3
-    }
+    assert costs.seconds_a_round("a", "s")(results) == {0: 2} and costs.rounds_to_convergence(
+        "a", "s"
+    )(results) == {0: 3}
 
 
 def test_client_spread_is_the_deviation_over_clients_and_the_worst_one():
@@ -60,7 +60,9 @@ def test_explained_gains_correlate_the_gain_with_the_recorded_number():
     cells = []
     for place, (skew, accuracy) in enumerate(((0.4, 0.50), (0.5, 0.52), (0.9, 0.55))):
         setting = f"s{place}"
-        cells.append(cell("mean", setting, recorded=numbers({"quantity": "skewness", "values": [skew]})))
+        cells.append(
+            cell("mean", setting, recorded=numbers({"quantity": "skewness", "values": [skew]}))
+        )
         cells.append(cell("median", setting, rounds={"accuracy": [0.0, accuracy]}))
     results = Results(tuple(cells))
     layout = ExplainedGains("t", "mean", ("skewness",), "mean", last=1)
@@ -73,13 +75,19 @@ def test_explained_gains_correlate_the_gain_with_the_recorded_number():
     ]
     [plot] = layout.figure(results).plots
     assert list(plot.marks[0].x) == [0.4, 0.5, 0.9]
-    assert explained_by("skewness", "median", "mean", ("s0", "s1", "s2"), "mean", last=1)(results) == {0: 1.0}
+    assert explained_by("skewness", "median", "mean", ("s0", "s1", "s2"), "mean", last=1)(
+        results
+    ) == {0: 1.0}
     assert recorded_mean("mean", "s2", "skewness", WHOLE_MODEL)(results) == {0: 0.9}
 
 
 def test_explained_gains_without_records_have_no_numbers():
     results = Results((cell("mean"), cell("median")))
-    assert ExplainedGains("t", "mean", ("skewness",), "mean", last=1).table(results)[1] == ["s", "-", "+0.00"]
+    assert ExplainedGains("t", "mean", ("skewness",), "mean", last=1).table(results)[1] == [
+        "s",
+        "-",
+        "+0.00",
+    ]
 
 
 def test_client_map_distances_are_those_of_norms_and_cosines():
@@ -99,25 +107,41 @@ def test_client_map_distances_are_those_of_norms_and_cosines():
 def entries(server):
     """Two parameters at the clients 0 and 1: 1 and 3 (mean 2, deviation 1), 0 and 0."""
     values = {("w[0]", 0): 1.0, ("w[0]", 1): 3.0, ("w[1]", 0): 0.0, ("w[1]", 1): 0.0}
-    found = [{"quantity": "parameter", "layer": w, "client": k, "values": [v]} for (w, k), v in values.items()]
+    found = [
+        {"quantity": "parameter", "layer": w, "client": k, "values": [v]}
+        for (w, k), v in values.items()
+    ]
     return numbers(
-        *found, *({"quantity": "parameter", "layer": f"w[{i}]", "values": [v]} for i, v in enumerate(server))
+        *found,
+        *(
+            {"quantity": "parameter", "layer": f"w[{i}]", "values": [v]}
+            for i, v in enumerate(server)
+        ),
     )
 
 
 def test_parameter_values_show_clients_and_the_estimate_of_each_method():
-    results = Results((cell("mean", recorded=entries([2.0, 0.0])), cell("other", recorded=entries([0.5, 0.0]))))
+    results = Results(
+        (cell("mean", recorded=entries([2.0, 0.0])), cell("other", recorded=entries([0.5, 0.0])))
+    )
     layout = ParameterValues("t", entries=2)
     assert [row[1:] for row in layout.table(results)[1:]] == [["mean", "0.000"], ["other", "1.500"]]
     [plot] = layout.figure(results).plots
     assert [mark.label for mark in plot.marks] == ["clients", "mean", "other"]
-    assert list(plot.marks[0].y) == [-1.0, 1.0] and list(plot.marks[2].y) == [-1.5]  # the second one has no deviation
+    assert list(plot.marks[0].y) == [-1.0, 1.0] and list(plot.marks[2].y) == [
+        -1.5
+    ]  # the second one has no deviation
 
 
 def test_kernel_draws_the_distance_of_new_values_from_the_mean_up_to_the_limit():
-    results = Results((cell("mean", recorded=entries([2.0, 0.0])), cell("other", recorded=entries([0.5, 0.0]))))
+    results = Results(
+        (cell("mean", recorded=entries([2.0, 0.0])), cell("other", recorded=entries([0.5, 0.0])))
+    )
     layout = Kernel("t", "s", side=1)
-    assert [plot.marks[0].values.tolist() for plot in layout.figure(results).plots] == [[[0.0]], [[-0.5]]]
+    assert [plot.marks[0].values.tolist() for plot in layout.figure(results).plots] == [
+        [[0.0]],
+        [[-0.5]],
+    ]
     assert layout.table(results)[1:] == [["mean", "0.000"], ["other", "1.500"]]
 
 
@@ -139,7 +163,10 @@ def test_recorded_table_has_means_and_ranges_by_layer():
         cell(seed=seed, recorded=numbers({"quantity": "high", "layer": "w", "values": [v]}))
         for seed, v in enumerate((0.2, 0.4))
     ]
-    assert RecordedTable("t", "high").table(Results(tuple(cells))) == [["layer", "a, s"], ["w", "0.3 (0.2 to 0.4)"]]
+    assert RecordedTable("t", "high").table(Results(tuple(cells))) == [
+        ["layer", "a, s"],
+        ["w", "0.3 (0.2 to 0.4)"],
+    ]
 
 
 def test_costs_count_the_last_stage_alone_and_no_convergence_without_learning():
@@ -168,9 +195,15 @@ def test_layouts_of_records_without_records_have_a_heading_alone(layout):
 def test_quantities_stand_beside_printed_numbers_with_their_correlation_over_settings():
     """Ours 10, 20, 40, 30 % and printed 1, 2, 3, 4: r = 0.8; artanh 0.8 = 1.0986, and 1.96 / sqrt(1) to both sides."""
     scores = {"s1": 0.1, "s2": 0.2, "s3": 0.4, "s4": 0.3, "s5": 0.9}
-    results = Results(tuple(cell("a", where, rounds={"accuracy": [0.0, value]}) for where, value in scores.items()))
+    results = Results(
+        tuple(
+            cell("a", where, rounds={"accuracy": [0.0, value]}) for where, value in scores.items()
+        )
+    )
     printed = {f"s{i}": Printed(i, f"{i}, table 1") for i in range(1, 5)}
-    layout = BesidePrinted("t", {"ours": lambda setting: score("a", setting)}, {"theirs": printed}, "theirs")
+    layout = BesidePrinted(
+        "t", {"ours": lambda setting: score("a", setting)}, {"theirs": printed}, "theirs"
+    )
     head, *rows, r, interval = layout.table(results)
     assert head == ["setting", "ours", "theirs, printed"]
     assert rows[0] == ["s1", "10.00", "1.00"] and rows[4] == ["s5", "90.00", "-"]
@@ -199,9 +232,13 @@ def test_distance_from_the_peak_is_in_deviations_over_clients():
 
 def test_rules_have_as_many_classes_as_the_papers_have_for_the_data():
     rule = sized(
-        "fedpake(threshold=0.1)", ("CIFAR-10, 2 classes", "CIFAR-100, Dir(1)", "Dir(0.1)"), " + own_statistics"
+        "fedpake(threshold=0.1)",
+        ("CIFAR-10, 2 classes", "CIFAR-100, Dir(1)", "Dir(0.1)"),
+        " + own_statistics",
     )
-    scale = Scale({"rule": rule}, {"CIFAR-100, Dir(1)": {}, "Dir(0.1)": {}}, {"data": "digits"}, seeds=(0,))
+    scale = Scale(
+        {"rule": rule}, {"CIFAR-100, Dir(1)": {}, "Dir(0.1)": {}}, {"data": "digits"}, seeds=(0,)
+    )
     assert [cell.spec for cell in scale.cells] == [
         "fedpake(threshold=0.1, micro=5, macro=5) + own_statistics",
         "fedpake(threshold=0.1) + own_statistics",
@@ -213,6 +250,7 @@ def test_rules_have_as_many_classes_as_the_papers_have_for_the_data():
 
 def test_places_are_the_papers_16_settings_with_a_gain_of_4_67_over_the_mean_of_eight_baselines():
     gains = [
-        place.printed("FedPake") - Printed.mean(*map(place.printed, baselines(1000, 1000))) for place in PLACES.values()
+        place.printed("FedPake") - Printed.mean(*map(place.printed, baselines(1000, 1000)))
+        for place in PLACES.values()
     ]
     assert len(PLACES) == 16 and Printed.mean(*gains).value == pytest.approx(4.67, abs=0.005)

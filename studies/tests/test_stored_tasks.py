@@ -41,12 +41,19 @@ def test_run_task_gives_a_row_per_method_and_fresh_seed(monkeypatch):
     monkeypatch.setattr(task_runs, "ROUNDS", 10)
     task = StoredTask("digits", "label skew", "dirichlet(alpha=0.3)", 5, 1.0, 1, "linear")
     table = task_runs.run_task(task)
-    assert list(table["seed"]) == [0, 1, 0, 1] and set(RESULTS) - set(METRICS) | {"accuracy"} < set(table)
-    assert table["accuracy"].between(0.2, 1).all() and (table["worst_decile"] <= table["accuracy"] + 0.05).all()
+    assert list(table["seed"]) == [0, 1, 0, 1] and set(RESULTS) - set(METRICS) | {"accuracy"} < set(
+        table
+    )
+    assert (
+        table["accuracy"].between(0.2, 1).all()
+        and (table["worst_decile"] <= table["accuracy"] + 0.05).all()
+    )
     assert np.isfinite(table[list(TITLES)].to_numpy(float)).all()
     assert (table.query("method == 'local only'")["bytes"] == 0).all()
     # a linear model of 64 pixels and 10 classes, float32, to five clients and back
-    assert table.query("method == 'FedAvg'")["bytes"].iloc[0] == pytest.approx(2 * 5 * 650 * 4, rel=0.05)
+    assert table.query("method == 'FedAvg'")["bytes"].iloc[0] == pytest.approx(
+        2 * 5 * 650 * 4, rel=0.05
+    )
 
 
 def test_run_task_run_that_diverges_scores_zero(monkeypatch):

@@ -31,7 +31,13 @@ from unalike_studies.run_study import PARTIAL, missing, run_cell, run_cells
 from unalike_studies.study import Scale, Study, Variant
 
 ROOT = Path(__file__).parents[2]
-COMMON = {"data": "quadratic", "partition": "natural", "split": 1.0, "merge": False, "protocol": "server"}
+COMMON = {
+    "data": "quadratic",
+    "partition": "natural",
+    "split": 1.0,
+    "merge": False,
+    "protocol": "server",
+}
 COMMON |= {"model": "linear", "rounds": 3, "work": {"batch_size": 60, "lr": 0.001}}
 
 
@@ -42,14 +48,37 @@ def stored(folder, cell):
 @pytest.fixture
 def small():
     """A study of two equal methods and a third in two settings, which runs in a moment."""
-    methods = {"FedAvg": "fedavg", "again": "fedprox(mu=0)", "SGD": Variant("fedavg", {"work": {"lr": 0.01}})}
+    methods = {
+        "FedAvg": "fedavg",
+        "again": "fedprox(mu=0)",
+        "SGD": Variant("fedavg", {"work": {"lr": 0.01}}),
+    }
     settings = {"unequal": {}, "equal": {"data": "quadratic(sizes=(60, 60), optima=(10.0, 0.0))"}}
     claims = (
-        Claim("mu = 0 is FedAvg", gain("again", "FedAvg", "unequal", "rmse"), Same(1e-6), unit="rmse", scale=1),
-        Claim("A larger rate is worse", gain("SGD", "FedAvg", "unequal", "rmse"), Above(), unit="rmse", scale=1),
+        Claim(
+            "mu = 0 is FedAvg",
+            gain("again", "FedAvg", "unequal", "rmse"),
+            Same(1e-6),
+            unit="rmse",
+            scale=1,
+        ),
+        Claim(
+            "A larger rate is worse",
+            gain("SGD", "FedAvg", "unequal", "rmse"),
+            Above(),
+            unit="rmse",
+            scale=1,
+        ),
     )
     scales = {"small": Scale(methods, settings, COMMON, reduced="everything")}
-    return Study("toy-table1", "A toy", "Nobody, 2026", scales, claims, (MethodTable("Rmse", "rmse", scale=1),))
+    return Study(
+        "toy-table1",
+        "A toy",
+        "Nobody, 2026",
+        scales,
+        claims,
+        (MethodTable("Rmse", "rmse", scale=1),),
+    )
 
 
 def test_run_cells_stores_each_result_and_runs_none_twice(small, tmp_path):
@@ -68,7 +97,12 @@ def test_stored_result_holds_what_the_cell_was(small, tmp_path):
     [cell, *_] = small.scale("small").cells
     [result] = run_cells({tmp_path: [cell]})
     found = stored(tmp_path, cell)
-    assert (found.method, found.setting, found.seed, found.digest) == ("FedAvg", "unequal", 0, cell.digest)
+    assert (found.method, found.setting, found.seed, found.digest) == (
+        "FedAvg",
+        "unequal",
+        0,
+        cell.digest,
+    )
     assert found.rounds["round"] == [0, 1, 2, 3] and found.seconds > 0 and found.versions["unalike"]
     assert found.rounds["rmse"] == result.rounds["rmse"] and found.clients == result.clients
 
@@ -89,14 +123,26 @@ def test_damaged_result_says_which_file(small, tmp_path):
 
 def test_file_of_something_else_is_refused(tmp_path):
     pd.DataFrame({"digest": ["a"], "flavor": ["sour"]}).to_parquet(tmp_path / "mine.parquet")
-    with pytest.raises(UnalikeError, match=r"mine.parquet has the columns digest, flavor, not those of results"):
+    with pytest.raises(
+        UnalikeError, match=r"mine.parquet has the columns digest, flavor, not those of results"
+    ):
         digests(tmp_path)
 
 
 def result(seed, **more):
     rounds = {"round": [0, 1], "accuracy": [None, 0.1 + 0.2], "stage": [1, 1]}
     return CellResult(
-        "a", "s", seed, f"{seed:016}", "", {"work": {"lr": None}}, 1.5, "", {}, {}, **{"rounds": rounds, **more}
+        "a",
+        "s",
+        seed,
+        f"{seed:016}",
+        "",
+        {"work": {"lr": None}},
+        1.5,
+        "",
+        {},
+        {},
+        **{"rounds": rounds, **more},
     )
 
 
@@ -110,8 +156,17 @@ def test_results_of_different_columns_are_stored_as_they_are(tmp_path):
         {"quantity": "cosine", "client": MEAN, "values": [1e-300]},
     ]
     results = [
-        result(0, curves=[[0.5, None], []], recorded={"rounds": [1, 2], "series": series, "thinned": ""}),
-        result(1, clients={"client": ["x"], "n_test": [3], "rmse": [2.0]}, notes=["careful"], label_counts=[[1, 2]]),
+        result(
+            0,
+            curves=[[0.5, None], []],
+            recorded={"rounds": [1, 2], "series": series, "thinned": ""},
+        ),
+        result(
+            1,
+            clients={"client": ["x"], "n_test": [3], "rmse": [2.0]},
+            notes=["careful"],
+            label_counts=[[1, 2]],
+        ),
         result(2, rounds={}),
     ]
     for one in results:
@@ -142,12 +197,18 @@ def test_files_of_two_machines_are_read_together_and_gathered_without_loss(tmp_p
     for machine in machines:
         for file in machine.iterdir():
             shutil.copy(file, both)
-    assert len(list(both.iterdir())) == 2 and read(both, map(cell_of, results)) == Results(tuple(results))
+    assert len(list(both.iterdir())) == 2 and read(both, map(cell_of, results)) == Results(
+        tuple(results)
+    )
     gather(both, "*.parquet")
-    assert len(list(both.iterdir())) == 1 and read(both, map(cell_of, results)) == Results(tuple(results))
+    assert len(list(both.iterdir())) == 1 and read(both, map(cell_of, results)) == Results(
+        tuple(results)
+    )
 
 
-def test_gather_that_is_killed_before_it_removes_files_loses_and_doubles_nothing(tmp_path, monkeypatch):
+def test_gather_that_is_killed_before_it_removes_files_loses_and_doubles_nothing(
+    tmp_path, monkeypatch
+):
     results = [result(seed) for seed in range(3)]
     for one in results:
         save(one, tmp_path)
@@ -158,9 +219,13 @@ def test_gather_that_is_killed_before_it_removes_files_loses_and_doubles_nothing
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
         patched.setattr(Path, "unlink", killed)
         gather(tmp_path)
-    assert len(list(tmp_path.iterdir())) == 4 and read(tmp_path, map(cell_of, results)) == Results(tuple(results))
+    assert len(list(tmp_path.iterdir())) == 4 and read(tmp_path, map(cell_of, results)) == Results(
+        tuple(results)
+    )
     gather(tmp_path)
-    assert len(list(tmp_path.iterdir())) == 1 and read(tmp_path, map(cell_of, results)) == Results(tuple(results))
+    assert len(list(tmp_path.iterdir())) == 1 and read(tmp_path, map(cell_of, results)) == Results(
+        tuple(results)
+    )
 
 
 def test_gather_on_a_full_disk_leaves_every_result(tmp_path, monkeypatch):
@@ -174,7 +239,9 @@ def test_gather_on_a_full_disk_leaves_every_result(tmp_path, monkeypatch):
     with monkeypatch.context() as patched, pytest.raises(UnalikeError, match="No space left"):
         patched.setattr("os.fsync", full)
         gather(tmp_path)
-    assert len(list(tmp_path.iterdir())) == 3 and read(tmp_path, map(cell_of, results)) == Results(tuple(results))
+    assert len(list(tmp_path.iterdir())) == 3 and read(tmp_path, map(cell_of, results)) == Results(
+        tuple(results)
+    )
 
 
 def test_process_that_is_killed_loses_at_most_the_running_cell(small, tmp_path):
@@ -191,7 +258,11 @@ def test_process_that_is_killed_loses_at_most_the_running_cell(small, tmp_path):
     done = subprocess.run([sys.executable, "-c", script, tmp_path], input=pickle.dumps(cells))
     assert done.returncode == -9 and digests(tmp_path) == {cell.digest for cell in cells[:3]}
     rest = list(run_cells({tmp_path: cells}))
-    assert len(rest) == 2 and not missing(cells, tmp_path) and len(list(tmp_path.glob("*.parquet"))) == 1
+    assert (
+        len(rest) == 2
+        and not missing(cells, tmp_path)
+        and len(list(tmp_path.glob("*.parquet"))) == 1
+    )
 
 
 def test_cell_of_another_study_with_the_same_digest_is_copied_whatever_its_labels(small, tmp_path):
@@ -200,7 +271,9 @@ def test_cell_of_another_study_with_the_same_digest_is_copied_whatever_its_label
     renamed = replace(cell, method="baseline", setting="here")
     [again] = run_cells({tmp_path / "two" / "small": [renamed]}, root=tmp_path)
     assert again == stored(tmp_path / "two" / "small", renamed)
-    assert replace(again, method=cell.method, setting=cell.setting) == stored(tmp_path / "one" / "small", cell)
+    assert replace(again, method=cell.method, setting=cell.setting) == stored(
+        tmp_path / "one" / "small", cell
+    )
     assert again.seconds == first.seconds
 
 
@@ -208,7 +281,9 @@ def test_cell_that_two_studies_share_is_run_once(small, tmp_path, monkeypatch):
     [cell, *_] = small.scale("small").cells
     renamed = replace(cell, method="baseline")
     runs = []
-    monkeypatch.setattr("unalike_studies.run_study.execute", lambda *a, **k: runs.append(a) or execute(*a, **k))
+    monkeypatch.setattr(
+        "unalike_studies.run_study.execute", lambda *a, **k: runs.append(a) or execute(*a, **k)
+    )
     results = list(run_cells({tmp_path / "one": [cell], tmp_path / "two": [renamed]}))
     assert len(runs) == 1 and [result.method for result in results] == ["FedAvg", "baseline"]
     assert not missing([cell], tmp_path / "one") and not missing([renamed], tmp_path / "two")
@@ -261,14 +336,18 @@ def test_interrupted_cell_goes_on_from_its_checkpoint(small, tmp_path, monkeypat
 
 @pytest.mark.slow
 @pytest.mark.study
-@pytest.mark.filterwarnings("ignore::UserWarning")  # studies show what their methods and partitions warn of
+@pytest.mark.filterwarnings(
+    "ignore::UserWarning"
+)  # studies show what their methods and partitions warn of
 @pytest.mark.parametrize("name", STUDIES)
 def test_smoke_scale_runs_and_is_reported(name, tmp_path):
     folder = tmp_path / name / "smoke"
     cells = study(name).scale("smoke").cells
     assert all(result.ended for result in run_cells({folder: cells}))
     text, files = write_report(study(name), "smoke", folder)
-    assert f"{len(cells)} of {len(cells)} cells" in text and all(file.stat().st_size for file in files)
+    assert f"{len(cells)} of {len(cells)} cells" in text and all(
+        file.stat().st_size for file in files
+    )
 
 
 def test_clients_that_get_fewer_samples_are_noted_in_result_and_report(small, tmp_path):
@@ -288,12 +367,16 @@ def test_clients_that_get_fewer_samples_are_noted_in_result_and_report(small, tm
     assert "## Warnings" in text and "| 1 of 1 | even: 3 of 3 clients get fewer" in text
     page = (tmp_path / "report.html").read_text()
     assert (
-        f"<title>{small.title}</title>" in page and page.count("<h1>") == 1 and "even: 3 of 3 clients get fewer" in page
+        f"<title>{small.title}</title>" in page
+        and page.count("<h1>") == 1
+        and "even: 3 of 3 clients get fewer" in page
     )
 
 
 def test_diverged_cell_is_a_result_that_is_infinitely_bad(small, tmp_path):
-    scale = Scale({"FedAvg": "fedavg"}, {"all": {"work": {"lr": 1e9}}}, COMMON | {"rounds": 20}, seeds=(0,))
+    scale = Scale(
+        {"FedAvg": "fedavg"}, {"all": {"work": {"lr": 1e9}}}, COMMON | {"rounds": 20}, seeds=(0,)
+    )
     [result] = run_cells({tmp_path: scale.cells})
     assert result.ended == "diverged" and result.notes and result.score("rmse", 1) == math.inf
 
@@ -315,7 +398,10 @@ def test_digest_changes_with_options_and_not_with_labels():
 def test_ledger_gives_verdicts_from_three_seeds_on(small, tmp_path):
     folder = tmp_path / "toy-table1" / "small"
     list(run_cells({folder: [cell for cell in small.scale("small").cells if cell.seed < 2]}))
-    assert [entry.finding.verdict for entry in entries(small, results_of(small, tmp_path))] == [NOT_RUN, NOT_RUN]
+    assert [entry.finding.verdict for entry in entries(small, results_of(small, tmp_path))] == [
+        NOT_RUN,
+        NOT_RUN,
+    ]
     list(run_cells({folder: small.scale("small").cells}))
     same, better = entries(small, results_of(small, tmp_path))
     assert same.finding.verdict == "reproduced" and same.finding.mean == 0
@@ -330,12 +416,22 @@ def test_ledger_gives_verdicts_from_three_seeds_on(small, tmp_path):
 def test_ledger_and_report_show_the_estimated_seconds_of_the_stored_cells(small, tmp_path):
     folder = tmp_path / "toy-table1" / "small"
     list(
-        run_cells({folder: [cell for cell in small.scale("small").cells if cell.setting == "equal" and cell.seed < 2]})
+        run_cells(
+            {
+                folder: [
+                    cell
+                    for cell in small.scale("small").cells
+                    if cell.setting == "equal" and cell.seed < 2
+                ]
+            }
+        )
     )
     (folder / ESTIMATES).write_text('{"FedAvg, equal": 3.0, "FedAvg, unequal": 50.0}')
     for text in (pages([small], tmp_path)[CLAIMS], write_report(small, "small", folder)[0]):
         assert "6 of 18 cells took " in text and "; estimated were 6 for 2 of them." in text
-    (folder / ESTIMATES).write_text('{"FedAvg, equal": 3.0, "again, equal": 4.0, "SGD, equal": 1.0}')
+    (folder / ESTIMATES).write_text(
+        '{"FedAvg, equal": 3.0, "again, equal": 4.0, "SGD, equal": 1.0}'
+    )
     assert "estimated were 16." in pages([small], tmp_path)[CLAIMS]
 
 
@@ -344,18 +440,30 @@ def test_ledger_without_results_says_not_run(small, tmp_path):
     assert found[CLAIMS].count("| not run | - |") == 2 and "toy-table1" not in found[QUESTIONS]
 
 
-def test_ledger_separates_claims_from_questions_and_names_what_the_verdicts_rest_on(small, tmp_path):
+def test_ledger_separates_claims_from_questions_and_names_what_the_verdicts_rest_on(
+    small, tmp_path
+):
     unlike = replace(small.scale("small"), unlike="another optimum")
-    asked = question("Is a larger rate better?", gain("SGD", "FedAvg", "unequal", "rmse"), Below(), "rmse", 1)
-    wrong = Claim("A larger rate is worse", asked.quantity, Above(), Printed(5.0, "5, table 1"), "rmse", 1)
+    asked = question(
+        "Is a larger rate better?", gain("SGD", "FedAvg", "unequal", "rmse"), Below(), "rmse", 1
+    )
+    wrong = Claim(
+        "A larger rate is worse", asked.quantity, Above(), Printed(5.0, "5, table 1"), "rmse", 1
+    )
     study = replace(small, scales={"small": unlike}, claims=(wrong, asked))
     list(run_cells({tmp_path / small.name / "small": unlike.cells}))
     found = pages([study], tmp_path)
     gains = asked.quantity(results_of(study, tmp_path)["small"])
     assert max(gains.values()) < 0, "the larger rate must be better under every seed"
-    assert "| A larger rate is worse | 5 (5, table 1) |" in found[CLAIMS] and "Is a larger" not in found[CLAIMS]
+    assert (
+        "| A larger rate is worse | 5 (5, table 1) |" in found[CLAIMS]
+        and "Is a larger" not in found[CLAIMS]
+    )
     assert "| above it | above 0 | 3 | small | not reproduced here | - |" in found[CLAIMS]
-    assert "| Is a larger rate better? | - |" in found[QUESTIONS] and "is worse" not in found[QUESTIONS]
+    assert (
+        "| Is a larger rate better? | - |" in found[QUESTIONS]
+        and "is worse" not in found[QUESTIONS]
+    )
     assert "| 3 | another optimum |" in found[OVERVIEW] and "quadratic" in found[OVERVIEW]
     honest = pages([replace(study, scales={"small": small.scale("small")})], tmp_path)[CLAIMS]
     assert "| small | contradicted | - |" in honest and "not reproduced here" not in honest
@@ -391,7 +499,13 @@ def test_peak_is_the_best_round_after_the_start():
 
 
 def test_cell_with_proxy_holds_out_a_share_of_the_test_samples_of_each_class():
-    common = {"data": "digits", "partition": "iid", "merge": False, "protocol": "server", "proxy": 0.1}
+    common = {
+        "data": "digits",
+        "partition": "iid",
+        "merge": False,
+        "protocol": "server",
+        "proxy": 0.1,
+    }
     common |= {"model": "linear"}
     [cell] = Scale({"FedLAW": "fedlaw"}, {"all": {}}, common, seeds=(0,)).cells
     run_config = cell.prepare()
@@ -400,7 +514,13 @@ def test_cell_with_proxy_holds_out_a_share_of_the_test_samples_of_each_class():
 
 
 def test_cell_with_proxy_test_learns_from_the_test_samples():
-    common = {"data": "digits", "partition": "iid", "merge": False, "protocol": "server", "proxy": "test"}
+    common = {
+        "data": "digits",
+        "partition": "iid",
+        "merge": False,
+        "protocol": "server",
+        "proxy": "test",
+    }
     common |= {"model": "linear"}
     [cell] = Scale({"learned": "fedavg + learned_shrinking"}, {"all": {}}, common, seeds=(0,)).cells
     run_config = cell.prepare()
@@ -408,18 +528,36 @@ def test_cell_with_proxy_test_learns_from_the_test_samples():
 
 
 def test_pretrained_cell_starts_from_samples_that_clients_lack():
-    common = {"data": "digits", "partition": "iid", "merge": False, "protocol": "server", "split": 1.0, "clients": 3}
-    common |= {"model": "linear", "work": {"lr": 0.5, "batch_size": 20}, "pretrain": {"share": 0.25, "epochs": 3}}
+    common = {
+        "data": "digits",
+        "partition": "iid",
+        "merge": False,
+        "protocol": "server",
+        "split": 1.0,
+        "clients": 3,
+    }
+    common |= {
+        "model": "linear",
+        "work": {"lr": 0.5, "batch_size": 20},
+        "pretrain": {"share": 0.25, "epochs": 3},
+    }
     [cell] = Scale({"FedAvg": "fedavg"}, {"all": {}}, common | {"rounds": 0}, seeds=(0,)).cells
     run_config = cell.prepare()
-    assert run_config.population.sizes.sum() == 1442 - round(0.25 * 1442) and len(run_config.test[1]) == 355
+    assert (
+        run_config.population.sizes.sum() == 1442 - round(0.25 * 1442)
+        and len(run_config.test[1]) == 355
+    )
     assert execute(run_config).history.rounds["accuracy"][0] > 0.7
-    assert cell.prepare().record["model"] == run_config.record["model"]  # so that an interrupted cell goes on
+    assert (
+        cell.prepare().record["model"] == run_config.record["model"]
+    )  # so that an interrupted cell goes on
 
 
 def test_method_table_has_published_numbers_in_columns_of_their_own():
     rounds = {"round": [1], "accuracy": [0.5]}
-    cells = tuple(CellResult("a", "s", seed, "", "", {}, 1.0, "", {}, {}, rounds=rounds) for seed in (0, 1))
+    cells = tuple(
+        CellResult("a", "s", seed, "", "", {}, 1.0, "", {}, {}, rounds=rounds) for seed in (0, 1)
+    )
     table = MethodTable("t", published={("a", "s"): "51.0"}).table(Results(cells))
     assert table == [["method", "s", "s, published"], ["a", "50.00 ± 0.00 (2)", "51.0"]]
 
@@ -431,18 +569,34 @@ def test_every_study_has_smoke_and_paper_scales_with_distinct_cells(name):
         assert names and len(set(names)) == len(names)
 
 
-RECORDED = {"aggregation_seconds": [0.1, 0.2, 0.3], "tau": [1.0, 2.0, 3.0], "ratio": [1.0, 2.0, 4.0]}
-RECORDED |= {m + q: [0.4, 0.5, 0.6] for m in ("", "matched_") for q in ("skewness", "cv", "squared_deviation")}
+RECORDED = {
+    "aggregation_seconds": [0.1, 0.2, 0.3],
+    "tau": [1.0, 2.0, 3.0],
+    "ratio": [1.0, 2.0, 4.0],
+}
+RECORDED |= {
+    m + q: [0.4, 0.5, 0.6]
+    for m in ("", "matched_")
+    for q in ("skewness", "cv", "squared_deviation")
+}
 RECORDED |= {"high": [0.1, 0.2, 0.3], "alpha_sum": [0.5, 1.0, 1.0], "macro_class": [0.0, 0.0, 0.0]}
 COSINES = [
     {"quantity": "cosine", "client": i, "other": j, "values": [c] * 3}
     for i, j, c in ((0, 1, 0.5), (0, 2, 0.2), (1, 2, 0), (0, 3, 0.9))
 ]
 ENTRIES = [
-    {"quantity": "parameter", "layer": "w[0]", "client": k, "values": [v] * 3} for k, v in enumerate((0.1, 0.2, 0.6))
+    {"quantity": "parameter", "layer": "w[0]", "client": k, "values": [v] * 3}
+    for k, v in enumerate((0.1, 0.2, 0.6))
 ] + [{"quantity": "parameter", "layer": "w[0]", "values": [0.3] * 3}]
 
-LAYERS = ("stem.0.weight", "body.1.weight", "body.3.weight", "x.attention.qkv.weight", "x.expand.weight", "head.weight")
+LAYERS = (
+    "stem.0.weight",
+    "body.1.weight",
+    "body.3.weight",
+    "x.attention.qkv.weight",
+    "x.expand.weight",
+    "head.weight",
+)
 FACTORS = [{"quantity": "gamma", "layer": layer, "values": [0.9, 0.95, 0.99]} for layer in LAYERS]
 
 
@@ -451,18 +605,47 @@ def test_every_claim_is_about_cells_that_exist(name):
     """With a made-up result in every cell, each claim has as many values as there are seeds."""
     for scale in ("small", "paper"):
         cells = study(name).scale(scale).cells
-        measured = ("accuracy", "server_accuracy", "local_accuracy", "personal_accuracy", "rmse", "loss", "train_loss")
+        measured = (
+            "accuracy",
+            "server_accuracy",
+            "local_accuracy",
+            "personal_accuracy",
+            "rmse",
+            "loss",
+            "train_loss",
+        )
         measured += ("attack_success",)
         of_classes = (CLASS_ACCURACY + character for character in digits + ascii_letters)
         columns = {c: [0.0, 0.25, 0.5, 0.5, 0.5] for c in (*measured, "seconds", *of_classes)}
         columns |= {"round": [0, 1, 2, 3, 15], "participants": [2] * 5}
-        series = [{"quantity": q, "values": v} for q, v in RECORDED.items()] + COSINES + ENTRIES + FACTORS
-        more = {"recorded": {"rounds": [1, 2, 3], "series": series}, "label_counts": [[2, 2], [4, 0], [0, 3], [3, 3]]}
+        series = (
+            [{"quantity": q, "values": v} for q, v in RECORDED.items()]
+            + COSINES
+            + ENTRIES
+            + FACTORS
+        )
+        more = {
+            "recorded": {"rounds": [1, 2, 3], "series": series},
+            "label_counts": [[2, 2], [4, 0], [0, 3], [3, 3]],
+        }
         more |= {"clients": {"accuracy": [0.5, 0.7]}, "curves": [[0.5] * 10] * 5}
         more["parameters"] = [1] * 50
         more["transport"] = [[0.0, 1.0, 2.0], [1.0, 0.0, 1.5], [2.0, 1.5, 0.0]]
         found = tuple(
-            CellResult(c.method, c.setting, c.seed, "", "", dict(c.options), 1.0, "", {}, {}, rounds=columns, **more)
+            CellResult(
+                c.method,
+                c.setting,
+                c.seed,
+                "",
+                "",
+                dict(c.options),
+                1.0,
+                "",
+                {},
+                {},
+                rounds=columns,
+                **more,
+            )
             for c in cells
         )
         for claim in study(name).claims:

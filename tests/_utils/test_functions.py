@@ -37,7 +37,12 @@ def test_plain_values_stand_for_themselves():
 
 def test_function_is_its_name_and_a_hash():
     text = recorded(named)
-    assert text.startswith("<named ") and is_recorded(text) and not is_recorded("named") and recorded(named) == text
+    assert (
+        text.startswith("<named ")
+        and is_recorded(text)
+        and not is_recorded("named")
+        and recorded(named) == text
+    )
 
 
 @pytest.mark.parametrize(
@@ -73,16 +78,22 @@ def test_equal_functions_give_one_text():
 
 
 def test_text_is_the_same_in_another_process():
-    code = (
-        "import test_functions as t; print(t.recorded(t.named), t.recorded(t.torch.optim.Adam), t.recorded(t.made(2)))"
-    )
+    code = "import test_functions as t; print(t.recorded(t.named), t.recorded(t.torch.optim.Adam), t.recorded(t.made(2)))"
     found = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=__file__.rpartition("/")[0]
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        cwd=__file__.rpartition("/")[0],
     )
-    assert found.stdout.strip() == f"{recorded(named)} {recorded(torch.optim.Adam)} {recorded(made(2))}"
+    assert (
+        found.stdout.strip()
+        == f"{recorded(named)} {recorded(torch.optim.Adam)} {recorded(made(2))}"
+    )
 
 
 def test_missing_function_keeps_its_text_and_cannot_be_called():
     assert recorded(MissingFunction("<focal 1f>")) == "<focal 1f>"
-    with pytest.raises(UnalikeError, match=r"<focal 1f> is a function of the program that made the run"):
+    with pytest.raises(
+        UnalikeError, match=r"<focal 1f> is a function of the program that made the run"
+    ):
         MissingFunction("<focal 1f>")(1)

@@ -12,7 +12,11 @@ from unalike._utils.system.locks import is_locked, locked
 
 
 def test_lock_held_twice_raises_and_passes_inner_errors(tmp_path):
-    with locked(tmp_path, "taken"), pytest.raises(UnalikeError, match="taken"), locked(tmp_path, "taken"):
+    with (
+        locked(tmp_path, "taken"),
+        pytest.raises(UnalikeError, match="taken"),
+        locked(tmp_path, "taken"),
+    ):
         raise AssertionError("two are in")
     with pytest.raises(BlockingIOError), locked(tmp_path, "taken"):
         raise BlockingIOError
@@ -38,6 +42,9 @@ def test_lock_unsupported_file_system_warns(tmp_path, monkeypatch):
         raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
 
     monkeypatch.setattr(fcntl, "flock", refuse)
-    with pytest.warns(UserWarning, match="cannot be locked .*no other process"), locked(tmp_path, "taken"):
+    with (
+        pytest.warns(UserWarning, match="cannot be locked .*no other process"),
+        locked(tmp_path, "taken"),
+    ):
         pass
     assert is_locked(tmp_path) is None

@@ -47,7 +47,9 @@ def noted(folder: Path, number: int) -> None:
     time.sleep(600)
 
 
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads the state of processes from /proc")
+@pytest.mark.skipif(
+    not Path("/proc/self/stat").exists(), reason="reads the state of processes from /proc"
+)
 def test_in_processes_after_an_error_no_process_goes_on(tmp_path):
     with pytest.raises(ValueError, match="found -1"):
         list(in_processes(partial(noted, tmp_path), [-1, 1], jobs=2, threads=1))
@@ -55,7 +57,9 @@ def test_in_processes_after_an_error_no_process_goes_on(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads the state of processes from /proc")
+@pytest.mark.skipif(
+    not Path("/proc/self/stat").exists(), reason="reads the state of processes from /proc"
+)
 def test_in_processes_killed_parent_takes_its_processes_along(tmp_path):
     script, folder = tmp_path / "script.py", tmp_path / "pids"
     script.write_text(SCRIPT)

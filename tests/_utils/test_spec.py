@@ -65,7 +65,12 @@ def test_parse_one_two_names_are_refused():
 
 def test_check_kinds_value_unlike_annotation_is_refused():
     def build(
-        x: Tensor, *, n: int = 1, pair: tuple[float, int] | None = None, more: tuple[str, ...] = (), **rest: object
+        x: Tensor,
+        *,
+        n: int = 1,
+        pair: tuple[float, int] | None = None,
+        more: tuple[str, ...] = (),
+        **rest: object,
     ):
         """Built of plain values."""
 

@@ -24,7 +24,10 @@ def test_checkpoint_written_and_read_back_is_equal(tmp_path):
     write_tensors(path, tensors, {"round": 3, "name": "é"})
     found, facts = read_tensors(path)
     assert same(found, {n: found[n] for n in found}) and facts == {"round": 3, "name": "é"}
-    assert all(torch.equal(found[n], t) and found[n].dtype == t.dtype for n, t in tensors.items()) and len(found) == 4
+    assert (
+        all(torch.equal(found[n], t) and found[n].dtype == t.dtype for n, t in tensors.items())
+        and len(found) == 4
+    )
     assert [p.name for p in path.parent.iterdir()] == ["state.safetensors"]
 
 
@@ -32,7 +35,13 @@ def test_checkpoint_damaged_or_foreign_file_is_refused(tmp_path):
     path = tmp_path / "state.safetensors"
     write_tensors(path, trees())
     whole = path.read_bytes()
-    for broken in (whole[: len(whole) // 2], whole[:-1], whole[:4], b"", b"hello world, this is text"):
+    for broken in (
+        whole[: len(whole) // 2],
+        whole[:-1],
+        whole[:4],
+        b"",
+        b"hello world, this is text",
+    ):
         path.write_bytes(broken)
         with pytest.raises(UnalikeError, match="cannot read"):
             read_tensors(path)

@@ -38,9 +38,23 @@ SAMPLE = {
             }
         ),
         "server": section(
-            {"runs": [{"seconds": {"read": 0.1, "folded": 0.2, "fedavg": 0.14, "fedlws": 0.3, "fedpake": 1.0}}]}
+            {
+                "runs": [
+                    {
+                        "seconds": {
+                            "read": 0.1,
+                            "folded": 0.2,
+                            "fedavg": 0.14,
+                            "fedlws": 0.3,
+                            "fedpake": 1.0,
+                        }
+                    }
+                ]
+            }
         ),
-        "memory": section({"10": [{"mb": 100.0, "model_mb": 40.0}], "100": [{"mb": 190.0, "model_mb": 40.0}]}),
+        "memory": section(
+            {"10": [{"mb": 100.0, "model_mb": 40.0}], "100": [{"mb": 190.0, "model_mb": 40.0}]}
+        ),
     },
 }
 
@@ -71,46 +85,82 @@ def test_contenders_have_scripts_and_unique_names():
         found = contenders(name)
         assert len({contender.name for contender in found}) == len(found)
         assert all(contender.script.exists() for contender in found)
-        assert all((HERE / "peers" / f"{contender.peer}.txt").exists() for contender in found if contender.peer)
+        assert all(
+            (HERE / "peers" / f"{contender.peer}.txt").exists()
+            for contender in found
+            if contender.peer
+        )
 
 
 def test_table_rows_of_sample_have_verdict_or_reason():
     from table import rows
 
     found = {row.what: row for row in rows(SAMPLE)}
-    assert found["2NN 784-200-200-10 against the bare loop t1"].verdict == "FAIL"  # 0.6 / 0.15 = 4, less than 4.3
+    assert (
+        found["2NN 784-200-200-10 against the bare loop t1"].verdict == "FAIL"
+    )  # 0.6 / 0.15 = 4, less than 4.3
     assert found["2NN against FedJAX"].verdict == "FAIL"
     assert found["2NN against pfl-research"].found == "not measured: exit code 1: no | such thing"
     assert found["weighted mean of the stack on ResNet-18, K = 20"].verdict == "pass"
     assert found["FedLWS on ResNet-18, K = 20"].verdict == "FAIL"
-    assert found["server memory, FedAvg, K = 10 and 100"].verdict == "FAIL"  # 90 MB more, two models are 80
+    assert (
+        found["server memory, FedAvg, K = 10 and 100"].verdict == "FAIL"
+    )  # 90 MB more, two models are 80
     assert found["a million clients"].passed is None
 
 
 def test_page_shows_regret_of_auto_and_plain_torch():
     from table import markdown
 
-    seconds = {"loop": 0.3, "batched": 0.1, "distributed(workers=2)": 0.2, "plain": 0.4, "plain, 2 processes": 0.25}
+    seconds = {
+        "loop": 0.3,
+        "batched": 0.1,
+        "distributed(workers=2)": 0.2,
+        "plain": 0.4,
+        "plain, 2 processes": 0.25,
+    }
     choices = {"rule": "loop", "measured": "batched"}
-    row = {"network": "LeNet", "clients": "small", "seconds": seconds, "choices": choices, "busy": True}
+    row = {
+        "network": "LeNet",
+        "clients": "small",
+        "seconds": seconds,
+        "choices": choices,
+        "busy": True,
+    }
     stackless = row | {
         "seconds": {n: s for n, s in seconds.items() if n != "batched"},
         "choices": dict.fromkeys(choices, "loop"),
     }
     page = markdown({"some CPU": SAMPLE | {"sections": {"auto": section([row, stackless])}}})
-    assert "| LeNet | small, one core busy | 300 | 100 | 200 | 250 | `loop`: 200% | `batched`: 0% | 2.5x |" in page
-    assert "| LeNet | small, one core busy | 300 | cannot | 200 | 250 | `loop`: 0% | `loop`: 50% | 0.8x |" in page
+    assert (
+        "| LeNet | small, one core busy | 300 | 100 | 200 | 250 | `loop`: 200% | `batched`: 0% | 2.5x |"
+        in page
+    )
+    assert (
+        "| LeNet | small, one core busy | 300 | cannot | 200 | 250 | `loop`: 0% | `loop`: 50% | 0.8x |"
+        in page
+    )
 
 
 def test_page_shows_rounds_of_a_federation_beside_those_of_flower():
     from sections import FEDERATION
     from table import markdown, rows
 
-    ours = {"round": 0.3, "least": 0.2, "most": 0.5, "foreign": 0.1, "peak_mb": 1400.0, "site_mb": 361.0}
+    ours = {
+        "round": 0.3,
+        "least": 0.2,
+        "most": 0.5,
+        "foreign": 0.1,
+        "peak_mb": 1400.0,
+        "site_mb": 361.0,
+    }
     theirs = ours | {"round": 30.0, "most": 40.0, "peak_mb": 2200.0}
     del theirs["site_mb"]
     data = {name: [theirs if "Flower" in name else ours] for name in FEDERATION}
-    data["10 sites"], data["3 sites, round trip 40 ms"] = [{"why": "no | memory"}], [ours | {"round": 0.36}]
+    data["10 sites"], data["3 sites, round trip 40 ms"] = (
+        [{"why": "no | memory"}],
+        [ours | {"round": 0.36}],
+    )
     found = {row.what: row for row in rows(SAMPLE | {"sections": {"federation": section(data)}})}
     what = "a round of 3 sites over real processes"
     assert found[what].verdict == "pass" and found["memory of a site"].verdict == "FAIL"
@@ -120,7 +170,9 @@ def test_page_shows_rounds_of_a_federation_beside_those_of_flower():
     assert "| 3 sites | 0.30 | 0.20 - 0.50 | 0.1 | 361 | 1400 |" in page
     assert r"| 10 sites | not measured: no \| memory | | | | |" in page
     data["3 sites"] = [ours | {"foreign": 1.6}]  # a busy machine: no verdict
-    assert {row.what: row for row in rows(SAMPLE | {"sections": {"federation": section(data)}})}[what].passed is None
+    assert {row.what: row for row in rows(SAMPLE | {"sections": {"federation": section(data)}})}[
+        what
+    ].passed is None
 
 
 def test_networks_that_people_bring_accept_their_samples():
@@ -128,14 +180,20 @@ def test_networks_that_people_bring_accept_their_samples():
     from networks import OWN
 
     for make, shape, words in OWN.values():
-        assert make()(torch.zeros(2, *shape, dtype=torch.long if words else torch.float)).shape == (2, 10)
+        assert make()(torch.zeros(2, *shape, dtype=torch.long if words else torch.float)).shape == (
+            2,
+            10,
+        )
 
 
 def test_table_plain_and_markdown_show_all_rows():
     from table import markdown, plain, rows
 
     assert len(plain(SAMPLE).splitlines()) == len(rows(SAMPLE))
-    other = {"machine": SAMPLE["machine"] | {"cpu": "other CPU"}, "sections": {"memory": SAMPLE["sections"]["memory"]}}
+    other = {
+        "machine": SAMPLE["machine"] | {"cpu": "other CPU"},
+        "sections": {"memory": SAMPLE["sections"]["memory"]},
+    }
     page = markdown({"some CPU": SAMPLE, "other CPU": other})
     assert "| ours, batched | 150.0 | 100 - 200 | 4.00x | 3.0 | 300 |" in page
     assert r"no \| such thing" in page

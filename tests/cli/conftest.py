@@ -16,7 +16,9 @@ SCRIPT = "from unalike.cli import main; main()"
 def rows(n, seed=0):
     rng = np.random.default_rng(seed)
     y = rng.integers(0, 4, n)
-    return (np.random.default_rng(9).normal(size=(4, 6))[y] * 2 + rng.normal(size=(n, 6))).astype(np.float32), y
+    return (np.random.default_rng(9).normal(size=(4, 6))[y] * 2 + rng.normal(size=(n, 6))).astype(
+        np.float32
+    ), y
 
 
 @pytest.fixture(scope="session")

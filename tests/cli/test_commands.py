@@ -27,7 +27,11 @@ def test_version_flag_prints_the_version(cli):
 
 @pytest.mark.parametrize(
     "command",
-    [[], *([c] for c in COMMANDS), *(["list", c] for c in ("methods", "partitions", "transforms", "models", "data"))],
+    [
+        [],
+        *([c] for c in COMMANDS),
+        *(["list", c] for c in ("methods", "partitions", "transforms", "models", "data")),
+    ],
 )
 def test_help_of_every_command_has_an_example(cli, command):
     code, out, _ = cli(*command, "--help")
@@ -44,7 +48,16 @@ def test_no_command_prints_the_help(cli):
 def test_run_with_out_keeps_and_extends_the_run(cli, small, tmp_path):
     out = tmp_path / "run"
     code, text, progress = cli(
-        "run", *small, "--method", "ditto", "--protocol", "clients", "--protocol", "local", "--out", out
+        "run",
+        *small,
+        "--method",
+        "ditto",
+        "--protocol",
+        "clients",
+        "--protocol",
+        "local",
+        "--out",
+        out,
     )
     assert code == 0 and "accuracy" in text and "personal accuracy" in text and str(out) in text
     assert "ditto: 3/3 rounds" in progress and "\x1b" not in progress
@@ -59,14 +72,39 @@ def test_run_with_out_keeps_and_extends_the_run(cli, small, tmp_path):
         "checkpoints",
     }
     config = tomllib.loads((out / "config.toml").read_text())
-    assert config["rounds"] == 3 and config["work"]["lr"] == 0.1 and config["protocol"] == ["clients", "local"]
+    assert (
+        config["rounds"] == 3
+        and config["work"]["lr"] == 0.1
+        and config["protocol"] == ["clients", "local"]
+    )
 
     code, text, progress = cli(
-        "run", *small, "--method", "ditto", "--protocol", "clients", "--protocol", "local", "--out", out
+        "run",
+        *small,
+        "--method",
+        "ditto",
+        "--protocol",
+        "clients",
+        "--protocol",
+        "local",
+        "--out",
+        out,
     )
     assert code == 0 and progress == ""  # read, not trained
     assert (
-        cli("run", *small[:-1], 5, "--method", "ditto", "--protocol", "clients", "--protocol", "local", "--out", out)[0]
+        cli(
+            "run",
+            *small[:-1],
+            5,
+            "--method",
+            "ditto",
+            "--protocol",
+            "clients",
+            "--protocol",
+            "local",
+            "--out",
+            out,
+        )[0]
         == 0
     )
     assert pd.read_parquet(out / "rounds.parquet")["round"].tolist() == list(range(6))
@@ -92,14 +130,29 @@ def test_run_equals_ua_run(cli, small, samples, tmp_path):
     assert cli("run", *small, *flags, "--out", tmp_path)[0] == 0
     people = ua.partition(ua.load(samples), "dirichlet(alpha=0.5, min_size=2)", clients=3, seed=2)
     work = ua.Work(batch_size=8, lr=0.1, epochs=2)
-    run = ua.run("fedprox(mu=0.1) + lws", people, model="linear", rounds=3, seed=2, participation=0.7, work=work)
+    run = ua.run(
+        "fedprox(mu=0.1) + lws",
+        people,
+        model="linear",
+        rounds=3,
+        seed=2,
+        participation=0.7,
+        work=work,
+    )
     kept = pd.read_parquet(tmp_path / "rounds.parquet")
     pd.testing.assert_frame_equal(
         kept.drop(columns=[*TIMES]), run.history.rounds.drop(columns=[*TIMES]), check_exact=True
     )
     # the same folder serves both
     again = ua.run(
-        "fedprox(mu=0.1) + lws", people, model="linear", rounds=4, seed=2, participation=0.7, work=work, out=tmp_path
+        "fedprox(mu=0.1) + lws",
+        people,
+        model="linear",
+        rounds=4,
+        seed=2,
+        participation=0.7,
+        work=work,
+        out=tmp_path,
     )
     assert len(again.history) == 5
 
@@ -123,16 +176,30 @@ def test_run_and_compare_keep_what_record_asks_for(cli, small, tmp_path):
     run = [*small, "--method", "fedavg + lws", "--record", "server + updates"]
     assert cli("run", *run, "--out", tmp_path / "run")[0] == 0
     table = pd.read_parquet(tmp_path / "run" / "records.parquet")
-    assert set(table["round"]) == {1, 2, 3} and {"gamma", "weight", "update_norm", "cosine"} <= set(table["quantity"])
+    assert set(table["round"]) == {1, 2, 3} and {"gamma", "weight", "update_norm", "cosine"} <= set(
+        table["quantity"]
+    )
     code, _, _ = cli(
-        "compare", *small, "--method", "fedavg", "--seeds", 2, "--record", "server", "--out", tmp_path / "c"
+        "compare",
+        *small,
+        "--method",
+        "fedavg",
+        "--seeds",
+        2,
+        "--record",
+        "server",
+        "--out",
+        tmp_path / "c",
     )
     assert code == 0 and len(list(tmp_path.glob("c/cells/*/records.parquet"))) == 2
 
 
 @pytest.mark.parametrize(
     ("flags", "hint"),
-    [(["--record", "sever", "--out", "x"], "did you mean 'server'"), (["--record", "server"], "--out")],
+    [
+        (["--record", "sever", "--out", "x"], "did you mean 'server'"),
+        (["--record", "server"], "--out"),
+    ],
 )
 def test_run_record_that_cannot_be_kept_is_refused(cli, small, flags, hint):
     code, _, err = cli("run", *small, *flags)
@@ -141,7 +208,16 @@ def test_run_record_that_cannot_be_kept_is_refused(cli, small, flags, hint):
 
 def test_compare_config_repeats_the_comparison(cli, small, tmp_path):
     methods = ["--method", "fedavg", "--method", "fedprox(mu=0.1) + lws", "--method", "local_only"]
-    flags = [*small, *methods, "--seeds", 2, "--baseline", "fedprox(mu=0.1) + lws", "--participation", 0.7]
+    flags = [
+        *small,
+        *methods,
+        "--seeds",
+        2,
+        "--baseline",
+        "fedprox(mu=0.1) + lws",
+        "--participation",
+        0.7,
+    ]
     code, text, progress = cli("compare", *flags, "--out", tmp_path / "a")
     assert code == 0 and "compared with fedprox(mu=0.1) + lws" in text and "personal" in text
     assert "18/18 rounds" in progress and "(seed 1)" in progress and "\x1b" not in progress
@@ -156,7 +232,9 @@ def test_compare_config_repeats_the_comparison(cli, small, tmp_path):
 
     code, text, progress = cli("compare", *flags, "--out", tmp_path / "a")
     assert code == 0 and "18/18 rounds" in progress  # read, not trained
-    code, text, _ = cli("report", tmp_path / "a", "--out", tmp_path / "page.html", "--title", "Five & more")
+    code, text, _ = cli(
+        "report", tmp_path / "a", "--out", tmp_path / "page.html", "--title", "Five & more"
+    )
     assert code == 0 and "Five &amp; more" in (tmp_path / "page.html").read_text()
 
 
@@ -194,7 +272,10 @@ def test_command_with_a_plan_repeats_the_run(cli, samples, tmp_path):
     import shlex
 
     plan = tmp_path / "plan.json"
-    assert cli("partition", "--data", samples, "--clients", 3, "--partition", "iid", "--save", plan)[0] == 0
+    assert (
+        cli("partition", "--data", samples, "--clients", 3, "--partition", "iid", "--save", plan)[0]
+        == 0
+    )
     flags = ["--data", samples, "--plan", plan, "--model", "linear", "--rounds", 2]
     for command, out in (
         (["run", "--method", "fedavg"], "run"),
@@ -210,10 +291,14 @@ def test_command_with_a_plan_repeats_the_run(cli, samples, tmp_path):
 
 def test_partition_prints_and_saves_the_plan(cli, samples, tmp_path):
     plan = tmp_path / "plan.json"
-    code, text, _ = cli("partition", "--data", samples, "--clients", 4, "--partition", "iid", "--save", plan)
+    code, text, _ = cli(
+        "partition", "--data", samples, "--clients", 4, "--partition", "iid", "--save", plan
+    )
     assert code == 0 and "client-3" in text and json.loads(plan.read_text())["clients"] == 4
     assert cli("partition", "--data", samples, "--plan", plan)[0] == 0
-    code, _, err = cli("partition", "--data", samples, "--plan", plan, "--figure", tmp_path / "x.foo")
+    code, _, err = cli(
+        "partition", "--data", samples, "--plan", plan, "--figure", tmp_path / "x.foo"
+    )
     assert code == 2 and "x.foo cannot be drawn" in err and ".svg" in err
     for command in ("partition", "run", "compare"):
         for flag, value in (("--val", 0.1), ("--partition", "iid"), ("--clients", 3)):
@@ -226,7 +311,13 @@ def test_partition_prints_and_saves_the_plan(cli, samples, tmp_path):
 def test_partition_prints_class_names(cli, tmp_path):
     np.savez(tmp_path / "a.npz", x=np.eye(40), y=[0] * 20 + [1] * 20, classes=["ill", "well"])
     code, text, _ = cli(
-        "partition", "--data", tmp_path / "a.npz", "--clients", 2, "--partition", "pathological(classes=1)"
+        "partition",
+        "--data",
+        tmp_path / "a.npz",
+        "--clients",
+        2,
+        "--partition",
+        "pathological(classes=1)",
     )
     assert code == 0 and "ill (100%)" in text and "well (100%)" in text
 
@@ -251,7 +342,10 @@ def test_evaluate_and_predict_use_the_kept_model(cli, small, samples, tmp_path):
     assert (chances.argmax(1) == table["prediction"]).all() and chances.sum(1) == pytest.approx(1)
     for flags, message in (
         (["--out", csv], "p.csv exists, and"),
-        (["--date", "seen", "--out", tmp_path / "new.csv"], "found date=['seen'] for data that is no"),
+        (
+            ["--date", "seen", "--out", tmp_path / "new.csv"],
+            "found date=['seen'] for data that is no",
+        ),
     ):
         code, _, err = cli("predict", run, "--data", samples, *flags)
         assert code == 2 and message in " ".join(err.split()), err
@@ -270,7 +364,11 @@ def test_evaluate_without_a_shared_model_is_refused(cli, small, tmp_path):
     ]
     for name, flags, why in (
         ("heads", [*small, "--method", "fedper"], "train and never send"),
-        ("staged", [*small, "--method", "data_sharing(fraction=0, method='fedper')"], "train and never send"),
+        (
+            "staged",
+            [*small, "--method", "data_sharing(fraction=0, method='fedper')"],
+            "train and never send",
+        ),
         ("norms", ["--rounds", 1, *batch_norm], "statistics of their own"),
     ):
         assert cli("run", *flags, "--out", tmp_path / name)[0] == 0
@@ -283,20 +381,41 @@ def test_evaluate_without_a_shared_model_is_refused(cli, small, tmp_path):
 
 
 def test_evaluate_centralised_with_local_norms_works(cli, tmp_path):
-    flags = ["--method", "centralised", "--buffers", "local", "--model", "cnn(channels=(3,), norm='batch')"]
+    flags = [
+        "--method",
+        "centralised",
+        "--buffers",
+        "local",
+        "--model",
+        "cnn(channels=(3,), norm='batch')",
+    ]
     run = tmp_path / "run"
-    assert cli("run", "--data", "digits", "--clients", 3, "--rounds", 1, *flags, "--out", run)[0] == 0
+    assert (
+        cli("run", "--data", "digits", "--clients", 3, "--rounds", 1, *flags, "--out", run)[0] == 0
+    )
     code, text, err = cli("evaluate", run)
     assert code == 0, err
-    assert scores(text)["accuracy"] == as_printed(pd.read_parquet(run / "rounds.parquet")["accuracy"].iloc[-1])
+    assert scores(text)["accuracy"] == as_printed(
+        pd.read_parquet(run / "rounds.parquet")["accuracy"].iloc[-1]
+    )
 
 
 def patients(file, older=0.0, kinds=("ill", "well"), seed=0):
     """A table of patients; those with high pressure are ill. `older` shifts age and pressure, as in another hospital."""
     rng = np.random.default_rng(seed)
-    pressure, ward = rng.normal(130, 10, 200) + older, rng.choice(["a", "b"] if not older else ["b", "c"], 200)
+    pressure, ward = (
+        rng.normal(130, 10, 200) + older,
+        rng.choice(["a", "b"] if not older else ["b", "c"], 200),
+    )
     label = np.where(pressure > 130, *kinds)
-    frame = pd.DataFrame({"age": rng.normal(60, 8, 200) + older, "pressure": pressure, "ward": ward, "outcome": label})
+    frame = pd.DataFrame(
+        {
+            "age": rng.normal(60, 8, 200) + older,
+            "pressure": pressure,
+            "ward": ward,
+            "outcome": label,
+        }
+    )
     frame.to_csv(file, index=False)
     return f"file(path={file!r}, target='outcome')"
 
@@ -304,7 +423,10 @@ def patients(file, older=0.0, kinds=("ill", "well"), seed=0):
 def scores(text):
     """The row of all samples that `evaluate` prints, by column."""
     head, *rows = text.strip().splitlines()
-    names, pooled = re.split("  +", head.strip()), [row for row in rows if row.startswith("all samples pooled")]
+    names, pooled = (
+        re.split("  +", head.strip()),
+        [row for row in rows if row.startswith("all samples pooled")],
+    )
     cells = re.split("  +", (pooled or rows)[-1].strip())[-len(names) :]
     return {
         name: float(cell.removesuffix("\u00a0%")) / (100 if "%" in cell else 1)
@@ -319,7 +441,19 @@ def as_printed(share):
 
 
 def trained(cli, out, data, *more):
-    flags = ["--partition", "iid", "--clients", 2, "--rounds", 10, "--lr", 0.5, "--model", "linear", *more]
+    flags = [
+        "--partition",
+        "iid",
+        "--clients",
+        2,
+        "--rounds",
+        10,
+        "--lr",
+        0.5,
+        "--model",
+        "linear",
+        *more,
+    ]
     code, _, err = cli("run", "--data", data, *flags, "--out", out)
     assert code == 0, err
     return out
@@ -338,7 +472,10 @@ def test_evaluate_other_tables_are_encoded_as_in_the_run(cli, tmp_path, monkeypa
     assert scores(text)["accuracy"] == right and scores(text)["accuracy"] > 0.9
     frame = pd.read_csv("new.csv")  # a table needs no target; rows are in its order
     frame.assign(age=12 * frame["age"]).to_csv("months.csv", index=False)
-    assert "months.csv: the column 'age' has a mean" in cli("evaluate", run, "--data", tmp_path / "months.csv")[2]
+    assert (
+        "months.csv: the column 'age' has a mean"
+        in cli("evaluate", run, "--data", tmp_path / "months.csv")[2]
+    )
     frame.drop(columns="outcome").to_csv("unknown (1).csv", index=False)
     for data, out in ((other, "labelled.csv"), (tmp_path / "unknown (1).csv", "out.csv")):
         assert cli("predict", run, "--data", data, "--out", tmp_path / out)[0] == 0
@@ -355,8 +492,26 @@ def test_evaluate_other_tables_are_encoded_as_in_the_run(cli, tmp_path, monkeypa
 
 def test_evaluate_cell_of_a_comparison_works(cli, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    flags = ["--partition", "iid", "--clients", 2, "--rounds", 10, "--lr", 0.5, "--model", "linear", "--seeds", 1]
-    assert cli("compare", "--data", patients("p.csv"), *flags, "--method", "fedavg", "--out", "both")[0] == 0
+    flags = [
+        "--partition",
+        "iid",
+        "--clients",
+        2,
+        "--rounds",
+        10,
+        "--lr",
+        0.5,
+        "--model",
+        "linear",
+        "--seeds",
+        1,
+    ]
+    assert (
+        cli("compare", "--data", patients("p.csv"), *flags, "--method", "fedavg", "--out", "both")[
+            0
+        ]
+        == 0
+    )
     [cell] = (tmp_path / "both" / "cells").iterdir()
     for more in ([], ["--data", patients("new.csv", older=15, seed=1)]):
         code, text, err = cli("evaluate", cell, *more)
@@ -377,9 +532,9 @@ def test_predict_binary_writes_probabilities(cli, tmp_path, monkeypatch):
     table = pd.read_csv("p.csv")
     assert list(table) == ["sample", "prediction", "probability_False", "probability_True"]
     chance = table["probability_True"]
-    assert (table["prediction"] == (chance > 0.5)).all() and table["probability_False"].to_numpy() == pytest.approx(
-        1 - chance
-    )
+    assert (table["prediction"] == (chance > 0.5)).all() and table[
+        "probability_False"
+    ].to_numpy() == pytest.approx(1 - chance)
     code, text, _ = cli("evaluate", run, "--data", "b.npz")
     assert code == 0 and scores(text)["ROC AUC"] == as_printed(roc_auc_score(y, chance))
 
@@ -387,7 +542,13 @@ def test_predict_binary_writes_probabilities(cli, tmp_path, monkeypatch):
 def test_evaluate_run_of_a_program_needs_named_data(cli, samples, tmp_path):
     for data, code in ((samples, 2), ("digits", 0)):
         out = tmp_path / str(code)
-        ua.run("fedavg", ua.partition(ua.load(data), "iid", clients=3, seed=1), model="linear", rounds=1, out=out)
+        ua.run(
+            "fedavg",
+            ua.partition(ua.load(data), "iid", clients=3, seed=1),
+            model="linear",
+            rounds=1,
+            out=out,
+        )
         found, _, err = cli("evaluate", out)
         assert found == code and ("does not say where its data came from" in err) == bool(code), err
     assert cli("evaluate", tmp_path / "2", "--data", samples)[0] == 0
@@ -400,7 +561,10 @@ def test_evaluate_matches_labels_by_name(cli, tmp_path, monkeypatch):
     frame[frame["outcome"] == "well"].to_csv("one.csv", index=False)
     code, text, err = cli("evaluate", run, "--data", "file(path='one.csv', target='outcome')")
     assert code == 0 and scores(text)["accuracy"] > 0.9, err
-    for kinds, said in ((("dead", "well"), "found the classes 'dead'"), ((1, 0), "found the classes '0', '1'")):
+    for kinds, said in (
+        (("dead", "well"), "found the classes 'dead'"),
+        ((1, 0), "found the classes '0', '1'"),
+    ):
         code, _, err = cli("evaluate", run, "--data", patients("typo.csv", kinds=kinds))
         assert code == 2 and said in err and "'ill', 'well'" in err
     code, _, err = cli("evaluate", run, "--data", patients("cost.csv", kinds=(1.5, 0.5)))
@@ -413,11 +577,23 @@ def test_evaluate_matches_labels_by_name(cli, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "kinds, whole, column, why",
     [
-        ((10.5, 9), (10, 9), "RMSE", "the target 'outcome' holds texts; expected numbers for regression"),
-        ((True, False), (1, 0), "accuracy", "found the classes 'ill', 'well'; expected those of the run"),
+        (
+            (10.5, 9),
+            (10, 9),
+            "RMSE",
+            "the target 'outcome' holds texts; expected numbers for regression",
+        ),
+        (
+            (True, False),
+            (1, 0),
+            "accuracy",
+            "found the classes 'ill', 'well'; expected those of the run",
+        ),
     ],
 )
-def test_evaluate_integer_labels_match_numeric_labels(cli, tmp_path, monkeypatch, kinds, whole, column, why):
+def test_evaluate_integer_labels_match_numeric_labels(
+    cli, tmp_path, monkeypatch, kinds, whole, column, why
+):
     monkeypatch.chdir(tmp_path)
     run = trained(cli, tmp_path / "run", patients("p.csv", kinds=kinds), "--lr", 0.05)
     found = []
@@ -434,7 +610,10 @@ def test_evaluate_texts_use_the_vocabulary_of_the_run(cli, tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path)  # short names, which are not folded
     rng = np.random.default_rng(0)
     kinds = {"good": ["superb", "fine"], "bad": ["awful", "grim", "nasty"]}
-    rows = [(" ".join(rng.choice(["the", "film", *kinds[k]], 6)) + f" {kinds[k][0]}", k) for k in ["good", "bad"] * 60]
+    rows = [
+        (" ".join(rng.choice(["the", "film", *kinds[k]], 6)) + f" {kinds[k][0]}", k)
+        for k in ["good", "bad"] * 60
+    ]
 
     def file(name, rows):
         pd.DataFrame(rows, columns=["review", "stars"]).to_csv(name, index=False)
@@ -443,7 +622,10 @@ def test_evaluate_texts_use_the_vocabulary_of_the_run(cli, tmp_path, monkeypatch
     own = file("own.csv", rows)
     model = "textcnn(vocabulary=50, embedding=8, filters=8, widths=(1, 2))"
     run = trained(cli, tmp_path / "run", own, "--model", model)
-    for data in (own, file("new.csv", [("awful grim words", "bad"), ("the superb superb film", "good")])):
+    for data in (
+        own,
+        file("new.csv", [("awful grim words", "bad"), ("the superb superb film", "good")]),
+    ):
         code, text, err = cli("evaluate", run, "--data", data)
         assert code == 0 and scores(text)["accuracy"] > 0.95, err
     x, y = ua.load(own).merged()
@@ -459,15 +641,29 @@ def test_server_samples_use_the_vocabulary_of_the_clients(cli, tmp_path):
     x = np.stack([rng.integers(2, 40, 400), y + 40, rng.integers(2, 40, 400)], 1)
     tokens = write(tmp_path, x=x, y=y)
     model = "textcnn(vocabulary=50, embedding=8, filters=8, widths=(1, 2))"
-    flags = ("--protocol", "server", "--test", 0.3, "--partition", "dirichlet(alpha=0.1)", "--lr", 0.5, "--clients", 4)
-    code, _, err = cli("run", "--data", tokens, "--model", model, *flags, "--rounds", 20, "--out", tmp_path / "run")
+    flags = (
+        "--protocol",
+        "server",
+        "--test",
+        0.3,
+        "--partition",
+        "dirichlet(alpha=0.1)",
+        "--lr",
+        0.5,
+        "--clients",
+        4,
+    )
+    code, _, err = cli(
+        "run", "--data", tokens, "--model", model, *flags, "--rounds", 20, "--out", tmp_path / "run"
+    )
     assert code == 0, err
     history = pd.read_parquet(tmp_path / "run" / "rounds.parquet")
     assert history["accuracy"].iloc[-1] > 0.95
 
 
 @pytest.mark.parametrize(
-    "what, name", [("methods", "fedpake"), ("partitions", "dirichlet"), ("models", "mlp"), ("data", "digits")]
+    "what, name",
+    [("methods", "fedpake"), ("partitions", "dirichlet"), ("models", "mlp"), ("data", "digits")],
 )
 def test_list_prints_names(cli, what, name):
     code, out, _ = cli("list", what)
@@ -521,7 +717,17 @@ def test_summary_wider_than_the_terminal_continues_below(small, tmp_path, cli, m
         if line.startswith("Method ")
         for word in " ".join(lines[i - 1 : i + 1]).split()
     ]
-    for name in ("Accuracy", "Difference", "interval", "corrected", "P(best)", "tenth", "MB", "Time", "Seeds"):
+    for name in (
+        "Accuracy",
+        "Difference",
+        "interval",
+        "corrected",
+        "P(best)",
+        "tenth",
+        "MB",
+        "Time",
+        "Seeds",
+    ):
         assert heads.count(name) == 1
 
 
@@ -548,14 +754,25 @@ def test_output_that_is_piped_has_the_width_of_columns(cli, monkeypatch, columns
         (
             "methods",
             "apfl",
-            ["the personal model has mixed parameters", "a = 0 is FedAvg's model, a = 1 local training"],
+            [
+                "the personal model has mixed parameters",
+                "a = 0 is FedAvg's model, a = 1 local training",
+            ],
         ),
         (
             "methods",
             "fedpake",
-            ["alphas normalized to sum 1", "threshold: a parameter is high if", "macro: numbers C of"],
+            [
+                "alphas normalized to sum 1",
+                "threshold: a parameter is high if",
+                "macro: numbers C of",
+            ],
         ),
-        ("methods", "literal_sa", ["which grows with H", "Micro-classes as printed", "similarity: least"]),
+        (
+            "methods",
+            "literal_sa",
+            ["which grows with H", "Micro-classes as printed", "similarity: least"],
+        ),
         ("methods", "fedgen", ["On the server, `steps` Adam steps", "fade by 0.98 a round"]),
         ("methods", "fedyogi", ["at a bounded pace", "w+ = w + lr m / (sqrt(v) + tau)"]),
     ],
@@ -581,7 +798,9 @@ def test_short_flag_of_help_works_everywhere(cli):
         assert "Show this message and exit." in cli(*words, "-h")[1]
 
 
-@pytest.mark.parametrize("words", [("list", "methods"), ("list", "partitions"), ("partition", "--clients", 3)])
+@pytest.mark.parametrize(
+    "words", [("list", "methods"), ("list", "partitions"), ("partition", "--clients", 3)]
+)
 def test_tables_are_printed_as_json(cli, words):
     code, out, err = cli(*words, "--json")
     assert code == 0, err
@@ -591,15 +810,38 @@ def test_tables_are_printed_as_json(cli, words):
 def test_run_and_compare_print_json_alone(cli, small, tmp_path):
     code, out, err = cli("run", *small, "--json", "--out", tmp_path / "run")
     found = json.loads(out)
-    assert code == 0 and found["rounds"] == 3 and 0 <= found["row"]["accuracy"] <= 1 and "kept in" in err
+    assert (
+        code == 0
+        and found["rounds"] == 3
+        and 0 <= found["row"]["accuracy"] <= 1
+        and "kept in" in err
+    )
     table = pd.read_parquet(tmp_path / "run" / "rounds.parquet")
     assert found["row"]["accuracy"] == table["accuracy"].iloc[-1]
     assert found["all rounds"]["bytes_up"] == table["bytes_up"].sum()
-    words = ("compare", "--method", "FedAvg", "--method", "SCAFFOLD", "--seeds", 2, "--out", tmp_path / "c", *small)
+    words = (
+        "compare",
+        "--method",
+        "FedAvg",
+        "--method",
+        "SCAFFOLD",
+        "--seeds",
+        2,
+        "--out",
+        tmp_path / "c",
+        *small,
+    )
     code, out, err = cli(*words, "--json")
     (block,) = json.loads(out)
-    assert code == 0 and [row["method"] for row in block["summary"]] == ["fedavg", "scaffold"] and "report: " in err
-    assert json.loads(cli("report", tmp_path / "c", "--format", "json")[1])[0]["summary"] == block["summary"]
+    assert (
+        code == 0
+        and [row["method"] for row in block["summary"]] == ["fedavg", "scaffold"]
+        and "report: " in err
+    )
+    assert (
+        json.loads(cli("report", tmp_path / "c", "--format", "json")[1])[0]["summary"]
+        == block["summary"]
+    )
 
 
 def test_estimate_is_printed_as_json(cli, small):
@@ -611,12 +853,23 @@ def test_estimate_is_printed_as_json(cli, small):
 def test_names_are_read_in_any_case(cli, small, tmp_path):
     flags = [word if word != "linear" else "Linear" for word in small]
     flags[flags.index("dirichlet(alpha=0.5, min_size=2)")] = "Dirichlet(alpha=0.5, min_size=2)"
-    words = ("compare", "--method", "FedAvg", "--method", "FedProx(mu=0.1) + LWS", "--baseline", "FEDAVG", *flags)
+    words = (
+        "compare",
+        "--method",
+        "FedAvg",
+        "--method",
+        "FedProx(mu=0.1) + LWS",
+        "--baseline",
+        "FEDAVG",
+        *flags,
+    )
     code, _, err = cli(*words, "--out", tmp_path)
     assert code == 0, err
     facts = json.loads((tmp_path / "comparison.json").read_text())
     assert [method["label"] for method in facts["methods"]] == ["fedavg", "fedprox(mu=0.1) + lws"]
-    assert facts["baseline"] == "fedavg" and facts["partition"]["partition"].startswith("dirichlet(alpha=0.5")
+    assert facts["baseline"] == "fedavg" and facts["partition"]["partition"].startswith(
+        "dirichlet(alpha=0.5"
+    )
 
 
 @pytest.mark.parametrize(
@@ -666,7 +919,8 @@ def test_config_flag_overrides_file_overrides_default(cli, samples, tmp_path):
         assert cli("run", *where, "--out", out)[0] == 0
         kept = tomllib.loads((out / "config.toml").read_text())
         assert (
-            kept["work"] | {"lr": 0.3, "batch_size": 7, "nesterov": True, "epochs": 1} == kept["work"]
+            kept["work"] | {"lr": 0.3, "batch_size": 7, "nesterov": True, "epochs": 1}
+            == kept["work"]
             and kept["rounds"] == 2
         )
 
@@ -752,9 +1006,18 @@ def test_invalid_input_prints_one_message(cli, small, flags, message):
     "flags, message",
     [
         (["--nesterov"], "error: nesterov needs a momentum above 0\n"),
-        (["--method", "fedavgm(nesterov=True, momentum=0)"], "momentum=0): nesterov needs a momentum above 0 and no"),
-        (["--method", "zzz"], "unknown method or part 'zzz'; `unalike list` shows those that are known; your own"),
-        (["--method", "ifca(method='fedavgg')"], "method='fedavgg': unknown method or part 'fedavgg'"),
+        (
+            ["--method", "fedavgm(nesterov=True, momentum=0)"],
+            "momentum=0): nesterov needs a momentum above 0 and no",
+        ),
+        (
+            ["--method", "zzz"],
+            "unknown method or part 'zzz'; `unalike list` shows those that are known; your own",
+        ),
+        (
+            ["--method", "ifca(method='fedavgg')"],
+            "method='fedavgg': unknown method or part 'fedavgg'",
+        ),
     ],
     ids=str,
 )
@@ -788,9 +1051,14 @@ def test_invalid_data_prints_one_message(cli, small, tmp_path):
 
 def test_table_without_target_is_refused(cli, small, tmp_path):
     table = tmp_path / "patients.csv"
-    pd.DataFrame({"age": range(20), "weight": range(20, 40), "ill": [0, 1] * 10}).to_csv(table, index=False)
+    pd.DataFrame({"age": range(20), "weight": range(20, 40), "ill": [0, 1] * 10}).to_csv(
+        table, index=False
+    )
     code, _, err = cli("run", *small, "--data", table)
-    assert code == 2 and "the columns age, weight, ill; name the one to predict, with --target COLUMN" in err
+    assert (
+        code == 2
+        and "the columns age, weight, ill; name the one to predict, with --target COLUMN" in err
+    )
     assert cli("run", *small, "--data", table, "--target", "ill", "--partition", "iid")[0] == 0
 
 
@@ -820,10 +1088,18 @@ def test_commands_on_invalid_folders_are_refused(cli, tmp_path, words):
     assert code == 2 and err.strip()
 
 
-@pytest.mark.parametrize("flag, name", [("--figure", "plan.png"), ("--export", "split"), ("--save", "plan.json")])
+@pytest.mark.parametrize(
+    "flag, name", [("--figure", "plan.png"), ("--export", "split"), ("--save", "plan.json")]
+)
 def test_partition_unwritable_output_is_refused(cli, flag, name):
-    code, _, err = cli("partition", "--clients", 3, "--partition", "iid", flag, f"/proc/nowhere/{name}")
-    assert code == 2 and f"cannot write /proc/nowhere/{name}: " in err and "choose another folder" in err, err
+    code, _, err = cli(
+        "partition", "--clients", 3, "--partition", "iid", flag, f"/proc/nowhere/{name}"
+    )
+    assert (
+        code == 2
+        and f"cannot write /proc/nowhere/{name}: " in err
+        and "choose another folder" in err
+    ), err
 
 
 @pytest.mark.parametrize("method", ["ditto", "fedper"])
@@ -836,12 +1112,18 @@ def test_client_names_the_personal_model_that_is_used(cli, small, samples, tmp_p
     assert code == 0, err
     assert scores(text)["accuracy"] == as_printed(row["personal_accuracy"])
     assert cli("evaluate", run, "--client", 1)[:2] == (0, text)
-    assert cli("predict", run, "--data", samples, "--client", 1, "--out", tmp_path / "0.csv")[0] == 0
+    assert (
+        cli("predict", run, "--data", samples, "--client", 1, "--out", tmp_path / "0.csv")[0] == 0
+    )
     code, text, err = cli("predict", run, "--data", samples, "--out", tmp_path / "1.csv")
-    assert (code, "a client that never trained" in err) == ((0, True) if method == "ditto" else (2, False))
+    assert (code, "a client that never trained" in err) == (
+        (0, True) if method == "ditto" else (2, False)
+    )
     assert ("of the shared model" in text) == (method == "ditto")
     assert method == "ditto" or "name a client with --client" in err
-    code, _, err = cli("predict", run, "--data", samples, "--client", "nobody", "--out", tmp_path / "2.csv")
+    code, _, err = cli(
+        "predict", run, "--data", samples, "--client", "nobody", "--out", tmp_path / "2.csv"
+    )
     assert code == 2 and "unknown client 'nobody'" in err
 
 
@@ -858,7 +1140,9 @@ def test_model_that_does_not_fit_the_data_is_refused(cli, small, tmp_path):
 def test_full_disk_prints_one_message(cli, small, tmp_path):
     if (
         os.geteuid()
-        or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16k", "none", tmp_path], stderr=-3).returncode
+        or subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=16k", "none", tmp_path], stderr=-3
+        ).returncode
     ):
         pytest.skip("cannot mount a small file system here")
     try:
@@ -871,16 +1155,32 @@ def test_full_disk_prints_one_message(cli, small, tmp_path):
 
 
 def test_compare_one_seed_names_no_winner(cli, small, tmp_path):
-    code, text, _ = cli("compare", *small, "--method", "fedavg", "--method", "fedsgd", "--seeds", 1, "--out", tmp_path)
+    code, text, _ = cli(
+        "compare",
+        *small,
+        "--method",
+        "fedavg",
+        "--method",
+        "fedsgd",
+        "--seeds",
+        1,
+        "--out",
+        tmp_path,
+    )
     assert code == 0 and "One seed cannot show a difference" in text
 
 
 def test_dry_run_prints_the_cost_and_trains_nothing(cli, small, tmp_path):
     out = tmp_path / "foreseen"
-    code, shown, err = cli("compare", *small, "--method", "fedavg", "--method", "scaffold", "--dry-run", "--out", out)
+    code, shown, err = cli(
+        "compare", *small, "--method", "fedavg", "--method", "scaffold", "--dry-run", "--out", out
+    )
     assert code == 0, err
     assert "MB of memory" in shown and "scaffold" in shown and not (out / "cells").exists()
-    assert [c["method"] for c in json.loads((out / "estimate.json").read_text())["costs"]] == ["fedavg", "scaffold"]
+    assert [c["method"] for c in json.loads((out / "estimate.json").read_text())["costs"]] == [
+        "fedavg",
+        "scaffold",
+    ]
     code, shown, _ = cli("run", *small, "--dry-run")
     assert code == 0 and "one run will take at most about" in shown
 
@@ -892,25 +1192,41 @@ def test_server_protocol_tests_on_held_out_samples(cli, small, tmp_path, test):
     code, _, err = cli("run", *small, *flags, "--out", out)
     assert code == 0, err
     rounds = pd.read_parquet(out / "rounds.parquet")
-    assert (rounds["accuracy"] != rounds["clients_accuracy"]).any() and rounds["accuracy"].notna().all()
+    assert (rounds["accuracy"] != rounds["clients_accuracy"]).any() and rounds[
+        "accuracy"
+    ].notna().all()
     code, _, err = cli("evaluate", out)
     assert code == 0, err
 
 
 def test_run_prints_the_selected_round(cli, small, tmp_path):
-    code, text, _ = cli("run", *small, "--rounds", 9, "--lr", 9, "--val", 0.3, "--select", "best", "--out", tmp_path)
+    code, text, _ = cli(
+        "run", *small, "--rounds", 9, "--lr", 9, "--val", 0.3, "--select", "best", "--out", tmp_path
+    )
     rounds = pd.read_parquet(tmp_path / "rounds.parquet").set_index("round")
     [best] = rounds.index[rounds["selected"]]
     assert code == 0 and best < 9 and rounds["accuracy"][best] != rounds["accuracy"][9]
     said = " ".join(text.split())
     assert (
-        f"selected of 9 rounds: round {best}," in said and f" accuracy {100 * rounds['accuracy'][best]:.1f} %," in said
+        f"selected of 9 rounds: round {best}," in said
+        and f" accuracy {100 * rounds['accuracy'][best]:.1f} %," in said
     )
 
 
 def test_run_stop_and_select_flags_work(cli, small, tmp_path):
     out = tmp_path / "runs"
-    flags = ["--val", 0.3, "--select", "best", "--stop", "patience(rounds=1)", "--budget", "9 rounds", "--seeds", 1]
+    flags = [
+        "--val",
+        0.3,
+        "--select",
+        "best",
+        "--stop",
+        "patience(rounds=1)",
+        "--budget",
+        "9 rounds",
+        "--seeds",
+        1,
+    ]
     code, shown, err = cli("compare", *small, "--method", "fedavg", *flags, "--out", out)
     assert code == 0 and "best validation score" in shown, err
     assert pd.read_parquet(out / "rounds.parquet")["selected"].sum() == 1
@@ -925,7 +1241,9 @@ def test_run_and_compare_start_from_a_finished_run(cli, small, tmp_path):
     assert cli("run", *small, "--start", first, "--out", second)[0] == 0
     ends, begins = (pd.read_parquet(f / "rounds.parquet")["accuracy"] for f in (first, second))
     assert begins.iloc[0] == ends.iloc[-1]
-    code, _, _ = cli("compare", *small, "--method", "fedavg", "--seeds", "1", "--start", first, "--out", table)
+    code, _, _ = cli(
+        "compare", *small, "--method", "fedavg", "--seeds", "1", "--start", first, "--out", table
+    )
     facts = json.loads((table / "comparison.json").read_text())
     assert code == 0 and f"--start {first}" in facts["command"]
     code, out, _ = cli("compare", "--config", table / "config.toml", "--out", table)
@@ -939,8 +1257,10 @@ def test_partial_start_on_the_command_line_says_what_was_taken(cli, small, tmp_p
     code, _, err = cli("run", *other, "--start", first)
     assert code == 2 and "--start-partial" in err
     code, out, err = cli("run", *other, "--start", first, "--start-partial")
-    assert code == 0 and "2 of 4 tensors; left as initialized: body.1.weight, body.1.bias" in re.sub(
-        r"\s+", " ", out + err
+    assert (
+        code == 0
+        and "2 of 4 tensors; left as initialized: body.1.weight, body.1.bias"
+        in re.sub(r"\s+", " ", out + err)
     )
 
 
@@ -948,16 +1268,30 @@ def test_export_writes_a_folder_with_an_example(cli, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     run = trained(cli, tmp_path / "run", patients("p.csv"), "--method", "ditto")
     code, text, err = cli("export", run, "--out", "model")
-    assert code == 0 and "python model/predict.py new.csv" in text and "a client that never trained" in err
-    assert sorted(file.name for file in (tmp_path / "model").iterdir()) == ["model.json", "model.pt2", "predict.py"]
+    assert (
+        code == 0
+        and "python model/predict.py new.csv" in text
+        and "a client that never trained" in err
+    )
+    assert sorted(file.name for file in (tmp_path / "model").iterdir()) == [
+        "model.json",
+        "model.pt2",
+        "predict.py",
+    ]
     assert cli("export", run, "--client", "client-1", "--out", "model")[0] == 0
     facts = json.loads((tmp_path / "model" / "model.json").read_text())
-    assert facts["run"]["client"] == "client-1" and facts["table"]["columns"] == ["age", "pressure", "ward"]
+    assert facts["run"]["client"] == "client-1" and facts["table"]["columns"] == [
+        "age",
+        "pressure",
+        "ward",
+    ]
     code, _, err = cli("export", tmp_path, "--out", "other")
     assert code == 2 and "holds no finished run" in err
 
 
-def test_interrupted_run_says_what_is_kept_and_evaluate_that_it_is_unfinished(cli, small, tmp_path, monkeypatch):
+def test_interrupted_run_says_what_is_kept_and_evaluate_that_it_is_unfinished(
+    cli, small, tmp_path, monkeypatch
+):
     one_round = round_loop.run_round
 
     def interrupt(clients, updates=None):
@@ -969,12 +1303,28 @@ def test_interrupted_run_says_what_is_kept_and_evaluate_that_it_is_unfinished(cl
     code, _, err = cli("run", *small)
     assert code == 130 and "interrupted; nothing was kept: with --out FOLDER" in err
     code, _, err = cli("run", *small, "--out", tmp_path / "cut")
-    assert code == 130 and f"interrupted; the same command continues from what is kept in {tmp_path / 'cut'}" in err
+    assert (
+        code == 130
+        and f"interrupted; the same command continues from what is kept in {tmp_path / 'cut'}"
+        in err
+    )
     code, _, err = cli("evaluate", tmp_path / "cut")
-    assert code == 2 and "is unfinished, 1 of 3 rounds are done; the command that began it continues it" in err
+    assert (
+        code == 2
+        and "is unfinished, 1 of 3 rounds are done; the command that began it continues it" in err
+    )
 
 
-SWEPT = ["--method", "fedavg", "--method", "fedprox", "--sweep", "mu=0.1,1", "--sweep", "split=.6,.8"]
+SWEPT = [
+    "--method",
+    "fedavg",
+    "--method",
+    "fedprox",
+    "--sweep",
+    "mu=0.1,1",
+    "--sweep",
+    "split=.6,.8",
+]
 
 
 def test_compare_sweep_prints_points_and_writes_a_page(cli, small, tmp_path):
@@ -997,10 +1347,21 @@ def test_compare_sweep_refuses_flags_of_one_comparison(flags, cli, small):
 
 
 def test_report_takes_its_format_from_the_name_of_the_file(cli, small, tmp_path):
-    assert cli("compare", *small, "--method", "fedavg", "--method", "ditto", "--out", tmp_path / "kept")[0] == 0
+    assert (
+        cli(
+            "compare", *small, "--method", "fedavg", "--method", "ditto", "--out", tmp_path / "kept"
+        )[0]
+        == 0
+    )
     code, _, err = cli("report", tmp_path / "kept", "--out", tmp_path / "table.tex")
     assert code == 0 and "\\begin{tabular}" in (tmp_path / "table.tex").read_text(), err
     code, _, err = cli("report", tmp_path / "kept", "--out", tmp_path / "table.doc")
-    assert code == 2 and "unknown ending of a report's file" in err and not (tmp_path / "table.doc").exists()
-    code, out, _ = cli("report", tmp_path / "kept", "--format", "markdown", "--out", tmp_path / "kept.txt")
+    assert (
+        code == 2
+        and "unknown ending of a report's file" in err
+        and not (tmp_path / "table.doc").exists()
+    )
+    code, out, _ = cli(
+        "report", tmp_path / "kept", "--format", "markdown", "--out", tmp_path / "kept.txt"
+    )
     assert code == 0 and "kept.txt" in out

@@ -17,8 +17,13 @@ def accepts(schema, value):
     if "anyOf" in schema:
         return any(accepts(other, value) for other in schema["anyOf"])
     kinds = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
-    fits = any(isinstance(value, TYPES[kind]) and (kind == "boolean") == isinstance(value, bool) for kind in kinds)
-    return fits and all(accepts(schema["items"], item) for item in (value if isinstance(value, list) else ()))
+    fits = any(
+        isinstance(value, TYPES[kind]) and (kind == "boolean") == isinstance(value, bool)
+        for kind in kinds
+    )
+    return fits and all(
+        accepts(schema["items"], item) for item in (value if isinstance(value, list) else ())
+    )
 
 
 @pytest.fixture
@@ -28,7 +33,9 @@ def schema(cli):
     return json.loads(out)
 
 
-@pytest.mark.parametrize("file", sorted((ROOT / "examples").glob("*.toml")), ids=lambda file: file.name)
+@pytest.mark.parametrize(
+    "file", sorted((ROOT / "examples").glob("*.toml")), ids=lambda file: file.name
+)
 def test_example_names_the_schema_and_fits_it(file, schema):
     text = file.read_text()
     assert text.startswith("#:schema ../docs/config.schema.json\n")
@@ -55,7 +62,9 @@ def test_unknown_key_is_refused_with_a_suggestion(cli, tmp_path):
 
 def test_dry_run_prints_a_config_file_that_gives_the_same_config(cli, small, tmp_path):
     (tmp_path / "own.toml").write_text("lr = 0.2\nmethod = ['fedavg', 'scaffold']\n")
-    status, out, err = cli("compare", *small, "--config", tmp_path / "own.toml", "--dry-run", "--out", tmp_path / "a")
+    status, out, err = cli(
+        "compare", *small, "--config", tmp_path / "own.toml", "--dry-run", "--out", tmp_path / "a"
+    )
     assert status == 0, err
     first = out.partition("\n\nEstimated cost")[0]
     lines = dict(line.split(" = ", 1) for line in first.splitlines())
@@ -72,7 +81,18 @@ def test_dry_run_prints_a_config_file_that_gives_the_same_config(cli, small, tmp
 
 
 def test_dry_run_of_a_run_shows_the_usual_number_of_clients(cli, samples):
-    words = ("run", "--data", samples, "--model", "linear", "--rounds", 3, "--partition", "iid", "--dry-run")
+    words = (
+        "run",
+        "--data",
+        samples,
+        "--model",
+        "linear",
+        "--rounds",
+        3,
+        "--partition",
+        "iid",
+        "--dry-run",
+    )
     status, out, err = cli(*words)
     assert status == 0, err
     shown = tomllib.loads(out.partition("\n\nEstimated cost")[0])

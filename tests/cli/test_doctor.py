@@ -13,14 +13,19 @@ from unalike.cli import doctor as checks
 @pytest.fixture
 def quick(monkeypatch):
     """No trial run, and no library is imported."""
-    monkeypatch.setattr(checks, "_trial", lambda: {"training": "works", "seconds": 0.1, "compiled loops": "works"})
+    monkeypatch.setattr(
+        checks, "_trial", lambda: {"training": "works", "seconds": 0.1, "compiled loops": "works"}
+    )
     monkeypatch.setattr(checks, "_import_error", lambda module: "")
 
 
 def test_doctor_of_a_working_installation_trains_and_succeeds(cli):
     status, out, err = cli("doctor")
     assert status == 0, out + err
-    assert "training            works" in out and "everything that a default installation needs works" in out
+    assert (
+        "training            works" in out
+        and "everything that a default installation needs works" in out
+    )
 
 
 def test_doctor_prints_facts_as_json(cli, quick):
@@ -60,7 +65,9 @@ class Normalized(Plain):
 """
 
 
-def test_doctor_says_what_trains_a_model_and_what_keeps_compiled_loops_from_it(cli, quick, tmp_path, monkeypatch):
+def test_doctor_says_what_trains_a_model_and_what_keeps_compiled_loops_from_it(
+    cli, quick, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "networks_of_mine.py").write_text(NETWORKS)
 
@@ -69,15 +76,22 @@ def test_doctor_says_what_trains_a_model_and_what_keeps_compiled_loops_from_it(c
         return " ".join((out + err).split())
 
     assert "model compiled loops train it" in told("networks_of_mine:Plain")
-    assert "torch trains it, not the compiled loops: they have no BatchNorm2d(4" in told("networks_of_mine:Normalized")
+    assert "torch trains it, not the compiled loops: they have no BatchNorm2d(4" in told(
+        "networks_of_mine:Normalized"
+    )
     assert "compiled loops train it" in told("cnn")
-    assert "has no attribute 'Missing'; expected a class of networks" in told("networks_of_mine:Missing")
+    assert "has no attribute 'Missing'; expected a class of networks" in told(
+        "networks_of_mine:Missing"
+    )
     assert "No module named 'no_such_module'" in told("no_such_module:Net")
 
 
 @pytest.mark.parametrize(
     "version, words",
-    [(None, "broken              torch: not installed; pip install 'torch"), ("1.0", "torch: found 1.0, expected")],
+    [
+        (None, "broken              torch: not installed; pip install 'torch"),
+        ("1.0", "torch: found 1.0, expected"),
+    ],
 )
 def test_doctor_without_a_library_that_it_needs_fails(version, words, cli, quick, monkeypatch):
     real = checks._version
@@ -88,7 +102,11 @@ def test_doctor_without_a_library_that_it_needs_fails(version, words, cli, quick
 
 
 def test_doctor_with_broken_compiled_loops_fails_and_says_why(cli, quick, monkeypatch):
-    monkeypatch.setattr(checks, "_trial", lambda: {"training": "works", "compiled loops": "RuntimeError: no locator"})
+    monkeypatch.setattr(
+        checks,
+        "_trial",
+        lambda: {"training": "works", "compiled loops": "RuntimeError: no locator"},
+    )
     status, out, _ = cli("doctor")
     assert status == 1 and "broken              compiled loops: RuntimeError: no locator" in out
 

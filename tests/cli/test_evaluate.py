@@ -18,17 +18,39 @@ def visits(tmp_path, monkeypatch):
     hospital = np.repeat(["east", "north", "west"], [70, 60, 20])
     pressure = rng.normal(130, 10, 150) + 8 * (hospital == "north")
     ill = pressure + rng.normal(0, 10, 150) > 135
-    frame = pd.DataFrame({"pressure": pressure, "hospital": hospital, "outcome": np.where(ill, "ill", "fine")})
+    frame = pd.DataFrame(
+        {"pressure": pressure, "hospital": hospital, "outcome": np.where(ill, "ill", "fine")}
+    )
     frame.sample(frac=1, random_state=0).to_csv("visits.csv", index=False)
 
 
-FLAGS = ["--data", "visits.csv", "--target", "outcome", "--group", "hospital", "--method", "fedavg", "--rounds", 3]
+FLAGS = [
+    "--data",
+    "visits.csv",
+    "--target",
+    "outcome",
+    "--group",
+    "hospital",
+    "--method",
+    "fedavg",
+    "--rounds",
+    3,
+]
 
 
 @pytest.fixture
 def run(cli, visits):
     code, _, err = cli(
-        "run", *FLAGS, "--model", "linear", "--metric", "roc_auc", "--metric", "brier_score", "--out", "run"
+        "run",
+        *FLAGS,
+        "--model",
+        "linear",
+        "--metric",
+        "roc_auc",
+        "--metric",
+        "brier_score",
+        "--out",
+        "run",
     )
     assert code == 0, err
     return "run"
@@ -44,7 +66,10 @@ def test_the_metrics_are_those_of_the_run(cli, run):
     found, _ = evaluated(cli, run)
     last = ua.open_run(run).history.last
     pooled = found.loc["all samples pooled"]
-    assert list(found)[:4] == ["samples", "positives", "roc_auc", "brier_score"] and list(found)[4] == "loss"
+    assert (
+        list(found)[:4] == ["samples", "positives", "roc_auc", "brier_score"]
+        and list(found)[4] == "loss"
+    )
     for name in ("roc_auc", "brier_score", "accuracy", "loss"):
         assert pooled[name] == pytest.approx(last[name], abs=1e-6)
     code, text, _ = cli("evaluate", run)
@@ -60,9 +85,16 @@ def test_counts_are_whole_numbers(cli, run):
 
 
 def test_metric_replaces_them(cli, run):
-    found, _ = evaluated(cli, run, "--metric", "average_precision", "--metric", "sensitivity_at(specificity=0.8)")
-    assert list(found)[2:4] == ["average_precision", "sensitivity_at_80"] and "brier_score" not in found
-    assert list(found)[4] == "loss" and list(found)[-1] == "roc_auc"  # no longer in front: of every task of two classes
+    found, _ = evaluated(
+        cli, run, "--metric", "average_precision", "--metric", "sensitivity_at(specificity=0.8)"
+    )
+    assert (
+        list(found)[2:4] == ["average_precision", "sensitivity_at_80"]
+        and "brier_score" not in found
+    )
+    assert (
+        list(found)[4] == "loss" and list(found)[-1] == "roc_auc"
+    )  # no longer in front: of every task of two classes
     for wrong, why in (("auc", "unknown metric"), ("rmse", "is not defined for classification")):
         code, _, err = cli("evaluate", run, "--metric", wrong)
         assert code == 2 and why in err
@@ -81,19 +113,28 @@ def test_groups_of_a_table_have_rows_with_samples_and_positives(cli, run):
         assert row["accuracy"] == pytest.approx(accuracy_score(ill, risk[own.index] > 0.5))
     pooled, mean = found.loc["all samples pooled"], found.loc["mean of the rows"]
     assert (
-        pooled["roc_auc"] == pytest.approx(roc_auc_score(frame["outcome"] == "ill", risk)) and pooled["samples"] == 150
+        pooled["roc_auc"] == pytest.approx(roc_auc_score(frame["outcome"] == "ill", risk))
+        and pooled["samples"] == 150
     )
-    assert mean["roc_auc"] == pytest.approx(found["roc_auc"].iloc[:3].mean()) and np.isnan(mean["samples"])
+    assert mean["roc_auc"] == pytest.approx(found["roc_auc"].iloc[:3].mean()) and np.isnan(
+        mean["samples"]
+    )
     one, _ = evaluated(cli, run, "--data", "visits.csv")
-    assert list(one.index) == ["visits.csv"] and one["roc_auc"].item() == pytest.approx(pooled["roc_auc"])
+    assert list(one.index) == ["visits.csv"] and one["roc_auc"].item() == pytest.approx(
+        pooled["roc_auc"]
+    )
 
 
 def test_a_group_of_one_class_has_no_roc_auc_and_does_not_count_in_the_mean(cli, run):
     frame = pd.read_csv("visits.csv")
-    frame[(frame["hospital"] != "west") | (frame["outcome"] == "fine")].to_csv("new.csv", index=False)
+    frame[(frame["hospital"] != "west") | (frame["outcome"] == "fine")].to_csv(
+        "new.csv", index=False
+    )
     found, _ = evaluated(cli, run, "--data", "new.csv", "--group", "hospital")
     assert found.loc["west", "positives"] == 0 and np.isnan(found.loc["west", "roc_auc"])
-    assert found.loc["mean of the rows", "roc_auc"] == pytest.approx(found.loc[["east", "north"], "roc_auc"].mean())
+    assert found.loc["mean of the rows", "roc_auc"] == pytest.approx(
+        found.loc[["east", "north"], "roc_auc"].mean()
+    )
 
 
 def test_a_group_needs_data(cli, run):
@@ -104,7 +145,14 @@ def test_a_group_needs_data(cli, run):
 def test_metrics_of_a_program_are_left_out_with_a_note(cli, visits, tmp_path):
     data = ua.load("visits.csv", target="outcome", group="hospital")
     clients = ua.partition(data)
-    ua.run("fedavg", clients, model="linear", rounds=1, metrics={"cost": lambda y, p, z: 0.0}, out="own")
+    ua.run(
+        "fedavg",
+        clients,
+        model="linear",
+        rounds=1,
+        metrics={"cost": lambda y, p, z: 0.0},
+        out="own",
+    )
     found, err = evaluated(cli, "own", "--data", "visits.csv", "--target", "outcome")
     assert "cost of the run came from a program" in err and "cost" not in found
 
@@ -119,14 +167,32 @@ def test_regression_has_no_positives(cli, visits):
 
 def test_a_column_that_is_a_feature_groups_the_rows(cli, visits, tmp_path):
     """The hospital is a feature of this run; the model gets it, and its values have a row each."""
-    flags = ["--data", "visits.csv", "--target", "outcome", "--partition", "iid", "--clients", 2, "--model", "linear"]
-    code, _, err = cli("run", *flags, "--method", "fedavg", "--rounds", 2, "--out", tmp_path / "iid")
+    flags = [
+        "--data",
+        "visits.csv",
+        "--target",
+        "outcome",
+        "--partition",
+        "iid",
+        "--clients",
+        2,
+        "--model",
+        "linear",
+    ]
+    code, _, err = cli(
+        "run", *flags, "--method", "fedavg", "--rounds", 2, "--out", tmp_path / "iid"
+    )
     assert code == 0, err
     found, _ = evaluated(cli, tmp_path / "iid", "--data", "visits.csv", "--group", "hospital")
-    risk, frame = ua.open_run(tmp_path / "iid").predict("visits.csv")["probability_ill"], pd.read_csv("visits.csv")
+    risk, frame = (
+        ua.open_run(tmp_path / "iid").predict("visits.csv")["probability_ill"],
+        pd.read_csv("visits.csv"),
+    )
     assert found.index[:3].tolist() == ["east", "north", "west"]
     for name, own in frame.groupby("hospital"):
-        assert found.loc[name, "roc_auc"] == pytest.approx(roc_auc_score(own["outcome"] == "ill", risk[own.index]))
+        assert found.loc[name, "roc_auc"] == pytest.approx(
+            roc_auc_score(own["outcome"] == "ill", risk[own.index])
+        )
 
 
 def test_a_run_knows_whether_few_whole_numbers_are_amounts(cli, visits, tmp_path):
@@ -143,4 +209,7 @@ def test_scores_on_the_data_of_the_run_are_said_to_be_too_good(cli, run, tmp_pat
     _, err = evaluated(cli, run, "--data", "visits.csv")
     assert "visits.csv is the data of the run, and trained the model for the most part" in err
     pd.read_csv("visits.csv")[:40].to_csv("new.csv", index=False)
-    assert "data of the run" not in evaluated(cli, run, "--data", "new.csv")[1] + evaluated(cli, run)[1]
+    assert (
+        "data of the run"
+        not in evaluated(cli, run, "--data", "new.csv")[1] + evaluated(cli, run)[1]
+    )

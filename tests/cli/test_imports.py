@@ -35,15 +35,27 @@ def test_import_of_run_and_load_brings_no_heavy_library():
 def test_imported_library_is_a_declared_dependency():
     """A library that comes only as a dependency of another one may be missing after an update."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    extras = [line for extra, lines in project["optional-dependencies"].items() if extra != "dev" for line in lines]
+    extras = [
+        line
+        for extra, lines in project["optional-dependencies"].items()
+        if extra != "dev"
+        for line in lines
+    ]
     installed = [re.match(r"[\w-]+", line).group() for line in [*project["dependencies"], *extras]]
-    known = {OTHERWISE.get(name, name) for name in installed} | {"unalike", *sys.stdlib_module_names}
+    known = {OTHERWISE.get(name, name) for name in installed} | {
+        "unalike",
+        *sys.stdlib_module_names,
+    }
     for file in Path(unalike.__file__).parent.rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.Import):
                 names = [alias.name for alias in node.names]
             else:
-                names = [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
+                names = (
+                    [node.module or ""]
+                    if isinstance(node, ast.ImportFrom) and not node.level
+                    else []
+                )
             strange = {name.partition(".")[0] for name in names} - known
             assert not strange, f"{file.name} imports {strange}"
 

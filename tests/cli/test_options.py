@@ -21,20 +21,34 @@ from unalike.runtime.run_options import RunOptions
 
 PROGRAM = typer.main.get_command(app)
 DATA = (declared.SourceOptions, declared.PartitionOptions)
-TRAINED = (*DATA, declared.ValidationOptions, declared.ModelOptions, declared.StartOptions, declared.RecordOptions)
+TRAINED = (
+    *DATA,
+    declared.ValidationOptions,
+    declared.ModelOptions,
+    declared.StartOptions,
+    declared.RecordOptions,
+)
 COMPARED = (declared.DecisionOptions, declared.SeedsOptions, declared.RoundOptions)
 FUNCTIONS = {
     "run": (*TRAINED, declared.SimulationOptions),
     "compare": (*TRAINED, *COMPARED, declared.AcrossOptions),
     "tune": (*TRAINED, *COMPARED, declared.TuningOptions),
     "diagnose": (*DATA, declared.ModelOptions, declared.SeedOptions),
-    "recommend": (*DATA, declared.ModelOptions, declared.SimulationOptions, declared.RecommendationOptions),
+    "recommend": (
+        *DATA,
+        declared.ModelOptions,
+        declared.SimulationOptions,
+        declared.RecommendationOptions,
+    ),
     "Work": (declared.WorkOptions,),
 }
 """Public name -> the classes that declare its options."""
 
 OTHERWISE = {
-    ("tune", "val"): "None is 0.2 with `data`, and with clients that are given the samples that they have",
+    (
+        "tune",
+        "val",
+    ): "None is 0.2 with `data`, and with clients that are given the samples that they have",
     ("diagnose", "rounds"): "rounds to look at; a diagnosis trains nothing unless asked",
     ("doctor", "model"): "a class as module:Class, too; no model is looked at unless asked",
     ("partition", "seed"): "None tells a seed of 0 from none beside --plan",
@@ -59,12 +73,18 @@ def commands(command=PROGRAM, name=""):
     if not hasattr(command, "commands"):
         return {name: command}
     return {
-        n: c for key, inner in command.commands.items() for n, c in commands(inner, f"{name} {key}".strip()).items()
+        n: c
+        for key, inner in command.commands.items()
+        for n, c in commands(inner, f"{name} {key}".strip()).items()
     }
 
 
 COMMANDS = commands()
-EVERY = [kind for kind in vars(declared).values() if isinstance(kind, type) and kind.__name__.endswith("Options")]
+EVERY = [
+    kind
+    for kind in vars(declared).values()
+    if isinstance(kind, type) and kind.__name__.endswith("Options")
+]
 
 
 def first_words(help):
@@ -99,7 +119,9 @@ def test_python_argument_has_declared_default_and_help(function, name):
     elif (function, name) not in OTHERWISE:
         assert option.written(default) == option.written(option.default)
     text = entry(name, call)
-    assert first_words(option.help.text) in text.lower() or re.match(r"as for `ua\.\w+`", text, re.IGNORECASE)
+    assert first_words(option.help.text) in text.lower() or re.match(
+        r"as for `ua\.\w+`", text, re.IGNORECASE
+    )
 
 
 def test_signatures_have_every_declared_option():
@@ -120,13 +142,17 @@ def test_flag_has_declared_default_and_help(name):
     """No command declares an option by itself; those of `unalike-studies` choose cells by options of that distribution."""
     takes = {parameter.name: parameter for parameter in COMMANDS[name].params}
     for option_name, parameter in takes.items():
-        options = [options_of(kind)[option_name] for kind in EVERY if option_name in options_of(kind)]
+        options = [
+            options_of(kind)[option_name] for kind in EVERY if option_name in options_of(kind)
+        ]
         if not options or (name, option_name) in OTHERWISE:
             continue
         assert parameter.help in [option.help.text for option in options], option_name
         option = next(o for o in options if o.help.text == parameter.help)
         default = parameter.get_default(typer.Context(COMMANDS[name]))
-        assert (default or None if parameter.multiple else default) == option.written(option.default), option_name
+        assert (default or None if parameter.multiple else default) == option.written(
+            option.default
+        ), option_name
 
 
 def test_federation_has_the_defaults_of_runs():
@@ -152,14 +178,19 @@ def test_federation_has_the_defaults_of_runs():
         "select",
         "record",
     }
-    assert {name: runs[name] for name in shared - {"rounds"}} == {name: terms[name] for name in shared - {"rounds"}}
+    assert {name: runs[name] for name in shared - {"rounds"}} == {
+        name: terms[name] for name in shared - {"rounds"}
+    }
     assert terms["work"] == ua.Work()
 
 
 def test_one_default_learning_rate():
     rate = options_of(declared.WorkOptions)["lr"].default
     rates = {name: p.default for name, c in COMMANDS.items() for p in c.params if p.name == "lr"}
-    assert set(rates.values()) == {rate} == {ua.Work().lr} and {"run", "compare", "tune", "diagnose"} <= rates.keys()
+    assert (
+        set(rates.values()) == {rate} == {ua.Work().lr}
+        and {"run", "compare", "tune", "diagnose"} <= rates.keys()
+    )
 
 
 def test_written_options_are_read_again():
@@ -167,8 +198,15 @@ def test_written_options_are_read_again():
     words = [w for name, value in written(work, changed=True).items() for w in flag(name, value)]
     assert "--lr" in words and "full" in words
     context = COMMANDS["run"].make_context("run", words)
-    assert ua.Work(**{n: options_of(declared.WorkOptions)[n].read(context.params[n]) for n in asdict(work)}) == work
-    recorded = {name: value for name, value in asdict(work).items() if value is not None}  # as TOML does
+    assert (
+        ua.Work(
+            **{n: options_of(declared.WorkOptions)[n].read(context.params[n]) for n in asdict(work)}
+        )
+        == work
+    )
+    recorded = {
+        name: value for name, value in asdict(work).items() if value is not None
+    }  # as TOML does
     assert written_config(recorded, declared.WorkOptions) == written(work)
     assert written_config({}, declared.RoundOptions) == {"rounds": 50}, "newer than the file"
 
@@ -179,11 +217,25 @@ def resolved(command, but=()):
     assert words[0] == "unalike"
     context = COMMANDS[words[1]].make_context(words[1], words[2:])
     return {
-        n: list(map(str, v)) if isinstance(v, tuple | list) else v for n, v in context.params.items() if n not in but
+        n: list(map(str, v)) if isinstance(v, tuple | list) else v
+        for n, v in context.params.items()
+        if n not in but
     }
 
 
-CHANGED = ["--lr", 0.01, "--epochs", 2, "--batch-size", "full", "--momentum", 0.9, "--nesterov", "--seed", 3]
+CHANGED = [
+    "--lr",
+    0.01,
+    "--epochs",
+    2,
+    "--batch-size",
+    "full",
+    "--momentum",
+    0.9,
+    "--nesterov",
+    "--seed",
+    3,
+]
 
 
 def line(command, words):
@@ -191,7 +243,19 @@ def line(command, words):
 
 
 def test_command_of_diagnose_does_what_it_says(cli, samples, tmp_path):
-    words = ["--data", samples, "--clients", 4, "--partition", "iid", "--rounds", 1, "--model", "linear", *CHANGED]
+    words = [
+        "--data",
+        samples,
+        "--clients",
+        4,
+        "--partition",
+        "iid",
+        "--rounds",
+        1,
+        "--model",
+        "linear",
+        *CHANGED,
+    ]
     code, first, err = cli("diagnose", *words, "--out", tmp_path / "a")
     assert code == 0, err
     printed = read(tmp_path / "a" / "diagnosis.json")["command"]
@@ -221,7 +285,18 @@ def test_commands_of_recommend_do_what_they_say(cli, samples, tmp_path):
 
 
 def test_command_of_a_report_does_what_it_says(cli, small, tmp_path):
-    words = [*small, "--method", "fedavg", "--method", "fedprox", "--baseline", "fedprox", *CHANGED[:-2], "--val", 0.2]
+    words = [
+        *small,
+        "--method",
+        "fedavg",
+        "--method",
+        "fedprox",
+        "--baseline",
+        "fedprox",
+        *CHANGED[:-2],
+        "--val",
+        0.2,
+    ]
     words += [
         "--seeds",
         "0,2",
@@ -234,19 +309,28 @@ def test_command_of_a_report_does_what_it_says(cli, small, tmp_path):
         "--metric",
         "macro_f1",
     ]
-    code, _, err = cli("compare", *words, "--smallest-effect", 0.01, "--clip", 5, "--out", tmp_path / "a")
+    code, _, err = cli(
+        "compare", *words, "--smallest-effect", 0.01, "--clip", 5, "--out", tmp_path / "a"
+    )
     assert code == 0, err
     printed = read(tmp_path / "a" / "comparison.json")["command"]
     expected = resolved(line("compare", [*words, "--smallest-effect", 0.01, "--clip", 5]), ["out"])
     assert resolved(printed, ["out"]) == expected
-    code, _, err = cli(*shlex.split(printed)[1:], "--out", tmp_path / "a")  # the same cells, so nothing is trained
+    code, _, err = cli(
+        *shlex.split(printed)[1:], "--out", tmp_path / "a"
+    )  # the same cells, so nothing is trained
     assert code == 0 and len(list((tmp_path / "a" / "cells").iterdir())) == 4, err
 
 
 def test_command_of_a_program_does_what_it_says(tmp_path):
     """A comparison of a program trains as the command in its report does: every default is the same."""
-    table = ua.compare(["fedavg"], data="digits", clients=3, rounds=1, seeds=1, model="linear", out=tmp_path)
-    expected = line("compare", ["--method", "fedavg", "--clients", 3, "--rounds", 1, "--seeds", 1, "--model", "linear"])
+    table = ua.compare(
+        ["fedavg"], data="digits", clients=3, rounds=1, seeds=1, model="linear", out=tmp_path
+    )
+    expected = line(
+        "compare",
+        ["--method", "fedavg", "--clients", 3, "--rounds", 1, "--seeds", 1, "--model", "linear"],
+    )
     but = ["out", "partition"]
     assert resolved(table.facts.command, but) == resolved(expected, but)
 
@@ -266,7 +350,15 @@ def test_folder_of_an_older_version_keeps_its_rate(cli, small, tmp_path):
     assert cli("run", *small, "--lr", 0.05, "--out", tmp_path / "old")[0] == 0
     code, _, err = cli("run", *small, "--out", tmp_path / "old")
     assert code == 2 and f"work.lr is 0.05 there and {ua.Work().lr} here" in err
-    code, _, err = cli("run", "--config", tmp_path / "old" / "config.toml", "--rounds", 4, "--out", tmp_path / "old")
+    code, _, err = cli(
+        "run",
+        "--config",
+        tmp_path / "old" / "config.toml",
+        "--rounds",
+        4,
+        "--out",
+        tmp_path / "old",
+    )
     assert code == 0, err
     assert ua.open_run(tmp_path / "old").run_config.work.lr == 0.05
 

@@ -43,10 +43,27 @@ def test_every_command_reads_the_outcome_in_the_same_way(cli, classes, scores):
     code, _, err = cli("run", *FLAGS, *QUICK, "--method", "fedavg", "--out", "run")
     assert code == 0, err
     run = ua.open_run("run")
-    assert (run.config["data"]["task"], run.config["data"]["classes"]) == ("classification", classes)
-    code, _, err = cli("compare", *FLAGS, *QUICK, "--method", "fedavg", "--method", "ditto", "--seeds", 2, "--out", "c")
+    assert (run.config["data"]["task"], run.config["data"]["classes"]) == (
+        "classification",
+        classes,
+    )
+    code, _, err = cli(
+        "compare",
+        *FLAGS,
+        *QUICK,
+        "--method",
+        "fedavg",
+        "--method",
+        "ditto",
+        "--seeds",
+        2,
+        "--out",
+        "c",
+    )
     assert code == 0, err
-    code, text, err = cli("evaluate", "run", "--data", "visits.csv", "--group", "hospital", "--json")
+    code, text, err = cli(
+        "evaluate", "run", "--data", "visits.csv", "--group", "hospital", "--json"
+    )
     assert code == 0, err
     summary, rows = ua.open_comparison("c").summary, pd.DataFrame(json.loads(text))
     found = {
@@ -82,5 +99,7 @@ def test_areas_are_those_of_the_metric_chosen_by_name():
     found = measure(two, scores, {other.name: other.of(two, ["no", "yes"])})["average_precision"]
     flipped = Scores(scores.client, scores.loss, 1 - y, 1 - scores.predicted, z[:, ::-1])
     assert (
-        found == pytest.approx(measure(two, flipped)["average_precision"]) != pytest.approx(usual["average_precision"])
+        found
+        == pytest.approx(measure(two, flipped)["average_precision"])
+        != pytest.approx(usual["average_precision"])
     )

@@ -88,11 +88,30 @@ print(json.dumps(results))
 @pytest.mark.slow
 @pytest.mark.parametrize("platform", ["darwin", "win32"])
 def test_simulation_runs_without_what_only_linux_has(platform, small, tmp_path):
-    compare = ["compare", *small, "--method", "fedavg", "--method", "scaffold", "--seeds", "2", "--out", "out"]
+    compare = [
+        "compare",
+        *small,
+        "--method",
+        "fedavg",
+        "--method",
+        "scaffold",
+        "--seeds",
+        "2",
+        "--out",
+        "out",
+    ]
     refused = [["run", *small, "--workers", "2"], ["federation", "status", "."]]
     commands = [[*compare, "--dry-run"], compare, compare, *refused]
     done = subprocess.run(
-        [sys.executable, "-X", "warn_default_encoding", "-c", WITHOUT_LINUX, platform, json.dumps(commands)],
+        [
+            sys.executable,
+            "-X",
+            "warn_default_encoding",
+            "-c",
+            WITHOUT_LINUX,
+            platform,
+            json.dumps(commands),
+        ],
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -110,6 +129,8 @@ def test_simulation_runs_without_what_only_linux_has(platform, small, tmp_path):
 
 def test_characters_that_the_terminal_lacks_are_replaced():
     command = [sys.executable, "-c", "from unalike.cli import main; main()", "list", "methods"]
-    done = subprocess.run(command, capture_output=True, env=os.environ | {"PYTHONIOENCODING": "ascii"})
+    done = subprocess.run(
+        command, capture_output=True, env=os.environ | {"PYTHONIOENCODING": "ascii"}
+    )
     assert done.returncode == 0, done.stderr
     assert b"fedavg" in done.stdout

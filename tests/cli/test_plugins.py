@@ -26,7 +26,9 @@ def invoke(monkeypatch):
 
     def run(points, *words):
         found = [EntryPoint(name, value, plugins.GROUP) for name, value in points.items()]
-        monkeypatch.setattr(plugins, "entry_points", lambda group: found if group == plugins.GROUP else [])
+        monkeypatch.setattr(
+            plugins, "entry_points", lambda group: found if group == plugins.GROUP else []
+        )
         app = typer.Typer()
         app.command("own")(lambda: print("ours"))
         plugins.add_plugins(app)
@@ -51,14 +53,17 @@ def test_command_of_ours_is_not_replaced(invoke):
 def test_package_that_cannot_be_imported_says_so_and_leaves_the_others(invoke):
     points = {"broken": "no_such_package:command"}
     assert invoke(points, "own") == "ours\n"
-    message = "`unalike broken` cannot be imported from no_such_package:command: ModuleNotFoundError"
+    message = (
+        "`unalike broken` cannot be imported from no_such_package:command: ModuleNotFoundError"
+    )
     with pytest.raises(UnalikeError, match=message):
         invoke(points, "broken", "--flag", "word")
 
 
 def test_study_that_is_not_installed_says_how_to_install_it(invoke):
     with pytest.raises(
-        UnalikeError, match=r"`unalike study` is not installed: pip install 'unalike\[studies\]'.* -e ./studies"
+        UnalikeError,
+        match=r"`unalike study` is not installed: pip install 'unalike\[studies\]'.* -e ./studies",
     ):
         invoke({}, "study", "run", "fedmix-quadratic", "--scale", "small", "--help")
 

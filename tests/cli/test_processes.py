@@ -47,9 +47,13 @@ def test_run_interrupted_and_resumed_gives_the_same_numbers(small, tmp_path, mon
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     words = ["run", *small[:-1], 150, "--method", "scaffold"]
     whole = subprocess.Popen(
-        command(*words, "--out", tmp_path / "whole"), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+        command(*words, "--out", tmp_path / "whole"),
+        stderr=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
     )
-    process = subprocess.Popen(command(*words, "--out", tmp_path / "cut"), stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command(*words, "--out", tmp_path / "cut"), stderr=subprocess.PIPE, text=True
+    )
     first = process.stderr.readline()
     assert first.startswith("scaffold: 1/150 rounds")
     process.send_signal(signal.SIGINT)
@@ -58,17 +62,26 @@ def test_run_interrupted_and_resumed_gives_the_same_numbers(small, tmp_path, mon
     assert err.strip().splitlines()[-1] == (
         f"interrupted; the same command continues from what is kept in {tmp_path / 'cut'}"
     )
-    assert (tmp_path / "cut" / "rounds.parquet").exists() and not (tmp_path / "cut" / "model.safetensors").exists()
-    again = subprocess.run(command(*words, "--out", tmp_path / "cut"), capture_output=True, text=True)
+    assert (tmp_path / "cut" / "rounds.parquet").exists() and not (
+        tmp_path / "cut" / "model.safetensors"
+    ).exists()
+    again = subprocess.run(
+        command(*words, "--out", tmp_path / "cut"), capture_output=True, text=True
+    )
     assert again.returncode == 0 and whole.wait() == 0
-    tables = [pd.read_parquet(tmp_path / name / "rounds.parquet").drop(columns=[*TIMES]) for name in ("cut", "whole")]
+    tables = [
+        pd.read_parquet(tmp_path / name / "rounds.parquet").drop(columns=[*TIMES])
+        for name in ("cut", "whole")
+    ]
     pd.testing.assert_frame_equal(*tables, check_exact=True)
     models = [read_tensors(tmp_path / name / "model.safetensors")[0] for name in ("cut", "whole")]
     assert all(torch.equal(value, models[1][name]) for name, value in models[0].items())
 
 
 def test_invalid_input_in_a_process_prints_one_line(small):
-    done = subprocess.run(command("run", *small, "--method", "fedpak"), capture_output=True, text=True)
+    done = subprocess.run(
+        command("run", *small, "--method", "fedpak"), capture_output=True, text=True
+    )
     assert done.returncode == 2 and done.stdout == ""
     assert done.stderr.startswith("error: unknown method or part 'fedpak'; did you mean 'fedpake'")
     assert len(done.stderr.splitlines()) == 1
@@ -76,7 +89,9 @@ def test_invalid_input_in_a_process_prints_one_line(small):
 
 def test_run_on_a_terminal_shows_a_progress_bar(small):
     main, other = pty.openpty()
-    process = subprocess.Popen(command("run", *small), stderr=other, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command("run", *small), stderr=other, stdout=subprocess.PIPE, text=True
+    )
     os.close(other)
     seen = b""
     while True:
@@ -94,7 +109,9 @@ def test_run_on_a_terminal_shows_a_progress_bar(small):
 
 
 def test_closed_pipe_prints_no_traceback():
-    process = subprocess.Popen(command("list", "methods"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command("list", "methods"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     process.stdout.close()
     err = process.stderr.read()
     process.wait()

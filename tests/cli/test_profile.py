@@ -19,7 +19,12 @@ def test_by_part_counts_the_innermost_region():
         Stretch("step", 5.0, 7.0),
         Stretch("ProfilerStep#2", 10.0, 11.0),
     ]
-    assert by_part(reversed(found)) == {"bookkeeping": 5.0, "data": 2.0, "evaluation": 2.0, "step": 2.0}
+    assert by_part(reversed(found)) == {
+        "bookkeeping": 5.0,
+        "data": 2.0,
+        "evaluation": 2.0,
+        "step": 2.0,
+    }
 
 
 def test_profiled_without_profiler_returns_a_shared_object():
@@ -45,7 +50,10 @@ def test_profile_run_prints_parts_and_writes_trace(cli, small, tmp_path, executo
     names = {e.get("name") for e in json.loads((out / "trace.json").read_text())["traceEvents"]}
     assert {"unalike: step", "unalike: data", "ProfilerStep#1", "ProfilerStep#2"} <= names
     cli("run", *small, "--executor", executor, "--out", tmp_path / "plain")
-    first = (out / "model.safetensors").read_bytes(), (tmp_path / "plain" / "model.safetensors").read_bytes()
+    first = (
+        (out / "model.safetensors").read_bytes(),
+        (tmp_path / "plain" / "model.safetensors").read_bytes(),
+    )
     assert first[0] == first[1]
 
 
@@ -56,15 +64,22 @@ def test_profile_one_round_without_out_writes_trace(cli, small, tmp_path, monkey
 
 
 def test_profile_early_stop_counts_only_trained_rounds(cli, small, tmp_path):
-    status, shown, _ = cli("run", *small[:-2], "--rounds", 9, "--stop", "round >= 3", "--profile", "--out", tmp_path)
+    status, shown, _ = cli(
+        "run", *small[:-2], "--rounds", 9, "--stop", "round >= 3", "--profile", "--out", tmp_path
+    )
     assert status == 0 and "\n2 rounds" in f"\n{shown}"
 
 
 @pytest.mark.parametrize(("rounds", "rule"), [(0, ()), (9, ("--stop", "round >= 1"))])
 def test_profile_without_measured_round_writes_no_trace(cli, small, tmp_path, rounds, rule):
-    status, shown, err = cli("run", *small[:-2], "--rounds", rounds, *rule, "--profile", "--out", tmp_path)
+    status, shown, err = cli(
+        "run", *small[:-2], "--rounds", rounds, *rule, "--profile", "--out", tmp_path
+    )
     assert (
-        status == 0 and "part of a round" not in shown and "no trace" in err and not (tmp_path / "trace.json").exists()
+        status == 0
+        and "part of a round" not in shown
+        and "no trace" in err
+        and not (tmp_path / "trace.json").exists()
     )
 
 
@@ -92,7 +107,16 @@ def test_profile_with_dry_run_is_refused(cli, small):
 
 def test_profile_prints_no_lines_of_torch(small, tmp_path):
     """Needs a separate process, because the profiler writes to file descriptors directly, once per process."""
-    command = [sys.executable, "-m", "unalike", "run", *map(str, small), "--profile", "--out", str(tmp_path / "out")]
+    command = [
+        sys.executable,
+        "-m",
+        "unalike",
+        "run",
+        *map(str, small),
+        "--profile",
+        "--out",
+        str(tmp_path / "out"),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0 and "part of a round" in done.stdout, done.stderr
     assert "profiler_st" not in done.stdout + done.stderr

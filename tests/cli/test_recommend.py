@@ -6,16 +6,31 @@ import pytest
 
 
 def test_recommend_prints_the_short_list_and_the_command_that_compares_it(cli, samples, tmp_path):
-    flags = ["--data", samples, "--partition", "dirichlet(alpha=0.5, min_size=2)", "--clients", 4, "--model", "linear"]
+    flags = [
+        "--data",
+        samples,
+        "--partition",
+        "dirichlet(alpha=0.5, min_size=2)",
+        "--clients",
+        4,
+        "--model",
+        "linear",
+    ]
     code, text, err = cli("recommend", *flags, "--participation", 0.5, "--out", tmp_path / "advice")
     assert code == 0, err
     assert text.startswith("Try ") and "How good is this?" in text and "FedAvg" in text
-    assert f"compare, with one learning rate: unalike compare --data {samples}" in text and "--method fedavg" in text
+    assert (
+        f"compare, with one learning rate: unalike compare --data {samples}" in text
+        and "--method fedavg" in text
+    )
     assert f"or choose a learning rate for each first: unalike tune --data {samples}" in text
     assert "--objective personal_accuracy" in text
     content = json.loads((tmp_path / "advice" / "recommendation.json").read_text())
     assert content["command"].startswith(f"unalike recommend --data {samples}")
-    assert content["command"].endswith("--candidates any --objective accuracy") or "--lr" in content["command"]
+    assert (
+        content["command"].endswith("--candidates any --objective accuracy")
+        or "--lr" in content["command"]
+    )
     assert (tmp_path / "advice" / "recommendation.html").exists()
     assert content["advice"][0]["method"] in text.splitlines()[0]
 

@@ -5,7 +5,17 @@ import pytest
 from sklearn.datasets import load_diabetes
 from sklearn.metrics import mean_absolute_error, r2_score
 
-FLAGS = ["--data", "diabetes.csv", "--target", "target", "--regression", "--partition", "iid", "--clients", 3]
+FLAGS = [
+    "--data",
+    "diabetes.csv",
+    "--target",
+    "target",
+    "--regression",
+    "--partition",
+    "iid",
+    "--clients",
+    3,
+]
 QUICK = ["--model", "linear", "--rounds", 20, "--lr", 0.1]
 
 
@@ -31,7 +41,18 @@ def test_run_evaluate_and_predict_agree_with_scikit_learn(cli):
 
 
 def test_compare_decides_by_r2_and_reports_it(cli, tmp_path):
-    flags = ["--method", "fedavg", "--method", "scaffold", "--seeds", 2, "--metric", "r2", "--out", "results"]
+    flags = [
+        "--method",
+        "fedavg",
+        "--method",
+        "scaffold",
+        "--seeds",
+        2,
+        "--metric",
+        "r2",
+        "--out",
+        "results",
+    ]
     code, out, err = cli("compare", *FLAGS, *QUICK, *flags)
     assert code == 0 and "R²" in out, err
     page = (tmp_path / "results" / "report.html").read_text()

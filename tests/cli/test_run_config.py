@@ -12,23 +12,58 @@ from unalike.metrics.columns import TIMES
 
 
 def test_config_of_a_run_repeats_it(tmp_path):
-    flags = ["run", "--method", "scaffold + lws", "--rounds", "2", "--clients", "4", "--model", "mlp(hidden=(8,))"]
-    flags += ["--batch-size", "full", "--lr", "0.2", "--partition", "quantity(beta=1)", "--seed", "3"]
+    flags = [
+        "run",
+        "--method",
+        "scaffold + lws",
+        "--rounds",
+        "2",
+        "--clients",
+        "4",
+        "--model",
+        "mlp(hidden=(8,))",
+    ]
+    flags += [
+        "--batch-size",
+        "full",
+        "--lr",
+        "0.2",
+        "--partition",
+        "quantity(beta=1)",
+        "--seed",
+        "3",
+    ]
     first = CliRunner().invoke(app, [*flags, "--out", str(tmp_path / "a")])
     assert (first.exit_code == 0 and "loop" in first.output) or "batched" in first.output
     again = ["run", "--config", str(tmp_path / "a" / "config.toml"), "--out", str(tmp_path / "b")]
     assert CliRunner().invoke(app, again).exit_code == 0
-    a, b = (pd.read_parquet(tmp_path / name / "rounds.parquet").drop(columns=[*TIMES]) for name in "ab")
+    a, b = (
+        pd.read_parquet(tmp_path / name / "rounds.parquet").drop(columns=[*TIMES]) for name in "ab"
+    )
     pd.testing.assert_frame_equal(a, b)
 
 
 def test_config_of_a_run_gives_the_same_data(cli, samples, tmp_path):
     drawn = ["--data", "synthetic(clients=4, features=8, classes=4)", "--partition", "natural"]
-    held = ["--data", samples, "--clients", 3, "--partition", "iid", "--protocol", "server", "--test", 0.5]
+    held = [
+        "--data",
+        samples,
+        "--clients",
+        3,
+        "--partition",
+        "iid",
+        "--protocol",
+        "server",
+        "--test",
+        0.5,
+    ]
     tail = ["--clients", 3, "--method", "fedlaw(epochs=2)", "--proxy", 0.3, "--proxy-imbalance", 5]
     for name, flags in (("drawn", drawn), ("held", held), ("tail", tail)):
         out = tmp_path / name
-        assert cli("run", *flags, "--model", "linear", "--rounds", 1, "--seed", 2, "--out", out)[0] == 0
+        assert (
+            cli("run", *flags, "--model", "linear", "--rounds", 1, "--seed", 2, "--out", out)[0]
+            == 0
+        )
         for command in ("run", "compare"):
             again = tmp_path / f"{name}-{command}"
             code, _, err = cli(command, "--config", out / "config.toml", "--out", again)
@@ -60,11 +95,22 @@ def test_config_of_a_program_run_needs_named_data(cli, samples, tmp_path):
 def test_config_with_an_unknown_table_is_refused(cli, tmp_path):
     (tmp_path / "own.toml").write_text("[work]\nlr = 0.1")
     code, _, err = cli("run", "--config", tmp_path / "own.toml")
-    assert code == 2 and "own.toml sets a name that is not a flag of this command: unknown flag 'work'" in err
+    assert (
+        code == 2
+        and "own.toml sets a name that is not a flag of this command: unknown flag 'work'" in err
+    )
 
 
 @pytest.mark.parametrize(
-    "line", ["rounds = 2.5", "rounds = true", "seed = true", "momentum = false", "clients = 3.9", "dry_run = 7"]
+    "line",
+    [
+        "rounds = 2.5",
+        "rounds = true",
+        "seed = true",
+        "momentum = false",
+        "clients = 3.9",
+        "dry_run = 7",
+    ],
 )
 def test_config_invalid_value_is_refused(cli, tmp_path, line):
     name, value = line.split(" = ")

@@ -17,12 +17,27 @@ def visits(tmp_path, monkeypatch):
     rng = np.random.default_rng(0)
     pressure = rng.normal(130, 10, 120)
     frame = pd.DataFrame(
-        {"id": rng.permutation(120) * 7, "pressure": pressure, "hospital": ["east", "north", "west"] * 40}
+        {
+            "id": rng.permutation(120) * 7,
+            "pressure": pressure,
+            "hospital": ["east", "north", "west"] * 40,
+        }
     )
-    frame.assign(outcome=np.where(pressure > 130, "ill", "well"), stay=rng.integers(1, 9, 120)).to_csv(
-        "visits.csv", index=False
-    )
-    return ["--data", "visits.csv", "--target", "outcome", "--group", "hospital", "--drop", "id", "--drop", "stay"]
+    frame.assign(
+        outcome=np.where(pressure > 130, "ill", "well"), stay=rng.integers(1, 9, 120)
+    ).to_csv("visits.csv", index=False)
+    return [
+        "--data",
+        "visits.csv",
+        "--target",
+        "outcome",
+        "--group",
+        "hospital",
+        "--drop",
+        "id",
+        "--drop",
+        "stay",
+    ]
 
 
 QUICK = ["--model", "linear", "--rounds", 2, "--lr", 0.5]
@@ -51,16 +66,20 @@ def test_run_on_a_table_has_one_client_per_group_and_is_read_again(cli, visits, 
 
 
 def test_compare_of_a_table_equals_compare_in_python(cli, visits, tmp_path):
-    code, _, err = cli("compare", *visits, *QUICK, "--seeds", "0,", "--method", "fedavg", "--out", tmp_path / "c")
+    code, _, err = cli(
+        "compare", *visits, *QUICK, "--seeds", "0,", "--method", "fedavg", "--out", tmp_path / "c"
+    )
     assert code == 0, err
     data = ua.load("visits.csv", target="outcome", group="hospital", drop=["id", "stay"])
-    table = ua.compare(["fedavg"], data=data, seeds=[0], model="linear", rounds=2, work=ua.Work(lr=0.5))
+    table = ua.compare(
+        ["fedavg"], data=data, seeds=[0], model="linear", rounds=2, work=ua.Work(lr=0.5)
+    )
     found = json.loads((tmp_path / "c" / "comparison.json").read_text())
     assert found["partition"]["partition"] == table.facts.partition["partition"]
     assert found["partition"]["hash"] == table.facts.partition["hash"]
-    assert "--data visits.csv --partition 'natural(column='" in found["command"].replace('"\'"', "") and (
-        "--target outcome --group hospital --drop id --drop stay" in found["command"]
-    )
+    assert "--data visits.csv --partition 'natural(column='" in found["command"].replace(
+        '"\'"', ""
+    ) and ("--target outcome --group hospital --drop id --drop stay" in found["command"])
 
 
 def test_partition_flag_wins_over_the_groups(cli, visits):
@@ -69,16 +88,33 @@ def test_partition_flag_wins_over_the_groups(cli, visits):
 
 
 def test_regression_flag_reads_whole_numbers_as_numbers(cli, visits):
-    flags = ["--data", "visits.csv", "--target", "stay", "--drop", "id", "--drop", "outcome", "--group", "hospital"]
+    flags = [
+        "--data",
+        "visits.csv",
+        "--target",
+        "stay",
+        "--drop",
+        "id",
+        "--drop",
+        "outcome",
+        "--group",
+        "hospital",
+    ]
     code, out, err = cli("run", *flags, *QUICK, "--regression")
     assert code == 0 and "RMSE" in out and "accuracy" not in out, err
 
 
 def test_misspelt_columns_and_options_are_suggested(cli, visits):
     for flags, message in (
-        (["--target", "outcom"], "no column 'outcom'; did you mean 'outcome'? It has the columns id, pressure"),
+        (
+            ["--target", "outcom"],
+            "no column 'outcom'; did you mean 'outcome'? It has the columns id, pressure",
+        ),
         (["--target", "outcome", "--group", "ospital"], "did you mean 'hospital'?"),
-        ([], "the columns id, pressure, hospital, outcome, stay; name the one to predict, with --target COLUMN"),
+        (
+            [],
+            "the columns id, pressure, hospital, outcome, stay; name the one to predict, with --target COLUMN",
+        ),
     ):
         code, out, err = cli("run", "--data", "visits.csv", *flags)
         assert (code, out) == (2, "") and message in err and ".csv(" not in err, err
@@ -91,7 +127,9 @@ def test_split_one_leaves_clients_no_tests_and_the_server_the_published_ones(cli
     code, _, err = cli("run", *flags, "--protocol", "server", "--out", tmp_path)
     assert code == 0, err
     plan = ua.PartitionPlan.load(tmp_path)
-    assert plan.train.sizes.sum() == 1442 and not plan.test.sizes.sum()  # the whole published training set
+    assert (
+        plan.train.sizes.sum() == 1442 and not plan.test.sizes.sum()
+    )  # the whole published training set
 
 
 def test_limit_takes_so_many_samples_and_is_kept(cli, visits, tmp_path):
@@ -105,7 +143,18 @@ def test_limit_takes_so_many_samples_and_is_kept(cli, visits, tmp_path):
 
 
 def test_table_without_groups_says_that_its_clients_are_artificial(cli, visits, tmp_path):
-    flags = ["--data", "visits.csv", "--target", "outcome", "--drop", "id", "--drop", "stay", "--clients", 3]
+    flags = [
+        "--data",
+        "visits.csv",
+        "--target",
+        "outcome",
+        "--drop",
+        "id",
+        "--drop",
+        "stay",
+        "--clients",
+        3,
+    ]
     code, _, err = cli("run", *flags, *QUICK, "--out", tmp_path / "run")
     assert code == 0 and err.count("so the clients are artificial; name the column") == 1, err
     assert any("artificial" in note for note in ua.open_run(tmp_path / "run").notes)
@@ -114,7 +163,9 @@ def test_table_without_groups_says_that_its_clients_are_artificial(cli, visits, 
 
 
 def test_semicolons_decimal_commas_dates_and_expressions(cli, visits, tmp_path):
-    frame = pd.read_csv("visits.csv").assign(seen=pd.date_range("2020-01-01", periods=120).strftime("%d.%m.%Y"))
+    frame = pd.read_csv("visits.csv").assign(
+        seen=pd.date_range("2020-01-01", periods=120).strftime("%d.%m.%Y")
+    )
     frame.to_csv("german.csv", index=False, sep=";", decimal=",", encoding="cp1252")
     flags = [
         "--group",
@@ -133,7 +184,10 @@ def test_semicolons_decimal_commas_dates_and_expressions(cli, visits, tmp_path):
     run = tmp_path / "run"
     code, _, err = cli("run", "--data", "german.csv", *flags, *QUICK, "--out", run)
     assert code == 0 and "read with decimal commas" in err, err
-    assert [n.name for n in ua.open_run(run).run_config.population.encoding.numbers] == ["pressure", "seen"]
+    assert [n.name for n in ua.open_run(run).run_config.population.encoding.numbers] == [
+        "pressure",
+        "seen",
+    ]
     code, text, err = cli("evaluate", run, "--data", "german.csv", "--json")
     assert code == 0 and json.loads(text)[0]["positives"] == (frame["stay"] > 4).sum(), err
     assert cli("predict", run, "--data", "german.csv", "--sep", ";", "--decimal", ",")[0] == 0

@@ -15,7 +15,14 @@ from unalike._utils.errors import UnalikeError
 from unalike.core import tree
 from unalike.methods.method import Method
 from unalike.methods.part import Part, parameters
-from unalike.methods.roles import Aggregator, BaseWeights, Objective, ServerStep, TaskObjective, Weighting
+from unalike.methods.roles import (
+    Aggregator,
+    BaseWeights,
+    Objective,
+    ServerStep,
+    TaskObjective,
+    Weighting,
+)
 from unalike.training.aggregation import decode_updates
 from unalike.training.client_task import BUFFERS
 from unalike.training.client_update import SOLVER
@@ -24,7 +31,9 @@ from unalike.training.update_checks import find_faults
 from unalike.training.wire import SCALARS, wire
 
 every = pytest.mark.parametrize("name", METHODS)
-with_batch_norm = pytest.mark.parametrize("name", [n for n, m in METHODS.items() if m.sample_privacy is None])
+with_batch_norm = pytest.mark.parametrize(
+    "name", [n for n, m in METHODS.items() if m.sample_privacy is None]
+)
 ADAPTED = ("perfedavg", "adapted_loss")
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
@@ -39,7 +48,9 @@ def test_parts_are_immutable_and_equal_parts_hash_equal(name):
         for field in parameters(part) or {"anything": None}:
             with pytest.raises((FrozenInstanceError, AttributeError)):
                 setattr(part, field, None)
-        assert part == type(part)(**parameters(part)) and hash(part) == hash(type(part)(**parameters(part)))
+        assert part == type(part)(**parameters(part)) and hash(part) == hash(
+            type(part)(**parameters(part))
+        )
         assert part.name and type(part).__doc__
     before = repr(method)
     reference(name)
@@ -74,11 +85,14 @@ def test_loss_of_the_work_is_minimized_or_refused(name):
     method = METHODS[name]
     if not all(p.takes_loss for p in method.role(TaskObjective)):
         with pytest.raises(
-            UnalikeError, match=r"loss='focal\(gamma=3\)' would not be minimized; leave one of them out"
+            UnalikeError,
+            match=r"loss='focal\(gamma=3\)' would not be minimized; leave one of them out",
         ):
             federation(method, loss="focal(gamma=3)")
         return
-    sim, same_loss, other = (played(method, loss=text)[0] for text in (None, "focal(gamma=0)", "focal(gamma=3)"))
+    sim, same_loss, other = (
+        played(method, loss=text)[0] for text in (None, "focal(gamma=0)", "focal(gamma=3)")
+    )
     start = sim.settings.model.params
     assert distance(same_loss.params, sim.params, start) <= 1e-3
     assert distance(other.params, sim.params, start) > 1e-2 or same(sim.params, start)
@@ -94,14 +108,22 @@ def test_client_update_holds_only_shared_parameters_messages_and_shares(name):
     shared = {n for n in model.params if method.shares(n, model)}
     for cohort in cohorts:
         report = cohort.stacked
-        assert {n.split(":")[0] for n in report.update} == shared  # `w:<what>` belongs to parameter w
+        assert {
+            n.split(":")[0] for n in report.update
+        } == shared  # `w:<what>` belongs to parameter w
         assert set(report.shared) == {entry for p in method.parts for entry in p.shares}
-        assert set(report.messages) <= {p.name for p in method.parts if type(p).finish is not Part.finish}
+        assert set(report.messages) <= {
+            p.name for p in method.parts if type(p).finish is not Part.finish
+        }
         assert all(len(t) == len(SIZES) for _, t in _leaves(report))
         assert report.size.tolist() == list(SIZES)
         work = sim.settings.work
-        heard = [p for p in method.phases if not shared or any(model.within(p.moves, n) for n in shared)]
-        assert report.steps.tolist() == [sum(p.work(work).steps_for(n) for p in heard) for n in SIZES]
+        heard = [
+            p for p in method.phases if not shared or any(model.within(p.moves, n) for n in shared)
+        ]
+        assert report.steps.tolist() == [
+            sum(p.work(work).steps_for(n) for p in heard) for n in SIZES
+        ]
         torch.testing.assert_close(report.weight, work.solver.weight(report.steps))
         assert not find_faults(cohort.ids, cohort.stacked)
 
@@ -111,9 +133,15 @@ def test_wire_bytes_in_first_round_equal_bytes_of_broadcast_and_client_update(na
     """What `wire` says is what the order and the report of a client take."""
     sim = federation(METHODS[name], norm=True)
     method, model = sim.method, sim.settings.model
-    order, cohort = make_broadcast(method, sim.settings, sim.state, len(SIZES), [0]).to(0), sim.run()
+    order, cohort = (
+        make_broadcast(method, sim.settings, sim.state, len(SIZES), [0]).to(0),
+        sim.run(),
+    )
     report = cohort.stacked
-    down = [{n: t for n, t in part.items() if method.shares(n, model)} for part in (order.params, order.buffers)]
+    down = [
+        {n: t for n, t in part.items() if method.shares(n, model)}
+        for part in (order.params, order.buffers)
+    ]
     up = [report.update, report.buffers, *report.messages.values(), *report.shared.values()]
     bytes_up = sum(tree.nbytes(tree.row(t, 0)) for t in up)
     items = wire(method, model, sim.executor.client_pool.context(0))
@@ -140,11 +168,17 @@ def test_wire_bytes_in_later_round_equal_bytes_of_broadcast_and_client_update(na
     model = sim.settings.model
     report, context = cohorts[-1].stacked, sim.executor.client_pool.context(0)
     items = wire(sim.method, model, context)
-    sent = tree.nbytes(report.update, report.buffers, *report.messages.values(), *report.shared.values()) // len(SIZES)
+    sent = tree.nbytes(
+        report.update, report.buffers, *report.messages.values(), *report.shared.values()
+    ) // len(SIZES)
     assert sum(i.bytes for i in items if i.direction == "up") == (sent + SCALARS if items else 0)
     order = make_broadcast(sim.method, sim.settings, sim.state, 4, [0]).to(0)
-    shared = {n: t for n, t in (order.params | order.buffers).items() if sim.method.shares(n, model)}
-    assert sum(i.bytes for i in items if i.direction == "down") == tree.nbytes(shared, *order.messages.values())
+    shared = {
+        n: t for n, t in (order.params | order.buffers).items() if sim.method.shares(n, model)
+    }
+    assert sum(i.bytes for i in items if i.direction == "down") == tree.nbytes(
+        shared, *order.messages.values()
+    )
 
 
 @dataclass(frozen=True)
@@ -172,7 +206,9 @@ class Spy(Objective, ServerStep):
 
     def finish(self, local):
         assert set(local.state) == {"secret.client"}
-        return {"secret.client": local.state["secret.client"] + 1}, {"secret.letter": local.state["secret.client"]}
+        return {"secret.client": local.state["secret.client"] + 1}, {
+            "secret.letter": local.state["secret.client"]
+        }
 
     def fold(self, update, letter, importance):
         assert set(letter) == {"secret.letter"}
@@ -209,7 +245,9 @@ def test_private_head_is_absent_from_client_update(name):
     except UnalikeError:
         pytest.skip("does not combine with private parameters")
     sim.round()
-    kept = sim.memory(0).get("private", sim.params)  # states hold no fixed head: it stays as it started
+    kept = sim.memory(0).get(
+        "private", sim.params
+    )  # states hold no fixed head: it stays as it started
     head = {n: kept[n] for n in ("head.weight", "head.bias")}
     report = sim.run().stacked
     assert {n.split(":")[0] for n in report.update} == {"body.weight", "body.bias"}
@@ -230,8 +268,13 @@ def test_round_leaves_broadcast_states_and_samples_unchanged(name):
     body = clone(cohort.stacked)
     advance(sim.method, sim.settings, sim.state, cohort)
     assert all(same(a, b) for a, b in zip(given[2:], copies[2:]))
-    assert all(same(getattr(order, f), getattr(copies[0], f)) for f in ("params", "buffers", "messages"))
-    assert all(same(getattr(sim.state, f), getattr(copies[1], f)) for f in ("params", "buffers", "part_states"))
+    assert all(
+        same(getattr(order, f), getattr(copies[0], f)) for f in ("params", "buffers", "messages")
+    )
+    assert all(
+        same(getattr(sim.state, f), getattr(copies[1], f))
+        for f in ("params", "buffers", "part_states")
+    )
     assert same(cohort.stacked, body)
 
 
@@ -263,7 +306,9 @@ def agree(a, b, tolerance):
         mine, theirs = sim.memory(k), other.memory(k)
         assert list(mine) == list(theirs)
         for drawer in mine:
-            torch.testing.assert_close(mine[drawer], theirs[drawer], rtol=10 * tolerance, atol=tolerance)
+            torch.testing.assert_close(
+                mine[drawer], theirs[drawer], rtol=10 * tolerance, atol=tolerance
+            )
 
 
 @every
@@ -290,7 +335,9 @@ def test_padding_rows_do_not_change_client_updates_or_server_state(name):
     for value, label in ((0.0, 0), (1e6, 2)):
         sim = federation(METHODS[name], "batched", norm=True)
         sim.clients.x[0], sim.clients.y[0] = value, label
-        results.append((sim.round().stacked, sim.round().stacked, sim.state.params, sim.state.buffers))
+        results.append(
+            (sim.round().stacked, sim.round().stacked, sim.state.params, sim.state.buffers)
+        )
     for a, b in zip(*results):
         assert same(a, b)
 
@@ -317,7 +364,12 @@ def test_rounds_do_not_read_or_change_global_random_generators(name):
     for seed in (1, 2):
         torch.manual_seed(seed), np.random.seed(seed), random.seed(seed)  # noqa: NPY002
         before = torch.get_rng_state(), np.random.get_state()[1].copy(), random.getstate()  # noqa: NPY002
-        results.append([played(METHODS[name], executor, dropout=0.5)[0].params for executor in ("loop", "batched")])
+        results.append(
+            [
+                played(METHODS[name], executor, dropout=0.5)[0].params
+                for executor in ("loop", "batched")
+            ]
+        )
         assert torch.equal(torch.get_rng_state(), before[0]) and random.getstate() == before[2]
         assert np.array_equal(np.random.get_state()[1], before[1])  # noqa: NPY002
     assert same(*results)
@@ -358,21 +410,29 @@ def test_clients_absent_from_round_keep_their_client_state(name):
 # --- fine-tuning ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [name for name, method in METHODS.items() if method.tuning is not None])
+@pytest.mark.parametrize(
+    "name", [name for name, method in METHODS.items() if method.tuning is not None]
+)
 def test_fine_tuning_leaves_states_and_next_round_unchanged(name):
     """States and memories stay as they were, and so does the next round; executors agree within 1e-5 of the way."""
     # a step that others adapt is found through the adaptation: in float32 the rounding of that depends on the processor
     dtype = torch.float64 if name in ADAPTED else torch.float32
     about = {"momentum": 0.5, "dtype": dtype}
-    loop, batched, plain = (federation(METHODS[name], e, **about) for e in ("loop", "batched", "loop"))
+    loop, batched, plain = (
+        federation(METHODS[name], e, **about) for e in ("loop", "batched", "loop")
+    )
     for sim in (loop, batched, plain):
         sim.round()
     before = clone((loop.state.params, loop.state.buffers, loop.state.part_states, loop.memory(0)))
     tuned, again, other = loop.tuned(), loop.tuned(), batched.tuned()
-    assert same((loop.state.params, loop.state.buffers, loop.state.part_states, loop.memory(0)), before)
+    assert same(
+        (loop.state.params, loop.state.buffers, loop.state.part_states, loop.memory(0)), before
+    )
     assert same(tuned, again) and list(tuned) == list(range(len(SIZES)))
     for k in range(len(SIZES)):
-        assert set(tuned[k]) == set(loop.params) and distance(tuned[k], loop.params, loop.params) > 0
+        assert (
+            set(tuned[k]) == set(loop.params) and distance(tuned[k], loop.params, loop.params) > 0
+        )
         assert distance(other[k], tuned[k], loop.params) < (1e-6 if name in ADAPTED else 1e-5)
     loop.round(), plain.round()
     assert same(loop.params, plain.params)
@@ -395,7 +455,10 @@ def test_shared_buffers_are_averaged_and_batch_counts_take_the_maximum(name):
     assert count.dtype == torch.int64 and count == sim.executor.client_pool.steps(max(SIZES))
     [base] = sim.method.role(BaseWeights)
     rule = type(sim.method.aggregator)
-    plain = rule.combine_buffers is Aggregator.combine_buffers and rule.final_weights is Aggregator.final_weights
+    plain = (
+        rule.combine_buffers is Aggregator.combine_buffers
+        and rule.final_weights is Aggregator.final_weights
+    )
     plain = plain and not sim.method.role(Weighting)
     for n in ("norm.running_mean", "norm.running_var"):
         assert sim.state.buffers[n].dtype == torch.float32
@@ -404,17 +467,28 @@ def test_shared_buffers_are_averaged_and_batch_counts_take_the_maximum(name):
         if plain:
             weights = base.weights(cohort) / base.weights(cohort).sum()
             expected = sum(w * b for w, b in zip(weights, buffers[n]))
-            torch.testing.assert_close(sim.state.buffers[n], expected, rtol=1e-5, atol=1e-6)  # float32
+            torch.testing.assert_close(
+                sim.state.buffers[n], expected, rtol=1e-5, atol=1e-6
+            )  # float32
 
 
 @with_batch_norm
 def test_local_buffers_stay_in_client_state_across_rounds(name):
     sim, cohorts = played(METHODS[name], buffers="local", norm=True)
-    assert all(not c.stacked.buffers for c in cohorts) and same(sim.state.buffers, sim.settings.model.buffers)
+    assert all(not c.stacked.buffers for c in cohorts) and same(
+        sim.state.buffers, sim.settings.model.buffers
+    )
     for k in range(len(SIZES)):
-        batches = [rows for r in (0, 1) for phase in sim.executor.client_pool.schedules([k], r) for rows in phase[0]]
+        batches = [
+            rows
+            for r in (0, 1)
+            for phase in sim.executor.client_pool.schedules([k], r)
+            for rows in phase[0]
+        ]
         # a batch of one row has no variance and leaves the norm alone
-        assert sim.memory(k)[BUFFERS]["norm.num_batches_tracked"] == sum(len(rows) > 1 for rows in batches)
+        assert sim.memory(k)[BUFFERS]["norm.num_batches_tracked"] == sum(
+            len(rows) > 1 for rows in batches
+        )
 
 
 @every
@@ -429,14 +503,18 @@ def test_first_buffers_equal_buffers_of_first_client(name):
 
 @every
 @pytest.mark.parametrize(
-    "solver", [{"momentum": 0.9, "nesterov": True, "weight_decay": 0.01}, {"optimizer": "adamw", "lr": 0.01}]
+    "solver",
+    [{"momentum": 0.9, "nesterov": True, "weight_decay": 0.01}, {"optimizer": "adamw", "lr": 0.01}],
 )
 def test_batched_executor_with_other_solvers_equals_loop_executor(name, solver):
     """The solver's state is kept or not; AdamW in float64, as it divides by small gradients and its first steps are all of nearly
     one size: float32's rounding would decide which of them are the largest, as `topk` asks."""
     about = solver | {"dtype": torch.float64 if "optimizer" in solver else torch.float32}
     try:
-        a, b = (played(METHODS[name], e, keep_optimizer_state=True, clip=1.0, **about) for e in ("loop", "batched"))
+        a, b = (
+            played(METHODS[name], e, keep_optimizer_state=True, clip=1.0, **about)
+            for e in ("loop", "batched")
+        )
     except UnalikeError as error:
         pytest.skip(str(error))
     agree(a, b, 1e-7 if "optimizer" in solver else 1e-4)

@@ -17,7 +17,11 @@ every = pytest.mark.parametrize("name", METHODS)
 
 def partly_frozen(dim=4):
     """A frozen layer `base` under a body and a head that are trained."""
-    layers = {"base": torch.nn.Linear(dim, 4), "sigmoid": torch.nn.Sigmoid(), **dict(mlp().named_children())}
+    layers = {
+        "base": torch.nn.Linear(dim, 4),
+        "sigmoid": torch.nn.Sigmoid(),
+        **dict(mlp().named_children()),
+    }
     module = torch.nn.Sequential(OrderedDict(layers))
     module.base.requires_grad_(False)
     return module
@@ -27,7 +31,9 @@ def three_rounds(name, executor="loop"):
     clients = Clients.random(SIZES)
     proxy = Batch(clients.x[1:7], clients.y[1:7])
     torch.manual_seed(0)
-    sim = Simulation(METHODS[name], partly_frozen(), clients, executor=executor, proxy=proxy, **WORK)
+    sim = Simulation(
+        METHODS[name], partly_frozen(), clients, executor=executor, proxy=proxy, **WORK
+    )
     for _ in range(3):
         sim.round()
     return sim
@@ -45,7 +51,12 @@ def paths(nest, path=""):
 def test_frozen_layer_is_in_no_state_message_or_update(name):
     sim = three_rounds(name)
     down = make_broadcast(sim.method, sim.settings, sim.state, len(SIZES), [0]).to(0).messages
-    held = {"server": sim.state.part_states, "client": sim.memory(0), "down": down, "up": sim.run().stacked}
+    held = {
+        "server": sim.state.part_states,
+        "client": sim.memory(0),
+        "down": down,
+        "up": sim.run().stacked,
+    }
     assert [path for path in paths(held) if "base" in path] == []
 
 

@@ -12,7 +12,11 @@ from unalike.methods.method import Method
 
 ATTACK = Method.parse("alie")
 """It stands for all attacks, which act in the same place."""
-PAIRS = list(combinations([m for m in METHODS.values() if m != Method() and (m.attack is None or m == ATTACK)], 2))
+PAIRS = list(
+    combinations(
+        [m for m in METHODS.values() if m != Method() and (m.attack is None or m == ATTACK)], 2
+    )
+)
 
 
 def title(pair):
@@ -28,7 +32,9 @@ def test_pair_of_methods_combines_in_either_order_or_is_refused_by_both_names(pa
         with pytest.raises(UnalikeError):
             b + a
         text = str(error)
-        assert any(p.name + "(" in text for p in a.parts) and any(p.name + "(" in text for p in b.parts), text
+        assert any(p.name + "(" in text for p in a.parts) and any(
+            p.name + "(" in text for p in b.parts
+        ), text
         assert "swap" in text
         return
     assert both == b + a and hash(both) == hash(b + a) and repr(both) == repr(b + a)
@@ -45,6 +51,8 @@ def test_pair_of_methods_combines_in_either_order_or_is_refused_by_both_names(pa
         assert repr(both) in str(error), error
         return
     assert all(t.isfinite().all() for t in one.params.values())
-    assert distance(other.params, one.params, one.settings.model.params) < (1e-6 if distils else 1e-5)
+    assert distance(other.params, one.params, one.settings.model.params) < (
+        1e-6 if distils else 1e-5
+    )
     for drawer, kept in one.memory(1).items():
         torch.testing.assert_close(other.memory(1)[drawer], kept, rtol=1e-4, atol=1e-5)

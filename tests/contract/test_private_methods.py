@@ -20,7 +20,9 @@ CLIENTS = Clients.random(SIZES)
 def prepared(spec, **options):
     clients = [ClientData((CLIENTS.x[rows], CLIENTS.y[rows])) for rows in CLIENTS.train]
     proxy = CLIENTS.x[1:7], CLIENTS.y[1:7]
-    return prepare_run(spec, clients, model=options.pop("model", mlp()), rounds=2, proxy=proxy, **options)
+    return prepare_run(
+        spec, clients, model=options.pop("model", mlp()), rounds=2, proxy=proxy, **options
+    )
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
@@ -29,13 +31,22 @@ def test_method_sends_what_is_accounted_or_is_refused(name):
     method = METHODS[name]
     if "client_dp" in method.parts[-1].name or any(p.name == "client_dp" for p in method.parts):
         return
-    items = {i.what for i in wire(method, mlp(), {}) if i.direction == "up"} - {"update", "counts and loss"}
-    single = any(p.needs != "sums" or type(p).fold is not Part.fold or p.shares for p in method.parts)
+    items = {i.what for i in wire(method, mlp(), {}) if i.direction == "up"} - {
+        "update",
+        "counts and loss",
+    }
+    single = any(
+        p.needs != "sums" or type(p).fold is not Part.fold or p.shares for p in method.parts
+    )
     try:
         run_config = prepared(method + "client_dp(noise_multiplier=1)")
     except UnalikeError as error:
         told = str(error)
-        assert "client_dp cannot account" in told or "equal, fixed weights alone" in told or "dp_sgd" in told, told
+        assert (
+            "client_dp cannot account" in told
+            or "equal, fixed weights alone" in told
+            or "dp_sgd" in told
+        ), told
         named = [p.name for p in method.parts if p.name in told]
         assert named, "the message names the part that leaks"
         return
@@ -45,7 +56,11 @@ def test_method_sends_what_is_accounted_or_is_refused(name):
     state = initial_server_state(private, run_config.settings)
     # nothing that clients are told carries what the server has of them but the model and the accounted sums
     messages = make_broadcast(private, run_config.settings, state, len(SIZES), [0]).to(0).messages
-    assert all(type(p).fold is Part.fold or p.name == "client_dp" for p in private.parts if p.name in messages)
+    assert all(
+        type(p).fold is Part.fold or p.name == "client_dp"
+        for p in private.parts
+        if p.name in messages
+    )
 
 
 def _sent(method, seed):
@@ -78,13 +93,17 @@ def test_samples_that_are_read_outside_the_steps_show_in_what_is_sent():
         torch.testing.assert_close(_sent(bounded, 0)[0]._asdict(), _sent(bounded, 1)[0]._asdict())
 
 
-@pytest.mark.parametrize("spec", ["scaffold", "feddisco", "fedlws", "median", "fedpac", "feddyn", "fedgh", "ldawa"])
+@pytest.mark.parametrize(
+    "spec", ["scaffold", "feddisco", "fedlws", "median", "fedpac", "feddyn", "fedgh", "ldawa"]
+)
 def test_known_leaks_are_refused(spec):
     with pytest.raises(UnalikeError, match=r"client_dp"):
         prepared(f"{spec} + client_dp")
 
 
-@pytest.mark.parametrize("spec", ["fedavg", "fedprox", "fedavgm", "fedadam", "fedper", "moon", "ditto", "topk"])
+@pytest.mark.parametrize(
+    "spec", ["fedavg", "fedprox", "fedavgm", "fedadam", "fedper", "moon", "ditto", "topk"]
+)
 def test_known_private_methods_are_accepted(spec):
     assert prepared(f"{spec} + client_dp").outline[0].method.privacy is not None
 

@@ -26,15 +26,23 @@ def test_codec_nested_tensors_round_trip():
     }
     back = received(to_pieces(nest))
     assert list(back) == list(nest) and back["c"] is None and back["d"] == nest["d"]
-    for mine, theirs in zip([*back["a"], back[3]["b"], back["e"]], [*nest["a"], nest[3]["b"], nest["e"]]):
-        assert mine.dtype == theirs.dtype and mine.shape == theirs.shape and torch.equal(mine, theirs)
+    for mine, theirs in zip(
+        [*back["a"], back[3]["b"], back["e"]], [*nest["a"], nest[3]["b"], nest["e"]]
+    ):
+        assert (
+            mine.dtype == theirs.dtype and mine.shape == theirs.shape and torch.equal(mine, theirs)
+        )
 
 
 @pytest.mark.parametrize("kind", [np.int64, np.float32, np.bool_])
 def test_codec_empty_arrays_round_trip(kind):
     """What a worker could not pack it had announced already, and both sides waited for ever."""
-    back = received(to_pieces({"a": torch.from_numpy(np.concatenate([np.zeros(0, kind)])), "b": torch.ones(2)}))
-    assert back["a"].shape == (0,) and back["a"].numpy().dtype == kind and back["b"].tolist() == [1, 1]
+    back = received(
+        to_pieces({"a": torch.from_numpy(np.concatenate([np.zeros(0, kind)])), "b": torch.ones(2)})
+    )
+    assert (
+        back["a"].shape == (0,) and back["a"].numpy().dtype == kind and back["b"].tolist() == [1, 1]
+    )
 
 
 @pytest.mark.parametrize("beside", [[], [torch.ones(3)]])
@@ -47,12 +55,19 @@ def test_codec_expanded_scalar_round_trips(beside):
 def test_codec_large_tensors_are_sent_without_copy():
     """Small ones share a piece; nothing large is copied to be sent, and each is received into a vector of its own."""
     large, sizes = torch.randn(3, 2**16), (5, 1, 0, 7)
-    nest = {"a": [torch.arange(n) for n in sizes], "b": [large, large.T], "c": torch.tensor(True), "d": large.half()}
+    nest = {
+        "a": [torch.arange(n) for n in sizes],
+        "b": [large, large.T],
+        "c": torch.tensor(True),
+        "d": large.half(),
+    }
     length, header, *pieces = to_pieces(nest)
     assert len(pieces) == 5
     assert pieces[1].data_ptr() == large.data_ptr() and pieces[1].nbytes == large.nbytes
     back = received([length, header, *pieces])
-    assert all(torch.equal(a, b) for a, b in zip([*nest["a"], *nest["b"]], [*back["a"], *back["b"]]))
+    assert all(
+        torch.equal(a, b) for a, b in zip([*nest["a"], *nest["b"]], [*back["a"], *back["b"]])
+    )
     assert torch.equal(back["d"], nest["d"]) and back["c"]
 
 
@@ -67,7 +82,9 @@ def test_codec_large_tensors_are_sent_without_copy():
     ],
 )
 def test_codec_impossible_tensor_raises_before_allocation(row, message):
-    text = json.dumps({"facts": {"nest": {"t": 0}, "on_device": [False]}, "tensors": [row]}).encode()
+    text = json.dumps(
+        {"facts": {"nest": {"t": 0}, "on_device": [False]}, "tensors": [row]}
+    ).encode()
     header = torch.frombuffer(bytearray(text), dtype=torch.uint8)
     with pytest.raises(Malformed, match=message):
         received([torch.tensor([len(header)]), header])

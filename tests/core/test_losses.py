@@ -39,7 +39,9 @@ def test_class_weights_equal_torch_without_division_by_mean_weight_of_batch():
 
 def test_balanced_weights_let_the_classes_of_a_client_count_the_same():
     """12 samples in 3 classes of 6, 3 and 3: weights 2/3, 4/3 and 4/3; absent classes have none."""
-    means = torch.stack([F.cross_entropy(LOGITS[c == LABELS], LABELS[c == LABELS]) for c in range(3)])
+    means = torch.stack(
+        [F.cross_entropy(LOGITS[c == LABELS], LABELS[c == LABELS]) for c in range(3)]
+    )
     torch.testing.assert_close(value("cross_entropy(class_weights='balanced')"), means.mean())
     same = value(f"focal(gamma=0, class_weights=({2 / 3}, {4 / 3}, {4 / 3}, 0))")
     torch.testing.assert_close(value("focal(gamma=0, class_weights='balanced')"), same)
@@ -72,10 +74,14 @@ def test_one_logit_stands_for_false_and_true():
 def test_huber_equals_torch():
     z, y = LOGITS[:, :1], LOGITS[:, 1]
     batch = Batch(torch.zeros(12, 1), y)
-    torch.testing.assert_close(value("huber(delta=0.7)", z, batch), F.huber_loss(z[:, 0], y, delta=0.7))
+    torch.testing.assert_close(
+        value("huber(delta=0.7)", z, batch), F.huber_loss(z[:, 0], y, delta=0.7)
+    )
 
 
-@pytest.mark.parametrize("text", ["cross_entropy(label_smoothing=0.1)", "focal(class_weights='balanced')"])
+@pytest.mark.parametrize(
+    "text", ["cross_entropy(label_smoothing=0.1)", "focal(class_weights='balanced')"]
+)
 def test_padding_is_left_out(text):
     weight = torch.tensor([1.0] * 5 + [0.0] * 7, dtype=torch.float64)
     alone = loss(text).mean(LOGITS[:5], Batch(BATCH.x[:5], LABELS[:5]), FACTS)
@@ -87,7 +93,9 @@ def test_function_gives_a_scalar_or_a_loss_for_each_sample():
     per_sample = GivenLoss(lambda z, y: F.cross_entropy(z, y, reduction="none"))
     found = per_sample.mean(LOGITS, BATCH._replace(weight=weight), {})
     torch.testing.assert_close(found, F.cross_entropy(LOGITS[:5], LABELS[:5]))
-    torch.testing.assert_close(loss(F.cross_entropy).mean(LOGITS, BATCH, {}), F.cross_entropy(LOGITS, LABELS))
+    torch.testing.assert_close(
+        loss(F.cross_entropy).mean(LOGITS, BATCH, {}), F.cross_entropy(LOGITS, LABELS)
+    )
 
 
 def test_function_is_given_outputs_and_labels_of_one_shape_where_the_model_has_one_output():
@@ -101,7 +109,10 @@ def test_function_is_given_outputs_and_labels_of_one_shape_where_the_model_has_o
 @pytest.mark.parametrize(
     "wrong, says",
     [
-        (lambda z, y: z, r"gives a tensor of shape \[12, 4\]; expected a scalar, or a loss for each of the 12 samples"),
+        (
+            lambda z, y: z,
+            r"gives a tensor of shape \[12, 4\]; expected a scalar, or a loss for each of the 12 samples",
+        ),
         (lambda z, y: 3.0, "gives float; expected a scalar"),
         (lambda z, y: None, "gives NoneType; expected a scalar"),
     ],
@@ -114,7 +125,11 @@ def test_function_with_another_result_is_refused(wrong, says):
 @pytest.mark.parametrize(
     "text, task, says",
     [
-        ("focal(class_weights=(1, 2))", "classification", "found 2 class weights; expected 4, one for each class"),
+        (
+            "focal(class_weights=(1, 2))",
+            "classification",
+            "found 2 class weights; expected 4, one for each class",
+        ),
         ("focal", "regression", "found a task of regression; expected classification or binary"),
         ("huber", "classification", "found a task of classification; expected regression"),
     ],
@@ -124,7 +139,9 @@ def test_loss_that_does_not_fit_the_task_is_refused(text, task, says):
         loss(text).check(TASKS[task], 4)
 
 
-@pytest.mark.parametrize("wrong", ["focla", "focal(gamma=-1)", "focal(gama=1)", "cross_entropy(label_smoothing=2)"])
+@pytest.mark.parametrize(
+    "wrong", ["focla", "focal(gamma=-1)", "focal(gama=1)", "cross_entropy(label_smoothing=2)"]
+)
 def test_unknown_name_or_option_is_refused(wrong):
     with pytest.raises(UnalikeError, match=r"did you mean|greater|less"):
         loss(wrong)
@@ -132,6 +149,7 @@ def test_unknown_name_or_option_is_refused(wrong):
 
 def test_class_is_refused_and_told_how_objectives_are_added():
     with pytest.raises(
-        UnalikeError, match=r"objective of your own is added to methods, as in 'fedprox \+ my_objective'"
+        UnalikeError,
+        match=r"objective of your own is added to methods, as in 'fedprox \+ my_objective'",
     ):
         loss(torch.nn.CrossEntropyLoss)

@@ -48,7 +48,9 @@ class Words(nn.Module):
     def forward(self, input_ids, attention_mask=None):
         mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
         weight = (1 + self.places) * mask
-        pooled = (self.decoder(self.encoder(input_ids)) * weight[..., None]).sum(1) / weight.sum(1, keepdim=True)
+        pooled = (self.decoder(self.encoder(input_ids)) * weight[..., None]).sum(1) / weight.sum(
+            1, keepdim=True
+        )
         return {"loss": None, "logits": self.classifier(pooled)}
 
 
@@ -66,7 +68,10 @@ class Pair(nn.Module):
 
 def images(count=3):
     torch.manual_seed(0)
-    return [ua.ClientData(train=(torch.rand(8, 1, 4, 4), torch.arange(8) % CLASSES)) for _ in range(count)]
+    return [
+        ua.ClientData(train=(torch.rand(8, 1, 4, 4), torch.arange(8) % CLASSES))
+        for _ in range(count)
+    ]
 
 
 def texts(count=3):
@@ -80,9 +85,13 @@ def texts(count=3):
 def test_logits_takes_attribute_key_and_position():
     x, tokens = torch.rand(2, 1, 4, 4), torch.tensor([[1, 2, 3, 0, 0]])
     pictures, words, pair = Pictures().eval(), Words(), Pair()
-    assert torch.equal(ua.Logits(pictures, "logits", input="pixel_values")(x), pictures(pixel_values=x).logits)
+    assert torch.equal(
+        ua.Logits(pictures, "logits", input="pixel_values")(x), pictures(pixel_values=x).logits
+    )
     assert torch.equal(ua.Logits(words, input="input_ids")(tokens), words(tokens)["logits"])
-    assert torch.equal(ua.Logits(pair, 1)(x), pair(x)[1]) and torch.equal(ua.Logits(pair, -1)(x), pair(x)[1])
+    assert torch.equal(ua.Logits(pair, 1)(x), pair(x)[1]) and torch.equal(
+        ua.Logits(pair, -1)(x), pair(x)[1]
+    )
 
 
 def test_logits_mask_marks_tokens_and_leaves_out_padding():
@@ -97,7 +106,11 @@ def test_logits_mask_marks_tokens_and_leaves_out_padding():
     [
         (Pair(), "logits", "Pair returns tuple of 2; expected a tensor at output='logits'"),
         (Pair(), 2, "Pair returns tuple of 2; expected a tensor at output=2"),
-        (Words(), "scores", "Words returns dict with 'loss', 'logits'; expected a tensor at output='scores'"),
+        (
+            Words(),
+            "scores",
+            "Words returns dict with 'loss', 'logits'; expected a tensor at output='scores'",
+        ),
         (Words(), "loss", "expected a tensor at output='loss'"),
         (Words(), 0, "expected a tensor at output=0"),
     ],
@@ -114,14 +127,21 @@ def test_logits_of_something_else_than_a_module_raises():
 
 
 def test_run_with_module_that_returns_no_tensor_names_the_adapter():
-    with pytest.raises(UnalikeError, match=r"returned tuple; expected a tensor .* ua\.Logits\(module"):
+    with pytest.raises(
+        UnalikeError, match=r"returned tuple; expected a tensor .* ua\.Logits\(module"
+    ):
         ua.run("fedavg", images(), model=Pair(), rounds=1, progress=False)
 
 
 @pytest.mark.parametrize("executor", ["loop", "batched"])
 @pytest.mark.parametrize("method", ["fedavg", "scaffold", "fedrep(epochs=1)"])
 def test_adapted_modules_train_with_dropout_buffers_and_tied_parameters(method, executor):
-    options = {"rounds": 2, "work": ua.Work(lr=0.1, batch_size=4), "executor": executor, "progress": False}
+    options = {
+        "rounds": 2,
+        "work": ua.Work(lr=0.1, batch_size=4),
+        "executor": executor,
+        "progress": False,
+    }
     pictures = ua.Logits(Pictures(), input="pixel_values")
     words = ua.Logits(Words(), input="input_ids", mask="attention_mask")
     for clients, module in ((images(), pictures), (texts(), words)):
@@ -142,19 +162,36 @@ def test_tied_parameters_cross_the_wire_once():
 
 def test_head_of_an_adapted_module_is_its_last_linear_layer():
     model = Model(ua.Logits(Pictures(), input="pixel_values"))
-    assert [n for n in model.params if model.in_head(n)] == ["module.classifier.weight", "module.classifier.bias"]
+    assert [n for n in model.params if model.in_head(n)] == [
+        "module.classifier.weight",
+        "module.classifier.bias",
+    ]
     assert model.head_size == (16, CLASSES)
 
 
 def tiny_vit(transformers):
-    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
-    config = transformers.ViTConfig(**sizes, image_size=4, patch_size=2, num_channels=1, num_labels=CLASSES)
+    sizes = {
+        "hidden_size": 8,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 16,
+    }
+    config = transformers.ViTConfig(
+        **sizes, image_size=4, patch_size=2, num_channels=1, num_labels=CLASSES
+    )
     return transformers.ViTForImageClassification(config)
 
 
 def tiny_bert(transformers):
-    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
-    config = transformers.BertConfig(**sizes, vocab_size=7, max_position_embeddings=8, num_labels=CLASSES)
+    sizes = {
+        "hidden_size": 8,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 16,
+    }
+    config = transformers.BertConfig(
+        **sizes, vocab_size=7, max_position_embeddings=8, num_labels=CLASSES
+    )
     return transformers.BertForSequenceClassification(config)
 
 
@@ -167,4 +204,6 @@ def test_models_of_transformers_train(executor):
         run = ua.run("fedavg", clients, model=module, rounds=1, executor=executor, progress=False)
         before, after = module.state_dict(), run.module().state_dict()
         assert before.keys() == after.keys()
-        assert not torch.equal(before["module.classifier.weight"], after["module.classifier.weight"])
+        assert not torch.equal(
+            before["module.classifier.weight"], after["module.classifier.weight"]
+        )

@@ -12,11 +12,22 @@ from unalike.core.norm_layers import STATISTICS, WeightedBatchNorm
 
 @pytest.mark.parametrize(
     "norm, shape",
-    [(nn.BatchNorm1d, (6, 4)), (nn.BatchNorm1d, (6, 4, 5)), (nn.BatchNorm2d, (6, 4, 3, 2)), (nn.SyncBatchNorm, (6, 4))],
+    [
+        (nn.BatchNorm1d, (6, 4)),
+        (nn.BatchNorm1d, (6, 4, 5)),
+        (nn.BatchNorm2d, (6, 4, 3, 2)),
+        (nn.SyncBatchNorm, (6, 4)),
+    ],
 )
 @pytest.mark.parametrize(
     "options",
-    [{}, {"momentum": None}, {"affine": False}, {"track_running_stats": False}, {"momentum": 0.3, "eps": 0.1}],
+    [
+        {},
+        {"momentum": None},
+        {"affine": False},
+        {"track_running_stats": False},
+        {"momentum": 0.3, "eps": 0.1},
+    ],
 )
 def test_weighted_batch_norm_with_padding_equals_torch_norm_on_real_rows(norm, shape, options):
     """float64, 1e-10, twice in a row; 3 rows of padding with huge values; gradients too."""
@@ -31,14 +42,19 @@ def test_weighted_batch_norm_with_padding_equals_torch_norm_on_real_rows(norm, s
     buffers, padded_buffers = dict(model.buffers), dict(model.buffers)
     for _ in range(2):
         x = torch.randn(shape, generator=gen, dtype=torch.float64).requires_grad_()
-        padded = torch.cat([x.detach(), torch.full((3, *shape[1:]), 1e4, dtype=torch.float64)]).requires_grad_()
+        padded = torch.cat(
+            [x.detach(), torch.full((3, *shape[1:]), 1e4, dtype=torch.float64)]
+        ).requires_grad_()
         weight = torch.tensor([1.0] * 6 + [0.0] * 3)
         expected = theirs(x)
         plain = model(model.params, x, buffers=buffers, training=True)
         found = model(model.params, padded, buffers=padded_buffers, training=True, weight=weight)
         torch.testing.assert_close(plain.logits, expected, rtol=1e-10, atol=1e-10)
         torch.testing.assert_close(found.logits[:6], expected, rtol=1e-10, atol=1e-10)
-        a, b = (torch.autograd.grad(out.sin().sum(), at)[0] for out, at in ((expected, x), (found.logits[:6], padded)))
+        a, b = (
+            torch.autograd.grad(out.sin().sum(), at)[0]
+            for out, at in ((expected, x), (found.logits[:6], padded))
+        )
         torch.testing.assert_close(b[:6], a, rtol=1e-9, atol=1e-10)
         assert not b[6:].any()
         buffers, padded_buffers = plain.buffers, found.buffers
@@ -47,7 +63,9 @@ def test_weighted_batch_norm_with_padding_equals_torch_norm_on_real_rows(norm, s
                 torch.testing.assert_close(mine["0." + name], value, rtol=1e-10, atol=1e-10)
                 assert mine["0." + name].dtype == value.dtype
     x = x.detach()
-    torch.testing.assert_close(model(model.params, x, buffers=buffers).logits, theirs.eval()(x), rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(
+        model(model.params, x, buffers=buffers).logits, theirs.eval()(x), rtol=1e-10, atol=1e-10
+    )
 
 
 def test_weighted_batch_norm_of_one_row_gives_bias_and_keeps_its_statistics():
@@ -55,7 +73,9 @@ def test_weighted_batch_norm_of_one_row_gives_bias_and_keeps_its_statistics():
     model = Model(nn.Sequential(nn.BatchNorm1d(3)))
     out = model(model.params, torch.tensor([[1.0, 2, 3]]), buffers=model.buffers, training=True)
     assert out.logits.tolist() == [[0, 0, 0]]
-    assert out.buffers["0.running_mean"].tolist() == [0, 0, 0] and out.buffers["0.running_var"].tolist() == [1, 1, 1]
+    assert out.buffers["0.running_mean"].tolist() == [0, 0, 0] and out.buffers[
+        "0.running_var"
+    ].tolist() == [1, 1, 1]
     assert isinstance(model._training.module[0], WeightedBatchNorm) and isinstance(
         model.module(model.params, model.buffers)[0], nn.BatchNorm1d
     )
@@ -114,16 +134,24 @@ def test_module_given_to_simulation_is_unchanged_after_round():
     sim = Simulation("fedavg", module, Clients.random(SIZES), batch_size=4)
     sim.round()
     assert same(dict(module.state_dict()), before) and isinstance(module.norm, nn.BatchNorm1d)
-    assert list(sim.settings.model.state_dict(sim.params | sim.state.buffers)) == list(module.state_dict())
+    assert list(sim.settings.model.state_dict(sim.params | sim.state.buffers)) == list(
+        module.state_dict()
+    )
     made = sim.settings.model.module(sim.params, sim.state.buffers)
-    assert same(dict(made.state_dict()), {n: (sim.params | sim.state.buffers)[n] for n in made.state_dict()})
+    assert same(
+        dict(made.state_dict()), {n: (sim.params | sim.state.buffers)[n] for n in made.state_dict()}
+    )
 
 
 def test_model_head_of_features_equals_logits():
     model, x = Model(mlp()), torch.randn(7, 4)
     out = model(model.params, x, buffers={})
     torch.testing.assert_close(model.head(model.params, out.features), out.logits)
-    assert out.features.shape == (7, 5) and model.in_head("head.bias") and not model.in_head("body.bias")
+    assert (
+        out.features.shape == (7, 5)
+        and model.in_head("head.bias")
+        and not model.in_head("body.bias")
+    )
 
 
 @pytest.mark.parametrize("momentum", [0.1, None])

@@ -68,13 +68,22 @@ def test_pool_first_logits_and_gradients_equal_module_bitwise(pool, inplace, tra
 def test_pool_first_with_nan_input_keeps_nan():
     module = nn.Sequential(nn.ReLU(), nn.MaxPool1d(2))
     x = torch.tensor([[[1.0, float("nan"), -1.0, -2.0]]])
-    assert torch.equal(torch.nan_to_num(PooledFirst(*module)(x), 7.0), torch.nan_to_num(module(x), 7.0))
+    assert torch.equal(
+        torch.nan_to_num(PooledFirst(*module)(x), 7.0), torch.nan_to_num(module(x), 7.0)
+    )
 
 
 def test_pools_first_swaps_only_max_pool_after_relu_without_hooks():
     relu, pool, conv = nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(1, 1, 3)
     assert pools_first([conv, relu, pool, nn.Flatten()])[:3] == [conv, pool, relu]
-    for layers in ([relu, conv, pool], [pool, relu], [nn.LeakyReLU(), pool], [relu, nn.AvgPool2d(2)], [relu], []):
+    for layers in (
+        [relu, conv, pool],
+        [pool, relu],
+        [nn.LeakyReLU(), pool],
+        [relu, nn.AvgPool2d(2)],
+        [relu],
+        [],
+    ):
         assert pools_first(layers) == layers
     for watched in (relu, pool):
         handle = watched.register_forward_hook(lambda *_: None)
@@ -85,7 +94,9 @@ def test_pools_first_swaps_only_max_pool_after_relu_without_hooks():
 
 def test_hooked_relu_sees_unpooled_activations():
     seen = []
-    module = nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 3))
+    module = nn.Sequential(
+        nn.Conv2d(2, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 3)
+    )
     module[1].register_forward_hook(lambda _module, _inputs, output: seen.append(output.shape))
     model = Model(module)
     model(model.params, torch.randn(2, 2, 8, 8), buffers=model.buffers)
@@ -109,7 +120,9 @@ def test_sequential_subclass_is_left_as_it_is():
 
 
 def test_model_given_and_returned_modules_are_plain_sequences():
-    module = nn.Sequential(nn.Conv2d(1, 1, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(9, 2))
+    module = nn.Sequential(
+        nn.Conv2d(1, 1, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(9, 2)
+    )
     model = Model(module)
     assert type(module) is nn.Sequential
     assert type(model.module(model.params, model.buffers)) is nn.Sequential

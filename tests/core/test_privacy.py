@@ -20,9 +20,15 @@ def _event(draw, z):
     relation = dp.NeighboringRelation
     return {
         "all": (dp.GaussianDpEvent(z), relation.ADD_OR_REMOVE_ONE),
-        "poisson": (dp.PoissonSampledDpEvent(0.1, dp.GaussianDpEvent(z)), relation.ADD_OR_REMOVE_ONE),
+        "poisson": (
+            dp.PoissonSampledDpEvent(0.1, dp.GaussianDpEvent(z)),
+            relation.ADD_OR_REMOVE_ONE,
+        ),
         # another contribution moves the sum by up to 2 C
-        "fixed": (dp.SampledWithoutReplacementDpEvent(50, 5, dp.GaussianDpEvent(z / 2)), relation.REPLACE_ONE),
+        "fixed": (
+            dp.SampledWithoutReplacementDpEvent(50, 5, dp.GaussianDpEvent(z / 2)),
+            relation.REPLACE_ONE,
+        ),
     }[draw]
 
 
@@ -31,7 +37,9 @@ def test_epsilon_is_that_of_dp_accounting(draw):
     event, relation = _event(draw, 1.5)
     whole = rdp.RdpAccountant([*range(2, 65)], relation).compose(event, 20).get_epsilon(1e-5)
     found = epsilon_of(1.5, SAMPLINGS[draw], 20, 1e-5)
-    assert 0.8 * whole < found <= whole * (1 + 1e-6)  # the composed Gaussian is exact, the others are Renyi's
+    assert (
+        0.8 * whole < found <= whole * (1 + 1e-6)
+    )  # the composed Gaussian is exact, the others are Renyi's
     if draw != "all":
         assert found == pytest.approx(whole, rel=1e-6)
 
@@ -50,13 +58,18 @@ def test_noise_multiplier_is_that_of_dp_accounting(draw):
             dp.ExplicitBracketInterval(0.5, 4.0),
             tol=1e-3,
         )
-    assert found == pytest.approx(wanted, rel=2e-3) and epsilon_of(found, SAMPLINGS[draw], 20, 1e-5) <= 2.0
+    assert (
+        found == pytest.approx(wanted, rel=2e-3)
+        and epsilon_of(found, SAMPLINGS[draw], 20, 1e-5) <= 2.0
+    )
 
 
 def test_more_releases_cost_more_and_no_noise_costs_everything():
     poisson = SAMPLINGS["poisson"]
     costs = [epsilon_of(1.0, poisson, n, 1e-5) for n in (0, 1, 10, 100)]
-    assert costs == sorted(costs) and costs[0] == 0 and epsilon_of(0.0, poisson, 1, 1e-5) == math.inf
+    assert (
+        costs == sorted(costs) and costs[0] == 0 and epsilon_of(0.0, poisson, 1, 1e-5) == math.inf
+    )
     assert epsilon_of(1.0, poisson, 10, 1e-5) < epsilon_of(1.0, SAMPLINGS["all"], 10, 1e-5)
 
 

@@ -40,7 +40,11 @@ def test_warm_up_rises_to_the_rate_and_the_schedule_begins_after_it():
 
 
 def test_number_and_function_are_factors():
-    assert rates(4, schedule=0.5) == rates(4, schedule="0.5") == pytest.approx([0.3, 0.15, 0.075, 0.0375])
+    assert (
+        rates(4, schedule=0.5)
+        == rates(4, schedule="0.5")
+        == pytest.approx([0.3, 0.15, 0.075, 0.0375])
+    )
     assert rates(3, schedule=lambda r: 1 / (1 + r)) == pytest.approx([0.3, 0.15, 0.1])
 
 
@@ -49,14 +53,19 @@ def test_rounds_of_the_run_become_part_of_the_schedule():
     assert Work(schedule="cosine(warmup=5)").over(50).schedule == "cosine(rounds=50, warmup=5)"
     assert Work(schedule="cosine(rounds=80)").over(50).schedule == "cosine(rounds=80)"
     assert Work(schedule="step(every=5)").over(50).schedule == "step(every=5)"
-    with pytest.raises(UnalikeError, match=r"depends on the number of rounds; write cosine\(rounds=50\)"):
+    with pytest.raises(
+        UnalikeError, match=r"depends on the number of rounds; write cosine\(rounds=50\)"
+    ):
         Work(schedule="cosine").lr_at(3)
 
 
 @pytest.mark.parametrize(
     "schedule, says",
     [
-        ("cosine(rounds=5)", r"'cosine\(rounds=5\)' gives the learning rate 0.0 in round 5; expected one above 0"),
+        (
+            "cosine(rounds=5)",
+            r"'cosine\(rounds=5\)' gives the learning rate 0.0 in round 5; expected one above 0",
+        ),
         (lambda r: 1 - r, r"gives the learning rate 0.0 in round 1"),
         (lambda r: float("nan"), r"gives the learning rate nan in round 0"),
         (1e-200, r"gives the learning rate 0.0 in round 2"),

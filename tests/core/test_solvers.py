@@ -11,8 +11,16 @@ from unalike.core.work import Work
 
 SOLVERS = {
     "sgd": (SGD(), torch.optim.SGD, {}),
-    "momentum": (SGD(0.9, weight_decay=0.1), torch.optim.SGD, {"momentum": 0.9, "weight_decay": 0.1}),
-    "nesterov": (SGD(0.9, True, 0.1), torch.optim.SGD, {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1}),
+    "momentum": (
+        SGD(0.9, weight_decay=0.1),
+        torch.optim.SGD,
+        {"momentum": 0.9, "weight_decay": 0.1},
+    ),
+    "nesterov": (
+        SGD(0.9, True, 0.1),
+        torch.optim.SGD,
+        {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1},
+    ),
     "adam": (Adam(0.1), torch.optim.Adam, {"weight_decay": 0.1}),
     "adamw": (AdamW(0.1), torch.optim.AdamW, {"weight_decay": 0.1}),
     "betas": (
@@ -52,15 +60,21 @@ def test_solver_steps_equal_torch_optimizer(name):
 
 
 @pytest.mark.parametrize(
-    "momentum, nesterov", [(0, False), (0.5, False), (0.9, False), (0.999, False), (0.5, True), (0.9, True)]
+    "momentum, nesterov",
+    [(0, False), (0.5, False), (0.9, False), (0.999, False), (0.5, True), (0.9, True)],
 )
 def test_sgd_weight_equals_distance_under_unit_gradients(momentum, nesterov):
     """2e-7: the result is a float32."""
     solver = SGD(momentum, nesterov)
-    params, state = {"w": torch.zeros(1, dtype=torch.float64)}, solver.init({"w": torch.zeros(1, dtype=torch.float64)})
+    params, state = (
+        {"w": torch.zeros(1, dtype=torch.float64)},
+        solver.init({"w": torch.zeros(1, dtype=torch.float64)}),
+    )
     for tau in range(1, 60):
         params, state = solver.step(params, {"w": torch.ones(1, dtype=torch.float64)}, state, 1.0)
-        assert solver.weight(torch.tensor(float(tau))).item() == pytest.approx(-params["w"].item(), rel=2e-7)
+        assert solver.weight(torch.tensor(float(tau))).item() == pytest.approx(
+            -params["w"].item(), rel=2e-7
+        )
 
 
 def test_adam_weight_equals_number_of_steps():
@@ -82,10 +96,19 @@ def test_given_optimizer_follows_the_learning_rate_of_each_step():
             {"optimizer": "adam(betas=(0.9, 1))"},
             r"found betas=\(0.9, 1\), eps=1e-08; expected 0 <= beta < 1",
         ),
-        ({"optimizer": "sgd(momentum=0.9)"}, "momentum is an option of its own; write momentum=0.9 beside it"),
+        (
+            {"optimizer": "sgd(momentum=0.9)"},
+            "momentum is an option of its own; write momentum=0.9 beside it",
+        ),
         ({"optimizer": "adam", "momentum": 0.9}, "momentum=0.9 goes with optimizer='sgd'"),
-        ({"optimizer": torch.optim.SGD, "momentum": 0.9}, "give options of an optimizer of torch to itself"),
-        ({"optimizer": torch.optim.SGD, "keep_optimizer_state": True}, "go with an optimizer by name"),
+        (
+            {"optimizer": torch.optim.SGD, "momentum": 0.9},
+            "give options of an optimizer of torch to itself",
+        ),
+        (
+            {"optimizer": torch.optim.SGD, "keep_optimizer_state": True},
+            "go with an optimizer by name",
+        ),
         ({"optimizer": 3}, "found int; expected a name"),
     ],
 )
@@ -102,7 +125,10 @@ def test_wrong_optimizer_is_refused(wrong, says):
             "expected a function of parameters and lr, such as functools.partial",
         ),
         (lambda params, lr: "an optimizer", "gives str; expected a function of parameters and lr"),
-        (torch.optim.LBFGS, "LBFGS computes losses in each of its steps; expected a function of parameters and lr"),
+        (
+            torch.optim.LBFGS,
+            "LBFGS computes losses in each of its steps; expected a function of parameters and lr",
+        ),
     ],
 )
 def test_function_that_makes_no_optimizer_is_refused(factory, says):

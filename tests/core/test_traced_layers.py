@@ -78,15 +78,24 @@ def test_every_spelling_is_the_same_chain(name):
 
 
 OTHERS = {
-    "a sum of branches": (lambda net, x: functional(net, x) + functional(net, x), "takes more than"),
+    "a sum of branches": (
+        lambda net, x: functional(net, x) + functional(net, x),
+        "takes more than",
+    ),
     "a feature map at the end": (lambda net, x: net.pool(net.conv1(x)), "not linear"),
     "dropout": (lambda net, x: viewed(net, x, lambda h: F.dropout(h).flatten(1)), "Dropout(p=0.5"),
     "samples that a view mixes": (lambda net, x: viewed(net, x, lambda h: h.view(12, -1)), "view"),
     "another view": (lambda net, x: viewed(net, x, lambda h: h.view(h.size(0), 3, 4)), "view"),
-    "a whole batch flattened": (lambda net, x: viewed(net, x, torch.flatten), "Flatten(start_dim=0"),
+    "a whole batch flattened": (
+        lambda net, x: viewed(net, x, torch.flatten),
+        "Flatten(start_dim=0",
+    ),
     "control flow": (lambda net, x: functional(net, x if x.sum() > 0 else -x), "cannot be traced"),
     "scaled": (lambda net, x: functional(net, 2 * x), "mul"),
-    "an output before the last layer": (lambda net, x: (h := net.conv1(x), net.conv2(h))[0], "last operation"),
+    "an output before the last layer": (
+        lambda net, x: (h := net.conv1(x), net.conv2(h))[0],
+        "last operation",
+    ),
 }
 
 
@@ -105,7 +114,16 @@ def test_spelled_network_trains_in_compiled_loops_as_torch_trains_it(name):
     clients = [ua.ClientData((torch.randn(n, 1, 10, 10), torch.arange(n) % 3)) for n in (7, 4)]
     work = ua.Work(batch_size=3, lr=0.05)
     runs = [
-        ua.run("fedavg", clients, model=net, rounds=2, work=work, executor=e, protocol="server", test=clients[0].train)
+        ua.run(
+            "fedavg",
+            clients,
+            model=net,
+            rounds=2,
+            work=work,
+            executor=e,
+            protocol="server",
+            test=clients[0].train,
+        )
         for e in ("loop", "auto")
     ]
     loop, batched = (run.module().state_dict() for run in runs)

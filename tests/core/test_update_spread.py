@@ -15,8 +15,12 @@ from unalike.core.update_spread import column_moments, spread, weighted_sum_and_
 
 def test_spread_of_three_updates_equals_values_by_hand():
     """(1, 0), (3, 4) and (2, 5) have the mean (2, 3): squared distances 1 + 9, 1 + 1 and 0 + 4."""
-    found = spread({"w": torch.tensor([[[1.0, 0]], [[3, 4]], [[2, 5]]]), "b": torch.tensor([1.0, 2, 6])})
-    torch.testing.assert_close(found, {"w": torch.tensor([10.0, 2, 4]), "b": torch.tensor([4.0, 1, 9])})
+    found = spread(
+        {"w": torch.tensor([[[1.0, 0]], [[3, 4]], [[2, 5]]]), "b": torch.tensor([1.0, 2, 6])}
+    )
+    torch.testing.assert_close(
+        found, {"w": torch.tensor([10.0, 2, 4]), "b": torch.tensor([4.0, 1, 9])}
+    )
 
 
 @given(
@@ -39,9 +43,14 @@ def test_compiled_sum_and_spread_equal_torch_in_float64(clients, shape, threads,
     assert all(torch.equal(alone[name], t) for name, t in total.items())
     exact = {name: t.double() for name, t in stacked.items()}
     torch.testing.assert_close(
-        total, tree.map(torch.Tensor.float, tree.weighted_sum(exact, weights.double())), rtol=1e-5, atol=1e-6
+        total,
+        tree.map(torch.Tensor.float, tree.weighted_sum(exact, weights.double())),
+        rtol=1e-5,
+        atol=1e-6,
     )
-    torch.testing.assert_close(apart, tree.map(torch.Tensor.float, spread(exact)), rtol=1e-3, atol=1e-7)
+    torch.testing.assert_close(
+        apart, tree.map(torch.Tensor.float, spread(exact)), rtol=1e-3, atol=1e-7
+    )
 
 
 def test_compiled_sum_and_spread_are_bitwise_equal_for_any_thread_count(monkeypatch):
@@ -63,7 +72,9 @@ def test_compiled_sum_and_spread_are_bitwise_equal_for_any_thread_count(monkeypa
             found.append(weighted_sum_and_spread(stacked, weights))
     assert len(read) == 1 + 2 + 3
     for total, apart in found[1:]:
-        assert torch.equal(total["w"], found[0][0]["w"]) and torch.equal(apart["w"], found[0][1]["w"])
+        assert torch.equal(total["w"], found[0][0]["w"]) and torch.equal(
+            apart["w"], found[0][1]["w"]
+        )
 
 
 @pytest.mark.parametrize(
@@ -117,7 +128,11 @@ def test_sum_and_spread_of_non_finite_update_stay_non_finite(bad, monkeypatch):
     t = torch.randn(3, 3000)
     t[1, 5] = bad
     total, apart = weighted_sum_and_spread({"w": t}, torch.full((3,), 1 / 3))
-    assert not total["w"][5].isfinite() and total["w"][6:].isfinite().all() and not apart["w"].isfinite().any()
+    assert (
+        not total["w"][5].isfinite()
+        and total["w"][6:].isfinite().all()
+        and not apart["w"].isfinite().any()
+    )
 
 
 @given(

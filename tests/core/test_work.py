@@ -46,7 +46,9 @@ def test_work_batches_use_every_sample_once_per_epoch(n, size, epochs, steps):
     batches = work.batches(n, np.random.default_rng(0))
     assert len(batches) == work.steps_for(n) == (steps or epochs * -(-n // (size or n)))
     assert all(1 <= len(b) <= (size or n) and len(set(b.tolist())) == len(b) for b in batches)
-    assert [b.tolist() for b in batches[1:]] == [b.tolist() for b in batches][1:] and batches[-1].tolist()
+    assert [b.tolist() for b in batches[1:]] == [b.tolist() for b in batches][1:] and batches[
+        -1
+    ].tolist()
     per_epoch = -(-n // (size or n))
     for first in range(0, len(batches) - per_epoch + 1, per_epoch):
         assert sorted(np.concatenate(batches[first : first + per_epoch]).tolist()) == list(range(n))
@@ -61,7 +63,9 @@ def test_work_without_samples_has_no_steps_and_no_batches():
 
 
 def test_batches_depend_only_on_seed_round_and_client():
-    sim, other = (Simulation("fedavg", mlp(), Clients.random(SIZES), seed=s, batch_size=2) for s in (3, 4))
+    sim, other = (
+        Simulation("fedavg", mlp(), Clients.random(SIZES), seed=s, batch_size=2) for s in (3, 4)
+    )
 
     def order(s, client, round):
         return [b.tolist() for b in s.batches(client, round)]

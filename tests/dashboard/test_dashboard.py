@@ -23,7 +23,9 @@ from unalike._utils.errors import UnalikeError
 from unalike.dashboard.server import followed_folder
 from unalike.dashboard.state import Followed
 
-FOCUSED = "document.activeElement.getAttribute('aria-labelledby') || document.activeElement.className"
+FOCUSED = (
+    "document.activeElement.getAttribute('aria-labelledby') || document.activeElement.className"
+)
 UNNAMED = """[...document.querySelectorAll('[role=region], section, svg, progress')]
     .filter(e => !e.getAttribute('aria-label') && !e.getAttribute('aria-labelledby')).length"""
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -38,7 +40,12 @@ def kept(tmp_path_factory):
     people = ua.partition(ua.load("digits"), "iid", clients=4, seed=0)
     ua.run("fedavg", people, model="linear", rounds=4, participation=0.5, out=folder)
     with open(folder / "events.jsonl", "a") as file:
-        file.write(json.dumps({"time": 1.0, "event": "refused", "round": 2, "client": HOSTILE, "why": HOSTILE}) + "\n")
+        file.write(
+            json.dumps(
+                {"time": 1.0, "event": "refused", "round": 2, "client": HOSTILE, "why": HOSTILE}
+            )
+            + "\n"
+        )
         file.write("{half a line")
     return folder
 
@@ -61,9 +68,13 @@ def test_dashboard_shows_a_simulation(kept, visit):
         assert page.locator("figure svg").count() >= 2
         assert page.locator("#sites tr").count() == 4
         cells = page.locator("#table tbody td")
-        assert cells.count() == 4 * 5 and page.locator("#table .trained").count() == 4 * 2  # half of four, four rounds
+        assert (
+            cells.count() == 4 * 5 and page.locator("#table .trained").count() == 4 * 2
+        )  # half of four, four rounds
         refused = page.locator("#refused tr")
-        assert refused.count() == 1 and HOSTILE in refused.inner_text()  # as text: no dialog, no element
+        assert (
+            refused.count() == 1 and HOSTILE in refused.inner_text()
+        )  # as text: no dialog, no element
         assert page.locator("#refused img").count() == 0
     finally:
         server.close()
@@ -79,7 +90,12 @@ def test_dashboard_works_by_keyboard_and_on_a_small_screen(kept, visit):
         for _ in range(8):
             page.keyboard.press("Tab")
             reached.append(page.evaluate(FOCUSED))
-        assert reached[0] == "skip" and {"sites-head", "table-head", "refused-head", "log-head"} <= set(reached)
+        assert reached[0] == "skip" and {
+            "sites-head",
+            "table-head",
+            "refused-head",
+            "log-head",
+        } <= set(reached)
         assert page.evaluate(UNNAMED) == 0
     finally:
         server.close()
@@ -99,7 +115,9 @@ def test_dashboard_is_read_only_and_needs_the_token(kept):
         assert status == 200 and "default-src 'none'" in headers["Content-Security-Policy"]
         assert json.loads(get(server.url + "state", **cookie)[2])["done"] == 4
         assert get(server.url + "../../etc/passwd", **cookie)[0] == 404
-        assert get(server.url, Host="evil.example.org", **cookie)[0] == 400  # a name that was rebound to this machine
+        assert (
+            get(server.url, Host="evil.example.org", **cookie)[0] == 400
+        )  # a name that was rebound to this machine
         post = urllib.request.Request(server.url + "state", data=b"x", headers=cookie)
         with pytest.raises(urllib.error.HTTPError, match="405"):
             urllib.request.urlopen(post, timeout=20)
@@ -119,7 +137,10 @@ def test_followed_folder_without_a_run_is_refused(tmp_path):
 
 def test_state_tells_interrupted_from_running(tmp_path):
     x, y = ua.load("digits").train
-    people = [ua.ClientData(train=(x[k::3], y[k::3]), test=(x[:9], y[:9]), name=f"ward {k}") for k in range(3)]
+    people = [
+        ua.ClientData(train=(x[k::3], y[k::3]), test=(x[:9], y[:9]), name=f"ward {k}")
+        for k in range(3)
+    ]
     seen = []
 
     def watch(row, what=""):
@@ -140,11 +161,24 @@ def test_state_tells_interrupted_from_running(tmp_path):
 def test_state_shows_client_scores_of_later_protocols(tmp_path):
     """The columns without a prefix are those of the server's test set and have no client scores."""
     x, y = ua.load("digits").train
-    people = [ua.ClientData(train=(x[k::3], y[k::3]), test=(x[: 9 + k], y[: 9 + k])) for k in range(3)]
+    people = [
+        ua.ClientData(train=(x[k::3], y[k::3]), test=(x[: 9 + k], y[: 9 + k])) for k in range(3)
+    ]
     for second in ("clients", "local"):
         out, protocol = tmp_path / second, ("server", second)
-        run = ua.run("fedavg", people, model="linear", rounds=2, protocol=protocol, test=(x[:9], y[:9]), out=out)
-        state, scored = Followed(out).state(), run.history.clients.query("round == 2")[f"{second}_accuracy"]
+        run = ua.run(
+            "fedavg",
+            people,
+            model="linear",
+            rounds=2,
+            protocol=protocol,
+            test=(x[:9], y[:9]),
+            out=out,
+        )
+        state, scored = (
+            Followed(out).state(),
+            run.history.clients.query("round == 2")[f"{second}_accuracy"],
+        )
         assert state["metric"] == "accuracy" and state["table"]["metric"] == f"{second} accuracy"
         assert [row["cells"][0][0] for row in state["table"]["rows"]] == scored.tolist()
 
@@ -154,8 +188,22 @@ def test_state_shows_client_scores_of_later_protocols(tmp_path):
 def test_dashboard_follows_a_federation_through_restarts(visit, tmp_path):
     pytest.importorskip("flwr")
     out = tmp_path / "fed"
-    rounds = "100000"  # more than it can do before it is killed and stopped, however slow the browser is
-    words = [*UNALIKE, "federation", "up", "--local", "2", "--rounds", rounds, "--model", "linear", "--out", str(out)]
+    rounds = (
+        "100000"  # more than it can do before it is killed and stopped, however slow the browser is
+    )
+    words = [
+        *UNALIKE,
+        "federation",
+        "up",
+        "--local",
+        "2",
+        "--rounds",
+        rounds,
+        "--model",
+        "linear",
+        "--out",
+        str(out),
+    ]
 
     def up():
         with open(tmp_path / "up.log", "ab") as log:
@@ -170,10 +218,17 @@ def test_dashboard_follows_a_federation_through_restarts(visit, tmp_path):
         server = Dashboard(out)
         page = visit(server.url)
         until(page, "document.querySelectorAll('.state-connected').length == 2", PATIENCE)
-        until(page, r"/^Round ([2-9]|\d\d)/.test(document.getElementById('running').textContent)", PATIENCE)
+        until(
+            page,
+            r"/^Round ([2-9]|\d\d)/.test(document.getElementById('running').textContent)",
+            PATIENCE,
+        )
         until(page, "document.querySelectorAll('#table tbody td').length >= 4", PATIENCE)
 
-        page.screenshot(path=os.environ.get("UNALIKE_SCREENSHOT", str(tmp_path / "dashboard.png")), full_page=True)
+        page.screenshot(
+            path=os.environ.get("UNALIKE_SCREENSHOT", str(tmp_path / "dashboard.png")),
+            full_page=True,
+        )
         coordinator.send_signal(signal.SIGKILL)
         coordinator.wait()
         page.get_by_text("down: not finished").wait_for(timeout=1000 * PATIENCE)

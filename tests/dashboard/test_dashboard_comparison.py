@@ -39,7 +39,12 @@ def results(clients, tmp_path_factory):
 def test_state_of_a_finished_comparison_ranks_its_methods(results):
     state = followed_folder(results).state()
     table = ua.open_comparison(results).summary.set_index("method")
-    assert (state["kind"], state["state"], state["done"], state["rounds"]) == ("comparison", "finished", 12, 12)
+    assert (state["kind"], state["state"], state["done"], state["rounds"]) == (
+        "comparison",
+        "finished",
+        12,
+        12,
+    )
     assert state["left"] == 0 and state["baseline"] == "fedavg" and state["model"] == "linear"
     assert [row["method"] for row in state["standings"]] == table["accuracy"].sort_values(
         ascending=False
@@ -69,7 +74,12 @@ def test_state_of_a_comparison_tells_running_from_interrupted(clients, tmp_path)
     state, stamp = followed.state(), followed.stamp
     assert state["state"] == "not finished, and no process continues it"
     first, second = state["standings"]
-    assert (first["method"], first["seeds_done"], second["method"], second["score"]) == ("fedavg", 1, "fedadam", None)
+    assert (first["method"], first["seeds_done"], second["method"], second["score"]) == (
+        "fedavg",
+        1,
+        "fedadam",
+        None,
+    )
     compare(clients, tmp_path, progress=False)
     assert followed.stamp != stamp and followed.state()["state"] == "finished"
 
@@ -81,9 +91,17 @@ def test_dashboard_shows_the_standings_of_a_comparison(results, visit):
         page = visit(server.url, width=390)
         page.get_by_text("Every planned run has ended.").wait_for()
         rows = page.locator("#standings tr")
-        assert rows.count() == 2 and "2 of 2" in rows.first.inner_text() and "baseline" in rows.last.inner_text()
+        assert (
+            rows.count() == 2
+            and "2 of 2" in rows.first.inner_text()
+            and "baseline" in rows.last.inner_text()
+        )
         assert page.locator("figure").count() == 1  # all methods in one chart, with a legend
-        assert page.locator("figure > svg polyline").count() == page.locator("figcaption svg.swatch").count() == 2
+        assert (
+            page.locator("figure > svg polyline").count()
+            == page.locator("figcaption svg.swatch").count()
+            == 2
+        )
         colors = page.locator("figure > svg polyline").evaluate_all(
             "lines => lines.map((l) => getComputedStyle(l).stroke)"
         )
@@ -98,7 +116,15 @@ def test_dashboard_shows_the_standings_of_a_comparison(results, visit):
 def test_dashboard_shows_epsilon_where_a_method_is_private(results, clients, tmp_path, visit):
     pytest.importorskip("dp_accounting")
     private = "client_dp(noise_multiplier=2)"
-    ua.compare(["fedavg", private], clients, model="linear", rounds=2, seeds=1, out=tmp_path, progress=False)
+    ua.compare(
+        ["fedavg", private],
+        clients,
+        model="linear",
+        rounds=2,
+        seeds=1,
+        out=tmp_path,
+        progress=False,
+    )
     for folder, cells in ((tmp_path, 2), (results, 0)):
         server = Dashboard(folder)
         try:
@@ -124,7 +150,9 @@ def test_dashboard_shows_epsilon_where_a_method_is_private(results, clients, tmp
 def test_dashboard_of_another_folder_refuses_in_one_line(folder, tmp_path):
     for name in ("empty", "results/cells"):
         (tmp_path / name).mkdir(parents=True)
-    done = subprocess.run([*UNALIKE, "dashboard", str(tmp_path / folder)], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [*UNALIKE, "dashboard", str(tmp_path / folder)], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 2 and done.stdout == ""
     assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
 

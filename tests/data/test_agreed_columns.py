@@ -46,7 +46,11 @@ def test_agreed_columns_are_not_odd(frame, encoding):
         (lambda f: f.assign(area=f.area * 1e6), True, "'area': its mean is 6"),
         (lambda f: f.assign(age=np.nan), True, "'age': 100% of the rows have no number"),
         (lambda f: f.assign(area=700.0), False, "'area': the same number in all rows"),
-        (lambda f: f.assign(ward="canon"), True, "'ward': 100% of the rows have a value that was not agreed on"),
+        (
+            lambda f: f.assign(ward="canon"),
+            True,
+            "'ward': 100% of the rows have a value that was not agreed on",
+        ),
     ],
 )
 @pytest.mark.filterwarnings("ignore")
@@ -57,5 +61,7 @@ def test_odd_and_wrong_columns_are_named(change, is_wrong, text, frame, encoding
 
 
 def test_classes_are_counted():
-    assert class_counts(torch.tensor([0, 2, 2]), ["no", "maybe", "yes"]) == "no: 1, maybe: 0, yes: 2"
+    assert (
+        class_counts(torch.tensor([0, 2, 2]), ["no", "maybe", "yes"]) == "no: 1, maybe: 0, yes: 2"
+    )
     assert class_counts(torch.tensor([True, False, True]), ["False", "True"]) == "False: 1, True: 2"

@@ -13,7 +13,11 @@ def rows(n: int = 6, d: int = 2) -> np.ndarray:
 def test_dataset_arrays_are_converted_to_library_dtypes():
     data = Dataset("d", (rows(), np.array([0, 1, 2, 0, 1, 2], np.uint8)))
     assert data.train[0].dtype == torch.float32 and data.train[1].dtype == torch.int64
-    assert data.classes == ["0", "1", "2"] and data.task.name == "classification" and data.input_shape == (2,)
+    assert (
+        data.classes == ["0", "1", "2"]
+        and data.task.name == "classification"
+        and data.input_shape == (2,)
+    )
 
 
 @pytest.mark.parametrize(
@@ -31,7 +35,9 @@ def test_dataset_task_follows_label_dtype(y, task, classes):
 
 def test_merged_puts_training_samples_first_without_copy(blobs):
     x, y = blobs.merged()
-    assert torch.equal(x, torch.cat([blobs.train[0], blobs.test[0]])) and torch.equal(y[:600], blobs.train[1])
+    assert torch.equal(x, torch.cat([blobs.train[0], blobs.test[0]])) and torch.equal(
+        y[:600], blobs.train[1]
+    )
     assert blobs.train[0].data_ptr() == x.data_ptr() == blobs.merged()[0].data_ptr()
 
 
@@ -41,7 +47,17 @@ def test_fingerprint_hashes_values_shapes_and_dtypes_but_not_the_name():
 
     y = np.zeros(6, np.int64)
     assert made(rows(), y) == made(rows(), y, "other")
-    assert len({made(rows(), y), made(rows() + 1, y), made(rows()[:, None], y), made(rows().astype(int), y)}) == 4
+    assert (
+        len(
+            {
+                made(rows(), y),
+                made(rows() + 1, y),
+                made(rows()[:, None], y),
+                made(rows().astype(int), y),
+            }
+        )
+        == 4
+    )
 
 
 @pytest.mark.parametrize(
@@ -65,14 +81,19 @@ def test_dataset_with_unusable_arrays_raises_with_what_was_found(x, y, message):
 def test_dataset_with_nonfinite_numbers_counts_and_locates_them():
     x = rows()
     x[3, 1], x[4, 0], x[5, 0] = np.nan, np.inf, np.nan
-    with pytest.raises(UnalikeError, match=r"2 NaN and 1 infinite values, the first in sample 3 at \[1\]"):
+    with pytest.raises(
+        UnalikeError, match=r"2 NaN and 1 infinite values, the first in sample 3 at \[1\]"
+    ):
         Dataset("d", (x, np.zeros(6, int)))
 
 
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (np.ma.masked_greater(rows(), 9), "holds 2 masked values; fill them or leave those samples out"),
+        (
+            np.ma.masked_greater(rows(), 9),
+            "holds 2 masked values; fill them or leave those samples out",
+        ),
         (
             torch.rand(6, 2).to_sparse(),
             r"is torch.sparse_coo, see to_dense\(\); expected a tensor with all its numbers",
@@ -105,17 +126,25 @@ def test_dataset_with_different_test_set_raises():
 def test_groups_keep_merged_order_and_enter_the_fingerprint():
     train, test = (rows(), np.zeros(6, int)), (rows(2), np.zeros(2, int))
     bare = Dataset("d", train, test)
-    data = Dataset("d", train, test, groups={"site": np.array(list("aabbccab"), object), "age": list(range(8))})
+    data = Dataset(
+        "d", train, test, groups={"site": np.array(list("aabbccab"), object), "age": list(range(8))}
+    )
     assert data.groups["site"].tolist() == list("aabbccab") and data.groups["age"].dtype == np.int64
     assert not bare.groups and bare.fingerprint != data.fingerprint
-    assert Dataset("d", train, test, groups=dict(reversed(data.groups.items()))).fingerprint == data.fingerprint
+    assert (
+        Dataset("d", train, test, groups=dict(reversed(data.groups.items()))).fingerprint
+        == data.fingerprint
+    )
     with pytest.raises(ValueError, match="read-only"):
         data.groups["age"][0] = 1
 
 
 @pytest.mark.parametrize("values", [[1] * 5, [1.0] * 6, ["a", None, "b", "a", "b", "a"]])
 def test_groups_without_one_value_per_sample_raise(values):
-    with pytest.raises(UnalikeError, match=r"group 'site': found .*expected one integer or text for each of 6 samples"):
+    with pytest.raises(
+        UnalikeError,
+        match=r"group 'site': found .*expected one integer or text for each of 6 samples",
+    ):
         Dataset("d", (rows(), np.zeros(6, int)), groups={"site": values})
 
 
@@ -127,11 +156,16 @@ def test_divided_shares_memory_with_its_arrays():
     assert torch.equal(again.merged()[0], torch.from_numpy(x))
     assert again.merged()[0].data_ptr() == data.merged()[0].data_ptr() == x.ctypes.data
     swapped = Dataset("swapped", data.test, data.train)
-    assert swapped.merged()[1].tolist() == [0, 1, 0, 1, 0, 1] and swapped.merged()[0][0].tolist() == x[4].tolist()
+    assert (
+        swapped.merged()[1].tolist() == [0, 1, 0, 1, 0, 1]
+        and swapped.merged()[0][0].tolist() == x[4].tolist()
+    )
     assert Dataset.divided("d", x, y, train=6).test is None
 
 
-@pytest.mark.parametrize("x", [torch.rand(6, 10)[:, :5], torch.rand(5, 6).T], ids=["sliced", "transposed"])
+@pytest.mark.parametrize(
+    "x", [torch.rand(6, 10)[:, :5], torch.rand(5, 6).T], ids=["sliced", "transposed"]
+)
 def test_dataset_tensors_become_contiguous(x):
     """Compiled loops read the samples as one row after the other."""
     held = Dataset("d", (x, torch.arange(6) % 3)).merged()[0]
@@ -145,4 +179,8 @@ def test_dataset_goes_to_another_process():
     x, y = [[0.1], [0.2], [0.3]], ["a", "b", "a"]
     data = Dataset("mine", (x[:2], [0, 1]), (x[2:], [0]), ["a", "b"], {"site": y})
     again = pickle.loads(pickle.dumps(data))
-    assert again.fingerprint == data.fingerprint and again.classes == ["a", "b"] and len(again.train[1]) == 2
+    assert (
+        again.fingerprint == data.fingerprint
+        and again.classes == ["a", "b"]
+        and len(again.train[1]) == 2
+    )

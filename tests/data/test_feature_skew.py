@@ -28,7 +28,9 @@ def test_noise_variance_per_client_matches_paper():
 def test_noise_deviation_per_client_matches_authors_code():
     rows = Dataset("zeros", (np.zeros((4000, 50)), np.zeros(4000, int)))
     everyone = partition(rows, "noise(level=0.3, deviation=True)", clients=4)
-    assert [float(everyone[k].train[0].std()) for k in range(4)] == pytest.approx([0, 0.1, 0.2, 0.3], rel=0.03)
+    assert [float(everyone[k].train[0].std()) for k in range(4)] == pytest.approx(
+        [0, 0.1, 0.2, 0.3], rel=0.03
+    )
     assert not Noise(0.3, deviation=True)(torch.zeros(2, 3), 0, 1, np.random.default_rng()).any()
 
 
@@ -45,22 +47,30 @@ def test_rotation_by_other_angles_has_same_direction_as_right_angles():
     near, exact = Rotation((89.999,))(x, 0, 1, None), Rotation((90,))(x, 0, 1, None)
     assert torch.allclose(near, exact, atol=1e-3)
     wide = torch.rand(1, 1, 4, 8)
-    assert torch.allclose(Rotation((179.999,))(wide, 0, 1, None), Rotation((180,))(wide, 0, 1, None), atol=1e-3)
+    assert torch.allclose(
+        Rotation((179.999,))(wide, 0, 1, None), Rotation((180,))(wide, 0, 1, None), atol=1e-3
+    )
 
 
 def test_changes_combine_with_scheme_and_each_other(arrows):
     spec = "dirichlet(alpha=0.5, min_size=3) + rotation(degrees=(0, 180)) + noise"
     everyone = partition(arrows, spec, clients=4, seed=1)
     plain = partition(arrows, "dirichlet(alpha=0.5, min_size=3)", clients=4, seed=1)
-    assert np.array_equal(everyone.label_counts(), plain.label_counts()) and list(everyone.clusters) == [0, 0, 1, 1]
+    assert np.array_equal(everyone.label_counts(), plain.label_counts()) and list(
+        everyone.clusters
+    ) == [0, 0, 1, 1]
     assert canonical("noise") == "iid() + noise(level=0.1, deviation=False)"
 
 
 def test_changes_keep_labels_and_change_shared_samples_per_client(blobs):
-    everyone, plain = (partition(blobs, f"zipf(size=100){change}", 3) for change in (" + noise(level=1e-9)", ""))
+    everyone, plain = (
+        partition(blobs, f"zipf(size=100){change}", 3) for change in (" + noise(level=1e-9)", "")
+    )
     for k in range(3):
         for (x, y), (x0, y0) in zip(everyone[k].splits().values(), plain[k].splits().values()):
-            assert torch.equal(y, y0) and torch.allclose(x, x0, atol=1e-3) and not torch.equal(x, x0)
+            assert (
+                torch.equal(y, y0) and torch.allclose(x, x0, atol=1e-3) and not torch.equal(x, x0)
+            )
 
 
 def test_saved_plan_reproduces_changed_samples(arrows, tmp_path):
@@ -72,7 +82,9 @@ def test_saved_plan_reproduces_changed_samples(arrows, tmp_path):
 
 
 def test_change_of_sample_does_not_depend_on_its_split(arrows):
-    plain, apart = (partition(arrows, "noise(level=1)", clients=5, val=share) for share in (0.0, 0.2))
+    plain, apart = (
+        partition(arrows, "noise(level=1)", clients=5, val=share) for share in (0.0, 0.2)
+    )
     for one, other in zip(plain, apart):
         assert torch.equal(one.test[0], other.test[0])
         kept = torch.cat([other.train[0], other.val[0]]).flatten(1)

@@ -19,7 +19,11 @@ LABELS = np.arange(7, dtype=np.uint8) % 3
 
 
 def idx(path, array, kind=8, cut=0):
-    data = bytes([0, 0, kind, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape) + array.tobytes()
+    data = (
+        bytes([0, 0, kind, array.ndim])
+        + struct.pack(f">{array.ndim}I", *array.shape)
+        + array.tobytes()
+    )
     data = data[: len(data) - cut]
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
@@ -56,17 +60,27 @@ def test_emnist_is_transposed_and_letters_start_at_zero(tmp_path):
     idx_set(tmp_path / "emnist", "emnist-byclass-", test="test")
     letters, whole = load("emnist(split='letters')", tmp_path), load("emnist", tmp_path)
     assert letters.merged()[1].tolist() == LABELS.tolist() and letters.classes[:2] == ["A", "B"]
-    assert torch.equal((whole.train[0][0, 0] * 255).round().byte(), torch.from_numpy(PIXELS[0].T.copy()))
+    assert torch.equal(
+        (whole.train[0][0, 0] * 255).round().byte(), torch.from_numpy(PIXELS[0].T.copy())
+    )
     assert len(whole.classes) == 62 and whole.classes[10] == "A" and whole.classes[61] == "z"
-    with pytest.raises(UnalikeError, match="unknown split of EMNIST 'letter'; did you mean 'letters'"):
+    with pytest.raises(
+        UnalikeError, match="unknown split of EMNIST 'letter'; did you mean 'letters'"
+    ):
         load("emnist(split='letter')", tmp_path)
 
 
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (lambda f: idx(f, PIXELS[:5], cut=10), r"holds 3910 bytes of values, expected 3920.*truncated"),
-        (lambda f: idx(f, PIXELS[:5], kind=7), r"starts with the bytes 00 00 07 03, expected an IDX file's 00 00"),
+        (
+            lambda f: idx(f, PIXELS[:5], cut=10),
+            r"holds 3910 bytes of values, expected 3920.*truncated",
+        ),
+        (
+            lambda f: idx(f, PIXELS[:5], kind=7),
+            r"starts with the bytes 00 00 07 03, expected an IDX file's 00 00",
+        ),
         (
             lambda f: idx(f, PIXELS[:4]),
             r"shape \[4, 28, 28\] and train-labels-idx1-ubyte \[5\].*do not belong together",
@@ -93,7 +107,9 @@ def test_broken_compressed_file_raises(tmp_path):
     idx_set(tmp_path)
     file = tmp_path / "train-images-idx3-ubyte.gz"
     file.write_bytes(file.read_bytes()[:-30])
-    with pytest.raises(UnalikeError, match=r"train-images-idx3-ubyte\.gz cannot be read as a compressed file"):
+    with pytest.raises(
+        UnalikeError, match=r"train-images-idx3-ubyte\.gz cannot be read as a compressed file"
+    ):
         load(tmp_path)
 
 
@@ -115,13 +131,23 @@ def numbers(values) -> bytes:
 def array(pixels: np.ndarray) -> bytes:
     dtype = b"cnumpy\ndtype\n(" + text(b"u1") + number(0) + number(1) + b"tR"
     dtype += b"(" + number(3) + text(b"|") + b"NNN" + number(-1) + number(-1) + number(0) + b"tb"
-    made = b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n(" + number(0) + b"t" + text(b"b") + b"tR"
+    made = (
+        b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n("
+        + number(0)
+        + b"t"
+        + text(b"b")
+        + b"tR"
+    )
     shape = b"(" + b"".join(map(number, pixels.shape)) + b"t"
     return made + b"(" + number(1) + shape + dtype + b"\x89" + text(pixels.tobytes()) + b"tb"
 
 
 def table(**entries: bytes) -> bytes:
-    return b"\x80\x02}(" + b"".join(text(key.encode()) + value for key, value in entries.items()) + b"u."
+    return (
+        b"\x80\x02}("
+        + b"".join(text(key.encode()) + value for key, value in entries.items())
+        + b"u."
+    )
 
 
 IMAGES = RNG.integers(0, 256, (3, 3072), np.uint8)
@@ -130,7 +156,9 @@ IMAGES = RNG.integers(0, 256, (3, 3072), np.uint8)
 def cifar10(folder, **replaced):
     folder.mkdir()
     for part in range(1, 6):
-        (folder / f"data_batch_{part}").write_bytes(table(data=array(IMAGES), labels=numbers([0, 1, part])))
+        (folder / f"data_batch_{part}").write_bytes(
+            table(data=array(IMAGES), labels=numbers([0, 1, part]))
+        )
     (folder / "test_batch").write_bytes(table(data=array(IMAGES), labels=numbers([2, 1, 0])))
     names = b"](" + b"".join(text(f"class {k}".encode()) for k in range(6)) + b"e"
     (folder / "batches.meta").write_bytes(table(label_names=names))
@@ -141,7 +169,12 @@ def cifar10(folder, **replaced):
 
 def test_cifar10_python_batches_are_read(tmp_path):
     data = load("cifar10", cifar10(tmp_path / "cifar-10-batches-py"))
-    assert (data.name, len(data.train[1]), len(data.test[1]), data.classes[5]) == ("cifar10", 15, 3, "class 5")
+    assert (data.name, len(data.train[1]), len(data.test[1]), data.classes[5]) == (
+        "cifar10",
+        15,
+        3,
+        "class 5",
+    )
     assert torch.equal((data.test[0] * 255).round().byte().flatten(1), torch.from_numpy(IMAGES))
     assert data.train[1].tolist()[:6] == [0, 1, 1, 0, 1, 2]
 
@@ -152,25 +185,38 @@ def test_cifar100_keeps_the_coarse_classes_as_a_group(tmp_path):
     for part in ("train", "test"):
         labels = {"fine_labels": numbers([4, 1, 2]), "coarse_labels": numbers([1, 0, 1])}
         (folder / part).write_bytes(table(data=array(IMAGES), **labels))
-    (folder / "meta").write_bytes(table(fine_label_names=b"](" + b"".join(text(b"c%d" % k) for k in range(5)) + b"e"))
+    (folder / "meta").write_bytes(
+        table(fine_label_names=b"](" + b"".join(text(b"c%d" % k) for k in range(5)) + b"e")
+    )
     data = load("cifar100", tmp_path)
     assert data.train[1].tolist() == [4, 1, 2] and data.groups["coarse"].tolist() == [1, 0, 1] * 2
 
 
-@pytest.mark.parametrize(("labels", "names"), [(1, "batches.meta.txt"), (2, "fine_label_names.txt")])
+@pytest.mark.parametrize(
+    ("labels", "names"), [(1, "batches.meta.txt"), (2, "fine_label_names.txt")]
+)
 def test_cifar_binary_records_are_read(tmp_path, labels, names):
-    records = np.concatenate([np.array([[1, 0], [0, 1], [1, 1]], np.uint8)[:, :labels], IMAGES], 1).tobytes()
+    records = np.concatenate(
+        [np.array([[1, 0], [0, 1], [1, 1]], np.uint8)[:, :labels], IMAGES], 1
+    ).tobytes()
     files = (
-        [f"data_batch_{k}.bin" for k in range(1, 6)] + ["test_batch.bin"] if labels == 1 else ["train.bin", "test.bin"]
+        [f"data_batch_{k}.bin" for k in range(1, 6)] + ["test_batch.bin"]
+        if labels == 1
+        else ["train.bin", "test.bin"]
     )
     for file in files:
         (tmp_path / file).write_bytes(records)
     (tmp_path / names).write_text("cat\ndog\n\n")
     data = load(tmp_path)
-    assert data.test[1].tolist() == ([1, 0, 1] if labels == 1 else [0, 1, 1]) and data.classes == ["cat", "dog"]
+    assert data.test[1].tolist() == ([1, 0, 1] if labels == 1 else [0, 1, 1]) and data.classes == [
+        "cat",
+        "dog",
+    ]
     assert torch.equal((data.test[0] * 255).round().byte().flatten(1), torch.from_numpy(IMAGES))
     (tmp_path / files[0]).write_bytes(records[:-1])
-    with pytest.raises(UnalikeError, match=f"{files[0]} holds .* bytes, expected a multiple of {3072 + labels}"):
+    with pytest.raises(
+        UnalikeError, match=f"{files[0]} holds .* bytes, expected a multiple of {3072 + labels}"
+    ):
         load(tmp_path)
 
 
@@ -178,7 +224,9 @@ def test_hostile_cifar_batch_raises_and_runs_nothing(tmp_path):
     mark = tmp_path / "was-run"
     attack = b"\x80\x02cos\nsystem\n(" + text(f"touch {mark}".encode()) + b"tR."
     cifar10(tmp_path / "cifar10", data_batch_3=attack)
-    with pytest.raises(UnalikeError, match=r"data_batch_3 asks for os\.system.*nothing of it was run"):
+    with pytest.raises(
+        UnalikeError, match=r"data_batch_3 asks for os\.system.*nothing of it was run"
+    ):
         load("cifar10", tmp_path)
     assert not mark.exists()
 
@@ -186,9 +234,15 @@ def test_hostile_cifar_batch_raises_and_runs_nothing(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (table(data=array(IMAGES), labels=numbers([1, 2, 3]))[:-900], "data_batch_2 cannot be read as a CIFAR batch"),
+        (
+            table(data=array(IMAGES), labels=numbers([1, 2, 3]))[:-900],
+            "data_batch_2 cannot be read as a CIFAR batch",
+        ),
         (b"plain text", "data_batch_2 cannot be read as a CIFAR batch"),
-        (table(data=array(IMAGES), labels=numbers([1, 2])), r"data is uint8 \[3, 3072\], expected uint8 \[2, 3072\]"),
+        (
+            table(data=array(IMAGES), labels=numbers([1, 2])),
+            r"data is uint8 \[3, 3072\], expected uint8 \[2, 3072\]",
+        ),
         (table(data=array(IMAGES)), r"data is uint8 \[3, 3072\], expected uint8 \[0, 3072\]"),
         (table(labels=numbers([1])), "expected a table with data"),
         (
@@ -199,8 +253,14 @@ def test_hostile_cifar_batch_raises_and_runs_nothing(tmp_path):
             table(data=array(IMAGES), labels=b"](" + numbers([1]) * 3 + b"e"),
             r"labels have shape \[3, 1\], expected one for each",
         ),
-        (table(data=array(IMAGES), labels=number(1)), r"labels have shape \[\], expected one for each image"),
-        (table(data=array(IMAGES), labels=numbers([1, 2, 9])), r"labels lie in 0\.\.9, expected 0\.\.5"),
+        (
+            table(data=array(IMAGES), labels=number(1)),
+            r"labels have shape \[\], expected one for each image",
+        ),
+        (
+            table(data=array(IMAGES), labels=numbers([1, 2, 9])),
+            r"labels lie in 0\.\.9, expected 0\.\.5",
+        ),
     ],
 )
 def test_damaged_cifar_batch_raises(tmp_path, content, message):
@@ -220,7 +280,12 @@ def test_image_folder_classes_are_its_subfolders(tmp_path):
             for k in range(count):
                 picture(tmp_path / part / kind / f"{k}.png")
     data = load(tmp_path)
-    assert (data.input_shape, len(data.train[1]), len(data.test[1]), data.classes) == ((3, 4, 6), 6, 2, ["cat", "dog"])
+    assert (data.input_shape, len(data.train[1]), len(data.test[1]), data.classes) == (
+        (3, 4, 6),
+        6,
+        2,
+        ["cat", "dog"],
+    )
     assert data.train[0][0, :, 0, 0].tolist() == pytest.approx([1, 0, 0.2])
     picture(tmp_path / "test" / "cow" / "1.png")
     with pytest.raises(UnalikeError, match="test has classes that train has not: cow"):
@@ -233,7 +298,9 @@ def test_image_folder_without_division_tests_every_fifth_and_stays_gray(tmp_path
             picture(tmp_path / kind / f"{k}.png", colour=k * 51, mode="L")
     data = load(tmp_path)
     assert data.input_shape == (1, 4, 6) and len(data.train[1]) == 10
-    assert data.test[0][:, 0, 0, 0].tolist() == pytest.approx([0.8, 0.8]) and data.test[1].tolist() == [0, 1]
+    assert data.test[0][:, 0, 0, 0].tolist() == pytest.approx([0.8, 0.8]) and data.test[
+        1
+    ].tolist() == [0, 1]
 
 
 def test_image_with_exif_orientation_is_rotated_upright(tmp_path):
@@ -257,16 +324,30 @@ def test_image_folders_of_several_clients_become_a_group(tmp_path):
     ]:
         for k in range(count):
             picture(tmp_path / client / part / kind / f"{k}.png", colour=10 * k)
-    with pytest.raises(UnalikeError, match=r"north has no images.*sub-folders are ant, bee.*group='client'"):
+    with pytest.raises(
+        UnalikeError, match=r"north has no images.*sub-folders are ant, bee.*group='client'"
+    ):
         load(tmp_path)
     data = load(tmp_path, group="hospital")
-    assert data.groups["hospital"].tolist() == ["north"] * 9 + ["south"] * 3 + ["north"] * 2 + ["south"] * 2
-    assert data.train[1].tolist() == [0] * 5 + [1] * 4 + [0] * 3 and data.test[1].tolist() == [0, 1, 1, 1]
+    assert (
+        data.groups["hospital"].tolist()
+        == ["north"] * 9 + ["south"] * 3 + ["north"] * 2 + ["south"] * 2
+    )
+    assert data.train[1].tolist() == [0] * 5 + [1] * 4 + [0] * 3 and data.test[1].tolist() == [
+        0,
+        1,
+        1,
+        1,
+    ]
     clients = partition(data, "natural(column='hospital')")
     assert clients.names == ["north", "south"] and clients.sizes.tolist() == [9, 3]
     assert [len(c.test[1]) for c in clients] == [2, 2]
-    assert load(tmp_path, group=["hospital"]).groups.keys() == {"hospital"}  # as `--group hospital` says it
-    with pytest.raises(UnalikeError, match="found the groups hospital, ward; folders of images have one"):
+    assert load(tmp_path, group=["hospital"]).groups.keys() == {
+        "hospital"
+    }  # as `--group hospital` says it
+    with pytest.raises(
+        UnalikeError, match="found the groups hospital, ward; folders of images have one"
+    ):
         load(tmp_path, group=["hospital", "ward"])
 
 
@@ -296,7 +377,10 @@ def test_sixteen_bit_image_is_scaled_alone_and_among_color_images(tmp_path, endi
 def test_image_with_unbounded_pixels_raises(tmp_path, kind, mode):
     picture(tmp_path / "a" / "1.png")
     Image.fromarray(np.ones((4, 6), kind)).save(tmp_path / "a" / "2.tif")
-    with pytest.raises(UnalikeError, match=rf"2\.tif holds pixels of mode '{mode}' \(32 bits each\), expected 8 bits"):
+    with pytest.raises(
+        UnalikeError,
+        match=rf"2\.tif holds pixels of mode '{mode}' \(32 bits each\), expected 8 bits",
+    ):
         load(tmp_path)
 
 
@@ -311,7 +395,9 @@ def test_images_of_several_sizes_without_size_raise(tmp_path):
     picture(tmp_path / "a" / "1.png")
     picture(tmp_path / "a" / "2.png")
     picture(tmp_path / "b" / "1.jpg", size=(5, 5))
-    with pytest.raises(UnalikeError, match=r"2 sizes .*4x6 \(2\), 5x5 \(1\).*resize them with size=\(4, 6\)"):
+    with pytest.raises(
+        UnalikeError, match=r"2 sizes .*4x6 \(2\), 5x5 \(1\).*resize them with size=\(4, 6\)"
+    ):
         load(tmp_path)
     assert load(tmp_path, size=8).input_shape == (3, 8, 8)
     assert load(f"file(path={str(tmp_path)!r}, size=(3, 2))").input_shape == (3, 3, 2)
@@ -358,7 +444,9 @@ def test_npy_files_stay_mapped_and_unchanged(tmp_path):
     assert np.load(tmp_path / "x.npy")[0, 0] == x[0, 0]
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not say which memory is shared with files")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="other systems do not say which memory is shared with files"
+)
 def test_npy_rows_take_no_memory(tmp_path):
     np.lib.format.open_memmap(tmp_path / "x.npy", "w+", np.float32, (40000, 500)).flush()
     np.save(tmp_path / "y.npy", np.zeros(40000, np.int64))
@@ -369,7 +457,9 @@ def test_npy_rows_take_no_memory(tmp_path):
 
     before = private()
     data = load(tmp_path)
-    assert data.merged()[0].shape == (40000, 500) and private() - before < 40e6  # the file holds 80e6 bytes
+    assert (
+        data.merged()[0].shape == (40000, 500) and private() - before < 40e6
+    )  # the file holds 80e6 bytes
 
 
 @pytest.mark.parametrize("kind", ["int32", "uint16", "int64"])
@@ -382,7 +472,9 @@ def test_integer_images_keep_their_scale_as_floats(tmp_path, kind):
 
 
 def test_npz_groups_become_dataset_groups(tmp_path):
-    np.savez(tmp_path / "mine.npz", x=np.zeros((3, 2)), y=np.arange(3), group_writer=np.array([5, 5, 6]))
+    np.savez(
+        tmp_path / "mine.npz", x=np.zeros((3, 2)), y=np.arange(3), group_writer=np.array([5, 5, 6])
+    )
     assert load("mine", tmp_path).groups["writer"].tolist() == [5, 5, 6]
     np.savez(tmp_path / "mine.npz", x=np.zeros((3, 2)), y=np.arange(3), test_x=np.zeros((3, 2)))
     with pytest.raises(UnalikeError, match="expected test_x and test_y, or neither"):
@@ -393,17 +485,23 @@ def test_npz_with_single_array_or_unreadable_class_names_raises(tmp_path):
     file = tmp_path / "mine.npz"
     np.save(tmp_path / "x.npy", np.zeros((3, 2)))
     (tmp_path / "x.npy").rename(file)
-    with pytest.raises(UnalikeError, match=r"mine\.npz holds one array without a name, expected an archive"):
+    with pytest.raises(
+        UnalikeError, match=r"mine\.npz holds one array without a name, expected an archive"
+    ):
         load(file)
     np.savez(file, x=np.zeros((3, 2)), y=np.arange(3), classes=np.array([b"\xff", b"b", b"c"]))
-    with pytest.raises(UnalikeError, match=r"mine\.npz cannot be read as arrays with class names in UTF-8"):
+    with pytest.raises(
+        UnalikeError, match=r"mine\.npz cannot be read as arrays with class names in UTF-8"
+    ):
         load(file)
 
 
 @pytest.mark.parametrize("part", ["train", "test"])
 def test_npz_with_scalar_label_raises(tmp_path, part):
     arrays = {
-        f"{name}_{kind}": np.zeros((3, 2)[: 2 if kind == "x" else 1]) for name in ("train", "test") for kind in "xy"
+        f"{name}_{kind}": np.zeros((3, 2)[: 2 if kind == "x" else 1])
+        for name in ("train", "test")
+        for kind in "xy"
     }
     np.savez(tmp_path / "mine.npz", **(arrays | {f"{part}_y": np.array(1.0)}))
     with pytest.raises(UnalikeError, match=rf"mine, {part}: y has shape \[\], expected \[N\]"):
@@ -421,7 +519,9 @@ def damaged(good: bytes, rng: np.random.Generator) -> bytes:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("ending", ["idx", "batch", "names", "npz", "npy", "png", "jpg", "gif", "tif", "bmp"])
+@pytest.mark.parametrize(
+    "ending", ["idx", "batch", "names", "npz", "npy", "png", "jpg", "gif", "tif", "bmp"]
+)
 def test_damaged_file_of_any_format_is_read_or_raises_unalike_error(tmp_path, ending):
     if ending == "idx":
         idx_set(tmp_path)

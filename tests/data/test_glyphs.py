@@ -16,7 +16,11 @@ def drawn():
 
 
 def test_glyphs_shape_classes_and_ink_match_emnist(drawn):
-    assert drawn.input_shape == (1, 28, 28) and "".join(drawn.classes[9:12]) == "9AB" and len(drawn.classes) == 62
+    assert (
+        drawn.input_shape == (1, 28, 28)
+        and "".join(drawn.classes[9:12]) == "9AB"
+        and len(drawn.classes) == 62
+    )
     assert torch.bincount(drawn.train[1]).tolist() == [96] * 62
     x = drawn.merged()[0]
     assert x.min() == 0 and x.max() == 1 and 0.1 < x.mean() < 0.25
@@ -25,8 +29,14 @@ def test_glyphs_shape_classes_and_ink_match_emnist(drawn):
 
 def test_glyphs_same_seed_gives_same_samples_and_more_extend_fewer(drawn):
     fewer = glyphs(train=100, test=10)
-    assert torch.equal(fewer.train[0], drawn.train[0][:100]) and torch.equal(fewer.test[1], drawn.test[1][:10])
-    assert glyphs(train=100, test=10).fingerprint == fewer.fingerprint != glyphs(train=100, test=10, seed=1).fingerprint
+    assert torch.equal(fewer.train[0], drawn.train[0][:100]) and torch.equal(
+        fewer.test[1], drawn.test[1][:10]
+    )
+    assert (
+        glyphs(train=100, test=10).fingerprint
+        == fewer.fingerprint
+        != glyphs(train=100, test=10, seed=1).fingerprint
+    )
     assert len(torch.unique(drawn.merged()[0].flatten(1), dim=0)) == 7 * BLOCK
 
 

@@ -11,7 +11,9 @@ def test_divergences_of_equal_and_disjoint_clients_are_their_limits():
     assert heterogeneity.js_divergence(ALIKE) == pytest.approx([0, 0])
     # p = (1, 0), q = (1/2, 1/2): JS = H(3/4, 1/4) - H(q)/2 = 0.8113 - 0.5 bits
     assert heterogeneity.js_divergence(DISJOINT) == pytest.approx([0.31128, 0.31128], abs=1e-5)
-    assert heterogeneity.total_variation(ALIKE) == 0 and heterogeneity.total_variation(DISJOINT) == pytest.approx(1)
+    assert heterogeneity.total_variation(ALIKE) == 0 and heterogeneity.total_variation(
+        DISJOINT
+    ) == pytest.approx(1)
 
 
 def test_total_variation_equals_mean_over_pairs():
@@ -28,11 +30,17 @@ def test_effective_classes_and_top_share_match_hand_computed_values():
 
 
 def test_gini_of_equal_sizes_is_zero_and_of_one_owner_is_largest():
-    assert heterogeneity.gini(np.array([5, 5, 5])) == 0 and heterogeneity.gini(np.array([0, 0])) == 0
+    assert (
+        heterogeneity.gini(np.array([5, 5, 5])) == 0 and heterogeneity.gini(np.array([0, 0])) == 0
+    )
     assert heterogeneity.gini(np.array([0, 0, 0, 9])) == pytest.approx(3 / 4)
 
 
 def test_summary_leaves_out_empty_clients():
     table = heterogeneity.summary(np.array([8, 8, 0]), DISJOINT)
-    assert table["smallest"] == 0 and table["largest / smallest"] == 1 and table["top-class share"] == 1
+    assert (
+        table["smallest"] == 0
+        and table["largest / smallest"] == 1
+        and table["top-class share"] == 1
+    )
     assert "pairwise TV" not in heterogeneity.summary(np.zeros(2), np.zeros((2, 0)))

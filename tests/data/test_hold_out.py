@@ -13,7 +13,9 @@ def test_hold_out_takes_balanced_share_of_test_samples():
     data = load("digits")
     rest, (x, y) = hold_out(data, 0.1)
     assert torch.bincount(y).tolist() == [round(0.1 * len(data.test[1]) / 10)] * 10
-    assert len(rest.train[1]) == len(data.train[1]) and len(rest.test[1]) + len(y) == len(data.test[1])
+    assert len(rest.train[1]) == len(data.train[1]) and len(rest.test[1]) + len(y) == len(
+        data.test[1]
+    )
     kept = {row.tobytes() for row in rest.merged()[0].numpy()}
     shared = [row for row in x.numpy() if row.tobytes() in kept]
     originals = [row.tobytes() for row in data.merged()[0].numpy()]
@@ -24,7 +26,9 @@ def test_hold_out_takes_balanced_share_of_test_samples():
 def test_hold_out_with_imbalance_falls_from_the_first_to_the_last_class():
     """20 * 10 ** (-c / 9) for c = 0..9: 20, 15.5, 12.0, 9.3, 7.2, 5.6, 4.3, 3.3, 2.6, 2."""
     y = np.arange(1000) % 10
-    data = Dataset("ten", (np.zeros((10, 1), np.float32), np.arange(10)), (np.zeros((1000, 1), np.float32), y))
+    data = Dataset(
+        "ten", (np.zeros((10, 1), np.float32), np.arange(10)), (np.zeros((1000, 1), np.float32), y)
+    )
     _, (_, held) = hold_out(data, 0.2, imbalance=10)
     assert torch.bincount(held).tolist() == [20, 15, 12, 9, 7, 6, 4, 3, 3, 2]
     assert torch.bincount(hold_out(data, 0.2, imbalance=1000)[1][1]).tolist()[-3:] == [1, 1, 1]
@@ -44,10 +48,18 @@ def test_hold_out_of_regression_with_imbalance_raises():
 
 def test_hold_out_follows_seed_and_keeps_groups():
     y = np.arange(40) % 2
-    data = Dataset.divided("rows", np.arange(40, dtype=np.float32)[:, None], y, 20, ["a", "b"], {"ward": np.arange(40)})
+    data = Dataset.divided(
+        "rows", np.arange(40, dtype=np.float32)[:, None], y, 20, ["a", "b"], {"ward": np.arange(40)}
+    )
     rest, (x, _) = hold_out(data, 0.2, seed=1)
-    assert torch.equal(x, hold_out(data, 0.2, seed=1)[1][0]) and not torch.equal(x, hold_out(data, 0.2, seed=2)[1][0])
-    assert rest.merged()[0][:, 0].tolist() == rest.groups["ward"].tolist() and (x >= 20).all() and len(x) == 4
+    assert torch.equal(x, hold_out(data, 0.2, seed=1)[1][0]) and not torch.equal(
+        x, hold_out(data, 0.2, seed=2)[1][0]
+    )
+    assert (
+        rest.merged()[0][:, 0].tolist() == rest.groups["ward"].tolist()
+        and (x >= 20).all()
+        and len(x) == 4
+    )
 
 
 def test_hold_out_of_regression_without_test_set_takes_training_samples():

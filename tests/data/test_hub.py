@@ -17,7 +17,9 @@ class Split(dict):
 
     def __init__(self, classes, **columns):
         super().__init__(columns)
-        self.features = {name: SimpleNamespace() for name in columns} | {"label": SimpleNamespace(names=classes)}
+        self.features = {name: SimpleNamespace() for name in columns} | {
+            "label": SimpleNamespace(names=classes)
+        }
 
 
 @pytest.fixture
@@ -48,7 +50,12 @@ def test_named_set_missing_in_folder_comes_from_hub(served, tmp_path):
         "test": Split(list("0123456789"), image=pictures(2), label=[7, 8]),
     }
     data = load("mnist", tmp_path)
-    assert (data.name, data.input_shape, data.test[1].tolist(), len(data.classes)) == ("mnist", (1, 28, 28), [7, 8], 10)
+    assert (data.name, data.input_shape, data.test[1].tolist(), len(data.classes)) == (
+        "mnist",
+        (1, 28, 28),
+        [7, 8],
+        10,
+    )
     assert data.train[0][:, 0, 0, 0].tolist() == pytest.approx([0, 0.2, 0.4, 0.6, 0.8, 1])
 
 
@@ -56,18 +63,28 @@ def test_hub_set_with_named_columns_is_loaded(served):
     text = {"title": ["a b", "b"], "content": ["c", "c c"]}
     served["some/news"] = {"train": Split(["x", "y"], label=[0, 1], **text)}
     data = load("hub(path='some/news', x=('title', 'content'), test=None, length=4)")
-    assert data.train[0].tolist() == [[4, 3, 2, 0], [3, 2, 2, 0]] and data.test is None and data.classes == ["x", "y"]
-    served["some/colours"] = {"train": Split(["x"], image=pictures(1, "RGB") + pictures(1), label=[0, 0])}
+    assert (
+        data.train[0].tolist() == [[4, 3, 2, 0], [3, 2, 2, 0]]
+        and data.test is None
+        and data.classes == ["x", "y"]
+    )
+    served["some/colours"] = {
+        "train": Split(["x"], image=pictures(1, "RGB") + pictures(1), label=[0, 0])
+    }
     assert load("hub(path='some/colours', test=None)").train[0].shape == torch.Size([2, 3, 28, 28])
 
 
 def test_hub_missing_set_split_or_column_raises(served):
-    with pytest.raises(UnalikeError, match=r"could not be fetched .*Couldn't reach.*check the name and the network"):
+    with pytest.raises(
+        UnalikeError, match=r"could not be fetched .*Couldn't reach.*check the name and the network"
+    ):
         load("hub(path='some/thing')")
     served["some/thing"] = {"train": Split(["x"], image=pictures(1), label=[0])}
     with pytest.raises(UnalikeError, match="has no split test; expected one of train"):
         load("hub(path='some/thing')")
-    with pytest.raises(UnalikeError, match=r"has no column pixels; it has image, label: name those .* x= and y="):
+    with pytest.raises(
+        UnalikeError, match=r"has no column pixels; it has image, label: name those .* x= and y="
+    ):
         load("hub(path='some/thing', x='pixels', test=None)")
 
 

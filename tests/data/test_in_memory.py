@@ -8,7 +8,14 @@ import pandas as pd
 import pytest
 import torch
 from PIL import Image
-from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, Subset, TensorDataset
+from torch.utils.data import (
+    ConcatDataset,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    Subset,
+    TensorDataset,
+)
 
 import unalike as ua
 
@@ -66,7 +73,10 @@ def test_pictures_become_channels_first_and_keep_the_names_of_classes():
         (TensorDataset(X), "found a TensorDataset with samples that are tuple, expected pairs"),
         (Subset(PAIRS, []), "found a Subset with no samples"),
         (7, r"found int, expected \(x, y\)"),
-        ({"train": (X, Y), "val": (X, Y)}, "found train, val; expected 'train' and 'test', or names of clients"),
+        (
+            {"train": (X, Y), "val": (X, Y)},
+            "found train, val; expected 'train' and 'test', or names of clients",
+        ),
         ({"test": (X, Y)}, "found test; expected 'train' and 'test'"),
         ({"north": (X, Y), "south": (X, Y[:3])}, "client 'south': found 40 inputs and 3 labels"),
         ({}, "no clients"),
@@ -98,10 +108,18 @@ def test_data_frame_is_read_as_its_file_is(tmp_path):
     assert (len(both.train[1]), len(both.test[1]), both.published) == (40, 6, True)
     assert torch.equal(both.test[0], both.train[0][:6])
     hospitals = ua.load({"north": frame(30), "south": frame(10)}, target="ill", drop="ward")
-    assert pd.Series(hospitals.groups["client"]).value_counts().to_dict() == {"north": 30, "south": 10}
-    with pytest.raises(ua.UnalikeError, match="the table: unknown option 'traget'; did you mean 'target'"):
+    assert pd.Series(hospitals.groups["client"]).value_counts().to_dict() == {
+        "north": 30,
+        "south": 10,
+    }
+    with pytest.raises(
+        ua.UnalikeError, match="the table: unknown option 'traget'; did you mean 'target'"
+    ):
         ua.load(frame(), traget="ill")
-    with pytest.raises(ua.UnalikeError, match="the table is a table with the columns a, b, c, ward, ill; name the one"):
+    with pytest.raises(
+        ua.UnalikeError,
+        match="the table is a table with the columns a, b, c, ward, ill; name the one",
+    ):
         ua.load(frame())
 
 
@@ -110,7 +128,9 @@ class Rows:
 
     def __init__(self, classes, **columns):
         self.columns, self.column_names = columns, list(columns)
-        self.features = {name: SimpleNamespace() for name in columns} | {"label": SimpleNamespace(names=classes)}
+        self.features = {name: SimpleNamespace() for name in columns} | {
+            "label": SimpleNamespace(names=classes)
+        }
 
     def __getitem__(self, name):
         return self.columns[name]
@@ -127,10 +147,15 @@ def test_hugging_face_data_is_read_by_column_names():
         "unlabelled": Rows(["u", "v"], image=pictures),
     }
     data = ua.load(splits)
-    assert (data.input_shape, data.classes, data.test[1].tolist()) == ((1, 28, 28), ["u", "v"], [1, 0])
+    assert (data.input_shape, data.classes, data.test[1].tolist()) == (
+        (1, 28, 28),
+        ["u", "v"],
+        [1, 0],
+    )
     assert ua.load(splits["train"]).test is None
     with pytest.raises(
-        ua.UnalikeError, match="data has no column text; it has image, label: name those of inputs and labels"
+        ua.UnalikeError,
+        match="data has no column text; it has image, label: name those of inputs and labels",
     ):
         ua.load(splits, x="text")
     table = Rows([], **{name: list(values) for name, values in frame().items()})
@@ -147,15 +172,25 @@ def test_clients_are_given_by_name():
         "west": ua.ClientData(train=(X, Y)),
     }
     clients = ua.run("fedavg", given, rounds=1, model="linear").run_config.population
-    assert list(clients.names) == ["north", "south", "west"] and clients.test.sizes.tolist() == [0, 9, 0]
-    drawn = ua.run("fedavg", data={"north": PAIRS, "south": (X, Y)}, rounds=1, model="linear").run_config.population
+    assert list(clients.names) == ["north", "south", "west"] and clients.test.sizes.tolist() == [
+        0,
+        9,
+        0,
+    ]
+    drawn = ua.run(
+        "fedavg", data={"north": PAIRS, "south": (X, Y)}, rounds=1, model="linear"
+    ).run_config.population
     assert list(drawn.names) == ["north", "south"] and drawn.test.sizes.tolist() == [10, 10]
     assert len(ua.partition(PAIRS, "iid", clients=4)) == 4
 
 
 def test_clients_with_test_samples_are_no_data_set():
-    own = {name: ua.ClientData(train=(np.zeros((4, 2)), [0, 1, 0, 1])) for name in ("north", "south")}
-    with pytest.raises(ua.UnalikeError, match=r"found ClientData.*give them as clients, without data="):
+    own = {
+        name: ua.ClientData(train=(np.zeros((4, 2)), [0, 1, 0, 1])) for name in ("north", "south")
+    }
+    with pytest.raises(
+        ua.UnalikeError, match=r"found ClientData.*give them as clients, without data="
+    ):
         ua.run("fedavg", data=own, rounds=1, model="linear")
     run = ua.run("fedavg", own, rounds=1, model="linear", protocol="local")
     assert list(run.run_config.population.names) == ["north", "south"]
@@ -172,7 +207,10 @@ def test_clients_are_given_as_a_list_of_loaders():
 def test_subset_keeps_the_shares_of_classes_and_parts():
     y = np.repeat([0, 1, 2], [100, 60, 40])
     data = ua.Dataset(
-        "d", (np.arange(200.0)[:, None], y), (np.arange(40.0)[:, None], y[::5]), groups={"g": np.arange(240)}
+        "d",
+        (np.arange(200.0)[:, None], y),
+        (np.arange(40.0)[:, None], y[::5]),
+        groups={"g": np.arange(240)},
     )
     part = data.subset(24)
     assert part.train[1].bincount().tolist() == [10, 6, 4] and len(part.test[1]) == 4
@@ -185,7 +223,8 @@ def test_subset_keeps_the_shares_of_classes_and_parts():
     with pytest.raises(ua.UnalikeError, match=r"d: found subset\(0\), expected at least one"):
         data.subset(0)
     with pytest.raises(
-        ua.UnalikeError, match=r"found subset\(\[5, 3\]\), .* for chosen rows: taken\(np.sort\(rows\)\)"
+        ua.UnalikeError,
+        match=r"found subset\(\[5, 3\]\), .* for chosen rows: taken\(np.sort\(rows\)\)",
     ):
         data.subset([5, 3])
     assert data.taken(np.sort([5, 3])).train[0][:, 0].tolist() == [3, 5]
@@ -195,9 +234,15 @@ def test_subset_keeps_the_shares_of_classes_and_parts():
 
 def test_subset_keeps_units_whole():
     patients = np.repeat(np.arange(30), 4)
-    data = ua.Dataset("d", (np.zeros((120, 1)), np.arange(120) % 2), groups={"p": patients}, unit="p")
+    data = ua.Dataset(
+        "d", (np.zeros((120, 1)), np.arange(120) % 2), groups={"p": patients}, unit="p"
+    )
     kept = data.subset(50).groups["p"]
-    assert len(kept) == 48 and set(np.bincount(kept)) == {0, 4} and len(data.subset(1).groups["p"]) == 4
+    assert (
+        len(kept) == 48
+        and set(np.bincount(kept)) == {0, 4}
+        and len(data.subset(1).groups["p"]) == 4
+    )
 
 
 @pytest.mark.parametrize(
@@ -219,7 +264,10 @@ def test_subset_keeps_units_whole():
 )
 def test_types_that_are_guessed_are_noted(y, x, note):
     pair = (np.zeros((8, *x), np.float32), np.resize(y, 8))
-    for make in (lambda: ua.Dataset("d", pair), lambda: ua.Population.of([ua.ClientData(train=pair)])):
+    for make in (
+        lambda: ua.Dataset("d", pair),
+        lambda: ua.Population.of([ua.ClientData(train=pair)]),
+    ):
         with warnings.catch_warnings(record=True) as found:
             warnings.simplefilter("always")
             make()
@@ -231,7 +279,8 @@ def test_types_that_are_guessed_are_noted(y, x, note):
 
 def test_artificial_clients_of_a_table_are_noted():
     with pytest.warns(
-        UserWarning, match="no column says whose row is whose, so the clients are artificial; .* --group"
+        UserWarning,
+        match="no column says whose row is whose, so the clients are artificial; .* --group",
     ):
         clients = ua.partition(ua.load(frame(), target="ill"), clients=3)
     assert len(clients.plan.notes) == 1

@@ -8,9 +8,19 @@ from unalike._utils.errors import UnalikeError
 from unalike.data import partition_labels
 
 LABELS = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 600))
-EXACT = ["iid", "dirichlet(alpha=0.3)", "dirichlet(alpha=0.1, balance=False)", "pathological(classes=2)", "quantity"]
+EXACT = [
+    "iid",
+    "dirichlet(alpha=0.3)",
+    "dirichlet(alpha=0.1, balance=False)",
+    "pathological(classes=2)",
+    "quantity",
+]
 EXACT += ["shards", "shards(per_client=5)", "classes(k=2)", "clusters", "clusters(groups=2)"]
-EXACT += ["pathological(classes=3)", "pathological(classes=2, balance=False)", "pathological(classes=10)"]
+EXACT += [
+    "pathological(classes=3)",
+    "pathological(classes=2, balance=False)",
+    "pathological(classes=10)",
+]
 
 
 def sizes(parts):
@@ -24,7 +34,9 @@ def top_share(parts, labels):
 @pytest.mark.parametrize("spec", EXACT)
 def test_scheme_gives_every_sample_to_exactly_one_client(spec):
     parts = partition_labels(spec, LABELS, clients=20)
-    assert len(parts) == 20 and np.array_equal(np.sort(np.concatenate(parts)), np.arange(len(LABELS)))
+    assert len(parts) == 20 and np.array_equal(
+        np.sort(np.concatenate(parts)), np.arange(len(LABELS))
+    )
 
 
 @pytest.mark.parametrize(
@@ -40,7 +52,9 @@ def test_scheme_gives_every_sample_to_exactly_one_client(spec):
     ],
 )
 def test_scheme_with_same_seed_gives_same_partition(spec):
-    first, again, other = (partition_labels(spec, LABELS, clients=20, seed=seed) for seed in (3, 3, 4))
+    first, again, other = (
+        partition_labels(spec, LABELS, clients=20, seed=seed) for seed in (3, 3, 4)
+    )
     assert all(np.array_equal(a, b) for a, b in zip(first, again))
     assert any(not np.array_equal(a, b) for a, b in zip(first, other))
 
@@ -70,7 +84,9 @@ def test_classes_gives_each_client_k_classes_in_even_shares():
 def test_clusters_of_clients_share_ranges_of_labels():
     parts = partition_labels("clusters(groups=(2, 3, 5), size=100)", LABELS, clients=6)
     held = [set(np.unique(LABELS[part]).tolist()) for part in parts]
-    assert held == [{0, 1}] * 2 + [{2, 3, 4}] * 2 + [{5, 6, 7, 8, 9}] * 2 and set(sizes(parts)) == {100}
+    assert held == [{0, 1}] * 2 + [{2, 3, 4}] * 2 + [{5, 6, 7, 8, 9}] * 2 and set(sizes(parts)) == {
+        100
+    }
 
 
 def test_clusters_given_as_number_have_ranges_of_equal_width():
@@ -87,27 +103,36 @@ def test_halves_are_two_groups_with_half_of_the_classes_and_one_with_all():
     parts = partition_labels("halves", LABELS, clients=12)
     held = [set(np.unique(LABELS[part]).tolist()) for part in parts]
     assert held == [set(range(5))] * 4 + [set(range(5, 10))] * 4 + [set(range(10))] * 4
-    assert set(sizes(parts)) == {500} and np.array_equal(np.sort(np.concatenate(parts)), np.arange(len(LABELS)))
+    assert set(sizes(parts)) == {500} and np.array_equal(
+        np.sort(np.concatenate(parts)), np.arange(len(LABELS))
+    )
     everyone = ua.partition(ua.load("digits"), "halves", clients=6)
     assert list(everyone.clusters) == [0, 0, 1, 1, 2, 2]
 
 
 @given(
-    counts=st.lists(st.integers(1, 60), min_size=2, max_size=7), clients=st.integers(3, 9), seed=st.integers(0, 10**6)
+    counts=st.lists(st.integers(1, 60), min_size=2, max_size=7),
+    clients=st.integers(3, 9),
+    seed=st.integers(0, 10**6),
 )
 def test_halves_have_equal_sizes_and_repeat_no_sample(counts, clients, seed):
     labels = np.repeat(np.arange(len(counts)), counts)
     half, groups = (len(counts) + 1) // 2, np.bincount(np.arange(clients) * 3 // clients)
     share = sum(counts[:half]) / len(labels)
     most = min(
-        sum(counts[:half]) / (groups[0] + groups[2] * share), sum(counts[half:]) / (groups[1] + groups[2] * (1 - share))
+        sum(counts[:half]) / (groups[0] + groups[2] * share),
+        sum(counts[half:]) / (groups[1] + groups[2] * (1 - share)),
     )
     if most < 1:
-        with pytest.raises(UnalikeError, match=r"halves: .* samples are too few|expected a sample for each"):
+        with pytest.raises(
+            UnalikeError, match=r"halves: .* samples are too few|expected a sample for each"
+        ):
             partition_labels("halves", labels, clients, seed)
         return
     parts = partition_labels("halves", labels, clients, seed)
-    assert set(sizes(parts)) == {int(most)} and len(np.unique(np.concatenate(parts))) == clients * int(most)
+    assert set(sizes(parts)) == {int(most)} and len(
+        np.unique(np.concatenate(parts))
+    ) == clients * int(most)
     for k, part in enumerate(parts):
         ranges = ((0, half), (half, len(counts)), (0, len(counts)))
         low, end = ranges[3 * k // clients]
@@ -116,7 +141,9 @@ def test_halves_have_equal_sizes_and_repeat_no_sample(counts, clients, seed):
 
 def test_quantity_sizes_have_dirichlet_variance_and_labels_stay_mixed():
     """Shares ~ Dir(beta 1_K): mean 1/K, variance (1/K)(1 - 1/K) / (K beta + 1) = 0.09 / 21 for K = 10, beta = 2."""
-    draws = [partition_labels("quantity(beta=2, min_size=0)", LABELS, 10, seed) for seed in range(60)]
+    draws = [
+        partition_labels("quantity(beta=2, min_size=0)", LABELS, 10, seed) for seed in range(60)
+    ]
     shares = np.array([sizes(parts) for parts in draws]) / len(LABELS)
     assert shares.var() == pytest.approx(0.09 / 21, rel=0.2)
     assert np.mean([top_share(parts, LABELS) for parts in draws]) < 0.2
@@ -124,7 +151,13 @@ def test_quantity_sizes_have_dirichlet_variance_and_labels_stay_mixed():
 
 @given(
     spec=st.sampled_from(
-        ["iid", "dirichlet(alpha=0.2, balance=False)", "shards", "quantity(min_size=0)", "classes(k=2)"]
+        [
+            "iid",
+            "dirichlet(alpha=0.2, balance=False)",
+            "shards",
+            "quantity(min_size=0)",
+            "classes(k=2)",
+        ]
     ),
     classes=st.integers(2, 6),
     clients=st.integers(6, 15),
@@ -187,14 +220,25 @@ def test_zipf_label_with_too_few_samples_gives_all():
 def test_dirichlet_every_client_reaches_min_size():
     for seed in range(5):
         assert sizes(partition_labels("dirichlet(alpha=0.1)", LABELS, 20, seed)).min() >= 10
-        assert sizes(partition_labels("dirichlet(alpha=0.3, min_size=100)", LABELS, 20, seed)).min() >= 100
+        assert (
+            sizes(partition_labels("dirichlet(alpha=0.3, min_size=100)", LABELS, 20, seed)).min()
+            >= 100
+        )
 
 
 def test_dirichlet_balance_matches_published_forms():
     """20 clients, 6000 samples, alpha 0.1: top-class share .705 and .641, largest client 638 and 879."""
-    balanced = [partition_labels("dirichlet(alpha=0.1, min_size=40)", LABELS, 20, seed) for seed in range(12)]
-    plain = [partition_labels("dirichlet(alpha=0.1, balance=False)", LABELS, 20, seed) for seed in range(12)]
-    assert np.mean([top_share(parts, LABELS) for parts in balanced]) == pytest.approx(0.705, abs=0.04)
+    balanced = [
+        partition_labels("dirichlet(alpha=0.1, min_size=40)", LABELS, 20, seed)
+        for seed in range(12)
+    ]
+    plain = [
+        partition_labels("dirichlet(alpha=0.1, balance=False)", LABELS, 20, seed)
+        for seed in range(12)
+    ]
+    assert np.mean([top_share(parts, LABELS) for parts in balanced]) == pytest.approx(
+        0.705, abs=0.04
+    )
     assert np.mean([top_share(parts, LABELS) for parts in plain]) == pytest.approx(0.641, abs=0.04)
     largest = [np.mean([sizes(parts).max() for parts in draws]) for draws in (balanced, plain)]
     assert largest == pytest.approx([638, 879], rel=0.15)
@@ -211,7 +255,11 @@ def test_dirichlet_alpha_limits_are_iid_and_one_client_per_class():
     ("spec", "clients", "message"),
     [
         ("dirichlet(alpha=0.1)", 700, "needs 7000 samples, found 6000: lower min_size or clients"),
-        ("dirichlet(alpha=0.05, min_size=290)", 20, r"reached \d+ of min_size=290 in the best of 1000 draws"),
+        (
+            "dirichlet(alpha=0.05, min_size=290)",
+            20,
+            r"reached \d+ of min_size=290 in the best of 1000 draws",
+        ),
         ("quantity(beta=0.1, min_size=200)", 20, r"reached \d+ of min_size=200"),
         ("dirichlet(alpha=0)", 5, "alpha=0, expected a finite number above 0"),
         ("dirichlet", 5, "alpha"),
@@ -241,11 +289,27 @@ def test_dirichlet_alpha_limits_are_iid_and_one_client_per_class():
         ("mixture(zipf_more=1.5)", None, "found zipf_more=1.5, expected a whole number"),
         ("dirichlet(alpha=True)", 5, "found alpha=True, expected a number"),
         ("dirichlet(alpha=0.1, balance='no')", 5, "found balance='no', expected True or False"),
-        ("dirichlet(alpha=0.1, min_size='x')", 5, "found min_size='x', expected a whole number or None"),
-        ("dirichlet(alpha=0.1, min_size=1.5)", 5, "found min_size=1.5, expected a whole number or None"),
-        ("dirichlet(alpha=0.1, min_size=-4)", 5, "found min_size=-4, expected a whole number of 0 or more"),
+        (
+            "dirichlet(alpha=0.1, min_size='x')",
+            5,
+            "found min_size='x', expected a whole number or None",
+        ),
+        (
+            "dirichlet(alpha=0.1, min_size=1.5)",
+            5,
+            "found min_size=1.5, expected a whole number or None",
+        ),
+        (
+            "dirichlet(alpha=0.1, min_size=-4)",
+            5,
+            "found min_size=-4, expected a whole number of 0 or more",
+        ),
         ("quantity(min_size=-1)", 5, "found min_size=-1, expected a whole number of 0 or more"),
-        ("clusters(groups=2.0)", 4, r"found groups=2.0, expected a whole number or \(a whole number, \.\.\.\)"),
+        (
+            "clusters(groups=2.0)",
+            4,
+            r"found groups=2.0, expected a whole number or \(a whole number, \.\.\.\)",
+        ),
     ],
 )
 def test_scheme_with_unsatisfiable_constraint_raises_and_names_it(spec, clients, message):

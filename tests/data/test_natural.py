@@ -63,7 +63,9 @@ def rows_of(target):
 
 def test_a_natural_table_has_its_positive_class_last_and_amounts_in_its_unit(tmp_path):
     words = ["bad", "good", "good", "good"] * 5
-    table = NaturalTable("", "outcome", "owner", "", table_file(tmp_path, rows_of(words)), positive="bad")
+    table = NaturalTable(
+        "", "outcome", "owner", "", table_file(tmp_path, rows_of(words)), positive="bad"
+    )
     data = table.read("mine", tmp_path)
     assert (
         data.classes == ["good", "bad"]
@@ -71,17 +73,24 @@ def test_a_natural_table_has_its_positive_class_last_and_amounts_in_its_unit(tmp
         and set(data.groups["owner"]) == {"north", "south"}
     )
     plain = load(tmp_path / "mine.csv.gz", target="outcome", group="owner")
-    assert torch.equal(data.merged()[1], 1 - plain.merged()[1]) and torch.equal(data.merged()[0], plain.merged()[0])
+    assert torch.equal(data.merged()[1], 1 - plain.merged()[1]) and torch.equal(
+        data.merged()[0], plain.merged()[0]
+    )
     amounts = np.arange(20) * 1000
-    table = NaturalTable("", "outcome / 1000", "owner", "", table_file(tmp_path, rows_of(amounts)), regression=True)
+    table = NaturalTable(
+        "", "outcome / 1000", "owner", "", table_file(tmp_path, rows_of(amounts)), regression=True
+    )
     data = table.read("mine", tmp_path)
     assert data.task.name == "regression" and sorted(data.merged()[1].tolist()) == list(range(20))
 
 
-def test_a_natural_table_that_is_missing_or_another_one_is_refused_with_its_source_and_checksum(tmp_path):
+def test_a_natural_table_that_is_missing_or_another_one_is_refused_with_its_source_and_checksum(
+    tmp_path,
+):
     table = NaturalTable("", "outcome", "owner", "rows of a package (MIT)", "0" * 64)
     with pytest.raises(
-        UnalikeError, match=rf"found no mine\.csv\.gz in .*rows of a package \(MIT\); SHA-256 .*{'0' * 64}"
+        UnalikeError,
+        match=rf"found no mine\.csv\.gz in .*rows of a package \(MIT\); SHA-256 .*{'0' * 64}",
     ):
         table.read("mine", tmp_path)
     with pytest.raises(UnalikeError, match="UNALIKE_DATA names no folder"):
@@ -105,7 +114,9 @@ SIZES = {
 }
 
 
-@pytest.mark.skipif("UNALIKE_DATA" not in os.environ, reason="UNALIKE_DATA names no folder of data files")
+@pytest.mark.skipif(
+    "UNALIKE_DATA" not in os.environ, reason="UNALIKE_DATA names no folder of data files"
+)
 @pytest.mark.parametrize("name", SIZES)
 def test_published_natural_data_have_their_rows_and_owners(name):
     try:
@@ -123,17 +134,29 @@ def test_every_natural_data_set_has_a_size_here():
     assert {*SIZES} == {*TABLES, "smartwatch"} and {*SIZES} <= {*registry}
 
 
-def test_smartwatch_keeps_recordings_whole_and_scales_each_channel_by_its_training_windows(tmp_path, monkeypatch):
+def test_smartwatch_keeps_recordings_whole_and_scales_each_channel_by_its_training_windows(
+    tmp_path, monkeypatch
+):
     rng = np.random.default_rng(0)
     recording = np.repeat(np.arange(20, dtype=np.uint8), 3)
-    arrays = {"x": rng.normal(3, 2, (60, 100, 6)).astype(np.float32), "y": recording % 2, "recording": recording}
+    arrays = {
+        "x": rng.normal(3, 2, (60, 100, 6)).astype(np.float32),
+        "y": recording % 2,
+        "recording": recording,
+    }
     path = tmp_path / "smartwatch.npz"
-    np.savez(path, **arrays, subject=recording % 4, side=recording % 2, classes=np.array(["PEN", "ROW"]))
+    np.savez(
+        path, **arrays, subject=recording % 4, side=recording % 2, classes=np.array(["PEN", "ROW"])
+    )
     monkeypatch.setattr(natural, "found", lambda *asked: path)
     data = load("smartwatch", tmp_path)
     train = len(data.train[1])
     owners = data.groups["recording"]
-    assert train == 48 and not set(owners[:train]) & set(owners[train:]) and data.input_shape == (1, 100, 6)
+    assert (
+        train == 48
+        and not set(owners[:train]) & set(owners[train:])
+        and data.input_shape == (1, 100, 6)
+    )
     assert data.train[0].mean((0, 1, 2)).numpy() == pytest.approx(0, abs=1e-4)
     assert data.train[0].std((0, 1, 2)).numpy() == pytest.approx(1, abs=1e-3)
     assert next(iter(data.groups)) == "subject"

@@ -37,25 +37,42 @@ def test_partition_without_smallest_size_may_leave_client_empty(blobs):
 
 
 def test_partition_with_bad_input_raises(blobs):
-    with pytest.raises(UnalikeError, match="801 clients and 800 samples, expected a sample for each; lower clients"):
+    with pytest.raises(
+        UnalikeError, match="801 clients and 800 samples, expected a sample for each; lower clients"
+    ):
         partition(blobs, "iid", clients=801)
-    gap = Dataset("gap", (np.ones((6, 2)), np.array([0, 1, 3, 0, 1, 3])), classes=["a", "b", "c", "d"])
-    with pytest.raises(UnalikeError, match=r"dirichlet divides by classes, and 1 of 4 have no sample \('c'\)"):
+    gap = Dataset(
+        "gap", (np.ones((6, 2)), np.array([0, 1, 3, 0, 1, 3])), classes=["a", "b", "c", "d"]
+    )
+    with pytest.raises(
+        UnalikeError, match=r"dirichlet divides by classes, and 1 of 4 have no sample \('c'\)"
+    ):
         partition(gap, "dirichlet(alpha=1, min_size=1)", clients=2)
     assert len(partition(gap, "iid", clients=2)) == 2
-    with pytest.raises(UnalikeError, match=r"natural: the data has no column 'client' \(columns: none\)"):
+    with pytest.raises(
+        UnalikeError, match=r"natural: the data has no column 'client' \(columns: none\)"
+    ):
         partition(blobs, "natural")
     assert len(partition(blobs, "iid")) == 10
 
 
 def test_partition_without_spec_divides_by_the_first_group():
-    x, y, ward = np.arange(8, dtype=np.float32)[:, None], np.array([0, 1] * 4), np.array(["b", "a", "a", "b"] * 2)
+    x, y, ward = (
+        np.arange(8, dtype=np.float32)[:, None],
+        np.array([0, 1] * 4),
+        np.array(["b", "a", "a", "b"] * 2),
+    )
     grouped = Dataset("grouped", (x, y), groups={"ward": ward, "bed": np.arange(8)})
     clients = partition(grouped)
-    assert list(clients.names) == ["a", "b"] and clients.plan.spec.startswith("natural(column='ward'")
+    assert list(clients.names) == ["a", "b"] and clients.plan.spec.startswith(
+        "natural(column='ward'"
+    )
     assert set(clients.x[clients.train[0]].flatten().tolist()) <= {1, 2, 5, 6}
     assert usual_partition(Dataset("plain", (x, y))) == "dirichlet(alpha=0.1)"
-    assert usual_partition(Dataset("amounts", (x, x[:, 0]))) == "iid" and len(partition((x, x[:, 0]), clients=2)) == 2
+    assert (
+        usual_partition(Dataset("amounts", (x, x[:, 0]))) == "iid"
+        and len(partition((x, x[:, 0]), clients=2)) == 2
+    )
 
 
 def test_partition_of_something_else_than_data_set_raises():
@@ -118,14 +135,19 @@ def test_plan_saved_and_loaded_gives_same_population(blobs, tmp_path):
     file = everyone.plan.save(tmp_path)
     assert [p.name for p in tmp_path.iterdir()] == ["plan.json"] == [file.name]
     plan = PartitionPlan.load(tmp_path)
-    assert plan.hash == everyone.plan.hash and plan.spec == "dirichlet(alpha=0.3, balance=True, min_size=None)"
+    assert (
+        plan.hash == everyone.plan.hash
+        and plan.spec == "dirichlet(alpha=0.3, balance=True, min_size=None)"
+    )
     assert apply_plan(plan, blobs).fingerprint == everyone.fingerprint
 
 
 def test_apply_plan_to_another_data_set_raises(blobs):
     plan = partition(blobs, "iid", clients=3).plan
     other = Dataset("others", (blobs.train[0] + 1, blobs.train[1]), blobs.test)
-    with pytest.raises(UnalikeError, match=f"{blobs.fingerprint}, found 'others' with {other.fingerprint}"):
+    with pytest.raises(
+        UnalikeError, match=f"{blobs.fingerprint}, found 'others' with {other.fingerprint}"
+    ):
         apply_plan(plan, other)
 
 
@@ -170,13 +192,17 @@ def test_partition_val_takes_samples_from_training(blobs, tmp_path):
     for k in range(8):
         assert np.array_equal(plain.test[k], people.test[k])
         assert len(people.val[k]) == int(0.2 * len(plain.train[k]) + 1e-9)
-        assert np.array_equal(np.sort(np.r_[people.train[k], people.val[k]]), np.sort(plain.train[k]))
+        assert np.array_equal(
+            np.sort(np.r_[people.train[k], people.val[k]]), np.sort(plain.train[k])
+        )
     assert people.plan.hash != plain.plan.hash
     file = people.plan.save(tmp_path)
     again = apply_plan(type(people.plan).load(file), blobs)
     assert again.fingerprint == people.fingerprint and again[3].val is not None
     folder = write_partition(people.plan, tmp_path / "files")
-    files = partition(blobs, f"index_files(path={str(folder)!r})", val=0.5)  # the files say which validate
+    files = partition(
+        blobs, f"index_files(path={str(folder)!r})", val=0.5
+    )  # the files say which validate
     assert all(np.array_equal(a, b) for a, b in zip(files.val, people.val))
     assert all(np.array_equal(np.sort(a), np.sort(b)) for a, b in zip(files.train, people.train))
 
@@ -198,10 +224,14 @@ def test_partition_feature_change_keeps_splits(blobs):
     people = partition(blobs, "iid + noise(level=0.1)", clients=4, val=0.25)
     parts = [people.train, people.test, people.val]
     assert (
-        len(np.unique(np.concatenate([p.values for p in parts]))) == len(people.x) == sum(len(p.values) for p in parts)
+        len(np.unique(np.concatenate([p.values for p in parts])))
+        == len(people.x)
+        == sum(len(p.values) for p in parts)
     )
     plain = partition(blobs, "iid", clients=4, val=0.25)
-    assert all((a.sizes == b.sizes).all() for a, b in zip(parts, (plain.train, plain.test, plain.val)))
+    assert all(
+        (a.sizes == b.sizes).all() for a, b in zip(parts, (plain.train, plain.test, plain.val))
+    )
     assert people.y[people.val[2]].tolist() == plain.y[plain.val[2]].tolist()
 
 
@@ -211,6 +241,8 @@ def test_partition_keyword_of_another_library_is_suggested():
 
 
 def test_partition_name_is_read_in_any_case():
-    assert partition(load("digits"), "Dirichlet(alpha=0.1) + NOISE(level=0.1)", clients=3).plan.spec == (
+    assert partition(
+        load("digits"), "Dirichlet(alpha=0.1) + NOISE(level=0.1)", clients=3
+    ).plan.spec == (
         partition(load("digits"), "dirichlet(alpha=0.1) + noise(level=0.1)", clients=3).plan.spec
     )

@@ -12,11 +12,15 @@ def test_write_partition_and_index_files_round_trip(blobs, tmp_path):
     everyone = partition(blobs, "dirichlet(alpha=0.5)", clients=12, seed=5)
     folder = write_partition(everyone.plan, tmp_path / "split")
     assert len(list(folder.iterdir())) == 12
-    assert np.array_equal(np.loadtxt(folder / "client-3" / "train.txt", dtype=int), everyone.train[3])
+    assert np.array_equal(
+        np.loadtxt(folder / "client-3" / "train.txt", dtype=int), everyone.train[3]
+    )
     again = partition(blobs, f"index_files(path={str(folder)!r})")
     assert again.names == [f"client-{k}" for k in range(12)]
     for k in range(12):
-        assert set(again.train[k]) == set(everyone.train[k]) and np.array_equal(again.test[k], everyone.test[k])
+        assert set(again.train[k]) == set(everyone.train[k]) and np.array_equal(
+            again.test[k], everyone.test[k]
+        )
 
 
 def test_write_clients_escapes_forbidden_names(blobs, tmp_path):
@@ -41,10 +45,16 @@ def test_index_files_folders_are_sorted_by_whole_name(blobs, tmp_path):
 
 @pytest.mark.parametrize(("name", "length"), [("", 0), ("n" * 300, 300), ("\u533b" * 40, 360)])
 def test_write_with_empty_or_too_long_name_raises(tmp_path, name, length):
-    data = Dataset("one", (np.zeros((4, 1)), np.zeros(4, int)), groups={"client": [name, name, "south", "south"]})
+    data = Dataset(
+        "one",
+        (np.zeros((4, 1)), np.zeros(4, int)),
+        groups={"client": [name, name, "south", "south"]},
+    )
     everyone = partition(data, "natural")
     for write, written in ((write_partition, everyone.plan), (write_clients, everyone)):
-        with pytest.raises(UnalikeError, match=f"a folder with a name of {length} characters, expected 1 to 255"):
+        with pytest.raises(
+            UnalikeError, match=f"a folder with a name of {length} characters, expected 1 to 255"
+        ):
             write(written, tmp_path / write.__name__)
 
 
@@ -68,21 +78,29 @@ def test_index_files_of_other_tools_are_read(tmp_path):
     file = tmp_path / "split.json"
     for table in ([[1, 2], [0, 4], [3]], {"a": [1, 2], "b": {"train": [0], "test": [4]}, "c": [3]}):
         file.write_text(json.dumps(table))
-        rows = [part.tolist() for part in partition_labels(f"index_files(path={str(file)!r})", labels)]
+        rows = [
+            part.tolist() for part in partition_labels(f"index_files(path={str(file)!r})", labels)
+        ]
         assert rows == [[1, 2], [0, 4], [3]]
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[[0, 9]]", r"'client-0' has samples 0\.\.9, expected 0\.\.4: the files divide another data set"),
+        (
+            "[[0, 9]]",
+            r"'client-0' has samples 0\.\.9, expected 0\.\.4: the files divide another data set",
+        ),
         ("[[0, 0]]", "has a sample twice"),
         ("[[0, 1.5]]", "not whole numbers"),
         ("[", "no list of sample numbers"),
         ("3", "no list of sample numbers"),
         ("[]", "holds no client"),
         ("[[0, 9223372036854775808]]", "no list of sample numbers per client .*too large"),
-        ('{"north": {"train": [0], "tset": [1]}}', "client 'north' has tset beside train, test, val"),
+        (
+            '{"north": {"train": [0], "tset": [1]}}',
+            "client 'north' has tset beside train, test, val",
+        ),
         ('{"north": [0], "north": [1]}', "the name 'north' stands there twice"),
     ],
 )
@@ -105,7 +123,9 @@ def test_index_files_at_empty_path_raise(tmp_path):
     with pytest.raises(UnalikeError, match=r"a\.txt cannot be read as sample numbers of 64 bits"):
         partition_labels(f"index_files(path={str(tmp_path)!r})", [0, 1])
     (tmp_path / "a.txt").write_bytes(b"0 \xff")
-    with pytest.raises(UnalikeError, match=r"a\.txt cannot be read as a text file of sample numbers"):
+    with pytest.raises(
+        UnalikeError, match=r"a\.txt cannot be read as a text file of sample numbers"
+    ):
         partition_labels(f"index_files(path={str(tmp_path)!r})", [0, 1])
     (tmp_path / "a.txt").write_text("0 1")
     with pytest.raises(UnalikeError, match="holds 1 clients, found clients=2"):

@@ -13,11 +13,19 @@ from unalike.data.ragged import NumberedNames, Ragged
 def client(labels, name=None, width=2, test=None):
     y = np.asarray(labels)
     x = np.full((len(y), width), len(y), np.float32)
-    return ClientData((x, y), None if test is None else (np.zeros((len(test), width)), np.asarray(test)), name=name)
+    return ClientData(
+        (x, y),
+        None if test is None else (np.zeros((len(test), width)), np.asarray(test)),
+        name=name,
+    )
 
 
 def test_population_of_clients_returns_their_samples():
-    clients = [client([0, 1, 1], "a", test=[2]), client([3], "b"), client(np.zeros(0, int), "c", test=[1, 0])]
+    clients = [
+        client([0, 1, 1], "a", test=[2]),
+        client([3], "b"),
+        client(np.zeros(0, int), "c", test=[1, 0]),
+    ]
     everyone = Population.of(clients)
     assert len(everyone) == 3 and everyone.classes == ["0", "1", "2", "3"] and everyone.outputs == 4
     assert everyone.sizes.tolist() == [3, 1, 0] and everyone.empty.tolist() == [2]
@@ -39,15 +47,27 @@ def test_label_counts_and_describe_count_each_client():
 def test_pooled_has_one_client_with_every_sample_once(blobs):
     overlapping = partition(blobs, "zipf(size=100)", clients=5)
     pooled = overlapping.pooled()
-    assert len(pooled) == 1 and pooled.names == ["pooled"] and pooled.fingerprint != overlapping.fingerprint
+    assert (
+        len(pooled) == 1
+        and pooled.names == ["pooled"]
+        and pooled.fingerprint != overlapping.fingerprint
+    )
     assert pooled.train[0].tolist() == sorted(set(overlapping.train.values.tolist()))
     assert pooled.test[0].tolist() == sorted(set(overlapping.test.values.tolist()))
 
 
 def test_repr_shows_data_in_one_line(blobs):
     people = partition(blobs, "iid", clients=4)
-    for shown, words in ((blobs, "Dataset"), (people, "Population of 4 clients"), (people[0], "ClientData client-0")):
-        assert repr(shown).startswith(f"<{words}") and "samples" in repr(shown) and len(repr(shown)) < 132
+    for shown, words in (
+        (blobs, "Dataset"),
+        (people, "Population of 4 clients"),
+        (people[0], "ClientData client-0"),
+    ):
+        assert (
+            repr(shown).startswith(f"<{words}")
+            and "samples" in repr(shown)
+            and len(repr(shown)) < 132
+        )
     sizes = f"{len(people.train.values)} training and {len(people.test.values)} test samples"
     assert sizes in repr(people)
 
@@ -72,7 +92,10 @@ def test_index_accepts_names_and_positions():
     [
         ([], "no clients"),
         ([client([0], "a"), client([0], "a")], "two clients have the name 'a'"),
-        ([client([0], "a"), client([0], "b", width=3)], r"'b', train: inputs are \[N, 3\].*expected \[N, 2\]"),
+        (
+            [client([0], "a"), client([0], "b", width=3)],
+            r"'b', train: inputs are \[N, 3\].*expected \[N, 2\]",
+        ),
         ([client([0], "a"), client([0, -2], "b")], "'b', train: labels lie in -2"),
         ([client([0], "a"), client([0.5], "b")], "'b', train: labels are float32"),
     ],
@@ -86,10 +109,14 @@ def test_client_data_errors_name_the_client():
     with pytest.raises(UnalikeError, match="client 'west', train: found 2 inputs and 1 labels"):
         ClientData((np.zeros((2, 1)), np.zeros(1)), name="west")
     with pytest.raises(UnalikeError, match="client 'west', test: x holds 1 NaN"):
-        ClientData((np.zeros((1, 1)), np.zeros(1)), test=(np.array([[np.nan]]), np.zeros(1)), name="west")
+        ClientData(
+            (np.zeros((1, 1)), np.zeros(1)), test=(np.array([[np.nan]]), np.zeros(1)), name="west"
+        )
     with pytest.raises(UnalikeError, match=r"client 'west', train: .*expected \(x, y\)"):
         ClientData(None, name="west")
-    with pytest.raises(UnalikeError, match="found a client with name=3, expected a text: write name='3'"):
+    with pytest.raises(
+        UnalikeError, match="found a client with name=3, expected a text: write name='3'"
+    ):
         ClientData((np.zeros((1, 1)), np.zeros(1)), name=3)
 
 
@@ -101,7 +128,11 @@ def test_population_with_label_outside_classes_raises():
 @pytest.mark.parametrize("task", ["binary", TASKS["binary"]])
 def test_population_task_converts_labels(task):
     everyone = Population.of([client([0, 1])], task=task)
-    assert everyone.y.dtype == torch.bool and everyone.outputs is None and everyone.classes == ["False", "True"]
+    assert (
+        everyone.y.dtype == torch.bool
+        and everyone.outputs is None
+        and everyone.classes == ["False", "True"]
+    )
     assert Population.of([client([0, 7])], task="regression").y.dtype == torch.float32
     with pytest.raises(UnalikeError, match="task binary cannot take"):
         Population.of([client([0, 2])], task=task)
@@ -128,23 +159,44 @@ def test_fingerprint_hashes_samples_owners_and_names():
 
 def test_describe_of_regression_has_sizes_only():
     everyone = Population.of([client([0.5, 1.5]), client([2.5])])
-    assert everyone.describe().columns.tolist() == ["client", "n_train", "n_test"] and everyone.outputs is None
+    assert (
+        everyone.describe().columns.tolist() == ["client", "n_train", "n_test"]
+        and everyone.outputs is None
+    )
     with pytest.raises(UnalikeError, match="regression"):
         everyone.label_counts()
 
 
 def test_to_moves_samples_only():
     everyone = Population.of([client([0, 1])])
-    assert everyone.to("meta").x.device.type == "meta" and everyone.to("meta").train is everyone.train
+    assert (
+        everyone.to("meta").x.device.type == "meta" and everyone.to("meta").train is everyone.train
+    )
 
 
 def test_population_with_inconsistent_fields_raises():
     everyone = Population.of([client([0, 1])])
     with pytest.raises(UnalikeError, match=r"indices lie in 5\.\.5"):
-        Population(everyone.x, everyone.y, Ragged.of([[5]]), everyone.test, everyone.val, ["a"], ["0"], everyone.task)
+        Population(
+            everyone.x,
+            everyone.y,
+            Ragged.of([[5]]),
+            everyone.test,
+            everyone.val,
+            ["a"],
+            ["0"],
+            everyone.task,
+        )
     with pytest.raises(UnalikeError, match="names: the length does not fit"):
         Population(
-            everyone.x, everyone.y, everyone.train, everyone.test, everyone.val, ["a", "b"], ["0"], everyone.task
+            everyone.x,
+            everyone.y,
+            everyone.train,
+            everyone.test,
+            everyone.val,
+            ["a", "b"],
+            ["0"],
+            everyone.task,
         )
 
 
@@ -179,10 +231,14 @@ def test_ragged_of_million_clients_stores_offsets_only():
     tracemalloc.start()
     owners = Ragged.ranges(np.arange(count) % 8, np.ones(count, np.int64))
     none = Ragged.empty(count)
-    everyone = Population(x, y, owners, none, none, NumberedNames(count), ["0"], TASKS["classification"])
+    everyone = Population(
+        x, y, owners, none, none, NumberedNames(count), ["0"], TASKS["classification"]
+    )
     held, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert held < 8 * 3 * count + 10**6  # offsets and values of `owners`, offsets of `none`: eight bytes each
+    assert (
+        held < 8 * 3 * count + 10**6
+    )  # offsets and values of `owners`, offsets of `none`: eight bytes each
     assert (
         len(everyone) == count
         and everyone[-1].train[1].tolist() == [0]

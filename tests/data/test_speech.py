@@ -54,7 +54,9 @@ def test_shakespeare_step_moves_the_window(folder):
 
 
 def test_shakespeare_gives_a_client_a_speaker_and_trains(folder):
-    clients = ua.partition(ua.load("shakespeare(length=9, step=1)", folder), "natural(column='speaker')")
+    clients = ua.partition(
+        ua.load("shakespeare(length=9, step=1)", folder), "natural(column='speaker')"
+    )
     assert clients.names == ["JAQUES", "MACBETH"] and len(clients.classes) == 80
     run = ua.run("fedavg", clients, model="char_lstm(hidden=4)", rounds=1, progress=False)
     assert run.history.last["loss"] > 0
@@ -65,7 +67,9 @@ def test_shakespeare_reads_other_columns_and_compressed_files(tmp_path):
         file.write("Player,PlayerLine\nA,To be é or not to be\n")
     data = ua.load("shakespeare(length=3, speaker='Player', line='PlayerLine')", tmp_path)
     assert spoken(data, [0, 1]) == ["To ", "e  "]
-    with pytest.raises(UnalikeError, match="has the columns Player, PlayerLine; expected 'speaker' and 'line'"):
+    with pytest.raises(
+        UnalikeError, match="has the columns Player, PlayerLine; expected 'speaker' and 'line'"
+    ):
         ua.load("shakespeare", tmp_path)
     with pytest.raises(UnalikeError, match="found length=80 and step=0, expected 1 or more"):
         ua.load("shakespeare(step=0)", tmp_path)
@@ -74,5 +78,8 @@ def test_shakespeare_reads_other_columns_and_compressed_files(tmp_path):
 
 
 def test_shakespeare_without_its_file_says_which_file_to_put_where(tmp_path):
-    with pytest.raises(UnalikeError, match=r"found no shakespeare.csv in .*put a table there with a column 'speaker'"):
+    with pytest.raises(
+        UnalikeError,
+        match=r"found no shakespeare.csv in .*put a table there with a column 'speaker'",
+    ):
         ua.load("shakespeare", tmp_path)

@@ -12,7 +12,9 @@ from unalike.data.partitioning.hold_out import draw_tests, hold_out
 
 RNG = np.random.default_rng(0)
 SITE = np.repeat(["north", "south", "tiny"], [60, 33, 7])
-LABELS = np.concatenate([np.arange(60) % 4 == 0, np.arange(33) % 2 == 0, np.arange(7) == 0]).astype(int)
+LABELS = np.concatenate([np.arange(60) % 4 == 0, np.arange(33) % 2 == 0, np.arange(7) == 0]).astype(
+    int
+)
 
 
 def sites(**details) -> Dataset:
@@ -28,8 +30,12 @@ def test_owners_draw_other_tests_under_each_seed_unless_the_test_set_is_publishe
         data = sites(published=published)
         everyone = [partition(data, seed=seed) for seed in range(5)]
         assert len({tuple(np.sort(people.test.values)) for people in everyone}) == tests
-        assert len({tuple(np.sort(np.r_[p.train[0], p.test[0]])) for p in everyone}) == 1  # the owners stay
-    assert set(np.flatnonzero(np.isin(np.arange(100), everyone[0].test.values))) == set(range(80, 100))
+        assert (
+            len({tuple(np.sort(np.r_[p.train[0], p.test[0]])) for p in everyone}) == 1
+        )  # the owners stay
+    assert set(np.flatnonzero(np.isin(np.arange(100), everyone[0].test.values))) == set(
+        range(80, 100)
+    )
 
 
 def test_each_class_of_each_client_has_its_share_of_tests_up_to_one():
@@ -51,7 +57,10 @@ def test_a_numeric_outcome_is_stratified_by_its_order():
 def test_every_sample_tests_with_the_same_probability():
     """Also the only sample of its class: of 13 samples 4 test, in 4 of 13 draws each."""
     y = np.r_[np.zeros(9), np.ones(3), 2].astype(int)
-    drawn = np.mean([draw_tests([np.arange(13)], y, np.arange(13), seed, 0.75)[0] for seed in range(4000)], axis=0)
+    drawn = np.mean(
+        [draw_tests([np.arange(13)], y, np.arange(13), seed, 0.75)[0] for seed in range(4000)],
+        axis=0,
+    )
     assert drawn == pytest.approx([4 / 13] * 13, abs=4 * (4 / 13 * 9 / 13 / 4000) ** 0.5)
 
 
@@ -68,7 +77,9 @@ def test_seeds_of_folds_are_repeated_cross_validation():
     assert np.abs(np.subtract(found, positives)).max() < 1
 
 
-@pytest.mark.parametrize("spec", ["natural(column='site')", "iid", "dirichlet(alpha=1.0, min_size=8)"])
+@pytest.mark.parametrize(
+    "spec", ["natural(column='site')", "iid", "dirichlet(alpha=1.0, min_size=8)"]
+)
 def test_units_are_on_one_side_even_where_they_have_samples_of_several_clients(spec):
     data = sites(published=False)
     order, patient = np.argsort(data.groups["patient"], kind="stable"), data.groups["patient"]
@@ -76,11 +87,16 @@ def test_units_are_on_one_side_even_where_they_have_samples_of_several_clients(s
     x, y = (t.numpy() for t in data.merged())
     rows = np.r_[np.flatnonzero(first), np.flatnonzero(~first)]
     groups = {name: values[rows] for name, values in data.groups.items()}
-    whole = Dataset.divided("sites", x[rows], y[rows], int(first.sum()), None, groups, unit="patient", published=False)
+    whole = Dataset.divided(
+        "sites", x[rows], y[rows], int(first.sum()), None, groups, unit="patient", published=False
+    )
     clients = None if spec.startswith("natural") else 4
     for seed in range(5):
         people = partition(whole, spec, clients, seed=seed, val=0.2 if clients is None else 0.0)
-        sides = [set(whole.groups["patient"][part.values]) for part in (people.train, people.test, people.val)]
+        sides = [
+            set(whole.groups["patient"][part.values])
+            for part in (people.train, people.test, people.val)
+        ]
         assert not sides[0] & sides[1] and not sides[2] & sides[1]
         assert len(people.test.values) > 10
     rest, (x, y) = hold_out(whole, 0.1)
@@ -98,7 +114,9 @@ def test_published_tests_that_divide_a_unit_raise():
 
 
 def test_table_with_a_unit_column(tmp_path):
-    lines = [f"{i % 7},{i // 4},{'north' if i < 60 else 'south'},{(i // 4) % 2}" for i in range(120)]
+    lines = [
+        f"{i % 7},{i // 4},{'north' if i < 60 else 'south'},{(i // 4) % 2}" for i in range(120)
+    ]
     (tmp_path / "visits.csv").write_text("\n".join(["age,patient,site,ill", *lines]) + "\n")
     data = ua.load(tmp_path / "visits.csv", target="ill", group="site", unit="patient")
     assert list(data.encoding.names) == ["age"]
@@ -124,6 +142,13 @@ def test_split_beside_published_tests_raises_instead_of_doing_nothing():
     """The 20 published test samples are enough for every site to have some."""
     data = sites()
     assert partition(data).test.sizes.min() > 0
-    with pytest.raises(UnalikeError, match=r"found split=0.5 beside natural.* leave it out, or write own_test=False"):
+    with pytest.raises(
+        UnalikeError,
+        match=r"found split=0.5 beside natural.* leave it out, or write own_test=False",
+    ):
         partition(data, split=0.5)
-    assert partition(data, "natural(column='site', own_test=False)", split=0.5).sizes.tolist() == [30, 16, 3]
+    assert partition(data, "natural(column='site', own_test=False)", split=0.5).sizes.tolist() == [
+        30,
+        16,
+        3,
+    ]

@@ -15,7 +15,12 @@ from unalike.data.table_encoding import Category, Encoding, Number, Words, fit
 from unalike.runtime.records.run_directory import plain
 
 SAMPLE = pd.DataFrame(
-    {"age": [1.0, 3.0, None, 5.0], "sex": ["f", "m", "f", None], "ill": [True, False, True, True], "y": [0, 1, 0, 1]}
+    {
+        "age": [1.0, 3.0, None, 5.0],
+        "sex": ["f", "m", "f", None],
+        "ill": [True, False, True, True],
+        "y": [0, 1, 0, 1],
+    }
 )
 
 
@@ -47,7 +52,9 @@ def test_encoding_round_trip_is_equal():
 
 
 def test_encoding_applied_to_other_rows_uses_fitted_values():
-    other = pd.DataFrame({"sex": ["m", "x", None], "more": 0, "ill": [None, True, False], "age": [3, 5, 9]})
+    other = pd.DataFrame(
+        {"sex": ["m", "x", None], "more": 0, "ill": [None, True, False], "age": [3, 5, 9]}
+    )
     x = sample().apply(other, "other").double()
     root, third = np.sqrt(2), np.sqrt(3) / 4
     wanted = [
@@ -55,11 +62,17 @@ def test_encoding_applied_to_other_rows_uses_fitted_values():
         [2 / root, 0.25 / third, 0, 0, 0, 0],
         [6 / root, -0.75 / third, 0, 1, 0, 0],
     ]
-    torch.testing.assert_close(x, torch.tensor(wanted, dtype=torch.float64), rtol=1e-6, atol=0)  # float32
+    torch.testing.assert_close(
+        x, torch.tensor(wanted, dtype=torch.float64), rtol=1e-6, atol=0
+    )  # float32
     nothing = pd.DataFrame({"age": [None], "sex": [np.nan], "ill": [None]}, dtype=object)
     assert sample().apply(nothing, "other")[0, 2:].tolist() == [1, 1, 0, 0]
-    unseen = fit(SAMPLE[["age"]].dropna(), 3, "sample").apply(pd.DataFrame({"age": [np.nan]}), "other")
-    assert unseen.tolist() == [[0.0]]  # the sample's median, 3, is its mean; it had no gap, so none is said
+    unseen = fit(SAMPLE[["age"]].dropna(), 3, "sample").apply(
+        pd.DataFrame({"age": [np.nan]}), "other"
+    )
+    assert unseen.tolist() == [
+        [0.0]
+    ]  # the sample's median, 3, is its mean; it had no gap, so none is said
 
 
 @pytest.mark.parametrize(
@@ -68,7 +81,10 @@ def test_encoding_applied_to_other_rows_uses_fitted_values():
         ({"age": ["old"]}, "other: column 'age' holds texts, expected numbers; convert it"),
         ({"age": [True]}, "column 'age' holds true/false, expected numbers"),
         ({"ill": [0.5]}, "column 'ill' holds numbers, expected true/false"),
-        ({"sex": [1]}, r"column 'sex' holds numbers, expected texts or true/false, such as '\(missing\)', 'f', 'm'"),
+        (
+            {"sex": [1]},
+            r"column 'sex' holds numbers, expected texts or true/false, such as '\(missing\)', 'f', 'm'",
+        ),
         ({"sex": [pd.Timestamp("2020-01-01")]}, "column 'sex' holds Timestamp"),
         ({"age": [np.inf]}, "column 'age' is infinite in row 0"),
     ],
@@ -80,7 +96,10 @@ def test_encoding_of_column_with_wrong_type_raises_with_name(change, message):
 
 
 def test_encoding_of_missing_column_raises_with_name():
-    with pytest.raises(UnalikeError, match=r"other: found no column 'sex', expected one of texts .* it has age, ill"):
+    with pytest.raises(
+        UnalikeError,
+        match=r"other: found no column 'sex', expected one of texts .* it has age, ill",
+    ):
         sample().apply(SAMPLE[["age", "ill"]], "other")
 
 
@@ -90,8 +109,13 @@ def test_load_with_encoding_of_another_table_uses_it(tmp_path):
     wider.to_parquet(tmp_path / "other.parquet")
     first = load(tmp_path / "sample.parquet", target="y")
     assert torch.equal(first.merged()[0], first.encoding.apply(SAMPLE, "sample"))
-    other = load(f"file(path={str(tmp_path / 'other.parquet')!r}, target='y')", encoding=first.encoding)
-    assert torch.equal(other.merged()[0], first.encoding.apply(wider, "other")) and other.encoding == first.encoding
+    other = load(
+        f"file(path={str(tmp_path / 'other.parquet')!r}, target='y')", encoding=first.encoding
+    )
+    assert (
+        torch.equal(other.merged()[0], first.encoding.apply(wider, "other"))
+        and other.encoding == first.encoding
+    )
     for options, message in (
         ({"drop": "age"}, "'age' is the target, the split or dropped here, but a feature"),
         ({"text": "sex"}, "found text='sex', but the encoding that was agreed reads age, ill, sex"),
@@ -103,10 +127,16 @@ def test_load_with_encoding_of_another_table_uses_it(tmp_path):
 @pytest.mark.parametrize("bag", [False, True])
 def test_load_of_text_with_encoding_uses_its_vocabulary(tmp_path, bag):
     for name, texts in (("sample", ["a b", "b c", "b"]), ("other", ["c c z", "a", "z"])):
-        pd.DataFrame({"t": texts, "y": [0, 1, 0]}).to_json(tmp_path / f"{name}.jsonl", orient="records", lines=True)
-    agreed = load(tmp_path / "sample.jsonl", target="y", text="t", length=3, vocabulary=6, bag=bag).encoding
+        pd.DataFrame({"t": texts, "y": [0, 1, 0]}).to_json(
+            tmp_path / f"{name}.jsonl", orient="records", lines=True
+        )
+    agreed = load(
+        tmp_path / "sample.jsonl", target="y", text="t", length=3, vocabulary=6, bag=bag
+    ).encoding
     x, _ = load(tmp_path / "other.jsonl", target="y", encoding=agreed).merged()  # b a c are 2 3 4
-    assert x.tolist() == ([[0, 0, 2, 0], [0, 1, 0, 0], [0] * 4] if bag else [[4, 4, 1], [3, 0, 0], [1, 0, 0]])
+    assert x.tolist() == (
+        [[0, 0, 2, 0], [0, 1, 0, 0], [0] * 4] if bag else [[4, 4, 1], [3, 0, 0], [1, 0, 0]]
+    )
     assert agreed.width == x.shape[1]
 
 

@@ -64,14 +64,19 @@ def test_agreed_encoding_equals_that_of_pooled_rows(frames, tmp_path):
         assert (ours.name, ours.gaps, ours.truth) == (theirs.name, theirs.gaps, theirs.truth)
         if not ours.gaps:  # sums are exact
             assert [ours.mean, ours.scale] == pytest.approx([theirs.mean, theirs.scale], rel=1e-12)
-        assert ours.fill == pytest.approx(theirs.fill, abs=0.12 * theirs.scale)  # up to the resolution of the quantiles
+        assert ours.fill == pytest.approx(
+            theirs.fill, abs=0.12 * theirs.scale
+        )  # up to the resolution of the quantiles
     age, exact = encoding.numbers[0], wanted.numbers[0]
     assert age.gaps and [age.mean, age.scale] == pytest.approx([exact.mean, exact.scale], rel=0.01)
 
 
 def test_dates_are_agreed_as_days(frames, tmp_path):
     days = pd.date_range("2020-01-30", periods=300, freq="31h")
-    dated = {site: frame.assign(admitted=days[: len(frame)].strftime("%d.%m.%Y")) for site, frame in frames.items()}
+    dated = {
+        site: frame.assign(admitted=days[: len(frame)].strftime("%d.%m.%Y"))
+        for site, frame in frames.items()
+    }
     found = summaries(dated, tmp_path, least=1, date=["admitted"])
     encoding, _ = agreed(found)
     pooled = pd.concat([training(frame) for frame in dated.values()]).drop(columns="outcome")
@@ -81,30 +86,42 @@ def test_dates_are_agreed_as_days(frames, tmp_path):
     assert [ours.mean, ours.scale] == pytest.approx([theirs.mean, theirs.scale], rel=1e-12)
     dated["west"]["admitted"] = days[:90].strftime("%m/%d/%Y")
     mixed, _ = agreed(summaries(dated, tmp_path, least=1, date=["admitted"]))
-    assert mixed == replace(encoding, numbers=tuple(replace(n, date=n.date and "ISO8601") for n in encoding.numbers))
+    assert mixed == replace(
+        encoding, numbers=tuple(replace(n, date=n.date and "ISO8601") for n in encoding.numbers)
+    )
     west = {"target": "outcome", "encoding": mixed}
     mine = load(tmp_path / "west.csv", date="admitted=%m/%d/%Y", **west).merged()[0]
     dated["west"].assign(admitted=days[:90].normalize()).to_parquet(tmp_path / "west.parquet")
     assert torch.equal(mine, load(tmp_path / "west.parquet", **west).merged()[0])
-    assert torch.equal(mine, load(tmp_path / "west.csv", **west).merged()[0])  # as its summary was made of it
+    assert torch.equal(
+        mine, load(tmp_path / "west.csv", **west).merged()[0]
+    )  # as its summary was made of it
     odd = dated["west"].assign(admitted=[*dated["west"]["admitted"][:-1], "soon"])
     assert not training(odd)["admitted"].eq("soon").any()
     with pytest.raises(UnalikeError, match="holds 'soon'"):
         summaries({"west": odd}, tmp_path, date=["admitted=%m/%d/%Y"])
     with pytest.raises(
-        UnalikeError, match=r"'soon' in line 91, .* \(%m/%d/%Y\) or nothing; .* --date 'admitted=%Y-%m-%d'"
+        UnalikeError,
+        match=r"'soon' in line 91, .* \(%m/%d/%Y\) or nothing; .* --date 'admitted=%Y-%m-%d'",
     ):
         load(tmp_path / "west.csv", date="admitted=%m/%d/%Y", **west)
     dated["west"].to_csv(tmp_path / "west.csv", index=False)
-    with pytest.raises(UnalikeError, match="'age' is not one of dates in the encoding that was agreed"):
+    with pytest.raises(
+        UnalikeError, match="'age' is not one of dates in the encoding that was agreed"
+    ):
         load(tmp_path / "west.csv", date="age=%Y", **west)
     (tmp_path / "new").mkdir()
     dated["west"].drop(columns="outcome").to_csv(tmp_path / "new" / "west.csv", index=False)
-    new = new_samples(tmp_path / "new" / "west.csv", mixed, [mixed.width], date=["admitted=%m/%d/%Y"]).x
+    new = new_samples(
+        tmp_path / "new" / "west.csv", mixed, [mixed.width], date=["admitted=%m/%d/%Y"]
+    ).x
     assert torch.equal(new.sort(0).values, mine.sort(0).values)
     del dated["west"]["admitted"]
     undated = summaries({"west": dated["west"].assign(admitted=1.0)}, tmp_path, least=1)
-    with pytest.raises(UnalikeError, match=r"'admitted' is read in several ways .*; expected --date admitted at all"):
+    with pytest.raises(
+        UnalikeError,
+        match=r"'admitted' is read in several ways .*; expected --date admitted at all",
+    ):
         agreed(found | undated)
 
 
@@ -114,7 +131,9 @@ def test_one_table_gives_its_own_encoding(frames, tmp_path):
     encoding, _ = agreed(summaries(south, tmp_path, least=1))
     rows = training(frames["south"]).drop(columns="outcome")
     for ours, theirs in zip(encoding.numbers, fit(rows, len(rows), "south").numbers, strict=True):
-        assert [ours.fill, ours.mean, ours.scale] == pytest.approx([theirs.fill, theirs.mean, theirs.scale], rel=1e-12)
+        assert [ours.fill, ours.mean, ours.scale] == pytest.approx(
+            [theirs.fill, theirs.mean, theirs.scale], rel=1e-12
+        )
 
 
 def test_rare_values_stay_at_the_site(frames, tmp_path):
@@ -136,10 +155,14 @@ def test_quantiles_have_enough_values_between_them(frames, tmp_path):
 
 
 def test_true_and_false_with_gaps_at_one_site_are_categories(frames, tmp_path):
-    frames["north"]["smoker"] = frames["north"]["smoker"].astype(object).where(np.arange(300) > 30, None)
+    frames["north"]["smoker"] = (
+        frames["north"]["smoker"].astype(object).where(np.arange(300) > 30, None)
+    )
     encoding, _ = agreed(summaries(frames, tmp_path))
     smoker = next(c for c in encoding.categories if c.name == "smoker")
-    assert smoker.values == ("(missing)", "False", "True") and "smoker" not in [n.name for n in encoding.numbers]
+    assert smoker.values == ("(missing)", "False", "True") and "smoker" not in [
+        n.name for n in encoding.numbers
+    ]
 
 
 def test_column_that_one_site_never_filled_in_is_missing_there(frames, tmp_path):
@@ -171,7 +194,12 @@ def test_names_of_rows_and_damaged_summaries_are_refused(frames, tmp_path):
     frames["north"]["patient"] = [f"patient {k}" for k in range(300)]
     with pytest.raises(UnalikeError, match="--drop patient"):
         summaries(frames, tmp_path)
-    for content in ("", "[]", json.dumps({"rows": -1}), json.dumps({"rows": 1, "least": 1, "columns": [], "odd": 1})):
+    for content in (
+        "",
+        "[]",
+        json.dumps({"rows": -1}),
+        json.dumps({"rows": 1, "least": 1, "columns": [], "odd": 1}),
+    ):
         (tmp_path / "odd.json").write_text(content)
         with pytest.raises(UnalikeError, match="is not the summary of a table"):
             TableSummary.load(tmp_path / "odd.json")

@@ -47,9 +47,15 @@ def save(frame, path):
 @pytest.mark.parametrize("ending", [".csv", ".csv.gz", ".parquet", ".jsonl"])
 def test_table_columns_are_encoded_by_training_statistics(tmp_path, ending):
     frame = patients()
-    data = load(save(frame, tmp_path / f"p{ending}"), target="outcome", group="hospital", split="part")
+    data = load(
+        save(frame, tmp_path / f"p{ending}"), target="outcome", group="hospital", split="part"
+    )
     x, train = data.merged()[0].numpy(), frame[:30]
-    assert data.name == "p" and data.classes == ["ill", "well"] and data.train[1].tolist() == [0, 1] * 15
+    assert (
+        data.name == "p"
+        and data.classes == ["ill", "well"]
+        and data.train[1].tolist() == [0, 1] * 15
+    )
     filled = frame["age"].fillna(train["age"].median())
     mean, std = filled[:30].mean(), filled[:30].std(ddof=0)
     np.testing.assert_allclose(x[:, 0], (filled - mean) / std, rtol=1e-5)
@@ -64,7 +70,9 @@ def test_table_test_rows_do_not_change_the_encoding(tmp_path):
     changed = frame.copy()
     changed.loc[30:, "age"], changed.loc[30:, "visits"], changed.loc[30:, "sex"] = 1e6, 77, "other"
     options = {"target": "outcome", "split": "part", "drop": "hospital"}
-    first, second = (load(save(f, tmp_path / f"{n}.csv"), **options) for n, f in (("a", frame), ("b", changed)))
+    first, second = (
+        load(save(f, tmp_path / f"{n}.csv"), **options) for n, f in (("a", frame), ("b", changed))
+    )
     assert torch.equal(first.train[0], second.train[0])
     assert (second.test[0][:, 3:] == 0).all()  # a category that training never saw
 
@@ -75,8 +83,13 @@ def test_table_without_split_tests_every_fifth_row_and_keeps_groups(tmp_path):
     data = load(file, target="outcome", group=("hospital", "visits"), drop="age")
     test = [row for row in range(40) if (row // 2) % 5 == 4]
     order = [row for row in range(40) if row not in test] + test
-    assert len(data.test[1]) == 8 and data.groups["hospital"].tolist() == frame["hospital"][order].tolist()
-    again = load(f"file(path={str(file)!r}, target='outcome', group=('hospital', 'visits'), drop='age')")
+    assert (
+        len(data.test[1]) == 8
+        and data.groups["hospital"].tolist() == frame["hospital"][order].tolist()
+    )
+    again = load(
+        f"file(path={str(file)!r}, target='outcome', group=('hospital', 'visits'), drop='age')"
+    )
     assert again.fingerprint == data.fingerprint
 
 
@@ -121,13 +134,15 @@ def test_parquet_target_keeps_its_type(tmp_path, values, task, classes, labels):
 def test_table_target_of_other_type_raises(tmp_path, values, kind):
     file = save(pd.DataFrame({"x": [1, 2], "y": values}), tmp_path / "t.parquet")
     with pytest.raises(
-        UnalikeError, match=rf"the target 'y' holds {kind}, expected texts, numbers or true/false; convert it"
+        UnalikeError,
+        match=rf"the target 'y' holds {kind}, expected texts, numbers or true/false; convert it",
     ):
         load(file, target="y")
 
 
 @pytest.mark.parametrize(
-    ("values", "kind"), [([1, "a", 2], "int and str"), ([-1, 2**63, 3], "whole numbers beyond 64 bits")]
+    ("values", "kind"),
+    [([1, "a", 2], "int and str"), ([-1, 2**63, 3], "whole numbers beyond 64 bits")],
 )
 def test_column_of_mixed_types_or_huge_integers_raises(tmp_path, values, kind):
     file = tmp_path / "t.jsonl"
@@ -147,25 +162,41 @@ def test_column_of_mixed_types_or_huge_integers_raises(tmp_path, values, kind):
 def test_text_column_with_gaps_has_missing_category(tmp_path, values, known):
     file = save(pd.DataFrame({"a": values, "y": [0, 1, 0]}), tmp_path / "t.parquet")
     data = load(file, target="y", text="a", length=1)
-    found = ["1" if value is pd.NA or value is None or value != value else str(value).lower() for value in values]
+    found = [
+        "1" if value is pd.NA or value is None or value != value else str(value).lower()
+        for value in values
+    ]
     assert data.train[0][:, 0].tolist() == [known.get(value, 1) for value in found]
 
 
 @pytest.mark.parametrize(
-    "options", [{"vocabulary": 3.5, "text": "hospital"}, {"target": ["outcome"]}, {"length": "a"}, {"bag": 1}]
+    "options",
+    [{"vocabulary": 3.5, "text": "hospital"}, {"target": ["outcome"]}, {"length": "a"}, {"bag": 1}],
 )
 def test_table_option_of_wrong_type_raises(tmp_path, options):
     file = save(patients(), tmp_path / "p.csv")
-    with pytest.raises(UnalikeError, match=r"found (vocabulary|target|length|bag)=.*, expected (a|True)"):
+    with pytest.raises(
+        UnalikeError, match=r"found (vocabulary|target|length|bag)=.*, expected (a|True)"
+    ):
         load(file, **{"target": "outcome", **options})
 
 
 @pytest.mark.parametrize("bag", [False, True])
 def test_text_column_becomes_tokens_of_training_vocabulary(tmp_path, bag):
-    frame = pd.DataFrame({"text": ["a b", "b c", "", "d d d"], "label": [0, 1, 0, 1], "split": [0, 0, 0, 1]})
+    frame = pd.DataFrame(
+        {"text": ["a b", "b c", "", "d d d"], "label": [0, 1, 0, 1], "split": [0, 0, 0, 1]}
+    )
     for path in (tmp_path / "t.jsonl", tmp_path / "t.jsonl.gz"):
         frame.to_json(path, orient="records", lines=True)
-    data = load(tmp_path / "t.jsonl", target="label", text="text", split="split", length=3, vocabulary=10, bag=bag)
+    data = load(
+        tmp_path / "t.jsonl",
+        target="label",
+        text="text",
+        split="split",
+        length=3,
+        vocabulary=10,
+        bag=bag,
+    )
     if bag:
         assert data.merged()[0][:, :3].tolist() == [[1, 1, 0], [1, 0, 1], [0, 0, 0], [0, 0, 0]]
     else:
@@ -176,20 +207,40 @@ def test_text_column_becomes_tokens_of_training_vocabulary(tmp_path, bag):
 @pytest.mark.parametrize(
     ("change", "options", "message"),
     [
-        ({}, {"target": "result"}, r"no column 'result'; it has the columns age, visits, sex, hospital, outcome, part"),
+        (
+            {},
+            {"target": "result"},
+            r"no column 'result'; it has the columns age, visits, sex, hospital, outcome, part",
+        ),
         ({}, {"target": "outcom"}, "no column 'outcom'; did you mean 'outcome'"),
         ({}, {"group": "ward"}, "no column 'ward'"),
         ({}, {"traget": "outcome"}, r"p.csv: unknown option 'traget'; did you mean 'target'"),
-        ({}, {}, "a table with the columns age, visits, sex, .*; name the one to predict, with --target COLUMN"),
+        (
+            {},
+            {},
+            "a table with the columns age, visits, sex, .*; name the one to predict, with --target COLUMN",
+        ),
         (
             {"outcome": [None] + ["ill"] * 39},
             {},
             "'outcome' is missing in 1 of 40 rows, the first in line 2; .*--labelled-only",
         ),
         ({"age": [1.0, np.inf] * 20}, {}, "p.csv: column 'age' is infinite in line 3"),
-        ({"age": [None] * 40}, {}, "column 'age' has no value in the training rows; --drop age, in Python drop='age'"),
-        ({"hospital": None}, {"group": "hospital"}, "group 'hospital': found .*expected one integer or text"),
-        ({"part": "later"}, {"split": "part"}, "the split 'part' holds later; expected train and test"),
+        (
+            {"age": [None] * 40},
+            {},
+            "column 'age' has no value in the training rows; --drop age, in Python drop='age'",
+        ),
+        (
+            {"hospital": None},
+            {"group": "hospital"},
+            "group 'hospital': found .*expected one integer or text",
+        ),
+        (
+            {"part": "later"},
+            {"split": "part"},
+            "the split 'part' holds later; expected train and test",
+        ),
         ({"part": "test"}, {"split": "part"}, "no training rows"),
         (
             {"part": ["train"] * 39 + [None]},
@@ -209,10 +260,14 @@ def test_table_without_requested_columns_raises(tmp_path, change, options, messa
 
 def test_table_feature_of_other_type_raises_with_name(tmp_path):
     frame = patients().assign(day=pd.Timestamp("2020-01-01"))
-    with pytest.raises(UnalikeError, match="column 'day' holds Timestamp, expected numbers, texts or true/false"):
+    with pytest.raises(
+        UnalikeError, match="column 'day' holds Timestamp, expected numbers, texts or true/false"
+    ):
         load(save(frame, tmp_path / "p.parquet"), target="outcome")
     many = pd.DataFrame({"name": [f"n{k}" for k in range(400)], "y": [0, 1] * 200})
-    with pytest.raises(UnalikeError, match=r"column 'name' has 320 different texts in 320 rows, .*--model textcnn"):
+    with pytest.raises(
+        UnalikeError, match=r"column 'name' has 320 different texts in 320 rows, .*--model textcnn"
+    ):
         load(save(many, tmp_path / "m.csv"), target="y")
     with pytest.raises(
         UnalikeError, match=r"column 'name' has 7\d different texts in 80 rows"
@@ -221,13 +276,15 @@ def test_table_feature_of_other_type_raises_with_name(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "rows", ["r7,1,2,ill\nr9,3,4,well\n", "0,1,2,ill\n1,3,4,well\n", "1,2,ill\n3,4,well,\n5,6,7,8,9\n"]
+    "rows",
+    ["r7,1,2,ill\nr9,3,4,well\n", "0,1,2,ill\n1,3,4,well\n", "1,2,ill\n3,4,well,\n5,6,7,8,9\n"],
 )
 def test_csv_rows_longer_than_header_raise(tmp_path, rows):
     file = tmp_path / "t.csv"
     file.write_text("a,b,outcome\n" + rows)
     with pytest.raises(
-        UnalikeError, match=r"rows have more fields than the header has names.*',' between columns.*--sep"
+        UnalikeError,
+        match=r"rows have more fields than the header has names.*',' between columns.*--sep",
     ):
         load(file, target="outcome")
 
@@ -245,13 +302,18 @@ def test_csv_trailing_commas_are_ignored_and_question_marks_are_missing(tmp_path
     ("sep", "ending"), [(",", ".csv"), (";", ".csv"), ("\t", ".tsv"), ("\t", ".csv"), ("|", ".csv")]
 )
 def test_separator_and_encoding_are_found_or_named(tmp_path, sep, ending, charset):
-    lines = [["a", "città, paese", "outcome"], *(["1", f'"Köln{sep}\n""{k % 2}"""', "xy"[k % 2]] for k in range(60))]
+    lines = [
+        ["a", "città, paese", "outcome"],
+        *(["1", f'"Köln{sep}\n""{k % 2}"""', "xy"[k % 2]] for k in range(60)),
+    ]
     lines[0][1] = f'"{lines[0][1]}"'
     file = tmp_path / f"t{ending}"
     file.write_bytes("\n".join(map(sep.join, lines)).encode(charset))
     named = {}
     if charset == "cp1252":
-        with pytest.raises(UnalikeError, match=r"is not written in utf-8; .* --charset cp1252, .*città, paes"):
+        with pytest.raises(
+            UnalikeError, match=r"is not written in utf-8; .* --charset cp1252, .*città, paes"
+        ):
             load(file, target="outcome", drop="a")
         named = {"charset": "cp1252"}
     data = load(file, target="outcome", drop="a", **named)
@@ -264,10 +326,30 @@ def test_separator_and_encoding_are_found_or_named(tmp_path, sep, ending, charse
 @pytest.mark.parametrize(
     ("written", "sep", "values", "note"),
     [
-        (["1.062,5", "3,25", "-2"], ";", [1062.5, 3.25, -2], "decimal commas, as in '1.062,5' of 'a'"),
-        (["1.062,5", "3,25", "-2"], ",", [1062.5, 3.25, -2], "decimal commas, as in '1.062,5' of 'a'"),
-        (["1,062.5", "3.25", "-2"], ",", [1062.5, 3.25, -2], "the commas in 'a' are read as groups of thousands"),
-        (["1,062", "3", "-2"], ",", [1062, 3, -2], "the commas in 'a' are read as groups of thousands"),
+        (
+            ["1.062,5", "3,25", "-2"],
+            ";",
+            [1062.5, 3.25, -2],
+            "decimal commas, as in '1.062,5' of 'a'",
+        ),
+        (
+            ["1.062,5", "3,25", "-2"],
+            ",",
+            [1062.5, 3.25, -2],
+            "decimal commas, as in '1.062,5' of 'a'",
+        ),
+        (
+            ["1,062.5", "3.25", "-2"],
+            ",",
+            [1062.5, 3.25, -2],
+            "the commas in 'a' are read as groups of thousands",
+        ),
+        (
+            ["1,062", "3", "-2"],
+            ",",
+            [1062, 3, -2],
+            "the commas in 'a' are read as groups of thousands",
+        ),
         (["1,062", "3", "-2"], ";", [1.062, 3, -2], "decimal commas, as in '1,062' of 'a'"),
         (["1.062", "3", "-2"], ";", [1.062, 3, -2], ""),
     ],
@@ -290,7 +372,12 @@ def test_numbers_with_commas_are_numbers_with_a_note(tmp_path, written, sep, val
 @pytest.mark.parametrize("sep", [",", ";"])
 def test_names_of_owners_keep_their_zeros_in_front(tmp_path, sep, zipped):
     frame = pd.DataFrame(
-        {"zip": ["01067", "80331"] * 8, "ward": [7, 10] * 8, "a": np.arange(16) + 0.5, "y": ["u", "v"] * 8}
+        {
+            "zip": ["01067", "80331"] * 8,
+            "ward": [7, 10] * 8,
+            "a": np.arange(16) + 0.5,
+            "y": ["u", "v"] * 8,
+        }
     )
     file = tmp_path / f"t.csv{zipped}"
     frame.to_csv(file, sep=sep, decimal="." if sep == "," else ",", index=False)
@@ -305,11 +392,16 @@ def test_decimal_and_separator_can_be_named(tmp_path):
     file = tmp_path / "t.csv"
     file.write_text('a,b,y\n"1,062",0.5,u\n"2,500",1.5,v\n' * 1 + '"3,125",2.5,u\n' * 8)
     data = load(file, target="y", decimal=",")
-    assert [n.name for n in data.encoding.numbers] == ["a", "b"] and data.encoding.numbers[0].mean < 4
+    assert [n.name for n in data.encoding.numbers] == ["a", "b"] and data.encoding.numbers[
+        0
+    ].mean < 4
     for options, message in (
         ({"sep": "#"}, r"found sep='#', expected one of ',', ';'"),
         ({"decimal": ";"}, "found decimal=';', expected one of ',', '.'"),
-        ({"charset": "latin-99"}, "found charset='latin-99', expected a character encoding such as"),
+        (
+            {"charset": "latin-99"},
+            "found charset='latin-99', expected a character encoding such as",
+        ),
         ({"sep": ";"}, "has no column 'y'"),
     ):
         with pytest.raises(UnalikeError, match=message):
@@ -326,7 +418,9 @@ def test_other_tables_are_read_as_csv_is(tmp_path, ending):
     frame = patients().drop(columns=["hospital", "part"])
     wanted = load(save(frame, tmp_path / "p.csv"), target="outcome")
     file = tmp_path / f"p{ending}"
-    frame.to_json(file, orient="records") if ending == ".json" else frame.to_csv(file, index=False, sep="\t")
+    frame.to_json(file, orient="records") if ending == ".json" else frame.to_csv(
+        file, index=False, sep="\t"
+    )
     assert load(file, target="outcome").fingerprint == wanted.fingerprint
 
 
@@ -336,25 +430,35 @@ def test_excel_file_is_read_or_names_the_extra(tmp_path, monkeypatch):
         with pd.ExcelWriter(file) as book:
             frame.to_excel(book, sheet_name="visits", index=False)
             frame[:3].to_excel(book, sheet_name="notes", index=False)
-        with pytest.warns(UserWarning, match=r"p.xlsx: read the first of the sheets 'visits', 'notes'"):
+        with pytest.warns(
+            UserWarning, match=r"p.xlsx: read the first of the sheets 'visits', 'notes'"
+        ):
             data = load(file, target="outcome")
-        assert data.fingerprint == load(save(frame, tmp_path / "p.csv"), target="outcome").fingerprint
+        assert (
+            data.fingerprint == load(save(frame, tmp_path / "p.csv"), target="outcome").fingerprint
+        )
     file.write_bytes(b"PK")
     monkeypatch.setattr("unalike._utils.errors.find_spec", lambda name: None)
-    with pytest.raises(UnalikeError, match=r"p.xlsx needs openpyxl; install the extra: pip install 'unalike\[excel\]'"):
+    with pytest.raises(
+        UnalikeError,
+        match=r"p.xlsx needs openpyxl; install the extra: pip install 'unalike\[excel\]'",
+    ):
         load(file, target="outcome")
 
 
 DAYS = pd.date_range("2020-01-30", periods=6, freq="7D").repeat(2)
 
 
-@pytest.mark.parametrize("form", ["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y %H:%M"])
+@pytest.mark.parametrize(
+    "form", ["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y %H:%M"]
+)
 def test_dates_become_days(tmp_path, form):
     frame = pd.DataFrame({"admitted": DAYS.strftime(form), "y": list("uv") * 6})
     frame.loc[4, "admitted"] = None
     file = save(frame, tmp_path / "t.csv")
     with pytest.warns(
-        UserWarning, match=r"t.csv: 'admitted': dates, read as categories; .* --date admitted.*--drop admitted"
+        UserWarning,
+        match=r"t.csv: 'admitted': dates, read as categories; .* --date admitted.*--drop admitted",
     ):
         assert load(file, target="y", labelled_only=True).encoding.categories
     data = load(file, target="y", date="admitted")
@@ -374,9 +478,13 @@ def test_dates_become_days(tmp_path, form):
 
 
 def test_dates_that_may_be_read_in_two_ways_are_asked_about(tmp_path):
-    frame = pd.DataFrame({"seen": ["01/02/2020", "03/04/2020"] * 6, "n": ["a", "b"] * 6, "y": list("uv") * 6})
+    frame = pd.DataFrame(
+        {"seen": ["01/02/2020", "03/04/2020"] * 6, "n": ["a", "b"] * 6, "y": list("uv") * 6}
+    )
     file = save(frame, tmp_path / "t.csv")
-    with pytest.raises(UnalikeError, match=r"dates that may be %d/%m/%Y or %m/%d/%Y; .* --date 'seen=%d/%m/%Y'"):
+    with pytest.raises(
+        UnalikeError, match=r"dates that may be %d/%m/%Y or %m/%d/%Y; .* --date 'seen=%d/%m/%Y'"
+    ):
         load(file, target="y", date="seen")
     data = load(file, target="y", date="seen=%d/%m/%Y")
     assert data.encoding.numbers[0].date == "%d/%m/%Y"
@@ -387,12 +495,18 @@ def test_dates_that_may_be_read_in_two_ways_are_asked_about(tmp_path):
 @pytest.mark.parametrize(
     ("columns", "note"),
     [
-        ({"id": np.arange(60) * 7 % 61}, "'id': numbers that look like identifiers .*--drop id, in Python drop='id'"),
+        (
+            {"id": np.arange(60) * 7 % 61},
+            "'id': numbers that look like identifiers .*--drop id, in Python drop='id'",
+        ),
         (
             {"a b": np.arange(60) * 7, "n": 10**12 + np.arange(60) // 3},
             r"'a b', 'n': .*--drop 'a b' --drop n, .*\['a b', 'n'\]",
         ),
-        ({"site": "north"}, "'site': one value in all rows, which says nothing; leave out: --drop site"),
+        (
+            {"site": "north"},
+            "'site': one value in all rows, which says nothing; leave out: --drop site",
+        ),
         (
             {"Hospital": ["a", "b", "c"] * 20},
             "'Hospital': read as features; if .*: --group Hospital, in Python group='Hospital'",
@@ -410,10 +524,14 @@ def test_identifiers_owners_and_constant_columns_are_named(tmp_path, columns, no
     assert len(found) == bool(note)
 
 
-@pytest.mark.parametrize(("ending", "place"), [(".csv", "line 4"), (".jsonl", "line 3"), (".parquet", "row 3")])
+@pytest.mark.parametrize(
+    ("ending", "place"), [(".csv", "line 4"), (".jsonl", "line 3"), (".parquet", "row 3")]
+)
 def test_first_row_without_target_is_named_by_its_place_in_the_file(tmp_path, ending, place):
     frame = pd.DataFrame({"x": np.arange(24) % 5 / 2, "died": ["no", "yes", None, "yes"] * 6})
-    with pytest.raises(UnalikeError, match=f"'died' is missing in 6 of 24 rows, the first in {place};"):
+    with pytest.raises(
+        UnalikeError, match=f"'died' is missing in 6 of 24 rows, the first in {place};"
+    ):
         load(save(frame, tmp_path / f"t{ending}"), target="died")
 
 
@@ -427,21 +545,29 @@ def test_first_row_without_target_is_named_by_its_place_in_the_file(tmp_path, en
         (".jsonl", ['{"x": 1, "died": "no"}', "", '{"x": 2, "died": null}'], 3),
     ],
 )
-def test_line_of_a_message_counts_blank_lines_and_lines_of_quoted_texts(tmp_path, ending, rows, line):
+def test_line_of_a_message_counts_blank_lines_and_lines_of_quoted_texts(
+    tmp_path, ending, rows, line
+):
     file = tmp_path / f"t{ending}"
     with get_handle(file, "w", compression="infer") as opened:
         opened.handle.write("\n".join([*rows, "", ""]))
-    with pytest.raises(UnalikeError, match=f"'died' is missing in 1 of . rows, the first in line {line};"):
+    with pytest.raises(
+        UnalikeError, match=f"'died' is missing in 1 of . rows, the first in line {line};"
+    ):
         load(file, target="died")
 
 
 def test_rows_without_target_are_left_out_when_asked(tmp_path):
-    frame = pd.DataFrame({"x": np.arange(24) % 5 / 2, "died": [0, 1, None, 1] * 6, "num": [0, 2, None, 1] * 6})
+    frame = pd.DataFrame(
+        {"x": np.arange(24) % 5 / 2, "died": [0, 1, None, 1] * 6, "num": [0, 2, None, 1] * 6}
+    )
     file = save(frame, tmp_path / "t.csv")
     with pytest.warns(UserWarning, match="left out 6 of 24 rows, which have no target"):
         data = load(file, target="died", labelled_only=True, drop="num", regression=False)
     assert data.classes == ["0", "1"] and len(data.merged()[1]) == 18
-    with pytest.raises(UnalikeError, match="'num > 0' is missing in 6 of 24 rows, the first in line 4"):
+    with pytest.raises(
+        UnalikeError, match="'num > 0' is missing in 6 of 24 rows, the first in line 4"
+    ):
         load(file, target="num > 0")
     with pytest.warns(UserWarning, match="left out 6 of 24"):
         data = load(file, target="num > 0", labelled_only=True)
@@ -454,7 +580,9 @@ def test_rows_without_target_are_left_out_when_asked(tmp_path):
     [("age>=3", 3), ("age == 4", 1), ("ward != 'east'", 2), ("ward == east", 3), ("age < 2.5", 2)],
 )
 def test_target_may_be_a_comparison(tmp_path, target, true):
-    frame = pd.DataFrame({"age": [1, 2, 3, 4, 5], "ward": ["east", "west"] * 2 + ["east"], "x": [0.5] * 4 + [1]})
+    frame = pd.DataFrame(
+        {"age": [1, 2, 3, 4, 5], "ward": ["east", "west"] * 2 + ["east"], "x": [0.5] * 4 + [1]}
+    )
     data = load(save(frame, tmp_path / "t.csv"), target=target)
     assert data.classes == ["False", "True"] and int(data.merged()[1].sum()) == true
 
@@ -462,7 +590,10 @@ def test_target_may_be_a_comparison(tmp_path, target, true):
 def test_target_in_another_unit(tmp_path):
     frame = pd.DataFrame({"cost": np.arange(24) * 100.5 + 10, "x": [0.5, 1, 2] * 8})
     file = save(frame, tmp_path / "t.csv")
-    with pytest.warns(UserWarning, match="'cost' has values up to 2,322, and is not scaled: .*--target 'cost / 1000'"):
+    with pytest.warns(
+        UserWarning,
+        match="'cost' has values up to 2,322, and is not scaled: .*--target 'cost / 1000'",
+    ):
         data = load(file, target="cost")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -474,7 +605,10 @@ def test_target_in_another_unit(tmp_path):
 def test_many_whole_numbers_are_classes_with_a_note(tmp_path):
     frame = pd.DataFrame({"visits": np.arange(60) % 12, "x": [0.5, 1, 2] * 20})
     file = save(frame, tmp_path / "t.csv")
-    with pytest.warns(UserWarning, match="'visits' holds 12 different whole numbers, read as classes; .*--regression"):
+    with pytest.warns(
+        UserWarning,
+        match="'visits' holds 12 different whole numbers, read as classes; .*--regression",
+    ):
         load(file, target="visits")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -498,38 +632,54 @@ def test_comparison_that_cannot_be_made_raises(tmp_path, target, message):
 def test_row_number_column_warns_or_raises(tmp_path):
     frame = pd.DataFrame({"x": [0.5, 1.5] * 20, "y": [0] * 20 + [1] * 20})
     frame.to_csv(tmp_path / "i.csv")
-    with pytest.raises(UnalikeError, match=r"a column has no name in the header.*drop='Unnamed: 0'"):
+    with pytest.raises(
+        UnalikeError, match=r"a column has no name in the header.*drop='Unnamed: 0'"
+    ):
         load(tmp_path / "i.csv", target="y")
     assert load(tmp_path / "i.csv", target="y", drop="Unnamed: 0").encoding.names == ["x"]
-    with pytest.warns(UserWarning, match=r"'id': numbers that look like .* read as features; .*drop='id'"):
+    with pytest.warns(
+        UserWarning, match=r"'id': numbers that look like .* read as features; .*drop='id'"
+    ):
         load(save(frame.assign(id=range(41, 1, -1)), tmp_path / "n.csv"), target="y")
     with pytest.warns(
-        UserWarning, match=r"clients of .*--group clinic, .*; at a site of a federation, leave out: --drop clinic"
+        UserWarning,
+        match=r"clients of .*--group clinic, .*; at a site of a federation, leave out: --drop clinic",
     ):
         load(save(frame.assign(clinic=["a", "b"] * 20), tmp_path / "c.csv"), target="y")
-    with pytest.raises(UnalikeError, match=r"column 'id' has 32 different texts in 32 rows, expected .*drop='id'"):
+    with pytest.raises(
+        UnalikeError, match=r"column 'id' has 32 different texts in 32 rows, expected .*drop='id'"
+    ):
         load(save(frame.assign(id=[f"P{k}" for k in range(40)]), tmp_path / "t.csv"), target="y")
 
 
 def test_number_column_with_few_texts_raises(tmp_path):
     values = [f"{k / 2}" for k in range(30)]
     frame = pd.DataFrame({"lab": [*values, "<0.5", "<0.5"], "y": [0, 1] * 16})
-    with pytest.raises(UnalikeError, match=r"column 'lab' holds numbers and, between them, texts such as '<0.5'"):
+    with pytest.raises(
+        UnalikeError, match=r"column 'lab' holds numbers and, between them, texts such as '<0.5'"
+    ):
         load(save(frame, tmp_path / "t.csv"), target="y")
     few = pd.DataFrame({"children": ["0", "1", "2", "3+"] * 8, "y": [0, 1] * 16})
     assert load(save(few, tmp_path / "f.csv"), target="y").input_shape == (4,)
 
 
 def test_integer_target_with_many_values_raises(tmp_path):
-    frame = pd.DataFrame({"x": [0.5, 1.5] * 20, "price": np.arange(40) * 1000, "name": [f"n{k}" for k in range(40)]})
+    frame = pd.DataFrame(
+        {"x": [0.5, 1.5] * 20, "price": np.arange(40) * 1000, "name": [f"n{k}" for k in range(40)]}
+    )
     file = save(frame, tmp_path / "t.csv")
     with pytest.raises(
-        UnalikeError, match=r"'price' has 40 different values in 40 rows; expected classes .*regression=True"
+        UnalikeError,
+        match=r"'price' has 40 different values in 40 rows; expected classes .*regression=True",
     ):
         load(file, target="price", drop="name")
-    with pytest.raises(UnalikeError, match=r"'name' has 40 different values in 40 rows; .*name another column"):
+    with pytest.raises(
+        UnalikeError, match=r"'name' has 40 different values in 40 rows; .*name another column"
+    ):
         load(file, target="name", drop="price")
-    with pytest.raises(UnalikeError, match="the target 'name' holds texts; expected numbers for regression"):
+    with pytest.raises(
+        UnalikeError, match="the target 'name' holds texts; expected numbers for regression"
+    ):
         load(file, target="name", drop="price", regression=True)
     data = load(file, target="price", drop="name", regression=True)
     assert (data.task.name, data.train[1][1].item()) == ("regression", 1000.0)
@@ -544,7 +694,8 @@ def test_mislabelled_or_empty_table_raises(tmp_path, ending):
     for content in (b"\x89PNG\r\n\x1a\n\0\xff\xfe", b""):
         file.write_bytes(content)
         with pytest.raises(
-            UnalikeError, match=r"cannot be read as a table|has no column|not written in utf-8; .*mislabelled"
+            UnalikeError,
+            match=r"cannot be read as a table|has no column|not written in utf-8; .*mislabelled",
         ):
             load(file, target="y")
 
@@ -563,7 +714,9 @@ def test_encoding_reads_numeric_codes_as_categories(tmp_path):
     encoding = load(first, target="y").encoding
     found = load(second, target="y", encoding=encoding)
     assert encoding.categories[0].values == ("1", "2a")
-    assert sorted(torch.cat([found.train[0], *([found.test[0]] if found.test else [])]).tolist()) == [
+    assert sorted(
+        torch.cat([found.train[0], *([found.test[0]] if found.test else [])]).tolist()
+    ) == [
         [0, 0],
         [1, 0],
         [1, 0],
@@ -573,26 +726,36 @@ def test_encoding_reads_numeric_codes_as_categories(tmp_path):
 def test_table_with_duplicate_column_name_raises(tmp_path):
     rows = "".join(f"{i * i % 7},{i % 2},{i % 2}\n" for i in range(20))
     (tmp_path / "t.csv").write_text("age,y,y\n" + rows)
-    with pytest.raises(UnalikeError, match="two columns have the name 'y'; expected each name once"):
+    with pytest.raises(
+        UnalikeError, match="two columns have the name 'y'; expected each name once"
+    ):
         load(tmp_path / "t.csv", target="y")
 
 
 @pytest.mark.parametrize("options", [{"text": "y"}, {"drop": "t"}, {"group": "t"}, {"split": "t"}])
 def test_text_column_with_second_role_raises(tmp_path, options):
-    (tmp_path / "t.csv").write_text("t,y\n" + "".join(f"{i % 2},{'ab'[i % 2]}\n" for i in range(20)))
-    with pytest.raises(UnalikeError, match="which is the target, a group, the split or dropped, too"):
+    (tmp_path / "t.csv").write_text(
+        "t,y\n" + "".join(f"{i % 2},{'ab'[i % 2]}\n" for i in range(20))
+    )
+    with pytest.raises(
+        UnalikeError, match="which is the target, a group, the split or dropped, too"
+    ):
         load(tmp_path / "t.csv", target="y", **{"text": "t", **options})
 
 
 @pytest.mark.parametrize("options", [{"length": 3}, {"vocabulary": 9}, {"bag": True}])
 def test_text_options_without_text_column_raise(tmp_path, options):
-    (tmp_path / "t.csv").write_text("t,y\n" + "".join(f"{i % 2},{'ab'[i % 2]}\n" for i in range(20)))
+    (tmp_path / "t.csv").write_text(
+        "t,y\n" + "".join(f"{i % 2},{'ab'[i % 2]}\n" for i in range(20))
+    )
     with pytest.raises(UnalikeError, match="say how a column of text is read; name it with text="):
         load(tmp_path / "t.csv", target="y", **options)
 
 
 def test_text_length_zero_raises(tmp_path):
-    (tmp_path / "t.csv").write_text("t,y\n" + "".join(f"w{i % 3},{'ab'[i % 2]}\n" for i in range(20)))
+    (tmp_path / "t.csv").write_text(
+        "t,y\n" + "".join(f"w{i % 3},{'ab'[i % 2]}\n" for i in range(20))
+    )
     with pytest.raises(UnalikeError, match=r"t\.csv: length=0: "):
         load(tmp_path / "t.csv", target="y", text="t", length=0)
 
@@ -618,13 +781,18 @@ def test_two_whole_numbers_with_decimals_are_classes(tmp_path, values, task, cla
         warnings.simplefilter("error")
         assert load(file, target="died", regression=False).classes == classes
         assert load(file, target="died", regression=True).task.name == "regression"
-        pd.DataFrame({"size": np.arange(12) ** 2, "died": np.arange(12) / 2}).to_csv(file, index=False)
+        pd.DataFrame({"size": np.arange(12) ** 2, "died": np.arange(12) / 2}).to_csv(
+            file, index=False
+        )
         assert load(file, target="died").task.name == "regression"
 
 
 def test_a_few_whole_numbers_with_decimals_are_asked_about(tmp_path):
     """Both answers are named."""
-    file, frame = tmp_path / "visits.csv", pd.DataFrame({"size": np.arange(12) ** 2, "grade": [1.0, 2.0, 3.0] * 4})
+    file, frame = (
+        tmp_path / "visits.csv",
+        pd.DataFrame({"size": np.arange(12) ** 2, "grade": [1.0, 2.0, 3.0] * 4}),
+    )
     frame.to_csv(file, index=False)
     why = r"holds 1\.0, 2\.0, 3\.0, which may be classes or amounts: .* --no-regression, .*=False; .* --regression, .*=True"
     with pytest.raises(UnalikeError, match=why):
@@ -632,11 +800,15 @@ def test_a_few_whole_numbers_with_decimals_are_asked_about(tmp_path):
     assert load(file, target="grade", regression=False).classes == ["1", "2", "3"]
     assert load(file, target="grade", regression=True).task.name == "regression"
     frame.assign(grade=np.arange(12) / 2).to_csv(file, index=False)
-    with pytest.raises(UnalikeError, match="'grade' holds fractions; expected whole numbers for classes"):
+    with pytest.raises(
+        UnalikeError, match="'grade' holds fractions; expected whole numbers for classes"
+    ):
         load(file, target="grade", regression=False)
 
 
-@pytest.mark.parametrize(("own", "theirs"), [([False, True], ["0", "1"]), ([0, 1], ["False", "True"])])
+@pytest.mark.parametrize(
+    ("own", "theirs"), [([False, True], ["0", "1"]), ([0, 1], ["False", "True"])]
+)
 def test_true_and_false_are_the_classes_one_and_zero_of_another_table(tmp_path, own, theirs):
     data = load(save(pd.DataFrame({"x": range(8), "y": own * 4}), tmp_path / "t.csv"), target="y")
     y = data.merged()[1]

@@ -18,7 +18,12 @@ SENTENCES = ["The cat saw the dog.", "A dog!", "...", "the unseen"]
 def test_vocabulary_orders_words_by_frequency_then_alphabet():
     known = text.vocabulary(SENTENCES[:2], 6)
     assert known == {"dog": 2, "the": 3, "a": 4, "cat": 5}
-    assert text.encode(SENTENCES, known, 4).tolist() == [[3, 5, 1, 3], [4, 2, 0, 0], [1, 0, 0, 0], [3, 1, 0, 0]]
+    assert text.encode(SENTENCES, known, 4).tolist() == [
+        [3, 5, 1, 3],
+        [4, 2, 0, 0],
+        [1, 0, 0, 0],
+        [3, 1, 0, 0],
+    ]
 
 
 def test_mask_marks_words_and_bag_counts_them():
@@ -43,7 +48,9 @@ def news(folder, name, header, first):
         with (folder / f"{name}{part}.csv").open("w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file, quoting=csv.QUOTE_ALL)
             writer.writerows(header)
-            rows = [(k % 4 + first, f'Title, "{k % 4}"', f"word{k % 4}\\nnext") for k in range(count)]
+            rows = [
+                (k % 4 + first, f'Title, "{k % 4}"', f"word{k % 4}\\nnext") for k in range(count)
+            ]
             writer.writerows((row[0], " ".join(row[1:])) if header else row for row in rows)
 
 
@@ -54,9 +61,19 @@ def news(folder, name, header, first):
 def test_news_files_with_and_without_header_are_read(tmp_path, folder, name, header, first):
     news(tmp_path / folder, name, header, first)
     data = load("ag_news(length=5)", tmp_path)
-    assert data.classes[3] == "Sci/Tech" and data.train[1][:5].tolist() == [0, 1, 2, 3, 0] and len(data.test[1]) == 8
-    assert data.input_shape == (5,) and data.train[0][0].tolist()[:3] == [3, 4, 8] and data.train[0][0, 4] == 0
-    assert data.encoding.apply(pd.DataFrame({"text": ["Title news of word2"]}), "").tolist()[0][::3] == [3, 10]
+    assert (
+        data.classes[3] == "Sci/Tech"
+        and data.train[1][:5].tolist() == [0, 1, 2, 3, 0]
+        and len(data.test[1]) == 8
+    )
+    assert (
+        data.input_shape == (5,)
+        and data.train[0][0].tolist()[:3] == [3, 4, 8]
+        and data.train[0][0, 4] == 0
+    )
+    assert data.encoding.apply(pd.DataFrame({"text": ["Title news of word2"]}), "").tolist()[0][
+        ::3
+    ] == [3, 10]
     again = load("ag_news(length=3)", tmp_path, encoding=data.encoding)  # what was agreed wins
     assert torch.equal(again.merged()[0], data.merged()[0])
 
@@ -69,7 +86,9 @@ def test_news_with_invalid_label_or_no_table_raise(tmp_path):
     with pytest.raises(UnalikeError, match="cannot be read as a table of news"):
         load("sogou_news", tmp_path)
     (tmp_path / "sogou_news_csv" / "train.csv").write_text("1\n2\n")
-    with pytest.raises(UnalikeError, match=r"train\.csv holds one column, expected the class and then the texts"):
+    with pytest.raises(
+        UnalikeError, match=r"train\.csv holds one column, expected the class and then the texts"
+    ):
         load("sogou_news", tmp_path)
     (tmp_path / "sogou_news_csv" / "train.csv").unlink()
     with pytest.raises(UnalikeError, match=r"holds no train\.csv or train\.csv\.gz"):
@@ -89,7 +108,9 @@ def test_server_samples_keep_trained_words_only():
     )
     trained = {0, *clients[0].train[0].flatten().tolist()}
     assert 9 not in trained and {2, 3, 4} - trained
-    assert job.test[0].tolist() == [[t if t in trained else text.UNKNOWN for t in row] for row in kept[:, :2].tolist()]
+    assert job.test[0].tolist() == [
+        [t if t in trained else text.UNKNOWN for t in row] for row in kept[:, :2].tolist()
+    ]
 
 
 def test_partition_of_tokens_keeps_trained_words_only():
@@ -101,4 +122,8 @@ def test_partition_of_tokens_keeps_trained_words_only():
     seen = {int(t) for t in x[clients.train[0]].flatten()} - {0}
     assert torch.equal(trained, x[clients.train[0]])
     never = ~torch.isin(x[clients.test[0]], torch.tensor([0, *seen]))
-    assert never.any() and (tested[never] == text.UNKNOWN).all() and (tested[~never] != text.UNKNOWN).all()
+    assert (
+        never.any()
+        and (tested[never] == text.UNKNOWN).all()
+        and (tested[~never] != text.UNKNOWN).all()
+    )

@@ -45,7 +45,9 @@ def test_flip_with_p_zero_and_one_never_and_always_flips():
     x, u = torch.rand(2, 1, 2, 3), torch.tensor([[0.2], [0.7]])
     flipped = transform("flip")(x, u)
     assert torch.equal(flipped[0], x[0].flip(-1)) and torch.equal(flipped[1], x[1])
-    assert torch.equal(transform("flip(p=0)")(x, u), x) and torch.equal(transform("flip(p=1)")(x, u), x.flip(-1))
+    assert torch.equal(transform("flip(p=0)")(x, u), x) and torch.equal(
+        transform("flip(p=1)")(x, u), x.flip(-1)
+    )
     assert torch.equal(transform("crop(padding=0)")(x, torch.rand(2, 2)), x)
 
 
@@ -77,5 +79,7 @@ def test_transform_with_invalid_spec_raises(spec, message):
 
 
 def test_normalize_with_wrong_number_of_channels_raises():
-    with pytest.raises(UnalikeError, match="found 2 numbers, expected 1 or one for each of 3 channels"):
+    with pytest.raises(
+        UnalikeError, match="found 2 numbers, expected 1 or one for each of 3 channels"
+    ):
         transform("normalize(mean=(0.1, 0.2))")(torch.rand(1, 3, 2, 2), torch.empty(1, 0))

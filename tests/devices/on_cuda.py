@@ -69,7 +69,16 @@ def train(method, device, executor="loop", model="mlp(hidden=(6,))", work=None, 
     proxy = clients()[0].test
     work = ua.Work(batch_size=4, lr=0.05, **({"momentum": 0.9} if work is None else work))
     options = {"rounds": 2, "seed": 1, "progress": lambda row, what="": None} | more
-    return ua.run(method, clients(), model=model, work=work, proxy=proxy, executor=executor, device=device, **options)
+    return ua.run(
+        method,
+        clients(),
+        model=model,
+        work=work,
+        proxy=proxy,
+        executor=executor,
+        device=device,
+        **options,
+    )
 
 
 def models_of(run):
@@ -83,15 +92,22 @@ def assert_close(run, reference, limit, device=DEVICE):
         assert {str(w.device) for w in params.values()} == {device}
         gap = sum(float((params[n].cpu() - w).double().square().sum()) for n, w in wanted.items())
         # methods with models of another form (`fedconcat`) do not start from the run's model
-        moves = (w - start[n] if n in start and start[n].shape == w.shape else w for n, w in wanted.items())
+        moves = (
+            w - start[n] if n in start and start[n].shape == w.shape else w
+            for n, w in wanted.items()
+        )
         way = sum(float(move.double().square().sum()) for move in moves)
-        assert gap**0.5 <= limit * way**0.5 + 1e-7, f"{gap**0.5:.2e} apart, {way**0.5:.2e} from the start"
+        assert gap**0.5 <= limit * way**0.5 + 1e-7, (
+            f"{gap**0.5:.2e} apart, {way**0.5:.2e} from the start"
+        )
 
 
 @pytest.mark.parametrize("executor", ["loop", "batched"])
 @pytest.mark.parametrize("name", NAMES)
 def test_method_on_cuda_equals_cpu(name, executor):
-    spec = "dp_sgd(noise_multiplier=0)" if name == "dp_sgd" else name  # each device draws other noise
+    spec = (
+        "dp_sgd(noise_multiplier=0)" if name == "dp_sgd" else name
+    )  # each device draws other noise
     parts = getattr(plan(spec), "parts", ())
     if any(isinstance(p, Privacy) for p in parts):
         pytest.importorskip("dp_accounting")
@@ -109,12 +125,17 @@ def refusals(monkeypatch):
 
 @pytest.mark.parametrize("executor", ["loop", "batched"])
 @pytest.mark.parametrize(
-    "name", sorted({"fedavg", "scaffold", "moon", "ditto", "fedrep", "fine_tuned", "per_fedavg"} & {*NAMES})
+    "name",
+    sorted(
+        {"fedavg", "scaffold", "moon", "ditto", "fedrep", "fine_tuned", "per_fedavg"} & {*NAMES}
+    ),
 )
 @pytest.mark.parametrize("module", ["mlp(hidden=(6,))", "cnn(channels=(3, 4))"])
 def test_replayed_steps_equal_plain_ones(name, executor, module, refusals, monkeypatch):
     """Four rounds, in which the learning rate falls: graphs are recorded anew."""
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)  # its rounding depends on the kernel that is chosen
+    monkeypatch.setattr(
+        torch.backends.cudnn, "allow_tf32", False
+    )  # its rounding depends on the kernel that is chosen
     work = {"momentum": 0.9, "schedule": 0.9}
     recorded = train(name, DEVICE, executor, module, work, rounds=4)
     assert refusals() == {None}
@@ -142,7 +163,9 @@ def test_replayed_dropout_draws_the_numbers_of_plain_steps(refusals, monkeypatch
     assert refusals() == {None}
     monkeypatch.setattr(CudaRecorder, "refused", "not here")
     for params, wanted in zip(
-        models_of(recorded), models_of(train("fedavg", DEVICE, "loop", Dropped(), rounds=3)), strict=True
+        models_of(recorded),
+        models_of(train("fedavg", DEVICE, "loop", Dropped(), rounds=3)),
+        strict=True,
     ):
         torch.testing.assert_close(params, wanted, rtol=1e-4, atol=1e-6)
 
@@ -160,7 +183,11 @@ class Scaled(nn.Module):
 
 
 def test_steps_that_wait_for_the_device_are_not_recorded(refusals):
-    assert_close(train("fedavg", DEVICE, "loop", Scaled()), train("fedavg", "cpu", "loop", Scaled()), DISTANCE)
+    assert_close(
+        train("fedavg", DEVICE, "loop", Scaled()),
+        train("fedavg", "cpu", "loop", Scaled()),
+        DISTANCE,
+    )
     [reason] = refusals()
     assert "waits for the device" in reason
 
@@ -169,8 +196,17 @@ CASES = [
     {"model": Normed()},
     {"model": Normed(), "method": "fedbn", "buffers": "local", "participation": 0.5},
     {"model": Normed(), "method": "scaffold", "buffers": "first", "transform": "flip"},
-    {"model": Normed(), "method": "fine_tuned", "work": {"optimizer": "adam"}, "transform": "crop(padding=1) + flip"},
-    {"model": Normed(), "method": "fedrep", "work": {"momentum": 0.9, "keep_optimizer_state": True}},
+    {
+        "model": Normed(),
+        "method": "fine_tuned",
+        "work": {"optimizer": "adam"},
+        "transform": "crop(padding=1) + flip",
+    },
+    {
+        "model": Normed(),
+        "method": "fedrep",
+        "work": {"momentum": 0.9, "keep_optimizer_state": True},
+    },
     {"method": "scaffold", "work": {"optimizer": "adamw", "keep_optimizer_state": True}},
     {"work": {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1, "clip": 1.0}},
     {"model": "cnn(channels=(3, 4))", "method": "conditional"},
@@ -197,7 +233,9 @@ def test_bf16_on_cuda_is_near_float32(executor):
 
 @pytest.mark.parametrize("executor", ["loop", "batched"])
 def test_run_on_cuda_repeats_bit_for_bit(executor):
-    first, second = (models_of(train("scaffold", DEVICE, executor, "cnn(channels=(3, 4))")) for _ in range(2))
+    first, second = (
+        models_of(train("scaffold", DEVICE, executor, "cnn(channels=(3, 4))")) for _ in range(2)
+    )
     assert all(torch.equal(a[n], b[n]) for a, b in zip(first, second, strict=True) for n in a)
 
 
@@ -217,10 +255,22 @@ def synchronizations(method, executor, module, epochs):
     sizes = (20, 20, 17, 9)
     g = torch.Generator().manual_seed(0)
     samples = Clients.of(
-        *((torch.randn(n, 1, 8, 8, generator=g), torch.randint(0, 3, (n,), generator=g)) for n in sizes)
+        *(
+            (torch.randn(n, 1, 8, 8, generator=g), torch.randint(0, 3, (n,), generator=g))
+            for n in sizes
+        )
     )
     torch.manual_seed(1)
-    sim = Simulation(method, module(), samples, executor=executor, batch_size=5, lr=0.05, momentum=0.9, epochs=epochs)
+    sim = Simulation(
+        method,
+        module(),
+        samples,
+        executor=executor,
+        batch_size=5,
+        lr=0.05,
+        momentum=0.9,
+        epochs=epochs,
+    )
     assert {
         sim.clients.x.device.type,
         sim.clients.y.device.type,
@@ -240,7 +290,9 @@ def synchronizations(method, executor, module, epochs):
 
 
 def dense():
-    return nn.Sequential(OrderedDict(flat=nn.Flatten(), body=nn.Linear(64, 6), act=nn.ReLU(), head=nn.Linear(6, 3)))
+    return nn.Sequential(
+        OrderedDict(flat=nn.Flatten(), body=nn.Linear(64, 6), act=nn.ReLU(), head=nn.Linear(6, 3))
+    )
 
 
 @pytest.mark.parametrize("executor", ["loop", "batched"])
@@ -268,7 +320,10 @@ def in_new_process(code, **environment):
     return subprocess.run(
         [sys.executable, "-W", "ignore", "-c", f"import on_cuda; {code}"],
         env=os.environ
-        | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path]), "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+        | {
+            "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path]),
+            "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+        }
         | environment,
         capture_output=True,
         text=True,
@@ -278,7 +333,10 @@ def in_new_process(code, **environment):
 
 def test_copies_of_a_process_that_asked_for_the_device_are_refused():
     done = in_new_process("on_cuda.two_processes('fedavg')", PYTORCH_NVML_BASED_CUDA_CHECK="0")
-    assert "UnalikeError: workers would be copies of this process, which has used cuda:0" in done.stderr
+    assert (
+        "UnalikeError: workers would be copies of this process, which has used cuda:0"
+        in done.stderr
+    )
 
 
 def two_processes(method):

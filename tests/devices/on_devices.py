@@ -35,7 +35,11 @@ class Normed(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.conv, self.norm, self.head = nn.Conv2d(1, 3, 3, padding=1), nn.BatchNorm2d(3), nn.Linear(3 * 64, 3)
+        self.conv, self.norm, self.head = (
+            nn.Conv2d(1, 3, 3, padding=1),
+            nn.BatchNorm2d(3),
+            nn.Linear(3 * 64, 3),
+        )
 
     def forward(self, x):
         return self.head(torch.relu(self.norm(self.conv(x))).flatten(1))
@@ -55,18 +59,33 @@ def train(method, device, executor="loop", model="mlp(hidden=(6,))", work=None, 
     proxy = clients()[0].test
     work = ua.Work(batch_size=4, lr=0.05, **({"momentum": 0.9} if work is None else work))
     options = {"rounds": 2, "seed": 1, "progress": lambda row, what="": None} | more
-    return ua.run(method, clients(), model=model, work=work, proxy=proxy, executor=executor, device=device, **options)
+    return ua.run(
+        method,
+        clients(),
+        model=model,
+        work=work,
+        proxy=proxy,
+        executor=executor,
+        device=device,
+        **options,
+    )
 
 
 def same(found, wanted):
     """Check that results are equal up to the order of summation, and on the requested device."""
-    theirs, ours = ([s.params for s in run._runner.state.states.values()] for run in (found, wanted))
+    theirs, ours = (
+        [s.params for s in run._runner.state.states.values()] for run in (found, wanted)
+    )
     for there, params in zip(theirs, ours, strict=True):
         for name, w in params.items():
             assert isinstance(there[name], There), name
             torch.testing.assert_close(here(there[name]), w, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(
-        found.history.last["train_loss"], wanted.history.last["train_loss"], rtol=1e-3, atol=0, equal_nan=True
+        found.history.last["train_loss"],
+        wanted.history.last["train_loss"],
+        rtol=1e-3,
+        atol=0,
+        equal_nan=True,
     )
 
 
@@ -83,10 +102,15 @@ def test_isolated_seeds_device_generator_and_restores_it():
     before = [g.get_state() for g in module.generators]
     with pretended(), pytest.raises(KeyError), seeds.isolated(7, f"{KIND}:1"):
         seeded = torch.Generator().manual_seed(7).get_state()
-        assert torch.equal(module.generators[1].get_state(), seeded) and torch.equal(torch.get_rng_state(), seeded)
+        assert torch.equal(module.generators[1].get_state(), seeded) and torch.equal(
+            torch.get_rng_state(), seeded
+        )
         assert torch.equal(module.generators[0].get_state(), before[0])
         raise KeyError
-    assert all(torch.equal(g.get_state(), state) for g, state in zip(module.generators, before, strict=True))
+    assert all(
+        torch.equal(g.get_state(), state)
+        for g, state in zip(module.generators, before, strict=True)
+    )
 
 
 @pytest.mark.parametrize("executor", ["loop", "batched"])
@@ -102,7 +126,11 @@ def test_isolated_seeds_device_generator_and_restores_it():
             "work": {"optimizer": "adam"},
             "transform": "crop(padding=1) + flip",
         },
-        {"model": Normed(), "method": "fedrep", "work": {"momentum": 0.9, "keep_optimizer_state": True}},
+        {
+            "model": Normed(),
+            "method": "fedrep",
+            "work": {"momentum": 0.9, "keep_optimizer_state": True},
+        },
         {"method": "scaffold", "work": {"optimizer": "adamw", "keep_optimizer_state": True}},
         {"work": {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1, "clip": 1.0}},
         {"model": "cnn(channels=(3, 4))", "method": "conditional"},
@@ -114,7 +142,9 @@ def test_model_and_solver_on_device_equal_cpu_after_resuming(executor, case, tmp
     case = {"method": "fedavg"} | case
     with pretended():
         for rounds in (2, 3):
-            found = train(device=f"{KIND}:0", executor=executor, out=tmp_path, rounds=rounds, **case)
+            found = train(
+                device=f"{KIND}:0", executor=executor, out=tmp_path, rounds=rounds, **case
+            )
     same(found, train(device="cpu", executor=executor, rounds=3, **case))
 
 
@@ -143,7 +173,9 @@ def test_auto_executor_on_device_is_chosen(long, monkeypatch):
         found = train("moon", f"{KIND}:0", "auto")
     why = found._runner.executor
     assert ("measured" in why) == (long == 0)
-    assert "batched(chunk=" in why if long == 0 else why.startswith("batched")  # what is faster here, a clock decides
+    assert (
+        "batched(chunk=" in why if long == 0 else why.startswith("batched")
+    )  # what is faster here, a clock decides
     same(found, train("moon", "cpu", "batched"))
 
 
@@ -205,7 +237,9 @@ def train_in_a_team(method, nccl, folder):
     same(found, train(method, "cpu", "distributed(workers=2, inner='batched')"))
     line = found._runner.worker_pool._channel
     if nccl:  # to the other process, or back from it, in each of the two rounds
-        assert line.direct.group.bytes > 2 * sum(w.nbytes for params in models for w in params.values())
+        assert line.direct.group.bytes > 2 * sum(
+            w.nbytes for params in models for w in params.values()
+        )
     else:
         assert line.direct is None
 
@@ -214,17 +248,30 @@ def test_comparison_under_torchrun_uses_nccl_in_every_run(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(f"import on_devices; on_devices.compare_between_devices({str(tmp_path)!r})")
     done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", script],
+        [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc-per-node=2",
+            script,
+        ],
         env=os.environ | {"PYTHONPATH": PATHS, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         timeout=180,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert (tmp_path / "bytes").read_text().count("True") == 2, "one of the runs sent nothing directly"
+    assert (tmp_path / "bytes").read_text().count("True") == 2, (
+        "one of the runs sent nothing directly"
+    )
     compared("loop", "cpu", tmp_path / "alone")
-    found, wanted = (pd.read_parquet(tmp_path / name / "rounds.parquet") for name in ("joined", "alone"))
-    pd.testing.assert_frame_equal(found.drop(columns=[*TIMES]), wanted.drop(columns=[*TIMES]), rtol=1e-3, atol=1e-4)
+    found, wanted = (
+        pd.read_parquet(tmp_path / name / "rounds.parquet") for name in ("joined", "alone")
+    )
+    pd.testing.assert_frame_equal(
+        found.drop(columns=[*TIMES]), wanted.drop(columns=[*TIMES]), rtol=1e-3, atol=1e-4
+    )
 
 
 def compared(executor, device, out):
@@ -284,7 +331,9 @@ def resume_after_loss(folder):
     """The run is complete in another process: torch does not start processes after it has computed gradients on a device."""
     BACKENDS[KIND] = Wires
     with pretended():
-        found = train("fedavg", KIND, "distributed(workers=2, inner='batched', nccl=True)", out=folder)
+        found = train(
+            "fedavg", KIND, "distributed(workers=2, inner='batched', nccl=True)", out=folder
+        )
     same(found, train("fedavg", "cpu", "distributed(workers=2, inner='batched')"))
 
 

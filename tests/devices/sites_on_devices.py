@@ -42,10 +42,14 @@ def test_site_on_device_equals_simulation(method, tmp_path):
     """Also with a restart after a round."""
     work = ua.Work(batch_size=5, lr=0.1, momentum=0.9, keep_optimizer_state=method == "scaffold")
     proxy = (torch.randn(8, 6), torch.arange(8) % 4) if method == "data_sharing" else None
-    fed = SmallFederation(tmp_path, method=method, work=work, proxy=proxy, protocol=("clients", "personal"))
+    fed = SmallFederation(
+        tmp_path, method=method, work=work, proxy=proxy, protocol=("clients", "personal")
+    )
     client = fed.clients[0]
     for stop in (lambda history: history.last["round"] == 1, None):
-        fed.workers[client.name] = SiteOnDevice(fed.federation, client.name, key_of(0), client, tmp_path / client.name)
+        fed.workers[client.name] = SiteOnDevice(
+            fed.federation, client.name, key_of(0), client, tmp_path / client.name
+        )
         run = fed.run(stop=stop)
     assert len(run.history) == 1 + fed.federation.rounds
     assert isinstance(fed.workers[client.name].worker.population.x, There)

@@ -9,7 +9,13 @@ import pytest
 import torch
 
 from unalike.diagnosis.features import SlicedDistance
-from unalike.diagnosis.from_counts.histogram_distance import ClientHistograms, dealt, distances, histogram_skew, moved
+from unalike.diagnosis.from_counts.histogram_distance import (
+    ClientHistograms,
+    dealt,
+    distances,
+    histogram_skew,
+    moved,
+)
 from unalike.diagnosis.from_counts.run_diagnosis import epsilon
 from unalike.methods.plans.diagnosis_plan import quantiles, spanned
 from unalike.methods.plans.histograms import MAGNITUDES, magnitude_edges
@@ -54,7 +60,9 @@ def test_moved_histogram_lies_one_move_further():
     table, ends = moved(counts, np.linspace(-4, 4, 161)[None], np.array([[0.0], [2.0]]))
     middles = (ends[0, 1:] + ends[0, :-1]) / 2
     means = (table[:, 0, 0] * middles).sum(1) / table[:, 0, 0].sum(1)
-    assert means[1] - means[0] == pytest.approx(2 / math.sqrt(2), abs=0.05)  # half moved by 2: 1 more variance
+    assert means[1] - means[0] == pytest.approx(
+        2 / math.sqrt(2), abs=0.05
+    )  # half moved by 2: 1 more variance
 
 
 def test_same_histograms_have_no_skew_and_shifted_ones_do():
@@ -70,7 +78,9 @@ def test_same_histograms_have_no_skew_and_shifted_ones_do():
 
 def test_noise_alone_is_no_feature_skew():
     rng = np.random.default_rng(2)
-    counts = np.stack([np.histogram(rng.normal(size=2000), 32, (-4, 4))[0] for _ in range(12)]).reshape(3, 4, 1, 32)
+    counts = np.stack(
+        [np.histogram(rng.normal(size=2000), 32, (-4, 4))[0] for _ in range(12)]
+    ).reshape(3, 4, 1, 32)
     noisy = counts + np.rint(rng.normal(0, 5, counts.shape)).astype(np.int64)
     low, high = np.full(4, -4.0), np.full(4, 4.0)
     found = histogram_skew(ClientHistograms(noisy, counts.sum(-1)[:, 0], low, high, 5.0), 0)
@@ -89,16 +99,23 @@ def test_spanned_ranges_leave_tails_out():
 
 def test_quantiles_of_a_histogram_are_interpolated():
     found = quantiles(torch.tensor([10, 0, 30]), torch.tensor([0.0, 1.0, 2.0, 3.0]))
-    assert found.tolist() == pytest.approx([0.4, 0.8, *(2 + (4 * k - 10) / 30 for k in range(3, 10))])
+    assert found.tolist() == pytest.approx(
+        [0.4, 0.8, *(2 + (4 * k - 10) / 30 for k in range(3, 10))]
+    )
 
 
 def test_magnitude_edges_grow_by_a_constant_factor():
     edges = magnitude_edges()
     assert len(edges) == MAGNITUDES + 1 and edges[MAGNITUDES // 2] == 0
-    assert edges[-1] == pytest.approx(1e9) and edges[-1] / edges[-2] == pytest.approx(1.147, abs=1e-3)
+    assert edges[-1] == pytest.approx(1e9) and edges[-1] / edges[-2] == pytest.approx(
+        1.147, abs=1e-3
+    )
 
 
 def test_epsilon_of_noise_by_hand():
     """One histogram of classes: rho = 2 / (2 sigma^2) = 1 / 100; epsilon = 0.01 + 2 sqrt(0.01 ln 1e5)."""
     assert epsilon(10.0, 0, 1) == pytest.approx(0.01 + 2 * math.sqrt(0.01 * math.log(1e5)))
-    assert epsilon(10.0, 3, 1) > epsilon(10.0, 1, 1) > epsilon(20.0, 1, 1) and epsilon(0.0, 3) == math.inf
+    assert (
+        epsilon(10.0, 3, 1) > epsilon(10.0, 1, 1) > epsilon(20.0, 1, 1)
+        and epsilon(0.0, 3) == math.inf
+    )

@@ -17,7 +17,9 @@ MOST_ALARMS = 1
 
 
 def samples_of(clients, seed=0):
-    return ClientSamples.of(clients if isinstance(clients, Population) else Population.of(clients), seed)
+    return ClientSamples.of(
+        clients if isinstance(clients, Population) else Population.of(clients), seed
+    )
 
 
 def test_concept_shift_of_swapped_labels_is_found_between_the_groups(plant):
@@ -26,7 +28,12 @@ def test_concept_shift_of_swapped_labels_is_found_between_the_groups(plant):
     same = np.arange(6)[:, None] // 3 == np.arange(6) // 3
     np.fill_diagonal(same, False)
     assert found.measure.found and found.measure.value > 0.3
-    assert np.nanmean(found.gaps[same]) < 0 < 0.5 < np.nanmean(found.gaps[~same & ~np.eye(6, dtype=bool)])
+    assert (
+        np.nanmean(found.gaps[same])
+        < 0
+        < 0.5
+        < np.nanmean(found.gaps[~same & ~np.eye(6, dtype=bool)])
+    )
 
 
 def test_concept_shift_is_not_tested_where_no_labels_overlap(plant):
@@ -49,7 +56,10 @@ def test_concept_shift_of_regression_clusters_is_found():
 
 
 def test_class_means_leave_the_sample_itself_out():
-    features, labels = np.array([[0.0], [1.0], [2.0], [9.0], [10.0], [11.0]]), np.array([0, 0, 0, 1, 1, 1])
+    features, labels = (
+        np.array([[0.0], [1.0], [2.0], [9.0], [10.0], [11.0]]),
+        np.array([0, 0, 0, 1, 1, 1]),
+    )
     models = ClassMeans(np.tile(features, (2, 1)), np.tile(labels, 2), 2, 2)
     theirs, own, comparable = models.losses(np.repeat([0, 1], 6))
     assert theirs.sum() == 0 and own.sum() == 0
@@ -64,7 +74,9 @@ def test_ridge_leave_one_out_error_equals_that_of_refitted_models():
     for n in (0, 20):
         rest = (owners == owners[n]) & (np.arange(30) != n)
         penalty = np.diag([0.0, 1, 1, 1])
-        weights = np.linalg.solve(design[rest].T @ design[rest] + penalty, design[rest].T @ scaled[rest])
+        weights = np.linalg.solve(
+            design[rest].T @ design[rest] + penalty, design[rest].T @ scaled[rest]
+        )
         assert own[n, 0] == pytest.approx((scaled[n] - design[n] @ weights) ** 2)
 
 
@@ -79,7 +91,10 @@ def test_feature_skew_of_moved_clients_is_found_and_concept_shift_is_not(plant):
     clients = plant([60] * 6, move=lambda k: np.eye(6)[k] * 60)  # far outside of each other
     samples = samples_of(clients)
     measures = {measure.name: measure for measure in feature_skew(samples, None, 0)}
-    assert measures["feature_distance_within"].found and not label_skew(samples.client_counts, 0)[0].found
+    assert (
+        measures["feature_distance_within"].found
+        and not label_skew(samples.client_counts, 0)[0].found
+    )
     concept = concept_shift(samples, None, 0)
     assert concept is None or not concept.measure.found
 
@@ -110,7 +125,10 @@ def test_clusters_by_hand_are_cut_at_the_gap():
     assert members.tolist() == [0, 0, 1, 1]
     # a = 1, 1, 2, 2; b = 11, 10, 9.5, 11.5
     assert score == pytest.approx(np.mean([10 / 11, 9 / 10, 7.5 / 9.5, 9.5 / 11.5]))
-    assert cut(joins, 4).tolist() == [0, 1, 2, 3] and (linkage_of(np.abs(place[:, None] - place)) == joins).all()
+    assert (
+        cut(joins, 4).tolist() == [0, 1, 2, 3]
+        and (linkage_of(np.abs(place[:, None] - place)) == joins).all()
+    )
 
 
 def test_false_alarms_of_iid_data_are_as_rare_as_promised(plant):
@@ -132,7 +150,10 @@ def test_clusters_none_among_clients_that_differ_without_groups():
     data = ua.load("digits")
     found = [
         label_clusters(
-            samples_of(ua.partition(data, "dirichlet(alpha=0.5)", clients=12, seed=seed)).client_counts, 0
+            samples_of(
+                ua.partition(data, "dirichlet(alpha=0.5)", clients=12, seed=seed)
+            ).client_counts,
+            0,
         ).found
         for seed in range(SEEDS)
     ]

@@ -29,7 +29,9 @@ def test_cancelled_share_of_weighted_movements_by_hand():
 def test_cancelled_gradients_leave_the_noise_of_samples_out():
     rng, clients, size = np.random.default_rng(0), 40, 500
     common = rng.normal(size=size) / np.sqrt(size)
-    parts = common + rng.normal(size=(clients, FOLDS, size)) / np.sqrt(size)  # clients differ by noise alone
+    parts = common + rng.normal(size=(clients, FOLDS, size)) / np.sqrt(
+        size
+    )  # clients differ by noise alone
     rows = parts.reshape(clients * FOLDS, size)
     products = (rows @ rows.T).reshape(clients, FOLDS, clients, FOLDS)
     weights = np.full(clients, 1 / clients)
@@ -39,10 +41,18 @@ def test_cancelled_gradients_leave_the_noise_of_samples_out():
 
 def test_gradient_products_equal_those_of_autograd():
     rng = np.random.default_rng(0)
-    clients = [ua.ClientData(train=(rng.normal(size=(8, 3)).astype(np.float32), np.arange(8) % 2)) for _ in range(2)]
+    clients = [
+        ua.ClientData(train=(rng.normal(size=(8, 3)).astype(np.float32), np.arange(8) % 2))
+        for _ in range(2)
+    ]
     population, model = Population.of(clients), Model(torch.nn.Linear(3, 2))
     products = gradient_products(
-        model, model.params, model.buffers, population=population, task=find_task("classification"), seed=0
+        model,
+        model.params,
+        model.buffers,
+        population=population,
+        task=find_task("classification"),
+        seed=0,
     )
     whole = []
     for client in clients:
@@ -67,11 +77,17 @@ def test_training_measures_of_skewed_clients_lie_above_iid(trained):
 def test_training_drift_matches_the_recorder():
     clients = ua.partition(ua.load("digits"), "dirichlet(alpha=0.3)", clients=5, seed=1)
     found = ua.diagnose(clients, rounds=1, model="linear", progress=False)
-    table = ua.run("fedavg", clients, model="linear", rounds=1, record="server + updates", progress=False).records
-    norms = table[(table["quantity"] == "update_norm") & (table["layer"] == "")].sort_values("client")["value"]
+    table = ua.run(
+        "fedavg", clients, model="linear", rounds=1, record="server + updates", progress=False
+    ).records
+    norms = table[(table["quantity"] == "update_norm") & (table["layer"] == "")].sort_values(
+        "client"
+    )["value"]
     step = table[(table["quantity"] == "step_norm") & (table["layer"] == "")]["value"].item()
     weights = clients.sizes / clients.sizes.sum()
-    assert found.measures["drift"].value == pytest.approx(1 - step**2 / (weights @ norms**2), abs=1e-4)
+    assert found.measures["drift"].value == pytest.approx(
+        1 - step**2 / (weights @ norms**2), abs=1e-4
+    )
 
 
 def test_clusters_by_gradients_are_found_where_labels_are_swapped(plant):
@@ -85,6 +101,8 @@ def test_clusters_by_gradients_are_found_where_labels_are_swapped(plant):
 def test_clusters_by_gradients_none_in_iid_data(plant):
     alarms = 0
     for seed in range(5):
-        found = ua.diagnose(plant([48] * 8, seed=seed), rounds=1, model="linear", seed=seed, progress=False)
+        found = ua.diagnose(
+            plant([48] * 8, seed=seed), rounds=1, model="linear", seed=seed, progress=False
+        )
         alarms += any(clusters.found for clusters in found.clusters)
     assert alarms <= 1

@@ -21,7 +21,9 @@ def load_script(name):
 def test_methods_pages_equal_output_of_their_script():
     """In a new process: tests define parts of their own, which would be on the page."""
     script = "import json, make_methods; print(json.dumps(make_methods.pages()))"
-    made = subprocess.run([sys.executable, "-c", script], cwd=DOCS, capture_output=True, text=True, check=True)
+    made = subprocess.run(
+        [sys.executable, "-c", script], cwd=DOCS, capture_output=True, text=True, check=True
+    )
     written = {page.name: page.read_text() for page in (DOCS / "methods").glob("*.md")}
     assert json.loads(made.stdout) == written
 

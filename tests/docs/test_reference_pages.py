@@ -16,12 +16,20 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 def test_reference_has_every_public_name():
     pages = "\n".join(page.read_text() for page in (DOCS / "reference").glob("*.md"))
-    listed = {path.rpartition(".")[2] for path in re.findall(r"^::: (unalike\.\S+)", pages, re.MULTILINE)}
-    assert set(ua.__all__) - {"__version__"} - listed == set(), "add `::: module.name` to a page of docs/reference"
+    listed = {
+        path.rpartition(".")[2] for path in re.findall(r"^::: (unalike\.\S+)", pages, re.MULTILINE)
+    }
+    assert set(ua.__all__) - {"__version__"} - listed == set(), (
+        "add `::: module.name` to a page of docs/reference"
+    )
 
 
 def test_every_page_is_in_the_navigation_of_the_site():
-    listed = set(re.findall(r"^ +- (?:[^#\n]+: )?(\S+\.md)$", (DOCS.parent / "mkdocs.yml").read_text(), re.MULTILINE))
+    listed = set(
+        re.findall(
+            r"^ +- (?:[^#\n]+: )?(\S+\.md)$", (DOCS.parent / "mkdocs.yml").read_text(), re.MULTILINE
+        )
+    )
     pages = {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")}
     assert pages - listed == set(), "add the page to `nav` in mkdocs.yml"
     assert listed - pages == set()
@@ -34,4 +42,9 @@ def test_page_of_the_command_line_has_every_command_and_option():
     page = script.page()
     for name, command in script.commands(typer.main.get_command(app), "unalike"):
         assert f"## {name}\n" in page
-        assert [option for parameter in command.params for option in parameter.opts if option not in page] == []
+        assert [
+            option
+            for parameter in command.params
+            for option in parameter.opts
+            if option not in page
+        ] == []

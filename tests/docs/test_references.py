@@ -27,7 +27,11 @@ def source(file: str) -> Path | None:
 
 
 def defines(path: Path, name: str) -> bool:
-    return bool(re.search(rf"^(?:async def|def|class) {name}\b|^{name}\s*[:=]", path.read_text(), re.MULTILINE))
+    return bool(
+        re.search(
+            rf"^(?:async def|def|class) {name}\b|^{name}\s*[:=]", path.read_text(), re.MULTILINE
+        )
+    )
 
 
 @pytest.mark.parametrize(("name", "file"), sorted(set(NAME_IN_FILE.findall(GLOSSARY.read_text()))))
@@ -38,11 +42,19 @@ def test_glossary_name_is_defined_in_the_file(name, file):
 
 
 def test_glossary_defines_every_term_once():
-    terms = [line.split("|")[1].strip() for line in GLOSSARY.read_text().splitlines() if line.startswith("| ")]
-    assert [term for term in set(terms) if terms.count(term) > 1 and term not in ("Term", ":--", "Not")] == []
+    terms = [
+        line.split("|")[1].strip()
+        for line in GLOSSARY.read_text().splitlines()
+        if line.startswith("| ")
+    ]
+    assert [
+        term for term in set(terms) if terms.count(term) > 1 and term not in ("Term", ":--", "Not")
+    ] == []
 
 
-@pytest.mark.parametrize("page", [ROOT / "docs/architecture.md", ROOT / "CONTRIBUTING.md"], ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page", [ROOT / "docs/architecture.md", ROOT / "CONTRIBUTING.md"], ids=lambda page: page.name
+)
 def test_page_names_files_and_functions_that_exist(page):
     missing = []
     for file, name in PACKAGE_FILE.findall(page.read_text()):
@@ -65,9 +77,13 @@ def test_docstrings_of_modules_name_files_that_exist():
     missing = []
     for folder in SOURCES[:2]:
         for path in folder.rglob("*.py"):
-            named = re.findall(r"`([\w/]+\.py)`", ast.get_docstring(ast.parse(path.read_text())) or "")
+            named = re.findall(
+                r"`([\w/]+\.py)`", ast.get_docstring(ast.parse(path.read_text())) or ""
+            )
             missing += [
-                f"{path}: {file}" for file in named if not any((place / file).exists() for place in path.parents)
+                f"{path}: {file}"
+                for file in named
+                if not any((place / file).exists() for place in path.parents)
             ]
     assert missing == []
 

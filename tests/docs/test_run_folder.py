@@ -19,7 +19,12 @@ FEW = {"data": "logistic_clusters", "clients": 3, "model": "linear", "rounds": 2
 def folders(tmp_path_factory):
     place = tmp_path_factory.mktemp("folders")
     ua.run(
-        "scaffold", record="updates + clients(layers='weight')", val=0.2, select="best", out=place / "recorded", **FEW
+        "scaffold",
+        record="updates + clients(layers='weight')",
+        val=0.2,
+        select="best",
+        out=place / "recorded",
+        **FEW,
     )
     ua.run("client_dp(noise_multiplier=1)", out=place / "private", **FEW)
     ua.run("ifca(clusters=2)", out=place / "grouped", **FEW)
@@ -31,14 +36,18 @@ def folders(tmp_path_factory):
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_page_lists_every_file(folders):
     paths = [path for folder in folders for path in folder.iterdir()]
-    names = {re.sub("^model-.*[.]", "model-<group>.", path.name) + "/" * path.is_dir() for path in paths}
+    names = {
+        re.sub("^model-.*[.]", "model-<group>.", path.name) + "/" * path.is_dir() for path in paths
+    }
     assert {"records.parquet", "model-<group>.safetensors", "risks.parquet", "reports/"} <= names
     assert [name for name in sorted(names) if f"`{name}" not in PAGE] == []
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_page_lists_every_column_that_holds_no_score(folders):
-    for file in (folder / f"{table}.parquet" for folder in folders for table in ("rounds", "clients")):
+    for file in (
+        folder / f"{table}.parquet" for folder in folders for table in ("rounds", "clients")
+    ):
         names = set(pd.read_parquet(file).columns)
         scores = {column.name for column in Columns.load(file.parent, names, "clients").all}
         assert [name for name in sorted(names - scores) if f"`{name}" not in PAGE] == []

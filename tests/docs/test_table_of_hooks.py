@@ -15,7 +15,9 @@ PAGE = Path(__file__).parents[2] / "docs" / "tutorials" / "write_your_own_method
 
 def test_table_lists_every_hook_with_its_arguments():
     listed: dict[str, dict[str, str]] = {}
-    for role, hooks in re.findall(r"^\| (`\w+`|every part) \| (`[^|]+`) \|", PAGE.read_text(), re.MULTILINE):
+    for role, hooks in re.findall(
+        r"^\| (`\w+`|every part) \| (`[^|]+`) \|", PAGE.read_text(), re.MULTILINE
+    ):
         listed.setdefault(role.strip("`"), {}).update(re.findall(r"`(\w+)\(([^)]*)\)`", hooks))
     declared = {name: _hooks(role) for name, role in _roles().items()}
     for name, hooks in listed.items():  # a role may be listed with hooks that it inherits
@@ -26,8 +28,16 @@ def test_table_lists_every_hook_with_its_arguments():
 
 
 def _roles() -> dict[str, type[Part]]:
-    names = {n: r for module in (roles, attack, compressor, screening, privacy) for n, r in vars(module).items()}
-    found = {n: r for n, r in names.items() if isinstance(r, type) and issubclass(r, Part) and r is not Part}
+    names = {
+        n: r
+        for module in (roles, attack, compressor, screening, privacy)
+        for n, r in vars(module).items()
+    }
+    found = {
+        n: r
+        for n, r in names.items()
+        if isinstance(r, type) and issubclass(r, Part) and r is not Part
+    }
     return {"every part": Part} | found
 
 

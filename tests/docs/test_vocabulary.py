@@ -12,9 +12,23 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "unalike"
 MODULES = sorted([*PACKAGE.rglob("*.py"), *(ROOT / "studies" / "src").rglob("*.py")])
 EXCEPT = {ROOT / "docs" / "glossary.md"}
-PAGES = sorted({ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")} - EXCEPT)
+PAGES = sorted(
+    {ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")} - EXCEPT
+)
 
-UNUSED = ("drawer", "drawers", "mail", "teamwork", "lesson", "lessons", "survey", "surveys", "thaw", "leash", "parcel")
+UNUSED = (
+    "drawer",
+    "drawers",
+    "mail",
+    "teamwork",
+    "lesson",
+    "lessons",
+    "survey",
+    "surveys",
+    "thaw",
+    "leash",
+    "parcel",
+)
 """Words of "Words we do not use" that have no other meaning here."""
 FORMS = ("remember", "remembers", "remembered", "forget", "forgets", "forgotten", "learnt")
 UNUSED_IN_SOURCE = (*UNUSED, *FORMS, "people")
@@ -49,5 +63,7 @@ def test_page_uses_no_old_word(page):
 
 
 def test_docstrings_say_what_a_thing_is():
-    riddles = [f"{path.relative_to(ROOT)}: {text[:60]!r}" for path in MODULES for text in docstrings(path)]
+    riddles = [
+        f"{path.relative_to(ROOT)}: {text[:60]!r}" for path in MODULES for text in docstrings(path)
+    ]
     assert [line for line in riddles if RIDDLE.match(line.partition(": ")[2][1:])] == []

@@ -27,7 +27,8 @@ from unalike.runtime.run_config import prepare_run
 def clients(count=12, samples=20):
     g = torch.Generator().manual_seed(0)
     return [
-        ua.ClientData(train=(torch.randn(samples, 8, generator=g), torch.arange(samples) % 3)) for _ in range(count)
+        ua.ClientData(train=(torch.randn(samples, 8, generator=g), torch.arange(samples) % 3))
+        for _ in range(count)
     ]
 
 
@@ -40,7 +41,9 @@ def measures(monkeypatch):
 
 def runner_of(people, model="mlp(hidden=(8,))", rounds=5, executor="auto", method="fedavg", **more):
     work = ua.Work(batch_size=5)
-    run_config = prepare_run(method, people, model=model, rounds=rounds, work=work, executor=executor, **more)
+    run_config = prepare_run(
+        method, people, model=model, rounds=rounds, work=work, executor=executor, **more
+    )
     stage = LocalStage(run_config, next(steps_of(run_config.plan, run_config.plan_inputs)))
     stage.start()
     return stage
@@ -55,13 +58,18 @@ def test_auto_short_run_is_decided_by_rule(monkeypatch):
     monkeypatch.setattr(compiled_training, "kernels", lambda: None)
     assert runner_of(clients()).executor == f"batched: a step of the model is little work{NO_NUMBA}"
     assert runner_of(clients(1)).executor.startswith("loop: one client")
-    assert runner_of(clients(3)).executor.startswith("loop: stacking would do the work of 3.0 clients")
+    assert runner_of(clients(3)).executor.startswith(
+        "loop: stacking would do the work of 3.0 clients"
+    )
     assert runner_of(clients(), executor="loop").executor == "loop: asked for"
 
 
 def test_auto_convolutions_are_compiled_unless_threads_would_idle(monkeypatch):
     g = torch.Generator().manual_seed(0)
-    images = [ua.ClientData(train=(torch.randn(5, 1, 8, 8, generator=g), torch.arange(5) % 3)) for _ in range(3)]
+    images = [
+        ua.ClientData(train=(torch.randn(5, 1, 8, 8, generator=g), torch.arange(5) % 3))
+        for _ in range(3)
+    ]
     loops = "batched: compiled loops train the model"
     monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
     assert runner_of(images, model="cnn(channels=4)").executor == loops
@@ -71,8 +79,14 @@ def test_auto_convolutions_are_compiled_unless_threads_would_idle(monkeypatch):
     )
     assert "they have no BatchNorm2d(" in why and "in the place of convolutions.1" in why
     monkeypatch.setattr(auto, "SHARED", 0.0)
-    assert runner_of(images, model="cnn(channels=4)").executor.startswith("loop: threads share a step")
-    assert runner_of(clients(3)).executor == runner_of(images * 2, model="cnn(channels=4)").executor == loops
+    assert runner_of(images, model="cnn(channels=4)").executor.startswith(
+        "loop: threads share a step"
+    )
+    assert (
+        runner_of(clients(3)).executor
+        == runner_of(images * 2, model="cnn(channels=4)").executor
+        == loops
+    )
 
 
 @pytest.mark.parametrize(
@@ -84,18 +98,29 @@ def test_auto_convolutions_are_compiled_unless_threads_would_idle(monkeypatch):
         (80, 9, "loop: a step is work enough for a processor (26 million operations forward)"),
     ],
 )
-def test_auto_convolutions_are_stacked_where_their_work_is_little_beside_the_clients(side, count, why):
+def test_auto_convolutions_are_stacked_where_their_work_is_little_beside_the_clients(
+    side, count, why
+):
     """5 images times 2 x 25 x 16 side^2 operations."""
-    layers = torch.nn.Conv2d(1, 16, 5, padding=2), torch.nn.GroupNorm(4, 16), torch.nn.AdaptiveAvgPool2d(2)
+    layers = (
+        torch.nn.Conv2d(1, 16, 5, padding=2),
+        torch.nn.GroupNorm(4, 16),
+        torch.nn.AdaptiveAvgPool2d(2),
+    )
     model = torch.nn.Sequential(*layers, torch.nn.Flatten(), torch.nn.Linear(64, 3))
-    images = [ua.ClientData(train=(torch.randn(5, 1, side, side), torch.arange(5) % 3)) for _ in range(count)]
+    images = [
+        ua.ClientData(train=(torch.randn(5, 1, side, side), torch.arange(5) % 3))
+        for _ in range(count)
+    ]
     assert runner_of(images, model=model).executor.startswith(why)
 
 
 @pytest.mark.parametrize(("width", "executor"), [(8, "batched"), (256, "loop")])
 def test_auto_transformer_is_stacked_only_if_small(width, executor):
     layer = torch.nn.TransformerEncoderLayer(width, 2, 2 * width, dropout=0.0, batch_first=True)
-    model = torch.nn.Sequential(torch.nn.Linear(8, 12 * width), torch.nn.Unflatten(1, (12, width)), layer)
+    model = torch.nn.Sequential(
+        torch.nn.Linear(8, 12 * width), torch.nn.Unflatten(1, (12, width)), layer
+    )
     model = torch.nn.Sequential(model, torch.nn.Flatten(), torch.nn.Linear(12 * width, 3))
     why = runner_of(clients(24), model=model).executor
     assert why.startswith(executor), why
@@ -113,7 +138,9 @@ def test_auto_recurrent_model_takes_loop(kind):
             return self.head(self.layer(x.unflatten(1, (4, 2)))[0][:, -1])
 
     why = runner_of(clients(24), model=Reader()).executor
-    assert why.startswith("loop: torch computes stacked recurrent layers one after the other; compiled loops")
+    assert why.startswith(
+        "loop: torch computes stacked recurrent layers one after the other; compiled loops"
+    )
 
 
 def test_auto_clients_without_samples_do_not_matter(monkeypatch):
@@ -139,7 +166,9 @@ def test_batched_batch_norm_with_own_forward_is_refused():
     )
     run_round(chosen)
     for asked in ("batched", "batched(chunk=2)"):
-        with pytest.raises(ua.UnalikeError, match=r"batched.*cannot be stacked: padding would count.*\(Activated\)"):
+        with pytest.raises(
+            ua.UnalikeError, match=r"batched.*cannot be stacked: padding would count.*\(Activated\)"
+        ):
             run_round(runner_of(clients(), model=model, executor=asked))
 
 
@@ -156,10 +185,15 @@ class Decided(torch.nn.Module):
 
 @pytest.mark.parametrize(
     "model, why",
-    [(Decided(), "control flow"), (torch.nn.utils.parametrizations.spectral_norm(torch.nn.Linear(8, 3)), "")],
+    [
+        (Decided(), "control flow"),
+        (torch.nn.utils.parametrizations.spectral_norm(torch.nn.Linear(8, 3)), ""),
+    ],
 )
 def test_batched_model_that_cannot_be_stacked_is_refused(model, why):
-    with pytest.raises(ua.UnalikeError, match=f"batched.*cannot be stacked: .*{why}.*; write 'loop' or 'auto'"):
+    with pytest.raises(
+        ua.UnalikeError, match=f"batched.*cannot be stacked: .*{why}.*; write 'loop' or 'auto'"
+    ):
         run_round(runner_of(clients(), model=model, executor="batched"))
     run_round(runner_of(clients(), model=model))
 
@@ -174,14 +208,17 @@ def test_batched_part_that_cannot_be_stacked_is_refused():
             return size if size.item() > 1 else 2 * size
 
     with pytest.raises(ua.UnalikeError, match=r"cannot be stacked: .*write 'loop' or 'auto'"):
-        run_round(runner_of(clients(), method=ua.Method.parse("fedavg") + Stern(), executor="batched"))
+        run_round(
+            runner_of(clients(), method=ua.Method.parse("fedavg") + Stern(), executor="batched")
+        )
 
 
 def test_run_under_no_grad_trains_the_same(monkeypatch):
     monkeypatch.setattr(compiled_training, "kernels", lambda: None)
     with torch.no_grad():
         runs = [
-            ua.run("fedavg", clients(), model="mlp(hidden=(8,))", rounds=1, executor=e) for e in ("auto", "batched")
+            ua.run("fedavg", clients(), model="mlp(hidden=(8,))", rounds=1, executor=e)
+            for e in ("auto", "batched")
         ]
     assert same(runs[0].params, runs[1].params)
 
@@ -197,7 +234,9 @@ class Unwritten(torch.nn.Linear):
 
 def test_batched_error_without_message_is_refused_by_type():
     model = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.SiLU(), Unwritten(4, 3))
-    with pytest.raises(ua.UnalikeError, match="cannot be stacked: NotImplementedError; write 'loop'"):
+    with pytest.raises(
+        ua.UnalikeError, match="cannot be stacked: NotImplementedError; write 'loop'"
+    ):
         run_round(runner_of(clients(), model=model, executor="batched"))
 
 
@@ -206,7 +245,11 @@ class Centred(torch.nn.Module):
 
     def __init__(self, outputs=True, dropout=0.0):
         super().__init__()
-        self.outputs, self.dropout, self.head = outputs, torch.nn.Dropout(dropout), torch.nn.Linear(8, 3)
+        self.outputs, self.dropout, self.head = (
+            outputs,
+            torch.nn.Dropout(dropout),
+            torch.nn.Linear(8, 3),
+        )
         self.register_buffer("mean", torch.zeros(8))
 
     def forward(self, x):
@@ -222,16 +265,22 @@ class Centred(torch.nn.Module):
         (Centred(), "the buffer 0.mean"),
         (Centred(outputs=False), "the buffer 0.mean"),
         (
-            torch.nn.Sequential(torch.nn.Unflatten(1, (2, 4)), torch.nn.InstanceNorm1d(2, track_running_stats=True)),
+            torch.nn.Sequential(
+                torch.nn.Unflatten(1, (2, 4)), torch.nn.InstanceNorm1d(2, track_running_stats=True)
+            ),
             "running",
         ),
     ],
 )
 def test_padding_check_model_using_batch_statistics_is_refused(model, where, dropout):
-    model = torch.nn.Sequential(model, torch.nn.Flatten(), torch.nn.Dropout(dropout), torch.nn.LazyLinear(3))
+    model = torch.nn.Sequential(
+        model, torch.nn.Flatten(), torch.nn.Dropout(dropout), torch.nn.LazyLinear(3)
+    )
     model(torch.randn(4, 8))
     chosen = runner_of(clients(), model=model)
-    assert re.match(f"loop: the model cannot be stacked: padding would count in .*{where}", chosen.executor)
+    assert re.match(
+        f"loop: the model cannot be stacked: padding would count in .*{where}", chosen.executor
+    )
     with pytest.raises(ua.UnalikeError, match="padding would count"):
         run_round(runner_of(clients(), model=model, executor="batched"))
 
@@ -256,8 +305,13 @@ def test_padding_check_plain_mean_in_own_part_is_refused(dropout, method):
         torch.nn.Linear(8, 6), torch.nn.GELU(), torch.nn.Dropout(dropout), torch.nn.Linear(6, 3)
     )
     wrong, right = (ua.Method.parse(method) + Confident(plain_mean) for plain_mean in (True, False))
-    assert "padding would count in confident: a mean" in runner_of(clients(), model=model, method=wrong).executor
-    with pytest.raises(ua.UnalikeError, match=r"padding would count in confident.*batch.mean\(per_sample\)"):
+    assert (
+        "padding would count in confident: a mean"
+        in runner_of(clients(), model=model, method=wrong).executor
+    )
+    with pytest.raises(
+        ua.UnalikeError, match=r"padding would count in confident.*batch.mean\(per_sample\)"
+    ):
         run_round(runner_of(clients(), model=model, method=wrong, executor="batched"))
     assert runner_of(clients(), model=model, method=right).executor.startswith("batched")
 
@@ -281,9 +335,15 @@ def test_auto_long_run_is_measured_once(monkeypatch):
     monkeypatch.setattr(auto, "_trial", lambda *a: trials.append(a) or seen(*a))
     sim = runner_of(clients(), rounds=10**7)
     sim.start()
-    assert "measured" in sim.executor and "ms a client" in sim.executor and sim.executor == sim.executor
+    assert (
+        "measured" in sim.executor
+        and "ms a client" in sim.executor
+        and sim.executor == sim.executor
+    )
     assert 2 <= len(trials) <= 4
-    assert type(sim.state.groups["all"].executor).__name__.lower() == sim.choice.executor.split("(")[0]
+    assert (
+        type(sim.state.groups["all"].executor).__name__.lower() == sim.choice.executor.split("(")[0]
+    )
 
 
 def test_auto_measures_few_clients_a_round_and_clients_of_all_sizes(monkeypatch):
@@ -322,7 +382,9 @@ def test_auto_resumed_run_keeps_its_executor(tmp_path, monkeypatch, measures):
     """A finished run that is only read is not measured, either."""
     arguments = {"model": "mlp(hidden=(8,))", "rounds": 4, "work": ua.Work(batch_size=5)}
     whole = ua.run("fedavg", clients(), out=tmp_path / "whole", **arguments)
-    ua.run("fedavg", clients(), out=tmp_path / "part", stop=lambda row: row["round"] == 2, **arguments)
+    ua.run(
+        "fedavg", clients(), out=tmp_path / "part", stop=lambda row: row["round"] == 2, **arguments
+    )
     monkeypatch.setattr(auto, "_trial", lambda *a: pytest.fail("measured again"))
     rest = ua.run("fedavg", clients(), out=tmp_path / "part", **arguments)
     assert rest.history.last["round"] == 4
@@ -332,7 +394,9 @@ def test_auto_resumed_run_keeps_its_executor(tmp_path, monkeypatch, measures):
 
 def test_worker_pool_is_not_started_for_compiled_loops(monkeypatch):
     """Compiled loops use all cores in one process; torch does not."""
-    run_config = prepare_run("fedavg", clients(), model="mlp(hidden=(8,))", rounds=10**7, work=ua.Work(batch_size=5))
+    run_config = prepare_run(
+        "fedavg", clients(), model="mlp(hidden=(8,))", rounds=10**7, work=ua.Work(batch_size=5)
+    )
     assert launch._pool_to_share(run_config) is None
     monkeypatch.setattr(compiled_training, "kernels", lambda: None)
     assert launch._pool_to_share(run_config) is not None
@@ -343,24 +407,34 @@ def test_long_run_of_auto_has_a_process_for_each_idle_core(monkeypatch, idle, pr
     monkeypatch.setattr(compiled_training, "kernels", lambda: None)
     monkeypatch.setattr(launch, "idle_cores", lambda: idle)
     monkeypatch.setattr(launch, "share_gain", lambda *_: 2.0)
-    run_config = prepare_run("fedavg", clients(), model="mlp(hidden=(8,))", rounds=10**7, work=ua.Work(batch_size=5))
+    run_config = prepare_run(
+        "fedavg", clients(), model="mlp(hidden=(8,))", rounds=10**7, work=ua.Work(batch_size=5)
+    )
     assert launch._processes(run_config) == processes
     monkeypatch.setattr(launch, "PATIENCE", float("inf"))
     assert launch._processes(run_config) is None
 
 
 @pytest.mark.parametrize(("whole", "half", "processes"), [(1.0, 0.9, None), (1.0, 0.6, 2)])
-def test_processes_must_gain_more_than_their_messages_cost(monkeypatch, measures, whole, half, processes):
+def test_processes_must_gain_more_than_their_messages_cost(
+    monkeypatch, measures, whole, half, processes
+):
     """Stacked steps that cost as much for half of the clients leave nothing to gain."""
     timed = {12: whole / 12, 6: half / 6}
-    monkeypatch.setattr(auto, "_seconds_by_executor", lambda pool, n: {"loop": 2.0, "batched": timed[n]})
+    monkeypatch.setattr(
+        auto, "_seconds_by_executor", lambda pool, n: {"loop": 2.0, "batched": timed[n]}
+    )
     monkeypatch.setattr(launch, "idle_cores", lambda: 2)
-    run_config = prepare_run("fedavg", clients(), model="mlp(hidden=(8,))", rounds=10**7, work=ua.Work(batch_size=5))
+    run_config = prepare_run(
+        "fedavg", clients(), model="mlp(hidden=(8,))", rounds=10**7, work=ua.Work(batch_size=5)
+    )
     assert launch._processes(run_config) == processes
 
 
 @pytest.mark.parametrize(("patience", "threads"), [(0.0, 1), (float("inf"), 2)])
-def test_long_run_of_convolutions_beside_a_busy_program_has_one_thread(monkeypatch, patience, threads):
+def test_long_run_of_convolutions_beside_a_busy_program_has_one_thread(
+    monkeypatch, patience, threads
+):
     """The module notes torch's number of threads in each forward pass."""
     seen = []
 
@@ -405,7 +479,8 @@ class Tight(Batched):
 
 
 @pytest.mark.parametrize(
-    "told", ["MPS backend out of memory", "[enforce fail at alloc_cpu.cpp:117] can't allocate memory"]
+    "told",
+    ["MPS backend out of memory", "[enforce fail at alloc_cpu.cpp:117] can't allocate memory"],
 )
 def test_batched_out_of_memory_is_recognized_by_message(told, monkeypatch):
     monkeypatch.setattr(Tight, "error", RuntimeError(told))
@@ -422,7 +497,9 @@ def test_batched_out_of_memory_halves_chunk(method):
     a, b = plain.round(), tight.round()
     assert tight.executor.width == 2 and a.ids == b.ids and same(plain.params, tight.params)
     plain.round(), tight.round()
-    assert same(plain.params, tight.params) and all(same(plain.memory(k), tight.memory(k)) for k in range(4))
+    assert same(plain.params, tight.params) and all(
+        same(plain.memory(k), tight.memory(k)) for k in range(4)
+    )
     if method == "fedbabu":
         assert same(plain.tuned(), tight.tuned())
 

@@ -26,7 +26,9 @@ def alone(work, rows, ids, number, purpose, *path):
 
 @pytest.mark.parametrize("number", [0, 7, 2**31, 2**40 + 5])
 @pytest.mark.parametrize("purpose", ["batches", "batches of phase 1", "x"])
-@pytest.mark.parametrize("work", [Work(batch_size=7), Work(epochs=3, batch_size=None), Work(steps=11, batch_size=4)])
+@pytest.mark.parametrize(
+    "work", [Work(batch_size=7), Work(epochs=3, batch_size=None), Work(steps=11, batch_size=4)]
+)
 def test_batch_schedule_drawn_equals_numpy(number, purpose, work):
     rng = np.random.default_rng(number)
     sizes = [0, 1, 2, 3, 4, 5, 64, 65, *rng.integers(0, 300, 40).tolist()]
@@ -38,7 +40,9 @@ def test_batch_schedule_drawn_equals_numpy(number, purpose, work):
     assert [b.rows.tolist() for b in found] == [b.rows.tolist() for b in known]
 
 
-@pytest.mark.parametrize("values", [np.arange(9), np.arange(9) + 2**40, np.broadcast_to(np.int32(0), 9)])
+@pytest.mark.parametrize(
+    "values", [np.arange(9), np.arange(9) + 2**40, np.broadcast_to(np.int32(0), 9)]
+)
 def test_batch_schedule_drawn_accepts_any_row_array(values):
     values = np.asarray(values)
     values.flags.writeable = False
@@ -54,7 +58,9 @@ def test_batch_schedule_without_numba_is_the_same(monkeypatch):
     drawn = BatchSchedule.drawn(Work(epochs=2, batch_size=3), rows, [0, 1], 1, "batches", 0)
     monkeypatch.setattr(compiled_loops, "loops", lambda _: None)
     plain = BatchSchedule.drawn(Work(epochs=2, batch_size=3), rows, [0, 1], 1, "batches", 0)
-    assert plain.rows.tolist() == drawn.rows.tolist() and plain.sizes.tolist() == drawn.sizes.tolist()
+    assert (
+        plain.rows.tolist() == drawn.rows.tolist() and plain.sizes.tolist() == drawn.sizes.tolist()
+    )
 
 
 def test_batch_schedule_of_list_of_arrays_equals_work_batches():
@@ -69,7 +75,11 @@ def work_of(rows, round):
 
 def test_batch_schedule_entries_are_each_clients_batches():
     given = BatchSchedule.of(
-        [Batches(np.array([4, 2, 9]), (2, 1)), Batches(np.zeros(0, np.int64), ()), Batches(np.array([7]), (1,))]
+        [
+            Batches(np.array([4, 2, 9]), (2, 1)),
+            Batches(np.zeros(0, np.int64), ()),
+            Batches(np.array([7]), (1,)),
+        ]
     )
     assert [own.rows.tolist() for own in given] == [[4, 2, 9], [], [7]]
     assert [b.tolist() for b in given[0]] == [[4, 2], [9]] and next(iter(given[-1])).tolist() == [7]

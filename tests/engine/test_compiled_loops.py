@@ -64,8 +64,13 @@ def both(method, module, clients, **more):
     """Two rounds in the loop and in compiled loops; fails if compiled loops were not used."""
     called, plain = [], compiled_training.CompiledTrainer.phase
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(compiled_training.CompiledTrainer, "phase", lambda *a: called.append(1) or plain(*a))
-        sims = [Simulation(method, copy.deepcopy(module), clients, executor=e, **more) for e in ("loop", "batched")]
+        patch.setattr(
+            compiled_training.CompiledTrainer, "phase", lambda *a: called.append(1) or plain(*a)
+        )
+        sims = [
+            Simulation(method, copy.deepcopy(module), clients, executor=e, **more)
+            for e in ("loop", "batched")
+        ]
         reports = [[sim.round(), sim.round()] for sim in sims]
     assert called
     return sims, reports
@@ -80,15 +85,24 @@ def both(method, module, clients, **more):
     batch=st.one_of(st.none(), st.integers(1, 17)),
     epochs=st.integers(1, 2),
     solver=st.sampled_from(
-        [{}, {"momentum": 0.9}, {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1}, {"weight_decay": 0.1}]
+        [
+            {},
+            {"momentum": 0.9},
+            {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1},
+            {"weight_decay": 0.1},
+        ]
     ),
 )
-def test_compiled_loops_any_network_equals_loop(sizes, widths, activation, bias, task, batch, epochs, solver):
+def test_compiled_loops_any_network_equals_loop(
+    sizes, widths, activation, bias, task, batch, epochs, solver
+):
     """1e-3 of the update, which may be small beside the parameters that it was rounded with; another test measures precision."""
     out, labels = TASKS[task]
     torch.manual_seed(2)
     clients = Clients.of(*((torch.randn(n, 4), labels(n)) for n in sizes))
-    clients.y = clients.y.to({"binary": torch.bool, "regression": torch.float32}.get(task, torch.int64))
+    clients.y = clients.y.to(
+        {"binary": torch.bool, "regression": torch.float32}.get(task, torch.int64)
+    )
     module = network(widths, activation, bias, out)
     work = {"task": task, "batch_size": batch, "epochs": epochs, "lr": 0.02, **solver}
     (loop, compiled), (first, second) = both("fedavg", module, clients, **work)
@@ -124,7 +138,9 @@ def test_compiled_loops_any_network_equals_loop(sizes, widths, activation, bias,
     ],
 )
 def test_compiled_loops_methods_with_pulls_and_phases_equal_loop(method):
-    (loop, compiled), _ = both(method, ua.model("mlp(hidden=(9, 6))", (4,), 3), Clients.random((7, 3, 1, 12)), lr=0.05)
+    (loop, compiled), _ = both(
+        method, ua.model("mlp(hidden=(9, 6))", (4,), 3), Clients.random((7, 3, 1, 12)), lr=0.05
+    )
     assert distance(compiled.params, loop.params, loop.settings.model.params) < 1e-5
     for k in range(4):
         torch.testing.assert_close(compiled.memory(k), loop.memory(k), rtol=1e-4, atol=1e-6)
@@ -137,7 +153,9 @@ def test_compiled_loops_methods_with_pulls_and_phases_equal_loop(method):
 def test_compiled_loops_correction_after_momentum_equals_loop(method, momentum):
     """A correction of steps is a momentum to begin with, and a pull."""
     work = {"lr": 0.02, "momentum": momentum, "weight_decay": 0.1, "epochs": 2, "batch_size": 4}
-    (loop, compiled), _ = both(method, ua.model("mlp(hidden=(9, 6))", (4,), 3), Clients.random((7, 3, 1, 12)), **work)
+    (loop, compiled), _ = both(
+        method, ua.model("mlp(hidden=(9, 6))", (4,), 3), Clients.random((7, 3, 1, 12)), **work
+    )
     assert distance(compiled.params, loop.params, loop.settings.model.params) < 1e-5
     for k in range(4):
         torch.testing.assert_close(compiled.memory(k), loop.memory(k), rtol=1e-4, atol=1e-6)
@@ -150,7 +168,11 @@ def convolutional_networks(draw):
     channels = draw(st.integers(1, 3))
     layers, sides, before = [], (13, 11), channels
     for _ in range(draw(st.integers(1, 3))):
-        kernel, padding, pool = draw(st.integers(1, 5)), draw(st.integers(0, 2)), draw(st.integers(1, 3))
+        kernel, padding, pool = (
+            draw(st.integers(1, 5)),
+            draw(st.integers(0, 2)),
+            draw(st.integers(1, 3)),
+        )
         after = tuple((n + 2 * padding - kernel + 1) // pool for n in sides)
         if min(after) < 1:
             break
@@ -158,10 +180,18 @@ def convolutional_networks(draw):
         added = [nn.ReLU()] if draw(st.booleans()) else []
         added += [nn.MaxPool2d(pool)] if pool > 1 else []
         added = added[::-1] if draw(st.booleans()) else added
-        layers += [nn.Conv2d(before, filters, kernel, padding=padding, bias=draw(st.booleans())), *added]
+        layers += [
+            nn.Conv2d(before, filters, kernel, padding=padding, bias=draw(st.booleans())),
+            *added,
+        ]
         before = filters
     hidden = draw(st.integers(1, 12))
-    dense = [nn.Flatten(), nn.Linear(before * sides[0] * sides[1], hidden), nn.Tanh(), nn.Linear(hidden, 3)]
+    dense = [
+        nn.Flatten(),
+        nn.Linear(before * sides[0] * sides[1], hidden),
+        nn.Tanh(),
+        nn.Linear(hidden, 3),
+    ]
     return nn.Sequential(*layers, *dense), channels
 
 
@@ -169,14 +199,20 @@ def convolutional_networks(draw):
     made=convolutional_networks(),
     sizes=st.lists(st.integers(1, 20), min_size=1, max_size=3),
     batch=st.one_of(st.none(), st.integers(1, 9)),
-    solver=st.sampled_from([{}, {"momentum": 0.9}, {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1}]),
+    solver=st.sampled_from(
+        [{}, {"momentum": 0.9}, {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1}]
+    ),
 )
 def test_compiled_loops_convolutions_equal_loop(made, sizes, batch, solver):
     """1e-3 of the update, as in the test of linear layers."""
     module, channels = made
     torch.manual_seed(2)
-    clients = Clients.of(*((torch.randn(n, channels, 13, 11), torch.randint(0, 3, (n,))) for n in sizes))
-    (loop, compiled), (first, second) = both("fedavg", module, clients, batch_size=batch, epochs=1, lr=0.02, **solver)
+    clients = Clients.of(
+        *((torch.randn(n, channels, 13, 11), torch.randint(0, 3, (n,))) for n in sizes)
+    )
+    (loop, compiled), (first, second) = both(
+        "fedavg", module, clients, batch_size=batch, epochs=1, lr=0.02, **solver
+    )
     assert distance(compiled.params, loop.params, loop.settings.model.params) < 1e-3
     for one, other in zip(first, second):
         torch.testing.assert_close(other.stacked.loss, one.stacked.loss, rtol=1e-4, atol=1e-5)
@@ -185,12 +221,23 @@ def test_compiled_loops_convolutions_equal_loop(made, sizes, batch, solver):
 @pytest.mark.parametrize("name", ["lenet", "cnn(channels=(5, 9))", "emnist_cnn"])
 @pytest.mark.parametrize(
     "method",
-    ["fedrep", "fedbabu", "fedprox(mu=0.3)", "scaffold", "ditto(lam=0.5)", "fednova", "pfedme", "perfedavg"],
+    [
+        "fedrep",
+        "fedbabu",
+        "fedprox(mu=0.3)",
+        "scaffold",
+        "ditto(lam=0.5)",
+        "fednova",
+        "pfedme",
+        "perfedavg",
+    ],
 )
 def test_compiled_loops_convolutional_methods_equal_loop(name, method):
     """With frozen convolutions, pulls, a personal model and inner loops."""
     torch.manual_seed(3)
-    clients = Clients.of(*((torch.randn(n, 1, 16, 16), torch.randint(0, 3, (n,))) for n in (7, 3, 1, 12)))
+    clients = Clients.of(
+        *((torch.randn(n, 1, 16, 16), torch.randint(0, 3, (n,))) for n in (7, 3, 1, 12))
+    )
     (loop, compiled), _ = both(method, ua.model(name, (1, 16, 16), 3), clients, lr=0.05)
     assert distance(compiled.params, loop.params, loop.settings.model.params) < 1e-4
     for k in range(4):
@@ -198,19 +245,30 @@ def test_compiled_loops_convolutional_methods_equal_loop(name, method):
 
 
 @pytest.mark.parametrize("method", ["fedavg", "pfedme", "perfedavg", "scaffold"])
-@pytest.mark.parametrize("work", [{"batch_size": 9, "momentum": 0.9, "weight_decay": 0.1}, {"batch_size": None}])
+@pytest.mark.parametrize(
+    "work", [{"batch_size": 9, "momentum": 0.9, "weight_decay": 0.1}, {"batch_size": None}]
+)
 @pytest.mark.parametrize("frozen", [(), ("0.weight", "3.bias", "7.weight")])
 def test_compiled_loops_batches_cut_into_pieces_equal_loop(method, work, frozen, monkeypatch):
     """Five samples are computed at a time; some parameters are frozen, perhaps."""
     monkeypatch.setattr(compiled_training, "_at_a_time", lambda model, sample: 5)
     torch.manual_seed(4)
     module = nn.Sequential(
-        *(nn.Conv2d(1, 3, 3, padding=1), nn.MaxPool2d(2), nn.ReLU(), nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten()),
+        *(
+            nn.Conv2d(1, 3, 3, padding=1),
+            nn.MaxPool2d(2),
+            nn.ReLU(),
+            nn.Conv2d(3, 4, 3),
+            nn.ReLU(),
+            nn.Flatten(),
+        ),
         *(nn.Linear(64, 6), nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3)),
     )
     for name, weight in module.named_parameters():
         weight.requires_grad_(name not in frozen)
-    clients = Clients.of(*((torch.randn(n, 1, 12, 12), torch.randint(0, 3, (n,))) for n in (23, 3, 1, 16)))
+    clients = Clients.of(
+        *((torch.randn(n, 1, 12, 12), torch.randint(0, 3, (n,))) for n in (23, 3, 1, 16))
+    )
     (loop, compiled), (first, second) = both(method, module, clients, lr=0.05, **work)
     assert distance(compiled.params, loop.params, loop.settings.model.params) < 1e-4
     for one, other in zip(first, second):
@@ -222,7 +280,9 @@ def test_compiled_loops_batches_cut_into_pieces_equal_loop(method, work, frozen,
 def test_compiled_loops_first_of_equal_numbers_in_a_window_gets_the_gradient():
     """Constant images: all numbers of a window are equal, and torch takes the first one."""
     torch.manual_seed(4)
-    module = nn.Sequential(nn.Conv2d(1, 3, 3, padding=1), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(27, 3))
+    module = nn.Sequential(
+        nn.Conv2d(1, 3, 3, padding=1), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(27, 3)
+    )
     clients = Clients.of((torch.ones(5, 1, 6, 6), torch.tensor([0, 1, 2, 0, 1])))
     (loop, compiled), _ = both("fedavg", module, clients, lr=0.1, epochs=1)
     assert distance(compiled.params, loop.params, loop.settings.model.params) < 1e-5
@@ -263,7 +323,9 @@ def test_compiled_loops_are_as_close_to_float64_as_torch():
     """Ten steps of 784-200-200-10 on the same rows are no further from float64 than torch's float32 is."""
     torch.manual_seed(0)
     x, y = torch.randn(10, 10, 784), torch.randint(0, 10, (10, 10))
-    module = nn.Sequential(nn.Linear(784, 200), nn.ReLU(), nn.Linear(200, 200), nn.ReLU(), nn.Linear(200, 10))
+    module = nn.Sequential(
+        nn.Linear(784, 200), nn.ReLU(), nn.Linear(200, 200), nn.ReLU(), nn.Linear(200, 10)
+    )
 
     def trained(kind):
         net = copy.deepcopy(module).to(kind)
@@ -277,7 +339,9 @@ def test_compiled_loops_are_as_close_to_float64_as_torch():
     exact, usual = trained(torch.float64), trained(torch.float32)
     loops, names = compiled_training.kernels(), dict(module.named_parameters())
     model = Model(module)
-    layout = layout_of(model.chain, tuple((n, p.shape) for n, p in names.items()), frozenset(names), (784,))
+    layout = layout_of(
+        model.chain, tuple((n, p.shape) for n, p in names.items()), frozenset(names), (784,)
+    )
     start = torch.cat([p.detach().flatten() for p in names.values()])[None]
     found = torch.empty(1, len(exact))
     data = loops.Data(
@@ -290,9 +354,17 @@ def test_compiled_loops_are_as_close_to_float64_as_torch():
     )
     no_pull = np.empty((0, 0), np.float32)
     step = loops.Step(
-        loops.CLASSES, np.float32(0.05), np.float32(0.9), False, layout.decays(0.0, 0.0, ()), no_pull, no_pull
+        loops.CLASSES,
+        np.float32(0.05),
+        np.float32(0.9),
+        False,
+        layout.decays(0.0, 0.0, ()),
+        no_pull,
+        no_pull,
     )
-    results = loops.Results(False, np.empty(0, np.float32), np.arange(2), np.zeros((3, 1)), found.numpy())
+    results = loops.Results(
+        False, np.empty(0, np.float32), np.arange(2), np.zeros((3, 1)), found.numpy()
+    )
     chain = loops.Model(layout.layers, layout.convolutions, layout.runs, layout.floats)
     loops.train(start.numpy(), data, chain, step, results, np.zeros(1, np.int64))
     assert (found[0].double() - exact).norm() <= 1.5 * (usual - exact).norm()
@@ -304,7 +376,9 @@ def test_compiled_loops_nan_of_one_client_does_not_reach_others():
     data = [(torch.randn(8, 4), torch.randint(0, 3, (8,))) for _ in range(3)]
     wild = [(torch.full((8, 4), float("nan")), data[0][1]), *data[1:]]
     plain, sick = (
-        Simulation("fedavg", mlp(), Clients.of(*given), executor="batched", lr=0.1).run().stacked.update
+        Simulation("fedavg", mlp(), Clients.of(*given), executor="batched", lr=0.1)
+        .run()
+        .stacked.update
         for given in (data, wild)
     )
     for name, update in sick.items():
@@ -317,11 +391,19 @@ def test_compiled_loops_nan_of_one_clients_images_does_not_reach_others():
     data = [(torch.randn(8, 1, 8, 8), torch.randint(0, 3, (8,))) for _ in range(3)]
     wild = [(torch.full((8, 1, 8, 8), float("nan")), data[0][1]), *data[1:]]
     module = nn.Sequential(
-        *(nn.Conv2d(1, 3, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(3, 4, 3, padding=1), nn.ReLU()),
+        *(
+            nn.Conv2d(1, 3, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(3, 4, 3, padding=1),
+            nn.ReLU(),
+        ),
         *(nn.Flatten(), nn.Linear(64, 3)),
     )
     plain, sick = (
-        Simulation("fedavg", module, Clients.of(*given), executor="batched", lr=0.1).run().stacked.update
+        Simulation("fedavg", module, Clients.of(*given), executor="batched", lr=0.1)
+        .run()
+        .stacked.update
         for given in (data, wild)
     )
     for name, update in sick.items():
@@ -344,7 +426,9 @@ def test_compiled_loops_overflow_in_last_step_does_not_reach_others():
         assert torch.equal(sick.update[name][1:], update[1:])
 
 
-@pytest.mark.parametrize("method", ["fedavg", "fednova", "fedprox(mu=0.3) + uniform", "fedadam(lr=0.1)"])
+@pytest.mark.parametrize(
+    "method", ["fedavg", "fednova", "fedprox(mu=0.3) + uniform", "fedadam(lr=0.1)"]
+)
 @pytest.mark.parametrize("sick", [False, True])
 def test_compiled_loops_summed_updates_equal_sum_of_updates(method, sick, monkeypatch):
     """40 clients of unequal sizes; the update of one of them may be refused."""
@@ -352,7 +436,9 @@ def test_compiled_loops_summed_updates_equal_sum_of_updates(method, sick, monkey
     sizes = [1 + k % 7 for k in range(40)]
     people = [ua.ClientData(train=(torch.randn(n, 4), torch.arange(n) % 3)) for n in sizes]
     work = ua.Work(lr=0.1, momentum=0.9, batch_size=3)
-    run_config = prepare_run(method, people, model="mlp(hidden=(8,))", rounds=2, work=work, executor="batched")
+    run_config = prepare_run(
+        method, people, model="mlp(hidden=(8,))", rounds=2, work=work, executor="batched"
+    )
     if sick:
         run_config.population.x[run_config.population.train[3]] = float("nan")
     chunks, plain = [], StreamingSum.add
@@ -392,7 +478,10 @@ def three_threads():
 def test_compiled_loops_threads_change_no_bit(method, monkeypatch, three_threads):
     """Clients of unequal sizes; in SCAFFOLD each client has its own pull."""
     people = [
-        ua.ClientData(train=(torch.randn(n, 4), torch.arange(n) % 3), test=(torch.randn(3, 4), torch.arange(3)))
+        ua.ClientData(
+            train=(torch.randn(n, 4), torch.arange(n) % 3),
+            test=(torch.randn(3, 4), torch.arange(3)),
+        )
         for n in (7, 1, 12, 30, 5, 5, 9, 2, 16)
     ]
     seen, plain = set(), compiled_training.kernels().train
@@ -406,7 +495,14 @@ def test_compiled_loops_threads_change_no_bit(method, monkeypatch, three_threads
         torch.set_num_threads(count)
         seen.clear()
         runs.append(
-            ua.run(method, people, model="mlp(hidden=(8,))", rounds=3, executor="batched", work=ua.Work(batch_size=5))
+            ua.run(
+                method,
+                people,
+                model="mlp(hidden=(8,))",
+                rounds=3,
+                executor="batched",
+                work=ua.Work(batch_size=5),
+            )
         )
         assert len(seen) == count and torch.get_num_threads() == count
     alone, together = runs
@@ -416,8 +512,12 @@ def test_compiled_loops_threads_change_no_bit(method, monkeypatch, three_threads
 
 def test_compiled_loops_error_in_thread_is_raised(three_threads):
     people = [ua.ClientData(train=(torch.randn(6, 4), torch.arange(6) % 3)) for _ in range(6)]
-    run_config = prepare_run("fedavg", people, model="mlp(hidden=(8,))", rounds=1, executor="batched")
-    simulation = local_backend.LocalStage(run_config, next(steps_of(run_config.plan, run_config.plan_inputs)))
+    run_config = prepare_run(
+        "fedavg", people, model="mlp(hidden=(8,))", rounds=1, executor="batched"
+    )
+    simulation = local_backend.LocalStage(
+        run_config, next(steps_of(run_config.plan, run_config.plan_inputs))
+    )
     simulation.start()
     run_config.population.y[-1] = 7
     with threads_for(run_config.model), pytest.raises(IndexError, match="label"):
@@ -443,7 +543,9 @@ def test_exponential_equals_float64():
         exact = np.exp(x.astype(np.float32).astype(np.float64))
         return np.abs(each(x) / exact - 1).max()
 
-    assert apart(-np.linspace(0, 10, 20_001)) < 1e-7 and apart(-np.linspace(10, 86.9, 20_001)) < 3.5e-7
+    assert (
+        apart(-np.linspace(0, 10, 20_001)) < 1e-7 and apart(-np.linspace(10, 86.9, 20_001)) < 3.5e-7
+    )
     out = each(np.array([-87, -1e4, -np.inf, np.nan]))
     assert (out[:3] < 2e-38).all() and (out[:3] > 0).all() and np.isnan(out[3])
 
@@ -453,7 +555,13 @@ def test_bounds_slices_are_complete_and_shrink(slices):
     for count in range(1, 60):
         cut = compiled_loops.bounds(count, slices)
         sizes = [b - a for a, b in pairwise(cut)]
-        assert cut[0] == 0 and cut[-1] == count and min(sizes) > 0 and len(sizes) <= slices and sizes[0] >= sizes[-1]
+        assert (
+            cut[0] == 0
+            and cut[-1] == count
+            and min(sizes) > 0
+            and len(sizes) <= slices
+            and sizes[0] >= sizes[-1]
+        )
 
 
 def test_threads_for_worker_process_is_one(three_threads):
@@ -468,7 +576,10 @@ def test_threads_for_worker_process_is_one(three_threads):
         return found
 
     with threads_for(Model(mlp()), alone=False):
-        assert who(5, 1) == [threading.get_ident()] and compiled_loops.pieces() == torch.get_num_threads() == 1
+        assert (
+            who(5, 1) == [threading.get_ident()]
+            and compiled_loops.pieces() == torch.get_num_threads() == 1
+        )
     with threads_for(Model(mlp())):
         for pieces, threads in ((5, 3), (100, 3), (2, 2), (1, 1)):
             found = who(pieces, threads)
@@ -595,7 +706,11 @@ def test_loops_without_numba_warn_once_for_all_modules(broken, words, monkeypatc
         monkeypatch.setitem(sys.modules, module, None)
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
-        assert [compiled_loops.loops.__wrapped__(module) for module in MODULES_OF_LOOPS] == [None, None, None]
+        assert [compiled_loops.loops.__wrapped__(module) for module in MODULES_OF_LOOPS] == [
+            None,
+            None,
+            None,
+        ]
     assert [words in str(w.message) for w in seen] == [True]
 
 
@@ -646,7 +761,9 @@ def test_compiled_loops_narrower_vectors_train_the_same(tmp_path):
         np.testing.assert_allclose(found, widest, atol=2e-6)
 
 
-@pytest.mark.parametrize(("terminal", "seconds", "told"), [(True, 0.0, True), (True, 9.0, False), (False, 0.0, False)])
+@pytest.mark.parametrize(
+    ("terminal", "seconds", "told"), [(True, 0.0, True), (True, 9.0, False), (False, 0.0, False)]
+)
 def test_compiling_is_announced_on_terminal(terminal, seconds, told, monkeypatch, capsys):
     def compiled(module):
         time.sleep(0.2)

@@ -19,7 +19,13 @@ from unalike.methods.method import Method
 
 SIZES = (7, 3, 1, 5)
 METHODS = {name: p for name, p in PLANS.items() if isinstance(p, Method) and not p.trained}
-HEAVY = {"momentum": 0.9, "nesterov": True, "weight_decay": 0.01, "clip": 1.0, "keep_optimizer_state": True}
+HEAVY = {
+    "momentum": 0.9,
+    "nesterov": True,
+    "weight_decay": 0.01,
+    "clip": 1.0,
+    "keep_optimizer_state": True,
+}
 MOMENTUM = {"momentum": 0.9, "weight_decay": 0.01, "keep_optimizer_state": True}
 ENLARGING = (
     "powersgd",
@@ -47,7 +53,9 @@ def gap(method, *given, **more):
     """The distance between loop and chunks, relative to the update."""
     loop, stacked = (trained(method, executor, *given, **more) for executor in ("loop", "batched"))
     for k in range(len(SIZES)):
-        torch.testing.assert_close(stacked.memory(k), loop.memory(k), rtol=1e-4, atol=1e-6)  # float32
+        torch.testing.assert_close(
+            stacked.memory(k), loop.memory(k), rtol=1e-4, atol=1e-6
+        )  # float32
     return distance(stacked.params, loop.params, loop.settings.model.params)
 
 
@@ -61,7 +69,9 @@ def gap64(method, module, **more):
 def test_batched_without_compiled_loops_equals_loop_for_every_method(name, more):
     """1e-6 of the update; float64 where last bits are enlarged, as by a hundred steps of Adam on the server."""
     if name == "control_variates_after_momentum" and more:
-        pytest.skip("it refuses an optimizer state that is kept between rounds, as its own test shows")
+        pytest.skip(
+            "it refuses an optimizer state that is kept between rounds, as its own test shows"
+        )
     if name in ENLARGING:
         assert gap64(METHODS[name], mlp(), **more) < 1e-7
     else:
@@ -70,12 +80,23 @@ def test_batched_without_compiled_loops_equals_loop_for_every_method(name, more)
 
 def deep():
     torch.manual_seed(0)
-    layers = [nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 5, bias=False), nn.Identity(), nn.Linear(5, 4), nn.Sigmoid()]
+    layers = [
+        nn.Linear(4, 6),
+        nn.ReLU(),
+        nn.Linear(6, 5, bias=False),
+        nn.Identity(),
+        nn.Linear(5, 4),
+        nn.Sigmoid(),
+    ]
     return nn.Sequential(*layers, nn.Dropout(0.0), nn.Linear(4, 3))
 
 
-@pytest.mark.parametrize("module", [deep, lambda: ua.model("linear", (4,), 3), lambda: ua.model("mlp", (4,), 3)])
-@pytest.mark.parametrize("method", ["fedprox(mu=0.1) + scaffold", "moon", "fedrep", "fedper", "fine_tuned"])
+@pytest.mark.parametrize(
+    "module", [deep, lambda: ua.model("linear", (4,), 3), lambda: ua.model("mlp", (4,), 3)]
+)
+@pytest.mark.parametrize(
+    "method", ["fedprox(mu=0.1) + scaffold", "moon", "fedrep", "fedper", "fine_tuned"]
+)
 def test_batched_without_compiled_loops_equals_loop_for_other_models(module, method):
     """With several phases, frozen layers, and objectives on features and logits."""
     built = module()
@@ -153,7 +174,9 @@ class Louder(nn.Module):
 
 def hooked(path):
     module = nn.Sequential(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), nn.Linear(4, 3))
-    module.get_submodule(path).register_full_backward_hook(lambda m, into, out: tuple(g and 2 * g for g in into))
+    module.get_submodule(path).register_full_backward_hook(
+        lambda m, into, out: tuple(g and 2 * g for g in into)
+    )
     return module
 
 
@@ -217,7 +240,9 @@ class Meanwhile(nn.Module):
         self.layer = nn.Linear(4, 3)
 
     def forward(self, x):
-        thread = threading.Thread(target=lambda: self.seen.append(Meanwhile.other(torch.ones(1, 4))))
+        thread = threading.Thread(
+            target=lambda: self.seen.append(Meanwhile.other(torch.ones(1, 4)))
+        )
         thread.start()
         thread.join()
         return self.layer(x)
@@ -238,7 +263,9 @@ def test_compiled_training_mixed_models_and_adam_are_not_supported():
         ("fedavg", {"optimizer": "adam"}, "they have no optimizer but SGD"),
     ):
         sim = Simulation(method, mlp(), clients, **more)
-        found = compiled_training.obstacle(sim.method, sim.method.phases, sim.settings, clients.x, 4)
+        found = compiled_training.obstacle(
+            sim.method, sim.method.phases, sim.settings, clients.x, 4
+        )
         assert found == expected
     model = Model(mlp())
     assert model.chain is not None and not model.chain.takes(torch.zeros(2, 3, 4))

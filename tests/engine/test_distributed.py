@@ -39,7 +39,10 @@ pytestmark = [
 
 def people():
     clients = Clients.random(SIZES)
-    return [ua.ClientData(train=(clients.x[i], clients.y[i])) for i in map(torch.from_numpy, clients.train)]
+    return [
+        ua.ClientData(train=(clients.x[i], clients.y[i]))
+        for i in map(torch.from_numpy, clients.train)
+    ]
 
 
 def job_of(spec, norm=False, **options):
@@ -64,7 +67,10 @@ def states_agree(a, b, tolerance=1e-6):
     """Within 1e-6 of the values: the same reports, added up in another order."""
     for name in a.state.states:
         for field in ("params", "buffers"):
-            mine, theirs = getattr(a.state.states[name], field), getattr(b.state.states[name], field)
+            mine, theirs = (
+                getattr(a.state.states[name], field),
+                getattr(b.state.states[name], field),
+            )
             for n in theirs:
                 torch.testing.assert_close(mine[n], theirs[n], rtol=10 * tolerance, atol=tolerance)
 
@@ -77,8 +83,13 @@ def test_assign_clients_picks_least_loaded_process():
 
 def test_client_costs_count_steps_and_their_samples():
     method = plan("fedavg")
-    assert client_costs(method, ua.Work(epochs=2, batch_size=10), np.array([25, 3, 0])).tolist() == [6 * 14, 2 * 7, 0]
-    assert client_costs(method, ua.Work(steps=5, batch_size=None), np.array([25, 3])).tolist() == [5 * 29, 5 * 7]
+    assert client_costs(
+        method, ua.Work(epochs=2, batch_size=10), np.array([25, 3, 0])
+    ).tolist() == [6 * 14, 2 * 7, 0]
+    assert client_costs(method, ua.Work(steps=5, batch_size=None), np.array([25, 3])).tolist() == [
+        5 * 29,
+        5 * 7,
+    ]
 
 
 @pytest.mark.parametrize("norm", [False, True])
@@ -98,11 +109,18 @@ def test_two_processes_every_method_equals_loop(norm):
             alone.start()
             mine, theirs = rounds(shared), rounds(alone)
             # averages over few steps of a generator amplify a last bit; everything else is at rounding
-            states_agree(shared, alone, 1e-4 if "generator" in name or "gen" in name or norm else 2e-6)
+            states_agree(
+                shared, alone, 1e-4 if "generator" in name or "gen" in name or norm else 2e-6
+            )
             for a, b in zip(mine, theirs):
-                assert a.trained == b.trained and (a.bytes_up, a.bytes_down) == (b.bytes_up, b.bytes_down)
+                assert a.trained == b.trained and (a.bytes_up, a.bytes_down) == (
+                    b.bytes_up,
+                    b.bytes_down,
+                )
             for k in range(len(SIZES)):
-                torch.testing.assert_close(shared.personal(k), alone.personal(k), rtol=1e-3, atol=1e-4)
+                torch.testing.assert_close(
+                    shared.personal(k), alone.personal(k), rtol=1e-3, atol=1e-4
+                )
             worker_pool.tell({"do": "another"})
     finally:
         worker_pool.close()
@@ -134,14 +152,24 @@ def digits(clients=6):
 
 
 def played(spec, executor, **more):
-    return ua.run(spec, digits(), model="mlp(hidden=(8,))", rounds=3, executor=executor, work=ua.Work(lr=0.1), **more)
+    return ua.run(
+        spec,
+        digits(),
+        model="mlp(hidden=(8,))",
+        rounds=3,
+        executor=executor,
+        work=ua.Work(lr=0.1),
+        **more,
+    )
 
 
 def test_worker_run_equals_single_process_run():
     for spec in ("scaffold", "ditto + fedlws"):
         alone = played(spec, "loop", participation=0.7)
         for workers in (2, 3):
-            shared = played(spec, f"distributed(workers={workers}, inner='loop')", participation=0.7)
+            shared = played(
+                spec, f"distributed(workers={workers}, inner='loop')", participation=0.7
+            )
             again = played(spec, f"distributed(workers={workers}, inner='loop')", participation=0.7)
             assert "processes" in shared.executor
             for n in alone.params:  # 1e-6: sums in another order
@@ -172,35 +200,47 @@ def test_evaluation_split_over_processes_equals_one_process(spec, workers, monke
     monkeypatch.setattr(
         WorkerPool,
         "tell",
-        lambda worker_pool, message, *who: told.add(message["do"]) or tell(worker_pool, message, *who),
+        lambda worker_pool, message, *who: (
+            told.add(message["do"]) or tell(worker_pool, message, *who)
+        ),
     )
     people = ua.partition(ua.load("digits"), "dirichlet(alpha=0.5)", clients=7, seed=0, val=0.2)
-    protocols = ("clients",) if spec in ("conditional", "ifca(clusters=2)") else ("clients", "server")
+    protocols = (
+        ("clients",) if spec in ("conditional", "ifca(clusters=2)") else ("clients", "server")
+    )
     alone, shared = (
         ua.run(
             spec,
             people,
-            model={"conditional": "conditional_mlp(hidden=(8,))", "fedbn": "cnn(channels=(2,), norm='batch')"}.get(
-                spec, "mlp(hidden=(8,))"
-            ),
+            model={
+                "conditional": "conditional_mlp(hidden=(8,))",
+                "fedbn": "cnn(channels=(2,), norm='batch')",
+            }.get(spec, "mlp(hidden=(8,))"),
             rounds=3,
             participation=0.6,
             work=ua.Work(lr=0.1),
             executor=executor,
             protocol=protocols,
             test=(people.x[:500], people.y[:500]),
-            metrics={"rank": lambda y, guess, logits: float((logits > 0).sum() + (y == guess).sum())},
+            metrics={
+                "rank": lambda y, guess, logits: float((logits > 0).sum() + (y == guess).sum())
+            },
         ).history
         for executor in ("loop", f"distributed(workers={workers}, inner='loop')")
     )
     assert SCORED[spec] in told
     for table in ("rounds", "clients"):
-        mine, theirs = (getattr(h, table).drop(columns=[*TIMES], errors="ignore") for h in (shared, alone))
+        mine, theirs = (
+            getattr(h, table).drop(columns=[*TIMES], errors="ignore") for h in (shared, alone)
+        )
         pd.testing.assert_frame_equal(mine, theirs, rtol=1e-3, atol=1e-4)
 
 
 def test_plan_with_several_stages_on_workers_equals_loop():
-    for spec in ("fedconcat(clusters=2, encoder_rounds=2, classifier_rounds=1)", "ifca(clusters=2)"):
+    for spec in (
+        "fedconcat(clusters=2, encoder_rounds=2, classifier_rounds=1)",
+        "ifca(clusters=2)",
+    ):
         alone, shared = (played(spec, e) for e in ("loop", "distributed(workers=2, inner='loop')"))
         torch.testing.assert_close(shared.personal(0), alone.personal(0), rtol=1e-4, atol=1e-5)
 
@@ -211,7 +251,12 @@ def test_dropout_of_equal_clients_on_workers_differs(inner):
     alike = [ua.ClientData(train=(torch.ones(6, 4), torch.zeros(6, dtype=torch.int64)))] * 4
     executor = f"distributed(workers=2, inner='{inner}')"
     run = ua.run(
-        "local_only", alike, model=mlp(hidden=20, dropout=0.5), rounds=1, executor=executor, work=ua.Work(lr=0.1)
+        "local_only",
+        alike,
+        model=mlp(hidden=20, dropout=0.5),
+        rounds=1,
+        executor=executor,
+        work=ua.Work(lr=0.1),
     )
     assert len({tuple(run.personal(k)["body.weight"].flatten().tolist()) for k in range(4)}) == 4
 
@@ -219,7 +264,10 @@ def test_dropout_of_equal_clients_on_workers_differs(inner):
 @pytest.mark.parametrize("spec", ["scaffold", "ditto"])
 def test_round_without_client_in_leader_equals_loop(spec):
     """Those who remember something stay where their memories are: one participant a round is mostly another process's."""
-    alone, shared = (played(spec, e, participation=0.1) for e in ("loop", "distributed(workers=3, inner='batched')"))
+    alone, shared = (
+        played(spec, e, participation=0.1)
+        for e in ("loop", "distributed(workers=3, inner='batched')")
+    )
     for n in alone.params:  # 1e-6: chunks
         torch.testing.assert_close(shared.params[n], alone.params[n], rtol=1e-5, atol=1e-6)
 
@@ -266,7 +314,9 @@ def test_worker_killed_ends_run_with_checkpoint_and_resume_gives_same_model(tmp_
                 child.kill()
         return False
 
-    with pytest.raises(UnalikeError, match=r"processes of the run number 1 \(exit code -9\) is gone"):
+    with pytest.raises(
+        UnalikeError, match=r"processes of the run number 1 \(exit code -9\) is gone"
+    ):
         played("fedavg", "distributed(workers=2, inner='loop')", out=tmp_path, stop=kill)
     assert (tmp_path / "checkpoints" / "round-000002.safetensors").exists()
     more = played("fedavg", "distributed(workers=2, inner='loop')", out=tmp_path)
@@ -287,7 +337,13 @@ def test_worker_error_is_raised_in_leader():
             return self.head(x.flatten(1))
 
     with pytest.raises(UnalikeError, match="process 1 of 2: Falls: no luck"):
-        ua.run("fedavg", digits(), model=Fails(), rounds=1, executor="distributed(workers=2, inner='loop')")
+        ua.run(
+            "fedavg",
+            digits(),
+            model=Fails(),
+            rounds=1,
+            executor="distributed(workers=2, inner='loop')",
+        )
 
 
 STOPPED = """
@@ -354,7 +410,10 @@ RUN = [
 def test_torchrun_restart_after_kill_gives_same_model_as_one_process(tmp_path):
     """One of two processes is killed under way; torchrun starts them again, and the run ends with the model of one process."""
     flags = [*RUN, "--rounds", "150", "--executor", "loop", "--lr", "0.01"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(ua.__file__).parents[1])}
+    environment = os.environ | {
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": str(Path(ua.__file__).parents[1]),
+    }
     out = tmp_path / "joined"
     process = subprocess.Popen(
         [*TORCHRUN, *flags, "--out", str(out)],
@@ -372,7 +431,10 @@ def test_torchrun_restart_after_kill_gives_same_model_as_one_process(tmp_path):
     events = (out / "events.jsonl").read_text()
     assert events.count('"event": "finished"') == 1
     alone = subprocess.run(
-        [sys.executable, *flags, "--out", str(tmp_path / "alone")], env=environment, capture_output=True, text=True
+        [sys.executable, *flags, "--out", str(tmp_path / "alone")],
+        env=environment,
+        capture_output=True,
+        text=True,
     )
     assert alone.returncode == 0, alone.stderr
     from unalike._utils.tensor_files import read_tensors
@@ -398,8 +460,13 @@ def _kill_a_rank(agent, out):
 
 def said(folder, *command):
     """What Python says to a command that ends well."""
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(ua.__file__).parents[1])}
-    done = subprocess.run([*command], env=environment, cwd=folder, capture_output=True, text=True, timeout=120)
+    environment = os.environ | {
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": str(Path(ua.__file__).parents[1]),
+    }
+    done = subprocess.run(
+        [*command], env=environment, cwd=folder, capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
 
@@ -432,7 +499,9 @@ def test_client_states_on_two_machines_without_shared_folder_are_refused(monkeyp
     """Two machines with a process each; on one machine the leader makes a folder, and without memories there is no need."""
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
-    with pytest.raises(UnalikeError, match="keep a state, and no folder is known that all machines see"):
+    with pytest.raises(
+        UnalikeError, match="keep a state, and no folder is known that all machines see"
+    ):
         played("ditto", "loop")
     require_folder(job_of("fedavg"), None)
     require_folder(job_of("ditto"), "folder")
@@ -443,15 +512,29 @@ def test_client_states_on_two_machines_without_shared_folder_are_refused(monkeyp
 @pytest.mark.slow
 def test_torchrun_compare_equals_one_process(tmp_path):
     """The same processes work for all cells, one that diverges among them, and only one of them reports."""
-    flags = ["-m", "unalike", "compare", "--data", "digits", "--clients", "6", "--model", "mlp(hidden=(8,))"]
+    flags = [
+        "-m",
+        "unalike",
+        "compare",
+        "--data",
+        "digits",
+        "--clients",
+        "6",
+        "--model",
+        "mlp(hidden=(8,))",
+    ]
     flags += ["--rounds", "3", "--seeds", "2", "--executor", "loop", "--lr", "0.1"]
     for method in ("ditto", "fedprox(mu=1e38)", "scaffold"):
         flags += ["--method", method]
     output = said(tmp_path, *TORCHRUN, *flags, "--out", "joined")
     assert output.count("report: ") == 1 and "is left out" in output, output
     said(tmp_path, sys.executable, *flags, "--out", "alone")
-    mine, theirs = (pd.read_parquet(tmp_path / name / "rounds.parquet") for name in ("joined", "alone"))
-    pd.testing.assert_frame_equal(mine.drop(columns=[*TIMES]), theirs.drop(columns=[*TIMES]), rtol=1e-3, atol=1e-4)
+    mine, theirs = (
+        pd.read_parquet(tmp_path / name / "rounds.parquet") for name in ("joined", "alone")
+    )
+    pd.testing.assert_frame_equal(
+        mine.drop(columns=[*TIMES]), theirs.drop(columns=[*TIMES]), rtol=1e-3, atol=1e-4
+    )
 
 
 def test_two_processes_with_one_client_complete_the_run():

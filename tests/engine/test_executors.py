@@ -8,7 +8,9 @@ from simulation import Clients, Simulation, mlp, same
 
 @pytest.mark.parametrize("executor", ["loop", "batched"])
 def test_client_updates_of_chosen_clients_come_in_order_of_ids(executor):
-    sim = Simulation("ditto", mlp(), Clients.random(SIZES), executor=executor, chunk=2, batch_size=4)
+    sim = Simulation(
+        "ditto", mlp(), Clients.random(SIZES), executor=executor, chunk=2, batch_size=4
+    )
     everyone, some = sim.run(), sim.run([3, 0, 2])
     assert some.ids == (3, 0, 2) and some.sizes.tolist() == [5, 7, 1]
     for i, k in enumerate(some.ids):
@@ -19,7 +21,10 @@ def test_client_updates_of_chosen_clients_come_in_order_of_ids(executor):
 def test_rounds_with_dropout_in_two_threads_equal_round_in_one():
     from concurrent.futures import ThreadPoolExecutor
 
-    sims = [Simulation("fedavg", mlp(dropout=0.5), Clients.random((200, 200)), batch_size=2) for _ in range(3)]
+    sims = [
+        Simulation("fedavg", mlp(dropout=0.5), Clients.random((200, 200)), batch_size=2)
+        for _ in range(3)
+    ]
     sims[0].round()
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(lambda sim: sim.round(), sims[1:]))

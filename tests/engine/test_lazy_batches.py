@@ -43,7 +43,9 @@ def test_lazy_batches_without_rows_are_empty():
 
 def test_model_rows_images_are_channels_last():
     images, index = torch.randn(9, 3, 4, 5), torch.tensor([4, 0, 4])
-    plain = Model(torch.nn.Sequential(torch.nn.Conv2d(3, 2, 3), torch.nn.Flatten(), torch.nn.Linear(12, 2)))
+    plain = Model(
+        torch.nn.Sequential(torch.nn.Conv2d(3, 2, 3), torch.nn.Flatten(), torch.nn.Linear(12, 2))
+    )
     laid = plain.channels_last(images[:2])
     assert torch.equal(laid.rows(images, index), images[index]) and torch.equal(
         plain.rows(images, index), images[index]
@@ -60,6 +62,10 @@ def test_transform_draws_the_same_for_any_fetch_size(monkeypatch):
         monkeypatch.setattr(batch_schedule, "AT_ONCE", at_once)
         work = ua.Work(batch_size=3, epochs=2, lr=0.1)
         what = {"model": "linear", "rounds": 2, "work": work, "transform": "crop(padding=1) + flip"}
-        return ua.run("fedala", people, executor="loop", progress=False, **what).module().state_dict()
+        return (
+            ua.run("fedala", people, executor="loop", progress=False, **what).module().state_dict()
+        )
 
-    assert all(torch.equal(a, b) for a, b in zip(weights(1).values(), weights(2**23).values(), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(weights(1).values(), weights(2**23).values(), strict=True)
+    )

@@ -25,13 +25,16 @@ SOLVERS = st.sampled_from(
 )
 
 
-@pytest.mark.filterwarnings("ignore:.*(plain SGD|accumulated weight)")  # what a method means with other solvers
+@pytest.mark.filterwarnings(
+    "ignore:.*(plain SGD|accumulated weight)"
+)  # what a method means with other solvers
 @settings(max_examples=settings.default.max_examples // 2)  # an example takes a second
 @given(
     sizes=st.lists(st.integers(1, 9), min_size=2, max_size=6),
     batch=st.one_of(st.none(), st.integers(1, 10)),
     amount=st.one_of(
-        st.builds(lambda n: {"epochs": n}, st.integers(1, 3)), st.builds(lambda n: {"steps": n}, st.integers(1, 5))
+        st.builds(lambda n: {"epochs": n}, st.integers(1, 3)),
+        st.builds(lambda n: {"steps": n}, st.integers(1, 5)),
     ),
     chunk=st.integers(1, 7),
     solver=SOLVERS,
@@ -49,7 +52,8 @@ def test_batched_any_sizes_equals_loop(sizes, batch, amount, chunk, solver, norm
     dtype = torch.float64 if norm or "optimizer" in solver else torch.float32
     module, clients = mlp(norm=norm).to(dtype), Clients.random(sizes, dtype=dtype)
     sims = [
-        Simulation(method, module, clients, executor=executor, chunk=chunk, **work) for executor in ("loop", "batched")
+        Simulation(method, module, clients, executor=executor, chunk=chunk, **work)
+        for executor in ("loop", "batched")
     ]
     for present in (list(range(len(sizes))), list(range(1, len(sizes)))):
         reports = [sim.round(present).stacked for sim in sims]
@@ -65,10 +69,16 @@ def test_padding_stays_zero_through_many_norms():
     """A client that has finished while others train has padding alone, and variance 0: norms divide by eps. If padding grew by
     that factor in each of twenty norms, the loss would be NaN."""
     torch.manual_seed(0)
-    layers = [layer for _ in range(20) for layer in (nn.Linear(4, 4, bias=False), nn.BatchNorm1d(4))]
+    layers = [
+        layer for _ in range(20) for layer in (nn.Linear(4, 4, bias=False), nn.BatchNorm1d(4))
+    ]
     module = nn.Sequential(nn.Flatten(), *layers, nn.Linear(4, 3))
     loop, batched = (
-        Simulation("fedavg", module, Clients.random((12, 15)), executor=executor, batch_size=4, lr=1e-3).round().stacked
+        Simulation(
+            "fedavg", module, Clients.random((12, 15)), executor=executor, batch_size=4, lr=1e-3
+        )
+        .round()
+        .stacked
         for executor in ("loop", "batched")
     )
     torch.testing.assert_close(batched.loss, loop.loss, rtol=1e-2, atol=0)
@@ -88,7 +98,10 @@ class Slower(Correction):
 def test_step_numbers_do_not_depend_on_the_chunk(spec):
     """Also in a second phase, after a first one that was shorter for this client than for others in its chunk."""
     method, clients = Method.parse(spec) + Slower(), Clients.random((1, 3, 9, 4))
-    loop, batched = (Simulation(method, mlp(), clients, executor=e, batch_size=2, lr=0.1) for e in ("loop", "batched"))
+    loop, batched = (
+        Simulation(method, mlp(), clients, executor=e, batch_size=2, lr=0.1)
+        for e in ("loop", "batched")
+    )
     theirs, mine = loop.round().update, batched.round().update
     for n, u in theirs.items():
         torch.testing.assert_close(mine[n], u, rtol=1e-4, atol=1e-6)

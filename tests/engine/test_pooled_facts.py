@@ -36,13 +36,19 @@ def test_centralised_conditional_of_images_equals_fedsgd_conditional():
     clients = [ua.ClientData(tuple(t[:40] for t in c.train), c.test) for c in clients]
     spec = "conditional(statistic='pca')"
     model = "conditional_cnn(channels=(4, 4), hidden=8)"
-    pooled, federated = (trained(f"{m} + {spec}", clients, model, executor="loop") for m in ("centralised", "fedsgd"))
+    pooled, federated = (
+        trained(f"{m} + {spec}", clients, model, executor="loop") for m in ("centralised", "fedsgd")
+    )
     for name, value in federated.params.items():
         torch.testing.assert_close(pooled.params[name], value, rtol=1e-4, atol=1e-5)
 
 
 def test_centralised_conditional_resumes_bit_for_bit(clusters, tmp_path):
-    options = {"work": ua.Work(batch_size=7, lr=0.01), "model": "conditional_linear", "progress": False}
+    options = {
+        "work": ua.Work(batch_size=7, lr=0.01),
+        "model": "conditional_linear",
+        "progress": False,
+    }
     whole = ua.run("centralised + conditional", clusters, rounds=4, **options)
     ua.run("centralised + conditional", clusters, rounds=2, out=tmp_path, **options)
     resumed = ua.run("centralised + conditional", clusters, rounds=4, out=tmp_path, **options)

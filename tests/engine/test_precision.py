@@ -25,7 +25,11 @@ def net(view=False, frozen=False):
     class Net(nn.Module):
         def __init__(self):
             super().__init__()
-            self.conv, self.norm, self.head = nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.Linear(4 * 64, 3)
+            self.conv, self.norm, self.head = (
+                nn.Conv2d(3, 4, 3, padding=1),
+                nn.BatchNorm2d(4),
+                nn.Linear(4 * 64, 3),
+            )
 
         def train(self, mode=True):
             super().train(mode)
@@ -67,12 +71,20 @@ def test_precision_unknown_is_refused():
 def test_channels_last_step_equals_plain_step():
     """One step of one client, within 1e-4 of the update: sums have another order, which the norm enlarges."""
     shapes = {}
-    for view in (True, False):  # with `view` the module asks for its activations as they were, and gets them
+    for view in (
+        True,
+        False,
+    ):  # with `view` the module asks for its activations as they were, and gets them
         model = Model(net(view))
         laid = model.channels_last(torch.randn(2, 3, 8, 8))
         assert (laid is model) == view
         result = ua.run(
-            "fedavg", images(1), model=net(view), rounds=1, work=ua.Work(batch_size=None, lr=0.1), executor="loop"
+            "fedavg",
+            images(1),
+            model=net(view),
+            rounds=1,
+            work=ua.Work(batch_size=None, lr=0.1),
+            executor="loop",
         )
         shapes[view] = {n: result.params[n] for n in model.params}
         assert all(t.is_contiguous() for t in result.params.values())
@@ -103,7 +115,8 @@ def test_norm_and_step_of_channels_last_tensors_copy_nothing():
 
 
 @pytest.mark.parametrize(
-    "solver", [SGD(), SGD(0.9), SGD(0.9, nesterov=True), SGD(0.5, weight_decay=0.1), SGD(weight_decay=0.1)]
+    "solver",
+    [SGD(), SGD(0.9), SGD(0.9, nesterov=True), SGD(0.5, weight_decay=0.1), SGD(weight_decay=0.1)],
 )
 def test_sgd_fused_step_equals_plain_step(solver):
     """1e-6: a fused multiply-add rounds once; gradients may lie in memory in another order than their parameters."""

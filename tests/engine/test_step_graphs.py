@@ -36,17 +36,26 @@ def test_replayed_steps_equal_plain_steps(name, executor, monkeypatch):
     monkeypatch.setattr(step_graphs, "CudaRecorder", HostRecorder)
     replayed, _ = played(METHODS[name], executor, 3, norm=True)
     private = METHODS[name].sample_privacy is not None
-    assert (refusal(replayed) is None) == (not private and not GENERATING & {p.name for p in METHODS[name].parts})
+    assert (refusal(replayed) is None) == (
+        not private and not GENERATING & {p.name for p in METHODS[name].parts}
+    )
     for n, w in plain.params.items():
         torch.testing.assert_close(replayed.params[n], w, rtol=1e-5, atol=1e-6)
     for client in plain.everyone():
-        torch.testing.assert_close(replayed.memory(client), plain.memory(client), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            replayed.memory(client), plain.memory(client), rtol=1e-4, atol=1e-5
+        )
     for client, tuned in plain.tuned().items() if plain.method.tuning else ():
         torch.testing.assert_close(replayed.tuned()[client], tuned, rtol=1e-5, atol=1e-6)
 
 
 def simulated(module, method="fedavg", **work):
-    sim = Simulation(method, module, Clients.random((8, 8, 12)), **({"batch_size": 4, "lr": 0.1, "epochs": 2} | work))
+    sim = Simulation(
+        method,
+        module,
+        Clients.random((8, 8, 12)),
+        **({"batch_size": 4, "lr": 0.1, "epochs": 2} | work),
+    )
     for _ in range(3):
         sim.round()
     return sim
@@ -65,7 +74,8 @@ class Own(nn.Module):
 
 
 @pytest.mark.parametrize(
-    "work", [{"optimizer": "adam"}, {"schedule": 0.5}, {"momentum": 0.9, "keep_optimizer_state": True}]
+    "work",
+    [{"optimizer": "adam"}, {"schedule": 0.5}, {"momentum": 0.9, "keep_optimizer_state": True}],
 )
 @pytest.mark.parametrize("executor", ["loop", "by hand"])
 def test_replayed_solvers_equal_plain_ones(executor, work, monkeypatch):

@@ -12,7 +12,18 @@ import torch
 import unalike as ua
 from unalike._utils.tensor_files import read_tensors
 
-FLAGS = ["--data", "digits", "--clients", "6", "--model", "mlp(hidden=(8,))", "--rounds", "5", "--executor", "loop"]
+FLAGS = [
+    "--data",
+    "digits",
+    "--clients",
+    "6",
+    "--model",
+    "mlp(hidden=(8,))",
+    "--rounds",
+    "5",
+    "--executor",
+    "loop",
+]
 SETUP = """
 set -e
 ip link set lo up
@@ -44,7 +55,17 @@ ENVIRONMENT = {
 def two_hosts(*flags, commands=RUN, timeout=200):
     """What the commands say inside of the first of two hosts; all processes are gone afterwards."""
     process = subprocess.Popen(
-        ["unshare", "-rnpf", "--mount-proc", "--kill-child", "sh", "-c", SETUP + commands, "sh", *flags],
+        [
+            "unshare",
+            "-rnpf",
+            "--mount-proc",
+            "--kill-child",
+            "sh",
+            "-c",
+            SETUP + commands,
+            "sh",
+            *flags,
+        ],
         env=os.environ | ENVIRONMENT,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -79,7 +100,9 @@ def test_torchrun_on_two_hosts_equals_one_process_and_repeats_bitwise(method, tm
         found[name] = read_tensors(tmp_path / name / "model.safetensors")[0]
         assert "2 processes" in (tmp_path / name / "events.jsonl").read_text()
     alone = ["-m", "unalike", "run", "--method", method, *FLAGS, "--out", str(tmp_path / "alone")]
-    subprocess.run([sys.executable, *alone], env=os.environ | ENVIRONMENT, check=True, capture_output=True)
+    subprocess.run(
+        [sys.executable, *alone], env=os.environ | ENVIRONMENT, check=True, capture_output=True
+    )
     whole = read_tensors(tmp_path / "alone" / "model.safetensors")[0]
     for n, mine in found["joined"].items():
         torch.testing.assert_close(mine, whole[n], rtol=1e-5, atol=1e-6)  # sums in another order

@@ -44,8 +44,13 @@ def cells(folder):
 def test_compare_methods_share_seed_conditions(people, small):
     """A neutral method gives exactly the numbers of FedAvg under every seed; seeds differ."""
     table = small(["fedavg", "fedprox(mu=0)", "scaffold"], people, participation=0.6)
-    a, b = (table.rounds.query("method == @m").drop(columns=["method", *TIMES]) for m in ("fedavg", "fedprox(mu=0)"))
-    pd.testing.assert_frame_equal(a.reset_index(drop=True), b.reset_index(drop=True), check_exact=True)
+    a, b = (
+        table.rounds.query("method == @m").drop(columns=["method", *TIMES])
+        for m in ("fedavg", "fedprox(mu=0)")
+    )
+    pd.testing.assert_frame_equal(
+        a.reset_index(drop=True), b.reset_index(drop=True), check_exact=True
+    )
     starts = table.rounds.query("round == 0").groupby("seed")["loss"]
     assert starts.nunique().tolist() == [1, 1] and len(set(starts.first())) == 2
     row = table.summary.query("method == 'fedprox(mu=0)'").iloc[0]
@@ -63,14 +68,21 @@ def test_cell_equals_ua_run_with_that_seed(people, small):
         participation=0.6,
         work=ua.Work(batch_size=5, lr=0.1),
     )
-    found = table.rounds.query("method == 'ditto' and seed == 2").drop(columns=["method", "seed", *TIMES])
+    found = table.rounds.query("method == 'ditto' and seed == 2").drop(
+        columns=["method", "seed", *TIMES]
+    )
     pd.testing.assert_frame_equal(
-        found.reset_index(drop=True), alone.history.rounds.drop(columns=[*TIMES]), check_exact=True, check_like=True
+        found.reset_index(drop=True),
+        alone.history.rounds.drop(columns=[*TIMES]),
+        check_exact=True,
+        check_like=True,
     )
 
 
 def test_compare_every_seed_draws_its_own_partition(dataset, small):
-    table = small(["fedavg", "fedprox"], data=dataset, partition="dirichlet(alpha=0.3, min_size=2)", clients=4)
+    table = small(
+        ["fedavg", "fedprox"], data=dataset, partition="dirichlet(alpha=0.3, min_size=2)", clients=4
+    )
     sizes = table.clients.groupby(["seed", "method"])["n_train"].agg(tuple)
     assert sizes[0, "fedavg"] == sizes[0, "fedprox"] != sizes[1, "fedavg"] == sizes[1, "fedprox"]
 
@@ -87,24 +99,42 @@ def test_summary_equals_hand_computed_numbers(people, small):
     own = np.array([value["fedpake", s] for s in range(3)])
     drawn = table.resampled.pivot(index=["draw", "seed"], columns="method", values="accuracy")
     sampled = (drawn["fedpake"] - drawn["fedavg"]).groupby("draw").mean().std(ddof=1)
-    half = np.hypot(stats.t.ppf(0.975, 2) * d.std(ddof=1) / np.sqrt(3), stats.norm.ppf(0.975) * sampled)
+    half = np.hypot(
+        stats.t.ppf(0.975, 2) * d.std(ddof=1) / np.sqrt(3), stats.norm.ppf(0.975) * sampled
+    )
     assert 0.005 < sampled < 0.2  # of 28 test samples
     row = table.summary.query("method == 'fedpake'").iloc[0]
-    assert row["accuracy"] == pytest.approx(own.mean()) and row["accuracy_sd"] == pytest.approx(own.std(ddof=1))
+    assert row["accuracy"] == pytest.approx(own.mean()) and row["accuracy_sd"] == pytest.approx(
+        own.std(ddof=1)
+    )
     assert row["difference"] == pytest.approx(d.mean())
     assert (row["ci_low"], row["ci_high"]) == pytest.approx((d.mean() - half, d.mean() + half))
     clients = table.clients.query("method == 'fedpake'").groupby("seed")["accuracy"]
-    assert row["worst_decile"] == pytest.approx(clients.min().mean())  # a tenth of five clients is one
+    assert row["worst_decile"] == pytest.approx(
+        clients.min().mean()
+    )  # a tenth of five clients is one
     assert row["client_sd"] == pytest.approx(clients.std().mean())
-    total = table.rounds.query("method == 'fedpake'").groupby("seed")[["bytes_down", "bytes_up"]].sum().mean() / 1e6
+    total = (
+        table.rounds.query("method == 'fedpake'")
+        .groupby("seed")[["bytes_down", "bytes_up"]]
+        .sum()
+        .mean()
+        / 1e6
+    )
     assert (row["mb_down"], row["mb_up"]) == pytest.approx(tuple(total))
     assert table.summary["seeds"].eq(3).all()
 
 
 def test_client_rows_average_the_rounds_that_count(people, small):
     table = small(["ditto"], people, rounds=12, seeds=1)
-    run = ua.run("ditto", people, model="mlp(hidden=(8,))", rounds=12, work=ua.Work(batch_size=5, lr=0.1))
-    history = run.history.clients.query("round > 8").groupby("client")[["accuracy", "personal_accuracy"]].mean()
+    run = ua.run(
+        "ditto", people, model="mlp(hidden=(8,))", rounds=12, work=ua.Work(batch_size=5, lr=0.1)
+    )
+    history = (
+        run.history.clients.query("round > 8")
+        .groupby("client")[["accuracy", "personal_accuracy"]]
+        .mean()
+    )
     assert np.allclose(table.clients[["accuracy", "personal_accuracy"]], history, atol=1e-12)
     assert table.clients["client"].tolist() == [c.name for c in people]
 
@@ -149,7 +179,9 @@ def test_compare_changed_setting_makes_a_new_cell(people, small, trained, tmp_pa
     assert len(trained) >= 2 and len(cells(tmp_path)) == 2 and set(before) < set(cells(tmp_path))
 
 
-def test_compare_with_more_rounds_continues_every_cell_and_equals_a_whole_comparison(people, small, trained, tmp_path):
+def test_compare_with_more_rounds_continues_every_cell_and_equals_a_whole_comparison(
+    people, small, trained, tmp_path
+):
     """Cells are found by what changes their training; the report after fewer rounds is kept, and the way back is a new cell."""
     methods = ["fedavg", "scaffold", "ditto", "clustered(eps1=10.0, eps2=0.0001, warmup=2)"]
     first = small(methods, people, out=tmp_path / "grown")
@@ -158,7 +190,9 @@ def test_compare_with_more_rounds_continues_every_cell_and_equals_a_whole_compar
     with pytest.warns(UserWarning, match=r"other settings \(rounds\): it is kept in .*rounds-3"):
         grown = small(methods, people, rounds=7, out=tmp_path / "grown")
     assert len(trained) == len(methods) * 2 * 4
-    assert len(cells(tmp_path / "grown")) == len(names) and not {*names} & {*cells(tmp_path / "grown")}
+    assert len(cells(tmp_path / "grown")) == len(names) and not {*names} & {
+        *cells(tmp_path / "grown")
+    }
     same(grown, small(methods, people, rounds=7))
     [kept] = earlier_reports(tmp_path / "grown")
     same(first, ua.open_comparison(kept))
@@ -193,7 +227,10 @@ def test_compare_continues_an_interrupted_cell_with_more_rounds(people, small, t
 
     with pytest.raises(KeyboardInterrupt):
         small(["scaffold"], people, seeds=1, out=tmp_path, progress=interrupt)
-    same(small(["scaffold"], people, seeds=1, rounds=5, out=tmp_path), small(["scaffold"], people, seeds=1, rounds=5))
+    same(
+        small(["scaffold"], people, seeds=1, rounds=5, out=tmp_path),
+        small(["scaffold"], people, seeds=1, rounds=5),
+    )
     assert len(cells(tmp_path)) == 1
 
 
@@ -243,7 +280,9 @@ def test_compare_changed_code_of_a_model_a_part_or_a_metric_makes_new_cells(
     people, small, trained, tmp_path, monkeypatch
 ):
     list(registry)  # loads the names of the library
-    for number, (old, new) in enumerate((("", ""), ("relu", "tanh"), ("1 * client", "2 * client"), ("1.0", "2.0"))):
+    for number, (old, new) in enumerate(
+        (("", ""), ("relu", "tanh"), ("1 * client", "2 * client"), ("1.0", "2.0"))
+    ):
         monkeypatch.setattr(registry, "_builders", dict(registry._builders))
         registry._builders.pop("code_of_mine", None)
         file = tmp_path / f"own{number}.py"
@@ -252,7 +291,13 @@ def test_compare_changed_code_of_a_model_a_part_or_a_metric_makes_new_cells(
         own.__file__ = str(file)
         exec(compile(file.read_text(), file, "exec"), vars(own))
         for _ in range(2):
-            options = {"model": own.Net, "metrics": {"cost": own.cost}, "seeds": 1, "rounds": 1, "out": tmp_path}
+            options = {
+                "model": own.Net,
+                "metrics": {"cost": own.cost},
+                "seeds": 1,
+                "rounds": 1,
+                "out": tmp_path,
+            }
             small({"mine": own.CodeOfMine()}, people, **options)
         assert len(cells(tmp_path)) == len(trained) == number + 1
     small({"mine": own.CodeOfMine()}, people, **options | {"model": partial(own.Net, scale=2)})
@@ -293,7 +338,13 @@ def test_compare_cell_of_a_part_that_gained_a_field_since_is_read(people, small,
 
 
 def test_compare_methods_and_seeds_have_several_spellings(people, small):
-    for methods in ("fedavg", ["fedavg"], (m for m in ["fedavg"]), {"fedavg": ua.Method()}, {"fedavg": "fedavg()"}):
+    for methods in (
+        "fedavg",
+        ["fedavg"],
+        (m for m in ["fedavg"]),
+        {"fedavg": ua.Method()},
+        {"fedavg": "fedavg()"},
+    ):
         table = small(methods, people, rounds=1, seeds=np.int64(1))
         assert table.rounds["method"].unique().tolist() == ["fedavg"]
     assert small({1: "fedavg"}, people, rounds=1, seeds=np.arange(2)).rounds["seed"].nunique() == 2
@@ -325,13 +376,18 @@ def test_compare_crash_loses_no_complete_round(people, small, trained, tmp_path)
     with pytest.raises(RuntimeError):
         small(["fedavg", "ditto"], people, seeds=1, out=tmp_path, progress=crash)
     trained.clear()
-    same(small(["fedavg", "ditto"], people, seeds=1, out=tmp_path), small(["fedavg", "ditto"], people, seeds=1))
+    same(
+        small(["fedavg", "ditto"], people, seeds=1, out=tmp_path),
+        small(["fedavg", "ditto"], people, seeds=1),
+    )
     assert [number for _, number in trained[:2]] == [
         2,
         0,
     ]  # the last round of the cell, then those of the other comparison
     table = small(["fedavg"], people, seeds=1)
-    assert list(table.rounds)[:3] == [*list(table.clients)[:2], "round"] == ["method", "seed", "round"]
+    assert (
+        list(table.rounds)[:3] == [*list(table.clients)[:2], "round"] == ["method", "seed", "round"]
+    )
 
 
 def test_compare_into_folder_of_a_run_is_refused(people, small, tmp_path):
@@ -382,7 +438,9 @@ def test_progress_of_a_run_and_of_a_comparison_is_called_with_a_row(people, smal
     assert {*of_comparison[0]} - {"run"} == {*of_run[0]}
 
 
-@pytest.mark.parametrize("protocol", ["personal", "local", ["local", "clients"], ["server", "personal", "clients"]])
+@pytest.mark.parametrize(
+    "protocol", ["personal", "local", ["local", "clients"], ["server", "personal", "clients"]]
+)
 def test_compare_no_column_mixes_protocols(people, small, protocol):
     """Columns without a prefix are those of the shared model, whichever protocol comes first; each protocol has its own rows."""
     table = small(["fedavg", "ditto"], people, protocol=protocol, test=people[0].test)
@@ -393,13 +451,29 @@ def test_compare_no_column_mixes_protocols(people, small, protocol):
     assert set(rows["ditto"].index) == asked | {plain_one, "personal", "used"}
     assert rows["ditto", "used"] == rows["ditto", "personal"] != rows["ditto", plain_one]
     assert table.columns.plain == plain_one == table.content().plain
-    alone = small(["ditto"], people, protocol="clients" if plain_one == "clients" else ["server"], test=people[0].test)
-    assert alone.rounds["accuracy"].tolist() == table.rounds.query("method == 'ditto'")["accuracy"].tolist()
+    alone = small(
+        ["ditto"],
+        people,
+        protocol="clients" if plain_one == "clients" else ["server"],
+        test=people[0].test,
+    )
+    assert (
+        alone.rounds["accuracy"].tolist()
+        == table.rounds.query("method == 'ditto'")["accuracy"].tolist()
+    )
 
 
-def test_comparison_of_an_older_version_is_read_by_the_names_of_its_columns(people, small, tmp_path):
+def test_comparison_of_an_older_version_is_read_by_the_names_of_its_columns(
+    people, small, tmp_path
+):
     """It has no schema of its columns; its facts name the protocol of the columns without a prefix."""
-    table = small(["fedavg", "ditto"], people, protocol=["server", "clients"], test=people[0].test, out=tmp_path)
+    table = small(
+        ["fedavg", "ditto"],
+        people,
+        protocol=["server", "clients"],
+        test=people[0].test,
+        out=tmp_path,
+    )
     (tmp_path / "columns.json").unlink()
     facts = json.loads((tmp_path / "comparison.json").read_text())
     (tmp_path / "comparison.json").write_text(json.dumps(facts | {"plain": "server"}))
@@ -427,13 +501,17 @@ def test_compare_select_best_scores_the_selected_round(people, small, tmp_path):
     table = small(["fedavg", "ditto"], chosen_by, **options)
     for (method, _), run in table.rounds.groupby(["method", "seed"]):
         scored = run.query("round > 0")
-        for prefix in ("", "personal_")[: 1 + (method == "ditto")]:  # each protocol by its own validation score
+        for prefix in ("", "personal_")[
+            : 1 + (method == "ditto")
+        ]:  # each protocol by its own validation score
             best = scored["round"].iloc[scored[f"{prefix}val_accuracy"].to_numpy().argmax()]
             assert run.loc[run[f"{prefix}selected"].eq(True), "round"].tolist() == [best]
     picked = table.rounds[table.rounds["selected"]].groupby("method")["accuracy"].mean()
     summary = table.summary.query("protocol == 'clients'").set_index("method")["accuracy"]
     assert np.allclose(summary, picked[summary.index])
-    pooled = table.clients.assign(hits=table.clients["accuracy"] * table.clients["n_test"]).groupby(["method", "seed"])
+    pooled = table.clients.assign(hits=table.clients["accuracy"] * table.clients["n_test"]).groupby(
+        ["method", "seed"]
+    )
     by_clients = pooled["hits"].sum() / pooled["n_test"].sum()
     picked = table.rounds[table.rounds["selected"]].set_index(["method", "seed"])["accuracy"]
     assert np.allclose(by_clients, picked[by_clients.index])
@@ -451,7 +529,12 @@ def test_compare_budget_compares_at_equal_cost(people, small):
 
 
 def test_comparison_saved_and_loaded_is_equal(people, small, tmp_path):
-    table = small({"plain": "fedavg", "own models": "ditto"}, people, out=tmp_path / "out", baseline="own models")
+    table = small(
+        {"plain": "fedavg", "own models": "ditto"},
+        people,
+        out=tmp_path / "out",
+        baseline="own models",
+    )
     for loaded in (Comparison.load(tmp_path / "out"), Comparison.load(str(tmp_path / "out"))):
         same(table, loaded)
         assert loaded.facts == table.facts
@@ -461,7 +544,9 @@ def test_comparison_saved_and_loaded_is_equal(people, small, tmp_path):
     with pytest.raises(ua.UnalikeError, match="missing does not exist; give a folder"):
         Comparison.load(tmp_path / "missing")
     (tmp_path / "out" / "rounds.parquet").write_bytes(b"hello")
-    with pytest.raises(ua.UnalikeError, match=r"holds no finished comparison or run \(rounds.parquet: .*Parquet"):
+    with pytest.raises(
+        ua.UnalikeError, match=r"holds no finished comparison or run \(rounds.parquet: .*Parquet"
+    ):
         Comparison.load(tmp_path / "out")
 
 
@@ -472,7 +557,8 @@ def test_damaged_cell_is_named_and_run_again_once_it_is_deleted(people, small, t
     file = cell / f"{table}.parquet"
     file.write_bytes(file.read_bytes()[:-40])
     with pytest.raises(
-        ua.UnalikeError, match=f"cannot read {file}: .*Parquet.*, or delete the folder {cell}: this cell is"
+        ua.UnalikeError,
+        match=f"cannot read {file}: .*Parquet.*, or delete the folder {cell}: this cell is",
     ):
         small(["fedavg"], people, out=tmp_path)
     shutil.rmtree(cell)
@@ -484,8 +570,14 @@ def test_damaged_cell_is_named_and_run_again_once_it_is_deleted(people, small, t
     [
         ({"methods": "fedavg"}, "methods='fedavg': input should be a valid array"),
         ({"methods": []}, "no methods"),
-        ({"methods": [{"label": "fedavg", "spec": "fedavg"}]}, "an entry of methods lacks protocols"),
-        ({"ends": [{"method": "fedavg", "seed": 0}]}, "an entry of ends lacks rounds, selected, why"),
+        (
+            {"methods": [{"label": "fedavg", "spec": "fedavg"}]},
+            "an entry of methods lacks protocols",
+        ),
+        (
+            {"ends": [{"method": "fedavg", "seed": 0}]},
+            "an entry of ends lacks rounds, selected, why",
+        ),
         ({"config": "rounds ="}, "config: Invalid value"),
         ({"config": ["rounds"]}, "config=.*: input should be a valid string"),
         ({"partition": None}, "partition=None: "),
@@ -496,11 +588,15 @@ def test_load_edited_facts_are_refused(people, small, tmp_path, edit, expected):
     small(["fedavg"], people, seeds=1, rounds=1, out=tmp_path)
     file = tmp_path / "comparison.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | edit))
-    with pytest.raises(ua.UnalikeError, match=rf"holds no finished comparison or run \(comparison.json: {expected}"):
+    with pytest.raises(
+        ua.UnalikeError, match=rf"holds no finished comparison or run \(comparison.json: {expected}"
+    ):
         Comparison.load(tmp_path)
 
 
-@pytest.mark.parametrize(("table", "column"), [("rounds", "round"), ("clients", "n_train"), ("clients", "client")])
+@pytest.mark.parametrize(
+    ("table", "column"), [("rounds", "round"), ("clients", "n_train"), ("clients", "client")]
+)
 def test_load_table_without_a_column_is_refused(people, small, tmp_path, table, column):
     small(["fedavg"], people, seeds=1, rounds=1, out=tmp_path)
     file = tmp_path / f"{table}.parquet"
@@ -543,7 +639,9 @@ def test_compare_other_settings_in_the_same_folder_keep_the_earlier_report(peopl
     slow, fast = (ua.Work(batch_size=5, lr=lr) for lr in (0.1, 0.2))
     first = small(["fedavg"], people, work=slow, out=tmp_path)
     for work, seeds, kept in [(fast, 2, ["lr-0.1"]), (slow, 3, ["lr-0.1", "lr-0.2"])]:
-        with pytest.warns(UserWarning, match=r"a comparison with other settings \(.*lr.*\): it is kept in .*lr-0"):
+        with pytest.warns(
+            UserWarning, match=r"a comparison with other settings \(.*lr.*\): it is kept in .*lr-0"
+        ):
             small(["fedavg"], people, work=work, seeds=seeds, out=tmp_path)
         assert [place.name for place in earlier_reports(tmp_path)] == kept
     same(first, ua.open_comparison(tmp_path / "reports" / "lr-0.1"))
@@ -568,7 +666,9 @@ def test_compare_with_more_methods_or_seeds_does_not_warn(people, small, tmp_pat
 
 
 def test_report_shows_every_label(people, small, tmp_path):
-    table = small({"plain & simple": "fedavg", "own": "ditto", "alone": "local_only"}, people, out=tmp_path)
+    table = small(
+        {"plain & simple": "fedavg", "own": "ditto", "alone": "local_only"}, people, out=tmp_path
+    )
     text = (tmp_path / "report.html").read_text()
     assert "plain &amp; simple" in text and "own" in text and "alone" in text
     assert table.report(tmp_path / "again.html", title="For the board").exists()
@@ -577,7 +677,9 @@ def test_report_shows_every_label(people, small, tmp_path):
 
 def test_report_of_references_only_is_written(people, small, tmp_path):
     table = small(["local_only"], people, seeds=1, out=tmp_path)
-    assert table.summary["protocol"].tolist() == ["personal"] and (tmp_path / "report.html").exists()
+    assert (
+        table.summary["protocol"].tolist() == ["personal"] and (tmp_path / "report.html").exists()
+    )
     small(["centralised"], people, seeds=1, out=tmp_path)
 
 
@@ -587,13 +689,18 @@ def test_report_of_references_only_is_written(people, small, tmp_path):
 def test_compare_mapping_gives_labels(people, small):
     table = small({"A": "fedavg", "B": ua.Method.parse("fedprox(mu=0.1)")}, people)
     assert table.rounds["method"].unique().tolist() == ["A", "B"] and table.facts.baseline == "A"
-    assert tomllib.loads(table.facts.config)["method"] == ["fedavg", repr(ua.Method.parse("fedprox(mu=0.1)"))]
+    assert tomllib.loads(table.facts.config)["method"] == [
+        "fedavg",
+        repr(ua.Method.parse("fedprox(mu=0.1)")),
+    ]
 
 
 def test_compare_given_baseline_is_used(dataset, people, small):
     table = small(["fedavg", "fedprox"], people, baseline="fedprox")
     rows = table.summary.set_index("method")
-    assert np.isnan(rows.loc["fedprox", "difference"]) and not np.isnan(rows.loc["fedavg", "difference"])
+    assert np.isnan(rows.loc["fedprox", "difference"]) and not np.isnan(
+        rows.loc["fedavg", "difference"]
+    )
     assert tomllib.loads(table.facts.config)["baseline"] == "fedprox"
     named = small({"A": "fedavg", "B": "fedprox"}, people, baseline="B", seeds=1)
     assert tomllib.loads(named.facts.config)["baseline"] == "fedprox"
@@ -620,7 +727,9 @@ def test_compare_given_baseline_is_used(dataset, people, small):
         (["fedavg"], {"partition": "iid"}, "partition='iid' beside clients"),
     ],
 )
-def test_compare_invalid_arguments_are_refused_before_training(people, small, trained, methods, options, message):
+def test_compare_invalid_arguments_are_refused_before_training(
+    people, small, trained, methods, options, message
+):
     with pytest.raises(ua.UnalikeError, match=message):
         small(methods, people, **options)
     assert not trained
@@ -632,10 +741,15 @@ def test_compare_draws_test_samples_of_clients_without_any_under_each_seed(peopl
     sizes = table.clients[["n_train", "n_test"]].drop_duplicates()
     assert (sizes["n_train"] == np.maximum(1, (0.75 * sizes.sum(axis=1)).astype(int))).all()
     assert table.rounds.groupby("seed")["loss"].last().nunique() == 2
-    assert len(small(["fedavg"], untested, protocol="server", test=people[0].test, seeds=1).summary) == 1
+    assert (
+        len(small(["fedavg"], untested, protocol="server", test=people[0].test, seeds=1).summary)
+        == 1
+    )
 
 
-def test_compare_of_clients_with_test_samples_keeps_them_unless_a_share_or_folds_are_given(people, small):
+def test_compare_of_clients_with_test_samples_keeps_them_unless_a_share_or_folds_are_given(
+    people, small
+):
     tested = [ua.ClientData(train=c.train, test=c.test) for c in people]
     tests = {}
     for name, options in (("kept", {}), ("split", {"split": 0.5}), ("folds", {"folds": 2})):
@@ -657,17 +771,23 @@ def test_first_line_says_what_the_interval_is_about(people, dataset, small, tmp_
     site = np.arange(len(y)) % 3
     owners = ua.Dataset("sites", (x, y), groups={"site": site})
     divided = ClientsRequest(3, dataset, partition="iid", tests_of=0)
-    as_tuned = prepare_experiment(["fedavg"], divided, SeedPlan.of([1, 2]), model="linear", rounds=1)
+    as_tuned = prepare_experiment(
+        ["fedavg"], divided, SeedPlan.of([1, 2]), model="linear", rounds=1
+    )
     subjects = {
         "this test set only: other partitions and other training runs; 2 seeds divide the same test samples.": (
             as_tuned.run(None, lambda row, what="": None)
         ),
-        "other samples of these 3 clients and other training runs; 2 redrawn splits.": small(["fedavg"], data=owners),
+        "other samples of these 3 clients and other training runs; 2 redrawn splits.": small(
+            ["fedavg"], data=owners
+        ),
         "2 folds of repeated 4-fold cross-validation.": small(["fedavg"], data=owners, folds=4),
         "other partitions of this data set and other training runs": small(
             ["fedavg"], 3, data=dataset, partition="iid"
         ),
-        "other test samples of these 5 clients and other training runs": small(["fedavg"], people, out=tmp_path / "c"),
+        "other test samples of these 5 clients and other training runs": small(
+            ["fedavg"], people, out=tmp_path / "c"
+        ),
         "One seed: there is no interval.": small(["fedavg"], people, seeds=1),
     }
     for text, table in subjects.items():
@@ -680,7 +800,10 @@ def test_first_line_says_what_the_interval_is_about(people, dataset, small, tmp_
     stored.write_text(json.dumps(facts))
     (tmp_path / "c" / "resampled.parquet").unlink()
     older = ua.open_comparison(tmp_path / "c")
-    assert older.findings.about == "Interval: other training runs; 2 seeds; what they share was not recorded."
+    assert (
+        older.findings.about
+        == "Interval: other training runs; 2 seeds; what they share was not recorded."
+    )
 
 
 def test_compare_without_data_or_with_impossible_partition_is_refused(dataset, small):
@@ -695,7 +818,10 @@ def wild():
     """Regression data on which a huge step diverges at once."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(40, 6)).astype(np.float32)
-    return [ua.ClientData(train=(x[i::4], x[i::4].sum(1)), test=(x[i::4], x[i::4].sum(1))) for i in range(4)]
+    return [
+        ua.ClientData(train=(x[i::4], x[i::4].sum(1)), test=(x[i::4], x[i::4].sum(1)))
+        for i in range(4)
+    ]
 
 
 def test_compare_diverged_method_is_noted_and_left_out(wild, small, tmp_path):
@@ -705,7 +831,10 @@ def test_compare_diverged_method_is_noted_and_left_out(wild, small, tmp_path):
     assert set(table.rounds["method"]) == {"tame"} and table.facts.baseline == "tame"
     assert [m["label"] for m in table.facts.methods] == ["tame"]
     assert any(note.startswith("wild, seed 0, is left out: round") for note in table.facts.notes)
-    assert {(e["method"], e["why"]) for e in table.facts.ends} == {("wild", "diverged"), ("tame", "all rounds done")}
+    assert {(e["method"], e["why"]) for e in table.facts.ends} == {
+        ("wild", "diverged"),
+        ("tame", "all rounds done"),
+    }
     assert table.facts.notes[0] == (
         "the baseline wild diverged under every seed: all methods are compared with tame instead"
     )
@@ -720,7 +849,8 @@ def test_compare_regression_uses_rmse(wild, small, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "text, numbers", [("3", [0, 1, 2]), ("0,1,4", [0, 1, 4]), ("4,", [4]), ("1", [0]), ("2, 5", [2, 5])]
+    "text, numbers",
+    [("3", [0, 1, 2]), ("0,1,4", [0, 1, 4]), ("4,", [4]), ("1", [0]), ("2, 5", [2, 5])],
 )
 def test_read_seeds_inverts_write_seeds(text, numbers):
     assert read_seeds(text) == numbers == read_seeds(write_seeds(numbers))
@@ -728,7 +858,9 @@ def test_read_seeds_inverts_write_seeds(text, numbers):
 
 @pytest.mark.parametrize("seeds", ["12", 1.5, [0, 0.5], None])
 def test_compare_seeds_of_wrong_type_are_refused(people, small, seeds):
-    with pytest.raises(ua.UnalikeError, match=r"seeds=.*: expected how many \(3\), which \(\[0, 1, 4\]\) or"):
+    with pytest.raises(
+        ua.UnalikeError, match=r"seeds=.*: expected how many \(3\), which \(\[0, 1, 4\]\) or"
+    ):
         small(["fedavg"], people, seeds=seeds)
 
 
@@ -751,7 +883,9 @@ def test_read_seeds_invalid_text_is_refused():
 def test_report_has_the_format_of_its_name(people, small, tmp_path, name, starts):
     table = small(["fedavg", "ditto"], people, rounds=1)
     text = table.report(str(tmp_path / name)).read_text("utf-8")
-    assert next(line for line in text.splitlines() if line and "Mean of the last" not in line) in text
+    assert (
+        next(line for line in text.splitlines() if line and "Mean of the last" not in line) in text
+    )
     assert starts.lower() in text.lower() and ("</html>" in text) == (name == "a.HTML")
 
 
@@ -823,14 +957,20 @@ def test_load_continued_run_ignores_old_facts(people, tmp_path):
             if row["round"] == until:
                 raise KeyboardInterrupt
 
-        return ua.run("ditto", people, model="linear", rounds=rounds, out=tmp_path, progress=interrupted)
+        return ua.run(
+            "ditto", people, model="linear", rounds=rounds, out=tmp_path, progress=interrupted
+        )
 
     save_run_facts(run(2, None), "mine", {"data": "digits"})
     assert "--rounds 2" in Comparison.load(tmp_path).facts.command
     with pytest.raises(KeyboardInterrupt):
         run(10, 4)
     begun = Comparison.load(tmp_path).facts
-    assert begun.unfinished == "4 of 10 rounds" and "unfinished" in begun.command and "rounds = 10" in begun.config
+    assert (
+        begun.unfinished == "4 of 10 rounds"
+        and "unfinished" in begun.command
+        and "rounds = 10" in begun.config
+    )
     run(10, None)
     done = Comparison.load(tmp_path).facts
     assert not done.unfinished and "rounds = 10" in done.config and "--rounds 2" not in done.command
@@ -842,17 +982,29 @@ def test_load_program_run_has_a_report(tmp_path, spec):
     ua.run(spec, clients, model="mlp(hidden=(8,))", rounds=2, out=tmp_path)
     kept = Comparison.load(tmp_path)
     page = kept.report(tmp_path / "report.html").read_text()
-    assert "ua.run(" in page and "client-0" in page and repr(ua.Method.parse(spec)) in kept.facts.methods[0]["spec"]
+    assert (
+        "ua.run(" in page
+        and "client-0" in page
+        and repr(ua.Method.parse(spec)) in kept.facts.methods[0]["spec"]
+    )
     assert (
         set(kept.summary["protocol"])
-        == {"fedavg": {"clients"}, "ditto": {"clients", "personal"}, "local_only": {"personal"}}[spec]
+        == {"fedavg": {"clients"}, "ditto": {"clients", "personal"}, "local_only": {"personal"}}[
+            spec
+        ]
     )
 
 
 def test_load_program_run_has_its_end(tmp_path):
     """A finished run has the same `ends` as a comparison of the same cell; an unfinished run has none."""
     clients = ua.partition(ua.load("digits"), "iid", clients=3, val=0.3)
-    options = {"model": "linear", "rounds": 9, "select": "best", "stop": "patience(rounds=2)", "work": ua.Work(lr=0.5)}
+    options = {
+        "model": "linear",
+        "rounds": 9,
+        "select": "best",
+        "stop": "patience(rounds=2)",
+        "work": ua.Work(lr=0.5),
+    }
 
     def interrupted(row, what=""):
         raise KeyboardInterrupt
@@ -871,7 +1023,9 @@ def test_load_program_run_has_its_end(tmp_path):
 def test_report_of_run_without_score_is_refused(tmp_path, people, tested, options):
     clients = people if tested else [ua.ClientData(c.train) for c in people]
     ua.run("fedavg", clients, model="linear", rounds=1, out=tmp_path, **options)
-    with pytest.raises(ua.UnalikeError, match="no round has a score to report; expected clients with test samples"):
+    with pytest.raises(
+        ua.UnalikeError, match="no round has a score to report; expected clients with test samples"
+    ):
         Comparison.load(tmp_path).report(tmp_path / "report.html")
 
 
@@ -887,11 +1041,15 @@ def test_compare_plan_is_scored_by_its_last_stage(small, people, tmp_path):
         scores = found.summary.set_index("method")["accuracy"]
         assert scores[scores.index != "fedavg"].to_list() == [last]
     clients = run.history.clients.query("round == 4")["accuracy"].to_list()
-    assert table.clients[table.clients["method"] == ccvr]["accuracy"].to_list() == pytest.approx(clients, nan_ok=True)
+    assert table.clients[table.clients["method"] == ccvr]["accuracy"].to_list() == pytest.approx(
+        clients, nan_ok=True
+    )
 
 
 def test_compare_budget_between_evaluations_keeps_every_method(small, people, capsys):
-    table = small(["fedavg", "scaffold"], people, rounds=40, seeds=1, evaluate_every=10, budget="12 rounds")
+    table = small(
+        ["fedavg", "scaffold"], people, rounds=40, seeds=1, evaluate_every=10, budget="12 rounds"
+    )
     assert table.summary["method"].to_list() == ["fedavg", "scaffold"]
     for _, own in table.rounds.groupby("method"):
         assert own.dropna(subset="accuracy")["round"].to_list() == [0, 10, 12]
@@ -906,8 +1064,16 @@ def test_facts_of_program_arguments_have_no_command(small):
         return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
 
     options = {"data": "digits", "rounds": 1, "seeds": 1}
-    table = small(["fedavg"], 3, model=net, metrics={"zeros": lambda y, p, logits: float((p == 0).mean())}, **options)
-    assert table.facts.command.startswith("# model, metrics came from a program: call ua.compare(...)")
+    table = small(
+        ["fedavg"],
+        3,
+        model=net,
+        metrics={"zeros": lambda y, p, logits: float((p == 0).mean())},
+        **options,
+    )
+    assert table.facts.command.startswith(
+        "# model, metrics came from a program: call ua.compare(...)"
+    )
     assert small(["fedavg"], 3, **options).facts.command.startswith("unalike compare --data digits")
 
 
@@ -916,23 +1082,38 @@ def test_compare_keeps_clients_by_round_and_confusions(people, small, tmp_path):
     own = table.client_rounds.query("method == 'fedavg' and seed == 1 and round == 2")
     assert list(own["client"]) == [f"site{k}" for k in range(5)]
     last = table.rounds.query("method == 'fedavg'").groupby("seed")["accuracy"].last()
-    assert set(table.client_rounds.columns) == {"method", "seed", "round", "client", "accuracy", "personal_accuracy"}
+    assert set(table.client_rounds.columns) == {
+        "method",
+        "seed",
+        "round",
+        "client",
+        "accuracy",
+        "personal_accuracy",
+    }
     confusion = {entry["method"]: np.array(entry["counts"]) for entry in table.facts.confusions}
     tested = 8 + 6 + 3 + 6 + 5
-    assert set(confusion) == {"fedavg", "local_only"} and all(c.sum() == 2 * tested for c in confusion.values())
+    assert set(confusion) == {"fedavg", "local_only"} and all(
+        c.sum() == 2 * tested for c in confusion.values()
+    )
     assert confusion["fedavg"].trace() / (2 * tested) == pytest.approx(last.mean())
     loaded = Comparison.load(tmp_path)
     pd.testing.assert_frame_equal(loaded.client_rounds, table.client_rounds)
     assert loaded.facts.confusions == table.facts.confusions
 
 
-@pytest.mark.parametrize(("spec", "column"), [("fedavg", "accuracy"), ("ditto", "personal_accuracy")])
+@pytest.mark.parametrize(
+    ("spec", "column"), [("fedavg", "accuracy"), ("ditto", "personal_accuracy")]
+)
 def test_run_confusion_counts_the_test_samples_of_the_models_in_use(people, spec, column):
     run = ua.run(spec, people, model="mlp(hidden=(8,))", rounds=2, progress=False)
     counts = run.confusion()
-    assert counts.to_numpy().trace() / counts.to_numpy().sum() == pytest.approx(run.history.last[column])
+    assert counts.to_numpy().trace() / counts.to_numpy().sum() == pytest.approx(
+        run.history.last[column]
+    )
     with pytest.raises(ua.UnalikeError, match="no test sample with a class"):
-        ua.run("fedavg", data="linear_clusters(clients=2)", model="linear", rounds=1, progress=False).confusion()
+        ua.run(
+            "fedavg", data="linear_clusters(clients=2)", model="linear", rounds=1, progress=False
+        ).confusion()
 
 
 def test_compare_gives_methods_local_training_of_their_own(people, small):

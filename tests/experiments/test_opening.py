@@ -30,13 +30,21 @@ def test_unfinished_comparison_is_its_finished_cells_without_a_decision(interrup
     folder = interrupted("own (seed 1)")
     part = ua.open_comparison(folder)
     assert part.facts.unfinished == "3 of 6 cells"
-    assert part.facts.notes[0].startswith("This comparison is unfinished: 3 of 6 cells are finished")
-    assert str(part.decision) == str(part.shared_decision) == "No decision yet: 3 of 6 cells are finished."
+    assert part.facts.notes[0].startswith(
+        "This comparison is unfinished: 3 of 6 cells are finished"
+    )
+    assert (
+        str(part.decision)
+        == str(part.shared_decision)
+        == "No decision yet: 3 of 6 cells are finished."
+    )
     assert part.decision.choice == ""
     whole = small(METHODS, people, seeds=3, out=folder)
     for name in ("rounds", "clients", "client_rounds"):
         found, expected = getattr(part, name), getattr(whole, name)
-        done = expected[(expected["seed"] == 0) | ((expected["seed"] == 1) & (expected["method"] == "mean"))]
+        done = expected[
+            (expected["seed"] == 0) | ((expected["seed"] == 1) & (expected["method"] == "mean"))
+        ]
         key = ["method", "seed", *({"round", "client"} & {*done})]
         found, done = (table.sort_values(key, ignore_index=True) for table in (found, done))
         shared = [column for column in found if column in done]
@@ -50,7 +58,10 @@ def test_unfinished_comparison_is_its_finished_cells_without_a_decision(interrup
 def test_report_of_an_unfinished_comparison_says_so(interrupted, tmp_path):
     folder = interrupted("own (seed 1)")
     text = ua.open_comparison(folder).report(tmp_path / "part.html").read_text("utf-8")
-    assert "No decision yet: 3 of 6 cells are finished." in text and "This comparison is unfinished" in text
+    assert (
+        "No decision yet: 3 of 6 cells are finished." in text
+        and "This comparison is unfinished" in text
+    )
 
 
 def test_unfinished_comparison_leaves_out_methods_without_a_finished_cell(interrupted):
@@ -60,7 +71,9 @@ def test_unfinished_comparison_leaves_out_methods_without_a_finished_cell(interr
 
 
 def test_comparison_without_a_finished_cell_has_no_report(interrupted):
-    with pytest.raises(ua.UnalikeError, match="0 of 6 cells finished: there is nothing to report yet"):
+    with pytest.raises(
+        ua.UnalikeError, match="0 of 6 cells finished: there is nothing to report yet"
+    ):
         ua.open_comparison(interrupted("mean (seed 0)"))
 
 
@@ -68,4 +81,7 @@ def test_finished_comparison_says_that_a_later_one_has_begun(interrupted, people
     first = small(METHODS, people, seeds=2, out=tmp_path)
     found = ua.open_comparison(interrupted("mean (seed 2)"))
     pd.testing.assert_frame_equal(found.rounds, first.rounds)
-    assert found.facts.notes[0].startswith("A later comparison has begun in") and "4 of 6 cells" in found.facts.notes[0]
+    assert (
+        found.facts.notes[0].startswith("A later comparison has begun in")
+        and "4 of 6 cells" in found.facts.notes[0]
+    )

@@ -24,15 +24,23 @@ def test_standings_during_a_comparison_count_seeds_and_rounds(people, small, tmp
 
     table = small(["fedavg", "ditto", "local_only"], people, out=tmp_path, progress=look)
     during, after = seen[0], by_method(tmp_path)
-    assert {m: r.seeds_done for m, r in during.items()} == {"fedavg": 2, "ditto": 1, "local_only": 1}
+    assert {m: r.seeds_done for m, r in during.items()} == {
+        "fedavg": 2,
+        "ditto": 1,
+        "local_only": 1,
+    }
     assert all(r.seeds == 2 and r.rounds == 6 for r in during.values())
     assert during["fedavg"].seconds_left == 0 < during["ditto"].seconds_left
-    assert all(r.seeds_done == 2 and r.rounds_done == 6 and r.seconds_left == 0 for r in after.values())
+    assert all(
+        r.seeds_done == 2 and r.rounds_done == 6 and r.seconds_left == 0 for r in after.values()
+    )
     expected = table.summary.query("protocol == 'used'").set_index("method")
     for name, row in after.items():
         assert row.score == pytest.approx(expected["accuracy"][name])
         assert row.column.name == ("accuracy" if name == "fedavg" else "personal_accuracy")
-        assert row.difference == pytest.approx(0 if name == "fedavg" else expected["difference"][name])
+        assert row.difference == pytest.approx(
+            0 if name == "fedavg" else expected["difference"][name]
+        )
 
 
 @pytest.mark.parametrize("across", ["clients", "worst"])
@@ -43,10 +51,18 @@ def test_standings_have_the_score_of_all_clients_that_decides(people, small, tmp
         table.judged_by(across="pooled").summary.query("protocol == 'used'")["accuracy"]
     )
     for name, row in by_method(tmp_path).items():
-        assert row.score == pytest.approx(expected["accuracy"][name]) and row.column.metric == table.decision.metric
-        assert row.difference == pytest.approx(0 if name == "fedavg" else expected["difference"][name])
+        assert (
+            row.score == pytest.approx(expected["accuracy"][name])
+            and row.column.metric == table.decision.metric
+        )
+        assert row.difference == pytest.approx(
+            0 if name == "fedavg" else expected["difference"][name]
+        )
     curves = FollowedComparison(tmp_path).state()["curves"]
-    assert [curve["name"] for curve in curves] == ["accuracy of fedavg", "personal accuracy of ditto"]
+    assert [curve["name"] for curve in curves] == [
+        "accuracy of fedavg",
+        "personal accuracy of ditto",
+    ]
 
 
 def test_standings_are_best_first_and_without_score_last(people, small, tmp_path):

@@ -23,7 +23,13 @@ def swept(dataset):
     """`ua.sweep` on the tiny model."""
 
     def sweep(grid, methods=METHODS, clients=4, **options):
-        defaults = {"data": dataset, "model": "linear", "rounds": 2, "seeds": 2, "partition": "dirichlet(alpha=0.5)"}
+        defaults = {
+            "data": dataset,
+            "model": "linear",
+            "rounds": 2,
+            "seeds": 2,
+            "partition": "dirichlet(alpha=0.5)",
+        }
         return ua.sweep(methods, grid, clients, **defaults | options)
 
     return sweep
@@ -52,7 +58,9 @@ def test_every_point_is_the_comparison_with_its_arguments(swept, dataset, tmp_pa
             work=ua.Work(lr=float(lr)),
         )
         pd.testing.assert_frame_equal(
-            comparison.rounds.drop(columns=[*TIMES]), expected.rounds.drop(columns=[*TIMES]), check_exact=True
+            comparison.rounds.drop(columns=[*TIMES]),
+            expected.rounds.drop(columns=[*TIMES]),
+            check_exact=True,
         )
         rows = expected.summary.set_index("method")
         for _, row in at(found, lr=lr, alpha=alpha).iterrows():
@@ -67,7 +75,9 @@ def test_cells_are_shared_and_only_added_values_are_trained(swept, trained, tmp_
     assert first.methods == ["fedavg", "fedprox"] and len(trained) == 2 * 2 * (1 + 2)
     trained.clear()
     more = swept({"mu": [0.1, 1.0, 5.0]}, out=tmp_path)
-    assert len(trained) == 2 * 2 and {method for method, _ in trained} == {repr(ua.Method.parse("fedprox(mu=5.0)"))}
+    assert len(trained) == 2 * 2 and {method for method, _ in trained} == {
+        repr(ua.Method.parse("fedprox(mu=5.0)"))
+    }
     kept = more.table[more.table["mu"] != "5"].reset_index(drop=True).drop(columns="best")
     pd.testing.assert_frame_equal(kept, first.table.drop(columns="best"))
     trained.clear()
@@ -103,12 +113,17 @@ def test_best_point_is_that_of_choices_within_the_same_data(swept):
     best, chosen, *_ = found.findings
     assert "fedavg at alpha=0.1, lr=" in best and "chosen by the test samples" in chosen
     only_data = swept({"alpha": [0.1, 1.0]})
-    assert not only_data.table["best"].any() and only_data.findings[0].startswith("Every point is another task")
+    assert not only_data.table["best"].any() and only_data.findings[0].startswith(
+        "Every point is another task"
+    )
 
 
 def test_best_value_at_the_end_of_the_grid_is_noted(swept):
     found = swept({"lr": [1e-5, 1e-4, 1e-3]}, methods=["fedavg"])
-    assert found.findings[-1] == "The best lr of fedavg is at the end of the grid: wider values may be better."
+    assert (
+        found.findings[-1]
+        == "The best lr of fedavg is at the end of the grid: wider values may be better."
+    )
 
 
 def test_a_metric_where_less_is_better_has_the_least_as_best(swept):
@@ -123,10 +138,16 @@ def test_heat_maps_hold_the_table_in_both_renderers(swept, tmp_path):
     found = swept({"lr": [0.01, 0.1], "alpha": [0.1, 1.0], "epochs": [1, 2]}, seeds=1, out=tmp_path)
     drawn = figures("sweep", found)
     assert list(drawn) == ["scores", "differences"] and len(drawn["scores"].plots) == 4
-    assert [plot.title for plot in drawn["scores"].plots][:2] == ["fedavg, epochs=1", "fedprox(mu=0.1), epochs=1"]
+    assert [plot.title for plot in drawn["scores"].plots][:2] == [
+        "fedavg, epochs=1",
+        "fedprox(mu=0.1), epochs=1",
+    ]
     [first] = drawn["scores"].plots[0].marks
     expected = [
-        [100 * at(found, lr=lr, alpha=a, epochs="1", method="fedavg")["accuracy"].item() for a in ("0.1", "1")]
+        [
+            100 * at(found, lr=lr, alpha=a, epochs="1", method="fedavg")["accuracy"].item()
+            for a in ("0.1", "1")
+        ]
         for lr in ("0.01", "0.1")
     ]
     np.testing.assert_allclose(first.values, expected)
@@ -135,20 +156,32 @@ def test_heat_maps_hold_the_table_in_both_renderers(swept, tmp_path):
     assert [trace.type for trace in interactive.data] == ["heatmap"] * 4 and interactive.data[
         0
     ].texttemplate == "%{text}"
-    texts = [text.get_text() for axes in matplotlib_figures.draw(drawn["scores"]).axes for text in axes.texts]
-    assert texts == [text for plot in drawn["scores"].plots for line in plot.marks[0].texts for text in line]
+    texts = [
+        text.get_text()
+        for axes in matplotlib_figures.draw(drawn["scores"]).axes
+        for text in axes.texts
+    ]
+    assert texts == [
+        text for plot in drawn["scores"].plots for line in plot.marks[0].texts for text in line
+    ]
     for name in ("sweep-scores.svg", "sweep-scores.pdf", "sweep-differences.svg", "sweep.csv"):
         assert (tmp_path / name).stat().st_size
     page = (tmp_path / "sweep.html").read_text("utf-8")
     assert "panel-scores" in page and found.findings[0] in page.replace("&#39;", "'")
     assert len(json.loads((tmp_path / "sweep.json").read_text())) == len(found.table) == 16
-    assert found.plot("differences").data and "<table" in found._repr_html_() and "Best point" in str(found)
+    assert (
+        found.plot("differences").data
+        and "<table" in found._repr_html_()
+        and "Best point" in str(found)
+    )
 
 
 def test_one_name_is_one_map_of_methods(swept):
     found = swept({"lr": [0.01, 0.1]}, seeds=1)
     [plot] = figures("sweep", found)["scores"].plots
-    assert list(plot.y.ticks.values()) == ["fedavg", "fedprox(mu=0.1)"] and list(plot.x.ticks.values()) == [
+    assert list(plot.y.ticks.values()) == ["fedavg", "fedprox(mu=0.1)"] and list(
+        plot.x.ticks.values()
+    ) == [
         "0.01",
         "0.1",
     ]
@@ -165,7 +198,11 @@ def test_one_name_is_one_map_of_methods(swept):
         ({"lr": [0.1, -1.0]}, METHODS, "lr"),
         ({"alpha": [-1.0]}, METHODS, "alpha"),
         ({"mu": [0.1, "much"]}, METHODS, "mu"),
-        ({"mu": [0.1]}, ["fedprox(mu=0.1)", "fedprox(mu=1.0)"], "differ in a swept parameter alone"),
+        (
+            {"mu": [0.1]},
+            ["fedprox(mu=0.1)", "fedprox(mu=1.0)"],
+            "differ in a swept parameter alone",
+        ),
         ({}, METHODS, "expected names with values"),
         ({"lr": []}, METHODS, "expected names with values"),
         ({"model": ["linear", "no_such_model"]}, METHODS, "no_such_model"),
@@ -184,7 +221,10 @@ def test_name_of_partition_and_method_has_to_be_told_apart(swept):
         swept(grid, methods=methods)
     start = Arguments({m: m for m in methods}, _request("dirichlet(alpha=0.5)"), None, {})
     assert start.at("dirichlet.alpha", 0.2).clients.partition == "dirichlet(alpha=0.2)"
-    assert start.at("feddyn.alpha", 0.2).methods == {"fedavg": "fedavg", "feddyn": "feddyn(alpha=0.2)"}
+    assert start.at("feddyn.alpha", 0.2).methods == {
+        "fedavg": "fedavg",
+        "feddyn": "feddyn(alpha=0.2)",
+    }
 
 
 def _request(partition):
@@ -200,8 +240,16 @@ def test_compare_names_the_function_that_sweeps(dataset):
 
 def test_labels_leave_out_what_is_swept():
     methods = ["fedprox(mu=0.1) + lws", "fedavg", "fedadam(lr=0.1)"]
-    assert [label_of(m, ["mu", "lr"]) for m in methods] == ["fedprox + lws", "fedavg", "fedadam(lr=0.1)"]
-    assert [label_of(m, ["fedadam.lr"]) for m in methods] == ["fedprox(mu=0.1) + lws", "fedavg", "fedadam"]
+    assert [label_of(m, ["mu", "lr"]) for m in methods] == [
+        "fedprox + lws",
+        "fedavg",
+        "fedadam(lr=0.1)",
+    ]
+    assert [label_of(m, ["fedadam.lr"]) for m in methods] == [
+        "fedprox(mu=0.1) + lws",
+        "fedavg",
+        "fedadam",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -226,5 +274,8 @@ def test_other_texts_are_refused(texts):
 def test_name_that_a_method_lacks_is_not_named_with_it(swept):
     best, _, *others = swept({"mu": [0.01, 0.1, 1.0], "alpha": [0.1, 1.0]}).findings
     assert "fedavg at alpha=0.1 (" in best and "fedprox at alpha=0.1, mu=" in best
-    assert any(text.startswith("fedavg: no mu, so the same runs stand at each of its values") for text in others)
+    assert any(
+        text.startswith("fedavg: no mu, so the same runs stand at each of its values")
+        for text in others
+    )
     assert not any("best mu of" in text and "fedavg" in text for text in others)

@@ -36,7 +36,9 @@ def patients(seed: int, mean: float, wards: str, gaps: int = 0) -> pd.DataFrame:
     age = rng.normal(mean, 10, 40)
     age[:gaps] = np.nan
     ward = np.array(list(wards))[rng.integers(0, len(wards), 40)]
-    return pd.DataFrame({"age": age, "ward": ward, "outcome": np.array(["ill", "well"])[np.arange(40) % 2]})
+    return pd.DataFrame(
+        {"age": age, "ward": ward, "outcome": np.array(["ill", "well"])[np.arange(40) % 2]}
+    )
 
 
 @pytest.fixture
@@ -50,8 +52,25 @@ def made(tmp_path):
     files = {name: tmp_path / f"{name}.parquet" for name in frames}
     for name, frame in frames.items():
         frame.to_parquet(files[name])
-    words = ["federation", "init", tmp_path / "fed", "--sites", "north,south", "--like", files["sample"]]
-    words += ["--target", "outcome", "--test", files["south"], "--model", "linear", "--protocol", "server"]
+    words = [
+        "federation",
+        "init",
+        tmp_path / "fed",
+        "--sites",
+        "north,south",
+        "--like",
+        files["sample"],
+    ]
+    words += [
+        "--target",
+        "outcome",
+        "--test",
+        files["south"],
+        "--model",
+        "linear",
+        "--protocol",
+        "server",
+    ]
     done = CliRunner().invoke(app, [str(word) for word in words])
     assert done.exit_code == 0, done.output
     return FederationFolder(tmp_path / "fed"), frames, files
@@ -61,7 +80,9 @@ def by_hand(frame: pd.DataFrame, sample: pd.DataFrame) -> np.ndarray:
     train = load_rows(sample)
     filled = train["age"].fillna(train["age"].median())
     age = (frame["age"].fillna(train["age"].median()) - filled.mean()) / filled.std(ddof=0)
-    return np.column_stack([age, frame["age"].isna(), *(frame["ward"] == ward for ward in "abc")]).astype(np.float32)
+    return np.column_stack(
+        [age, frame["age"].isna(), *(frame["ward"] == ward for ward in "abc")]
+    ).astype(np.float32)
 
 
 def load_rows(sample: pd.DataFrame) -> pd.DataFrame:
@@ -76,17 +97,27 @@ def test_site_table_is_read_with_agreed_encoding(made):
         assert federation == folder.federation
         found = site_data(federation, spec(str(files[name]), {"target": "outcome"}), None, name)
         x = torch.cat([found.train[0], found.test[0]])
-        order = pd.concat([load_rows(frames[name]), frames[name].drop(load_rows(frames[name]).index)])
+        order = pd.concat(
+            [load_rows(frames[name]), frames[name].drop(load_rows(frames[name]).index)]
+        )
         # float64 sums in another order, then float32
         np.testing.assert_allclose(x, by_hand(order, frames["sample"]), rtol=1e-5, atol=1e-6)
-    assert (x[:, 2:].sum(1) == 0).sum() == (frames["south"]["ward"] == "x").sum() > 0  # a ward that the sample lacks
+    assert (
+        (x[:, 2:].sum(1) == 0).sum() == (frames["south"]["ward"] == "x").sum() > 0
+    )  # a ward that the sample lacks
     north = own_samples(federation.data, spec(str(files["north"]), {"target": "outcome"}))[0]
-    assert not north[:, 4].any() and abs(float(north[:, 0].mean())) > 1  # no c there, and its ages are not its own zero
+    assert (
+        not north[:, 4].any() and abs(float(north[:, 0].mean())) > 1
+    )  # no c there, and its ages are not its own zero
     test, _ = folder.samples("test")
-    assert torch.equal(test, own_samples(federation.data, spec(str(files["south"]), {"target": "outcome"}))[0])
+    assert torch.equal(
+        test, own_samples(federation.data, spec(str(files["south"]), {"target": "outcome"}))[0]
+    )
     assert any(
         "leaves" in line
-        for line in wire_lines(federation, spec(str(files["north"]), {"target": "outcome"}), None, "north")
+        for line in wire_lines(
+            federation, spec(str(files["north"]), {"target": "outcome"}), None, "north"
+        )
     )
 
 
@@ -95,7 +126,10 @@ def test_site_table_missing_columns_are_reported(made, tmp_path):
     federation = folder.federation
     for change, message in (
         ({"ward": None}, None),
-        ({"ward": 7}, r"column 'ward' holds numbers, expected texts or true/false, such as 'a', 'b', 'c'"),
+        (
+            {"ward": 7},
+            r"column 'ward' holds numbers, expected texts or true/false, such as 'a', 'b', 'c'",
+        ),
         ({"age": "old"}, "column 'age' holds texts, expected numbers"),
     ):
         frames["north"].assign(**change).to_parquet(tmp_path / "other.parquet")
@@ -113,7 +147,9 @@ def test_site_table_missing_columns_are_reported(made, tmp_path):
 def test_arrays_ignore_agreed_encoding(made, tmp_path):
     x = np.random.default_rng(0).normal(size=(20, 5)).astype(np.float32)
     np.savez(tmp_path / "site.npz", x=x, y=np.arange(20) % 2, classes=np.array(["ill", "well"]))
-    assert torch.equal(own_samples(made[0].federation.data, str(tmp_path / "site.npz"))[0], torch.from_numpy(x))
+    assert torch.equal(
+        own_samples(made[0].federation.data, str(tmp_path / "site.npz"))[0], torch.from_numpy(x)
+    )
 
 
 def test_encoding_is_part_of_terms(made):
@@ -124,7 +160,9 @@ def test_encoding_is_part_of_terms(made):
         {"numbers": tuple(replace(n, mean=n.mean + 1e-9) for n in encoding.numbers)},
         {"categories": tuple(replace(c, values=c.values[::-1]) for c in encoding.categories)},
     ):
-        other = replace(federation, data=replace(federation.data, encoding=replace(encoding, **change)))
+        other = replace(
+            federation, data=replace(federation.data, encoding=replace(encoding, **change))
+        )
         assert other.terms != federation.terms
     with pytest.raises(UnalikeError, match=r"the encoding makes samples of shape \[5\]"):
         replace(federation.data, shape=(4,))
@@ -140,7 +178,10 @@ def test_terms_without_encoding_are_unchanged(monkeypatch):
     monkeypatch.setattr(
         "unalike.federation.protocol.federation_file.digest", bytes.decode
     )  # what the digest is made of
-    assert '"data": {"classes": 4, "shape": [6], "task": "classification", "tokens": false}' in federation.terms
+    assert (
+        '"data": {"classes": 4, "shape": [6], "task": "classification", "tokens": false}'
+        in federation.terms
+    )
     assert Federation.of(federation_values(federation)).data.encoding is None
 
 
@@ -149,7 +190,9 @@ def test_terms_without_a_target_are_unchanged(made, monkeypatch):
     assert federation.data.encoding.target == "outcome"
     older = replace(federation.data, encoding=replace(federation.data.encoding, target=None))
     monkeypatch.setattr("unalike.federation.protocol.federation_file.digest", bytes.decode)
-    assert '"target"' in federation.terms and '"target"' not in replace(federation, data=older).terms
+    assert (
+        '"target"' in federation.terms and '"target"' not in replace(federation, data=older).terms
+    )
 
 
 def test_no_encoding_scales_tables_per_site_and_refuses_texts(made, tmp_path):
@@ -175,7 +218,10 @@ def test_no_encoding_scales_tables_per_site_and_refuses_texts(made, tmp_path):
     x, _ = own_samples(agreed, spec(str(files["south"]), {"target": "outcome"}))
     known = {word: token for token, word in enumerate(agreed.encoding.words.words, start=2)}
     rows = load(spec(str(files["south"]), {"target": "outcome"}))
-    assert len(x) == len(rows.merged()[1]) and set(x[:, 0].tolist()) == {known["b"], 1}  # c and x are unknown
+    assert len(x) == len(rows.merged()[1]) and set(x[:, 0].tolist()) == {
+        known["b"],
+        1,
+    }  # c and x are unknown
 
 
 def test_evaluate_reads_tables_with_encoding_of_run(made):
@@ -219,7 +265,9 @@ def test_commands_take_the_folder_of_a_federation(made, tmp_path):
     assert ran("federation", "status", folder.path) == (
         f"not up; 0 of 50 rounds are done, `unalike federation up {folder.path}` continues\n"
     )
-    assert CliRunner().invoke(app, ["federation", "status", str(folder.path), "--json"]).exit_code != 0
+    assert (
+        CliRunner().invoke(app, ["federation", "status", str(folder.path), "--json"]).exit_code != 0
+    )
     run_rounds(folder, InMemoryTransport(workers(folder, files, tmp_path)), lambda line: None)
     assert ran("federation", "status", folder.path) == "finished, 50 of 50 rounds\n"
     scores = ran("evaluate", folder.path, "--data", files["north"])
@@ -239,7 +287,9 @@ def test_moved_run_folder_keeps_encoding(made, tmp_path):
     folder, _, files = made
     federation, test = folder.federation, folder.samples("test")
     transport = InMemoryTransport(workers(folder, files, tmp_path))
-    Coordinator(federation, folder.key, transport, tmp_path / "run", test=test).run(stop=lambda row: True)
+    Coordinator(federation, folder.key, transport, tmp_path / "run", test=test).run(
+        stop=lambda row: True
+    )
     copied = shutil.copytree(tmp_path / "run", tmp_path / "away" / "copy")
     assert Encoding.load(copied / "encoding.json") == federation.data.encoding
     config = {"federation": "fed", "data": {"input_shape": [5], "task": "classification"}}
@@ -249,22 +299,39 @@ def test_moved_run_folder_keeps_encoding(made, tmp_path):
 
 
 def test_local_federation_keeps_encoding(made, tmp_path, monkeypatch):
-    monkeypatch.setattr("unalike.federation.operations.run_coordinator.coordinate", lambda *a, **more: None)
+    monkeypatch.setattr(
+        "unalike.federation.operations.run_coordinator.coordinate", lambda *a, **more: None
+    )
     data = spec(str(made[2]["sample"]), {"target": "outcome"})
-    words = ["federation", "up", "--local", 2, "--data", data, "--model", "linear", "--out", tmp_path / "local"]
+    words = [
+        "federation",
+        "up",
+        "--local",
+        2,
+        "--data",
+        data,
+        "--model",
+        "linear",
+        "--out",
+        tmp_path / "local",
+    ]
     done = CliRunner().invoke(app, [str(word) for word in words])
     assert done.exit_code == 0, done.exception
     encoding, file = load(data).encoding, tmp_path / "local" / "federation.toml"
     found = Federation.load(file).data.encoding
     assert (found, found.target) == (encoding, encoding.target)
-    file.write_text(file.read_text().replace('target = "outcome"\n', ""))  # as of an older version: it goes on
+    file.write_text(
+        file.read_text().replace('target = "outcome"\n', "")
+    )  # as of an older version: it goes on
     assert CliRunner().invoke(app, [str(word) for word in words]).exit_code == 0
     assert Federation.load(file).data.encoding.target is None
 
 
 def test_local_federation_of_more_sites_than_owners_is_refused(made):
     data = spec(str(made[2]["sample"]), {"target": "outcome", "group": ["ward"]})
-    done = CliRunner().invoke(app, ["federation", "up", "--local", "4", "--data", data, "--out", "local"])
+    done = CliRunner().invoke(
+        app, ["federation", "up", "--local", "4", "--data", data, "--out", "local"]
+    )
     assert "found --local 4, and the data has 3 owners" in str(done.exception)
 
 
@@ -272,7 +339,9 @@ def test_encoding_too_large_for_bundle_is_refused(made, tmp_path, monkeypatch):
     bundle = Bundle.read(made[0].bundles["north"])
     monkeypatch.setattr("unalike.federation.protocol.bundle.MAX_FILE_BYTES", 500)
     with pytest.raises(UnalikeError, match="too much for a bundle"):
-        Bundle.write(tmp_path / "large.zip", "north", bundle.address, {}, bundle.authority, bundle.federation)
+        Bundle.write(
+            tmp_path / "large.zip", "north", bundle.address, {}, bundle.authority, bundle.federation
+        )
 
 
 def test_federation_of_summaries_needs_no_sample(tmp_path):
@@ -280,8 +349,18 @@ def test_federation_of_summaries_needs_no_sample(tmp_path):
     words = ["federation", "init", tmp_path / "fed", "--sites", "north,south", "--model", "linear"]
     for name, frame in frames.items():
         frame.to_parquet(tmp_path / f"{name}.parquet")
-        summary = ["federation", "summarize", tmp_path / f"{name}.parquet", "--target", "outcome", "--least", 2]
-        done = CliRunner().invoke(app, [str(word) for word in [*summary, "--out", tmp_path / f"{name}.json"]])
+        summary = [
+            "federation",
+            "summarize",
+            tmp_path / f"{name}.parquet",
+            "--target",
+            "outcome",
+            "--least",
+            2,
+        ]
+        done = CliRunner().invoke(
+            app, [str(word) for word in [*summary, "--out", tmp_path / f"{name}.json"]]
+        )
         assert done.exit_code == 0 and "read it before you send it" in done.output, done.output
         words += ["--summary", tmp_path / f"{name}.json"]
     done = CliRunner().invoke(app, [str(word) for word in words])
@@ -290,14 +369,27 @@ def test_federation_of_summaries_needs_no_sample(tmp_path):
     federation = folder.federation
     assert federation.data.classes == ("ill", "well") and federation.data.shape == (5,)
     pooled = pd.concat([load_rows(frame)["age"] for frame in frames.values()])
-    assert federation.data.encoding.numbers[0].mean == pytest.approx(pooled.mean(), rel=0.02)  # two ages are missing
+    assert federation.data.encoding.numbers[0].mean == pytest.approx(
+        pooled.mean(), rel=0.02
+    )  # two ages are missing
     workers = {}
     for name in frames:
-        own = site_data(Bundle.read(folder.bundles[name]).federation, str(tmp_path / f"{name}.parquet"), None, name)
-        workers[name] = SiteWorker(federation, name, Bundle.read(folder.bundles[name]).key, own, tmp_path / name)
-    run = Coordinator(federation, folder.key, InMemoryTransport(workers), tmp_path / "run").run(stop=lambda row: True)
+        own = site_data(
+            Bundle.read(folder.bundles[name]).federation,
+            str(tmp_path / f"{name}.parquet"),
+            None,
+            name,
+        )
+        workers[name] = SiteWorker(
+            federation, name, Bundle.read(folder.bundles[name]).key, own, tmp_path / name
+        )
+    run = Coordinator(federation, folder.key, InMemoryTransport(workers), tmp_path / "run").run(
+        stop=lambda row: True
+    )
     assert run.params["head.weight"].shape == (2, 5)
-    few = CliRunner().invoke(app, ["federation", "init", str(tmp_path / "few"), *map(str, words[3:-2])])
+    few = CliRunner().invoke(
+        app, ["federation", "init", str(tmp_path / "few"), *map(str, words[3:-2])]
+    )
     assert "expected one of every site, also of south" in str(few.exception)
     both = CliRunner().invoke(app, [*map(str, words), "--like", str(tmp_path / "north.parquet")])
     assert both.exit_code != 0

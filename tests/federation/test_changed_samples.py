@@ -39,14 +39,17 @@ def test_site_with_changed_samples_is_refused_until_restored(change, method, tmp
         fed.run(progress=changed)
     assert {e["client"] for e in fed.events("refused")} == {"site1"}
     assert all(
-        "its samples are not those that it was admitted to this run with" in e["why"] for e in fed.events("refused")
+        "its samples are not those that it was admitted to this run with" in e["why"]
+        for e in fed.events("refused")
     )
     assert said and all("join with the data that the run began with" in line for line in said)
 
     fed.clients[1] = first
     fed.restart_sites("site1")
     found, wanted = states(fed.run()), states(fed.simulated())
-    assert all(torch.equal(t, wanted[group][name]) for group in found for name, t in found[group].items())
+    assert all(
+        torch.equal(t, wanted[group][name]) for group in found for name, t in found[group].items()
+    )
 
 
 def test_new_run_accepts_changed_samples(tmp_path):

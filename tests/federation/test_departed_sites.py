@@ -17,7 +17,9 @@ SAMPLE_SIZES = ((20, 8), (12, 6), (16, 6))
 
 def test_departed_site_is_not_waited_for_and_named_once(tmp_path):
     told = []
-    fed = SmallFederation(tmp_path, make_clients(SAMPLE_SIZES), rounds=7, quorum=2, deadline=60.0, grace=0.3)
+    fed = SmallFederation(
+        tmp_path, make_clients(SAMPLE_SIZES), rounds=7, quorum=2, deadline=60.0, grace=0.3
+    )
     started = time.monotonic()
     leave, come_back = fed.transport.offline.add, fed.transport.offline.discard
 
@@ -28,7 +30,9 @@ def test_departed_site_is_not_waited_for_and_named_once(tmp_path):
     assert time.monotonic() - started < 30
     assert run.history.rounds["participants"].tolist() == [0, 3, 3, 2, 2, 2, 3, 2]
     absent = fed.events("absent")
-    assert [e["round"] for e in absent] == [3, 7] and all("not waited for" in e["why"] for e in absent)
+    assert [e["round"] for e in absent] == [3, 7] and all(
+        "not waited for" in e["why"] for e in absent
+    )
     assert sum("site2: offline for" in line for line in told) == 2  # it was back in between
 
 
@@ -42,7 +46,9 @@ def test_site_that_never_connected_costs_the_admission_only_the_grace_time(tmp_p
 
 def test_connected_site_is_waited_for(tmp_path):
     """Silence is no absence: a site that trains for long is connected all the time."""
-    fed = SmallFederation(tmp_path, make_clients(SAMPLE_SIZES), rounds=1, quorum=2, grace=0.05, repeat=0.6)
+    fed = SmallFederation(
+        tmp_path, make_clients(SAMPLE_SIZES), rounds=1, quorum=2, grace=0.05, repeat=0.6
+    )
     asked = []
 
     def slow(head, facts, tensors):
@@ -58,33 +64,49 @@ def test_round_has_the_sites_among_which_noise_is_shared_out(tmp_path, where, ma
     """A share as quorum shrinks with refused sites, and revoked sites are not asked; the shares of noise stay as large."""
     method = f"client_dp(noise_multiplier=1, where={where!r})"
     clients = make_clients((*SAMPLE_SIZES, (14, 6)))
-    fed = SmallFederation(tmp_path / "refused", clients, method, rounds=1, quorum=0.75, patience=1, deadline=0.5)
+    fed = SmallFederation(
+        tmp_path / "refused", clients, method, rounds=1, quorum=0.75, patience=1, deadline=0.5
+    )
     assert fed.coordinator().federation.enough(4) == 3
     for name in ("site0", "site1"):
-        fed.corrupt(name, lambda head, facts, tensors: (head, facts, {}) if "size" in tensors else None)
+        fed.corrupt(
+            name, lambda head, facts, tensors: (head, facts, {}) if "size" in tensors else None
+        )
     if made:
         assert fed.run().history.rounds["participants"].tolist() == [0, 2]
     else:
         with pytest.raises(Stopped):
             fed.run()
-    fed = SmallFederation(tmp_path / "revoked", clients, method, rounds=1, participation=0.5, quorum=3)
-    sites = [replace(site, revoked=site.name in ("site0", "site1")) for site in fed.federation.sites]
+    fed = SmallFederation(
+        tmp_path / "revoked", clients, method, rounds=1, participation=0.5, quorum=3
+    )
+    sites = [
+        replace(site, revoked=site.name in ("site0", "site1")) for site in fed.federation.sites
+    ]
     fed.federation = replace(fed.federation, participation=1.0, sites=tuple(sites))
     if made:
         assert fed.run().history.rounds["participants"].tolist() == [0, 2]
     else:
-        with pytest.raises(UnalikeError, match="found 2 sites with training samples; expected 3 in each round"):
+        with pytest.raises(
+            UnalikeError, match="found 2 sites with training samples; expected 3 in each round"
+        ):
             fed.run()
 
 
 def test_pause_for_lack_of_a_quorum_ends_by_itself(tmp_path):
     terms = {"rounds": 3, "deadline": 0.1, "repeat": 10.0, "patience": 2}
-    fed, control, runs = SmallFederation(tmp_path, make_clients(SAMPLE_SIZES), "scaffold", **terms), Control(), []
+    fed, control, runs = (
+        SmallFederation(tmp_path, make_clients(SAMPLE_SIZES), "scaffold", **terms),
+        Control(),
+        [],
+    )
     leave = [fed.transport.offline.add]
 
     def go():
         runs.append(
-            fed.coordinator(control=control).run(progress=lambda row, what="": leave.pop()("site2") if leave else None)
+            fed.coordinator(control=control).run(
+                progress=lambda row, what="": leave.pop()("site2") if leave else None
+            )
         )
 
     thread = Thread(target=go)
@@ -103,7 +125,9 @@ def test_pause_for_lack_of_a_quorum_ends_by_itself(tmp_path):
 
 
 def test_pause_of_the_operator_stays(tmp_path):
-    fed = SmallFederation(tmp_path, make_clients(SAMPLE_SIZES), deadline=0.1, repeat=10.0, patience=1)
+    fed = SmallFederation(
+        tmp_path, make_clients(SAMPLE_SIZES), deadline=0.1, repeat=10.0, patience=1
+    )
     control = Control()
     thread = Thread(target=lambda: fed.coordinator(control=control).run(), daemon=True)
     fed.transport.offline.add("site2")

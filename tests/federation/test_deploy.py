@@ -44,7 +44,9 @@ def test_compose_file_starts_a_command_with_flags_that_exist(file):
     assert service["cap_drop"] == ["ALL"] and service["read_only"] is True
     if "healthcheck" in service:
         check_words(service["healthcheck"]["test"][2:])
-    assert ("ports" in service) == (file.name == "compose.coordinator.yaml")  # a site listens for nothing
+    assert ("ports" in service) == (
+        file.name == "compose.coordinator.yaml"
+    )  # a site listens for nothing
 
 
 @pytest.mark.parametrize("file", UNITS, ids=lambda f: f.name)
@@ -55,7 +57,9 @@ def test_unit_is_valid_and_starts_a_command_with_flags_that_exist(file, tmp_path
         text = re.sub(r"^ExecStart=.*$", "ExecStart=/bin/true", file.read_text(), flags=re.M)
         unit = tmp_path / file.name
         unit.write_text(re.sub(r"^(User|Group)=.*\n", "", text, flags=re.M))
-        done = subprocess.run(["systemd-analyze", "verify", str(unit)], capture_output=True, text=True)
+        done = subprocess.run(
+            ["systemd-analyze", "verify", str(unit)], capture_output=True, text=True
+        )
         assert done.returncode == 0 and file.name not in done.stderr, done.stderr
 
 
@@ -91,7 +95,10 @@ def get(port, path):
 
 
 def test_monitor_serves_health_and_metrics(monitor, tmp_path, monkeypatch):
-    assert monitor.status(tmp_path) == {"state": "down", "sites": []}  # by the program itself: nothing is up there
+    assert monitor.status(tmp_path) == {
+        "state": "down",
+        "sites": [],
+    }  # by the program itself: nothing is up there
     found = STATUS | {"sites": [SITE]}
     monkeypatch.setattr(monitor, "status", lambda folder: found)
     with monitor.server(tmp_path, "127.0.0.1:0") as server:
@@ -99,7 +106,13 @@ def test_monitor_serves_health_and_metrics(monitor, tmp_path, monkeypatch):
         assert get(server.server_port, "/health") == (200, "running\n")
         code, text = get(server.server_port, "/metrics")
         assert code == 200 and set(text.splitlines()) == {
-            *("unalike_up 1", "unalike_paused 0", "unalike_round 3", "unalike_rounds 9", "unalike_seed 0"),
+            *(
+                "unalike_up 1",
+                "unalike_paused 0",
+                "unalike_round 3",
+                "unalike_rounds 9",
+                "unalike_seed 0",
+            ),
             *(
                 f'unalike_site_{name}{{site="north"}} {v}'
                 for name, v in (("connected", 1), ("samples", 100), ("revoked", 0))
@@ -113,11 +126,15 @@ def test_monitor_serves_health_and_metrics(monitor, tmp_path, monkeypatch):
         server.shutdown()
 
 
-def test_monitor_runs_a_command_for_each_new_event_without_a_shell(monitor, tmp_path, monkeypatch, capfd):
+def test_monitor_runs_a_command_for_each_new_event_without_a_shell(
+    monitor, tmp_path, monkeypatch, capfd
+):
     monkeypatch.setattr(monitor, "POLL", 0.05)
     journal, heard = Journal(tmp_path / "audit.jsonl"), tmp_path / "heard"
     journal.add("started", user="old")
-    command = shlex.join([sys.executable, "-c", f"import sys; open({str(heard)!r}, 'a').write(sys.stdin.read())"])
+    command = shlex.join(
+        [sys.executable, "-c", f"import sys; open({str(heard)!r}, 'a').write(sys.stdin.read())"]
+    )
     for words in (command, "false; touch pwned"):
         thread = threading.Thread(target=monitor.run_at_events, args=(tmp_path, words), daemon=True)
         thread.start()
@@ -129,6 +146,8 @@ def test_monitor_runs_a_command_for_each_new_event_without_a_shell(monitor, tmp_
         assert time.monotonic() < deadline
         time.sleep(0.05)
     events = [json.loads(line) for line in heard.read_text().splitlines()]
-    assert [e["event"] for e in events] == ["paused", "finished"] and events[0]["why"] == "$(touch pwned)"
+    assert [e["event"] for e in events] == ["paused", "finished"] and events[0][
+        "why"
+    ] == "$(touch pwned)"
     assert not (tmp_path / "pwned").exists() and not Path("pwned").exists()
     assert "--on-event: " in capfd.readouterr().err

@@ -35,7 +35,13 @@ def test_deployed_method_equals_simulation(name, tmp_path):
     plan = ua.plan(spec)
     rounds = 3 if crowded else 2
     fed = SmallFederation(
-        tmp_path, clients, spec, model=model, rounds=rounds, proxy=proxy, protocol=("clients", "local")
+        tmp_path,
+        clients,
+        spec,
+        model=model,
+        rounds=rounds,
+        proxy=proxy,
+        protocol=("clients", "local"),
     )
     agree(fed)
     assert inspect.isgenerator(steps_of(plan, fed.coordinator() and _scene(fed)))
@@ -46,7 +52,9 @@ def _scene(fed):
     from unalike.federation.protocol.roster import Roster, placeholders, run_config_of
 
     roster = Roster.load(fed.out / "roster.json")
-    return run_config_of(fed.federation, placeholders(fed.federation, roster), fed.test, fed.proxy).plan_inputs
+    return run_config_of(
+        fed.federation, placeholders(fed.federation, roster), fed.test, fed.proxy
+    ).plan_inputs
 
 
 @pytest.mark.parametrize("name", sorted(SITES_ONLY))
@@ -90,16 +98,25 @@ def test_plan_with_group_models_has_no_server_model(tmp_path):
         ua.ClientData(train=c.train, test=c.test, val=other.test, name=c.name)
         for c, other in zip(make_clients(), make_clients(((5, 7), (5, 4))))
     ]
-    fed = SmallFederation(tmp_path, clients, "ifca(clusters=2)", protocol=("server", "clients"), test=clients[0].test)
+    fed = SmallFederation(
+        tmp_path, clients, "ifca(clusters=2)", protocol=("server", "clients"), test=clients[0].test
+    )
     table = agree(fed).history.rounds
-    assert table[["accuracy", "val_accuracy"]].isna().all(axis=None) and table["clients_val_accuracy"].notna().all()
+    assert (
+        table[["accuracy", "val_accuracy"]].isna().all(axis=None)
+        and table["clients_val_accuracy"].notna().all()
+    )
 
 
 def test_local_buffers_equal_simulation(tmp_path):
     for buffers in ("average", "local", "first"):
         clients = make_clients(FEW, (1, 4, 4))
         fed = SmallFederation(
-            tmp_path / buffers, clients, "ditto", model="cnn(channels=(4,), norm='batch')", buffers=buffers
+            tmp_path / buffers,
+            clients,
+            "ditto",
+            model="cnn(channels=(4,), norm='batch')",
+            buffers=buffers,
         )
         agree(fed)
 
@@ -108,7 +125,14 @@ def test_local_buffers_equal_simulation(tmp_path):
 def test_frozen_encoder_keeps_batch_norm_statistics(buffers, tmp_path):
     spec, model = SPECS["fedconcat"], "cnn(channels=(4,), norm='batch')"
     agree(
-        SmallFederation(tmp_path, make_clients(SAMPLE_SIZES, (1, 4, 4)), spec, model=model, rounds=3, buffers=buffers)
+        SmallFederation(
+            tmp_path,
+            make_clients(SAMPLE_SIZES, (1, 4, 4)),
+            spec,
+            model=model,
+            rounds=3,
+            buffers=buffers,
+        )
     )
 
 
@@ -138,7 +162,13 @@ def test_binary_and_regression_equal_simulation(task, tmp_path):
         y = [v > 1 if task == "binary" else v.float() for v in y]
         made.append(ua.ClientData(train=(x[0], y[0]), test=(x[1], y[1]), name=c.name))
     run = agree(
-        SmallFederation(tmp_path, made, "scaffold", data=Schema(shape=(6,), task=task), protocol=("clients", "local"))
+        SmallFederation(
+            tmp_path,
+            made,
+            "scaffold",
+            data=Schema(shape=(6,), task=task),
+            protocol=("clients", "local"),
+        )
     )
     assert any("roc_auc" in note for note in run.notes) == (task == "binary")
     if task == "binary":
@@ -151,7 +181,9 @@ def test_binary_and_regression_equal_simulation(task, tmp_path):
 def test_chosen_metric_that_sites_cannot_pool_leaves_the_decision_to_the_next(tmp_path):
     """Sites send what sums need; the area under a ROC curve needs all scores, a mean such as log_loss does not."""
     made = [
-        ua.ClientData(train=(c.train[0], c.train[1] > 1), test=(c.test[0], c.test[1] > 1), name=c.name)
+        ua.ClientData(
+            train=(c.train[0], c.train[1] > 1), test=(c.test[0], c.test[1] > 1), name=c.name
+        )
         for c in make_clients()
     ]
     schema = Schema(shape=(6,), task="binary")
@@ -160,7 +192,11 @@ def test_chosen_metric_that_sites_cannot_pool_leaves_the_decision_to_the_next(tm
     rounds, clients = run.history.rounds, run.history.clients
     assert alone.history.columns.metric.name == "roc_auc"
     assert run.history.columns.metric.name == "log_loss"
-    assert [next(c for c in table if run.history.columns.named(c)) for table in (rounds, clients)] == ["log_loss"] * 2
+    assert [
+        next(c for c in table if run.history.columns.named(c)) for table in (rounds, clients)
+    ] == ["log_loss"] * 2
     assert rounds["roc_auc"].isna().all() and clients["roc_auc"].notna().any()
-    assert rounds["log_loss"].to_numpy() == pytest.approx(alone.history.rounds["log_loss"].to_numpy())
+    assert rounds["log_loss"].to_numpy() == pytest.approx(
+        alone.history.rounds["log_loss"].to_numpy()
+    )
     assert any("roc_auc" in note and "decides" in note for note in run.notes)

@@ -36,7 +36,9 @@ LABEL_MEASURES = (
 @pytest.fixture(scope="module")
 def diagnosed(tmp_path_factory):
     """A federated diagnosis with two rounds, every reply of its sites, and the local diagnosis of the same clients."""
-    fed = SmallFederation(tmp_path_factory.mktemp("fed"), make_clients(SIZES), "diagnosis", rounds=2)
+    fed = SmallFederation(
+        tmp_path_factory.mktemp("fed"), make_clients(SIZES), "diagnosis", rounds=2
+    )
     replies = []
     for name in list(fed.workers):
         fed.corrupt(name, lambda head, facts, tensors: replies.append((head, facts, tensors)))
@@ -78,11 +80,15 @@ def test_training_measures_equal_those_of_the_local_form(diagnosed):
     *_, found, local = diagnosed
     for name in ("drift", "cosine"):
         ours, theirs = found.measures[name], local.measures[name]
-        assert [ours.value, ours.low, ours.high] == pytest.approx([theirs.value, theirs.low, theirs.high], abs=1e-5)
+        assert [ours.value, ours.low, ours.high] == pytest.approx(
+            [theirs.value, theirs.low, theirs.high], abs=1e-5
+        )
         assert not ours.scale
     np.testing.assert_allclose(found.training.cosines, local.training.cosines, atol=1e-5)
     assert [m.name for m in found.training.layers] == [m.name for m in local.training.layers]
-    assert found.measures["gradient_start"].value == pytest.approx(local.measures["gradient_start"].value, abs=0.1)
+    assert found.measures["gradient_start"].value == pytest.approx(
+        local.measures["gradient_start"].value, abs=0.1
+    )
 
 
 def test_only_what_the_wire_lists_leaves_a_site(diagnosed):
@@ -91,7 +97,9 @@ def test_only_what_the_wire_lists_leaves_a_site(diagnosed):
     listed = {item.what: item.bytes for item in run.run_config.wire if item.direction == "up"}
     seen = set()
     empty = [(facts, tensors) for _, facts, tensors in replies if not facts and not tensors]
-    assert len(empty) == len(run.run_config.population)  # each site has heard that the run is finished
+    assert len(empty) == len(
+        run.run_config.population
+    )  # each site has heard that the run is finished
     for head, facts, tensors in replies:
         if (facts, tensors) in empty:
             continue
@@ -104,14 +112,23 @@ def test_only_what_the_wire_lists_leaves_a_site(diagnosed):
         if not isinstance(step, QueryStep):
             assert set(facts) == {"tallies"}  # sums and counts of metrics
             assert all(set(sums) == {"test", "val"} for sums in facts["tallies"].values())
-            names = {f"update/{name}" for name in model.params} | {"size", "steps", "weight", "loss"}
+            names = {f"update/{name}" for name in model.params} | {
+                "size",
+                "steps",
+                "weight",
+                "loss",
+            }
             assert not tensors or set(tensors) == names
             assert size in (0, listed["train: update"] + listed["train: counts and loss"])
             continue
         own = step.model or model
-        like = step.query.answer(QueryInputs(own, run.run_config.settings.task, own.params, own.buffers, ()))
+        like = step.query.answer(
+            QueryInputs(own, run.run_config.settings.task, own.params, own.buffers, ())
+        )
         assert facts == {} and set(tensors) == set(like)
-        assert all((tensors[n].shape, tensors[n].dtype) == (like[n].shape, like[n].dtype) for n in like)
+        assert all(
+            (tensors[n].shape, tensors[n].dtype) == (like[n].shape, like[n].dtype) for n in like
+        )
         assert size == listed[f"{step.name}: answer to {step.query.name} (once)"]
         if step.query.name != "gradients":
             assert all(t.dtype == torch.int64 for t in tensors.values())  # whole numbers of samples
@@ -121,7 +138,10 @@ def test_only_what_the_wire_lists_leaves_a_site(diagnosed):
 def test_unavailable_numbers_are_named_with_the_reason(diagnosed):
     *_, found, _ = diagnosed
     assert set(found.unavailable) == {"Concept shift", "Scale of the numbers about training"}
-    assert "concept_gap" not in found.measures and "Concept shift: not available here, since" in str(found)
+    assert (
+        "concept_gap" not in found.measures
+        and "Concept shift: not available here, since" in str(found)
+    )
     content = json.loads(found.to_json())
     assert content["unavailable"]["Concept shift"] and ["train: update", 4 * 92] in content["sent"]
 
@@ -136,7 +156,15 @@ def test_run_in_simulation_gives_the_same_diagnosis(diagnosed):
     run, _, found, _ = diagnosed
     clients = make_clients(SIZES)
     work = run.run_config.work
-    alone = ua.run("diagnosis", clients, model="mlp(hidden=(8,))", rounds=2, work=work, executor="loop", progress=False)
+    alone = ua.run(
+        "diagnosis",
+        clients,
+        model="mlp(hidden=(8,))",
+        rounds=2,
+        work=work,
+        executor="loop",
+        progress=False,
+    )
     assert run_diagnosis(alone, "test").table.equals(found.table)
 
 
@@ -153,22 +181,33 @@ def test_regression_labels_are_counted_in_tenths(tmp_path):
         made.append(ua.ClientData(train=(c.train[0], y[0]), test=(c.test[0], y[1]), name=c.name))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        run = SmallFederation(tmp_path, made, "diagnosis", data=Schema(shape=(6,), task="regression"), rounds=0).run()
+        run = SmallFederation(
+            tmp_path, made, "diagnosis", data=Schema(shape=(6,), task="regression"), rounds=0
+        ).run()
         local = ua.diagnose(made, progress=False)
     found = run_diagnosis(run, "test")
     assert found.counts.shape == (3, 10) and found.counts.to_numpy().sum() == 150
     assert (found.counts.sum() - 15).abs().max() <= 3  # 64 ranges over the labels of 150 samples
-    assert found.measures["label_tv"].value == pytest.approx(local.measures["label_tv"].value, abs=0.05)
+    assert found.measures["label_tv"].value == pytest.approx(
+        local.measures["label_tv"].value, abs=0.05
+    )
 
 
 def test_binary_labels_are_counted(tmp_path):
     made = [
-        ua.ClientData(train=(c.train[0], c.train[1] > 1), test=(c.test[0], c.test[1] > 1), name=c.name)
+        ua.ClientData(
+            train=(c.train[0], c.train[1] > 1), test=(c.test[0], c.test[1] > 1), name=c.name
+        )
         for c in make_clients(SIZES)
     ]
-    run = SmallFederation(tmp_path, made, "diagnosis", data=Schema(shape=(6,), task="binary"), rounds=0).run()
+    run = SmallFederation(
+        tmp_path, made, "diagnosis", data=Schema(shape=(6,), task="binary"), rounds=0
+    ).run()
     found, local = run_diagnosis(run, "test"), ua.diagnose(made, progress=False)
-    assert found.counts.equals(local.counts) and found.measures["label_tv"] == local.measures["label_tv"]
+    assert (
+        found.counts.equals(local.counts)
+        and found.measures["label_tv"] == local.measures["label_tv"]
+    )
     assert "drift" not in found.measures and found.training is None
 
 
@@ -187,7 +226,9 @@ def test_site_with_impossible_counts_is_left_out_and_named(tmp_path, noise):
 
 
 def test_site_that_does_not_answer_is_left_out_and_named(tmp_path):
-    fed = SmallFederation(tmp_path, make_clients(SIZES), "diagnosis", rounds=0, quorum=3, deadline=0.5)
+    fed = SmallFederation(
+        tmp_path, make_clients(SIZES), "diagnosis", rounds=0, quorum=3, deadline=0.5
+    )
     fed.coordinator()._roster().save(fed.out / "roster.json")  # all are admitted
     fed.transport.offline.add("site2")
     found = run_diagnosis(fed.run(), "test")
@@ -252,7 +293,9 @@ def test_noise_is_the_same_when_asked_again_and_unknown_to_the_coordinator(tmp_p
     second = listened(fed)
     Coordinator(fed.federation, COORDINATOR, fed.transport, tmp_path / "another run").run()
     assert len(first) == len(second) and all(
-        torch.equal(t, second[key][name]) for key, tensors in first.items() for name, t in tensors.items()
+        torch.equal(t, second[key][name])
+        for key, tensors in first.items()
+        for name, t in tensors.items()
     )
     other = noisy(tmp_path / "b")  # the same keys and samples, at sites with other secrets
     third = listened(other)
@@ -264,4 +307,6 @@ def test_page_states_noise_and_its_guarantee(tmp_path):
     found = run_diagnosis(noisy(tmp_path).run(), "test")
     assert any("standard deviation 3" in note and "epsilon = " in note for note in found.notes)
     assert (found.counts.to_numpy() >= 0).all()
-    assert found.measures["size_ratio"].value == 30 / 16  # sizes are known from admission, without noise
+    assert (
+        found.measures["size_ratio"].value == 30 / 16
+    )  # sizes are known from admission, without noise

@@ -8,7 +8,15 @@ from dataclasses import replace
 
 import pytest
 import torch
-from small_federation import COORDINATOR, NetworkFaults, SmallFederation, federation_of, key_of, make_clients, states
+from small_federation import (
+    COORDINATOR,
+    NetworkFaults,
+    SmallFederation,
+    federation_of,
+    key_of,
+    make_clients,
+    states,
+)
 
 from unalike._utils.errors import UnalikeError
 from unalike.core.codec import checksum, pack
@@ -24,13 +32,17 @@ LAST = "site2"
 
 
 def small_federation_of(tmp_path, method="fedavg", **more):
-    return SmallFederation(tmp_path, make_clients(SAMPLE_SIZES), method, **({"quorum": 2, "rounds": 2} | more))
+    return SmallFederation(
+        tmp_path, make_clients(SAMPLE_SIZES), method, **({"quorum": 2, "rounds": 2} | more)
+    )
 
 
 def without(fed, name=LAST, **more):
     """The model of the other sites alone: it depends on the accepted updates, not on the sites that were asked."""
     clients = [empty(c) if c.name == name else c for c in fed.clients]
-    fed = SmallFederation(fed.folder / "others", clients, fed.federation.method, rounds=fed.federation.rounds, **more)
+    fed = SmallFederation(
+        fed.folder / "others", clients, fed.federation.method, rounds=fed.federation.rounds, **more
+    )
     return states(fed.run())
 
 
@@ -48,7 +60,10 @@ def same(a, b):
 
 def refused_every_time(fed, change, *words):
     """Check that the site's updates are refused with these words in every round, and the model is that of the other sites."""
-    fed.corrupt(LAST, lambda head, facts, tensors: change(head, facts, tensors) if "size" in tensors else None)
+    fed.corrupt(
+        LAST,
+        lambda head, facts, tensors: change(head, facts, tensors) if "size" in tensors else None,
+    )
     run = fed.run()
     found = [e for e in fed.events("refused") if e["client"] == LAST]
     assert len(found) == fed.federation.rounds, fed.events()
@@ -69,7 +84,9 @@ def set_in(name, value):
 
 
 def first(tensors, value):
-    return torch.cat([torch.tensor([value], dtype=tensors.dtype), tensors.flatten()[1:]]).reshape(tensors.shape)
+    return torch.cat([torch.tensor([value], dtype=tensors.dtype), tensors.flatten()[1:]]).reshape(
+        tensors.shape
+    )
 
 
 WEIGHT = "update/head.weight"
@@ -118,7 +135,10 @@ def test_refused_update_leaves_model_of_other_sites(tmp_path):
     # the population that scaffold's server divides by is one larger: its variates differ, the first round's model does not
     assert found.keys() == wanted.keys()
     plain = small_federation_of(tmp_path / "plain")
-    same(states(refused_every_time(plain, set_in(WEIGHT, lambda t: t * float("nan")), "not finite")), without(plain))
+    same(
+        states(refused_every_time(plain, set_in(WEIGHT, lambda t: t * float("nan")), "not finite")),
+        without(plain),
+    )
 
 
 def test_row_3_missing_extra_and_renamed_tensors_are_refused(tmp_path):
@@ -175,7 +195,10 @@ def test_row_1_nan_in_facts_cannot_be_encoded(tmp_path):
         return sealed.replace(b'"loss":1.5', b'"loss":NaN')
 
     fed = small_federation_of(tmp_path)
-    fed.corrupt(LAST, lambda head, facts, tensors: change(head, facts, tensors) if "size" in tensors else None)
+    fed.corrupt(
+        LAST,
+        lambda head, facts, tensors: change(head, facts, tensors) if "size" in tensors else None,
+    )
     fed.federation = replace(fed.federation, deadline=0.3)
     fed.run()
     assert any("not the one that was signed" in e["why"] for e in fed.events("refused"))
@@ -198,7 +221,9 @@ def test_row_6_more_samples_than_enrolled_are_refused(tmp_path):
     with pytest.raises(UnalikeError, match="16 training samples and is enrolled for 10"):
         SmallFederation(tmp_path / "honest", make_clients(SAMPLE_SIZES), sites=tuple(small))
     lying = small_federation_of(
-        tmp_path / "lying", sites=tuple(replace(s, samples=20) for s in fed.federation.sites), deadline=1.0
+        tmp_path / "lying",
+        sites=tuple(replace(s, samples=20) for s in fed.federation.sites),
+        deadline=1.0,
     )
 
     def claim(head, facts, tensors):
@@ -231,13 +256,19 @@ def test_row_24_label_histogram_must_match_samples(tmp_path):
             (lambda t: t * 0, "sum to 0"),
         ]
     ):
-        refused_every_time(small_federation_of(tmp_path / str(i), "feddisco"), set_in(name, value), word)
+        refused_every_time(
+            small_federation_of(tmp_path / str(i), "feddisco"), set_in(name, value), word
+        )
 
 
 def test_row_24_invalid_buffers_and_query_answers_are_refused(tmp_path):
     clients = make_clients(SAMPLE_SIZES, (1, 4, 4))
-    fed = SmallFederation(tmp_path / "buffers", clients, model="cnn(channels=(4,), norm='batch')", quorum=2)
-    from_the_report = [n for n in _names(fed) if n.startswith("buffers/") and n.endswith("running_var")]
+    fed = SmallFederation(
+        tmp_path / "buffers", clients, model="cnn(channels=(4,), norm='batch')", quorum=2
+    )
+    from_the_report = [
+        n for n in _names(fed) if n.startswith("buffers/") and n.endswith("running_var")
+    ]
     refused_every_time(fed, set_in(from_the_report[0], torch.neg), "running_var", "negative")
 
     asked = SmallFederation(
@@ -249,7 +280,9 @@ def test_row_24_invalid_buffers_and_query_answers_are_refused(tmp_path):
     )
     asked.corrupt(
         LAST,
-        lambda head, facts, tensors: (head, facts, {"counts": tensors["counts"] * 9}) if "counts" in tensors else None,
+        lambda head, facts, tensors: (
+            (head, facts, {"counts": tensors["counts"] * 9}) if "counts" in tensors else None
+        ),
     )
     asked.run()
     assert [e["why"] for e in asked.events("refused")] == [
@@ -292,7 +325,10 @@ def test_row_11_repeated_update_counts_once(tmp_path):
         return head, facts, other
 
     changed = small_federation_of(tmp_path / "changed")
-    changed.corrupt(LAST, lambda head, facts, tensors: twice(head, facts, tensors) if "size" in tensors else None)
+    changed.corrupt(
+        LAST,
+        lambda head, facts, tensors: twice(head, facts, tensors) if "size" in tensors else None,
+    )
     same(states(changed.run()), states(fed.simulated()))
     assert {e["why"] for e in changed.events("refused")} == {
         "a second answer to one request, and another one than the first"
@@ -332,7 +368,9 @@ def test_row_13_late_and_early_updates_are_recorded_and_ignored(tmp_path):
             return b"lost"
         if "size" in tensors and kept:
             fed.transport.inject(LAST, kept.pop())
-            fed.transport.inject(LAST, seal(replace(head, round=head.round + 7), facts, tensors, key_of(2)))
+            fed.transport.inject(
+                LAST, seal(replace(head, round=head.round + 7), facts, tensors, key_of(2))
+            )
         return None
 
     fed = small_federation_of(tmp_path, rounds=3, deadline=0.3, repeat=10.0)
@@ -374,7 +412,9 @@ def test_row_14_unselected_revoked_and_unknown_sites_are_refused(tmp_path):
         fed.corrupt(name, volunteer)
     run = fed.run()
     same(states(run), states(fed.simulated(participation=0.5)))
-    assert "an update of a site that was not asked to train" in {e["why"] for e in fed.events("refused")}
+    assert "an update of a site that was not asked to train" in {
+        e["why"] for e in fed.events("refused")
+    }
 
     sites = tuple(replace(s, revoked=s.name == LAST) for s in federation_of(clients).sites)
     revoked = SmallFederation(tmp_path / "revoked", clients, sites=sites)
@@ -400,17 +440,26 @@ def test_row_10_other_sites_name_or_key_is_refused(tmp_path):
 
     forged = small_federation_of(tmp_path / "forged", deadline=0.3, repeat=10.0)
     forged.corrupt(
-        LAST, lambda head, facts, tensors: seal(head, facts, tensors, key_of(0)) if "size" in tensors else None
+        LAST,
+        lambda head, facts, tensors: (
+            seal(head, facts, tensors, key_of(0)) if "size" in tensors else None
+        ),
     )
     forged.run()
-    assert {"the signature is not by the key that was enrolled"} == {e["why"] for e in forged.events("refused")}
+    assert {"the signature is not by the key that was enrolled"} == {
+        e["why"] for e in forged.events("refused")
+    }
 
 
 def test_row_15_huge_body_is_refused(tmp_path):
     fed = small_federation_of(tmp_path, message_bytes=20_000, deadline=0.3, repeat=10.0)
 
     def huge(head, facts, tensors):
-        return (head, facts, tensors | {"update/more": torch.zeros(10**6)}) if "size" in tensors else None
+        return (
+            (head, facts, tensors | {"update/more": torch.zeros(10**6)})
+            if "size" in tensors
+            else None
+        )
 
     fed.corrupt(LAST, huge)
     run = fed.run()
@@ -424,7 +473,9 @@ def test_row_17_pickles_and_paths_are_refused(tmp_path):
             return (open, (str(tmp_path / "exploded"), "w"))
 
     fed = small_federation_of(tmp_path, deadline=0.3, repeat=10.0)
-    fed.corrupt(LAST, lambda head, facts, tensors: pickle.dumps(Bomb()) if "size" in tensors else None)
+    fed.corrupt(
+        LAST, lambda head, facts, tensors: pickle.dumps(Bomb()) if "size" in tensors else None
+    )
     fed.run()
     assert not (tmp_path / "exploded").exists()
     assert {e["why"] for e in fed.events("refused")} == {"not a message of a federation"}
@@ -433,7 +484,9 @@ def test_row_17_pickles_and_paths_are_refused(tmp_path):
             Head(bad, 0, 0, "site", "kind")
         with pytest.raises(UnalikeError, match="expected 1 to 64 letters"):
             replace(fed.federation, name=bad)
-    with pytest.raises(UnalikeError, match=r"^sites\.0\.name='a b': expected 1 to 64 letters[^;]*$"):
+    with pytest.raises(
+        UnalikeError, match=r"^sites\.0\.name='a b': expected 1 to 64 letters[^;]*$"
+    ):
         replace(fed.federation, sites=[{"name": "a b", "key": "0" * 64, "samples": 1}])
 
 
@@ -444,7 +497,14 @@ def test_row_17_pickles_and_paths_are_refused(tmp_path):
 def test_row_23_lossy_network_gives_same_model(seed, tmp_path):
     faults = NetworkFaults(loss=0.2, repeat=0.3, delay=5)
     fed = small_federation_of(
-        tmp_path, "scaffold + ditto", rounds=4, quorum=3, faults=faults, transport_seed=seed, deadline=60.0, repeat=0.02
+        tmp_path,
+        "scaffold + ditto",
+        rounds=4,
+        quorum=3,
+        faults=faults,
+        transport_seed=seed,
+        deadline=60.0,
+        repeat=0.02,
     )
     run, wanted = fed.run(), fed.simulated()
     same(states(run), states(wanted))
@@ -465,7 +525,9 @@ def test_row_20_returning_site_keeps_client_state(tmp_path):
     fed = small_federation_of(tmp_path, "scaffold + ditto", rounds=5, deadline=0.2, repeat=10.0)
 
     def weather(row, what=""):
-        (fed.transport.offline.add if row["round"] in (1, 2) else fed.transport.offline.discard)(LAST)
+        (fed.transport.offline.add if row["round"] in (1, 2) else fed.transport.offline.discard)(
+            LAST
+        )
         fed.restart_sites(LAST)
 
     # the exchange of round r + 1 begins with the evaluation of round r: what `progress` does acts one round later
@@ -505,7 +567,9 @@ class Overtaken:
 def test_row_23_overtaken_request_keeps_client_state(tmp_path):
     found = []
     for ever in (True, False):
-        fed = small_federation_of(tmp_path / str(ever), "scaffold + ditto", rounds=6, deadline=0.3, repeat=10.0)
+        fed = small_federation_of(
+            tmp_path / str(ever), "scaffold + ditto", rounds=6, deadline=0.3, repeat=10.0
+        )
         fed.workers[LAST] = Overtaken(fed.workers[LAST], ever)
         found.append(fed.run())
     same(*map(states, found))
@@ -517,18 +581,24 @@ def test_row_20_straggler_costs_only_the_deadline(tmp_path):
     fed.corrupt(LAST, lambda head, facts, tensors: b"" if head.stage else None)
     run = fed.run()
     assert (run.history.rounds["participants"][1:] == 2).all()
-    assert [e["client"] for e in fed.events("absent")] == [LAST] * 3  # two rounds and the last evaluation
+    assert [e["client"] for e in fed.events("absent")] == [
+        LAST
+    ] * 3  # two rounds and the last evaluation
 
 
 def test_row_20_run_without_quorum_pauses_and_resumes(tmp_path):
     from threading import Thread
 
-    fed = small_federation_of(tmp_path, "scaffold", rounds=4, quorum=3, deadline=0.1, repeat=10.0, patience=2)
+    fed = small_federation_of(
+        tmp_path, "scaffold", rounds=4, quorum=3, deadline=0.1, repeat=10.0, patience=2
+    )
     control, runs, told = Control(), [], []
 
     def go():
         coordinator = fed.coordinator(control=control, tell=told.append)
-        runs.append(coordinator.run(progress=lambda row, what="": lose.pop()(LAST) if lose else None))
+        runs.append(
+            coordinator.run(progress=lambda row, what="": lose.pop()(LAST) if lose else None)
+        )
 
     lose = [fed.transport.offline.add]
     thread = Thread(target=go)
@@ -578,7 +648,9 @@ def test_stopped_run_continues_later(tmp_path):
 
 def test_offline_drawn_sites_are_replaced(tmp_path):
     clients = make_clients(((20, 8), (12, 6), (16, 6), (9, 4), (8, 4)))
-    fed = SmallFederation(tmp_path, clients, participation=2, quorum=2, rounds=4, deadline=0.1, repeat=10.0)
+    fed = SmallFederation(
+        tmp_path, clients, participation=2, quorum=2, rounds=4, deadline=0.1, repeat=10.0
+    )
     run = fed.run(progress=lambda row, what="": fed.transport.offline.add("site0"))
     assert fed.events("no quorum")
     assert (run.history.rounds["participants"][1:] == 2).all()
@@ -607,11 +679,17 @@ def test_site_worker_request_outside_terms_is_declined(tmp_path):
     head = Head(run, 1, 0, "site0", "admit")
     assert "not by the key" in why(fed, seal(head, {"terms": terms}, {}, key_of(1)))
     own = {"versions": versions()}
-    assert "this is 'site0'" in why(fed, seal(replace(head, site="site1"), {"terms": terms}, {}, COORDINATOR))
+    assert "this is 'site0'" in why(
+        fed, seal(replace(head, site="site1"), {"terms": terms}, {}, COORDINATOR)
+    )
     assert "terms: declined a request: the coordinator runs other terms" in why(
         fed, seal(head, {"terms": "x"} | own, {}, COORDINATOR)
     )
-    for name in ("zzzz", "2" * 20 + "-x", "9" * 20 + "-" + "0" * 16):  # no real run would ever be newer
+    for name in (
+        "zzzz",
+        "2" * 20 + "-x",
+        "9" * 20 + "-" + "0" * 16,
+    ):  # no real run would ever be newer
         assert "expected the time at which it began" in why(
             fed, seal(replace(head, run=name), {"terms": terms}, {}, COORDINATOR)
         )
@@ -632,12 +710,17 @@ def test_site_worker_request_outside_terms_is_declined(tmp_path):
     )
     method = repr(__import__("unalike").plan("fedavg"))
     assert "head.weight has shape [1]" in why(
-        fed, seal(train, order | {"method": method}, {"params/head.weight": torch.zeros(1)}, COORDINATOR)
+        fed,
+        seal(
+            train, order | {"method": method}, {"params/head.weight": torch.zeros(1)}, COORDINATOR
+        ),
     )
     question = {k: order[k] for k in ("terms", "rounds", "samples", "outcomes", "derived")} | {
         "query": "label_counts()"
     }
-    assert "not among what this site agreed to" in why(fed, seal(replace(head, kind="ask"), question, {}, COORDINATOR))
+    assert "not among what this site agreed to" in why(
+        fed, seal(replace(head, kind="ask"), question, {}, COORDINATOR)
+    )
     weights = fed.workers["site0"].run_config.model.params
     params, order = {f"params/{n}": t for n, t in weights.items()}, order | {"method": method}
     for change, tensors, said in (
@@ -649,15 +732,24 @@ def test_site_worker_request_outside_terms_is_declined(tmp_path):
     ):
         found = why(fed, seal(train, order | change, params | tensors, COORDINATOR))
         assert found.startswith("plan: ") and said in found
-    assert "agreed to as step 99: none" in why(fed, seal(replace(train, stage=99), order, params, COORDINATOR))
+    assert "agreed to as step 99: none" in why(
+        fed, seal(replace(train, stage=99), order, params, COORDINATOR)
+    )
     samples = {"shared/x": torch.randn(200, 6), "shared/y": torch.zeros(200, dtype=torch.int64)}
     for fixed in ("", checksum(samples)):
         fed.restart_sites("site0")
         found = why(fed, seal(train, order | {"fixed": fixed}, params | samples, COORDINATOR))
         assert found == "plan: declined a request: 200 public samples to train on; expected 0"
-    elsewhere = seal(replace(train, stage=57), order | {"fixed": checksum(samples)}, params | samples, COORDINATOR)
+    elsewhere = seal(
+        replace(train, stage=57),
+        order | {"fixed": checksum(samples)},
+        params | samples,
+        COORDINATOR,
+    )
     assert "agreed to as step 57: none" in why(fed, elsewhere)
-    assert not (tmp_path / "site0" / run / "stage-57").exists(), "any number of steps would fill the disk"
+    assert not (tmp_path / "site0" / run / "stage-57").exists(), (
+        "any number of steps would fill the disk"
+    )
 
 
 def test_site_worker_choice_among_very_many_models_is_declined_before_memory_is_used(tmp_path):
@@ -698,7 +790,8 @@ def test_site_worker_request_of_old_run_or_round_is_declined(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "area, sound", [(0.5, True), (1, True), (None, True), (1.5, False), (True, False), ("0.5", False)]
+    "area, sound",
+    [(0.5, True), (1, True), (None, True), (1.5, False), (True, False), ("0.5", False)],
 )
 def test_row_1_impossible_areas_under_curves_are_refused(area, sound):
     """A site's ROC AUC is a number from 0 to 1; NaN means that there is none."""
@@ -724,4 +817,7 @@ def test_site_worker_any_exception_is_reported_as_unable(tmp_path, monkeypatch):
     assert (run.history.rounds["participants"][1:] == 2).all()
     assert told.pop() == NOTICES["finished"]
     assert told and set(told) == {"declined a request: RuntimeError: no memory [2J left "}
-    assert all(e["why"] == "unable: it failed; its terminal and journal say how" for e in fed.events("refused"))
+    assert all(
+        e["why"] == "unable: it failed; its terminal and journal say how"
+        for e in fed.events("refused")
+    )

@@ -36,7 +36,15 @@ from unalike.runtime.records.run_directory import RunDirectory
 
 
 def test_federation_file_load_returns_saved_federation(tmp_path):
-    for more in ({}, {"guard": 3.0, "participation": 2, "quorum": 0.5, "work": ua.Work(batch_size=None, steps=3)}):
+    for more in (
+        {},
+        {
+            "guard": 3.0,
+            "participation": 2,
+            "quorum": 0.5,
+            "work": ua.Work(batch_size=None, steps=3),
+        },
+    ):
         made = federation_of(make_clients(), **more)
         made.save(tmp_path / "federation.toml")
         assert Federation.load(tmp_path / "federation.toml") == made
@@ -54,15 +62,30 @@ def test_participation_and_quorum_accept_shares_and_numbers():
 
 def test_run_config_records_participation_as_share(tmp_path):
     crowd = make_clients(((20, 8), (12, 6), (6, 3), (0, 6), (8, 4)))
-    assert SmallFederation(tmp_path / "two", crowd, participation=2, rounds=1).run().config["participation"] == 0.5
-    assert SmallFederation(tmp_path / "half", crowd, participation=0.5, rounds=1).run().config["participation"] == 0.5
+    assert (
+        SmallFederation(tmp_path / "two", crowd, participation=2, rounds=1)
+        .run()
+        .config["participation"]
+        == 0.5
+    )
+    assert (
+        SmallFederation(tmp_path / "half", crowd, participation=0.5, rounds=1)
+        .run()
+        .config["participation"]
+        == 0.5
+    )
     with pytest.raises(UnalikeError, match=r"participation is 0\.5 there and 0\.75 here"):
         SmallFederation(tmp_path / "two", crowd, participation=3, rounds=1).run()
 
 
 def test_terms_change_only_with_agreed_fields():
     made = federation_of(make_clients())
-    for change in ({"method": "scaffold"}, {"seed": 1}, {"work": ua.Work(lr=1.0)}, {"protocol": ("local",)}):
+    for change in (
+        {"method": "scaffold"},
+        {"seed": 1},
+        {"work": ua.Work(lr=1.0)},
+        {"protocol": ("local",)},
+    ):
         assert replace(made, **change).terms != made.terms
     revoked = tuple(replace(s, revoked=True) for s in made.sites)
     for change in ({"rounds": 9}, {"quorum": 1}, {"deadline": 1.0}, {"sites": revoked}):
@@ -71,10 +94,16 @@ def test_terms_change_only_with_agreed_fields():
 
 def test_federation_file_mistakes_are_refused(tmp_path):
     made = federation_of(make_clients())
-    twice = (EnrolledSite("a", public_text(key_of(1)), 5), EnrolledSite("b", public_text(key_of(1)), 5))
+    twice = (
+        EnrolledSite("a", public_text(key_of(1)), 5),
+        EnrolledSite("b", public_text(key_of(1)), 5),
+    )
     for change, word in (
         ({"sites": twice}, "two sites have one key"),
-        ({"sites": (twice[0], replace(twice[0], key=public_text(key_of(2))))}, "two sites have one name"),
+        (
+            {"sites": (twice[0], replace(twice[0], key=public_text(key_of(2))))},
+            "two sites have one name",
+        ),
         ({"coordinator": made.sites[0].key}, "a site has the coordinator's key"),
         ({"coordinator": "abc"}, "64 hexadecimal digits"),
         ({"participation": 0.0}, "participation"),
@@ -93,7 +122,13 @@ def test_federation_file_mistakes_are_refused(tmp_path):
 
 
 def made_by_command(folder, *flags):
-    shape = ["--shape", "6", *([] if "--task" in flags else ["--classes", "3"]), "--model", "linear"]
+    shape = [
+        "--shape",
+        "6",
+        *([] if "--task" in flags else ["--classes", "3"]),
+        "--model",
+        "linear",
+    ]
     return CliRunner().invoke(app, ["federation", "init", str(folder), *shape, *map(str, flags)])
 
 
@@ -108,7 +143,10 @@ def made_by_command(folder, *flags):
         (["--method", "centralised"], "pools the clients' data, which stay where they are"),
         (["--method", "fedlaw"], "learned_mean: found no samples on the server to learn from"),
         (["--select", "best"], "--val 0.1"),
-        (["--method", "ditto", "--select", "best", "--val", 0.2], "models of their own, which they keep of the last"),
+        (
+            ["--method", "ditto", "--select", "best", "--val", 0.2],
+            "models of their own, which they keep of the last",
+        ),
         (["--task", "binary", "--classes", 2], "classes mean nothing for the task binary"),
         (["--like", "digits"], "leave out --shape, --classes, --task and --tokens"),
         (["--classes", "a,a"], "two classes have one name"),
@@ -117,7 +155,10 @@ def made_by_command(folder, *flags):
         (["--participation", "0"], "--participation 0: expected a share of sites above 0"),
         (["--participation", "inf"], "--participation inf: expected a share of sites above 0 and"),
         (["--participation", "nan"], "--participation nan: expected"),
-        (["--participation", 7], "found --participation 7 and 3 sites; expected at most 3, or a share"),
+        (
+            ["--participation", 7],
+            "found --participation 7 and 3 sites; expected at most 3, or a share",
+        ),
         (["--quorum", "inf"], "--quorum inf: expected"),
         (["--quorum", 1.7], "--quorum 1.7: expected"),
         (["--host", ""], "host="),
@@ -128,9 +169,15 @@ def made_by_command(folder, *flags):
         ),
         (["--message-bytes", 10], "the model has 84 bytes and a message may have 10"),
         *(
-            (["--task", task, "--method", method], "needs classes (integer labels); found a task of " + task)
+            (
+                ["--task", task, "--method", method],
+                "needs classes (integer labels); found a task of " + task,
+            )
             for method, tasks in {
-                "fedgen fedgh fedpac feature_alignment balanced_softmax fedconcat ccvr": ("binary", "regression"),
+                "fedgen fedgh fedpac feature_alignment balanced_softmax fedconcat ccvr": (
+                    "binary",
+                    "regression",
+                ),
                 "fedntd feddisco": ("regression",),
             }.items()
             for method in method.split()
@@ -156,8 +203,14 @@ def test_init_terms_that_can_run_are_accepted(tmp_path):
         done = made_by_command(tmp_path / f"fed{k}", *flags)
         assert done.exit_code == 0, done.exception
     warned = "note: --val 0.2 leaves fewer than 20 validation samples at north, and a site"
-    assert warned in made_by_command(tmp_path / "few", "--val", 0.2, "--sites", "north:70, south:90").output
-    assert [site.name for site in FederationFolder(tmp_path / "fed2").federation.sites] == ["north", "south"]
+    assert (
+        warned
+        in made_by_command(tmp_path / "few", "--val", 0.2, "--sites", "north:70, south:90").output
+    )
+    assert [site.name for site in FederationFolder(tmp_path / "fed2").federation.sites] == [
+        "north",
+        "south",
+    ]
     assert (
         FederationFolder(tmp_path / "fed0").federation.quorum,
         FederationFolder(tmp_path / "fed0").federation.participation,
@@ -171,7 +224,9 @@ def test_init_message_limit_is_that_of_method_and_model(tmp_path):
         assert made_by_command(tmp_path / f"fed{k}", *flags).exit_code == 0
         folder = FederationFolder(tmp_path / f"fed{k}")
         limits[k] = folder.federation.message_bytes
-        assert Bundle.read(next(iter(folder.bundles.values()))).federation.message_bytes == limits[k]
+        assert (
+            Bundle.read(next(iter(folder.bundles.values()))).federation.message_bytes == limits[k]
+        )
     assert limits[0] - (1 << 20) == 4 * (84 + 16)  # the update, and the counts and loss
     assert limits[1] - (1 << 20) == 4 * 3 * 84 and limits[2] == 10_000  # three models go to a site
 
@@ -183,11 +238,26 @@ def test_schema_classification_without_classes_is_refused():
 
 
 def test_network_file_mistakes_are_refused(tmp_path):
-    terms = {"name": "test", "method": "fedavg", "model": "linear", "rounds": 1, "data": Schema((6,), 3)}
-    made = FederationFolder.create(tmp_path / "fed", {"a": 5}, host="::1", port=18534, listen="127.0.0.1", **terms)
+    terms = {
+        "name": "test",
+        "method": "fedavg",
+        "model": "linear",
+        "rounds": 1,
+        "data": Schema((6,), 3),
+    }
+    made = FederationFolder.create(
+        tmp_path / "fed", {"a": 5}, host="::1", port=18534, listen="127.0.0.1", **terms
+    )
     assert (made.network.address, made.network.listen) == ("[::1]:18534", "127.0.0.1")
     good = {"host": "h", "port": 18534, "listen": "0.0.0.0"}
-    for found in ({"port": "18534"}, {"port": 0}, {"port": 65536}, {"host": ""}, {"listen": ""}, {"prot": 1}):
+    for found in (
+        {"port": "18534"},
+        {"port": 0},
+        {"port": 65536},
+        {"host": ""},
+        {"listen": ""},
+        {"prot": 1},
+    ):
         (made.path / "network.json").write_text(json.dumps(good | found))
         mistake = rf"({next(iter(found))}=|Network takes no keyword '{next(iter(found))}').*"
         with pytest.raises(UnalikeError, match=rf"network.json: {mistake}; expected \{{\"host\""):
@@ -207,7 +277,9 @@ def up_locally(folder, *flags):
 
 
 def test_local_federation_with_other_flags_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("unalike.federation.operations.run_coordinator.coordinate", lambda *a, **more: None)
+    monkeypatch.setattr(
+        "unalike.federation.operations.run_coordinator.coordinate", lambda *a, **more: None
+    )
     out = tmp_path / "fed"
     for _ in range(2):
         done = up_locally(out)
@@ -237,22 +309,39 @@ def test_local_federation_with_other_flags_is_refused(tmp_path, monkeypatch):
 
 
 def test_local_federation_names_sites_by_owners_and_says_which_get_none(tmp_path, monkeypatch):
-    monkeypatch.setattr("unalike.federation.operations.run_coordinator.coordinate", lambda *a, **more: None)
+    monkeypatch.setattr(
+        "unalike.federation.operations.run_coordinator.coordinate", lambda *a, **more: None
+    )
     rng = np.random.default_rng(0)
     lines = [f"{rng.normal()},{i % 2},{'abcd'[i % 4]}" for i in range(80)]
     (tmp_path / "wards.csv").write_text("age,ill,ward\n" + "\n".join(lines))
-    words = ["--data", str(tmp_path / "wards.csv"), "--target", "ill", "--group", "ward", "--model", "linear"]
+    words = [
+        "--data",
+        str(tmp_path / "wards.csv"),
+        "--target",
+        "ill",
+        "--group",
+        "ward",
+        "--model",
+        "linear",
+    ]
     for sites, said in ((3, True), (4, False)):
         out = tmp_path / str(sites)
-        done = CliRunner().invoke(app, ["federation", "up", "--local", str(sites), "--out", str(out), *words])
+        done = CliRunner().invoke(
+            app, ["federation", "up", "--local", str(sites), "--out", str(out), *words]
+        )
         assert done.exit_code == 0, done.exception
-        assert (f"note: {sites} of 4 owners get a site (--local {sites}); left out: " in done.output) == said
+        assert (
+            f"note: {sites} of 4 owners get a site (--local {sites}); left out: " in done.output
+        ) == said
         names = [site.name for site in FederationFolder(out).federation.sites]
         assert len(names) == sites and {*names} <= {*"abcd"}
 
 
 def test_local_federation_missing_sample_files_are_written(tmp_path, monkeypatch):
-    monkeypatch.setattr("unalike.federation.operations.run_coordinator.coordinate", lambda *a, **more: None)
+    monkeypatch.setattr(
+        "unalike.federation.operations.run_coordinator.coordinate", lambda *a, **more: None
+    )
     up_locally(tmp_path / "fed")
     file = tmp_path / "fed" / "sites" / "site-2" / "data.npz"
     before = file.read_bytes()
@@ -266,17 +355,31 @@ def test_stop_logs_command_that_continues(again, tmp_path):
     def stop():
         raise Stopped
 
-    terms = {"name": "test", "method": "fedavg", "model": "linear", "rounds": 1, "data": Schema((6,), 3)}
-    made, said = FederationFolder.create(tmp_path / "fed", {"a": 5}, host="localhost", port=1, **terms), []
+    terms = {
+        "name": "test",
+        "method": "fedavg",
+        "model": "linear",
+        "rounds": 1,
+        "data": Schema((6,), 3),
+    }
+    made, said = (
+        FederationFolder.create(tmp_path / "fed", {"a": 5}, host="localhost", port=1, **terms),
+        [],
+    )
     assert run_rounds(made, InMemoryTransport({}), said.append, check=stop, again=again) is None
-    assert said == [f"stopped after round 0; `{again or f'unalike federation up {made.path}'}` goes on"]
+    assert said == [
+        f"stopped after round 0; `{again or f'unalike federation up {made.path}'}` goes on"
+    ]
 
 
 def test_stop_waits_until_the_coordinator_has_ended(tmp_path, monkeypatch):
     stopped, over, state = Event(), Event(), {"state": "stopped"}
 
     def up():
-        with locked(tmp_path, "busy"), listening(tmp_path / "control", {"stop": stopped.set}, lambda: state):
+        with (
+            locked(tmp_path, "busy"),
+            listening(tmp_path / "control", {"stop": stopped.set}, lambda: state),
+        ):
             over.wait(60)
 
     thread = Thread(target=up)
@@ -286,7 +389,9 @@ def test_stop_waits_until_the_coordinator_has_ended(tmp_path, monkeypatch):
     words = ["federation", "stop", str(tmp_path)]
     monkeypatch.setattr("unalike.cli.federation.control.STOP_SECONDS", 0.2)
     late = CliRunner().invoke(app, words)
-    assert stopped.is_set() and "was asked to stop, and has not ended within 0 s" in str(late.exception)
+    assert stopped.is_set() and "was asked to stop, and has not ended within 0 s" in str(
+        late.exception
+    )
     monkeypatch.setattr("unalike.cli.federation.control.STOP_SECONDS", 60.0)
     Timer(0.3, over.set).start()
     assert CliRunner().invoke(app, words).output == "stopped\n" and over.is_set()
@@ -296,7 +401,8 @@ def test_stop_waits_until_the_coordinator_has_ended(tmp_path, monkeypatch):
 def test_local_federation_is_continued_by_the_same_command(tmp_path, monkeypatch):
     told = {}
     monkeypatch.setattr(
-        "unalike.federation.operations.run_coordinator.coordinate", lambda *a, **more: told.update(more)
+        "unalike.federation.operations.run_coordinator.coordinate",
+        lambda *a, **more: told.update(more),
     )
     words = ["federation", "up", "--local", "2", "--method", "fedprox + fednova", "--out", "fed"]
     monkeypatch.setattr("sys.argv", ["/bin/unalike", *words])
@@ -308,17 +414,22 @@ def test_local_federation_is_continued_by_the_same_command(tmp_path, monkeypatch
 def test_local_federation_wait_flag_is_passed(flags, tmp_path, monkeypatch):
     told = {}
     monkeypatch.setattr(
-        "unalike.federation.operations.run_coordinator.coordinate", lambda *a, **more: told.update(more)
+        "unalike.federation.operations.run_coordinator.coordinate",
+        lambda *a, **more: told.update(more),
     )
     up_locally(tmp_path / "fed", *flags)
     assert told["wait"] == bool(flags)
 
 
-@pytest.mark.parametrize(("family", "host"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")])
+@pytest.mark.parametrize(
+    ("family", "host"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")]
+)
 def test_check_port_in_use_names_network_file(family, host):
     with socket.create_server((host, 0), family=family) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(UnalikeError, match=rf"at {host}:{port}: Address already in use; .*network\.json"):
+        with pytest.raises(
+            UnalikeError, match=rf"at {host}:{port}: Address already in use; .*network\.json"
+        ):
             check_port(host, port, PORT_TAKEN)
     check_port(host, port, PORT_TAKEN)
 
@@ -330,16 +441,31 @@ def test_join_folder_that_cannot_be_made_is_refused(tmp_path):
     data = Schema((6,), 4)
     terms = {"name": "test", "method": "fedavg", "model": "linear", "rounds": 1, "data": data}
     made = FederationFolder.create(tmp_path / "fed", {"a": 50}, host="localhost", port=1, **terms)
-    words = ["join", made.bundles["a"], "--data", tmp_path / "mine.npz", "--folder", tmp_path / "afile" / "x"]
+    words = [
+        "join",
+        made.bundles["a"],
+        "--data",
+        tmp_path / "mine.npz",
+        "--folder",
+        tmp_path / "afile" / "x",
+    ]
     done = CliRunner().invoke(app, [str(word) for word in words])
-    assert "cannot make the folder" in str(done.exception) and "choose another --folder" in str(done.exception)
+    assert "cannot make the folder" in str(done.exception) and "choose another --folder" in str(
+        done.exception
+    )
     with pytest.raises(UnalikeError, match=r"cannot write .*afile/data.npz"):
         write_site(tmp_path / "afile" / "data.npz", make_clients()[0], None)
 
 
 def test_status_without_sites_is_waiting(tmp_path):
     """After a kill and restart the requested round is no longer in progress."""
-    terms = {"name": "test", "method": "fedavg", "model": "linear", "rounds": 4, "data": Schema((6,), 3)}
+    terms = {
+        "name": "test",
+        "method": "fedavg",
+        "model": "linear",
+        "rounds": 4,
+        "data": Schema((6,), 3),
+    }
     made = FederationFolder.create(tmp_path / "fed", {"a": 5}, host="localhost", port=1, **terms)
     RunDirectory(made.run).event("asked", round=3, train=["a"], quorum=1, evaluate=[])
     absent = InMemoryTransport({"a": None}, offline={"a"})
@@ -363,7 +489,9 @@ def test_status_without_sites_is_waiting(tmp_path):
         add_runs(made.path, made.federation, [], 1, again=True)
         desk.enter(made.queue[1])
         absent.offline.add("a")
-        assert seen() == ("waiting", None) and not Followed(made.path).state()["log"]  # that of the earlier run
+        assert (
+            seen() == ("waiting", None) and not Followed(made.path).state()["log"]
+        )  # that of the earlier run
 
 
 def test_coordinator_log_counts_sites_until_all_are_connected(monkeypatch):
@@ -373,7 +501,9 @@ def test_coordinator_log_counts_sites_until_all_are_connected(monkeypatch):
     seen = iter([[], [], names[:1], names[:2], names])
     growing = SimpleNamespace(sites=lambda: next(seen))
     OperatorCommands(federation, growing, wait=False).wait_for_sites(log.append, lambda: None)
-    assert [line.split(",")[0] for line in log] == [f"{n} of 3 sites are connected" for n in range(4)]
+    assert [line.split(",")[0] for line in log] == [
+        f"{n} of 3 sites are connected" for n in range(4)
+    ]
     assert log[1] == f"1 of 3 sites are connected, waiting for {names[1]}, {names[2]}"
 
 
@@ -386,10 +516,18 @@ def test_coordinator_log_repeats_how_many_sites_are_connected_less_and_less_ofte
         now += 10.0
         return names if now > 120 else []
 
-    monkeypatch.setattr(control, "time", SimpleNamespace(monotonic=lambda: now, sleep=lambda seconds: None))
+    monkeypatch.setattr(
+        control, "time", SimpleNamespace(monotonic=lambda: now, sleep=lambda seconds: None)
+    )
     desk = OperatorCommands(federation, SimpleNamespace(sites=sites), wait=False)
     desk.wait_for_sites(lambda line: logged.append((now, line[:6])), lambda: None)
-    assert logged == [(10, "0 of 2"), (30, "0 of 2"), (60, "0 of 2"), (110, "0 of 2"), (130, "2 of 2")]
+    assert logged == [
+        (10, "0 of 2"),
+        (30, "0 of 2"),
+        (60, "0 of 2"),
+        (110, "0 of 2"),
+        (130, "2 of 2"),
+    ]
 
 
 def test_run_that_goes_on_waits_for_no_site_that_departed_or_is_not_in_it(tmp_path, monkeypatch):
@@ -410,14 +548,22 @@ def test_run_that_goes_on_waits_for_no_site_that_departed_or_is_not_in_it(tmp_pa
 
     Roster("run", {}).save(tmp_path / "roster.json")
     everyone = [first, second, third, fourth]
-    assert "waiting for" in logged([first], everyone)[0]  # the run has not begun: all are waited for
+    assert (
+        "waiting for" in logged([first], everyone)[0]
+    )  # the run has not begun: all are waited for
     Roster("run", dict.fromkeys((first, second, third), counts)).save(tmp_path / "roster.json")
-    assert logged([first], [first, second, third])[1] == f"3 of 4 sites are connected, not waiting for {fourth}"
+    assert (
+        logged([first], [first, second, third])[1]
+        == f"3 of 4 sites are connected, not waiting for {fourth}"
+    )
     directory.event("absent", round=3, client=second, why="offline")
     directory.event("absent", round=4, client=third, why="offline")
     directory.event("connected", round=4, client=third, why="a new connection")
-    assert logged([], [first], [first, third]) == [
-        f"0 of 4 sites are connected, waiting for {first}, {second}, {third}, {fourth}",  # no quorum: any of them
-        f"1 of 4 sites are connected, waiting for {third}",
-        f"2 of 4 sites are connected, not waiting for {second}, {fourth}",
-    ]
+    assert (
+        logged([], [first], [first, third])
+        == [
+            f"0 of 4 sites are connected, waiting for {first}, {second}, {third}, {fourth}",  # no quorum: any of them
+            f"1 of 4 sites are connected, waiting for {third}",
+            f"2 of 4 sites are connected, not waiting for {second}, {fourth}",
+        ]
+    )

@@ -24,8 +24,12 @@ class Watched(SmallFederation):
             request = unseal(message, COORDINATOR.public_key())
             if request.head.kind == "train":
                 facts, tensors = request.open()
-                still = {n.partition("/")[0] for n in tensors if n.startswith(("fixed.", "shared/"))}
-                assert still <= {"fixed.params", "fixed.buffers", "shared"} and (facts["fixed"] or not still)
+                still = {
+                    n.partition("/")[0] for n in tensors if n.startswith(("fixed.", "shared/"))
+                }
+                assert still <= {"fixed.params", "fixed.buffers", "shared"} and (
+                    facts["fixed"] or not still
+                )
                 self.orders.append((*request.head.place, site, bool(still), bool(facts["fixed"])))
             send(site, message)
 
@@ -81,7 +85,9 @@ def test_site_that_lost_fixed_tensors_gets_them_again_with_full_quorum(method, t
                 file.unlink()
 
     found = states(fed.run(progress=lose))
-    assert all(torch.equal(t, found[group][name]) for group in wanted for name, t in wanted[group].items())
+    assert all(
+        torch.equal(t, found[group][name]) for group in wanted for name, t in wanted[group].items()
+    )
     assert [e["client"] for e in fed.events("refused", "paused")] == ["site1"]
 
 
@@ -98,5 +104,7 @@ def test_restarted_coordinator_does_not_resend_fixed_tensors(method, tmp_path):
         fed.coordinator(control=control).run(progress=stop)
     fed.restart_sites()
     found = states(fed.run())
-    assert all(torch.equal(t, found[group][name]) for group in wanted for name, t in wanted[group].items())
+    assert all(
+        torch.equal(t, found[group][name]) for group in wanted for name, t in wanted[group].items()
+    )
     assert [told for _, told in fed.told("site0")].count(True) == 1

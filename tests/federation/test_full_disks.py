@@ -20,7 +20,9 @@ SAMPLE_SIZES = ((20, 8), (12, 6), (16, 6))
 
 
 def small_federation_of(folder, **more):
-    return SmallFederation(folder, make_clients(SAMPLE_SIZES), "scaffold + ditto", **({"rounds": 3} | more))
+    return SmallFederation(
+        folder, make_clients(SAMPLE_SIZES), "scaffold + ditto", **({"rounds": 3} | more)
+    )
 
 
 def same(a, b):
@@ -64,7 +66,9 @@ def test_coordinator_disk_full_at_any_write_resumes_to_same_model(tmp_path, monk
 
 def test_site_disk_full_others_continue(tmp_path, monkeypatch):
     fed = small_federation_of(tmp_path, quorum=2)
-    monkeypatch.setattr(os, "replace", Full(fed.folder / "site1", 7))  # the kept model, second round
+    monkeypatch.setattr(
+        os, "replace", Full(fed.folder / "site1", 7)
+    )  # the kept model, second round
     run = fed.run()
     assert run.history.rounds["participants"].tolist() == [0, 3, 2, 2]
     assert all("is its disk full?" in e["why"] for e in fed.events("refused"))
@@ -109,7 +113,9 @@ except Exception as error:
 def test_file_size_limit_is_reported_and_resumes(tmp_path):
     """A limit of the operating system: sites cannot store their replies, so there is no quorum."""
     script = LIMITED.replace("fed.run()", "SmallFederation.run(fed)")
-    script = script.replace('model="mlp(hidden=(300,))"', 'model="mlp(hidden=(300,))", patience=1, deadline=0.2')
+    script = script.replace(
+        'model="mlp(hidden=(300,))"', 'model="mlp(hidden=(300,))", patience=1, deadline=0.2'
+    )
     script = script.replace(
         "try:",
         "import threading, time\nfrom unalike.federation.coordinator.run_control import Control\ncontrol = Control()\n"
@@ -131,10 +137,14 @@ def test_file_size_limit_is_reported_and_resumes(tmp_path):
 def test_read_only_folder_is_reported(tmp_path):
     (tmp_path / "file").write_text("in the way")
     fed = small_federation_of(tmp_path / "sites")
-    fed.__class__ = type("Elsewhere", (SmallFederation,), {"out": property(lambda self: tmp_path / "file" / "out")})
+    fed.__class__ = type(
+        "Elsewhere", (SmallFederation,), {"out": property(lambda self: tmp_path / "file" / "out")}
+    )
     with pytest.raises(UnalikeError, match=r"cannot (write|read).*Not a directory"):
         fed.run()
-    fed.__class__ = type("Nowhere", (SmallFederation,), {"out": property(lambda self: Path("/proc/nowhere"))})
+    fed.__class__ = type(
+        "Nowhere", (SmallFederation,), {"out": property(lambda self: Path("/proc/nowhere"))}
+    )
     with pytest.raises(UnalikeError, match="cannot write"):
         fed.run()
 
@@ -182,7 +192,9 @@ def test_damaged_checkpoint_is_replaced_by_previous(damage, tmp_path):
     same(states(fed.run()), wanted)
     [event] = fed.events("damaged")
     assert event["checkpoint"] == newest.name and event["instead"] == older.name
-    assert newest.with_name(newest.name + ".damaged").read_bytes() == bytes_  # put aside, never overwritten
+    assert (
+        newest.with_name(newest.name + ".damaged").read_bytes() == bytes_
+    )  # put aside, never overwritten
 
 
 def test_two_damaged_checkpoints_overwrite_nothing(tmp_path):
@@ -209,7 +221,11 @@ def test_site_without_client_state_is_refused_with_reason(tmp_path):
 
 def test_changed_client_state_file_is_detected(tmp_path):
     file = tmp_path / "some.safetensors"
-    write_tensors(file, {"w": torch.arange(100.0), "none": torch.zeros(0), "flag": torch.tensor(True)}, {"round": 3})
+    write_tensors(
+        file,
+        {"w": torch.arange(100.0), "none": torch.zeros(0), "flag": torch.tensor(True)},
+        {"round": 3},
+    )
     found, facts = read_tensors(file)
     assert list(found) == ["w", "none", "flag"] and facts == {"round": 3}
     flip(file)

@@ -21,7 +21,9 @@ def site_folder(fed, site, to):
     return to
 
 
-@pytest.mark.parametrize("spec", ["fedavg", "ditto", "fedper", "apfl", "fedavg + local_finetune", "ifca(clusters=2)"])
+@pytest.mark.parametrize(
+    "spec", ["fedavg", "ditto", "fedper", "apfl", "fedavg + local_finetune", "ifca(clusters=2)"]
+)
 def test_site_keeps_its_model_of_the_last_round(tmp_path, spec):
     fed = SmallFederation(tmp_path / "fed", method=spec, rounds=3)
     fed.run()
@@ -32,7 +34,9 @@ def test_site_keeps_its_model_of_the_last_round(tmp_path, spec):
         assert folder is not None and model_folder(own) == folder
         tensors, _ = read_tensors(folder / "model.safetensors")
         expected = simulated.personal(k)
-        assert list(tensors) == list(expected) and all(torch.equal(tensors[n], t) for n, t in expected.items())
+        assert list(tensors) == list(expected) and all(
+            torch.equal(tensors[n], t) for n, t in expected.items()
+        )
         predict, config = load_model(folder)
         x, y = (torch.as_tensor(np.asarray(values)) for values in client.test)
         accuracy = (predict(x).argmax(1) == y).float().mean().item()
@@ -46,10 +50,14 @@ def test_run_of_a_federation_says_where_the_models_of_sites_are(tmp_path):
     fed = SmallFederation(tmp_path, method="ditto", rounds=1)
     fed.run()
     _, config = load_model(fed.out)
-    with pytest.warns(UserWarning, match=r"each site has a model of its own: there, `unalike evaluate`") as notes:
+    with pytest.warns(
+        UserWarning, match=r"each site has a model of its own: there, `unalike evaluate`"
+    ) as notes:
         note_shared_model(config, None)
     assert "--client" not in str(notes[0].message)
-    with pytest.raises(UnalikeError, match="stored at its site only; there, `unalike evaluate SITE_FOLDER"):
+    with pytest.raises(
+        UnalikeError, match="stored at its site only; there, `unalike evaluate SITE_FOLDER"
+    ):
         load_model(fed.out, "site0")
 
 

@@ -39,12 +39,16 @@ def test_resumed_run_keeps_client_states(tmp_path):
         fed.coordinator(control=control).run(
             progress=lambda row, what="": control.stop() if row["round"] == 2 else None
         )
-    client_states = sorted(p.relative_to(tmp_path) for p in (tmp_path / "run" / "site0").rglob("*") if p.is_file())
+    client_states = sorted(
+        p.relative_to(tmp_path) for p in (tmp_path / "run" / "site0").rglob("*") if p.is_file()
+    )
     assert len(kept(fed)) == 2
     fed.restart_sites()
     for order in orders:
         fed.workers["site0"].handle(order)
-    found = sorted(p.relative_to(tmp_path) for p in (tmp_path / "run" / "site0").rglob("*") if p.is_file())
+    found = sorted(
+        p.relative_to(tmp_path) for p in (tmp_path / "run" / "site0").rglob("*") if p.is_file()
+    )
     assert set(client_states) <= set(found) and len(kept(fed)) == 2
     calm = SmallFederation(tmp_path / "calm", method="scaffold", rounds=4).run()
     for name, t in states(calm)["all"].items():

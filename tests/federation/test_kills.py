@@ -24,7 +24,9 @@ def killing(*arguments: str, timeout: float = 300) -> str:
 
 def test_few_kills_give_same_run():
     """Includes a plan with several stages and a query, and one in which clients choose their model."""
-    assert "all as undisturbed" in killing("moments", "7", "6", "scaffold + ditto", "fedconcat", "ifca(clusters=2)")
+    assert "all as undisturbed" in killing(
+        "moments", "7", "6", "scaffold + ditto", "fedconcat", "ifca(clusters=2)"
+    )
 
 
 @pytest.mark.slow
@@ -46,7 +48,9 @@ def test_site_kills_give_same_run():
 
 def test_kills_with_a_private_method_give_same_run():
     """A site that was killed before it stored its update may train again; nothing has left it."""
-    assert "all as undisturbed" in killing("moments", "1", "4", "client_dp(noise_multiplier=0, where='site', clip=0.1)")
+    assert "all as undisturbed" in killing(
+        "moments", "1", "4", "client_dp(noise_multiplier=0, where='site', clip=0.1)"
+    )
 
 
 def test_kills_of_coordinator_and_sites_with_secure_aggregation_give_same_run():

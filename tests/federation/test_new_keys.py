@@ -17,20 +17,28 @@ from unalike.federation.site.site_worker import SiteWorker
 def test_new_site_keys_during_run_give_same_model(tmp_path):
     calm = SmallFederation(tmp_path / "calm", method="scaffold", rounds=4).run()
     fed, control = SmallFederation(tmp_path / "run", method="scaffold", rounds=4), Control()
-    with pytest.raises(Stopped):  # the sites have answered the next round already, signed by the old key
+    with pytest.raises(
+        Stopped
+    ):  # the sites have answered the next round already, signed by the old key
         fed.coordinator(control=control).run(
             progress=lambda row, what="": control.stop() if row["round"] == 2 else None
         )
     old, new = fed.workers["site0"], key_of(77)
     sites = (replace(fed.federation.sites[0], key=public_text(new)), *fed.federation.sites[1:])
-    fed.federation = replace(fed.federation, sites=sites)  # site1 keeps its copy, with the old key of the other
+    fed.federation = replace(
+        fed.federation, sites=sites
+    )  # site1 keeps its copy, with the old key of the other
 
     run = fed.coordinator  # the old key is worth nothing
     with pytest.raises(Stopped):
         run().run()
-    assert any("signature" in event["why"] for event in fed.events("refused") if event["client"] == "site0")
+    assert any(
+        "signature" in event["why"] for event in fed.events("refused") if event["client"] == "site0"
+    )
 
-    fed.workers["site0"] = SiteWorker(fed.federation, "site0", new, make_clients()[0], old.folder.path)
+    fed.workers["site0"] = SiteWorker(
+        fed.federation, "site0", new, make_clients()[0], old.folder.path
+    )
     found = states(fed.run())
     for group, tensors in states(calm).items():
         for name, t in tensors.items():
@@ -47,7 +55,9 @@ def test_reenrolled_site_continues(tmp_path):
 
     with pytest.raises(Stopped):
         fed.run(progress=stop)
-    fed.federation = replace(fed.federation, sites=tuple(replace(site, revoked=True) for site in sites))
+    fed.federation = replace(
+        fed.federation, sites=tuple(replace(site, revoked=True) for site in sites)
+    )
     with pytest.raises(UnalikeError, match="every site with training samples was revoked"):
         fed.run()
     fed.federation = replace(fed.federation, sites=sites)

@@ -14,7 +14,9 @@ SAMPLE_SIZES = ((20, 8), (12, 6), (16, 6), (14, 6), (18, 6))
 def test_norm_guard_matches_hand_computed_values():
     guard = NormGuard(3.0)
     reports = {"a": {"update": 1.0}, "b": {"update": 2.0}, "c": {"update": 6.1}}
-    assert guard.faults(reports) == {"c": "the norm of its update is 6.1; expected at most 3 times the median 2"}
+    assert guard.faults(reports) == {
+        "c": "the norm of its update is 6.1; expected at most 3 times the median 2"
+    }
     guard.accept({"a": {"update": 1.0}, "b": {"update": 2.0}})
     # the median now runs over 1, 2 of the first round and 5, 5, 5 of this one
     assert guard.faults({key: {"update": 5.0} for key in "abc"}) == {}
@@ -22,11 +24,18 @@ def test_norm_guard_matches_hand_computed_values():
     assert list(guard.faults({"b": {"update": 9.0}})) == ["b"]
     guard.accept({key: {"update": 5.0} for key in map(str, range(2 * WINDOW))})
     assert len(guard.seen["update"]) == WINDOW
-    loose = {"a": {"buffers": 1.0}, "b": {"buffers": 2.0}, "c": {"buffers": 59.0}, "d": {"buffers": 2.0}}
+    loose = {
+        "a": {"buffers": 1.0},
+        "b": {"buffers": 2.0},
+        "c": {"buffers": 59.0},
+        "d": {"buffers": 2.0},
+    }
     assert NormGuard(3.0).faults(loose) == {}
     assert list(NormGuard(2.9).faults(loose)) == ["c"]
     assert NormGuard(0).faults(reports) == {}
-    assert NormGuard(3.0).faults({key: {"update": 0.0} for key in "abc"}) == {}  # nobody moves: nobody stands out
+    assert (
+        NormGuard(3.0).faults({key: {"update": 0.0} for key in "abc"}) == {}
+    )  # nobody moves: nobody stands out
 
 
 def test_norm_guard_is_sound_for_two_sites_and_for_sites_of_other_sizes():
@@ -39,25 +48,42 @@ def test_norm_guard_is_sound_for_two_sites_and_for_sites_of_other_sizes():
 
 
 def test_site_of_a_discarded_round_is_the_one_whose_norms_stand_out():
-    assert standing_out({"a": {"update": 1.0}, "b": {"update": 8.0}, "c": {"update": 2.0}}) == ("b", 4.0)
+    assert standing_out({"a": {"update": 1.0}, "b": {"update": 8.0}, "c": {"update": 2.0}}) == (
+        "b",
+        4.0,
+    )
     assert standing_out({"a": {"update": 1.0}, "b": {"update": 1.9}}) is None
-    assert standing_out({"a": {"update": 1.0, "m": 1.0}, "b": {"update": 1.0, "m": 30.0}}) == ("b", 30.0)
-    assert standing_out({"a": {"update": 0.0}, "b": {"update": 1.0}}) is None and standing_out({}) is None
+    assert standing_out({"a": {"update": 1.0, "m": 1.0}, "b": {"update": 1.0, "m": 30.0}}) == (
+        "b",
+        30.0,
+    )
+    assert (
+        standing_out({"a": {"update": 0.0}, "b": {"update": 1.0}}) is None
+        and standing_out({}) is None
+    )
 
 
-@pytest.mark.parametrize("method, factor, prefix", [("fedavg", 1e38, "update/"), ("scaffold", 1e30, "messages.")])
-def test_one_absurd_update_does_not_end_a_run_with_the_usual_terms(method, factor, prefix, tmp_path):
+@pytest.mark.parametrize(
+    "method, factor, prefix", [("fedavg", 1e38, "update/"), ("scaffold", 1e30, "messages.")]
+)
+def test_one_absurd_update_does_not_end_a_run_with_the_usual_terms(
+    method, factor, prefix, tmp_path
+):
     """Finite numbers of one of three sites, no flag set: the site is named, and the others go on to a finite model."""
     fed = SmallFederation(tmp_path, make_clients(SAMPLE_SIZES[:3]), method, rounds=3)
     fed.corrupt("site2", hostile(factor, prefix))
     run = fed.run()
-    assert {e["client"] for e in fed.events("refused")} == {"site2"} and len(fed.events("refused")) == 3
+    assert {e["client"] for e in fed.events("refused")} == {"site2"} and len(
+        fed.events("refused")
+    ) == 3
     assert run.history.rounds["participants"].tolist() == [0, 2, 2, 2]
     assert all(bool(t.isfinite().all()) for group in states(run).values() for t in group.values())
 
 
 @pytest.mark.parametrize("factor", [1e38, 1e4])
-def test_round_with_an_absurd_model_is_discarded_and_made_again_without_its_sender(factor, tmp_path):
+def test_round_with_an_absurd_model_is_discarded_and_made_again_without_its_sender(
+    factor, tmp_path
+):
     """Without the guard: a model that is not finite is never sent, and one with an absurd loss is taken back."""
     told, terms = [], {"rounds": 3, "guard": 0, "quorum": 2}
     fed = SmallFederation(tmp_path / "attacked", make_clients(SAMPLE_SIZES[:3]), **terms)
@@ -74,7 +100,9 @@ def test_round_with_an_absurd_model_is_discarded_and_made_again_without_its_send
     assert run.history.rounds["loss"].iloc[-1] < run.history.rounds["loss"].iloc[0]
 
     absent = SmallFederation(tmp_path / "absent", make_clients(SAMPLE_SIZES[:3]), **terms)
-    absent.corrupt("site2", lambda head, facts, tensors: (head, facts, {}) if head.round == 1 else None)
+    absent.corrupt(
+        "site2", lambda head, facts, tensors: (head, facts, {}) if head.round == 1 else None
+    )
     for group, tensors in states(absent.run()).items():
         for name, t in tensors.items():
             assert torch.equal(states(run)[group][name], t), name
@@ -90,7 +118,9 @@ def test_one_site_cannot_have_a_round_discarded_by_what_it_reports(tmp_path):
         return None
 
     fed.corrupt("site2", lie)
-    assert fed.run().history.rounds["participants"].tolist() == [0, 3, 3] and not fed.events("discarded")
+    assert fed.run().history.rounds["participants"].tolist() == [0, 3, 3] and not fed.events(
+        "discarded"
+    )
 
 
 def test_model_that_diverges_at_all_sites_is_named_as_the_cause(tmp_path):
@@ -129,14 +159,21 @@ def test_update_that_was_not_clipped_as_epsilon_demands_is_refused(bound, tmp_pa
     run = fed.run()
     assert run.history.rounds["participants"].tolist() == [0, 2, 2]
     assert [e["client"] for e in fed.events("refused")] == ["site2"] * 2
-    assert all("norm of its update is 0.03" in e["why"] and "client_dp" in e["why"] for e in fed.events("refused"))
+    assert all(
+        "norm of its update is 0.03" in e["why"] and "client_dp" in e["why"]
+        for e in fed.events("refused")
+    )
 
 
 def hostile(factor, prefix="update/"):
     def change(head, facts, tensors):
         if "size" not in tensors:
             return None
-        return head, facts, {n: factor * t if n.startswith(prefix) else t for n, t in tensors.items()}
+        return (
+            head,
+            facts,
+            {n: factor * t if n.startswith(prefix) else t for n, t in tensors.items()},
+        )
 
     return change
 
@@ -149,7 +186,8 @@ def attacked(folder, factor, prefix="update/", **more):
 
 
 @pytest.mark.parametrize(
-    "factor, word", [(100.0, "times the median"), (-30.0, "times the median"), (0.0, "trained nothing")]
+    "factor, word",
+    [(100.0, "times the median"), (-30.0, "times the median"), (0.0, "trained nothing")],
 )
 def test_norm_guard_scaled_flipped_and_zero_updates_are_refused(factor, word, tmp_path):
     fed, run = attacked(tmp_path, factor, guard=3.0)
@@ -170,7 +208,9 @@ def test_norm_guard_state_survives_restart(tmp_path):
 
     calm, _ = attacked(tmp_path / "calm", 100.0, guard=3.0)
     fed, control = (
-        SmallFederation(tmp_path / "run", make_clients(SAMPLE_SIZES), rounds=4, quorum=3, guard=3.0),
+        SmallFederation(
+            tmp_path / "run", make_clients(SAMPLE_SIZES), rounds=4, quorum=3, guard=3.0
+        ),
         Control(),
     )
     for name in ("site3", "site4"):

@@ -103,7 +103,9 @@ def test_deadline_without_time_for_a_repetition_is_announced():
     lines, made = [], federation_of(make_clients())
     for deadline in (59.9, 60.0):
         _check_deadline(replace(made, deadline=deadline, repeat=30.0), lines.append)
-    assert len(lines) == 1 and lines[0].startswith("the deadline of 59.9 s leaves no time to repeat a lost request")
+    assert len(lines) == 1 and lines[0].startswith(
+        "the deadline of 59.9 s leaves no time to repeat a lost request"
+    )
 
 
 def test_unknown_notice_is_declined(tmp_path):

@@ -57,9 +57,15 @@ def mutated(data: bytes, rng: np.random.Generator) -> bytes:
                 digits = [i for i, b in enumerate(found[:400]) if chr(b).isdigit()]
                 if digits:
                     i = int(rng.choice(digits))
-                    found[i : i + 1] = [b"-1", b"1e999", b"9" * 30, b"0.5", b"NaN", b"[[[[", b"null"][
-                        int(rng.integers(7))
-                    ]
+                    found[i : i + 1] = [
+                        b"-1",
+                        b"1e999",
+                        b"9" * 30,
+                        b"0.5",
+                        b"NaN",
+                        b"[[[[",
+                        b"null",
+                    ][int(rng.integers(7))]
             case 6:
                 found[:8] = int(rng.integers(0, 2**40)).to_bytes(8, "little")
         if not found:
@@ -111,12 +117,17 @@ def test_decoder_any_bytes_raise_only_malformed(data):
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4)
+    ),
     max_leaves=12,
 )
 ROWS = st.lists(
     st.lists(
-        st.sampled_from([*DTYPES, "name", "object"]) | st.lists(st.integers(-2, 2**70), max_size=9) | JSON, max_size=4
+        st.sampled_from([*DTYPES, "name", "object"])
+        | st.lists(st.integers(-2, 2**70), max_size=9)
+        | JSON,
+        max_size=4,
     )
 )
 
@@ -152,8 +163,12 @@ def framed(header: bytes, data: bytes = b"") -> bytes:
 
 BOMBS = {
     "lying length": b"\xff" * 8 + b"{}",
-    "shape whose product overflows": framed(b'{"facts":{},"tensors":[["a","f64",[4294967296,4294967296,4294967296]]]}'),
-    "shape of a terabyte": framed(b'{"facts":{},"tensors":[["a","f64",[1000000,1000000]]]}', b"x" * 8),
+    "shape whose product overflows": framed(
+        b'{"facts":{},"tensors":[["a","f64",[4294967296,4294967296,4294967296]]]}'
+    ),
+    "shape of a terabyte": framed(
+        b'{"facts":{},"tensors":[["a","f64",[1000000,1000000]]]}', b"x" * 8
+    ),
     "a product of zero": framed(b'{"facts":{},"tensors":[["a","f64",[1000000,1000000,0]]]}'),
     "a product that overflows before its zero": framed(
         b'{"facts":{},"tensors":[["a","u8",[1000000,1000000,1000000,1000000,0]]]}'
@@ -162,7 +177,9 @@ BOMBS = {
     "deep": framed(b"[" * 500_000),
     "deep objects": framed(b'{"a":' * 100_000),
     "a number of a million digits": framed(b'{"facts":{"a":' + b"9" * 900_000 + b'},"tensors":[]}'),
-    "a long name": framed(json.dumps({"facts": {}, "tensors": [["a" * 10**5, "u8", []]]}).encode(), b"x"),
+    "a long name": framed(
+        json.dumps({"facts": {}, "tensors": [["a" * 10**5, "u8", []]]}).encode(), b"x"
+    ),
     "a header beyond its limit": framed(b" " * (2**20 + 1)),
     "more bytes than allowed": b"x" * (2**20 + 1),
 }

@@ -10,7 +10,23 @@ from small_federation import SmallFederation, key_of, make_clients, states
 
 from unalike.federation.protocol.envelope import seal
 
-NASTY = [None, True, -1, 0, 1e308, -0.0, 2**70, "", "x" * 300, [], {}, [[]], {"n": {}}, [None], "\ud800"]
+NASTY = [
+    None,
+    True,
+    -1,
+    0,
+    1e308,
+    -0.0,
+    2**70,
+    "",
+    "x" * 300,
+    [],
+    {},
+    [[]],
+    {"n": {}},
+    [None],
+    "\ud800",
+]
 
 
 def mangled(value, rng):
@@ -31,7 +47,10 @@ def mangled(value, rng):
 def twisted(tensors, rng):
     """Tensors with random changes of names, types, shapes or values."""
     if not tensors or rng.random() < 0.1:
-        return {str(rng.choice(["", "/", "a", "update", "update/", "messages./", "x" * 100])) or "e": torch.zeros(2)}
+        return {
+            str(rng.choice(["", "/", "a", "update", "update/", "messages./", "x" * 100]))
+            or "e": torch.zeros(2)
+        }
     name = str(rng.choice(list(tensors)))
     t = tensors[name]
     other = [
@@ -49,7 +68,9 @@ def twisted(tensors, rng):
 
 def test_fifty_rounds_of_random_updates_give_finite_model(tmp_path):
     clients = make_clients(((20, 8), (12, 6), (16, 6)))
-    fed = SmallFederation(tmp_path, clients, "scaffold + feddisco", rounds=50, quorum=2, guard=5.0, deadline=20.0)
+    fed = SmallFederation(
+        tmp_path, clients, "scaffold + feddisco", rounds=50, quorum=2, guard=5.0, deadline=20.0
+    )
     rng = np.random.default_rng(0)
     stages = []
 

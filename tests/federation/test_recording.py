@@ -29,13 +29,19 @@ def test_federation_records_what_a_simulation_records(method, record, tmp_path):
 def test_recording_changes_no_model_of_a_federation(tmp_path):
     recorded = SmallFederation(tmp_path / "recorded", record="server + updates").run()
     plain = SmallFederation(tmp_path / "plain").run()
-    assert all((states(recorded)["all"][name] == value).all() for name, value in states(plain)["all"].items())
+    assert all(
+        (states(recorded)["all"][name] == value).all()
+        for name, value in states(plain)["all"].items()
+    )
 
 
 def test_records_of_a_round_survive_a_kill_before_its_evaluation(tmp_path, monkeypatch):
     """The checkpoint that is written before the new models are sent out holds the records of that round, too."""
     whole = SmallFederation(tmp_path / "whole", rounds=3, record="server + updates").run().records
-    fed, hold = SmallFederation(tmp_path / "cut", rounds=3, record="server + updates"), RunRecorder.hold
+    fed, hold = (
+        SmallFederation(tmp_path / "cut", rounds=3, record="server + updates"),
+        RunRecorder.hold,
+    )
 
     def die_after_second(self, index, clients):
         hold(self, index, clients)
@@ -57,5 +63,8 @@ def test_recording_of_parameters_is_refused(tmp_path):
 
 def test_record_is_no_term_that_sites_agree_to(tmp_path):
     """It decides neither what a site computes nor what it sends."""
-    plain, recorded = SmallFederation(tmp_path / "a"), SmallFederation(tmp_path / "b", record="server")
+    plain, recorded = (
+        SmallFederation(tmp_path / "a"),
+        SmallFederation(tmp_path / "b", record="server"),
+    )
     assert plain.federation.terms == recorded.federation.terms

@@ -50,7 +50,13 @@ class Door:
     """A gateway in this process in front of a server that accepts everything."""
 
     def __init__(self, files, keys, **limits):
-        self.files, self.keys, self.limits, self.passed, self.behind = files, keys, LIMITS | limits, [], 0
+        self.files, self.keys, self.limits, self.passed, self.behind = (
+            files,
+            keys,
+            LIMITS | limits,
+            [],
+            0,
+        )
 
     async def __aenter__(self):
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -59,8 +65,12 @@ class Door:
         names = {"certificate": "server.pem", "key": "server.key", "authority": "ca.pem"}
         paths = {what: str(self.files / name) for what, name in names.items()}
         inside = self._behind.sockets[0].getsockname()[1]
-        self.gateway = Gateway(Settings("127.0.0.1", 0, inside, keys=self.keys, **paths, **self.limits))
-        self._front = await asyncio.start_server(self.gateway.serve_connection, "127.0.0.1", 0, ssl=context)
+        self.gateway = Gateway(
+            Settings("127.0.0.1", 0, inside, keys=self.keys, **paths, **self.limits)
+        )
+        self._front = await asyncio.start_server(
+            self.gateway.serve_connection, "127.0.0.1", 0, ssl=context
+        )
         self.port = self._front.sockets[0].getsockname()[1]
         return self
 
@@ -72,13 +82,19 @@ class Door:
         self.behind += 1
         while head := await reader.readuntil(b"\r\n\r\n"):
             refuses = b"/activate-node " in head
-            length = next(int(f.split(b":")[1]) for f in head.lower().split(b"\r\n") if f.startswith(b"content-length"))
+            length = next(
+                int(f.split(b":")[1])
+                for f in head.lower().split(b"\r\n")
+                if f.startswith(b"content-length")
+            )
             self.passed.append(len(await reader.readexactly(length)))
             writer.write(OK.replace(b"200 OK", b"412 Precondition Failed") if refuses else OK)
 
     async def connect(self):
         trusting = ssl.create_default_context(cafile=self.files / "ca.pem")
-        return await asyncio.open_connection("127.0.0.1", self.port, ssl=trusting, server_hostname="localhost")
+        return await asyncio.open_connection(
+            "127.0.0.1", self.port, ssl=trusting, server_hostname="localhost"
+        )
 
     async def post(self, key, length, what=b"pull-messages"):
         """The response status for a request with this key and length, over a new connection."""
@@ -98,7 +114,9 @@ def test_gateway_key_over_allowance_is_rejected_alone(files, monkeypatch):
     async def visits():
         async with Door(files, ["north", "south"]) as door:
             assert [await door.post("north", 500) for _ in range(3)] == [200, 200, 429]
-            assert await door.post("north", 0) == 429  # refused requests count, too: knocking on does not help
+            assert (
+                await door.post("north", 0) == 429
+            )  # refused requests count, too: knocking on does not help
             assert [await door.post("south", 500) for _ in range(2)] == [200, 200]
             assert await door.post("south", 601) == 413 and await door.post("stranger", 1) == 401
             now[0] += 60.0
@@ -135,7 +153,9 @@ def test_gateway_stranger_gets_no_connection_to_flower(files):
             half[1].write(b"POST /v1/fleet/pull-messages HTTP/1.1\r\n")
             for reader, _ in (silent, half):
                 assert await reader.read() == b""
-            assert time.monotonic() - started < 5.0 and door.behind == 0 and not door.gateway.strangers
+            assert (
+                time.monotonic() - started < 5.0 and door.behind == 0 and not door.gateway.strangers
+            )
             assert await door.post("stranger", 1) == 401 and door.behind == 0
             assert await door.post("north", 1) == 200 and door.behind == 1
 
@@ -148,10 +168,14 @@ def test_gateway_full_of_strangers_lets_enrolled_key_in(files):
     async def visits():
         async with Door(files, ["north"], strangers=3, connections_per_address=100) as door:
             kept = await door.connect()
-            request = b"POST /v1/fleet/a HTTP/1.1\r\nflwr-public-key: %s\r\ncontent-length: 0\r\n\r\n"
+            request = (
+                b"POST /v1/fleet/a HTTP/1.1\r\nflwr-public-key: %s\r\ncontent-length: 0\r\n\r\n"
+            )
             kept[1].write(request % base64.b64encode(b"north"))
             assert await kept[0].readuntil(b"\r\n\r\n") == OK
-            silent = await asyncio.gather(*(door.connect() for _ in range(20)))  # many at the same moment
+            silent = await asyncio.gather(
+                *(door.connect() for _ in range(20))
+            )  # many at the same moment
             while door.gateway.open.total() > 4 or len(door.gateway.strangers) < 3:
                 await asyncio.sleep(0.01)
             assert len(door.gateway.strangers) == 3
@@ -170,12 +194,17 @@ def test_gateway_reports_rejections(files, capfd):
             for _ in range(3):
                 await door.post("stranger", 1)
             await door.post("north", 601)
-            assert [await door.post("north", 1, what) for what in (b"activate-node", b"pull-messages")] == [412, 200]
+            assert [
+                await door.post("north", 1, what) for what in (b"activate-node", b"pull-messages")
+            ] == [412, 200]
             reporting = asyncio.create_task(door.gateway.report())
             while not (said := capfd.readouterr().out):
                 await asyncio.sleep(0.05)
             reporting.cancel()
-            assert "rejected 5: 3 x 401 Unauthorized from 127.0.0.1, 1 x 413 Content Too Large from 127.0.0.1" in said
+            assert (
+                "rejected 5: 3 x 401 Unauthorized from 127.0.0.1, 1 x 413 Content Too Large from 127.0.0.1"
+                in said
+            )
             assert ", 1 x 412 of Flower to 127.0.0.1" in said, "a key that is in use already"
 
     asyncio.run(visits())
@@ -213,13 +242,16 @@ def tree(name, *children):
 )
 def test_gateway_passes_only_trees_of_messages(trees, passes):
     """SuperLink would write out what is listed several times, at every level again."""
-    request = PushMessagesRequest(node=Node(node_id=2**63), message_object_trees=trees, clientapp_runtime_list=[0.5])
+    request = PushMessagesRequest(
+        node=Node(node_id=2**63), message_object_trees=trees, clientapp_runtime_list=[0.5]
+    )
     with nullcontext() if passes else pytest.raises(gateway.Rejected, match="400"):
         gateway.check_tree(request.SerializeToString())
 
 
 @pytest.mark.parametrize(
-    "body", [b"\x1a", b"\x1a\x05ab", b"\x1b", b"\x1c", b"\xff" * 20, b"\x19\x00", b"\x1a\x02\x12\x09"]
+    "body",
+    [b"\x1a", b"\x1a\x05ab", b"\x1b", b"\x1c", b"\xff" * 20, b"\x19\x00", b"\x1a\x02\x12\x09"],
 )
 def test_gateway_broken_tree_is_rejected(body):
     with pytest.raises(gateway.Rejected, match="400"):
@@ -230,11 +262,20 @@ class RunOfTwo:
     """The messages of a Flower run with two nodes; `since` changes when the nodes restart. `arrived` are replies, with contents."""
 
     def __init__(self):
-        self.pushed, self.together, self.since, self.arrived, self.confirmed, self.pulled = [], [], "1", {}, [], []
+        self.pushed, self.together, self.since, self.arrived, self.confirmed, self.pulled = (
+            [],
+            [],
+            "1",
+            {},
+            [],
+            [],
+        )
 
     def nodes(self):
         return [
-            SimpleNamespace(node_id=i, public_key=key, status="online", last_activated_at=self.since)
+            SimpleNamespace(
+                node_id=i, public_key=key, status="online", last_activated_at=self.since
+            )
             for i, key in enumerate((b"north's", b"south's"))
         ]
 
@@ -245,7 +286,11 @@ class RunOfTwo:
 
     def replies(self, numbers):
         return [
-            SimpleNamespace(answers=number, pieces=tuple(records), message=SimpleNamespace(has_error=lambda: False))
+            SimpleNamespace(
+                answers=number,
+                pieces=tuple(records),
+                message=SimpleNamespace(has_error=lambda: False),
+            )
             for number, records in self.arrived.items()
             if number in numbers
         ]
@@ -260,7 +305,11 @@ class RunOfTwo:
 
 @pytest.fixture
 def run_of_two(monkeypatch):
-    for name in ("_task_id", "_run_id", "_node_id"):  # Flower's messages say which process made them
+    for name in (
+        "_task_id",
+        "_run_id",
+        "_node_id",
+    ):  # Flower's messages say which process made them
         monkeypatch.setattr(TaskIdentity, name, 1)
     return RunOfTwo()
 
@@ -311,11 +360,18 @@ def test_last_object_of_a_message_that_is_sent_is_its_last_record(run_of_two, mo
     def take(request):
         trees.extend(request.message_object_trees)
         wanted = [i for tree in trees for i in ids(tree)]
-        return SimpleNamespace(message_ids=["first", "second"], objects_to_push=wanted, session_id="session")
+        return SimpleNamespace(
+            message_ids=["first", "second"], objects_to_push=wanted, session_id="session"
+        )
 
-    client = SimpleNamespace(PushMessages=take, PushObject=lambda request: pushed.append(request.object_id))
+    client = SimpleNamespace(
+        PushMessages=take, PushObject=lambda request: pushed.append(request.object_id)
+    )
     grid = SimpleNamespace(_runtime_client=client, node=Node(), run=SimpleNamespace(run_id=1))
-    sent = [Message(pack(text), 5, "train", ttl=60.0) for text in (b"0123456789abcdef", b"another text of pieces")]
+    sent = [
+        Message(pack(text), 5, "train", ttl=60.0)
+        for text in (b"0123456789abcdef", b"another text of pieces")
+    ]
     assert RunMessages(grid).push(sent) == ["first", "second"]
     for tree in trees:
         message, content, *records = ids(tree)
@@ -353,9 +409,15 @@ def test_transport_waits_for_last_piece(run_of_two, monkeypatch):
     transport.send("north", b"order")
     transport.flush()
     run_of_two.arrived["message 0"] = whole | {"1": None}
-    assert list(transport.receive(0.1)) == [] and set(run_of_two.pulled) == {"1"} and not run_of_two.confirmed
+    assert (
+        list(transport.receive(0.1)) == []
+        and set(run_of_two.pulled) == {"1"}
+        and not run_of_two.confirmed
+    )
     run_of_two.arrived["message 0"] = whole
-    assert list(transport.receive(0.0)) == [("north", b"0123456789abcdef")] and run_of_two.confirmed == ["message 0"]
+    assert list(transport.receive(0.0)) == [
+        ("north", b"0123456789abcdef")
+    ] and run_of_two.confirmed == ["message 0"]
 
 
 def test_transport_repeated_piece_is_refused_before_it_is_multiplied(run_of_two):
@@ -391,7 +453,14 @@ def test_mailbox_noisy_site_makes_limited_events():
     """The numbers of recorded refusals in an exchange and of remembered requests are limited for each site."""
     transport, events = InMemoryTransport({"site0": None, "site1": None}), []
     made = federation_of(make_clients())
-    post = Mailbox(made, COORDINATOR, transport, "run", Control(), lambda kind, **facts: events.append(facts["client"]))
+    post = Mailbox(
+        made,
+        COORDINATOR,
+        transport,
+        "run",
+        Control(),
+        lambda kind, **facts: events.append(facts["client"]),
+    )
     for place in ((1, 0), (1, 1)):
         post.begin(place)
         events.clear()

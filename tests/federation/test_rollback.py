@@ -29,7 +29,9 @@ def test_rollback_goes_on_from_a_kept_round_to_the_same_model(tmp_path):
     with pytest.raises(UnalikeError, match="is unfinished, 2 of 6 rounds are done"):
         load_model(fed.out)
     after = fed.run()
-    assert after.history.rounds["round"].tolist() == list(range(7)) and not fed.events("refused", "absent")
+    assert after.history.rounds["round"].tolist() == list(range(7)) and not fed.events(
+        "refused", "absent"
+    )
     assert after.history.rounds.drop(columns=[*TIMES]).equals(table)
     for group, tensors in states(before).items():
         for name, t in tensors.items():
@@ -38,17 +40,23 @@ def test_rollback_goes_on_from_a_kept_round_to_the_same_model(tmp_path):
 
 
 def test_rollback_begins_client_states_anew(tmp_path):
-    fed = SmallFederation(tmp_path, make_clients(SAMPLE_SIZES), "scaffold + ditto", rounds=5, keep_every=2)
+    fed = SmallFederation(
+        tmp_path, make_clients(SAMPLE_SIZES), "scaffold + ditto", rounds=5, keep_every=2
+    )
     fed.run()
     roll_back(fed.out, 4)
     fed.restart_sites()
     run = fed.run()
-    assert run.history.rounds["participants"].tolist() == [0, 3, 3, 3, 3, 3] and not fed.events("refused", "absent")
+    assert run.history.rounds["participants"].tolist() == [0, 3, 3, 3, 3, 3] and not fed.events(
+        "refused", "absent"
+    )
 
 
 def test_rollback_over_more_rounds_than_sites_keep_replies_of(tmp_path):
     """What a backup older than three rounds needs, too: sites answer, because the run has a new name."""
-    fed = SmallFederation(tmp_path, make_clients(SAMPLE_SIZES), rounds=6, keep_every=1, guard=0, quorum=2)
+    fed = SmallFederation(
+        tmp_path, make_clients(SAMPLE_SIZES), rounds=6, keep_every=1, guard=0, quorum=2
+    )
     fed.run()
     copy = SmallFederation(tmp_path, make_clients(SAMPLE_SIZES), rounds=6, guard=0, quorum=2)
     roll_back(copy.out, 1)
@@ -69,7 +77,8 @@ def test_site_with_most_of_the_weight_is_named_and_refused_above_the_largest_sha
     assert "round 0: site0 has 77 % of all training samples, and as much of the weight" in told
     fed = SmallFederation(tmp_path / "refused", make_clients(sizes), max_weight=0.6)
     with pytest.raises(
-        UnalikeError, match="site0 has 40 of 52 training samples, 77% of the weight; expected at most 60%"
+        UnalikeError,
+        match="site0 has 40 of 52 training samples, 77% of the weight; expected at most 60%",
     ):
         fed.run()
 
@@ -80,7 +89,13 @@ def test_sample_caps_of_sites_are_given_by_name_or_follow_from_summaries(tmp_pat
     from unalike.data.sources.table_summary import TableSummary, TargetNames
 
     assert sample_caps("2", None, []) == {"site-1": MOST_SAMPLES, "site-2": MOST_SAMPLES}
-    unbounded = {"revoked": False, "in_run": None, "last_answer": None, "late": 0, "samples": MOST_SAMPLES}
+    unbounded = {
+        "revoked": False,
+        "in_run": None,
+        "last_answer": None,
+        "late": 0,
+        "samples": MOST_SAMPLES,
+    }
     assert _row({"name": "site-1", "connected": True} | unbounded)[-1] == "not set"
     assert sample_caps("north:120, south", 50, []) == {"north": 120, "south": 50}
     for text in ("north:many", "north:0"):
@@ -91,7 +106,8 @@ def test_sample_caps_of_sites_are_given_by_name_or_follow_from_summaries(tmp_pat
         TableSummary(rows, 5, ("a",), TargetNames("y", "binary", ())).save(file)
     assert sample_caps("north,south", None, files) == {"north": 112, "south": 1100}
     with pytest.raises(
-        UnalikeError, match="found summaries of north; expected one of every site, also of south, west;"
+        UnalikeError,
+        match="found summaries of north; expected one of every site, also of south, west;",
     ):
         sample_caps("north,south,west", None, files[:1])
 
@@ -113,19 +129,33 @@ def test_audit_log_holds_commands_starts_refusals_and_keys(tmp_path, monkeypatch
     from unalike.federation.site.site_worker import SiteWorker
 
     clients = make_clients(SAMPLE_SIZES)
-    terms = {"model": MODEL, "work": WORK, "method": "fedavg", "rounds": 2, "name": "audited", "deadline": 5.0}
+    terms = {
+        "model": MODEL,
+        "work": WORK,
+        "method": "fedavg",
+        "rounds": 2,
+        "name": "audited",
+        "deadline": 5.0,
+    }
     schema = Schema(shape=(6,), classes=4)
     sites = {client.name: 100 for client in clients}
-    folder = FederationFolder.create(tmp_path / "fed", sites, host="localhost", port=1, data=schema, **terms)
+    folder = FederationFolder.create(
+        tmp_path / "fed", sites, host="localhost", port=1, data=schema, **terms
+    )
     workers = {}
     for client in clients:
         bundle = Bundle.read(folder.bundles[client.name])
-        workers[client.name] = SiteWorker(folder.federation, client.name, bundle.key, client, tmp_path / client.name)
+        workers[client.name] = SiteWorker(
+            folder.federation, client.name, bundle.key, client, tmp_path / client.name
+        )
     workers["site2"] = TamperingSite(
-        workers["site2"], lambda head, facts, tensors: (head, facts, {}) if "size" in tensors else None
+        workers["site2"],
+        lambda head, facts, tensors: (head, facts, {}) if "size" in tensors else None,
     )
     thread = Thread(
-        target=run_rounds, args=(folder, InMemoryTransport(workers), lambda line: None), kwargs={"wait": True}
+        target=run_rounds,
+        args=(folder, InMemoryTransport(workers), lambda line: None),
+        kwargs={"wait": True},
     )
     thread.start()
     while not folder.socket.exists():
@@ -141,7 +171,9 @@ def test_audit_log_holds_commands_starts_refusals_and_keys(tmp_path, monkeypatch
     assert found[2]["command"] == "run" and found[1]["versions"]["protocol"]
     assert all(entry["user"] for entry in found)
     shown = CliRunner().invoke(app, ["audit", str(folder.path)])
-    assert shown.exit_code == 0 and "revoked user=" in shown.output and "client=site2" in shown.output
+    assert (
+        shown.exit_code == 0 and "revoked user=" in shown.output and "client=site2" in shown.output
+    )
     shown = CliRunner().invoke(app, ["audit", str(tmp_path / "site0")])
     assert shown.exit_code != 0
     (tmp_path / "site0").rename(tmp_path / "state")
@@ -167,18 +199,31 @@ def test_rounds_that_were_rolled_back_stay_accounted(tmp_path):
     roll_back(fed.out, 2)
     run = fed.run()
     assert any("epsilon is about training" in note for note in run.notes)
-    assert run.history.rounds["epsilon"].tolist() == spent(0, 1, 2 + 1, 3 + 1, 4 + 1)  # row 2 is made again
+    assert run.history.rounds["epsilon"].tolist() == spent(
+        0, 1, 2 + 1, 3 + 1, 4 + 1
+    )  # row 2 is made again
     assert RunDirectory(fed.out).finished
     roll_back(fed.out, 1)
-    assert not RunDirectory(fed.out).finished  # `up` goes on, also where a report was written in between
-    assert fed.run().history.rounds["epsilon"].tolist() == spent(0, *(r + 1 + 3 for r in (1, 2, 3, 4)))
-    assert fed.run().history.rounds["epsilon"].tolist() == spent(0, 5, 6, 7, 8)  # read from the folder
+    assert not RunDirectory(
+        fed.out
+    ).finished  # `up` goes on, also where a report was written in between
+    assert fed.run().history.rounds["epsilon"].tolist() == spent(
+        0, *(r + 1 + 3 for r in (1, 2, 3, 4))
+    )
+    assert fed.run().history.rounds["epsilon"].tolist() == spent(
+        0, 5, 6, 7, 8
+    )  # read from the folder
 
 
 def test_a_private_round_that_the_budget_forbids_is_not_trained(tmp_path):
     pytest.importorskip("dp_accounting")
-    method, limit = "client_dp(noise_multiplier=2, where='site')", epsilon_of(2.0, Sampling(3, 3), 4, 1e-5)
-    fed = SmallFederation(tmp_path, make_clients(SAMPLE_SIZES), method, rounds=9, budget=f"{limit:.3f} epsilon")
+    method, limit = (
+        "client_dp(noise_multiplier=2, where='site')",
+        epsilon_of(2.0, Sampling(3, 3), 4, 1e-5),
+    )
+    fed = SmallFederation(
+        tmp_path, make_clients(SAMPLE_SIZES), method, rounds=9, budget=f"{limit:.3f} epsilon"
+    )
     history = fed.run().history
     trained = [event["round"] for event in fed.events("asked") if event["train"]]
     assert 1 < history.last["round"] < 9 and history.last["epsilon"] <= limit

@@ -9,7 +9,14 @@ import numpy as np
 import pytest
 import torch
 from every_method import METHODS
-from small_federation import COORDINATOR, SmallFederation, federation_of, key_of, make_clients, states
+from small_federation import (
+    COORDINATOR,
+    SmallFederation,
+    federation_of,
+    key_of,
+    make_clients,
+    states,
+)
 
 import unalike as ua
 from unalike._utils.errors import UnalikeError
@@ -19,8 +26,23 @@ from unalike.federation.coordinator.secure_aggregation import masked_wire
 from unalike.federation.operations.run_site import wire_lines
 from unalike.federation.protocol.envelope import seal, unseal
 from unalike.federation.protocol.messages import ANSWER, Declined, MaskedTrainRequest
-from unalike.federation.secure_aggregation.arithmetic import FRACTION, PRIME, RANDOM, combine, decode, encode, split
-from unalike.federation.secure_aggregation.masks import agree, context, derive, mask, public_half, rows
+from unalike.federation.secure_aggregation.arithmetic import (
+    FRACTION,
+    PRIME,
+    RANDOM,
+    combine,
+    decode,
+    encode,
+    split,
+)
+from unalike.federation.secure_aggregation.masks import (
+    agree,
+    context,
+    derive,
+    mask,
+    public_half,
+    rows,
+)
 from unalike.federation.secure_aggregation.setup import Setup
 from unalike.federation.secure_aggregation.summands import check_summed
 from unalike.federation.site.secure_sums import SecureSums
@@ -60,7 +82,9 @@ def test_fewer_shares_than_the_threshold_fit_every_secret():
     shares = split(rng.bytes(32), 3, points, rng.bytes(2 * RANDOM))
     for other in (bytes(32), b"\xff" * 32):
         # the share at 3 that makes the secret `other`: f(0) = 3 f(1) - 3 f(2) + f(3)
-        third = (int.from_bytes(other) - 3 * int.from_bytes(shares[0]) + 3 * int.from_bytes(shares[1])) % PRIME
+        third = (
+            int.from_bytes(other) - 3 * int.from_bytes(shares[0]) + 3 * int.from_bytes(shares[1])
+        ) % PRIME
         assert combine({1: shares[0], 2: shares[1], 3: third.to_bytes(33)}) == other
 
 
@@ -80,7 +104,9 @@ def test_value_that_could_overflow_the_sum_is_refused(value):
     with pytest.raises(UnalikeError, match="in a sum; expected less than"):
         encode(np.array([0.0, value]), 10)
     largest = np.full(1, np.nextafter(2.0**31 / 10, 0))
-    assert decode(sum((encode(largest, 10) for _ in range(9)), encode(largest, 10)))[0] == pytest.approx(2.0**31)
+    assert decode(sum((encode(largest, 10) for _ in range(9)), encode(largest, 10)))[
+        0
+    ] == pytest.approx(2.0**31)
     assert FRACTION == 32
 
 
@@ -120,7 +146,9 @@ def test_model_is_that_of_the_simulation(tmp_path, method):
         a, b = (run.history.rounds[name].tolist() for run in (ours, theirs))
         assert a == pytest.approx(b, abs=1e-5, nan_ok=True), name
     assert not fed.events("refused", "absent", "no quorum") and len(fed.events("setup")) == 1
-    assert ours.history.rounds["bytes_up"].iloc[-1] > 8 * sum(t.numel() for t in ours.params.values())
+    assert ours.history.rounds["bytes_up"].iloc[-1] > 8 * sum(
+        t.numel() for t in ours.params.values()
+    )
 
 
 def test_random_mask_shortens_the_sum(tmp_path):
@@ -132,13 +160,18 @@ def test_random_mask_shortens_the_sum(tmp_path):
         torch.testing.assert_close(ours.params[name], t, rtol=1e-5, atol=2e-6)
     whole_fed = secure(tmp_path / "whole", "fedavg", rounds=3, model=model)
     whole = whole_fed.run()
-    for federation, run in ((fed.federation, ours), (whole_fed.federation, whole)):  # the list is what was sent
+    for federation, run in (
+        (fed.federation, ours),
+        (whole_fed.federation, whole),
+    ):  # the list is what was sent
         items = masked_wire(federation, run.run_config)
         for way in ("up", "down"):
             listed = sum(i.bytes * (1 if i.once else 3) for i in items if i.direction == way)
             assert run.history.rounds[f"bytes_{way}"].sum() == 4 * listed, way
     np.savez(tmp_path / "mine.npz", x=fed.clients[0].train[0], y=fed.clients[0].train[1])
-    shown = "\n".join(wire_lines(fed.federation, str(tmp_path / "mine.npz"), None, fed.clients[0].name))
+    shown = "\n".join(
+        wire_lines(fed.federation, str(tmp_path / "mine.npz"), None, fed.clients[0].name)
+    )
     assert "shares that unmask the sum" in shown and "update" not in shown
     few, many = (run.history.rounds["bytes_up"].iloc[-1] for run in (ours, whole))
     assert few < 0.2 * many
@@ -194,7 +227,9 @@ def test_method_that_reads_more_than_sums_is_refused_at_the_site(tmp_path, metho
 
 def test_every_method_is_served_or_refused_with_its_reason():
     """A method that is served is one whose updates the executors add up, too."""
-    settings = prepare_run("fedavg", Population.of(make_clients(FOUR)), model="mlp(hidden=(8,))").settings
+    settings = prepare_run(
+        "fedavg", Population.of(make_clients(FOUR)), model="mlp(hidden=(8,))"
+    ).settings
     served = set()
     for name, method in METHODS.items():
         try:
@@ -204,7 +239,16 @@ def test_every_method_is_served_or_refused_with_its_reason():
         else:
             served.add(name)
             assert method.linear, name
-    assert {"fedavg", "fedprox", "scaffold", "feddyn", "fednova", "fedadam", "fedper", "ditto"} <= served
+    assert {
+        "fedavg",
+        "fedprox",
+        "scaffold",
+        "feddyn",
+        "fednova",
+        "fedadam",
+        "fedper",
+        "ditto",
+    } <= served
     assert not served & {"median", "multikrum", "trimmed_mean", "feddisco", "fedpac", "fedgh"}
 
 
@@ -242,7 +286,9 @@ def masks_of(fed, tap, name):
     [message], [reply] = tap.requests["train"], tap.replies["train"]
     request = unseal(message, COORDINATOR.public_key())
     facts, tensors = request.open()
-    sums = SecureSums(fed.federation, name, key_of(0), fed.folder / name / request.head.run / "sums")
+    sums = SecureSums(
+        fed.federation, name, key_of(0), fed.folder / name / request.head.run / "sums"
+    )
     setup, keys = sums._members(facts["setup"])
     asked = MaskedTrainRequest.read(facts)
     found = setup.sum_context(request.head.round, asked, tensors, keys)
@@ -260,16 +306,29 @@ def test_coordinator_sees_a_uniform_summand_and_with_one_site_still_does(tmp_pat
     fed = secure(tmp_path, rounds=1)
     taps = fed.tapped(Tap)
     fed.run()
-    facts, tensors = unseal(taps["site1"].replies["train"][0], taps["site1"].worker.key.public_key()).open()
+    facts, tensors = unseal(
+        taps["site1"].replies["train"][0], taps["site1"].worker.key.public_key()
+    ).open()
     assert set(tensors) == {"masked"} and set(facts) == {"tallies"}  # evaluations are in clear
     words, masks = masks_of(fed, taps["site1"], "site1")
     assert is_uniform(words)
-    for known in (["private"], ["private", "site0"], ["private", "site0", "site2"], ["site0", "site2", "site3"]):
+    for known in (
+        ["private"],
+        ["private", "site0"],
+        ["private", "site0", "site2"],
+        ["site0", "site2", "site3"],
+    ):
         assert is_uniform(words - sum((masks[who] for who in known), np.zeros(1, np.uint64))), known
     clear = decode(words - sum(masks.values(), np.zeros(1, np.uint64)))
     assert clear[-2] == 12 and 0 < clear[-1] < 100  # the number of samples as weight, and the loss
-    opened = [unseal(m, COORDINATOR.public_key()).open()[0] for t in taps.values() for m in t.requests["unmask"]]
-    assert all(facts["dropped"] == [] and len(facts["alive"]) == 4 for facts in opened)  # no mask key was asked for
+    opened = [
+        unseal(m, COORDINATOR.public_key()).open()[0]
+        for t in taps.values()
+        for m in t.requests["unmask"]
+    ]
+    assert all(
+        facts["dropped"] == [] and len(facts["alive"]) == 4 for facts in opened
+    )  # no mask key was asked for
 
 
 def test_shares_are_sealed_for_their_receivers(tmp_path):
@@ -281,9 +340,14 @@ def test_shares_are_sealed_for_their_receivers(tmp_path):
         run = unseal(tap.requests["shares"][0], COORDINATOR.public_key()).head.run
         sums = SecureSums(fed.federation, name, key_of(0), fed.folder / name / run / "sums")
         for reply in (reply for replies in tap.replies.values() for reply in replies):
-            assert sums._derived("private mask", 0) not in reply and sums._derived("mask key", 0) not in reply
+            assert (
+                sums._derived("private mask", 0) not in reply
+                and sums._derived("mask key", 0) not in reply
+            )
         sealed = unseal(tap.replies["shares"][0], tap.worker.key.public_key()).open()[1]["shares"]
-        assert sealed.shape == (4, 1, 2 * 33 + 16) and is_uniform(sealed.numpy().reshape(-1)[:320].view(np.uint64))
+        assert sealed.shape == (4, 1, 2 * 33 + 16) and is_uniform(
+            sealed.numpy().reshape(-1)[:320].view(np.uint64)
+        )
 
 
 # drop-outs -------------------------------------------------------------------------------------------------------------
@@ -319,7 +383,9 @@ def test_drop_out_at_every_step_gives_the_sum_of_the_others(tmp_path, kind, roun
     fed.workers["site2"] = Leaving(fed, "site2", kind, round)
     run = fed.run()
     assert run.history.rounds["participants"].tolist() == participants
-    plain = SmallFederation(tmp_path / "plain", make_clients(FOUR), "scaffold", rounds=3, quorum=3, grace=0.05)
+    plain = SmallFederation(
+        tmp_path / "plain", make_clients(FOUR), "scaffold", rounds=3, quorum=3, grace=0.05
+    )
     plain.workers["site2"] = Leaving(plain, "site2", "train", participants.index(3) - 1)
     for name, t in states(plain.run())["all"].items():
         torch.testing.assert_close(states(run)["all"][name], t, rtol=1e-5, atol=2e-6)
@@ -528,8 +594,14 @@ def test_site_refuses_keys_that_no_enrolled_key_signed(messages):
 
 def test_key_of_small_order_is_refused_though_it_is_signed():
     fed = federation_of(make_clients(FOUR), **TERMS)
-    setup, keys = Setup("run", 1, 0, 0, 2, fed.terms), rows([public_half(derive(bytes(32), n)) for n in range(3)])
-    for value, why in ((keys, None), (torch.cat([keys[:2], torch.zeros_like(keys[:1])]), "agree on the same secret")):
+    setup, keys = (
+        Setup("run", 1, 0, 0, 2, fed.terms),
+        rows([public_half(derive(bytes(32), n)) for n in range(3)]),
+    )
+    for value, why in (
+        (keys, None),
+        (torch.cat([keys[:2], torch.zeros_like(keys[:1])]), "agree on the same secret"),
+    ):
         signature = rows([key_of(1).sign(setup.signed(fed.sites[1].name, value))])
         with pytest.raises(Declined, match=why) if why else nullcontext():
             setup.check(fed, fed.sites[1].name, value, signature)
@@ -646,6 +718,11 @@ def test_sites_own_rules_do_not_count_the_requests_of_secure_aggregation(tmp_pat
     for name, worker in fed.workers.items():
         policy = SitePolicy(requests_per_round=1, least_training=0, least_test=1, least_class=0)
         fed.workers[name] = SiteWorker(
-            fed.federation, name, worker.key, fed.clients[worker.number], tmp_path / name, policy=policy
+            fed.federation,
+            name,
+            worker.key,
+            fed.clients[worker.number],
+            tmp_path / name,
+            policy=policy,
         )
     assert fed.run().history.rounds["participants"].tolist() == [0, 4, 4]

@@ -35,7 +35,11 @@ def test_select_best_equals_simulation(method, tmp_path):
         for name, t in tensors.items():
             assert torch.equal(states(ours)[group][name], t), name
     last = SmallFederation(tmp_path / "last", validated(), method, rounds=6, work=JUMPY).run()
-    assert any(not torch.equal(t, states(ours)[g][n]) for g, found in states(last).items() for n, t in found.items())
+    assert any(
+        not torch.equal(t, states(ours)[g][n])
+        for g, found in states(last).items()
+        for n, t in found.items()
+    )
 
 
 def test_select_best_survives_restart(tmp_path):
@@ -63,7 +67,9 @@ def test_sites_are_asked_anew_where_none_had_validation_samples_to_decide_by(tmp
 
 
 def test_select_best_of_personal_models_is_refused(tmp_path):
-    with pytest.raises(UnalikeError, match="models of their own, which they keep of the last rounds alone"):
+    with pytest.raises(
+        UnalikeError, match="models of their own, which they keep of the last rounds alone"
+    ):
         SmallFederation(tmp_path / "personal", validated(), "ditto", select="best").run()
     with pytest.raises(UnalikeError, match="--val"):
         SmallFederation(tmp_path / "unvalidated", select="best").run()

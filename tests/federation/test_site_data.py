@@ -37,7 +37,9 @@ def written(path, labels):
 
 def folder_of(root, names, **terms):
     usual = {"name": "own", "method": "fedavg", "model": "linear", "rounds": 2, "data": KINDS}
-    return FederationFolder.create(root, dict.fromkeys(names, 1000), host="localhost", port=1, **(usual | terms))
+    return FederationFolder.create(
+        root, dict.fromkeys(names, 1000), host="localhost", port=1, **(usual | terms)
+    )
 
 
 def test_site_lacking_class_keeps_indices_of_others(tmp_path):
@@ -52,7 +54,9 @@ def test_site_lacking_class_keeps_indices_of_others(tmp_path):
         UnalikeError,
         match="found the classes 'benin'; expected those of the federation, 'benign', 'malignant', 'other'",
     ):
-        site_data(federation, written(tmp_path / "typo.csv", ["benin", "other"] * 10), None, "north")
+        site_data(
+            federation, written(tmp_path / "typo.csv", ["benin", "other"] * 10), None, "north"
+        )
 
 
 def test_table_is_read_by_a_process_of_its_own(tmp_path):
@@ -67,7 +71,9 @@ def test_table_is_read_by_a_process_of_its_own(tmp_path):
     for one, other in zip(found.splits().values(), expected.splits().values()):
         assert all(map(torch.equal, one, other))
     with pytest.raises(UnalikeError, match="found the classes 'benin'"):
-        site_data_apart(federation, written(tmp_path / "typo.csv", ["benin", "other"] * 10), None, "north")
+        site_data_apart(
+            federation, written(tmp_path / "typo.csv", ["benin", "other"] * 10), None, "north"
+        )
 
 
 def test_labels_without_names_are_class_indices(tmp_path):
@@ -83,7 +89,10 @@ def test_labels_without_names_are_class_indices(tmp_path):
 
 NUMBERS, TRUTHS = Schema(shape=(2,), task="regression"), Schema(shape=(2,), task="binary")
 SPELT = Schema(shape=(2,), classes=("False", "True"))
-COUNTED, HEALTH = Schema(shape=(2,), classes=("1", "2", "3")), Schema(shape=(2,), classes=("ill", "well"))
+COUNTED, HEALTH = (
+    Schema(shape=(2,), classes=("1", "2", "3")),
+    Schema(shape=(2,), classes=("ill", "well")),
+)
 
 
 @pytest.mark.parametrize(
@@ -116,13 +125,33 @@ def test_table_labels_match_by_name_or_value(schema, labels, expected, tmp_path)
     ("schema", "labels", "message"),
     [
         (NUMBERS, ["yes", "no"], "the target 'label' holds texts; expected numbers for regression"),
-        (NUMBERS, [True, False], "the target 'label' holds true/false; expected numbers for regression"),
+        (
+            NUMBERS,
+            [True, False],
+            "the target 'label' holds true/false; expected numbers for regression",
+        ),
         (TRUTHS, [1, 2], r"the labels are classes \(1, 2\); the federation has true/false"),
         (TRUTHS, [-1, 1], r"the labels are classes \(-1, 1\); the federation has true/false"),
-        (TRUTHS, ["yes", "no"], r"the labels are classes \(no, yes\); the federation has true/false"),
-        (TRUTHS, [0.5, 1.0], "the target 'label' holds fractions; expected whole numbers for classes"),
-        (HEALTH, [0.0, 1.0], "found the classes '0', '1'; expected those of the federation, 'ill', 'well'"),
-        (COUNTED, [1.0, 1.5], "the target 'label' holds fractions; expected whole numbers for classes"),
+        (
+            TRUTHS,
+            ["yes", "no"],
+            r"the labels are classes \(no, yes\); the federation has true/false",
+        ),
+        (
+            TRUTHS,
+            [0.5, 1.0],
+            "the target 'label' holds fractions; expected whole numbers for classes",
+        ),
+        (
+            HEALTH,
+            [0.0, 1.0],
+            "found the classes '0', '1'; expected those of the federation, 'ill', 'well'",
+        ),
+        (
+            COUNTED,
+            [1.0, 1.5],
+            "the target 'label' holds fractions; expected whole numbers for classes",
+        ),
     ],
 )
 @pytest.mark.filterwarnings("ignore:.*no encoding of tables")
@@ -131,7 +160,9 @@ def test_unknown_labels_are_refused(schema, labels, message, tmp_path):
     with pytest.raises(UnalikeError, match=message):
         own_samples(schema, path)
     with pytest.raises(UnalikeError, match=message):
-        site_data(folder_of(tmp_path / "fed", ["north"], data=schema).federation, path, None, "north")
+        site_data(
+            folder_of(tmp_path / "fed", ["north"], data=schema).federation, path, None, "north"
+        )
 
 
 @pytest.mark.parametrize(
@@ -150,7 +181,12 @@ def test_arrays_without_class_names_keep_labels(schema, y, expected, tmp_path):
 
 def federation_of(clients, folder, policy=NO_RULES, **terms):
     """A coordinator's folder, and the workers of its sites."""
-    given = {"method": "fedavg", "model": MODEL, "work": WORK, "data": Schema(shape=(6,), classes=4)} | terms
+    given = {
+        "method": "fedavg",
+        "model": MODEL,
+        "work": WORK,
+        "data": Schema(shape=(6,), classes=4),
+    } | terms
     made, workers = folder_of(folder / "fed", [c.name for c in clients], **given), {}
     for client in clients:
         bundle = Bundle.read(made.bundles[client.name])
@@ -169,7 +205,14 @@ def test_coordinator_uses_own_test_and_proxy(method, tmp_path):
     )
     ours = run_rounds(folder, InMemoryTransport(workers), lambda line: None)
     theirs = ua.run(
-        method, clients, model=MODEL, rounds=2, work=WORK, executor="loop", protocol=("server", "clients"), **own
+        method,
+        clients,
+        model=MODEL,
+        rounds=2,
+        work=WORK,
+        executor="loop",
+        protocol=("server", "clients"),
+        **own,
     )
     for group, tensors in states(theirs).items():
         for name, t in tensors.items():
@@ -186,7 +229,9 @@ def test_federation_without_test_samples_says_so_and_ends_well(tmp_path):
     assert run.history.last["round"] == 2 and any("no scores of" in line for line in said)
     [queued] = folder.queue
     assert queued.is_over and "There are no scores" in queued.page.read_text()
-    assert len(SitePolicy().unused(clients[0])) == 1 and not SitePolicy(least_test=0).unused(clients[0])
+    assert len(SitePolicy().unused(clients[0])) == 1 and not SitePolicy(least_test=0).unused(
+        clients[0]
+    )
 
 
 def test_report_names_the_sites_that_do_not_evaluate(tmp_path):
@@ -255,8 +300,16 @@ def test_table_in_other_units_is_refused_at_the_site_unless_accepted(tmp_path):
     )
     [counts] = looked_at(federation, same, accept=False)
     assert counts.startswith("training samples by class: no: ")
-    with pytest.raises(UnalikeError, match=r"'area': its mean is .* other units?.*join with --accept"):
+    with pytest.raises(
+        UnalikeError, match=r"'area': its mean is .* other units?.*join with --accept"
+    ):
         looked_at(federation, other, accept=False)
-    assert any("look at the column 'area'" in line for line in looked_at(federation, other, accept=True))
-    shown = wire_lines(federation, spec(str(tmp_path / "mine.csv"), {"target": "label"}), None, "north")
-    assert any("look at the column 'area'" in line for line in shown) and any("update" in line for line in shown)
+    assert any(
+        "look at the column 'area'" in line for line in looked_at(federation, other, accept=True)
+    )
+    shown = wire_lines(
+        federation, spec(str(tmp_path / "mine.csv"), {"target": "label"}), None, "north"
+    )
+    assert any("look at the column 'area'" in line for line in shown) and any(
+        "update" in line for line in shown
+    )

@@ -26,16 +26,25 @@ FREE = {"least_training": 0, "least_test": 0, "least_class": 0, "digits": 0}
 
 def ruled(folder, rules, method="fedavg", **more):
     """A federation in which site2 has these rules."""
-    fed = SmallFederation(folder, make_clients(SAMPLE_SIZES), method, **({"quorum": 2, "rounds": 3} | more))
+    fed = SmallFederation(
+        folder, make_clients(SAMPLE_SIZES), method, **({"quorum": 2, "rounds": 3} | more)
+    )
     fed.workers["site2"] = SiteWorker(
-        fed.federation, "site2", key_of(2), fed.clients[2], folder / "site2", policy=SitePolicy(**(FREE | rules))
+        fed.federation,
+        "site2",
+        key_of(2),
+        fed.clients[2],
+        folder / "site2",
+        policy=SitePolicy(**(FREE | rules)),
     )
     return fed
 
 
 def declined(fed, code):
     found = {e["why"] for e in fed.events("refused") if e["client"] == "site2"}
-    journal = [e for e in entries(fed.folder / "site2" / "journal.jsonl") if e["event"] == "declined"]
+    journal = [
+        e for e in entries(fed.folder / "site2" / "journal.jsonl") if e["event"] == "declined"
+    ]
     assert {e["code"] for e in journal} == {code} and len(found) == 1
     return journal[0]["why"]
 
@@ -44,7 +53,9 @@ def test_rules_that_allow_everything_change_nothing(tmp_path):
     run = ruled(tmp_path / "ruled", {}).run()
     wanted = SmallFederation(tmp_path / "free", make_clients(SAMPLE_SIZES), rounds=3).run()
     assert all(
-        bool((t == states(wanted)[group][name]).all()) for group, of in states(run).items() for name, t in of.items()
+        bool((t == states(wanted)[group][name]).all())
+        for group, of in states(run).items()
+        for name, t in of.items()
     )
 
 
@@ -55,22 +66,34 @@ def test_file_of_rules_is_made_with_comments_and_read_back(tmp_path):
     for name, option in options_of(SitePolicy).items():
         assert f"# {option.help.text}\n{name} = " in text
     file.write_text(
-        text.replace("hours = []", 'hours = ["20:00", "06:00"]').replace("methods = []", 'methods = ["fedavg"]')
+        text.replace("hours = []", 'hours = ["20:00", "06:00"]').replace(
+            "methods = []", 'methods = ["fedavg"]'
+        )
     )
     assert SitePolicy.of(file) == SitePolicy(hours=("20:00", "06:00"), methods=("fedavg",))
-    for wrong in ("digits = -1", "hours = ['at night', '06:00']", "hours = ['20:00']", "unknown = 1", "digits"):
+    for wrong in (
+        "digits = -1",
+        "hours = ['at night', '06:00']",
+        "hours = ['20:00']",
+        "unknown = 1",
+        "digits",
+    ):
         file.write_text(wrong)
         with pytest.raises(UnalikeError, match=r"site\.toml"):
             SitePolicy.of(file)
 
 
 def test_rules_about_methods_and_training_samples_hold_at_the_start(tmp_path):
-    with pytest.raises(UnalikeError, match=r"site\.toml allows clip, fedavg; the federation trains scaffold"):
+    with pytest.raises(
+        UnalikeError, match=r"site\.toml allows clip, fedavg; the federation trains scaffold"
+    ):
         ruled(tmp_path / "a", {"methods": ("clip", "fedavg")}, "scaffold")
     ruled(tmp_path / "b", {"methods": ("clip", "fedavg")})
     with pytest.raises(UnalikeError, match=r"16 training samples; site\.toml demands 17"):
         ruled(tmp_path / "c", {"least_training": 17})
-    with pytest.raises(UnalikeError, match=r"16 .* demands 20, .* join with more, or lower least_training there"):
+    with pytest.raises(
+        UnalikeError, match=r"16 .* demands 20, .* join with more, or lower least_training there"
+    ):
         ruled(tmp_path / "d", {"least_training": SitePolicy().least_training})
 
 
@@ -105,7 +128,9 @@ class Curious:
             for factor in range(2, 40):
                 if factor == 20 and self.restart:
                     self.worker = self.restart()
-                crafted = seal(envelope.head, facts, {n: factor * t for n, t in tensors.items()}, COORDINATOR)
+                crafted = seal(
+                    envelope.head, facts, {n: factor * t for n, t in tensors.items()}, COORDINATOR
+                )
                 answer = unseal(self.worker.handle(crafted), key_of(2).public_key())
                 self.answers.append((answer.head.kind, answer.open()[0].get("code")))
         return reply or self.worker.handle(message)
@@ -218,8 +243,14 @@ def test_journal_says_what_was_asked_and_what_left(tmp_path):
         ("train", 1, 3, False, ["clients"]),
         ("notice", 1, 3, False, []),
     ]
-    assert all(e["event"] == "answered" and len(e["request"]) == len(e["reply"]) == 64 and e["sent"] > 0 for e in found)
-    assert oct(file.stat().st_mode & 0o777) == "0o600" and oct(file.parent.stat().st_mode & 0o777) == "0o700"
+    assert all(
+        e["event"] == "answered" and len(e["request"]) == len(e["reply"]) == 64 and e["sent"] > 0
+        for e in found
+    )
+    assert (
+        oct(file.stat().st_mode & 0o777) == "0o600"
+        and oct(file.parent.stat().st_mode & 0o777) == "0o700"
+    )
     lines = file.read_text().splitlines()
     for changed in (
         [*lines[:2], lines[2].replace('"trained": true', '"trained": false'), *lines[3:]],
@@ -249,7 +280,9 @@ def test_other_protocol_is_declined_in_words_and_other_versions_are_named(tmp_pa
     fed.corrupt(
         "site2",
         lambda head, facts, tensors: (
-            (head, facts | {"versions": facts["versions"] | {"torch": "1.0"}}, tensors) if "versions" in facts else None
+            (head, facts | {"versions": facts["versions"] | {"torch": "1.0"}}, tensors)
+            if "versions" in facts
+            else None
         ),
     )
     fed.coordinator(tell=told.append).run()
@@ -260,7 +293,9 @@ def test_other_protocol_is_declined_in_words_and_other_versions_are_named(tmp_pa
 
     other = ruled(tmp_path / "protocol", {}, rounds=1)
     mine = messages.versions()
-    monkeypatch.setattr("unalike.federation.coordinator.coordinator.versions", lambda: mine | {"protocol": "4"})
+    monkeypatch.setattr(
+        "unalike.federation.coordinator.coordinator.versions", lambda: mine | {"protocol": "4"}
+    )
     with pytest.raises(UnalikeError):
         other.run()
     assert {e["why"] for e in other.events("refused")} == {f"unable: {messages.REASONS['version']}"}

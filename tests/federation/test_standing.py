@@ -31,7 +31,14 @@ from unalike.federation.site.site_policy import SitePolicy
 from unalike.federation.site.site_worker import SiteWorker
 
 CLIENTS = make_clients(((20, 8), (12, 6), (16, 6)))
-TERMS = {"name": "test", "method": "fedavg", "model": "linear", "rounds": 2, "data": Schema((6,), 4), "work": WORK}
+TERMS = {
+    "name": "test",
+    "method": "fedavg",
+    "model": "linear",
+    "rounds": 2,
+    "data": Schema((6,), 4),
+    "work": WORK,
+}
 FEW_PER_SITE = {"least_training": 0, "least_test": 0, "least_class": 0, "digits": 0}
 
 
@@ -56,7 +63,9 @@ def model(run):
 
 
 def simulated(method, seed, clients=CLIENTS):
-    return ua.run(method, clients, model="linear", rounds=2, work=WORK, seed=seed, executor="loop").params
+    return ua.run(
+        method, clients, model="linear", rounds=2, work=WORK, seed=seed, executor="loop"
+    ).params
 
 
 @pytest.mark.slow
@@ -65,7 +74,11 @@ def test_queued_methods_and_seeds_run_one_after_the_other_and_are_compared(tmp_p
     folder, lines = made(tmp_path, also=("scaffold",), seeds=2), []
     workers = sites(folder, tmp_path)
     added = add_runs(folder.path, folder.federation, ["fedavg", "scaffold"], 2)
-    assert [name[:14] for name in added] == ["fedavg-seed1-" + added[0][13], "scaffold-seed0", "scaffold-seed1"]
+    assert [name[:14] for name in added] == [
+        "fedavg-seed1-" + added[0][13],
+        "scaffold-seed0",
+        "scaffold-seed1",
+    ]
     assert not add_runs(folder.path, folder.federation, ["scaffold"], 1)  # it is there
 
     def stop():
@@ -82,35 +95,61 @@ def test_queued_methods_and_seeds_run_one_after_the_other_and_are_compared(tmp_p
     transport = InMemoryTransport(workers)
     assert run_rounds(FederationFolder(folder.path), transport, lines.append) is not None
     transport.close()
-    assert not [line for line in lines if "refused" in line]  # such as answers to the notice at the end of a run
+    assert not [
+        line for line in lines if "refused" in line
+    ]  # such as answers to the notice at the end of a run
     assert not folder.waiting and all(worker.done.is_set() for worker in workers.values())
-    for run, (method, seed) in zip(folder.queue, [("fedavg", 0), ("fedavg", 1), ("scaffold", 0), ("scaffold", 1)]):
+    for run, (method, seed) in zip(
+        folder.queue, [("fedavg", 0), ("fedavg", 1), ("scaffold", 0), ("scaffold", 1)]
+    ):
         assert (run.federation.method, run.federation.seed) == (method, seed) and run.page.exists()
         wanted = simulated(method, seed)
         assert all(torch.equal(t, wanted[name]) for name, t in model(run).items()), run.path
     page = (folder.path / "comparison.html").read_text()
     assert "fedavg" in page and "scaffold" in page and "2 seeds" in page
-    assert Followed(folder.path).run({}) == folder.queue[-1].path  # the dashboard follows the newest run
+    assert (
+        Followed(folder.path).run({}) == folder.queue[-1].path
+    )  # the dashboard follows the newest run
     begun = [entry for entry in entries(folder.path / "audit.jsonl") if entry["event"] == "run"]
     assert [(e["method"], e["seed"]) for e in begun].count(("scaffold", 1)) == 1
 
 
 def test_the_budget_that_ended_a_run_its_epsilon_and_masked_sums_stand_in_its_report(tmp_path):
     pytest.importorskip("dp_accounting")
-    terms = {"method": "client_dp(noise_multiplier=9, where='site')", "secure_aggregation": True, "threshold": 2}
+    terms = {
+        "method": "client_dp(noise_multiplier=9, where='site')",
+        "secure_aggregation": True,
+        "threshold": 2,
+    }
     folder, lines = made(tmp_path, budget="1 rounds", **terms), []
     run_rounds(folder, InMemoryTransport(sites(folder, tmp_path)), lines.append)
     assert lines[-2] == "ended by: budget of 1 rounds spent"
     page = (folder.path / "report.html").read_text()
-    assert ">budget of 1 rounds spent<" in page and ">masked summand<" in page and ">update<" not in page
-    assert re.search(r"The training of .* has epsilon [\d.]+ at delta 1e-05 for each client\.", page)
+    assert (
+        ">budget of 1 rounds spent<" in page
+        and ">masked summand<" in page
+        and ">update<" not in page
+    )
+    assert re.search(
+        r"The training of .* has epsilon [\d.]+ at delta 1e-05 for each client\.", page
+    )
 
 
 def test_runs_that_were_not_agreed_on_are_refused(tmp_path):
     folder = made(tmp_path, also=("scaffold",))
-    with pytest.raises(UnalikeError, match=r"found budget='3 epsilon', and scaffold has no epsilon"):
-        made(tmp_path / "private", method="client_dp(noise_multiplier=9)", also=("scaffold",), budget="3 epsilon")
-    with pytest.raises(UnalikeError, match=r"not agreed to 'fedprox', but to fedavg, scaffold; .*init --also fedprox"):
+    with pytest.raises(
+        UnalikeError, match=r"found budget='3 epsilon', and scaffold has no epsilon"
+    ):
+        made(
+            tmp_path / "private",
+            method="client_dp(noise_multiplier=9)",
+            also=("scaffold",),
+            budget="3 epsilon",
+        )
+    with pytest.raises(
+        UnalikeError,
+        match=r"not agreed to 'fedprox', but to fedavg, scaffold; .*init --also fedprox",
+    ):
         add_runs(folder.path, folder.federation, ["fedprox"], 1)
     with pytest.raises(UnalikeError, match="2 seeds; the sites agreed to 1"):
         add_runs(folder.path, folder.federation, ["fedavg"], 2)
@@ -118,7 +157,9 @@ def test_runs_that_were_not_agreed_on_are_refused(tmp_path):
         made(tmp_path / "more", also=("nonsense",))
     workers, said = sites(folder, tmp_path), []
     file = folder.path / "federation.toml"
-    file.write_text(file.read_text().replace("scaffold", "fedprox"))  # the coordinator alone changes its mind
+    file.write_text(
+        file.read_text().replace("scaffold", "fedprox")
+    )  # the coordinator alone changes its mind
     add_runs(folder.path, folder.federation, ["fedprox"], 1)
     for worker in workers.values():
         worker.log = said.append
@@ -129,14 +170,20 @@ def test_runs_that_were_not_agreed_on_are_refused(tmp_path):
 
     with pytest.raises(UnalikeError, match="no quorum"):
         run_rounds(folder, InMemoryTransport(workers), tell)
-    assert sum("the coordinator runs other terms than this site agreed to" in line for line in said) == 3
+    assert (
+        sum("the coordinator runs other terms than this site agreed to" in line for line in said)
+        == 3
+    )
 
 
 def test_join_shows_what_leaves_for_each_agreed_method(tmp_path):
     folder = made(tmp_path, also=("scaffold",))
     write_site(tmp_path / "mine.npz", CLIENTS[0], None)
     shown = wire_lines(folder.federation, str(tmp_path / "mine.npz"), None, "site0")
-    assert [line for line in shown if "2 rounds" in line] == ["test: fedavg, 2 rounds", "test: scaffold, 2 rounds"]
+    assert [line for line in shown if "2 rounds" in line] == [
+        "test: fedavg, 2 rounds",
+        "test: scaffold, 2 rounds",
+    ]
     assert any(line.startswith("leaves ") and "control_variates" in line for line in shown)
 
 
@@ -146,13 +193,24 @@ def test_site_rules_exclude_an_agreed_method(tmp_path):
     workers["site0"] = site(folder, tmp_path, "site0", methods=("fedavg",))
     add_runs(folder.path, folder.federation, ["scaffold"], 1)
     run_rounds(folder, InMemoryTransport(workers), lines.append)
-    assert any("site0 was refused: unable: its own rules (site.toml) do not allow it" in line for line in lines)
-    assert set(json.loads((folder.queue[1].path / "roster.json").read_text())["sites"]) == {"site1", "site2"}
-    assert set(json.loads((folder.queue[0].path / "roster.json").read_text())["sites"]) == {"site0", "site1", "site2"}
+    assert any(
+        "site0 was refused: unable: its own rules (site.toml) do not allow it" in line
+        for line in lines
+    )
+    assert set(json.loads((folder.queue[1].path / "roster.json").read_text())["sites"]) == {
+        "site1",
+        "site2",
+    }
+    assert set(json.loads((folder.queue[0].path / "roster.json").read_text())["sites"]) == {
+        "site0",
+        "site1",
+        "site2",
+    }
     done = CliRunner().invoke(app, ["report", str(folder.path), "--format", "csv"])
     assert "fedavg" in done.output and "scaffold" in done.output  # of both runs
     with pytest.raises(
-        UnalikeError, match=r"holds 2 finished runs; name the folder of one:\n  \S+/run\n  \S+/runs/scaffold"
+        UnalikeError,
+        match=r"holds 2 finished runs; name the folder of one:\n  \S+/run\n  \S+/runs/scaffold",
     ):
         model_folder(folder.path)
 
@@ -172,12 +230,13 @@ def test_new_site_joins_an_open_federation_while_the_others_keep_their_bundles(t
     wanted = simulated("fedavg", 0)
     assert all(torch.equal(t, wanted[name]) for name, t in model(folder.queue[1]).items())
     assert not all(torch.equal(t, wanted[name]) for name, t in model(folder.queue[0]).items())
-    again = (
-        f"federation run {folder.path} --method fedavg --seeds 1 --again &amp;&amp; unalike federation up {folder.path}"
-    )
+    again = f"federation run {folder.path} --method fedavg --seeds 1 --again &amp;&amp; unalike federation up {folder.path}"
     assert again in folder.queue[0].page.read_text()
     page = (folder.path / "comparison.html").read_text()
-    assert "your clients [A: fedavg, seed 0]" in page and "your clients [B: fedavg, seed 0, run 2]" in page
+    assert (
+        "your clients [A: fedavg, seed 0]" in page
+        and "your clients [B: fedavg, seed 0, run 2]" in page
+    )
 
     closed = made(tmp_path / "closed", 2)
     with pytest.raises(UnalikeError, match="the sites agreed to who takes part"):
@@ -195,7 +254,9 @@ def test_run_that_was_rolled_back_goes_on_without_a_site_that_was_enrolled_later
     folder.roll_back(1)
     workers["site2"] = site(folder, tmp_path, "site2")
     run_rounds(folder, InMemoryTransport(workers), lambda line: None)  # and may be
-    assert not folder.waiting and all(torch.equal(t, wanted[name]) for name, t in model(folder.queue[0]).items())
+    assert not folder.waiting and all(
+        torch.equal(t, wanted[name]) for name, t in model(folder.queue[0]).items()
+    )
 
 
 def test_new_site_waits_for_the_end_of_a_run(tmp_path):
@@ -206,7 +267,9 @@ def test_new_site_waits_for_the_end_of_a_run(tmp_path):
             raise UnalikeError("a power cut")
 
     with pytest.raises(UnalikeError, match="power cut"):
-        run_rounds(folder, InMemoryTransport(sites(folder, tmp_path)), lambda line: None, check=stop)
+        run_rounds(
+            folder, InMemoryTransport(sites(folder, tmp_path)), lambda line: None, check=stop
+        )
     with pytest.raises(UnalikeError, match=r"is under way, and its sites are fixed"):
         folder.enrol_anew("site2", samples=100)
 
@@ -226,7 +289,9 @@ def test_backup_is_restored_on_another_machine(tmp_path):
     run_rounds(folder, InMemoryTransport(workers), lines.append)  # the original goes on to the end
     restored = FederationFolder(copy)
     assert not restored.queue[0].is_over
-    restored.roll_back(2)  # the sites are at the end: they answer no request of a round that is over
+    restored.roll_back(
+        2
+    )  # the sites are at the end: they answer no request of a round that is over
     run_rounds(restored, InMemoryTransport(workers), lines.append)
     found, wanted = model(restored.queue[0]), model(folder.queue[0])
     assert all(torch.equal(found[name], t) for name, t in wanted.items())

@@ -38,24 +38,36 @@ def test_federation_from_a_start_equals_its_simulation(tmp_path, weights, method
 def test_start_that_sites_would_not_receive_is_refused(weights, method):
     federation = federation_of(make_clients(), method)
     check_terms_run(federation, {})
-    with pytest.raises(UnalikeError, match=r"sites keep values of their own for .*head\.weight.*--start-partial"):
+    with pytest.raises(
+        UnalikeError, match=r"sites keep values of their own for .*head\.weight.*--start-partial"
+    ):
         check_terms_run(federation, {}, weights)
 
 
 def test_start_of_the_body_alone_fits_private_heads(tmp_path, weights):
     body = {n: t for n, t in load_file(weights).items() if not n.startswith("head")}
     save_file(body, tmp_path / "body.safetensors")
-    run_config = check_terms_run(federation_of(make_clients(), "fedper"), {}, tmp_path / "body.safetensors", True)
+    run_config = check_terms_run(
+        federation_of(make_clients(), "fedper"), {}, tmp_path / "body.safetensors", True
+    )
     assert run_config.start.taken == "2 of 4 tensors; left as initialized: head.weight, head.bias"
 
 
 def test_folder_keeps_the_whole_start(tmp_path):
     source = ua.model("mlp(hidden=(4,))", (2,), 5, seed=99).state_dict()
     torch.save(source, tmp_path / "w.pt")
-    terms = {"name": "own", "method": "fedavg", "model": "mlp(hidden=(4,))", "rounds": 2, "data": Schema((2,), 3)}
+    terms = {
+        "name": "own",
+        "method": "fedavg",
+        "model": "mlp(hidden=(4,))",
+        "rounds": 2,
+        "data": Schema((2,), 3),
+    }
 
     def made(name, **start):
-        return FederationFolder.create(tmp_path / name, {"a": 9}, host="localhost", port=1, **start, **terms)
+        return FederationFolder.create(
+            tmp_path / name, {"a": 9}, host="localhost", port=1, **start, **terms
+        )
 
     assert made("plain").start is None
     with pytest.raises(UnalikeError, match=r"head.weight \[5, 4\] instead of \[3, 4\]"):

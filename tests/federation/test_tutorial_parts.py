@@ -52,7 +52,11 @@ def sources(monkeypatch) -> dict[str, str]:
     module, found = ModuleType("page_parts"), {}
     monkeypatch.setitem(sys.modules, module.__name__, module)
     for text in re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE):
-        kept = [n for n in ast.parse(text).body if isinstance(n, ast.ImportFrom | ast.Import) or _is_ours(n)]
+        kept = [
+            n
+            for n in ast.parse(text).body
+            if isinstance(n, ast.ImportFrom | ast.Import) or _is_ours(n)
+        ]
         exec(compile(ast.Module(kept, []), PAGE.name, "exec"), vars(module))
         found |= {n.name: ast.unparse(n) for n in kept if isinstance(n, ast.ClassDef)}
     return found
@@ -73,14 +77,22 @@ def model(norm: bool = False) -> nn.Module:
     with torch.random.fork_rng():
         torch.manual_seed(1)
         return nn.Sequential(
-            nn.Linear(4, 5, bias=not norm), *([nn.BatchNorm1d(5)] if norm else []), nn.Tanh(), nn.Linear(5, 3)
+            nn.Linear(4, 5, bias=not norm),
+            *([nn.BatchNorm1d(5)] if norm else []),
+            nn.Tanh(),
+            nn.Linear(5, 3),
         )
 
 
 def params_of(spec: str, executor: str, norm: bool = False, **work: Any) -> dict[str, Tensor]:
     work = {"lr": LR, "batch_size": None, "steps": STEPS} | work
     return ua.run(
-        *(spec, samples()), model=model(norm), rounds=ROUNDS, work=ua.Work(**work), executor=executor, progress=False
+        *(spec, samples()),
+        model=model(norm),
+        rounds=ROUNDS,
+        work=ua.Work(**work),
+        executor=executor,
+        progress=False,
     ).params
 
 
@@ -120,7 +132,9 @@ def test_second_gradient_equals_plain_torch(sources, spec, executor):
 @pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.parametrize("spec", LIMITS)
 def test_second_gradient_at_the_same_point_is_fedavg(sources, spec, executor):
-    torch.testing.assert_close(params_of(spec, executor), params_of("fedavg", executor), rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(
+        params_of(spec, executor), params_of("fedavg", executor), rtol=1e-6, atol=1e-7
+    )
 
 
 @pytest.mark.parametrize("norm", [False, True])
@@ -130,10 +144,14 @@ def test_second_gradient_in_a_sum_is_the_same_stacked(sources, spec, other, norm
     """With small batches, so that rows and whole steps are padding; norms of two samples would enlarge rounding errors."""
     work: dict[str, Any] = {"batch_size": 4, "steps": None, "epochs": 2, "lr": 0.1}
     loop, batched = (params_of(f"{other} + {spec}", e, norm, **work) for e in ("loop", "batched"))
-    torch.testing.assert_close(batched, loop, rtol=1e-3 if norm else 1e-4, atol=1e-4 if norm else 1e-6)
+    torch.testing.assert_close(
+        batched, loop, rtol=1e-3 if norm else 1e-4, atol=1e-4 if norm else 1e-6
+    )
 
 
 @pytest.mark.parametrize("spec", POINTS)
 def test_federation_with_second_gradient_equals_simulation(sources, spec, tmp_path):
     federation = SmallFederation(tmp_path, method=spec)
-    torch.testing.assert_close(federation.run().params, federation.simulated().params, rtol=0, atol=0)
+    torch.testing.assert_close(
+        federation.run().params, federation.simulated().params, rtol=0, atol=0
+    )

@@ -16,7 +16,9 @@ SAMPLE_SIZES = ((20, 8), (12, 6), (16, 6), (14, 6), (18, 6))
 
 def report(value: float) -> ClientUpdate:
     one = torch.tensor(value)
-    return ClientUpdate({"w": one.expand(3)}, {"n": torch.tensor(2)}, {"part": {"c": one}}, one, one, one, one, {})
+    return ClientUpdate(
+        {"w": one.expand(3)}, {"n": torch.tensor(2)}, {"part": {"c": one}}, one, one, one, one, {}
+    )
 
 
 def test_update_store_returns_update_unchanged(tmp_path):
@@ -25,7 +27,11 @@ def test_update_store_returns_update_unchanged(tmp_path):
     assert (left.update, left.buffers, left.messages, left.size.item()) == ({}, {}, {}, 1.5)
     shelf.put(0, report(-2.0))
     row = shelf.row(1)
-    assert row.update["w"].tolist() == [[1.5] * 3] and row.buffers["n"].tolist() == [2] and row.loss.tolist() == [1.5]
+    assert (
+        row.update["w"].tolist() == [[1.5] * 3]
+        and row.buffers["n"].tolist() == [2]
+        and row.loss.tolist() == [1.5]
+    )
     both = shelf.stacked([1, 0])
     assert both.messages["part"]["c"].tolist() == [1.5, -2.0] and both.update["w"].shape == (2, 3)
     assert both.buffers["n"].dtype == torch.int64
@@ -37,10 +43,16 @@ def test_update_store_returns_update_unchanged(tmp_path):
 def test_arrival_order_does_not_change_model(method, tmp_path):
     """A linear method, for which updates are read one by one, and one that needs all of them."""
     fed = SmallFederation(
-        tmp_path, make_clients(SAMPLE_SIZES), method, faults=NetworkFaults(delay=9, repeat=0.2), rounds=3
+        tmp_path,
+        make_clients(SAMPLE_SIZES),
+        method,
+        faults=NetworkFaults(delay=9, repeat=0.2),
+        rounds=3,
     )
     ours, theirs = states(fed.run()), states(fed.simulated())
-    assert all(torch.equal(t, theirs[group][name]) for group in theirs for name, t in ours[group].items())
+    assert all(
+        torch.equal(t, theirs[group][name]) for group in theirs for name, t in ours[group].items()
+    )
 
 
 def test_exchange_keeps_no_model_tensors_in_memory(tmp_path, monkeypatch):
@@ -52,7 +64,12 @@ def test_exchange_keeps_no_model_tensors_in_memory(tmp_path, monkeypatch):
         for reply in done.values.values():
             if getattr(reply, "client_update", None) is not None:
                 held.append(
-                    (reply.client_update.update, reply.client_update.buffers, reply.client_update.messages, reply.sent)
+                    (
+                        reply.client_update.update,
+                        reply.client_update.buffers,
+                        reply.client_update.messages,
+                        reply.sent,
+                    )
                 )
         return done
 
@@ -84,4 +101,6 @@ def test_damaged_stored_update_stops_run_and_is_requested_again(tmp_path, monkey
     assert not fed.events("refused")  # no site is to blame
     fed.restart_sites()
     found = states(fed.run())
-    assert all(torch.equal(t, found[group][name]) for group in wanted for name, t in wanted[group].items())
+    assert all(
+        torch.equal(t, found[group][name]) for group in wanted for name, t in wanted[group].items()
+    )

@@ -46,9 +46,16 @@ def worker(folder, client):
 def test_run_of_an_earlier_version_goes_on_to_the_same_model(folder):
     clients, log = make_clients(), []
     before = RunDirectory(folder.run).round
-    run = run_rounds(folder, InMemoryTransport({c.name: worker(folder, c) for c in clients}), log.append)
-    expected = ua.run("scaffold", clients, model="linear", rounds=5, work=ua.Work(batch_size=5, lr=0.1))
-    assert before == 3 and [line.split(":")[0] for line in log[1:3]] == ["round 4 of 5", "round 5 of 5"]
+    run = run_rounds(
+        folder, InMemoryTransport({c.name: worker(folder, c) for c in clients}), log.append
+    )
+    expected = ua.run(
+        "scaffold", clients, model="linear", rounds=5, work=ua.Work(batch_size=5, lr=0.1)
+    )
+    assert before == 3 and [line.split(":")[0] for line in log[1:3]] == [
+        "round 4 of 5",
+        "round 5 of 5",
+    ]
     for name, t in expected.params.items():
         torch.testing.assert_close(run.params[name], t)
     table = run.history.rounds
@@ -60,7 +67,9 @@ def test_run_of_an_earlier_version_goes_on_to_the_same_model(folder):
 
 
 def test_earlier_version_kept_no_rounds_to_go_back_to(folder):
-    with pytest.raises(UnalikeError, match=r"no checkpoint of round 2 is kept in .*; expected one of none"):
+    with pytest.raises(
+        UnalikeError, match=r"no checkpoint of round 2 is kept in .*; expected one of none"
+    ):
         folder.roll_back(2)
     assert not [*entries(folder.path / "audit.jsonl")]  # nothing was rolled back
     assert RunDirectory(folder.run).round == 3

@@ -65,8 +65,12 @@ def test_user_of_the_model_tells_members_by_their_losses(tmp_path, secure):
     run = SmallFederation(tmp_path, sites, rounds=4, work=work, secure_aggregation=secure).run()
     module = run.model.module(run.params, {})
     inside, outside = (
-        torch.cat([torch.nn.functional.cross_entropy(module(x), y, reduction="none") for x, y in pairs])
+        torch.cat(
+            [torch.nn.functional.cross_entropy(module(x), y, reduction="none") for x, y in pairs]
+        )
         for pairs in ([site.train for site in sites], [site.test for site in sites])
     )
-    advantage = max(float((inside <= t).float().mean() - (outside <= t).float().mean()) for t in inside)
+    advantage = max(
+        float((inside <= t).float().mean() - (outside <= t).float().mean()) for t in inside
+    )
     assert advantage > 0.5

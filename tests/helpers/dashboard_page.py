@@ -19,7 +19,9 @@ class Dashboard:
     def __init__(self, folder, *more, port=None):
         self.port = port or free_port()
         command = [*UNALIKE, "dashboard", str(folder), "--port", str(self.port), *more]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
         self.said = self.process.stdout.readline()
         self.url = f"http://127.0.0.1:{self.port}/"
         deadline = time.monotonic() + 60
@@ -41,7 +43,9 @@ class Dashboard:
 
 def get(url, **headers):
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=20) as answer:
+        with urllib.request.urlopen(
+            urllib.request.Request(url, headers=headers), timeout=20
+        ) as answer:
             return answer.status, answer.headers, answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.headers, error.read().decode()

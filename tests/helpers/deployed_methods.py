@@ -13,7 +13,11 @@ from unalike.metrics.metrics import AREAS
 SITES_ONLY = {
     "centralised": "pools the clients' data",
     "cluster_oracle": "true clusters",
-} | {name: "which a real federation does not carry out" for name, m in METHODS.items() if m.attack is not None}
+} | {
+    name: "which a real federation does not carry out"
+    for name, m in METHODS.items()
+    if m.attack is not None
+}
 """Methods that cannot run while data stay on the sites, and words of the refusal."""
 FEW = ((20, 8), (12, 6))
 SAMPLE_SIZES = ((20, 8), (12, 6), (6, 3), (16, 6))
@@ -41,7 +45,9 @@ def same(a, b):
 def close(a: pd.DataFrame, b: pd.DataFrame):
     """Tolerance 1e-5: the simulation may batch clients. Areas under curves cannot be computed from sums of sites."""
     assert list(a.columns) == list(b.columns)
-    curves = [name for name in a.columns if name.endswith(tuple(AREAS))] if "client" not in a else []
+    curves = (
+        [name for name in a.columns if name.endswith(tuple(AREAS))] if "client" not in a else []
+    )
     assert a[curves].isna().all(axis=None)
     a, b = (t.drop(columns=[*TIMES, *curves], errors="ignore") for t in (a, b))
     pd.testing.assert_frame_equal(a, b, check_exact=False, rtol=1e-5, atol=1e-6, check_dtype=False)

@@ -12,8 +12,12 @@ def expire(folder, years=-0.001):
     """Replace the server's certificate by one of the same authority that is valid for `years`."""
     from unalike.federation.security import certificates
 
-    issuer, authority = certificates.read((folder.path / "ca.key").read_bytes(), (folder.path / "ca.pem").read_bytes())
-    key, certificate = certificates.server(["fed.example.org", "10.0.0.7"], issuer, authority, years)
+    issuer, authority = certificates.read(
+        (folder.path / "ca.key").read_bytes(), (folder.path / "ca.pem").read_bytes()
+    )
+    key, certificate = certificates.server(
+        ["fed.example.org", "10.0.0.7"], issuer, authority, years
+    )
     (folder.path / "server.key").write_bytes(certificates.pem(key))
     (folder.path / "server.pem").write_bytes(certificates.pem(certificate))
 
@@ -29,7 +33,9 @@ class EchoNetwork:
 
         self.root, self.port = root, free_port()
         self.issuer, self.authority = certificates.authority("test")
-        key, certificate = certificates.server(["localhost", "fed.example.invalid"], self.issuer, self.authority)
+        key, certificate = certificates.server(
+            ["localhost", "fed.example.invalid"], self.issuer, self.authority
+        )
         files = {"server.key": certificates.pem(key), "server.pem": certificates.pem(certificate)}
         for name, content in (files | {"ca.pem": certificates.pem(self.authority)}).items():
             certificates.write_private(root / name, content)
@@ -43,7 +49,9 @@ class EchoNetwork:
             certificates.write_private(folder / "node.key", certificates.openssh(node))
             certificates.write_private(folder / "ca.pem", certificates.pem(self.authority))
         self.supervisor = Supervisor(root / "logs").__enter__()
-        self._link = superlink(root, self.supervisor, "127.0.0.1", self.port, self.keys, MESSAGE_BYTES)
+        self._link = superlink(
+            root, self.supervisor, "127.0.0.1", self.port, self.keys, MESSAGE_BYTES
+        )
         self.transport = self._link.__enter__()
         for name in self.heard:
             self.connect(name)
@@ -66,7 +74,11 @@ class EchoNetwork:
             "address": f"127.0.0.1:{self.port}",
             "authority": (folder / "ca.pem").read_bytes(),
         }
-        identity |= {"key": (folder / "node.key").read_bytes(), "limit": MESSAGE_BYTES, "log": self.said[name].append}
+        identity |= {
+            "key": (folder / "node.key").read_bytes(),
+            "limit": MESSAGE_BYTES,
+            "log": self.said[name].append,
+        }
         return SiteNode(handle=lambda message: self.handlers[name](message), **(identity | other))
 
     def connect(self, name):

@@ -37,7 +37,10 @@ def short(method: Plan) -> Plan:
     """The same, with `SHORT` steps where a part makes many."""
     if not isinstance(method, Method):
         return method
-    long = {p: {f: SHORT for f in ("steps", "epochs") if parameters(p).get(f, 0) >= LONG} for p in method.parts}
+    long = {
+        p: {f: SHORT for f in ("steps", "epochs") if parameters(p).get(f, 0) >= LONG}
+        for p in method.parts
+    }
     return Method(*(type(p)(**(parameters(p) | fewer)) for p, fewer in long.items()))
 
 
@@ -61,7 +64,12 @@ METHODS |= {spec: short(Method.parse(spec)) for spec in VARIANTS}
 
 
 def federation(
-    method: Method | str, executor: str = "loop", *, norm: bool = False, dtype: torch.dtype = torch.float32, **more: Any
+    method: Method | str,
+    executor: str = "loop",
+    *,
+    norm: bool = False,
+    dtype: torch.dtype = torch.float32,
+    **more: Any,
 ) -> Simulation:
     """Two rounds are to be played on this; warnings of combinations known to mislead do not matter here."""
     clients = Clients.random(SIZES, dtype=dtype)
@@ -70,7 +78,9 @@ def federation(
         warnings.simplefilter("ignore")
         return Simulation(
             method,
-            mlp(norm=norm and not _clips_samples(method), dropout=more.pop("dropout", 0.0)).to(dtype),
+            mlp(norm=norm and not _clips_samples(method), dropout=more.pop("dropout", 0.0)).to(
+                dtype
+            ),
             clients,
             executor=executor,
             proxy=proxy,
@@ -113,5 +123,7 @@ def rounding(method: Method) -> float:
 
     1e-4 where the server distils: steps of Adam, which divides by small numbers, enlarge the last bits.
     """
-    distils = any(isinstance(p, ServerStep) and p.rank == ServerStep.DISTILLATION for p in method.parts)
+    distils = any(
+        isinstance(p, ServerStep) and p.rank == ServerStep.DISTILLATION for p in method.parts
+    )
     return 1e-4 if distils else 1e-5

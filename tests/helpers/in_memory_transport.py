@@ -95,4 +95,6 @@ class InMemoryTransport:
 
 def _corrupted(message: bytes, rng: np.random.Generator) -> bytes:
     place = int(rng.integers(len(message)))
-    return message[:place] + bytes([message[place] ^ int(rng.integers(1, 256))]) + message[place + 1 :]
+    return (
+        message[:place] + bytes([message[place] ^ int(rng.integers(1, 256))]) + message[place + 1 :]
+    )

@@ -48,7 +48,9 @@ def contents(fed: SmallFederation) -> dict[str, Any]:
     """
     left_out = [*TIMES] + (["bytes_down", "bytes_up"] if fed.federation.secure_aggregation else [])
     tables = {
-        name: pd.read_parquet(fed.out / f"{name}.parquet").drop(columns=left_out, errors="ignore").to_json()
+        name: pd.read_parquet(fed.out / f"{name}.parquet")
+        .drop(columns=left_out, errors="ignore")
+        .to_json()
         for name in ("rounds", "clients")
     }
     newest = max((fed.out / "checkpoints").glob("round-*.safetensors"))
@@ -58,7 +60,12 @@ def contents(fed: SmallFederation) -> dict[str, Any]:
         for j, group in enumerate(groups):
             for client, round in group.get("accepted", []):
                 name = fed.clients[client].name
-                place = Path(f"stage-{i + 1}") / f"group-{j:04d}" / f"{client:08d}" / f"round-{round:06d}.safetensors"
+                place = (
+                    Path(f"stage-{i + 1}")
+                    / f"group-{j:04d}"
+                    / f"{client:08d}"
+                    / f"round-{round:06d}.safetensors"
+                )
                 [run] = [f for f in (fed.folder / name).iterdir() if f.is_dir()]
                 files += [run / place] if (run / place).exists() else []
     return {"tables": tables} | {_name(fed, f): _bits(f) for f in files}
@@ -107,7 +114,8 @@ def moments(seed: int, kills: int, methods: list[str]) -> None:
         while done < kills:
             method, place = methods[number % len(methods)], Path(folder) / f"run-{number}"
             while not fork(
-                lambda place=place, method=method: fed(place, method).run(), rng.uniform(0, 1.1 * seconds[method])
+                lambda place=place, method=method: fed(place, method).run(),
+                rng.uniform(0, 1.1 * seconds[method]),
             ):
                 done += 1
             assert contents(fed(place, method)) == undisturbed[method], (method, done)
@@ -142,7 +150,9 @@ def writes(method: str) -> None:
             number += 1
             for after in (False, True):
                 place = Path(folder) / f"run-{number}-{after}"
-                ended = fork(lambda place=place, after=after, number=number: dying(place, number, after))
+                ended = fork(
+                    lambda place=place, after=after, number=number: dying(place, number, after)
+                )
                 if not ended:
                     assert fork(lambda place=place: fed(place, method, 2).run())
                 assert contents(fed(place, method, 2)) == undisturbed, (number, after)
@@ -186,7 +196,12 @@ def sites(seed: int, kills: int, method: str) -> None:
         assert fork(lambda: calm.run())
         other, rng = fed(Path(folder) / "other", method), np.random.default_rng(seed)
         for name, worker in list(other.workers.items()):
-            args = (worker.federation, name, worker.key, next(c for c in other.clients if c.name == name))
+            args = (
+                worker.federation,
+                name,
+                worker.key,
+                next(c for c in other.clients if c.name == name),
+            )
 
             def make(args: Any = args, name: str = name) -> SiteWorker:
                 return SiteWorker(*args, other.folder / name)

@@ -19,9 +19,14 @@ def planted_runs() -> StoredRuns:
     rows = []
     for number in range(24 + OWNERS):
         strong, owned = number % 2 == 0, number >= 24
-        fields = dict.fromkeys(TITLES, 1.0) | {"label_skew": 0.8 if strong else 0.1, "clients": 5.0 + number % 3}
+        fields = dict.fromkeys(TITLES, 1.0) | {
+            "label_skew": 0.8 if strong else 0.1,
+            "clients": 5.0 + number % 3,
+        }
         for method, spec in METHODS.items():
-            gain = GAINS.get(method, (0.0, 0.0))[0 if strong else 1] + (SURE[1] if owned and method == SURE[0] else 0)
+            gain = GAINS.get(method, (0.0, 0.0))[0 if strong else 1] + (
+                SURE[1] if owned and method == SURE[0] else 0
+            )
             for seed in (0, 1):
                 score = 0.6 + gain + (0.01 if seed else -0.01)
                 rows.append(

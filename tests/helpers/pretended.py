@@ -21,11 +21,19 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
 from torch.utils._pytree import tree_leaves, tree_map_only
-from torch.utils.backend_registration import _DummyBackendModule, _setup_privateuseone_for_python_backend
+from torch.utils.backend_registration import (
+    _DummyBackendModule,
+    _setup_privateuseone_for_python_backend,
+)
 
 KIND, COUNT = "pretended", 2
 aten = torch.ops.aten
-INDEXING = {aten.index.Tensor, aten.index_put.default, aten.index_put_.default, aten._index_put_impl_.default}
+INDEXING = {
+    aten.index.Tensor,
+    aten.index_put.default,
+    aten.index_put_.default,
+    aten._index_put_impl_.default,
+}
 """Indices may lie on the CPU, values elsewhere."""
 COPIES = {aten._to_copy.default, aten.copy_.default}
 
@@ -82,7 +90,9 @@ class There(Tensor):
     def __new__(cls, own: Tensor, device: torch.device) -> There:
         module.used = True
         layout = {"strides": own.stride(), "storage_offset": own.storage_offset()}
-        made = torch.Tensor._make_wrapper_subclass(cls, own.shape, dtype=own.dtype, device=device, **layout)
+        made = torch.Tensor._make_wrapper_subclass(
+            cls, own.shape, dtype=own.dtype, device=device, **layout
+        )
         made.own = own
         return made
 
@@ -145,7 +155,9 @@ def _place(func: Any, args: Any, tensors: list[Tensor], there: list[There]) -> t
 @contextmanager
 def pretended() -> Iterator[None]:
     """While it lasts, `torch.device("pretended:0")` and `torch.device("pretended:1")` can be used by this thread."""
-    torch._C._set_only_lift_cpu_tensors(True)  # `torch.tensor(..., device=...)` makes a tensor here and moves it
+    torch._C._set_only_lift_cpu_tensors(
+        True
+    )  # `torch.tensor(..., device=...)` makes a tensor here and moves it
     try:
         # torch has a thread for gradients on one device of a kind that Python pretends: compute them in the calling thread
         with (
@@ -167,14 +179,18 @@ class Wires:
     """What NCCL is to GPUs: whoever asks goes on at once, and nobody is told of a process that is dead."""
 
     def __init__(self, store: Any, rank: int, size: int):
-        self.gloo = dist.ProcessGroupGloo(dist.PrefixStore("wires", store), rank, size, timedelta(seconds=60))
+        self.gloo = dist.ProcessGroupGloo(
+            dist.PrefixStore("wires", store), rank, size, timedelta(seconds=60)
+        )
         self.stream, self.given_up, self.bytes = ThreadPoolExecutor(1), Event(), 0
 
     def broadcast(self, tensors: list[There], options: Any) -> Any:
         return self._ask(self.gloo.broadcast, tensors, options)
 
     def send(self, tensors: list[There], rank: int, tag: int) -> Any:
-        copies = [There(t.own.clone(), t.device) for t in tensors]  # a device does one thing after the other
+        copies = [
+            There(t.own.clone(), t.device) for t in tensors
+        ]  # a device does one thing after the other
         return self._ask(self.gloo.send, copies, rank, tag)
 
     def recv(self, tensors: list[There], rank: int, tag: int) -> Any:

@@ -52,7 +52,8 @@ class Clients:
     def of(cls, *data: tuple[Any, Any], dtype: torch.dtype = torch.float32) -> Clients:
         """One (x, y) for each client; row 0 of the common tensors belongs to nobody."""
         x = torch.cat(
-            [torch.zeros_like(torch.as_tensor(data[0][0][:1], dtype=dtype))] + [_tensor(x, dtype) for x, _ in data]
+            [torch.zeros_like(torch.as_tensor(data[0][0][:1], dtype=dtype))]
+            + [_tensor(x, dtype) for x, _ in data]
         )
         y = torch.cat([torch.as_tensor(data[0][1][:1])] + [_tensor(y, dtype) for _, y in data])
         ends = 1 + np.cumsum([0] + [len(x) for x, _ in data])
@@ -60,12 +61,20 @@ class Clients:
 
     @classmethod
     def random(
-        cls, sizes: Sequence[int], dim: int = 4, classes: int = 3, seed: int = 0, dtype: Any = torch.float32
+        cls,
+        sizes: Sequence[int],
+        dim: int = 4,
+        classes: int = 3,
+        seed: int = 0,
+        dtype: Any = torch.float32,
     ) -> Clients:
         """Rows of normal numbers with random labels; every client has a mean of its own."""
         rng = np.random.default_rng(seed)
         return cls.of(
-            *((rng.normal(size=(n, dim)) + rng.normal(size=dim), rng.integers(0, classes, n)) for n in sizes),
+            *(
+                (rng.normal(size=(n, dim)) + rng.normal(size=dim), rng.integers(0, classes, n))
+                for n in sizes
+            ),
             dtype=dtype,
         )
 
@@ -101,13 +110,22 @@ class Simulation:
             proxy = Batch(*(t if t is None else t.to(DEVICE) for t in (proxy.x, proxy.y)))
         self.method.require(proxy)
         classes = None if clients.y.is_floating_point() else int(clients.y.max()) + 1
-        malicious = malicious_clients(self.method, np.array([len(rows) for rows in clients.train]), seed)
+        malicious = malicious_clients(
+            self.method, np.array([len(rows) for rows in clients.train]), seed
+        )
         given = Model(module), TASKS[task], asked, seed, buffers, proxy, classes
         self.settings = StageSettings(*given, malicious=malicious)
         site = ClientPool(
-            self.method, self.settings, clients, ClientStates(initial_client_state(self.method, self.settings))
+            self.method,
+            self.settings,
+            clients,
+            ClientStates(initial_client_state(self.method, self.settings)),
         )
-        self.executor = Loop(site) if executor == "loop" else Batched(site, chunk, compiled_loops=executor != "by hand")
+        self.executor = (
+            Loop(site)
+            if executor == "loop"
+            else Batched(site, chunk, compiled_loops=executor != "by hand")
+        )
         self.state: ServerState = initial_server_state(self.method, self.settings)
         self.accepted: dict[int, int] = {}
 
@@ -186,7 +204,9 @@ class Server:
             n: torch.stack([torch.as_tensor(np.asarray(c[n]), dtype=w.dtype) - w for c in clients])
             for n, w in self.state.params.items()
         }
-        report = ClientUpdate(update, buffers or {}, {}, size, steps, weight, torch.zeros(len(clients)), shared or {})
+        report = ClientUpdate(
+            update, buffers or {}, {}, size, steps, weight, torch.zeros(len(clients)), shared or {}
+        )
         everyone = population or len(clients)
         members = Members(everyone, everyone * float(size.mean()) if samples is None else samples)
         cohort = Cohort(tuple(range(len(clients))), report, members)
@@ -195,7 +215,12 @@ class Server:
 
 
 def mlp(
-    dim: int = 4, hidden: int = 5, classes: int = 3, seed: int = 1, norm: bool = False, dropout: float = 0.0
+    dim: int = 4,
+    hidden: int = 5,
+    classes: int = 3,
+    seed: int = 1,
+    norm: bool = False,
+    dropout: float = 0.0,
 ) -> nn.Module:
     """body -> tanh -> head; the features are the head's input.
 

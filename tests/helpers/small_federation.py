@@ -48,7 +48,9 @@ def make_clients(
     return found
 
 
-def federation_of(clients: Sequence[ua.ClientData], method: str = "fedavg", **more: Any) -> Federation:
+def federation_of(
+    clients: Sequence[ua.ClientData], method: str = "fedavg", **more: Any
+) -> Federation:
     sites = tuple(EnrolledSite(c.name, public_text(key_of(k)), 1000) for k, c in enumerate(clients))
     usual = {
         "name": "test",
@@ -76,7 +78,13 @@ class TamperingSite:
         answer = unseal(reply, self.worker.key.public_key())
         facts, tensors = answer.open()
         changed = self.change(answer.head, facts, dict(tensors))
-        return reply if changed is None else changed if isinstance(changed, bytes) else seal(*changed, self.worker.key)
+        return (
+            reply
+            if changed is None
+            else changed
+            if isinstance(changed, bytes)
+            else seal(*changed, self.worker.key)
+        )
 
 
 class StopInsteadOfPause(Control):
@@ -90,7 +98,11 @@ class SmallFederation:
     """A federation in a folder. Site workers and coordinator can be created again at any time, as after a kill."""
 
     def __init__(
-        self, folder: Path, clients: Sequence[ua.ClientData] | None = None, method: str = "fedavg", **more: Any
+        self,
+        folder: Path,
+        clients: Sequence[ua.ClientData] | None = None,
+        method: str = "fedavg",
+        **more: Any,
     ):
         self.folder = folder
         self.clients = clients or make_clients()
@@ -124,7 +136,9 @@ class SmallFederation:
 
     def coordinator(self, **more: Any) -> Coordinator:
         samples = {"test": self.test, "proxy": self.proxy, "control": StopInsteadOfPause()}
-        return Coordinator(self.federation, COORDINATOR, self.transport, self.out, **(samples | more))
+        return Coordinator(
+            self.federation, COORDINATOR, self.transport, self.out, **(samples | more)
+        )
 
     def run(self, **more: Any) -> Any:
         with warnings.catch_warnings():
@@ -168,14 +182,18 @@ class SmallFederation:
 def needs_proxy(method: str, clients: Sequence[ua.ClientData]) -> bool:
     """Whether a method or plan trains on samples of the server."""
     plan = ua.plan(method)
-    return method.startswith("data_sharing") or any(p.needs_proxy for p in getattr(plan, "parts", ()))
+    return method.startswith("data_sharing") or any(
+        p.needs_proxy for p in getattr(plan, "parts", ())
+    )
 
 
 def states(run: Any) -> dict[str, Any]:
     """The server states at the end: group -> name -> tensor."""
     found = {}
     for name, state in run._runner.state.states.items():
-        memory = {f"{part}/{n}": t for part, tree in state.part_states.items() for n, t in tree.items()}
+        memory = {
+            f"{part}/{n}": t for part, tree in state.part_states.items() for n, t in tree.items()
+        }
         found[name] = state.params | state.buffers | memory
     return found
 

@@ -56,7 +56,9 @@ def test_feature_alignment_loss_equals_formula():
         centroids[some], known[some] = sums[some] / counts[some][:, None], 1
         for n, t in zip(names, w):
             np.testing.assert_allclose(sim.params[n].numpy(), t, rtol=1e-9)
-        np.testing.assert_allclose(sim.state.part_states["feature_alignment"][C].numpy(), centroids, rtol=1e-9)
+        np.testing.assert_allclose(
+            sim.state.part_states["feature_alignment"][C].numpy(), centroids, rtol=1e-9
+        )
 
 
 def test_feature_alignment_lam_zero_or_first_round_equals_fedavg():
@@ -75,23 +77,33 @@ def test_feature_alignment_lam_zero_or_first_round_equals_fedavg():
 def test_feature_alignment_with_fedrep_leaves_heads_unchanged():
     """In the head's phase features do not move: the term changes nothing. lam = 0 is FedRep throughout."""
     start = Simulation("fedrep(epochs=2)", mlp(), Clients.random(SIZES), **WORK)
-    off = Simulation("fedrep(epochs=2) + feature_alignment(lam=0)", mlp(), Clients.random(SIZES), **WORK)
-    on = Simulation("fedrep(epochs=2) + feature_alignment(lam=3)", mlp(), Clients.random(SIZES), **WORK)
+    off = Simulation(
+        "fedrep(epochs=2) + feature_alignment(lam=0)", mlp(), Clients.random(SIZES), **WORK
+    )
+    on = Simulation(
+        "fedrep(epochs=2) + feature_alignment(lam=3)", mlp(), Clients.random(SIZES), **WORK
+    )
     for sim in (start, off, on):
         sim.round()
-        assert same(sim.memory(0)["private"], start.memory(0)["private"])  # up to here no centroid is known
+        assert same(
+            sim.memory(0)["private"], start.memory(0)["private"]
+        )  # up to here no centroid is known
     on.state = on.state._replace(params=start.params)
     for sim in (start, off, on):
         sim.round()
     for k in range(len(SIZES)):
-        torch.testing.assert_close(on.memory(k)["private"], start.memory(k)["private"], rtol=1e-6, atol=1e-7)
+        torch.testing.assert_close(
+            on.memory(k)["private"], start.memory(k)["private"], rtol=1e-6, atol=1e-7
+        )
     torch.testing.assert_close(off.params, start.params, rtol=0, atol=0)
     assert not torch.equal(on.params["body.weight"], start.params["body.weight"])
 
 
 def test_feature_alignment_moves_features_to_centroids():
     def spread(lam):
-        sim = Simulation(f"feature_alignment(lam={lam})", mlp(), Clients.random((30, 20, 25), seed=1), **WORK)
+        sim = Simulation(
+            f"feature_alignment(lam={lam})", mlp(), Clients.random((30, 20, 25), seed=1), **WORK
+        )
         for _ in range(8):
             sim.round()
         z = torch.tanh(sim.clients.x @ sim.params["body.weight"].T + sim.params["body.bias"])
@@ -105,10 +117,17 @@ def test_feature_alignment_round_sends_class_counts_and_centroids():
     sim = Simulation("feature_alignment", mlp(), Clients.random(SIZES), **WORK)
     letter = sim.round().stacked.messages["feature_alignment"]
     for k, rows in enumerate(sim.clients.train):
-        assert letter["class.counts"][k].tolist() == np.bincount(sim.clients.y[rows], minlength=3).tolist()
+        assert (
+            letter["class.counts"][k].tolist()
+            == np.bincount(sim.clients.y[rows], minlength=3).tolist()
+        )
     items = {(i.direction, i.what): i.bytes for i in wire(sim.method, sim.settings.model)}
     both = 4 * (3 * D + 3)
-    assert items["down", "message of feature_alignment"] == both == items["up", "message of feature_alignment"]
+    assert (
+        items["down", "message of feature_alignment"]
+        == both
+        == items["up", "message of feature_alignment"]
+    )
 
 
 def test_feature_alignment_missing_requirements_are_refused():
@@ -120,7 +139,11 @@ def test_feature_alignment_missing_requirements_are_refused():
     class Projected(torch.nn.Module):
         def __init__(self):
             super().__init__()
-            self.body, self.projection, self.head = torch.nn.Linear(4, 5), torch.nn.Linear(5, 2), torch.nn.Linear(5, 3)
+            self.body, self.projection, self.head = (
+                torch.nn.Linear(4, 5),
+                torch.nn.Linear(5, 2),
+                torch.nn.Linear(5, 3),
+            )
 
         def forward(self, x):
             z = self.body(x)

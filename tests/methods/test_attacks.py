@@ -17,7 +17,12 @@ from unalike.methods.parts.attacks import Backdoor, LabelFlip
 from unalike.runtime.attackers import malicious_clients, under_attack
 
 ATTACKS = {name: m for name, m in METHODS.items() if m.attack is not None}
-RUN = {"model": "mlp(hidden=(8,))", "work": ua.Work(lr=0.1, batch_size=16), "seed": 1, "progress": False}
+RUN = {
+    "model": "mlp(hidden=(8,))",
+    "work": ua.Work(lr=0.1, batch_size=16),
+    "seed": 1,
+    "progress": False,
+}
 
 
 def sent(spec, updates, malicious):
@@ -46,7 +51,9 @@ def test_update_of_malicious_client_equals_hand_number(spec, arrives):
 def test_alie_default_deviation_equals_that_of_paper():
     """50 workers, 24 malicious: s = 2, Phi(z) = 24 / 26, z = 1.43. Few attackers stay at the mean."""
     honest = [0.0, 2.0] * 13
-    assert sent("alie", honest + [9.0] * 24, range(26, 50)) == pytest.approx(26 + 24 * (1 - 1.4261), abs=1e-2)
+    assert sent("alie", honest + [9.0] * 24, range(26, 50)) == pytest.approx(
+        26 + 24 * (1 - 1.4261), abs=1e-2
+    )
     assert sent("alie", [0.0, 2.0, 0.0, 2.0, 9.0], [4]) == pytest.approx(5.0)
     assert sent("alie", [9.0, 9.0], [0, 1]) == 0.0  # nobody is honest
 
@@ -54,10 +61,15 @@ def test_alie_default_deviation_equals_that_of_paper():
 def test_gaussian_attack_has_its_standard_deviation_and_repeats():
     models = [{"w": torch.full((4000,), 5.0)} for _ in range(2)]
     one, two = (
-        Server("gaussian_attack(std=2)", {"w": torch.zeros(4000)}, malicious=[1]).advance(models)["w"] for _ in range(2)
+        Server("gaussian_attack(std=2)", {"w": torch.zeros(4000)}, malicious=[1]).advance(models)[
+            "w"
+        ]
+        for _ in range(2)
     )
     assert np.array_equal(one, two)
-    assert np.std(2 * one) == pytest.approx(2, rel=0.05) and np.mean(2 * one) == pytest.approx(5, abs=0.15)
+    assert np.std(2 * one) == pytest.approx(2, rel=0.05) and np.mean(2 * one) == pytest.approx(
+        5, abs=0.15
+    )
 
 
 @pytest.mark.parametrize("name", ATTACKS)
@@ -85,7 +97,11 @@ def test_label_flip_and_backdoor_poison_training_samples_as_by_hand():
     made = Backdoor(target=1, size=2, value=0.5).poison(data, 3, rng)
     hit = made.x.flatten(1).any(1)
     assert hit.sum() == 2 and (made.y[hit] == 1).all() and (made.y[~hit] == data.y[~hit]).all()
-    assert made.x[hit][0].sum() == 4 * 0.5 and (made.x[hit][:, :, 3:, 3:] == 0.5).all() and not data.x.any()
+    assert (
+        made.x[hit][0].sum() == 4 * 0.5
+        and (made.x[hit][:, :, 3:, 3:] == 0.5).all()
+        and not data.x.any()
+    )
     assert Backdoor(size=2).triggered(torch.zeros(1, 4)).tolist() == [[0, 0, 1, 1]]
     with pytest.raises(UnalikeError, match=r"target=7; expected a class in 0\.\.2"):
         Backdoor(target=7).poison(data, 3, rng)
@@ -105,8 +121,16 @@ def test_backdoor_run_equals_numpy(executor):
         return []
 
     spec = "backdoor(share=0.25, target=1, poisoned=1, scale=2, size=1, value=3)"
-    options = {"participation": 0.5, "executor": executor, "record": cohort, "progress": False, "seed": 1}
-    run = ua.run(spec, people, model="linear", rounds=4, work=ua.Work(batch_size=None, lr=0.5), **options)
+    options = {
+        "participation": 0.5,
+        "executor": executor,
+        "record": cohort,
+        "progress": False,
+        "seed": 1,
+    }
+    run = ua.run(
+        spec, people, model="linear", rounds=4, work=ua.Work(batch_size=None, lr=0.5), **options
+    )
     [bad] = malicious_clients(Method.parse(spec), np.array([8] * 4), 1)
     assert any(bad in present for present in ids)
 
@@ -123,11 +147,19 @@ def test_backdoor_run_equals_numpy(executor):
             z = np.exp(x @ w.T + b)
             d = (z / z.sum(1, keepdims=True) - np.eye(3)[y]) / len(y) * (2 if k == bad else 1)
             moves.append((-0.5 * d.T @ x, -0.5 * d.sum(0)))
-        w, b = (old + np.mean(new, 0) for old, new in zip((w, b), zip(*moves, strict=True), strict=True))
+        w, b = (
+            old + np.mean(new, 0) for old, new in zip((w, b), zip(*moves, strict=True), strict=True)
+        )
     np.testing.assert_allclose(run.params[weight].numpy(), w, atol=1e-6)
     np.testing.assert_allclose(run.params[bias].numpy(), b, atol=1e-6)
-    hits = [(triggered(x[:4][y[:4] != 1]) @ w.T + b).argmax(1) == 1 for k, (x, y) in enumerate(samples) if k != bad]
-    assert run.history.rounds["attack_success"].iloc[-1] == pytest.approx(np.concatenate(hits).mean())
+    hits = [
+        (triggered(x[:4][y[:4] != 1]) @ w.T + b).argmax(1) == 1
+        for k, (x, y) in enumerate(samples)
+        if k != bad
+    ]
+    assert run.history.rounds["attack_success"].iloc[-1] == pytest.approx(
+        np.concatenate(hits).mean()
+    )
 
 
 @pytest.fixture(scope="module")
@@ -152,7 +184,10 @@ def test_population_under_attack_keeps_sizes_and_scores_honest_clients_alone(dig
 def test_run_under_attack_names_malicious_clients_and_measures_backdoor(digits):
     run = ua.run("median + backdoor(scale=5, size=2)", digits, rounds=2, **RUN)
     [bad] = malicious_clients(Method.parse("backdoor"), digits.sizes, 1)
-    assert f"client-{bad} of 5 clients are malicious, and the scores are those of the others" in run.warnings
+    assert (
+        f"client-{bad} of 5 clients are malicious, and the scores are those of the others"
+        in run.warnings
+    )
     table = run.history.clients
     assert set(table[table["status"] == "malicious"]["client"]) == {bad}
     assert table[table["client"] == bad]["accuracy"].isna().all()

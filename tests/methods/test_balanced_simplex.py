@@ -34,13 +34,18 @@ def test_balanced_softmax_full_batch_step_equals_hand_numbers():
 
 
 def test_balanced_softmax_gamma_zero_equals_fedavg():
-    a, b = (Simulation(m, mlp(), Clients.random(SIZES), **WORK) for m in ("balanced_softmax(gamma=0)", "fedavg"))
+    a, b = (
+        Simulation(m, mlp(), Clients.random(SIZES), **WORK)
+        for m in ("balanced_softmax(gamma=0)", "fedavg")
+    )
     for _ in range(2):
         a.round(), b.round()
     assert same(a.params, b.params)
 
 
-@pytest.mark.parametrize("y", [np.array([True, False, True]), np.array([0.5, 1.0, 2.0])], ids=["binary", "regression"])
+@pytest.mark.parametrize(
+    "y", [np.array([True, False, True]), np.array([0.5, 1.0, 2.0])], ids=["binary", "regression"]
+)
 def test_balanced_softmax_without_classes_is_refused(y):
     client = ua.ClientData(train=(np.ones((3, 2), np.float32), y))
     with pytest.raises(UnalikeError, match="needs classes"):
@@ -65,17 +70,25 @@ def test_simplex_model_equals_formula():
     z = torch.tanh(x @ mlp().body.weight.T + mlp().body.bias)
     mu = z @ p["projecting.weight"].T + p["projecting.bias"]
     expected = 4 * (mu / mu.norm(dim=1, keepdim=True)) @ p["head.weight"].T
-    torch.testing.assert_close(model(p, x, buffers={}).logits, expected.detach(), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(
+        model(p, x, buffers={}).logits, expected.detach(), rtol=1e-5, atol=1e-6
+    )
     assert p["head.weight"].shape == (3, 6) and stage().model.params["head.weight"].shape == (3, 5)
-    assert same(p, stage(scale=4.0, width=6).model.params)  # drawn from the run's seed: a resumed run has the same
+    assert same(
+        p, stage(scale=4.0, width=6).model.params
+    )  # drawn from the run's seed: a resumed run has the same
 
 
 def test_fedetf_head_is_fixed_and_temperature_learns():
     given = stage()
-    sim = Simulation(given.method, given.model.module(given.model.params, {}), Clients.random(SIZES), **WORK)
+    sim = Simulation(
+        given.method, given.model.module(given.model.params, {}), Clients.random(SIZES), **WORK
+    )
     before = sim.params
     cohort = sim.round()
-    assert "head.weight" not in cohort.update and torch.equal(sim.params["head.weight"], before["head.weight"])
+    assert "head.weight" not in cohort.update and torch.equal(
+        sim.params["head.weight"], before["head.weight"]
+    )
     assert {"encoder.body.weight", "projecting.weight", "scale"} <= set(cohort.update)
     assert sim.params["scale"] != before["scale"]
 
@@ -83,7 +96,9 @@ def test_fedetf_head_is_fixed_and_temperature_learns():
 def test_fedetf_unsupported_models_are_refused():
     with pytest.raises(UnalikeError, match="3 classes and a width of 2"):
         stage(width=2)
-    clients = [ua.ClientData(train=(np.zeros((3, 2), np.float32), np.zeros(3, np.float32)), test=None)]
+    clients = [
+        ua.ClientData(train=(np.zeros((3, 2), np.float32), np.zeros(3, np.float32)), test=None)
+    ]
     with pytest.raises(UnalikeError, match="1 classes"):
         ua.run("fedetf", clients, model="linear", rounds=1)
     with pytest.raises(UnalikeError, match="cannot combine"):
@@ -100,5 +115,11 @@ def test_fedetf_clients_with_two_classes_learn_all_three_classes():
         return ua.ClientData(train=(x[::2], y[::2]), test=(x[1::2], y[1::2]))
 
     people = [person([c, d]) for c, d in ((0, 1), (1, 2), (2, 0), (0, 1))]
-    run = ua.run("fedetf", people, model="mlp(hidden=(8,))", rounds=15, work=ua.Work(epochs=3, batch_size=5, lr=0.1))
+    run = ua.run(
+        "fedetf",
+        people,
+        model="mlp(hidden=(8,))",
+        rounds=15,
+        work=ua.Work(epochs=3, batch_size=5, lr=0.1),
+    )
     assert run.history.rounds["accuracy"].iloc[-1] > 0.8 > run.history.rounds["accuracy"].iloc[0]

@@ -61,20 +61,28 @@ class FedRep:
         self.module, self.clients, self.mode = copy.deepcopy(module), clients, buffers
         self.w = {n: p.detach() for n, p in self.module.named_parameters()}
         self.b = {n: b.clone() for n, b in self.module.named_buffers()}
-        self.start, self.kept, self.own = (self.w, self.b), {}, dict.fromkeys(range(len(clients)), self.b)
+        self.start, self.kept, self.own = (
+            (self.w, self.b),
+            {},
+            dict.fromkeys(range(len(clients)), self.b),
+        )
 
     def gradient(self, p, b, k):
         """The gradient at p in training mode, and the buffers after that pass."""
         b = {n: t.clone() for n, t in b.items()}
         p = {n: w.clone().requires_grad_() for n, w in p.items()}
         x, y = self.clients[k].train
-        loss = nn.functional.cross_entropy(torch.func.functional_call(self.module.train(), p | b, (x,)), y)
+        loss = nn.functional.cross_entropy(
+            torch.func.functional_call(self.module.train(), p | b, (x,)), y
+        )
         return dict(zip(p, torch.autograd.grad(loss, list(p.values())), strict=True)), b
 
     def loss(self, k):
         p, b = self.personal(k)
         x, y = self.clients[k].test
-        return nn.functional.cross_entropy(torch.func.functional_call(self.module.eval(), p | b, (x,)), y).item()
+        return nn.functional.cross_entropy(
+            torch.func.functional_call(self.module.eval(), p | b, (x,)), y
+        ).item()
 
     def received(self, k):
         return self.own[k] if self.mode == "local" else self.b
@@ -85,7 +93,11 @@ class FedRep:
         sizes = np.array([1 if self.uniform else SIZES[k] for k in ids])
         shared = [{n: w for n, w in p.items() if n not in self.private} for p, _ in trained]
         self.w = self.w | mean(sizes / sizes.sum(), shared)
-        self.b = trained[0][1] if self.mode == "first" else mean(sizes / sizes.sum(), [b for _, b in trained])
+        self.b = (
+            trained[0][1]
+            if self.mode == "first"
+            else mean(sizes / sizes.sum(), [b for _, b in trained])
+        )
 
     def train(self, k):
         p, b = self.w | self.kept.get(k, {}), self.received(k)
@@ -110,7 +122,9 @@ class APFL(FedRep):
         p, b = self.w, self.received(k)
         v, a, statistics = self.kept.get(k, (self.start[0], 0.5, self.start[1]))
         for number in range(2):
-            mixed, statistics = self.gradient({n: a * v[n] + (1 - a) * p[n] for n in p}, statistics, k)
+            mixed, statistics = self.gradient(
+                {n: a * v[n] + (1 - a) * p[n] for n in p}, statistics, k
+            )
             g, b = self.gradient(p, b, k)
             d = sum(((v[n] - p[n]) * mixed[n]).sum() for n in p)
             v, p = step(v, {n: a * mixed[n] for n in p}), step(p, g)
@@ -188,7 +202,13 @@ def test_personal_models_with_batch_norm_equal_plain_torch(spec, executor, buffe
         return []
 
     work = ua.Work(epochs=2, batch_size=64, lr=LR)
-    options = {"participation": 0.5, "executor": executor, "buffers": buffers, "record": cohort, "progress": False}
+    options = {
+        "participation": 0.5,
+        "executor": executor,
+        "buffers": buffers,
+        "record": cohort,
+        "progress": False,
+    }
     run = ua.run(spec, clients, model=module, rounds=ROUNDS, work=work, **options)
     for present in ids:
         theirs.round(present)
@@ -196,6 +216,8 @@ def test_personal_models_with_batch_norm_equal_plain_torch(spec, executor, buffe
     for k in range(4):
         params, statistics = theirs.personal(k)
         for n, value in (params | statistics).items():
-            torch.testing.assert_close(run.personal(k)[n], value, rtol=0, atol=1e-6, msg=f"client {k}: {n}")
+            torch.testing.assert_close(
+                run.personal(k)[n], value, rtol=0, atol=1e-6, msg=f"client {k}: {n}"
+            )
     found = run.history.clients.query(f"round == {ROUNDS}")["personal_loss"].tolist()
     assert found == pytest.approx([theirs.loss(k) for k in range(4)], abs=1e-6)

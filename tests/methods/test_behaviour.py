@@ -57,10 +57,16 @@ def test_method_limit_case_is_bitwise_equal_to_other_method(neutral, other):
 
 def test_method_parse_equivalent_texts_give_equal_methods():
     parse = Method.parse
-    assert parse("fedprox(mu=0.1) + fednova") == parse("fedmix(mu=0.1)") == parse("fednova + fedprox(mu=0.1)")
+    assert (
+        parse("fedprox(mu=0.1) + fednova")
+        == parse("fedmix(mu=0.1)")
+        == parse("fednova + fedprox(mu=0.1)")
+    )
     assert hash(parse("fedprox + fednova")) == hash(parse("fedmix"))
     assert parse("fedavg + fedavg") == parse("fedavg") == Method()
-    assert parse("scaffold") == parse("uniform + control_variates") and parse("fedlws") == parse("lws")
+    assert parse("scaffold") == parse("uniform + control_variates") and parse("fedlws") == parse(
+        "lws"
+    )
     assert parse("scaffold(weighted=True)") == parse("control_variates")
 
 
@@ -80,15 +86,26 @@ def test_fednova_equal_steps_equals_fedavg():
 
 
 def test_fednova_prox_aware_small_mu_approaches_fednova():
-    a, b = (rounds(m, 1) for m in ("fedprox(mu=1e-3) + fednova(prox_aware=True)", "fedmix(mu=1e-3)"))
-    assert distance(a.params, b.params, b.settings.model.params) < 1e-3  # alpha tau / 2 = 1e-4 * 8 / 2
-    assert same(*(rounds(m, 1).params for m in ("fedprox(mu=0) + fednova(prox_aware=True)", "fedprox(mu=0) + fednova")))
+    a, b = (
+        rounds(m, 1) for m in ("fedprox(mu=1e-3) + fednova(prox_aware=True)", "fedmix(mu=1e-3)")
+    )
+    assert (
+        distance(a.params, b.params, b.settings.model.params) < 1e-3
+    )  # alpha tau / 2 = 1e-4 * 8 / 2
+    assert same(
+        *(
+            rounds(m, 1).params
+            for m in ("fedprox(mu=0) + fednova(prox_aware=True)", "fedprox(mu=0) + fednova")
+        )
+    )
 
 
 @pytest.mark.parametrize("option", [1, 2])
 def test_scaffold_first_round_equals_uniform_fedavg(option):
     assert same(rounds(f"scaffold(option={option})", 1).params, rounds("uniform", 1).params)
-    assert same(rounds(f"scaffold(option={option}, weighted=True)", 1).params, rounds("fedavg", 1).params)
+    assert same(
+        rounds(f"scaffold(option={option}, weighted=True)", 1).params, rounds("fedavg", 1).params
+    )
 
 
 def test_fedavg_one_full_batch_step_equals_fedsgd():
@@ -103,7 +120,9 @@ def test_fedsgd_one_round_equals_gradient_step_on_pooled_data():
     sim = rounds("fedsgd", 1, module, clients)
     nn.functional.cross_entropy(module(clients.x[1:]), clients.y[1:]).backward()
     for name, p in module.named_parameters():
-        torch.testing.assert_close(sim.params[name], (p - 0.1 * p.grad).detach(), rtol=1e-12, atol=1e-14)
+        torch.testing.assert_close(
+            sim.params[name], (p - 0.1 * p.grad).detach(), rtol=1e-12, atol=1e-14
+        )
 
 
 def test_fedavg_single_client_equals_central_sgd():
@@ -126,7 +145,13 @@ def test_fedavg_single_client_equals_central_sgd():
 def test_scaffold_one_full_batch_step_makes_both_options_equal(beside):
     """(x - y) / lr is the gradient at x, where the step began, if no variate corrected it."""
     sims = [
-        Simulation(f"scaffold(option={option}){beside}", mlp(), Clients.random(SIZES), batch_size=None, lr=0.1)
+        Simulation(
+            f"scaffold(option={option}){beside}",
+            mlp(),
+            Clients.random(SIZES),
+            batch_size=None,
+            lr=0.1,
+        )
         for option in (1, 2)
     ]
     for _ in range(5):
@@ -144,10 +169,14 @@ def test_scaffold_partial_participation_keeps_server_variate_at_client_mean(text
     sim = Simulation(text, mlp().double(), Clients.random(SIZES, dtype=torch.float64), **WORK)
     for present in ([0, 1, 2, 3], [1, 3], [2], [0, 1, 2, 3], [0, 3]):
         sim.round(present)
-        own = [tree.scale(sim.memory(k)["control_variates"], sizes[k] / sum(sizes)) for k in range(4)]
+        own = [
+            tree.scale(sim.memory(k)["control_variates"], sizes[k] / sum(sizes)) for k in range(4)
+        ]
         mean = tree.map(lambda *v: sum(v), *own)
         for name, c in sim.state.part_states["control_variates"].items():
-            torch.testing.assert_close(mean[name], c, rtol=1e-12, atol=1e-13)  # sums of float64 in another order
+            torch.testing.assert_close(
+                mean[name], c, rtol=1e-12, atol=1e-13
+            )  # sums of float64 in another order
 
 
 def quadratics(repeats=(1, 3)):
@@ -190,7 +219,9 @@ def test_feddyn_and_scaffold_many_local_steps_reach_minimum_that_fedavg_misses()
     work = {"steps": 5, "batch_size": None, "lr": 0.05}
     assert abs(settled("uniform", clients, 60, **work) + 0.2) > 0.05
     for option in (1, 2):
-        assert settled(f"scaffold(option={option})", clients, 60, **work) == pytest.approx(-0.2, abs=1e-3)
+        assert settled(f"scaffold(option={option})", clients, 60, **work) == pytest.approx(
+            -0.2, abs=1e-3
+        )
 
 
 def test_fedprox_larger_mu_gives_smaller_update():
@@ -218,7 +249,14 @@ def test_fedavgm_constant_updates_accelerate():
 def test_ditto_lam_zero_is_local_training_and_large_lam_stays_near_shared_model():
     own, alone = rounds("ditto(lam=0)", 3), rounds("local_only", 3)
     for k in range(4):
-        assert distance(own.memory(k)["proximal_model"], alone.memory(k)["private"], own.settings.model.params) < 1e-6
+        assert (
+            distance(
+                own.memory(k)["proximal_model"],
+                alone.memory(k)["private"],
+                own.settings.model.params,
+            )
+            < 1e-6
+        )
     near = rounds("ditto(lam=9.9)", 1, steps=50)  # lr lam = 0.99
     far = rounds("ditto(lam=0.01)", 1, steps=50)
     start = near.settings.model.params
@@ -240,7 +278,9 @@ def test_apfl_alpha_one_is_local_training_and_alpha_zero_is_shared_model():
         person = none.method.personalizer
         x = none.clients.x[:5]
         out = person.predict(none.settings.model, none.params, none.memory(0)[part], {}, x, {})
-        torch.testing.assert_close(out.logits, none.settings.model(none.params, x, buffers={}).logits)
+        torch.testing.assert_close(
+            out.logits, none.settings.model(none.params, x, buffers={}).logits
+        )
 
 
 def test_apfl_output_mixing_predicts_mixed_logits():
@@ -258,7 +298,9 @@ def test_local_only_client_equals_training_alone():
     alone.round([2])
     assert distance(sim.memory(2)["private"], alone.params, alone.settings.model.params) < 1e-6
     assert same(sim.params, sim.settings.model.params)
-    person = sim.method.personalizer.personal(sim.settings.model, sim.params, sim.memory(2)["private"])
+    person = sim.method.personalizer.personal(
+        sim.settings.model, sim.params, sim.memory(2)["private"]
+    )
     assert same(person, sim.memory(2)["private"])
 
 
@@ -290,12 +332,23 @@ def test_fedntd_single_class_client_preserves_other_class_ratios():
     moved = []
     for beta in (0, 5):
         sim = Simulation(
-            f"fedntd(beta={beta})", mlp(), Clients.of((x, np.zeros(12, int))), steps=40, batch_size=None, lr=0.2
+            f"fedntd(beta={beta})",
+            mlp(),
+            Clients.of((x, np.zeros(12, int))),
+            steps=40,
+            batch_size=None,
+            lr=0.2,
         )
         model, x_ = sim.settings.model, sim.clients.x
         before = model(sim.params, x_, buffers={}).logits[:, 1:].log_softmax(1)
         sim.round()
-        moved.append(float((model(sim.params, x_, buffers={}).logits[:, 1:].log_softmax(1) - before).abs().mean()))
+        moved.append(
+            float(
+                (model(sim.params, x_, buffers={}).logits[:, 1:].log_softmax(1) - before)
+                .abs()
+                .mean()
+            )
+        )
     assert moved[1] < 0.5 * moved[0]
 
 
@@ -307,7 +360,13 @@ def test_aggregation_float64_model_keeps_float64_precision(text):
     """Three equal clients: any weighted mean of theirs is the client itself, to float64."""
     data = np.random.default_rng(0).normal(size=(3, 4)), np.array([0, 1, 2])
     sims = [
-        Simulation(text, mlp().double(), Clients.of(*[data] * n, dtype=torch.float64), batch_size=None, lr=0.1)
+        Simulation(
+            text,
+            mlp().double(),
+            Clients.of(*[data] * n, dtype=torch.float64),
+            batch_size=None,
+            lr=0.1,
+        )
         for n in (1, 3)
     ]
     for sim in sims:
@@ -322,7 +381,13 @@ def test_aggregation_float64_model_keeps_float64_precision(text):
 
 @pytest.mark.parametrize(
     "term",
-    ["proximal(mu=1)", "dynamic_regularizer(alpha=1)", "control_variates", "model_contrast", "not_true_distillation"],
+    [
+        "proximal(mu=1)",
+        "dynamic_regularizer(alpha=1)",
+        "control_variates",
+        "model_contrast",
+        "not_true_distillation",
+    ],
 )
 def test_private_parameters_with_drift_terms_train_as_local_only(term):
     """With one step per round a proximal term has no gradient: v = w where the client begins. Nothing is shared here,
@@ -333,7 +398,12 @@ def test_private_parameters_with_drift_terms_train_as_local_only(term):
     if term.startswith(("model", "not")):
         assert all(t.isfinite().all() for t in held.memory(0)["private"].values())
     else:
-        assert distance(held.memory(3)["private"], plain.memory(3)["private"], plain.settings.model.params) < 1e-5
+        assert (
+            distance(
+                held.memory(3)["private"], plain.memory(3)["private"], plain.settings.model.params
+            )
+            < 1e-5
+        )
 
 
 @pytest.mark.parametrize("steps", [1, 4])
@@ -341,9 +411,13 @@ def test_scaffold_option_1_variate_equals_gradient_of_all_local_data(steps):
     """Samples (1,0)->3, (0,1)->1, (1,1)->0 at w = (1, 2): residuals -2, 1, 3: gradient 2/3 ((-2,0) + (0,1) + (3,3)) =
     (2/3, 8/3)."""
     clients = Clients.of(([[1.0, 0], [0, 1], [1, 1]], [3.0, 1, 0]))
-    sim = Simulation("scaffold(option=1)", plane(1, 2), clients, task="regression", steps=steps, batch_size=1)
+    sim = Simulation(
+        "scaffold(option=1)", plane(1, 2), clients, task="regression", steps=steps, batch_size=1
+    )
     sim.round()
-    assert sim.memory(0)["control_variates"]["head.weight"].flatten().tolist() == pytest.approx([2 / 3, 8 / 3])
+    assert sim.memory(0)["control_variates"]["head.weight"].flatten().tolist() == pytest.approx(
+        [2 / 3, 8 / 3]
+    )
 
 
 @pytest.mark.parametrize("name", ["fedsa", "fedpake"])
@@ -370,7 +444,16 @@ def test_apfl_gradient_clip_limits_step_of_personal_model():
     """y = w1 x1, targets 3 and -9: client 0's gradient a grad f(v_bar) stays above 1, so each step of v has length lr
     = 1/4."""
     clients = Clients.of(([[1.0, 0]], [3.0]), ([[1.0, 0]], [-9.0]))
-    sim = Simulation("apfl(alpha=0.5, adaptive=False)", plane(1, 2), clients, task="regression", lr=0.25, clip=1.0)
+    sim = Simulation(
+        "apfl(alpha=0.5, adaptive=False)",
+        plane(1, 2),
+        clients,
+        task="regression",
+        lr=0.25,
+        clip=1.0,
+    )
     for number in range(1, 4):
         sim.round()
-        assert sim.memory(0)["parameter_mixture"]["head.weight"][0, 0].item() == pytest.approx(1 + number / 4)
+        assert sim.memory(0)["parameter_mixture"]["head.weight"][0, 0].item() == pytest.approx(
+            1 + number / 4
+        )

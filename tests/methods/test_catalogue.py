@@ -33,7 +33,9 @@ def test_alias_with_a_fixed_field_does_not_take_it():
     "value, why", [("True", "expected a number"), ("'much'", "expected a number"), ("-1", "mu=-1")]
 )
 def test_alias_with_invalid_value_is_refused_by_its_own_name(value, why):
-    with pytest.raises(UnalikeError, match=rf"fedprox\(mu={value}\): .*{why}.*it takes fedprox\(mu=0.001\)"):
+    with pytest.raises(
+        UnalikeError, match=rf"fedprox\(mu={value}\): .*{why}.*it takes fedprox\(mu=0.001\)"
+    ):
         Method.parse(f"fedprox(mu={value})")
 
 
@@ -43,15 +45,20 @@ def test_alias_of_a_taken_name_is_refused():
 
 
 def test_papers_on_parameter_skew_differ_in_the_literal_variant_alone():
-    assert Method.parse("fedsa(threshold=0.3, weighted=True)") == Method.parse("fedpake(threshold=0.3, weighted=True)")
-    names = [Method.parse(f"{paper}(variant='literal')").aggregator.name for paper in ("fedsa", "fedpake")]
+    assert Method.parse("fedsa(threshold=0.3, weighted=True)") == Method.parse(
+        "fedpake(threshold=0.3, weighted=True)"
+    )
+    names = [
+        Method.parse(f"{paper}(variant='literal')").aggregator.name
+        for paper in ("fedsa", "fedpake")
+    ]
     assert names == ["literal_sa", "literal_pake"]
     assert inspect.signature(registry["fedsa"]) == inspect.signature(registry["fedpake"])
 
 
 def test_catalogue_is_complete_whichever_part_is_imported_first():
-    code = (
-        "import unalike.methods.parts.objectives\nfrom unalike.methods.part import registry\nprint(len(list(registry)))"
-    )
+    code = "import unalike.methods.parts.objectives\nfrom unalike.methods.part import registry\nprint(len(list(registry)))"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert int(found.stdout) == len([n for n in registry if registry[n].__module__.startswith("unalike.")])
+    assert int(found.stdout) == len(
+        [n for n in registry if registry[n].__module__.startswith("unalike.")]
+    )

@@ -97,13 +97,21 @@ def test_noise_follows_the_seed_in_a_simulation_and_never_in_a_federation():
 
 def test_shares_of_sites_add_up_to_the_noise_of_the_server():
     sampling = Sampling(40, 40, "all", 1, 40)
-    noisy = simulation("client_dp(noise_multiplier=3, clip=0.1, where='site')", sampling, sizes=[3] * 40)
-    still = simulation("client_dp(noise_multiplier=0, clip=0.1, where='site')", sampling, sizes=[3] * 40)
+    noisy = simulation(
+        "client_dp(noise_multiplier=3, clip=0.1, where='site')", sampling, sizes=[3] * 40
+    )
+    still = simulation(
+        "client_dp(noise_multiplier=0, clip=0.1, where='site')", sampling, sizes=[3] * 40
+    )
     a, b = noisy.run(), still.run()
-    shares = torch.stack([tree.flatten(tree.row(tree.sub(a.stacked.update, b.stacked.update), k)) for k in range(40)])
+    shares = torch.stack(
+        [tree.flatten(tree.row(tree.sub(a.stacked.update, b.stacked.update), k)) for k in range(40)]
+    )
     assert float(shares.std()) == about(3 * 0.1 / 40**0.5, shares.numel())
     assert float(shares.sum(0).std()) == about(3 * 0.1, shares.shape[1])
-    torch.testing.assert_close(moved(noisy, a) - moved(still, b), shares.sum(0) / 40, rtol=1e-3, atol=1e-5)
+    torch.testing.assert_close(
+        moved(noisy, a) - moved(still, b), shares.sum(0) / 40, rtol=1e-3, atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("executor", ["loop", "by hand", "batched"])
@@ -139,14 +147,18 @@ def test_noise_of_the_adaptive_bound_is_paid_for_by_the_sum():
 
 
 def test_round_without_clients_has_the_same_noise():
-    sim = simulation("client_dp(noise_multiplier=2) + server_momentum", Sampling(4, 1, "poisson", 10))
+    sim = simulation(
+        "client_dp(noise_multiplier=2) + server_momentum", Sampling(4, 1, "poisson", 10)
+    )
     after = advance_by_nothing(sim.method, sim.settings, sim.state, sim.members)
     change = tree.flatten(tree.sub(after.params, sim.state.params))
     assert after.round == 1 and float(change.std()) == about(2, len(change))
 
 
 @pytest.mark.parametrize(
-    "spec, seen", [("client_dp", []), ("dp_sgd", [*SIZES]), ("fedavg", [*SIZES])], ids=["client", "sample", "plain"]
+    "spec, seen",
+    [("client_dp", []), ("dp_sgd", [*SIZES]), ("fedavg", [*SIZES])],
+    ids=["client", "sample", "plain"],
 )
 def test_server_steps_see_no_cohort_where_clients_are_hidden(spec, seen):
     """They would tell who took part: the draw of the cohort amplifies epsilon only while nobody knows it."""
@@ -171,5 +183,7 @@ def test_two_ways_to_say_the_noise_are_refused():
         simulation("client_dp(epsilon=3, noise_multiplier=1)")
     with pytest.raises(UnalikeError, match="noise_multiplier, which sites agree to"):
         simulation("client_dp(epsilon=3, where='site')")
-    with pytest.raises(UnalikeError, match="epsilon is known for a sum with equal, fixed weights alone"):
+    with pytest.raises(
+        UnalikeError, match="epsilon is known for a sum with equal, fixed weights alone"
+    ):
         Method.parse("fednova + client_dp")

@@ -33,7 +33,9 @@ def test_combinations_two_clients_equal_hand_numbers():
     h = numbers([[0.0, 0.0]], [[3.0, 0.0]])
     alpha = combinations(h, numbers(1.0, 2.0))
     torch.testing.assert_close(alpha, numbers([11 / 12, 1 / 12], [2 / 12, 10 / 12]))
-    torch.testing.assert_close(combinations(h, numbers(0.0, 0.0)), torch.eye(2, dtype=torch.float64))
+    torch.testing.assert_close(
+        combinations(h, numbers(0.0, 0.0)), torch.eye(2, dtype=torch.float64)
+    )
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -49,7 +51,14 @@ def test_combinations_random_profiles_reach_minimum_on_simplex(seed):
             return (a**2 * v).sum() + (np.tensordot(a, h[i] - h, 1) ** 2).sum()
 
         whole = {"type": "eq", "fun": lambda a: a.sum() - 1}
-        found = minimize(bound, np.full(6, 1 / 6), bounds=[(0, 1)] * 6, constraints=whole, method="SLSQP", tol=1e-12)
+        found = minimize(
+            bound,
+            np.full(6, 1 / 6),
+            bounds=[(0, 1)] * 6,
+            constraints=whole,
+            method="SLSQP",
+            tol=1e-12,
+        )
         np.testing.assert_allclose(row, found.x, atol=1e-5)  # of SLSQP
         assert all(bound(row) <= bound(a) + 1e-12 for a in rng.dirichlet(np.ones(6), 1000))
 
@@ -79,16 +88,24 @@ def test_combined_heads_address_sends_each_client_its_own_head():
         letter = sim.round(ids).stacked.messages["combined_heads"]
         found = [statistics(*data[k], body) for k in ids]
         for i, (h, v) in enumerate(found):
-            np.testing.assert_allclose(letter["features.profile"][i].numpy(), h, rtol=1e-9, atol=1e-12)
+            np.testing.assert_allclose(
+                letter["features.profile"][i].numpy(), h, rtol=1e-9, atol=1e-12
+            )
             np.testing.assert_allclose(letter["features.spread"][i].item(), v, rtol=1e-9)
         alpha = combinations(*(torch.tensor(np.stack(t)) for t in zip(*found))).numpy()
-        heads = {n: np.stack([sim.memory(k)["combined_heads"][n].numpy() for k in ids]) for n in HEAD}
+        heads = {
+            n: np.stack([sim.memory(k)["combined_heads"][n].numpy() for k in ids]) for n in HEAD
+        }
         for i, k in enumerate(ids):
             made[k] = {n: np.tensordot(alpha[i], t, 1) for n, t in heads.items()}
         order = make_broadcast(sim.method, sim.settings, sim.state, 3, range(3))
         for k in range(3):
             batches, one = ClientBatches(()), torch.ones(())
-            start = ClientTask(sim.method, sim.settings, order.to(k), sim.memory(k), batches, {}, one).begin().start
+            start = (
+                ClientTask(sim.method, sim.settings, order.to(k), sim.memory(k), batches, {}, one)
+                .begin()
+                .start
+            )
             for n in HEAD:
                 np.testing.assert_allclose(start[n].numpy(), made[k][n], rtol=1e-7)
             assert torch.equal(start["body.weight"], sim.params["body.weight"])
@@ -102,7 +119,9 @@ def test_combined_heads_without_variance_equals_fedrep():
     )
     for ids in ([0, 1, 2], [0, 2], [0, 1, 2]):
         pac.round(ids), rep.round(ids)
-        torch.testing.assert_close(pac.params, rep.params, rtol=1e-5, atol=1e-6)  # V is rounding noise, not 0
+        torch.testing.assert_close(
+            pac.params, rep.params, rtol=1e-5, atol=1e-6
+        )  # V is rounding noise, not 0
         for k in range(3):
             found, wanted = pac.memory(k).get("combined_heads"), rep.memory(k).get("private")
             torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-6)
@@ -111,12 +130,15 @@ def test_combined_heads_without_variance_equals_fedrep():
 @pytest.mark.parametrize("other", ["", " + topk(fraction=0.5, error_feedback=True)", " + scaffold"])
 def test_combined_heads_partial_participation_is_equal_in_both_executors(other):
     loop, batched = (
-        Simulation("fedpac" + other, mlp(), Clients.random(SIZES), executor=e, **WORK) for e in ("loop", "batched")
+        Simulation("fedpac" + other, mlp(), Clients.random(SIZES), executor=e, **WORK)
+        for e in ("loop", "batched")
     )
     for ids in ([0, 1, 3], [1, 2, 3], [0, 2]):
         loop.round(ids), batched.round(ids)
     for k in range(4):
-        torch.testing.assert_close(batched.memory(k), loop.memory(k), rtol=1e-3, atol=1e-5)  # float32
+        torch.testing.assert_close(
+            batched.memory(k), loop.memory(k), rtol=1e-3, atol=1e-5
+        )  # float32
     torch.testing.assert_close(batched.params, loop.params, rtol=1e-3, atol=1e-5)
 
 
@@ -148,7 +170,9 @@ def test_combined_heads_wire_lists_heads_and_statistics():
         ("up", "message of feature_alignment"): 4 * 18,
         ("up", "counts and loss"): SCALARS,
     }
-    assert set(sim.state.part_states["combined_heads"]) == {f"{k}/{n}" for k in (0, 2) for n in HEAD}
+    assert set(sim.state.part_states["combined_heads"]) == {
+        f"{k}/{n}" for k in (0, 2) for n in HEAD
+    }
     assert "head.weight" not in sim.run().update
 
 
@@ -157,7 +181,14 @@ def test_combined_heads_run_is_supported_and_aggregate_is_refused():
     x, y = rng.normal(size=(60, 6)).astype(np.float32), rng.integers(0, 4, 60)
     people = [ua.ClientData(train=(x[i::3], y[i::3]), test=(x[i::3], y[i::3])) for i in range(3)]
     for executor in ("loop", "batched"):
-        run = ua.run("fedpac", people, model="mlp(hidden=(8,))", rounds=2, participation=0.7, executor=executor)
+        run = ua.run(
+            "fedpac",
+            people,
+            model="mlp(hidden=(8,))",
+            rounds=2,
+            participation=0.7,
+            executor=executor,
+        )
         assert run.history.rounds["personal_accuracy"].notna().all()
     from unalike.training.functional import aggregate
 
@@ -170,9 +201,18 @@ def test_combined_heads_run_is_supported_and_aggregate_is_refused():
 def test_combined_scores_are_those_of_the_heads_that_the_server_has(tmp_path, executor):
     """Client 3 never took part and has the initial head; training and the shared model are the same as with own heads."""
     rng = np.random.default_rng(0)
-    made = [ua.ClientData((rng.normal(size=(20, 4)).astype("float32"), rng.integers(0, 3, 20))) for _ in range(4)]
+    made = [
+        ua.ClientData((rng.normal(size=(20, 4)).astype("float32"), rng.integers(0, 3, 20)))
+        for _ in range(4)
+    ]
     clients = [ua.ClientData(c.train, (c.train[0][:9], c.train[1][:9])) for c in made]
-    usual = {"rounds": 2, "model": "mlp(hidden=(5,))", "participation": 0.5, "protocol": "personal", "progress": False}
+    usual = {
+        "rounds": 2,
+        "model": "mlp(hidden=(5,))",
+        "participation": 0.5,
+        "protocol": "personal",
+        "progress": False,
+    }
     usual |= {"work": ua.Work(lr=0.1, batch_size=5), "executor": executor, "seed": 4}
     own, run = (ua.run(f"fedpac(scored={s!r})", clients, **usual) for s in ("own", "combined"))
     assert all(torch.equal(a, b) for a, b in zip(own.params.values(), run.params.values()))
@@ -181,7 +221,10 @@ def test_combined_scores_are_those_of_the_heads_that_the_server_has(tmp_path, ex
     trained = {int(n.partition("/")[0]) for n in heads}
     assert len(trained) < 4
     for k, client in enumerate(clients):
-        values = {n: heads.get(f"{k}/{n}", run.model.params[n]) if n in HEAD else w for n, w in state.params.items()}
+        values = {
+            n: heads.get(f"{k}/{n}", run.model.params[n]) if n in HEAD else w
+            for n, w in state.params.items()
+        }
         assert all(torch.equal(run.personal(k)[n], w) for n, w in values.items())
         w = {n: t.double().numpy() for n, t in values.items()}
         first, last = (n.removesuffix(".weight") for n in w if n.endswith("weight"))
@@ -189,4 +232,6 @@ def test_combined_scores_are_those_of_the_heads_that_the_server_has(tmp_path, ex
         logits = z @ w[f"{last}.weight"].T + w[f"{last}.bias"]
         right += (logits.argmax(1) == np.asarray(client.test[1])).sum()
     assert run.history.last["accuracy"] == pytest.approx(right / 36)
-    assert any(not torch.equal(run.personal(k)[n], own.personal(k)[n]) for k in trained for n in HEAD)
+    assert any(
+        not torch.equal(run.personal(k)[n], own.personal(k)[n]) for k in trained for n in HEAD
+    )

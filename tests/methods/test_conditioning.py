@@ -27,7 +27,11 @@ def data():
 
 def describe(data, outputs=3, **fields):
     x, y = data
-    return Conditional(**fields).describe(Batch(torch.as_tensor(x), torch.as_tensor(y)), outputs)["statistic"].numpy()
+    return (
+        Conditional(**fields)
+        .describe(Batch(torch.as_tensor(x), torch.as_tensor(y)), outputs)["statistic"]
+        .numpy()
+    )
 
 
 # --- numbers ----------------------------------------------------------------------------------------------------------
@@ -65,7 +69,9 @@ def test_regression_and_binary_labels_count_as_one_number(data):
     for y in (data[0][:, 0, 0] * 2 + 1, data[1] > 0):
         y = y.astype(float)
         covariance = np.cov(np.concatenate([x, y[:, None]], 1).T)[:4, 4]
-        np.testing.assert_allclose(describe((data[0], y), None, statistic="covariance"), covariance, rtol=1e-10)
+        np.testing.assert_allclose(
+            describe((data[0], y), None, statistic="covariance"), covariance, rtol=1e-10
+        )
         solution = np.linalg.lstsq(ones, y, rcond=None)[0]
         np.testing.assert_allclose(describe((data[0], y), None), solution, rtol=1e-10, atol=1e-12)
 
@@ -81,7 +87,10 @@ def test_zeros_statistic_like_another_has_its_length(data):
 @pytest.mark.parametrize("name", STATISTICS)
 def test_conditional_statistics_few_samples_are_finite(data, rows, name):
     found = describe((data[0][:rows], data[1][:rows]), statistic=name, components=3)
-    assert np.isfinite(found).all() and found.shape == describe(data, statistic=name, components=3).shape
+    assert (
+        np.isfinite(found).all()
+        and found.shape == describe(data, statistic=name, components=3).shape
+    )
     if rows == 0:
         assert not found.any()
 
@@ -95,8 +104,12 @@ def test_ols_of_repeated_and_constant_columns_is_the_solution_of_least_norm(data
     rows = np.concatenate([x, x[:, :1], np.full((9, 1), 2, dtype)], 1)
     first, second, third, copy, constant, intercept = describe((rows, y), None)
     tolerance = {"rel": 1e-4, "abs": 1e-5} if dtype is np.float32 else {"rel": 1e-10, "abs": 1e-10}
-    assert [first + copy, second, third, 2 * constant + intercept] == pytest.approx(plain, **tolerance)
-    assert first == pytest.approx(copy, **tolerance) and constant == pytest.approx(2 * intercept, **tolerance)
+    assert [first + copy, second, third, 2 * constant + intercept] == pytest.approx(
+        plain, **tolerance
+    )
+    assert first == pytest.approx(copy, **tolerance) and constant == pytest.approx(
+        2 * intercept, **tolerance
+    )
 
 
 @pytest.mark.parametrize("rows", [1, 2, 4, 5])
@@ -115,14 +128,18 @@ def test_pca_directions_without_variance_give_zero_components(data, dtype):
     assert not describe((x[[0] * 5], np.zeros(5, int)), statistic="pca", components=2).any()
     line = x[0] + np.arange(7, dtype=dtype)[:, None] * x[1]
     first, *others = describe((line, np.zeros(7, int)), statistic="pca", components=3).reshape(3, 7)
-    assert abs(first[:4] @ x[1]) == pytest.approx(np.linalg.norm(x[1]), rel=1e-5) and not np.any(others)
+    assert abs(first[:4] @ x[1]) == pytest.approx(np.linalg.norm(x[1]), rel=1e-5) and not np.any(
+        others
+    )
 
 
 def test_pca_alike_clients_get_components_of_same_sign():
     """Shuffled samples of one law with a dominating direction: one sign, whatever the solver returns."""
     rng = np.random.default_rng(1)
     direction = np.array([3.0, -1, 0.5, 1])
-    clients = [rng.normal(size=(200, 1)) * direction + 0.1 * rng.normal(size=(200, 4)) for _ in range(10)]
+    clients = [
+        rng.normal(size=(200, 1)) * direction + 0.1 * rng.normal(size=(200, 4)) for _ in range(10)
+    ]
     found = [describe((x, np.zeros(200, int)), 1, statistic="pca") for x in clients]
     assert all(f[0] > 0.8 for f in found) and np.std(found, 0).max() < 0.05
 
@@ -162,7 +179,11 @@ def test_conditional_statistics_never_leave_client(statistic, executor):
     method = f"fedprox + conditional(statistic={statistic!r})"
     length = {"covariance": 12, "mean": 4, "pca": 7, "label_histogram": 3}[statistic]
     sim = Simulation(
-        method, model(f"conditional_mlp(hidden=(6,), statistic={length})", (4,), 3), clients, executor=executor, lr=0.1
+        method,
+        model(f"conditional_mlp(hidden=(6,), statistic={length})", (4,), 3),
+        clients,
+        executor=executor,
+        lr=0.1,
     )
     cohort = sim.round()
     facts = [sim.executor.client_pool.context(k)["conditional"]["statistic"] for k in range(3)]
@@ -170,7 +191,9 @@ def test_conditional_statistics_never_leave_client(statistic, executor):
     assert cohort.stacked.shared == {} and cohort.stacked.messages == {} and sim.memory(0) == {}
     assert set(cohort.update) == set(sim.params)
     numbers = np.concatenate([t.numpy().ravel() for t in leaves(tuple(cohort.stacked))])
-    assert not np.isin(np.concatenate([f.numpy() for f in facts])[np.concatenate(facts) != 0], numbers).any()
+    assert not np.isin(
+        np.concatenate([f.numpy() for f in facts])[np.concatenate(facts) != 0], numbers
+    ).any()
     plain, conditioned = (wire(Method.parse(m), sim.settings.model) for m in ("fedprox", method))
     assert plain == conditioned and all("conditional" not in item.what for item in conditioned)
 
@@ -179,7 +202,13 @@ def test_conditional_statistics_other_test_data_change_nothing():
     x, y = np.random.default_rng(0).normal(size=(8, 3)), np.zeros(8)
     for extra in (0.0, 100.0):
         clients = [ua.ClientData(train=(x, y), test=(x + extra, y + extra))]
-        run = ua.run("conditional(statistic='mean')", clients, model="conditional_linear", rounds=0, progress=quiet)
+        run = ua.run(
+            "conditional(statistic='mean')",
+            clients,
+            model="conditional_linear",
+            rounds=0,
+            progress=quiet,
+        )
         found = run._runner.state.groups["all"].context(0)["conditional"]["statistic"]
         np.testing.assert_allclose(found.numpy(), x.mean(0), rtol=1e-6, atol=1e-7)  # float32
 
@@ -187,10 +216,15 @@ def test_conditional_statistics_other_test_data_change_nothing():
 def test_pooled_pca_all_clients_get_same_components():
     clients = Clients.random((7, 3, 5), dim=4, classes=3)
     sims = [
-        Simulation(f"conditional(statistic={s!r})", model("conditional_mlp(statistic=7)", (4,), 3), clients)
+        Simulation(
+            f"conditional(statistic={s!r})", model("conditional_mlp(statistic=7)", (4,), 3), clients
+        )
         for s in ("pooled_pca", "pca")
     ]
-    pooled, own = ([s.executor.client_pool.context(k)["conditional"]["statistic"] for k in range(3)] for s in sims)
+    pooled, own = (
+        [s.executor.client_pool.context(k)["conditional"]["statistic"] for k in range(3)]
+        for s in sims
+    )
     assert same(pooled[0], pooled[1]) and same(pooled[0], pooled[2]) and not same(own[0], own[1])
     expected = describe((clients.x[1:], clients.y[1:]), statistic="pca")
     np.testing.assert_allclose(pooled[0].numpy(), expected, rtol=1e-5, atol=1e-6)  # float32
@@ -200,9 +234,21 @@ def test_pooled_pca_all_clients_get_same_components():
 def test_batched_executor_conditional_models_equal_loop():
     """1e-5 of the update; ragged clients, one of a single sample."""
     clients = Clients.random((7, 1, 5), dim=4, classes=3)
-    for name in ("conditional_linear", "conditional_ensemble(experts=3)", "conditional_mlp(hidden=(6,))"):
+    for name in (
+        "conditional_linear",
+        "conditional_ensemble(experts=3)",
+        "conditional_mlp(hidden=(6,))",
+    ):
         sims = [
-            Simulation("conditional", model(name, (4,), 3), clients, executor=e, epochs=2, batch_size=2, lr=0.1)
+            Simulation(
+                "conditional",
+                model(name, (4,), 3),
+                clients,
+                executor=e,
+                epochs=2,
+                batch_size=2,
+                lr=0.1,
+            )
             for e in ("loop", "batched")
         ]
         for sim in sims:
@@ -217,7 +263,9 @@ def test_batched_executor_conditional_models_equal_loop():
 @pytest.fixture(scope="module")
 def clusters():
     return ua.partition(
-        ua.load("linear_clusters(clusters=3, clients=15, points=100)"), "natural(cluster='cluster')", clients=45
+        ua.load("linear_clusters(clusters=3, clients=15, points=100)"),
+        "natural(cluster='cluster')",
+        clients=45,
     )
 
 
@@ -229,12 +277,22 @@ def test_conditional_ensemble_linear_clusters_beats_shared_model(clusters):
     alone = ua.Work(epochs=20, batch_size=None, lr=0.1)
 
     def last(spec, model, rounds, work, column):
-        run = ua.run(spec, clusters, model=model, rounds=rounds, work=work, evaluate_every=rounds, progress=quiet)
+        run = ua.run(
+            spec,
+            clusters,
+            model=model,
+            rounds=rounds,
+            work=work,
+            evaluate_every=rounds,
+            progress=quiet,
+        )
         return run.history.rounds[column].iloc[-1]
 
     shared = last("fedavg", "linear", 20, ua.Work(lr=0.05, batch_size=None), "rmse")
     assert 13 < shared < 17
-    assert last("local_only", "linear", 10, alone, "personal_rmse") == pytest.approx(0.106, abs=0.004)
+    assert last("local_only", "linear", 10, alone, "personal_rmse") == pytest.approx(
+        0.106, abs=0.004
+    )
     zeros = last("conditional(statistic='zeros')", "conditional_ensemble", 5, work, "rmse")
     assert zeros > 0.9 * shared
     ensemble = last("conditional", "conditional_ensemble", 60, work, "rmse")
@@ -275,12 +333,20 @@ def test_conditional_model_without_conditioner_is_refused(clusters):
 
 def test_conditional_model_statistic_of_wrong_length_is_refused(clusters):
     with pytest.raises(UnalikeError, match=r"shape \(11,\), expected \(5,\)"):
-        ua.run("conditional(statistic='ols')", clusters, model="conditional_mlp(statistic=5)", rounds=1, progress=quiet)
+        ua.run(
+            "conditional(statistic='ols')",
+            clusters,
+            model="conditional_mlp(statistic=5)",
+            rounds=1,
+            progress=quiet,
+        )
 
 
 def test_conditional_model_server_protocol_is_refused(clusters):
     x, y = clusters[0].test
-    with pytest.raises(UnalikeError, match="feeds its model facts of each client's own samples; use 'clients'"):
+    with pytest.raises(
+        UnalikeError, match="feeds its model facts of each client's own samples; use 'clients'"
+    ):
         ua.run(
             "conditional",
             clusters,
@@ -294,7 +360,10 @@ def test_conditional_model_server_protocol_is_refused(clusters):
 
 def test_conditional_with_plain_model_equals_fedavg(clusters):
     """A plain model is not fed anything: the same path as FedAvg, and nothing personal to record."""
-    a, b = (ua.run(s, clusters, model="linear", rounds=1, progress=quiet) for s in ("fedavg + conditional", "fedavg"))
+    a, b = (
+        ua.run(s, clusters, model="linear", rounds=1, progress=quiet)
+        for s in ("fedavg + conditional", "fedavg")
+    )
     assert same(a.params, b.params) and list(a.history.rounds) == list(b.history.rounds)
 
 
@@ -308,15 +377,21 @@ def test_conditional_cnn_pca_of_images_runs_with_finite_loss():
         rounds=1,
         progress=quiet,
     )
-    assert run._runner.state.groups["all"].context(0)["conditional"]["statistic"].shape == (64 + 10,)
-    assert np.isfinite(run.history.rounds["loss"]).all() and "personal_accuracy" in run.history.rounds
+    assert run._runner.state.groups["all"].context(0)["conditional"]["statistic"].shape == (
+        64 + 10,
+    )
+    assert (
+        np.isfinite(run.history.rounds["loss"]).all() and "personal_accuracy" in run.history.rounds
+    )
 
 
 @pytest.mark.parametrize("executor", ["loop", "batched"])
 def test_conditional_mlp_run_equals_numpy_also_on_clients_that_never_trained(executor):
     """MLP([x, mu]) with mu as it is (nothing is standardized), float32: one of three clients a round, two rounds."""
     rng = np.random.default_rng(2)
-    samples = [(rng.normal(size=(n, 2)) + rng.normal(size=2), rng.integers(0, 2, n)) for n in (9, 12, 10)]
+    samples = [
+        (rng.normal(size=(n, 2)) + rng.normal(size=2), rng.integers(0, 2, n)) for n in (9, 12, 10)
+    ]
     people, ids = [ua.ClientData(train=(x[3:], y[3:]), test=(x[:3], y[:3])) for x, y in samples], []
 
     def cohort(number, cohorts, before, after):
@@ -325,7 +400,9 @@ def test_conditional_mlp_run_equals_numpy_also_on_clients_that_never_trained(exe
 
     options = {"participation": 0.34, "executor": executor, "record": cohort, "progress": False}
     work = ua.Work(batch_size=None, lr=0.5)
-    run = ua.run("conditional", people, model="conditional_mlp(hidden=4)", rounds=2, work=work, **options)
+    run = ua.run(
+        "conditional", people, model="conditional_mlp(hidden=4)", rounds=2, work=work, **options
+    )
     assert len(ids) == 2
     first, second, third, fourth = run.run_config.model.params
     w = {n: t.double().numpy() for n, t in run.run_config.model.params.items()}
@@ -383,4 +460,11 @@ def test_stored_run_keeps_its_statistic_whatever_the_default(clusters, tmp_path)
     assert stored.config["model"]["name"] == "conditional_linear(statistic=10)"
     assert same(stored.params, run.params)
     with pytest.raises(UnalikeError, match="covariance"):
-        ua.run("conditional", clusters, model="conditional_linear", rounds=2, out=tmp_path, progress=quiet)
+        ua.run(
+            "conditional",
+            clusters,
+            model="conditional_linear",
+            rounds=2,
+            out=tmp_path,
+            progress=quiet,
+        )

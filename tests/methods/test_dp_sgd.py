@@ -36,19 +36,27 @@ def test_clipped_sum_equals_a_loop_over_samples(layers):
     if layers == "linear":
         model, x = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3)), torch.randn(7, 5)
     else:
-        model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 16, 3))
+        model = nn.Sequential(
+            nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 16, 3)
+        )
         x = torch.randn(7, 1, 6, 6)
     batch, params = Batch(x, torch.randint(3, (7,))), dict(model.named_parameters())
 
     def loss(params, row):
-        return nn.functional.cross_entropy(torch.func.functional_call(model, params, (row.x,)), row.y)
+        return nn.functional.cross_entropy(
+            torch.func.functional_call(model, params, (row.x,)), row.y
+        )
 
     found = clipped_sum(loss, tree.detach(params), batch, 0.7)
-    torch.testing.assert_close([*found.values()], _gradients_by_a_loop(model, batch, 0.7), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(
+        [*found.values()], _gradients_by_a_loop(model, batch, 0.7), rtol=1e-4, atol=1e-6
+    )
     padded = batch._replace(weight=torch.tensor([1.0] * 4 + [0.0] * 3))
     some = clipped_sum(loss, tree.detach(params), padded, 0.7)
     four = Batch(x[:4], batch.y[:4])
-    torch.testing.assert_close([*some.values()], _gradients_by_a_loop(model, four, 0.7), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(
+        [*some.values()], _gradients_by_a_loop(model, four, 0.7), rtol=1e-4, atol=1e-6
+    )
     without = clipped_sum(loss, tree.detach(params), Batch(x[1:], batch.y[1:]), 0.7)
     assert float(tree.norm(tree.sub(found, without))) <= 0.7 * (1 + 1e-5)  # of adjacent data
 
@@ -58,10 +66,23 @@ def test_clipped_sum_equals_a_loop_over_samples(layers):
 @pytest.mark.parametrize("batches", ["shuffled", "poisson"])
 def test_executors_agree_without_noise(method, executor, batches):
     spec = f"{method} + dp_sgd(noise_multiplier=0, clip=0.3, batches={batches!r})"
-    sizes, work = ((7, 3, 1, 5), WORK) if batches == "shuffled" else ((7, 3, 1, 6, 5), WORK | {"batch_size": 1})
-    sims = [Simulation(spec, mlp(), Clients.random(sizes), executor=e, **work) for e in ("loop", executor)]
-    if batches == "poisson":  # with empty batches among them, and clients with other numbers of steps
-        assert 0 in {len(b) for k in range(len(sizes)) for b in sims[0].executor.client_pool.schedules([k], 0)[0][0]}
+    sizes, work = (
+        ((7, 3, 1, 5), WORK)
+        if batches == "shuffled"
+        else ((7, 3, 1, 6, 5), WORK | {"batch_size": 1})
+    )
+    sims = [
+        Simulation(spec, mlp(), Clients.random(sizes), executor=e, **work)
+        for e in ("loop", executor)
+    ]
+    if (
+        batches == "poisson"
+    ):  # with empty batches among them, and clients with other numbers of steps
+        assert 0 in {
+            len(b)
+            for k in range(len(sizes))
+            for b in sims[0].executor.client_pool.schedules([k], 0)[0][0]
+        }
     for sim in sims:
         sim.round(), sim.round()
     assert distance(sims[0].params, sims[1].params, sims[0].settings.model.params) < 1e-4
@@ -81,7 +102,10 @@ def test_poisson_batches_have_binomial_sizes_and_samples_of_their_own():
     work, rows = ua.Work(epochs=100, batch_size=4), np.arange(100, 140)
     drawn = [set(b.tolist()) for b in work.poisson_batches(rows, np.random.default_rng(0))]
     assert len(drawn) == 1000 == work.steps_for(40)
-    sizes, times = np.array([*map(len, drawn)]), np.array([sum(k in b for b in drawn) for k in rows])
+    sizes, times = (
+        np.array([*map(len, drawn)]),
+        np.array([sum(k in b for b in drawn) for k in rows]),
+    )
     assert sizes.mean() == pytest.approx(4, abs=4 * (3.6 / 1000) ** 0.5)
     assert sizes.var() == pytest.approx(3.6, rel=4 * (2 / 1000) ** 0.5 * 1.2)
     assert np.abs(times - 100).max() < 5 * 90**0.5
@@ -101,7 +125,9 @@ def test_poisson_step_divides_by_the_expected_number_and_adds_noise_to_an_empty_
         spec = f"dp_sgd(noise_multiplier={z}, clip={clip}, batches='poisson')"
         sim = Simulation(spec, mlp(), Clients.random(sizes), executor=executor, seed=seed, **work)
         found = sim.run().stacked
-        assert found.steps.tolist() == [4.0] * 60  # also with empty batches, whose number would tell the draw
+        assert (
+            found.steps.tolist() == [4.0] * 60
+        )  # also with empty batches, whose number would tell the draw
         return sim, found.update
 
     sim, still = updates(0)
@@ -110,11 +136,16 @@ def test_poisson_step_divides_by_the_expected_number_and_adds_noise_to_an_empty_
     for k in range(5):
         model = mlp()
         for rows in batches[k]:
-            grads = _gradients_by_a_loop(model, Batch(sim.clients.x[rows], sim.clients.y[rows]), 0.02)
+            grads = _gradients_by_a_loop(
+                model, Batch(sim.clients.x[rows], sim.clients.y[rows]), 0.02
+            )
             with torch.no_grad():
                 for p, g in zip(model.parameters(), grads, strict=True):
                     p -= g / (7 / 4)
-        moved = [p.detach() - start for p, start in zip(model.parameters(), mlp().parameters(), strict=True)]
+        moved = [
+            p.detach() - start
+            for p, start in zip(model.parameters(), mlp().parameters(), strict=True)
+        ]
         torch.testing.assert_close([*tree.row(still, k).values()], moved, rtol=1e-4, atol=1e-6)
     _, noisy = updates(2)
     apart = torch.cat([(noisy[n] - still[n]).reshape(60, -1) for n in still], 1)
@@ -132,12 +163,20 @@ def test_epsilon_of_poisson_batches_is_that_of_dp_accounting():
 
     sizes = (20, 50, 30)  # 2, 5 and 3 batches of a pass
     clients = [ua.ClientData((torch.randn(n, 4), torch.arange(n) % 3)) for n in sizes]
-    options = {"model": "linear", "rounds": 2, "progress": None, "executor": "loop", "participation": 0.5}
+    options = {
+        "model": "linear",
+        "rounds": 2,
+        "progress": None,
+        "executor": "loop",
+        "participation": 0.5,
+    }
     work = ua.Work(epochs=3, batch_size=10, lr=0.1)
 
     def accounted(accountant):
         """The largest of the clients' own."""
-        events = [(dp.PoissonSampledDpEvent(1 / b, dp.GaussianDpEvent(2.0)), 2 * 3 * b) for b in (2, 5, 3)]
+        events = [
+            (dp.PoissonSampledDpEvent(1 / b, dp.GaussianDpEvent(2.0)), 2 * 3 * b) for b in (2, 5, 3)
+        ]
         return max(accountant().compose(*event).get_epsilon(1e-5) for event in events)
 
     run = ua.run("dp_sgd(noise_multiplier=2, batches='poisson')", clients, work=work, **options)
@@ -176,7 +215,9 @@ def test_sites_draw_poisson_batches_in_secret():
     sim = Simulation("dp_sgd(batches='poisson')", mlp(), Clients.random((40,)), **WORK)
 
     def drawn(secret):
-        pool = replace(sim.executor.client_pool, settings=replace(sim.settings, secret_noise=secret))
+        pool = replace(
+            sim.executor.client_pool, settings=replace(sim.settings, secret_noise=secret)
+        )
         return [b.tolist() for b in pool.schedules([0], 0)[0][0]]
 
     assert drawn(False) == drawn(False) and drawn(True) != drawn(True)
@@ -188,7 +229,8 @@ def test_noise_of_a_step_has_the_deviation_of_the_mechanism():
     assert float(private_mean(zeros, 8.0, 2.0, False)["w"].std()) == pytest.approx(2 / 8, rel=0.05)
     work = {"epochs": 1, "batch_size": None, "lr": 0.5}
     noisy, still = (
-        Simulation(f"dp_sgd(noise_multiplier={z}, clip=0.1)", mlp(), Clients.random((5, 5)), **work) for z in (3, 0)
+        Simulation(f"dp_sgd(noise_multiplier={z}, clip=0.1)", mlp(), Clients.random((5, 5)), **work)
+        for z in (3, 0)
     )
     drawn = tree.flatten(tree.sub(noisy.run().stacked.update, still.run().stacked.update))
     assert float(drawn.std()) == pytest.approx(0.5 * 3 * 0.1 / 5, rel=4 / (2 * len(drawn)) ** 0.5)
@@ -202,7 +244,10 @@ def test_epsilon_counts_the_passes_of_all_rounds():
     options = {"model": "linear", "rounds": 3, "progress": None, "participation": 0.2}
     run = ua.run("dp_sgd(noise_multiplier=5)", clients, work=ua.Work(epochs=2, lr=0.1), **options)
     wanted = [epsilon_of(5.0, Sampling(1, 1), passes, 1e-5) for passes in (0, 2, 4, 6)]
-    assert run.history.rounds["epsilon"].tolist() == wanted and run.history.rounds["train_loss"].isna().all()
+    assert (
+        run.history.rounds["epsilon"].tolist() == wanted
+        and run.history.rounds["train_loss"].isna().all()
+    )
     run = ua.run("dp_sgd(epsilon=2)", clients, work=ua.Work(epochs=2, lr=0.1), **options)
     assert 1.98 < run.history.last["epsilon"] <= 2
 
@@ -216,7 +261,11 @@ def test_epsilon_counts_the_passes_of_all_rounds():
         ("fedrep + dp_sgd", {}, "its phases are not accounted"),
         ("dp_sgd", {"model": mlp(norm=True)}, "batch norm, .* group norm does not"),
         ("dp_sgd", {"work": ua.Work(steps=3)}, "whole passes are accounted"),
-        ("dp_sgd", {"work": ua.Work(loss="cross_entropy(class_weights='balanced')")}, "weighs classes by their counts"),
+        (
+            "dp_sgd",
+            {"work": ua.Work(loss="cross_entropy(class_weights='balanced')")},
+            "weighs classes by their counts",
+        ),
         ("dp_sgd + client_dp", {}, "two parts of the role Privacy"),
     ],
 )

@@ -29,9 +29,21 @@ def test_feddc_three_rounds_equal_numpy():
     data = [(rng.normal(size=(n, 2)), rng.normal(size=n)) for n in (4, 6, 5)]
     clients = Clients.of(*data, dtype=torch.float64)
     sim = Simulation(
-        f"feddc(alpha={alpha})", plane(0.5, -0.2).double(), clients, task="regression", epochs=2, batch_size=None, lr=lr
+        f"feddc(alpha={alpha})",
+        plane(0.5, -0.2).double(),
+        clients,
+        task="regression",
+        epochs=2,
+        batch_size=None,
+        lr=lr,
     )
-    w, h, c, pace, drift = np.array([0.5, -0.2]), np.zeros((3, 2)), np.zeros((3, 2)), np.zeros(2), np.zeros(2)
+    w, h, c, pace, drift = (
+        np.array([0.5, -0.2]),
+        np.zeros((3, 2)),
+        np.zeros((3, 2)),
+        np.zeros(2),
+        np.zeros(2),
+    )
     w = sim.params["head.weight"].numpy()[0].copy()
     for ids in ([0, 1, 2], [0, 2], [0, 1, 2]):
         sim.round(ids)
@@ -48,7 +60,9 @@ def test_feddc_three_rounds_equal_numpy():
         drift = drift + sizes / 15 @ np.array(moved)
         pace = sizes / sizes.sum() @ np.array(moved) / (lr * 2)
         w = w + sizes / sizes.sum() @ np.array(moved) + drift
-        np.testing.assert_allclose(sim.params["head.weight"].numpy()[0], w, rtol=1e-6)  # data are float32 in part
+        np.testing.assert_allclose(
+            sim.params["head.weight"].numpy()[0], w, rtol=1e-6
+        )  # data are float32 in part
         np.testing.assert_allclose(
             drift, np.array([4, 6, 5]) / 15 @ h, atol=1e-12
         )  # the server knows the mean drift from the updates alone
@@ -74,7 +88,9 @@ def test_feddc_first_round_alpha_zero_moves_twice_as_far_as_uniform():
     a, b = one.round(), other.round()
     assert same(a.update, b.update)
     for n, w in start.items():
-        torch.testing.assert_close(one.params[n] - w, 2 * (other.params[n] - w), rtol=1e-4, atol=1e-7)
+        torch.testing.assert_close(
+            one.params[n] - w, 2 * (other.params[n] - w), rtol=1e-4, atol=1e-7
+        )
 
 
 # --- FedGen -----------------------------------------------------------------------------------------------------------
@@ -94,7 +110,9 @@ def test_fedgen_teacher_and_spread_losses_equal_numpy():
 
     ensemble = 0.0
     for k in range(3):
-        terms = [counts[k, c] / max(counts[:, c].sum(), 1) * ce(logits[k, b], c) for b, c in enumerate(y)]
+        terms = [
+            counts[k, c] / max(counts[:, c].sum(), 1) * ce(logits[k, b], c) for b, c in enumerate(y)
+        ]
         ensemble += np.mean(terms)
     mixed = np.tensordot(weights, logits, 1)
     average = np.mean([ce(mixed[b], c) for b, c in enumerate(y)])
@@ -102,7 +120,11 @@ def test_fedgen_teacher_and_spread_losses_equal_numpy():
     assert EnsembleGenerator().teach(*given).item() == pytest.approx(ensemble)
     assert AverageGenerator().teach(*given).item() == pytest.approx(average)
     eps, z = rng.normal(size=(4, 3)), rng.normal(size=(4, 2))
-    pairs = [np.mean((a - b) ** 2) * np.mean(np.abs(p - q)) for a, p in zip(eps, z) for b, q in zip(eps, z)]
+    pairs = [
+        np.mean((a - b) ** 2) * np.mean(np.abs(p - q))
+        for a, p in zip(eps, z)
+        for b, q in zip(eps, z)
+    ]
     found = EnsembleGenerator().spread(torch.from_numpy(eps), torch.from_numpy(z))
     assert found.item() == pytest.approx(np.exp(-np.mean(pairs)))
 
@@ -111,10 +133,17 @@ def test_fedgen_teacher_and_spread_losses_equal_numpy():
 def test_fedgen_without_terms_or_generator_steps_equals_fedavg(preset):
     plain = Simulation("fedavg", mlp(), Clients.random(SIZES), **WORK)
     off = Simulation(
-        f"fedgen(preset='{preset}', {SMALL}, alpha=0, beta=0, steps=3)", mlp(), Clients.random(SIZES), **WORK
+        f"fedgen(preset='{preset}', {SMALL}, alpha=0, beta=0, steps=3)",
+        mlp(),
+        Clients.random(SIZES),
+        **WORK,
     )
-    idle = Simulation(f"fedgen(preset='{preset}', {SMALL}, steps=0)", mlp(), Clients.random(SIZES), **WORK)
-    on = Simulation(f"fedgen(preset='{preset}', {SMALL}, steps=3)", mlp(), Clients.random(SIZES), **WORK)
+    idle = Simulation(
+        f"fedgen(preset='{preset}', {SMALL}, steps=0)", mlp(), Clients.random(SIZES), **WORK
+    )
+    on = Simulation(
+        f"fedgen(preset='{preset}', {SMALL}, steps=3)", mlp(), Clients.random(SIZES), **WORK
+    )
     for number in range(3):
         for sim in (plain, off, idle, on):
             sim.round()
@@ -122,7 +151,9 @@ def test_fedgen_without_terms_or_generator_steps_equals_fedavg(preset):
             # equal up to the sign of zeros that the switched-off terms add
             for n, w in plain.params.items():
                 torch.testing.assert_close(sim.params[n], w, rtol=0, atol=0)
-        assert same(on.params, plain.params) == (number == 0)  # the generator is trained after the first round
+        assert same(on.params, plain.params) == (
+            number == 0
+        )  # the generator is trained after the first round
 
 
 @pytest.mark.parametrize("preset", ["zhu", "pfllib"])
@@ -132,7 +163,9 @@ def test_fedgen_generator_after_training_matches_shared_head(preset):
     sim = Simulation(f"fedgen(preset='{preset}', {SMALL}, steps=60)", mlp(), clients, **WORK)
 
     def loss():
-        g = make_broadcast(sim.method, sim.settings, sim.state, 3).messages[sim.method.losses[-1].name]
+        g = make_broadcast(sim.method, sim.settings, sim.state, 3).messages[
+            sim.method.losses[-1].name
+        ]
         y = torch.arange(3).repeat(40)
         eps = torch.from_numpy(np.random.default_rng(0).random((120, 6))).float()
         z, _ = generate(g, eps, y)
@@ -152,12 +185,16 @@ def test_fedgen_wire_lists_generator_and_counts():
     for k, rows in enumerate(sim.clients.train):
         assert counts[k].tolist() == np.bincount(sim.clients.y[rows], minlength=3).tolist()
     order = make_broadcast(sim.method, sim.settings, sim.state, 4)
-    assert order.messages[name]["out.weight"].shape == (5, 16) and order.messages[name]["ready"] == 1
+    assert (
+        order.messages[name]["out.weight"].shape == (5, 16) and order.messages[name]["ready"] == 1
+    )
     assert plan("fedgen") == plan("fedgen(preset='zhu')") != plan("fedgen(preset='pfllib')")
 
 
 def test_fedgen_private_heads_leave_generator_untrained():
-    sim = Simulation(f"fedgen({SMALL}) + private(select='head')", mlp(), Clients.random(SIZES), **WORK)
+    sim = Simulation(
+        f"fedgen({SMALL}) + private(select='head')", mlp(), Clients.random(SIZES), **WORK
+    )
     plain = Simulation("private(select='head')", mlp(), Clients.random(SIZES), **WORK)
     for _ in range(2):
         sim.round(), plain.round()
@@ -171,7 +208,9 @@ def test_fedgen_private_heads_leave_generator_untrained():
 @pytest.mark.parametrize("seed", range(6))
 def test_bipartition_minimizes_largest_similarity_between_halves(seed):
     """Against all 2^6 - 1 ways to cut seven clients in two."""
-    v = torch.nn.functional.normalize(torch.randn(7, 3, generator=torch.Generator().manual_seed(seed)), dim=1)
+    v = torch.nn.functional.normalize(
+        torch.randn(7, 3, generator=torch.Generator().manual_seed(seed)), dim=1
+    )
     s = (v @ v.T).double()
     found = bipartition(s)
     ways = [torch.tensor([bool(n >> i & 1) for i in range(7)]) for n in range(1, 127)]
@@ -208,7 +247,8 @@ def test_bipartition_beside_fedavg_leaves_parameters_unchanged():
 
 
 @pytest.mark.parametrize(
-    "select, still", [("head", ("head.weight", "head.bias")), ("body", ("body.weight", "body.bias"))]
+    "select, still",
+    [("head", ("head.weight", "head.bias")), ("body", ("body.weight", "body.bias"))],
 )
 def test_fixed_parameters_stay_and_are_not_sent(select, still):
     sim = Simulation(f"fixed(select='{select}')", mlp(), Clients.random(SIZES), **FULL)

@@ -58,9 +58,14 @@ def test_client_update_counts_and_loss_equal_hand_numbers():
     cohort = simulate("fedavg").run()
     assert cohort.update["head.weight"].tolist() == [[[1, 0]], [[-1.75, 0]]]
     assert (
-        cohort.sizes.tolist() == [1, 3] and cohort.steps.tolist() == [1, 3] and cohort.solver_weights.tolist() == [1, 3]
+        cohort.sizes.tolist() == [1, 3]
+        and cohort.steps.tolist() == [1, 3]
+        and cohort.solver_weights.tolist() == [1, 3]
     )
-    assert cohort.stacked.loss.tolist() == [4, pytest.approx((4 + 1 + 0.25) / 3)]  # squared error before each step
+    assert cohort.stacked.loss.tolist() == [
+        4,
+        pytest.approx((4 + 1 + 0.25) / 3),
+    ]  # squared error before each step
 
 
 def test_uniform_one_round_equals_hand_numbers():
@@ -86,7 +91,9 @@ def test_work_schedule_lowers_lr_in_second_round():
     a -= (a - 3) / 4
     for _ in range(3):
         b -= (b + 1) / 4
-    assert after("fedavg", rounds=2, schedule=0.5) == pytest.approx(0.25 * a + 0.75 * b, rel=1e-6)  # float32
+    assert after("fedavg", rounds=2, schedule=0.5) == pytest.approx(
+        0.25 * a + 0.75 * b, rel=1e-6
+    )  # float32
 
 
 def test_work_gradient_clip_limits_every_step():
@@ -133,13 +140,17 @@ def test_fednova_with_nesterov_momentum_equals_hand_numbers():
     Unit gradients: m = 1, 3/2, 7/4, steps 3/2, 7/4, 15/8: ||a|| = (3/2, 41/8)."""
     tau_eff = 0.25 * 1.5 + 0.75 * 41 / 8
     expected = 1 + tau_eff * (0.25 * 1.5 / 1.5 + 0.75 * (-39 / 32 - 1) / (41 / 8))
-    assert after("fednova", momentum=0.5, nesterov=True) == pytest.approx(expected, rel=1e-6)  # float32
+    assert after("fednova", momentum=0.5, nesterov=True) == pytest.approx(
+        expected, rel=1e-6
+    )  # float32
 
 
 def test_fednova_prox_aware_equals_hand_numbers():
     """mu = 1, alpha = 1/4: ||a|| = (1 - (3/4)^tau)/(1/4) = (1, 37/16), tau_eff = 5/2; B moves by -21/16."""
     expected = 1 + 2.5 * (0.25 * 1 + 0.75 * (-21 / 16) / (37 / 16))
-    assert after("fedprox(mu=1) + fednova(prox_aware=True)") == pytest.approx(expected, rel=1e-6)  # float32
+    assert after("fedprox(mu=1) + fednova(prox_aware=True)") == pytest.approx(
+        expected, rel=1e-6
+    )  # float32
     assert after("fednova(prox_aware=True)") == 17 / 32  # without a proximal term: the steps
 
 
@@ -156,7 +167,9 @@ def test_scaffold_option_2_two_rounds_equal_hand_numbers():
     assert w1(sim) == 5 / 8
     assert drawer(sim, 0, "control_variates") == [-4, 0]
     assert drawer(sim, 1, "control_variates") == pytest.approx([7 / 3, 0])
-    assert sim.state.part_states["control_variates"]["head.weight"].flatten().tolist() == pytest.approx([-5 / 6, 0])
+    assert sim.state.part_states["control_variates"][
+        "head.weight"
+    ].flatten().tolist() == pytest.approx([-5 / 6, 0])
     a = 5 / 8 - (2 * (5 / 8 - 3) + 4 - 5 / 6) / 4
     b = 5 / 8
     for _ in range(3):
@@ -173,14 +186,21 @@ def test_scaffold_option_1_two_rounds_equal_hand_numbers():
     B 2 (w1 + 1) - 4: 5/8 -> 13/16 -> 29/32 -> 61/64. Mean 113/128."""
     sim = simulate("scaffold(option=1)")
     sim.round()
-    assert drawer(sim, 0, "control_variates") == [-4, 0] and drawer(sim, 1, "control_variates") == [4, 0]
+    assert drawer(sim, 0, "control_variates") == [-4, 0] and drawer(sim, 1, "control_variates") == [
+        4,
+        0,
+    ]
     assert sim.state.part_states["control_variates"]["head.weight"].tolist() == [[0, 0]]
     sim.round()
     assert w1(sim) == 113 / 128
 
 
 def test_scaffold_after_momentum_refuses_other_steps_than_those_of_sgd():
-    for work in ({"optimizer": "adam"}, {"momentum": 0.9, "nesterov": True}, {"keep_optimizer_state": True}):
+    for work in (
+        {"optimizer": "adam"},
+        {"momentum": 0.9, "nesterov": True},
+        {"keep_optimizer_state": True},
+    ):
         with pytest.raises(UnalikeError, match="expects SGD"):
             Method.parse("scaffold(after_momentum=True)").check(Work(**work))
 
@@ -190,7 +210,9 @@ def test_scaffold_server_lr_and_weighted_equal_hand_numbers():
     assert after("scaffold(weighted=True)") == -1 / 16  # FedAvg's weights
     sim = simulate("scaffold(weighted=True)")
     sim.round()  # c_A = -4 and c_B = 7/3 as above; 1/4 and 3/4 of the samples
-    assert sim.state.part_states["control_variates"]["head.weight"][0, 0].item() == pytest.approx(-1 + 7 / 4)
+    assert sim.state.part_states["control_variates"]["head.weight"][0, 0].item() == pytest.approx(
+        -1 + 7 / 4
+    )
 
 
 def test_scaffold_partial_participation_scales_server_variate():
@@ -206,7 +228,9 @@ def test_feddyn_two_rounds_equal_hand_numbers():
     sim = simulate("feddyn(alpha=1)")
     sim.round()
     assert w1(sim) == 11 / 16
-    assert drawer(sim, 0, "dynamic_regularizer") == [-1, 0] and drawer(sim, 1, "dynamic_regularizer") == [21 / 16, 0]
+    assert drawer(sim, 0, "dynamic_regularizer") == [-1, 0] and drawer(
+        sim, 1, "dynamic_regularizer"
+    ) == [21 / 16, 0]
     assert sim.state.part_states["dynamic_regularizer"]["head.weight"].tolist() == [[5 / 32, 0]]
     a, b = 11 / 16 - (2 * (11 / 16 - 3) + 1) / 4, 11 / 16
     assert a == 51 / 32
@@ -232,13 +256,18 @@ def test_ditto_two_rounds_equal_hand_numbers():
     sim = simulate("ditto(lam=1)")
     sim.round()
     assert w1(sim) == -1 / 16
-    assert drawer(sim, 0, "proximal_model") == [2, 2] and drawer(sim, 1, "proximal_model") == [-5 / 16, 2]
+    assert drawer(sim, 0, "proximal_model") == [2, 2] and drawer(sim, 1, "proximal_model") == [
+        -5 / 16,
+        2,
+    ]
     sim.round()
     assert w1(sim) == after("fedavg", rounds=2)
     assert drawer(sim, 0, "proximal_model")[0] == 127 / 64
 
 
-@pytest.mark.parametrize("mixing, part", [("parameters", "parameter_mixture"), ("output", "output_mixture")])
+@pytest.mark.parametrize(
+    "mixing, part", [("parameters", "parameter_mixture"), ("output", "output_mixture")]
+)
 def test_apfl_adaptive_two_rounds_equal_hand_numbers(mixing, part):
     """The model is linear, so both mixings agree. a = 1/2, v = w = 1.
     A: v_bar 1, grad -4, v <- 1 + 1/4 * 1/2 * 4 = 3/2, a <- 1/2 - 1/4 * 0. B, a stays 1/2 in round 1: w 1, 0, -1/2; v 1
@@ -247,7 +276,9 @@ def test_apfl_adaptive_two_rounds_equal_hand_numbers(mixing, part):
     sim.round()
     assert w1(sim) == -1 / 16
     assert drawer(sim, 0, part) == [3 / 2, 2] and drawer(sim, 0, part, "mixture.alpha") == [1 / 2]
-    assert drawer(sim, 1, part) == [-3 / 128, 2] and drawer(sim, 1, part, "mixture.alpha") == [1 / 2]
+    assert drawer(sim, 1, part) == [-3 / 128, 2] and drawer(sim, 1, part, "mixture.alpha") == [
+        1 / 2
+    ]
 
     # Round 2, w = -1/16: the first step moves a by the old v and w, the second step uses the new a.
     w, v, a = -1 / 16, -3 / 128, 1 / 2
@@ -256,11 +287,13 @@ def test_apfl_adaptive_two_rounds_equal_hand_numbers(mixing, part):
         new = np.clip(a - (v - w) * grad / 4, 0, 1) if step == 0 else a
         v, w, a = v - a * grad / 4, (w - 1) / 2, new
     sim.round()
-    assert drawer(sim, 1, part)[0] == pytest.approx(v, rel=1e-5) and drawer(sim, 1, part, "mixture.alpha")[
-        0
-    ] == pytest.approx(a, rel=1e-6)
+    assert drawer(sim, 1, part)[0] == pytest.approx(v, rel=1e-5) and drawer(
+        sim, 1, part, "mixture.alpha"
+    )[0] == pytest.approx(a, rel=1e-6)
     # A: a - 1/4 (3/2 + 1/16) * 2 (23/32 - 3) = 1/2 + 1.78, clipped to 1
-    assert drawer(sim, 0, part, "mixture.alpha") == [1] and drawer(sim, 0, part)[0] == 1.5 + 0.125 * 2 * (3 - 23 / 32)
+    assert drawer(sim, 0, part, "mixture.alpha") == [1] and drawer(sim, 0, part)[
+        0
+    ] == 1.5 + 0.125 * 2 * (3 - 23 / 32)
 
 
 def test_apfl_not_adaptive_keeps_alpha():
@@ -288,14 +321,20 @@ def test_private_head_two_rounds_keep_head_on_client():
 
     from torch import nn
 
-    module = nn.Sequential(OrderedDict(body=nn.Linear(1, 1, bias=False), head=nn.Linear(1, 1, bias=False)))
+    module = nn.Sequential(
+        OrderedDict(body=nn.Linear(1, 1, bias=False), head=nn.Linear(1, 1, bias=False))
+    )
     with torch.no_grad():
         module.body.weight.fill_(1)
         module.head.weight.fill_(2)
     clients = Clients.of(([[1.0]], [3.0]), ([[1.0]], [1.0]))
-    sim = Simulation("private(select='head')", module, clients, task="regression", batch_size=1, lr=0.25)
+    sim = Simulation(
+        "private(select='head')", module, clients, task="regression", batch_size=1, lr=0.25
+    )
     cohort = sim.round()
-    assert list(cohort.update) == ["body.weight"] and cohort.update["body.weight"].flatten().tolist() == [1, -1]
+    assert list(cohort.update) == ["body.weight"] and cohort.update[
+        "body.weight"
+    ].flatten().tolist() == [1, -1]
     assert sim.params["head.weight"].item() == 2 and sim.params["body.weight"].item() == 1
     assert [sim.memory(k)["private"]["head.weight"].item() for k in (0, 1)] == [2.5, 1.5]
     sim.round()  # starts at the shared body 1 and the own head 5/2: ab - y = -1/2
@@ -322,11 +361,15 @@ def test_moon_loss_with_previous_model_equals_formula():
     """z = (3, 4), z_g = (4, 3), z_p = (-4, 3): cosines 24/25 and 0; tau 1/2: log(1 + e^(-48/25)). Second row: z = z_g,
     z_p = -z."""
     z, z_g, z_p = [[3.0, 4], [1, 0]], [[4.0, 3], [2, 0]], [[-4.0, 3], [-3, 0]]
-    out, teacher, own_output = (Output(torch.zeros(2, 1), torch.tensor(f, dtype=torch.float64)) for f in (z, z_g, z_p))
+    out, teacher, own_output = (
+        Output(torch.zeros(2, 1), torch.tensor(f, dtype=torch.float64)) for f in (z, z_g, z_p)
+    )
     expected = 3 * np.mean([np.log1p(np.exp(-(0.96 - 0) / 0.5)), np.log1p(np.exp(-(1 + 1) / 0.5))])
     part, batch = ModelContrast(mu=3, tau=0.5), Batch(None, torch.zeros(2))
     for seen in (0.0, 1.0):  # no term at the first participation
-        local = looking(out=out, teacher=teacher, own_output=own_output, state={part.SEEN: torch.tensor(seen)})
+        local = looking(
+            out=out, teacher=teacher, own_output=own_output, state={part.SEEN: torch.tensor(seen)}
+        )
         assert part.loss(local, batch).item() == pytest.approx(seen * expected, rel=1e-12)
 
 
@@ -337,7 +380,10 @@ def test_fedntd_loss_three_classes_equals_formula():
     student = torch.tensor([[9, 0, np.log(3)], [1, 1, -5]], dtype=torch.float64) * tau
     teacher = torch.tensor([[0, 1, 1], [0, np.log(3), 7]], dtype=torch.float64) * tau
     local = looking(out=Output(student), teacher=Output(teacher))
-    kl = [0.5 * np.log(0.5 / 0.25) + 0.5 * np.log(0.5 / 0.75), 0.25 * np.log(0.25 / 0.5) + 0.75 * np.log(0.75 / 0.5)]
+    kl = [
+        0.5 * np.log(0.5 / 0.25) + 0.5 * np.log(0.5 / 0.75),
+        0.25 * np.log(0.25 / 0.5) + 0.75 * np.log(0.75 / 0.5),
+    ]
     found = NotTrueDistillation(beta=beta, tau=tau).loss(local, Batch(None, torch.tensor([0, 2])))
     assert found.item() == pytest.approx(beta * tau**2 * np.mean(kl), rel=1e-12)
 
@@ -350,4 +396,9 @@ def test_fedntd_two_classes_have_no_term():
 @pytest.mark.parametrize("shape", [(4,), (4, 1)])
 def test_fedntd_one_logit_has_no_term(shape):
     local = looking(out=Output(torch.randn(shape)), teacher=Output(torch.randn(shape)))
-    assert NotTrueDistillation().loss(local, Batch(None, torch.tensor([False, True, True, False]))).item() == 0
+    assert (
+        NotTrueDistillation()
+        .loss(local, Batch(None, torch.tensor([False, True, True, False])))
+        .item()
+        == 0
+    )

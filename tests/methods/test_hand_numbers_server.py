@@ -38,7 +38,9 @@ def test_fedlws_one_layer_equals_hand_numbers():
 @pytest.mark.parametrize("mode", ["full", "only_reg", "only_opt"])
 @pytest.mark.parametrize("clamp", [None, (0.01, 0.2), (0.3, 0.4)])
 @pytest.mark.parametrize("block", [tree.BLOCK, 2])
-def test_fedlws_scopes_modes_and_clamps_equal_formula(scope, groups, mode, clamp, block, monkeypatch):
+def test_fedlws_scopes_modes_and_clamps_equal_formula(
+    scope, groups, mode, clamp, block, monkeypatch
+):
     """Section 20: tau from the unweighted mean, u from the weighted one; in one block of columns, and one by one."""
     monkeypatch.setattr(tree, "BLOCK", block)
     expected = np.empty(5)
@@ -48,7 +50,11 @@ def test_fedlws_scopes_modes_and_clamps_equal_formula(scope, groups, mode, clamp
         if clamp:
             strength = min(max(strength, clamp[0]), clamp[1])
         gamma = np.linalg.norm(w) / (strength * np.linalg.norm(u) + np.linalg.norm(w))
-        expected[g] = {"full": gamma * (w + u), "only_opt": w + gamma * u, "only_reg": w + u - (1 - gamma) * w}[mode]
+        expected[g] = {
+            "full": gamma * (w + u),
+            "only_opt": w + gamma * u,
+            "only_reg": w + u - (1 - gamma) * w,
+        }[mode]
     found = entries(advanced(f"fedlws(scope={scope!r}, mode={mode!r}, clamp={clamp})"))
     np.testing.assert_allclose(found, expected, rtol=1e-13)
 
@@ -56,7 +62,10 @@ def test_fedlws_scopes_modes_and_clamps_equal_formula(scope, groups, mode, clamp
 def test_fedlws_zero_layer_or_single_client_is_not_shrunk():
     zero = {"weight": [1.0], "bias": [0.0]}  # one layer each by tensor: the bias has ||w|| = 0
     found = advanced(
-        "fedlws(scope='tensor')", [{"weight": [2.0], "bias": [1.0]}, {"weight": [1.0], "bias": [3.0]}], [1, 1], zero
+        "fedlws(scope='tensor')",
+        [{"weight": [2.0], "bias": [1.0]}, {"weight": [1.0], "bias": [3.0]}],
+        [1, 1],
+        zero,
     )
     assert found["bias"] == [2.0] and 0 < found["weight"][0] < 1.5
     np.testing.assert_array_equal(entries(advanced("fedlws", [A], [1])), entries(A))
@@ -64,7 +73,8 @@ def test_fedlws_zero_layer_or_single_client_is_not_shrunk():
 
 def test_fedlws_full_equals_sum_of_only_opt_and_only_reg():
     full, opt, reg, plain = (
-        entries(advanced(m)) for m in ("fedlws", "fedlws(mode='only_opt')", "fedlws(mode='only_reg')", "fedavg")
+        entries(advanced(m))
+        for m in ("fedlws", "fedlws(mode='only_opt')", "fedlws(mode='only_reg')", "fedavg")
     )
     np.testing.assert_allclose(full, opt + reg - plain, atol=1e-15)
 
@@ -74,7 +84,9 @@ def test_lws_after_fedavgm_acts_on_optimizer_update():
     gamma = [
         np.linalg.norm(W[g])
         / (
-            0.1 * np.mean([np.linalg.norm(r - G[:, g].mean(0)) for r in G[:, g]]) * np.linalg.norm(2 * U[g])
+            0.1
+            * np.mean([np.linalg.norm(r - G[:, g].mean(0)) for r in G[:, g]])
+            * np.linalg.norm(2 * U[g])
             + np.linalg.norm(W[g])
         )
         for g in LAYER
@@ -88,9 +100,14 @@ def test_fedavgm_three_rounds_equal_torch_sgd():
     import torch
 
     for nesterov, dampening in ((False, 0.0), (True, 0.0), (False, 0.3)):
-        server = Server(f"fedavgm(lr=0.7, momentum=0.8, nesterov={nesterov}, dampening={dampening})", {"w": [1.0, -2]})
+        server = Server(
+            f"fedavgm(lr=0.7, momentum=0.8, nesterov={nesterov}, dampening={dampening})",
+            {"w": [1.0, -2]},
+        )
         w = torch.tensor([1.0, -2], dtype=torch.float64, requires_grad=True)
-        optimizer = torch.optim.SGD([w], lr=0.7, momentum=0.8, nesterov=nesterov, dampening=dampening)
+        optimizer = torch.optim.SGD(
+            [w], lr=0.7, momentum=0.8, nesterov=nesterov, dampening=dampening
+        )
         for target in ([2.0, 0], [-1.0, 1], [0.5, 0.5]):
             w.grad = w.detach() - torch.tensor(target, dtype=torch.float64)
             optimizer.step()
@@ -101,8 +118,12 @@ def test_fedavgm_three_rounds_equal_torch_sgd():
 def test_fednova_solver_weights_equal_hand_numbers():
     """p = (1/4, 3/4), ||a|| = (2, 6): tau_eff = 5; w + 5 (1/4 g_A / 2 + 3/4 g_B / 6)."""
     expected = W + 5 * (G[0] / 8 + G[1] / 8)
-    np.testing.assert_allclose(entries(advanced("fednova", weight=[2, 6])), expected, rtol=1e-7)  # scalars are float32
-    np.testing.assert_array_equal(entries(advanced("fednova", weight=[7, 7])), entries(advanced("fedavg")))
+    np.testing.assert_allclose(
+        entries(advanced("fednova", weight=[2, 6])), expected, rtol=1e-7
+    )  # scalars are float32
+    np.testing.assert_array_equal(
+        entries(advanced("fednova", weight=[7, 7])), entries(advanced("fedavg"))
+    )
 
 
 @pytest.mark.parametrize("spec", ["fednova", "fedmix(mu=0.5)"])
@@ -110,8 +131,12 @@ def test_fednova_normalized_by_steps_equals_hand_numbers_whatever_the_solver_wei
     """p = (1/4, 3/4), tau = (2, 6): w + 5 (1/4 g_A / 2 + 3/4 g_B / 6)."""
     by_steps = Method.parse(spec).swap("normalized_mean(normalize_by='steps')")
     expected = W + 5 * (G[0] / 8 + G[1] / 8)
-    np.testing.assert_allclose(entries(advanced(by_steps, steps=[2, 6], weight=[1, 9])), expected, rtol=1e-7)
-    assert Method.parse("fedmix(normalize_by='steps')") == Method.parse("fedprox + fednova(normalize_by='steps')")
+    np.testing.assert_allclose(
+        entries(advanced(by_steps, steps=[2, 6], weight=[1, 9])), expected, rtol=1e-7
+    )
+    assert Method.parse("fedmix(normalize_by='steps')") == Method.parse(
+        "fedprox + fednova(normalize_by='steps')"
+    )
     with pytest.raises(UnalikeError, match="normalize_by='steps'"):
         Method.parse("fednova(prox_aware=True, normalize_by='steps')")
 
@@ -121,7 +146,9 @@ def test_fednova_prox_aware_tiny_mu_is_numerically_stable():
     ...: with tau = (1, 4) w + 5/2 (1/2 * 1 + 1/2 * 2/4), to 1e-4, what is left of alpha and of float32."""
     for lr, mu in ((0.01, 0.001), (0.001, 1e-6)):
         server = Server(f"fedprox(mu={mu}) + fednova(prox_aware=True)", {"w": [1.0]}, lr=lr)
-        assert server.advance([{"w": [2.0]}, {"w": [3.0]}], steps=[1, 4])["w"][0] == pytest.approx(2.875, rel=1e-4)
+        assert server.advance([{"w": [2.0]}, {"w": [3.0]}], steps=[1, 4])["w"][0] == pytest.approx(
+            2.875, rel=1e-4
+        )
 
 
 def test_fednova_unsuitable_optimizers_are_refused_or_warned():

@@ -42,7 +42,11 @@ def test_adaptive_server_optimizer_three_rounds_equal_formula(name, b1):
 def test_adaptive_server_optimizer_default_first_round_equals_hand_numbers():
     """D = 1: Adam m = 1/10, v = 1/100 -> 0.1 * 0.1 / 0.101; Yogi the same, as v = 0 - 0.01 * 1 * sign(-1); Adagrad m =
     v = 1 -> 0.1 / 1.001."""
-    for name, expected in {"fedadam": 0.01 / 0.101, "fedyogi": 0.01 / 0.101, "fedadagrad": 0.1 / 1.001}.items():
+    for name, expected in {
+        "fedadam": 0.01 / 0.101,
+        "fedyogi": 0.01 / 0.101,
+        "fedadagrad": 0.1 / 1.001,
+    }.items():
         found = Server(name, {"w": [0.0]}).advance([{"w": [1.0]}])["w"][0]
         assert found == pytest.approx(expected, rel=1e-12)
 
@@ -66,7 +70,9 @@ def test_adaptive_server_optimizer_bias_correction_equals_formula():
             first = server.advance([{"w": [1.0]}])["w"][0]
             moved[name, on] = first, server.advance([{"w": [first + 1.0]}])["w"][0] - first
     (a, b), (c, d) = moved["fedadam", False], moved["fedadam", True]
-    assert c / a == pytest.approx(1.0) and d / b == pytest.approx(np.sqrt(1 - 0.99**2) / (1 - 0.9**2))
+    assert c / a == pytest.approx(1.0) and d / b == pytest.approx(
+        np.sqrt(1 - 0.99**2) / (1 - 0.9**2)
+    )
     (a, b), (c, d) = moved["fedadagrad(b1=0.9)", False], moved["fedadagrad(b1=0.9)", True]
     assert c / a == pytest.approx(10.0) and d / b == pytest.approx(1 / 0.19)
 
@@ -76,8 +82,12 @@ def test_adaptive_server_optimizer_bias_correction_equals_formula():
 
 def test_fixed_shrink_second_layer_is_scaled_and_never_below_zero():
     """gamma = 1 for the first layer, 1 - 0.1 for the second; never below 0."""
-    np.testing.assert_allclose(entries(advanced("fixed_shrink(step=0.1)")), [3.25, 1.5, 6.25, 0, 2.25], rtol=1e-15)
-    np.testing.assert_allclose(entries(advanced("fixed_shrink(step=5)")), [3.25, 1.5, 6.25, 0, 0], rtol=1e-15)
+    np.testing.assert_allclose(
+        entries(advanced("fixed_shrink(step=0.1)")), [3.25, 1.5, 6.25, 0, 2.25], rtol=1e-15
+    )
+    np.testing.assert_allclose(
+        entries(advanced("fixed_shrink(step=5)")), [3.25, 1.5, 6.25, 0, 0], rtol=1e-15
+    )
 
 
 def test_fixed_shrink_with_step_zero_scales_all_layers_by_first():
@@ -85,12 +95,17 @@ def test_fixed_shrink_with_step_zero_scales_all_layers_by_first():
         entries(advanced("fixed_shrink(step=0, first=0.8)")), [2.6, 1.2, 5.0, 0, 2.0], rtol=1e-15
     )
     expected = [2.6, 1.2, 5.0, 0, 1.75]  # the second layer by 0.8 - 0.1
-    np.testing.assert_allclose(entries(advanced("fixed_shrink(step=0.1, first=0.8)")), expected, rtol=1e-15)
+    np.testing.assert_allclose(
+        entries(advanced("fixed_shrink(step=0.1, first=0.8)")), expected, rtol=1e-15
+    )
 
 
 def test_awd_two_rounds_equal_formula():
     """Section 21, two rounds: l <- 0.1 l + 0.9 lam ||u|| / ||w||, w+ = w + u - l w, norms of the whole model."""
-    server = Server("awd(lam=0.5)", {"body.weight": [[3.0, 0.0]], "body.bias": [4.0], "head.weight": [[0.0, 2.0]]})
+    server = Server(
+        "awd(lam=0.5)",
+        {"body.weight": [[3.0, 0.0]], "body.bias": [4.0], "head.weight": [[0.0, 2.0]]},
+    )
     w, decay = W, 0.0
     for _ in range(2):
         u = np.array([0.25, 0.75]) @ (np.stack([entries(A), entries(B)]) - w)
@@ -123,8 +138,12 @@ def test_adadecay_updates_equal_up_to_rounding_decay_alike():
 
 def test_fixed_shrink_with_fedavgm_acts_after_optimizer():
     """fixed_shrink acts on what FedAvgM would apply."""
-    expected = (W + 2 * U) * np.concatenate([np.full(len(g), 1 - 0.1 * i) for i, g in enumerate(LAYER)])
-    np.testing.assert_allclose(entries(advanced("fedavgm(lr=2) + fixed_shrink(step=0.1)")), expected, rtol=1e-13)
+    expected = (W + 2 * U) * np.concatenate(
+        [np.full(len(g), 1 - 0.1 * i) for i, g in enumerate(LAYER)]
+    )
+    np.testing.assert_allclose(
+        entries(advanced("fedavgm(lr=2) + fixed_shrink(step=0.1)")), expected, rtol=1e-13
+    )
 
 
 # --- feddisco ---------------------------------------------------------------------------------------------------------
@@ -133,19 +152,29 @@ def test_fixed_shrink_with_fedavgm_acts_after_optimizer():
 def disco(spec, counts, sizes=(1, 3)):
     """The weights of two clients that ended in 1 and 0: the new parameter is the first one's weight."""
     shared = {"label_histogram": {"counts": torch.tensor(counts)}}
-    return Server(spec, {"w": [0.0]}).advance([{"w": [1.0]}, {"w": [0.0]}], sizes, shared=shared)["w"][0]
+    return Server(spec, {"w": [0.0]}).advance([{"w": [1.0]}, {"w": [0.0]}], sizes, shared=shared)[
+        "w"
+    ][0]
 
 
 def test_feddisco_two_clients_equal_hand_numbers():
     """p = (1/4, 3/4); D = (1, 0) and (1/2, 1/2); from uniform KL = (log 2, 0), as shares (1, 0)."""
     counts = [[4, 0], [2, 2]]
     assert disco("feddisco(a=0.5, b=0.1)", counts) == 0  # 1/4 - 1/2 + 1/10 < 0
-    assert disco("feddisco(a=0.5, b=0.5)", counts) == pytest.approx(0.25 / 1.5, rel=1e-6)  # weights are float32
-    assert disco("feddisco(a=0.1, b=0.1, discrepancy='l1')", counts) == pytest.approx(0.25 / 1.1, rel=1e-6)
+    assert disco("feddisco(a=0.5, b=0.5)", counts) == pytest.approx(
+        0.25 / 1.5, rel=1e-6
+    )  # weights are float32
+    assert disco("feddisco(a=0.1, b=0.1, discrepancy='l1')", counts) == pytest.approx(
+        0.25 / 1.1, rel=1e-6
+    )
     a, b = 0.25 - 0.1 * np.sqrt(0.5) + 0.1, 0.85
-    assert disco("feddisco(a=0.1, b=0.1, discrepancy='l2')", counts) == pytest.approx(a / (a + b), rel=1e-6)
+    assert disco("feddisco(a=0.1, b=0.1, discrepancy='l2')", counts) == pytest.approx(
+        a / (a + b), rel=1e-6
+    )
     a = 0.25 - 0.1 * (1 - np.sqrt(0.5)) + 0.1
-    assert disco("feddisco(a=0.1, b=0.1, discrepancy='cosine')", counts) == pytest.approx(a / (a + b), rel=1e-5)
+    assert disco("feddisco(a=0.1, b=0.1, discrepancy='cosine')", counts) == pytest.approx(
+        a / (a + b), rel=1e-5
+    )
 
 
 def test_feddisco_global_target_equals_hand_numbers():
@@ -159,7 +188,9 @@ def test_feddisco_global_target_equals_hand_numbers():
 def test_feddisco_no_positive_weight_or_discrepancy_falls_back_to_sizes():
     assert disco("feddisco(a=1, b=0, discrepancy='l1')", [[4, 0], [0, 4]]) == 0.25
     assert disco("feddisco(a=0, b=0)", [[4, 0], [2, 2]]) == 0.25
-    assert disco("feddisco", [[2, 2], [3, 3]]) == pytest.approx(0.35 / 1.2)  # all uniform: no discrepancy
+    assert disco("feddisco", [[2, 2], [3, 3]]) == pytest.approx(
+        0.35 / 1.2
+    )  # all uniform: no discrepancy
 
 
 def test_label_histogram_missing_classes_count_zero():
@@ -186,16 +217,22 @@ def test_ldawa_known_cosines_equal_hand_numbers():
     start = {"w": [3.0, 4.0]}
 
     def found(*models, **more):
-        return Server(more.pop("spec", "ldawa"), start).advance([{"w": m} for m in models], **more)["w"]
+        return Server(more.pop("spec", "ldawa"), start).advance([{"w": m} for m in models], **more)[
+            "w"
+        ]
 
     np.testing.assert_allclose(found([6.0, 8.0], [-4.0, 3.0]), [3, 4], rtol=1e-12)
     np.testing.assert_allclose(found([-3.0, -4.0]), [3, 4], rtol=1e-12)
     np.testing.assert_allclose(found([7.0, 1.0]), np.array([7, 1]) / np.sqrt(2), rtol=1e-12)
     np.testing.assert_allclose(found([3.0, 4.0], [3.0, 4.0]), [3, 4], rtol=1e-15)  # nobody moved
-    np.testing.assert_allclose(found([0.0, 0.0], [6.0, 8.0]), [3, 4], rtol=1e-12)  # taken as it is: 0
+    np.testing.assert_allclose(
+        found([0.0, 0.0], [6.0, 8.0]), [3, 4], rtol=1e-12
+    )  # taken as it is: 0
     weighted = found([6.0, 8.0], [-4.0, 3.0], sizes=[1, 3], spec="ldawa(weighted=True)")
     np.testing.assert_allclose(weighted, [1.5, 2], rtol=1e-12)
-    np.testing.assert_array_equal(found([6.0, 8.0], [-4.0, 3.0], sizes=[1, 3]), found([6.0, 8.0], [-4.0, 3.0]))
+    np.testing.assert_array_equal(
+        found([6.0, 8.0], [-4.0, 3.0], sizes=[1, 3]), found([6.0, 8.0], [-4.0, 3.0])
+    )
 
 
 def test_ldawa_scalars_and_zero_tensors_are_averaged_plainly():
@@ -217,11 +254,15 @@ def law(spec, sizes=(1, 2, 5)):
     """w+ of three clients' models of y = w x under squared error on the four samples above."""
     server = Server(spec, {"head.weight": [START]})
     batch = Batch(torch.as_tensor(X), torch.as_tensor(Y))
-    server.settings = replace(server.settings, model=Model(plane(0, 0).double()), task=TASKS["regression"], proxy=batch)
+    server.settings = replace(
+        server.settings, model=Model(plane(0, 0).double()), task=TASKS["regression"], proxy=batch
+    )
     size = torch.tensor(sizes, dtype=torch.float64)
     update = {"head.weight": torch.as_tensor(MODELS - START)[:, None]}
     report = ClientUpdate(update, {}, {}, size, size, size, size, {})
-    state = advance(server.method, server.settings, server.state, Cohort((0, 1, 2), report, Members(3, 3.0)))
+    state = advance(
+        server.method, server.settings, server.state, Cohort((0, 1, 2), report, Members(3, 3.0))
+    )
     return state.params["head.weight"].numpy()[0]
 
 
@@ -262,8 +303,12 @@ def test_fedlaw_45_epochs_equal_numpy(kind, mapping, optimizer):
 
 
 def test_fedlaw_epochs_zero_equals_mean():
-    np.testing.assert_allclose(law("fedlaw(epochs=0)"), np.array([1, 2, 5]) / 8 @ MODELS, rtol=1e-12)
-    np.testing.assert_allclose(law("fedlaw(epochs=0, mapping='quadratic')"), MODELS.mean(0), rtol=1e-12)
+    np.testing.assert_allclose(
+        law("fedlaw(epochs=0)"), np.array([1, 2, 5]) / 8 @ MODELS, rtol=1e-12
+    )
+    np.testing.assert_allclose(
+        law("fedlaw(epochs=0, mapping='quadratic')"), MODELS.mean(0), rtol=1e-12
+    )
 
 
 def test_learned_shrinking_finds_the_factor_of_least_squares():
@@ -272,7 +317,9 @@ def test_learned_shrinking_finds_the_factor_of_least_squares():
     mean = np.array(sizes) / 8 @ MODELS
     score = X @ mean
     best = score @ Y / (score @ score)
-    np.testing.assert_allclose(law("fedavg + learned_shrinking(epochs=100, lr=0.1)", sizes), best * mean, rtol=2e-3)
+    np.testing.assert_allclose(
+        law("fedavg + learned_shrinking(epochs=100, lr=0.1)", sizes), best * mean, rtol=2e-3
+    )
     np.testing.assert_allclose(law("fedavg + learned_shrinking(epochs=0)", sizes), mean, rtol=1e-15)
 
 
@@ -290,7 +337,13 @@ def test_learned_shrinking_two_epochs_equal_numpy():
 
 LAYERS_WITH_BUFFERS = (
     ("body.weight", "norm.weight", "norm.bias"),
-    ("norm.running_mean", "norm.running_var", "norm.num_batches_tracked", "head.weight", "head.bias"),
+    (
+        "norm.running_mean",
+        "norm.running_var",
+        "norm.num_batches_tracked",
+        "head.weight",
+        "head.bias",
+    ),
 )
 """The layers of the authors' code: names in state-dict order up to one with a bias."""
 
@@ -298,16 +351,22 @@ LAYERS_WITH_BUFFERS = (
 def test_lws_buffers_count_in_the_layer_that_follows_and_shrink_with_it():
     """The authors' grouping by numpy: buffers are in the norms of w, u and in tau of the next layer. The counter, an integer,
     counts there too but keeps the largest value of the clients."""
-    sim = Simulation("lws(beta=5, buffers=True)", mlp(norm=True), Clients.random((6, 4, 9)), lr=0.5, epochs=3)
+    sim = Simulation(
+        "lws(beta=5, buffers=True)", mlp(norm=True), Clients.random((6, 4, 9)), lr=0.5, epochs=3
+    )
     sim.round([0, 1, 2])
     cohort, before = sim.run(), sim.state
     old = before.params | before.buffers
-    sent = {name: old[name] + u for name, u in cohort.stacked.update.items()} | cohort.stacked.buffers
+    sent = {
+        name: old[name] + u for name, u in cohort.stacked.update.items()
+    } | cohort.stacked.buffers
     rows = {name: t.double().numpy().reshape(3, -1) for name, t in sent.items()}
     p = np.array([6, 4, 9]) / 19
     combined = {name: r.max(0) if name.endswith("tracked") else p @ r for name, r in rows.items()}
     after = advance(sim.method, sim.settings, before, cohort)
-    assert list(sim.settings.model.state_dict(old)) == [name for layer in LAYERS_WITH_BUFFERS for name in layer]
+    assert list(sim.settings.model.state_dict(old)) == [
+        name for layer in LAYERS_WITH_BUFFERS for name in layer
+    ]
     for layer in LAYERS_WITH_BUFFERS:
         w = np.concatenate([old[name].double().numpy().ravel() for name in layer])
         w_k = np.concatenate([rows[name] for name in layer], axis=1)
@@ -318,7 +377,9 @@ def test_lws_buffers_count_in_the_layer_that_follows_and_shrink_with_it():
         for name in layer:
             found = (after.params | after.buffers)[name]
             expected = combined[name] if name.endswith("tracked") else gamma * combined[name]
-            np.testing.assert_allclose(found.numpy().ravel(), expected, rtol=2e-5, atol=1e-6, err_msg=name)
+            np.testing.assert_allclose(
+                found.numpy().ravel(), expected, rtol=2e-5, atol=1e-6, err_msg=name
+            )
 
 
 def test_lws_leaves_buffers_alone_by_default():
@@ -331,7 +392,9 @@ def test_lws_leaves_buffers_alone_by_default():
 
 def test_fedlaw_buffers_are_averaged_without_shrinking():
     """gamma shrinks parameters alone: the average stays within the clients' buffers, which are all 1."""
-    sim = Simulation("fedlaw(epochs=30, lr=0.2)", mlp(norm=True), Clients.random((6, 4)), proxy=_proxy())
+    sim = Simulation(
+        "fedlaw(epochs=30, lr=0.2)", mlp(norm=True), Clients.random((6, 4)), proxy=_proxy()
+    )
     cohort = sim.run()
     cohort.stacked.buffers["norm.running_var"][:] = 1.0
     state = advance(sim.method, sim.settings, sim.state, cohort)
@@ -356,7 +419,10 @@ def test_feddf_two_steps_equal_torch_adam_on_ensemble():
     with torch.no_grad():
         modules = [model.module(tree.add(start, tree.row(cohort.update, k)), {}) for k in range(3)]
         taught = torch.stack([m(proxy.x) for m in modules]).mean(0) / 2
-    mean = {n: start[n] + torch.tensordot(torch.tensor([6, 4, 9]) / 19, u, 1) for n, u in cohort.update.items()}
+    mean = {
+        n: start[n] + torch.tensordot(torch.tensor([6, 4, 9]) / 19, u, 1)
+        for n, u in cohort.update.items()
+    }
     student = model.module(mean, {})
     optimizer = torch.optim.Adam(student.parameters(), 0.01)
     for lr in (0.01, 0.005):  # the cosine of two steps: 1, 1/2
@@ -373,9 +439,14 @@ def test_feddf_two_steps_equal_torch_adam_on_ensemble():
 def test_feddf_regression_is_refused_and_global_generator_is_unchanged():
     clients = Clients.of((np.ones((2, 2)), np.ones(2)))
     with pytest.raises(UnalikeError, match="regression"):
-        Simulation("feddf", plane(1, 1), clients, task="regression", proxy=Batch(clients.x, clients.y))
+        Simulation(
+            "feddf", plane(1, 1), clients, task="regression", proxy=Batch(clients.x, clients.y)
+        )
     before = torch.get_rng_state()
-    sims = [Simulation("feddf", mlp(dropout=0.5), Clients.random((5, 3)), proxy=_proxy()) for _ in range(2)]
+    sims = [
+        Simulation("feddf", mlp(dropout=0.5), Clients.random((5, 3)), proxy=_proxy())
+        for _ in range(2)
+    ]
     for sim in sims:
         sim.round()
     assert torch.equal(before, torch.get_rng_state()) and same(sims[0].params, sims[1].params)
@@ -389,7 +460,9 @@ def test_gaussian_noise_rounds_have_given_std_and_repeat_by_seed():
     start = {"w": np.zeros(20000)}
     server, other = (Server("gaussian_noise(std=0.5)", start) for _ in range(2))
     first = server.advance([{"w": start["w"] + 1}])["w"]
-    assert first.mean() == pytest.approx(1, abs=0.02) and first.std() == pytest.approx(0.5, rel=0.03)
+    assert first.mean() == pytest.approx(1, abs=0.02) and first.std() == pytest.approx(
+        0.5, rel=0.03
+    )
     second = server.advance([{"w": first}])["w"] - first
     assert abs(np.corrcoef(first, second)[0, 1]) < 0.03
     np.testing.assert_array_equal(other.advance([{"w": start["w"] + 1}])["w"], first)

@@ -16,7 +16,10 @@ WORK = {"epochs": 2, "batch_size": 4, "lr": 0.1}
 
 
 def test_fedlama_phi_one_equals_fedavg():
-    a, b = (Simulation(m, mlp(norm=True), Clients.random(SIZES), **WORK) for m in ("fedlama(phi=1)", "fedavg"))
+    a, b = (
+        Simulation(m, mlp(norm=True), Clients.random(SIZES), **WORK)
+        for m in ("fedlama(phi=1)", "fedavg")
+    )
     for ids in ([0, 1, 2, 3], [1, 3], [0, 1, 2]):
         a.round(ids), b.round(ids)
     assert same(a.params, b.params)
@@ -67,7 +70,9 @@ def test_fedlama_eight_rounds_equal_numpy():
             (w1, b1), (w2, b2) = clients[k]
             z = b1 + w1 * x[:, 0]
             e = 2 * (b2 + w2 * z - y) / len(y)
-            clients[k] -= lr * np.array([[(e * w2 * x[:, 0]).sum(), (e * w2).sum()], [(e * z).sum(), e.sum()]])
+            clients[k] -= lr * np.array(
+                [[(e * w2 * x[:, 0]).sum(), (e * w2).sum()], [(e * z).sum(), e.sum()]]
+            )
         for layer in range(2):
             if number % interval[layer] == 0:
                 mean = clients[:, layer].mean(0)
@@ -98,7 +103,9 @@ class Waiting:
         sim = Simulation(method, mlp(), Clients.random(SIZES), executor=executor, **WORK, **options)
         sim.round(), sim.round()
         memory = sim.state.part_states["layer_intervals"] | {"interval": torch.tensor([2, 1])}
-        sim.state = sim.state._replace(part_states=sim.state.part_states | {"layer_intervals": memory})
+        sim.state = sim.state._replace(
+            part_states=sim.state.part_states | {"layer_intervals": memory}
+        )
         return sim
 
 
@@ -121,7 +128,10 @@ def test_fedlama_withheld_layer_stays_on_client_and_costs_nothing(executor):
     assert set(first.update) == set(before)
     sim.round()
     sizes = torch.tensor(SIZES, dtype=torch.float32)
-    mean = sum(s / sizes.sum() * sim.memory(k)["layer_intervals"]["body.weight"] for k, s in enumerate(sizes))
+    mean = sum(
+        s / sizes.sum() * sim.memory(k)["layer_intervals"]["body.weight"]
+        for k, s in enumerate(sizes)
+    )
     torch.testing.assert_close(sim.params["body.weight"], mean)
 
 
@@ -147,7 +157,9 @@ def test_fedlama_withheld_layers_are_equal_in_both_executors():
     for ids in ([0, 1, 3], [1, 2, 3], [0, 2]):
         loop.round(ids), batched.round(ids)
     for n, w in loop.params.items():
-        torch.testing.assert_close(batched.params[n], w, rtol=1e-4, atol=1e-6)  # float32 sums in another order
+        torch.testing.assert_close(
+            batched.params[n], w, rtol=1e-4, atol=1e-6
+        )  # float32 sums in another order
 
 
 @pytest.mark.parametrize(
@@ -165,7 +177,13 @@ def test_fedlama_history_counts_bytes_of_sent_layers(tmp_path):
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(60, 6)).astype(np.float32), rng.integers(0, 4, 60)
     people = [ua.ClientData(train=(x[i::3], y[i::3]), test=(x[i::3], y[i::3])) for i in range(3)]
-    run = ua.run("fedlama(phi=3)", people, model="mlp(hidden=(8,))", rounds=6, work=ua.Work(batch_size=5, lr=0.1))
+    run = ua.run(
+        "fedlama(phi=3)",
+        people,
+        model="mlp(hidden=(8,))",
+        rounds=6,
+        work=ua.Work(batch_size=5, lr=0.1),
+    )
     up = run.history.rounds["bytes_up"].tolist()
     assert up[1:4] == [3 * (4 * 92 + 16)] * 3 and up[6] == up[3]
     assert up[4] == up[5] and up[4] in (3 * (4 * 36 + 16), 3 * (4 * 56 + 16), 3 * 16)
@@ -173,7 +191,16 @@ def test_fedlama_history_counts_bytes_of_sent_layers(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "more", ["fedavgm", "fedadam", "feddyn", "feddc", "gaussian_noise", "awd(lam=0.5)", "fixed_shrink(step=0.2)"]
+    "more",
+    [
+        "fedavgm",
+        "fedadam",
+        "feddyn",
+        "feddc",
+        "gaussian_noise",
+        "awd(lam=0.5)",
+        "fixed_shrink(step=0.2)",
+    ],
 )
 def test_fedlama_withheld_layer_is_not_changed_by_server_parts(more):
     """Rounds 1 to 3 synchronize all layers, those of interval 3 the next time in round 6."""
@@ -200,12 +227,19 @@ def test_fedlama_and_feddyn_server_memory_stays_the_mean_of_the_clients(executor
         own = [sim.memory(k)["dynamic_regularizer"] for k in range(len(SIZES))]
         for n, h in sim.state.part_states["dynamic_regularizer"].items():
             assert h.any()
-            torch.testing.assert_close(h, sum(m[n] for m in own) / len(own), rtol=1e-4, atol=1e-7)  # float32 sums
+            torch.testing.assert_close(
+                h, sum(m[n] for m in own) / len(own), rtol=1e-4, atol=1e-7
+            )  # float32 sums
 
 
 def test_fedlama_withheld_layers_keep_error_feedback():
     """A round in which a layer is not sent leaves the errors of its compression as they were."""
-    sim = Simulation("fedlama(phi=3) + topk(fraction=0.3, error_feedback=True)", mlp(), Clients.random(SIZES), **WORK)
+    sim = Simulation(
+        "fedlama(phi=3) + topk(fraction=0.3, error_feedback=True)",
+        mlp(),
+        Clients.random(SIZES),
+        **WORK,
+    )
     for _ in range(3):
         sim.round()
     late = sim.state.part_states["layer_intervals"]["interval"] == 3

@@ -41,7 +41,9 @@ def test_plan_wrong_method_text_is_refused_with_hint(text, hint):
 def test_method_swap_replaces_part_of_same_role():
     m = Method.parse("fedprox + scaffold")
     assert m.swap("proximal(mu=1)") == Method.parse("scaffold + fedprox(mu=1)")
-    assert Method.parse("fednova + lws").swap("normalized_skew") == Method.parse("normalized_skew + lws")
+    assert Method.parse("fednova + lws").swap("normalized_skew") == Method.parse(
+        "normalized_skew + lws"
+    )
 
 
 def test_method_swap_to_default_part_equals_method_with_that_setting():

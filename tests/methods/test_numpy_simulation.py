@@ -36,7 +36,12 @@ def forward(p, x):
 def backward(p, x, h, dz, dh=0.0):
     """Gradients from those of the logits and, directly, of the features."""
     da = (dz @ p["head.weight"] + dh) * (1 - h**2)
-    return {"body.weight": da.T @ x, "body.bias": da.sum(0), "head.weight": dz.T @ h, "head.bias": dz.sum(0)}
+    return {
+        "body.weight": da.T @ x,
+        "body.bias": da.sum(0),
+        "head.weight": dz.T @ h,
+        "head.bias": dz.sum(0),
+    }
 
 
 def softmax(z):
@@ -66,7 +71,13 @@ def vdot(a, b):
 
 class SGD:
     def __init__(self, lr=LR, momentum=0.0, nesterov=False, weight_decay=0.0):
-        self.lr, self.rho, self.nesterov, self.wd, self.m = lr, momentum, nesterov, weight_decay, None
+        self.lr, self.rho, self.nesterov, self.wd, self.m = (
+            lr,
+            momentum,
+            nesterov,
+            weight_decay,
+            None,
+        )
 
     def step(self, p, g):
         g = tmap(lambda g, w: g + self.wd * w, g, p)
@@ -77,7 +88,14 @@ class SGD:
 
 class Adam:
     def __init__(self, lr=LR, weight_decay=0.0, decoupled=False):
-        self.lr, self.wd, self.decoupled, self.t, self.m, self.v = lr, weight_decay, decoupled, 0, 0.0, 0.0
+        self.lr, self.wd, self.decoupled, self.t, self.m, self.v = (
+            lr,
+            weight_decay,
+            decoupled,
+            0,
+            0.0,
+            0.0,
+        )
 
     def step(self, p, g):
         self.t += 1
@@ -174,7 +192,11 @@ class FedNova(FedAvg):
     def server(self, present, models, q, steps):
         a = [self.a(t) for t in steps]
         tau_eff = sum(p * (t if self.alpha else b) for p, b, t in zip(q, a, steps))
-        return tmap(lambda w, *v: w + tau_eff * sum(p * (m - w) / b for p, m, b in zip(q, v, a)), self.w, *models)
+        return tmap(
+            lambda w, *v: w + tau_eff * sum(p * (m - w) / b for p, m, b in zip(q, v, a)),
+            self.w,
+            *models,
+        )
 
 
 class FedMix(FedNova):
@@ -228,7 +250,11 @@ class Scaffold(FedAvg):
     def server(self, present, models, q, steps):
         mean = super().server(present, models, q, steps)
         p = self.of_all(present)
-        self.c = tmap(lambda c, *d: c + sum(map(mul, p, d)), self.c, *(self.clients[k]["moved"] for k in present))
+        self.c = tmap(
+            lambda c, *d: c + sum(map(mul, p, d)),
+            self.c,
+            *(self.clients[k]["moved"] for k in present),
+        )
         return tmap(lambda w, m: w + self.eta * (m - w), self.w, mean)
 
 
@@ -262,15 +288,21 @@ class FedDyn(FedAvg):
         return {"h": tmap(np.zeros_like, self.w)}
 
     def change(self, g, p, x, y, k):
-        return tmap(lambda g, h, v, w: g - h + self.alpha * (v - w), g, self.clients[k]["h"], p, self.w)
+        return tmap(
+            lambda g, h, v, w: g - h + self.alpha * (v - w), g, self.clients[k]["h"], p, self.w
+        )
 
     def after(self, k, p, steps, lr):
-        self.clients[k]["h"] = tmap(lambda h, v, w: h - self.alpha * (v - w), self.clients[k]["h"], p, self.w)
+        self.clients[k]["h"] = tmap(
+            lambda h, v, w: h - self.alpha * (v - w), self.clients[k]["h"], p, self.w
+        )
 
     def server(self, present, models, q, steps):
         for p, v in zip(self.of_all(present), models):
             self.h = tmap(lambda h, v, w, p=p: h - self.alpha * p * (v - w), self.h, v, self.w)
-        return tmap(lambda m, h: m - h / self.alpha, super().server(present, models, q, steps), self.h)
+        return tmap(
+            lambda m, h: m - h / self.alpha, super().server(present, models, q, steps), self.h
+        )
 
 
 class Ditto(FedAvg):
@@ -283,7 +315,12 @@ class Ditto(FedAvg):
         solver = self.new_solver(lr)
         for rows in order:
             v = self.clients[k]["v"]
-            g = tmap(lambda g, v, w: g + self.lam * (v - w), gradient(v, data[0][rows], data[1][rows]), v, self.w)
+            g = tmap(
+                lambda g, v, w: g + self.lam * (v - w),
+                gradient(v, data[0][rows], data[1][rows]),
+                v,
+                self.w,
+            )
             self.clients[k]["v"] = solver.step(v, g)
         return super().local(k, data, order, lr)
 
@@ -295,7 +332,12 @@ class APFL(FedAvg):
         return {"v": copy.deepcopy(self.w), "a": 0.5}
 
     def local(self, k, data, order, lr):
-        p, own, solver, mine = copy.deepcopy(self.w), self.clients[k], self.new_solver(lr), self.new_solver(lr)
+        p, own, solver, mine = (
+            copy.deepcopy(self.w),
+            self.clients[k],
+            self.new_solver(lr),
+            self.new_solver(lr),
+        )
         for step, rows in enumerate(order):
             x, y, v, a = data[0][rows], data[1][rows], own["v"], own["a"]
             if self.output:
@@ -365,7 +407,9 @@ class FedLWS(FedAvg):
 
             w, updates = flat(self.w), np.stack([flat(m) - flat(self.w) for m in models])
             tau = np.mean(np.linalg.norm(updates - updates.mean(0), axis=1))
-            gamma = np.linalg.norm(w) / (self.beta * tau * np.linalg.norm(flat(hat) - w) + np.linalg.norm(w))
+            gamma = np.linalg.norm(w) / (
+                self.beta * tau * np.linalg.norm(flat(hat) - w) + np.linalg.norm(w)
+            )
             new |= {n: gamma * hat[n] for n in layer}
         return new
 
@@ -381,7 +425,9 @@ class Rule(FedAvg):
     def server(self, present, models, q, steps):
         move = self.rule(rows(models) - rows([self.w]), q)
         ends = np.cumsum([w.size for w in self.w.values()])[:-1]
-        return {n: w + m.reshape(w.shape) for (n, w), m in zip(self.w.items(), np.split(move, ends))}
+        return {
+            n: w + m.reshape(w.shape) for (n, w), m in zip(self.w.items(), np.split(move, ends))
+        }
 
 
 class Median(Rule):
@@ -414,7 +460,10 @@ class LDawa(FedAvg):
 
     def server(self, present, models, q, steps):
         def one(w, *v):
-            return sum(a * min((m * w).sum() / np.sqrt((m * m).sum() * (w * w).sum()), 1) * m for a, m in zip(q, v))
+            return sum(
+                a * min((m * w).sum() / np.sqrt((m * m).sum() * (w * w).sum()), 1) * m
+                for a, m in zip(q, v)
+            )
 
         return tmap(one, self.w, *models)
 
@@ -446,9 +495,13 @@ class FedDC(FedAvg):
         own["pace"] = tmap(lambda v, w: (v - w) / (steps * lr), p, self.w)
 
     def server(self, present, models, q, steps):
-        self.pace = tmap(lambda *c: sum(map(mul, q, c)), *(self.clients[k]["pace"] for k in present))
+        self.pace = tmap(
+            lambda *c: sum(map(mul, q, c)), *(self.clients[k]["pace"] for k in present)
+        )
         share = self.of_all(range(len(SIZES)))
-        drift = tmap(lambda *h: sum(map(mul, share, h)), *(kept["drift"] for kept in self.clients.values()))
+        drift = tmap(
+            lambda *h: sum(map(mul, share, h)), *(kept["drift"] for kept in self.clients.values())
+        )
         return tmap(np.add, super().server(present, models, q, steps), drift)
 
 
@@ -466,7 +519,8 @@ class DPSGD(FedAvg):
     def change(self, g, p, x, y, k):
         each = [gradient(p, x[i : i + 1], y[i : i + 1]) for i in range(len(y))]
         return tmap(
-            lambda *t: sum(t) / len(y), *(tmap(lambda t, g=g: t * min(1, 0.5 / np.sqrt(vdot(g, g))), g) for g in each)
+            lambda *t: sum(t) / len(y),
+            *(tmap(lambda t, g=g: t * min(1, 0.5 / np.sqrt(vdot(g, g))), g) for g in each),
         )
 
 
@@ -474,8 +528,15 @@ class TopK(FedAvg):
     """Half of the entries of each tensor, with error feedback."""
 
     def sent(self, k, p):
-        u = tmap(lambda v, w, e: v - w + e, p, self.w, self.clients[k].setdefault("error", tmap(np.zeros_like, self.w)))
-        kept = tmap(lambda u: u * (np.abs(u) >= np.sort(np.abs(u), axis=None)[-math.ceil(u.size / 2)]), u)
+        u = tmap(
+            lambda v, w, e: v - w + e,
+            p,
+            self.w,
+            self.clients[k].setdefault("error", tmap(np.zeros_like, self.w)),
+        )
+        kept = tmap(
+            lambda u: u * (np.abs(u) >= np.sort(np.abs(u), axis=None)[-math.ceil(u.size / 2)]), u
+        )
         self.clients[k]["error"] = tmap(np.subtract, u, kept)
         return tmap(np.add, self.w, kept)
 
@@ -492,7 +553,11 @@ CASES = {
     "fedprox(mu=0.3) momentum": (FedProx, MOMENTUM, 1e-9),
     "fednova": (FedNova, {}, 1e-9),
     "fednova momentum": (type("Nova", (FedNova,), {"rho": 0.5}), MOMENTUM, SINGLE),
-    "fednova nesterov": (type("Nova", (FedNova,), {"rho": 0.5, "nesterov": True}), NESTEROV, SINGLE),
+    "fednova nesterov": (
+        type("Nova", (FedNova,), {"rho": 0.5, "nesterov": True}),
+        NESTEROV,
+        SINGLE,
+    ),
     "fedmix(mu=0.3)": (FedMix, {}, 1e-9),
     "fedprox(mu=0.3)+fednova(prox_aware=True)": (ProxAware, {}, SINGLE),
     "fedavgm(lr=0.5,momentum=0.7)": (FedAvgM, {}, 1e-9),
@@ -522,8 +587,16 @@ CASES = {
     "feddc(alpha=0.25)": (FedDC, {}, SINGLE),
     "balanced_softmax": (Balanced, {}, SINGLE),
     "topk(fraction=0.5,error_feedback=True)": (TopK, {}, 1e-9),
-    "scaffold(server_lr=0.5)+topk(fraction=0.5,error_feedback=True)": (type("Both", (TopK, Scaffold), {}), {}, 1e-9),
-    "feddyn(alpha=0.25)+topk(fraction=0.5,error_feedback=True)": (type("Both", (TopK, FedDyn), {}), {}, 1e-9),
+    "scaffold(server_lr=0.5)+topk(fraction=0.5,error_feedback=True)": (
+        type("Both", (TopK, Scaffold), {}),
+        {},
+        1e-9,
+    ),
+    "feddyn(alpha=0.25)+topk(fraction=0.5,error_feedback=True)": (
+        type("Both", (TopK, FedDyn), {}),
+        {},
+        1e-9,
+    ),
     "fedprox(mu=0.3)+krum": (type("Both", (FedProx, Krum), {}), {}, 1e-9),
     "fedavgm(lr=0.5,momentum=0.7)+median": (type("Both", (FedAvgM, Median), {}), {}, 1e-9),
     "ditto(lam=0.5)+centered_clipping(norm=0.1,iterations=2)": (
@@ -553,14 +626,23 @@ def test_methods_three_rounds_equal_numpy(case):
         model.round(present, model.data, orders)
         for n, w in model.w.items():
             np.testing.assert_allclose(
-                sim.params[n].numpy(), w, rtol=tolerance, atol=tolerance * 0.1, err_msg=f"round {number}: {n}"
+                sim.params[n].numpy(),
+                w,
+                rtol=tolerance,
+                atol=tolerance * 0.1,
+                err_msg=f"round {number}: {n}",
             )
 
     # what the clients keep
     for k, kept in model.clients.items():
         for slot, part in (
             ("v", case.split("(")[0]),
-            ("c", "control_variates_after_momentum" if "after_momentum" in case else "control_variates"),
+            (
+                "c",
+                "control_variates_after_momentum"
+                if "after_momentum" in case
+                else "control_variates",
+            ),
             ("h", "dynamic_regularizer"),
             ("previous", "model_contrast"),
         ):
@@ -573,10 +655,15 @@ def test_methods_three_rounds_equal_numpy(case):
                 drawer = "output_mixture" if "output" in case else drawer
                 for n, value in kept[slot].items():
                     np.testing.assert_allclose(
-                        sim.memory(k)[drawer][n].numpy(), value, rtol=tolerance, atol=tolerance * 0.1
+                        sim.memory(k)[drawer][n].numpy(),
+                        value,
+                        rtol=tolerance,
+                        atol=tolerance * 0.1,
                     )
         if "a" in kept:
-            assert float(sim.memory(k)[drawer]["mixture.alpha"]) == pytest.approx(kept["a"], rel=SINGLE)
+            assert float(sim.memory(k)[drawer]["mixture.alpha"]) == pytest.approx(
+                kept["a"], rel=SINGLE
+            )
 
 
 def test_schedule_and_kept_optimizer_state_equal_numpy():
@@ -591,7 +678,15 @@ def test_schedule_and_kept_optimizer_state_equal_numpy():
             return p
 
     clients = Clients.random(SIZES, dtype=torch.float64)
-    sim = Simulation("fedavg", mlp().double(), clients, **WORK, momentum=0.5, keep_optimizer_state=True, schedule=0.5)
+    sim = Simulation(
+        "fedavg",
+        mlp().double(),
+        clients,
+        **WORK,
+        momentum=0.5,
+        keep_optimizer_state=True,
+        schedule=0.5,
+    )
     model = Keeping({n: t.numpy().copy() for n, t in sim.params.items()})
     for number, present in enumerate(PRESENT):
         orders = {k: sim.batches(k, number) for k in present}

@@ -28,10 +28,13 @@ def _minimum(data, weights):
 
 @pytest.mark.parametrize("participation", ["full", "partial"])
 @pytest.mark.parametrize(
-    "spec", ["scaffold(weighted={})", "feddyn(alpha=0.5, weighted={})", "feddc(alpha=0.5, weighted={})"]
+    "spec",
+    ["scaffold(weighted={})", "feddyn(alpha=0.5, weighted={})", "feddc(alpha=0.5, weighted={})"],
 )
 @pytest.mark.parametrize(("weighted", "weights"), [(True, SIZES), (False, UNIFORM)])
-def test_memories_end_at_the_minimum_of_the_weighted_objective(spec, weighted, weights, participation):
+def test_memories_end_at_the_minimum_of_the_weighted_objective(
+    spec, weighted, weights, participation
+):
     data = _clients()
     sim = Simulation(
         spec.format(weighted),
@@ -45,7 +48,10 @@ def test_memories_end_at_the_minimum_of_the_weighted_objective(spec, weighted, w
     cohorts = [[0, 1, 2]] if participation == "full" else [[0, 1], [1, 2], [0, 2]]
     for number in range(240):
         sim.round(cohorts[number % len(cohorts)])
-    found, other = sim.params["head.weight"].numpy()[0], _minimum(data, UNIFORM if weighted else SIZES)
+    found, other = (
+        sim.params["head.weight"].numpy()[0],
+        _minimum(data, UNIFORM if weighted else SIZES),
+    )
     np.testing.assert_allclose(found, _minimum(data, weights), atol=1e-6)
     assert np.abs(found - other).max() > 0.1
 
@@ -66,9 +72,17 @@ def test_memories_count_what_uploads_send(base, upload):
     data = _clients()
     own = Clients.of(*data, dtype=torch.float64)
     sim = Simulation(
-        f"{base} + {upload}", plane(0.0, 0.0).double(), own, task="regression", epochs=3, batch_size=None, lr=0.3
+        f"{base} + {upload}",
+        plane(0.0, 0.0).double(),
+        own,
+        task="regression",
+        epochs=3,
+        batch_size=None,
+        lr=0.3,
     )
     for number in range(400):
         sim.round([[0, 1], [1, 2], [0, 2]][number % 3])
     found = sim.params["head.weight"].numpy()[0]
-    np.testing.assert_allclose(found, _minimum(data, SIZES if base == "feddc(alpha=0.5)" else UNIFORM), atol=1e-4)
+    np.testing.assert_allclose(
+        found, _minimum(data, SIZES if base == "feddc(alpha=0.5)" else UNIFORM), atol=1e-4
+    )

@@ -19,7 +19,18 @@ RULES = ["normalized", "sa", "pake", "consistent", "scaled"]
 """`skew`'s names of the variants; the literal ones are "sa" and "pake"."""
 
 
-def skew(W, p, *, rule, threshold=0.2, similarity=0.2, micro=4, macro=4, weighted=False, normalize_by="range"):
+def skew(
+    W,
+    p,
+    *,
+    rule,
+    threshold=0.2,
+    similarity=0.2,
+    micro=4,
+    macro=4,
+    weighted=False,
+    normalize_by="range",
+):
     """The new tensor [M] from the clients' W [K][M]; p are the weights that `weighted` uses. rule: one of `RULES`."""
     K, M = len(W), len(W[0])
     q = list(p) if weighted else [1 / K] * K
@@ -42,7 +53,10 @@ def skew(W, p, *, rule, threshold=0.2, similarity=0.2, micro=4, macro=4, weighte
         else:
             low, top = min(cv.values()), max(cv.values())
             rank = sum(other < cv[m] for other in cv.values()) / len(cv)
-            if top > low and (rank if normalize_by == "rank" else (cv[m] - low) / (top - low)) > threshold:
+            if (
+                top > low
+                and (rank if normalize_by == "rank" else (cv[m] - low) / (top - low)) > threshold
+            ):
                 high.append(m)
     if not high:
         return mu
@@ -57,11 +71,16 @@ def skew(W, p, *, rule, threshold=0.2, similarity=0.2, micro=4, macro=4, weighte
                 d = (D[k][m] - low) / (top - low) if top > low else 0.0
                 E[k][m] = min(max(int(np.ceil(micro * d)), 1), micro)
             else:
-                E[k][m] = next((i for i in range(1, micro + 1) if (i - 1) / micro < D[k][m] <= i / micro), 0)
+                E[k][m] = next(
+                    (i for i in range(1, micro + 1) if (i - 1) / micro < D[k][m] <= i / micro), 0
+                )
 
     # similarity
     compared = range(M) if rule in ("pake", "consistent") else high
-    sim = [[1 - Fraction(sum(E[a][m] != E[b][m] for m in compared), len(high)) for b in range(K)] for a in range(K)]
+    sim = [
+        [1 - Fraction(sum(E[a][m] != E[b][m] for m in compared), len(high)) for b in range(K)]
+        for a in range(K)
+    ]
 
     clusters = cluster(sim, macro, similarity, joins_first=rule == "normalized")
     if not clusters:
@@ -106,7 +125,12 @@ def cluster(sim, macro, similarity, joins_first):
                 if len(clusters) < macro or value > similarity:
                     options.append((value, joins_first, (-k, -i), ("join", k, i)))
         if len(clusters) < macro:
-            options += [(sim[a][b], not joins_first, (-a, -b), ("pair", a, b)) for a in free for b in free if a < b]
+            options += [
+                (sim[a][b], not joins_first, (-a, -b), ("pair", a, b))
+                for a in free
+                for b in free
+                if a < b
+            ]
         if not options:
             break
         _, _, _, (what, a, b) = max(options)
@@ -145,7 +169,9 @@ def clients(rng, kind, K, M):
 @pytest.mark.parametrize("block", [tree.BLOCK, 16])
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("rule", RULES)
-def test_parameter_skew_random_clients_equal_plain_implementation(rule, weighted, block, monkeypatch):
+def test_parameter_skew_random_clients_equal_plain_implementation(
+    rule, weighted, block, monkeypatch
+):
     """In one block of columns, and in many."""
     monkeypatch.setattr(tree, "BLOCK", block)
     rng = np.random.default_rng(5)
@@ -153,7 +179,9 @@ def test_parameter_skew_random_clients_equal_plain_implementation(rule, weighted
         K, M = int(rng.choice([1, 2, 3, 4, 5, 8, 10])), int(rng.integers(1, 12))
         kind = ["any", "alike", "groups", "coarse", "equal columns"][number % 5]
         M = max(M, 2)
-        if kind == "coarse":  # values on the borders of the classes, means of 0: only where 1/K and all else is exact
+        if (
+            kind == "coarse"
+        ):  # values on the borders of the classes, means of 0: only where 1/K and all else is exact
             K = int(rng.choice([1, 2, 4, 8]))
         W = clients(rng, kind, K, M)
         # weights with sum a power of two are exact in the library's float32
@@ -169,7 +197,12 @@ def test_parameter_skew_random_clients_equal_plain_implementation(rule, weighted
         text = spec(rule, weighted, **fields, normalize_by=repr(normalize_by))
         found = Server(text, {"w": start}).advance([{"w": row} for row in W], sizes)["w"]
         expected = skew(
-            W.tolist(), (sizes / 64).tolist(), rule=rule, weighted=weighted, **fields, normalize_by=normalize_by
+            W.tolist(),
+            (sizes / 64).tolist(),
+            rule=rule,
+            weighted=weighted,
+            **fields,
+            normalize_by=normalize_by,
         )
         # float64, but 1/K and the weights of clusters are float32 in the library: 6e-8 relative
         np.testing.assert_allclose(
@@ -184,8 +217,16 @@ def test_parameter_skew_scopes_equal_plain_implementation(rule):
     for K in (2, 5, 10):
         W = clients(rng, "groups", K, 10)
         ends = {"tensor": [4, 5, 6, 10], "layer": [6, 10], "model": [10]}
-        start = {"a.weight": np.zeros((2, 2)), "n.weight": np.zeros(1), "n.bias": np.zeros(1), "head": np.zeros(4)}
-        given = [dict(zip(start, (row[:4].reshape(2, 2), row[4:5], row[5:6], row[6:]), strict=True)) for row in W]
+        start = {
+            "a.weight": np.zeros((2, 2)),
+            "n.weight": np.zeros(1),
+            "n.bias": np.zeros(1),
+            "head": np.zeros(4),
+        }
+        given = [
+            dict(zip(start, (row[:4].reshape(2, 2), row[4:5], row[5:6], row[6:]), strict=True))
+            for row in W
+        ]
         for scope, stops in ends.items():
             groups = zip([0, *stops], stops, strict=False)
             expected = [w for a, b in groups for w in skew(W[:, a:b].tolist(), None, rule=rule)]
@@ -209,14 +250,20 @@ def test_parameter_skew_runs_equal_plain_implementation(rule, executor):
             return self.net(x.double())
 
     rng = np.random.default_rng(0)
-    samples = [(rng.normal(size=(n, 4)) + rng.normal(size=4), rng.integers(0, 3, n)) for n in (8, 12, 10, 16, 9, 14)]
+    samples = [
+        (rng.normal(size=(n, 4)) + rng.normal(size=4), rng.integers(0, 3, n))
+        for n in (8, 12, 10, 16, 9, 14)
+    ]
     people, module, ids = [ua.ClientData(train=pair, test=pair) for pair in samples], Double(), []
 
     def cohort(number, cohorts, before, after):
         ids.extend(c.ids for c in cohorts.values())
         return []
 
-    text, work = spec(rule, True, "layer", normalize_by="'rank'", macro=3), ua.Work(epochs=2, batch_size=64, lr=1.0)
+    text, work = (
+        spec(rule, True, "layer", normalize_by="'rank'", macro=3),
+        ua.Work(epochs=2, batch_size=64, lr=1.0),
+    )
     options = {"participation": 0.67, "executor": executor, "record": cohort, "progress": False}
     run = ua.run(text, people, model=module, rounds=3, work=work, **options)
     w = {n: p.detach().clone() for n, p in module.named_parameters()}
@@ -227,14 +274,22 @@ def test_parameter_skew_runs_equal_plain_implementation(rule, executor):
             for _ in range(2):
                 v = {n: p.clone().requires_grad_() for n, p in v.items()}
                 loss = nn.functional.cross_entropy(torch.func.functional_call(module, v, (x,)), y)
-                v = {n: (p - torch.autograd.grad(loss, p, retain_graph=True)[0]).detach() for n, p in v.items()}
+                v = {
+                    n: (p - torch.autograd.grad(loss, p, retain_graph=True)[0]).detach()
+                    for n, p in v.items()
+                }
             rows.append(np.concatenate([p.numpy().ravel() for p in v.values()]))
         W, end = np.stack(rows), sum(p.numel() for n, p in w.items() if "body" in n)
         layers = (W[:, :end], W[:, end:])
         fields = {"rule": rule, "weighted": True, "normalize_by": "rank", "macro": 3}
-        new = np.concatenate([skew(layer.tolist(), sizes / sizes.sum(), **fields) for layer in layers])
+        new = np.concatenate(
+            [skew(layer.tolist(), sizes / sizes.sum(), **fields) for layer in layers]
+        )
         sections = np.split(new, np.cumsum([p.numel() for p in w.values()])[:-1])
-        w = {n: torch.tensor(v).reshape(p.shape) for (n, p), v in zip(w.items(), sections, strict=True)}
+        w = {
+            n: torch.tensor(v).reshape(p.shape)
+            for (n, p), v in zip(w.items(), sections, strict=True)
+        }
     for n, p in w.items():
         torch.testing.assert_close(run.params[n], p, rtol=1e-6, atol=1e-6)
 
@@ -250,7 +305,9 @@ def test_macro_classes_equal_exact_arithmetic(name):
         E = rng.integers(1, 1 + rng.integers(2, 4), size=(K, H))
         sim = [[1 - Fraction(int((E[a] != E[b]).sum()), H) for b in range(K)] for a in range(K)]
         found = part._macro_classes(part._similarity(torch.from_numpy(E), H))
-        assert found == cluster(sim, 4, 0.2, joins_first=part.pairs_first is False), f"{number}\n{E}"
+        assert found == cluster(sim, 4, 0.2, joins_first=part.pairs_first is False), (
+            f"{number}\n{E}"
+        )
 
 
 def test_parameter_skew_four_clients_equal_hand_numbers():
@@ -287,8 +344,12 @@ def test_printed_fedpake_sets_a_parameter_that_no_client_changes_to_zero():
     """Column 0 is 2 for all: D = 0 and cv = 0. Column 1 has mu = -2, sd = 1, cv = -1/2: min-max normalized, column 0 is the high
     one. It is in no micro-class, so that its alphas are 0."""
     W = [{"w": row} for row in ([2.0, -1], [2.0, -1], [2.0, -3], [2.0, -3])]
-    np.testing.assert_array_equal(Server(spec("pake", False), {"w": [2.0, -1]}).advance(W)["w"], [0, -2])
-    np.testing.assert_array_equal(Server(spec("normalized", False), {"w": [2.0, -1]}).advance(W)["w"], [2, -2])
+    np.testing.assert_array_equal(
+        Server(spec("pake", False), {"w": [2.0, -1]}).advance(W)["w"], [0, -2]
+    )
+    np.testing.assert_array_equal(
+        Server(spec("normalized", False), {"w": [2.0, -1]}).advance(W)["w"], [2, -2]
+    )
 
 
 def test_fedsa_outlier_client_equals_hand_numbers():
@@ -300,7 +361,9 @@ def test_fedsa_outlier_client_equals_hand_numbers():
     """
     W = [[1.0, 0, 0, 1], [1.0, 0, 0, 1], [1.0, 0, 0, 1], [1.0, 4, -4, 1]]
     for macro, expected in {4: [1, 1, -1, 1], 1: [1, 0, 0, 1]}.items():
-        found = Server(f"fedsa(macro={macro})", {"w": np.zeros(4)}).advance([{"w": row} for row in W])["w"]
+        found = Server(f"fedsa(macro={macro})", {"w": np.zeros(4)}).advance(
+            [{"w": row} for row in W]
+        )["w"]
         np.testing.assert_array_equal(found, expected)
 
 
@@ -311,7 +374,9 @@ def test_parameter_skew_threshold_one_equals_uniform():
     for name, (variant, kind) in product(("fedsa", "fedpake"), [("normalized", "range"), *kinds]):
         text = f"{name}(threshold=1, variant={variant!r}, normalize_by={kind!r})"
         found = Server(text, {"w": np.zeros(7)}).advance(W, [1, 2, 3, 4, 5])["w"]
-        np.testing.assert_array_equal(found, Server("uniform", {"w": np.zeros(7)}).advance(W, [1, 2, 3, 4, 5])["w"])
+        np.testing.assert_array_equal(
+            found, Server("uniform", {"w": np.zeros(7)}).advance(W, [1, 2, 3, 4, 5])["w"]
+        )
 
 
 def test_parameter_skew_equal_clients_give_their_model():
@@ -328,7 +393,8 @@ def test_parameter_skew_random_macro_classes_equal_hand_numbers():
     W = [{"w": [1.0, 1]}, {"w": [1.0, 3]}]
     fields = {"micro": 1, "macro": 2, "assignment": "'random_macro'"}
     first, again, plain = (
-        Server(spec(rule, False, **fields), {"w": [0.5, 0.5]}) for rule in ("pake", "pake", "normalized")
+        Server(spec(rule, False, **fields), {"w": [0.5, 0.5]})
+        for rule in ("pake", "pake", "normalized")
     )
     found = set()
     for _ in range(12):
@@ -355,7 +421,10 @@ def test_scaled_rule_gives_groups_of_clients_equal_weight():
     or .0324. By rank, 1/3 > .2, the two columns are high. Scaled by 0 and .0324, D is in micro-class 2 or 4: the groups are
     (0, 1, 2) and (3, 4), and the new value is (1 + 1.3) / 2. Raw, all are alike: (0, 1, 4) and (2, 3) by ties."""
     start, given = {"w": np.ones(3)}, [{"w": [5, v, v]} for v in (1.0, 1.0, 1.0, 1.3, 1.3)]
-    for rule, new in {"scaled": (1 + 1.3) / 2, "consistent": ((1 + 1 + 1.3) / 3 + (1 + 1.3) / 2) / 2}.items():
+    for rule, new in {
+        "scaled": (1 + 1.3) / 2,
+        "consistent": ((1 + 1 + 1.3) / 3 + (1 + 1.3) / 2) / 2,
+    }.items():
         found = Server(spec(rule, False, macro=2, normalize_by="'rank'"), start).advance(given)["w"]
         np.testing.assert_allclose(found, [5, new, new], rtol=1e-6)
 
@@ -364,7 +433,9 @@ def test_rank_normalization_makes_one_less_threshold_of_the_parameters_high():
     rng = np.random.default_rng(0)
     update, weights = {"w": torch.from_numpy(rng.normal(size=(6, 1000)))}, torch.full((6,), 1 / 6)
     for threshold in (0.0, 0.2, 0.55, 0.999):
-        part = Method.parse(f"fedpake(variant='scaled', normalize_by='rank', threshold={threshold})").aggregator
+        part = Method.parse(
+            f"fedpake(variant='scaled', normalize_by='rank', threshold={threshold})"
+        ).aggregator
         high = part.decide({"w": torch.zeros(1000, dtype=torch.float64)}, update, weights)["w"].high
         assert len(high) == round(1000 * (1 - threshold)) - 1
 
@@ -385,23 +456,38 @@ def test_random_modal_classes_sum_to_one_share_of_the_micro_classes():
             for how in ("measured", "random_modal", "random_modal")
         )
         assert measured.macro == drawn.macro == [[0, 1], [2, 3]]
-        torch.testing.assert_close(measured.alpha.sum(0), torch.ones(measured.alpha.shape[1], dtype=torch.float64))
+        torch.testing.assert_close(
+            measured.alpha.sum(0), torch.ones(measured.alpha.shape[1], dtype=torch.float64)
+        )
         assert drawn.alpha.sum(0).mean().item() == pytest.approx(1 / micro, rel=0.05)
         assert torch.equal(drawn.alpha, again.alpha)
 
 
 @pytest.mark.parametrize(
     "rule, groups",
-    [("pake", ([0, 1, 4], [2, 3])), ("scaled", ([0, 1, 2], [3, 4])), ("normalized", ([0, 1, 2], [3, 4]))],
+    [
+        ("pake", ([0, 1, 4], [2, 3])),
+        ("scaled", ([0, 1, 2], [3, 4])),
+        ("normalized", ([0, 1, 2], [3, 4])),
+    ],
 )
 def test_random_modal_classes_equal_hand_numbers(rule, groups):
     """C = S = 2, and three of four parameters are high. Raw, all D are below 1/2, and ties make the macro-classes; scaled, they are
     in class 1 for the first three clients and in class 2 for the others. Of the classes drawn for three parameters all are equal,
     alpha = 3 / (S H), or one is alone: 1 / 6 there and 2 / 6 at the two others. The normalized rule divides by the sum of both."""
     W = np.array([[0.3, 0.1, 0.1, 0.1]] * 3 + [[0.3, 0.7, 0.8, 0.9]] * 2)
-    fields = {"micro": 2, "macro": 2, "normalize_by": "'rank'", "threshold": 0, "assignment": "'random_modal'"}
+    fields = {
+        "micro": 2,
+        "macro": 2,
+        "normalize_by": "'rank'",
+        "threshold": 0,
+        "assignment": "'random_modal'",
+    }
     server, again = (Server(spec(rule, False, **fields), {"w": np.zeros(4)}) for _ in range(2))
-    patterns, means = np.array([[3, 3, 3], [1, 2, 2], [2, 1, 2], [2, 2, 1]]) / 6, [W[g, 1:].mean(0) for g in groups]
+    patterns, means = (
+        np.array([[3, 3, 3], [1, 2, 2], [2, 1, 2], [2, 2, 1]]) / 6,
+        [W[g, 1:].mean(0) for g in groups],
+    )
     possible = []
     for alphas in product(patterns, patterns):
         total = sum(alphas) if rule == "normalized" else 1.0
@@ -423,7 +509,9 @@ def test_default_says_that_it_is_nearly_the_mean_once():
             "normalized_skew (fedsa, fedpake) equals uniform FedAvg on nearly all parameters: about .3 % are high; "
             "record='server' notes the share in this run, and normalize_by='rank' makes 1 - threshold of them high"
         ]
-    assert not any("uniform FedAvg" in n for n in ua.run("fedpake(normalize_by='rank')", **run).notes)
+    assert not any(
+        "uniform FedAvg" in n for n in ua.run("fedpake(normalize_by='rank')", **run).notes
+    )
 
 
 @pytest.mark.parametrize(
@@ -431,8 +519,14 @@ def test_default_says_that_it_is_nearly_the_mean_once():
     [
         ("fedpake(variant='literal')", "literal_pake is the rule as printed, which"),
         ("fedsa(variant='literal')", "literal_sa is the rule as printed, which"),
-        ("fedpake(variant='consistent')", "consistent_skew is a reading that neither paper prints (|mu| from FedSA"),
-        ("fedpake(variant='scaled')", "scaled_skew is a reading that neither paper prints (`consistent` with scaled"),
+        (
+            "fedpake(variant='consistent')",
+            "consistent_skew is a reading that neither paper prints (|mu| from FedSA",
+        ),
+        (
+            "fedpake(variant='scaled')",
+            "scaled_skew is a reading that neither paper prints (`consistent` with scaled",
+        ),
     ],
 )
 def test_run_notes_whether_a_variant_is_printed_or_a_reading(text, origin):
@@ -470,11 +564,15 @@ def test_decide_gives_classes_clusters_and_weights_of_each_high_parameter():
     D is below 1/2, which is micro-class 1, so all clients are alike, and ties decide: (0, 1), (2, 3), and 4 joins the first.
     alpha = 2 / (2 * 2) each; the new values are (1.2 / 3 + 1.3 / 2) / 2 = .525 and (1 / 3 + 1.5 / 2) / 2 = 13/24, the means .5.
     """
-    update = {"w": torch.tensor([[0.3, 0.1, 0.1], [0.3, 0.2, 0.3], [0.3, 0.7, 0.8], [0.3, 0.6, 0.7], [0.3, 0.9, 0.6]])}
+    update = {
+        "w": torch.tensor(
+            [[0.3, 0.1, 0.1], [0.3, 0.2, 0.3], [0.3, 0.7, 0.8], [0.3, 0.6, 0.7], [0.3, 0.9, 0.6]]
+        )
+    }
     start, weights = {"w": torch.zeros(3)}, torch.full((5,), 0.2)
-    decision = Method.parse("fedpake(variant='literal', micro=2, macro=2)").aggregator.decide(start, update, weights)[
-        "w"
-    ]
+    decision = Method.parse("fedpake(variant='literal', micro=2, macro=2)").aggregator.decide(
+        start, update, weights
+    )["w"]
     assert decision.high.tolist() == [1, 2]
     assert decision.micro.tolist() == [[1, 1]] * 5
     assert decision.macro == [[0, 1, 4], [2, 3]]

@@ -20,7 +20,12 @@ def gradient(p, x, y):
     q = np.exp(z - z.max(1, keepdims=True))
     d = (q / q.sum(1, keepdims=True) - np.eye(z.shape[1])[y]) / len(y)
     a = (d @ p["head.weight"]) * (1 - h**2)
-    return {"body.weight": a.T @ x, "body.bias": a.sum(0), "head.weight": d.T @ h, "head.bias": d.sum(0)}
+    return {
+        "body.weight": a.T @ x,
+        "body.bias": a.sum(0),
+        "head.weight": d.T @ h,
+        "head.bias": d.sum(0),
+    }
 
 
 def loss(p, x, y):
@@ -44,7 +49,10 @@ class Method:
         self.data = lambda rows: (x[rows], y[rows])
 
     def batches(self, k, r):
-        return [[self.data(rows) for rows in phase] for [phase] in self.sim.executor.client_pool.schedules([k], r)]
+        return [
+            [self.data(rows) for rows in phase]
+            for [phase] in self.sim.executor.client_pool.schedules([k], r)
+        ]
 
     def whole(self, k, r):
         return [self.data(rows) for rows in self.sim.executor.client_pool.whole([k], r)[0]]
@@ -166,9 +174,16 @@ class FedAla(Method):
                 cut = slice(i, min(i + 4, rows))
                 theta = self.start(k, weights)
                 g, last = gradient(theta, x[cut], y[cut]), loss(theta, x[cut], y[cut])
-                weights = {n: np.clip(weights[n] - self.eta * g[n] * (self.w[n] - own[n]), 0, 1) for n in HEAD}
+                weights = {
+                    n: np.clip(weights[n] - self.eta * g[n] * (self.w[n] - own[n]), 0, 1)
+                    for n in HEAD
+                }
             losses.append(last)
-            if times > 1 or (len(losses) > 10 and np.std(losses[-10:]) < self.threshold) or len(losses) == 100:
+            if (
+                times > 1
+                or (len(losses) > 10 and np.std(losses[-10:]) < self.threshold)
+                or len(losses) == 100
+            ):
                 return weights
 
     def train(self, k, r):
@@ -201,7 +216,9 @@ CASES = {
 @pytest.mark.parametrize("text", CASES)
 def test_personal_methods_three_rounds_equal_numpy(text, executor):
     clients = Clients.random(SIZES, dtype=torch.float64)
-    sim = Simulation(text, mlp().double(), clients, executor=executor, epochs=2, batch_size=4, lr=LR)
+    sim = Simulation(
+        text, mlp().double(), clients, executor=executor, epochs=2, batch_size=4, lr=LR
+    )
     theirs = CASES[text]({n: t.numpy() for n, t in sim.params.items()}, sim)
     tolerance = 1e-7 if "second" in text else 1e-9  # finite differences
     for r, ids in enumerate(PRESENT):
@@ -211,7 +228,11 @@ def test_personal_methods_three_rounds_equal_numpy(text, executor):
     tuned = sim.tuned() if sim.method.tuning else {}
     person = sim.method.personalizer
     for k in range(3):
-        found = tuned[k] if tuned else person.personal(sim.settings.model, sim.params, sim.memory(k)[person.name])
+        found = (
+            tuned[k]
+            if tuned
+            else person.personal(sim.settings.model, sim.params, sim.memory(k)[person.name])
+        )
         for n, w in theirs.personal(k).items():
             np.testing.assert_allclose(found[n].numpy(), w, rtol=0, atol=tolerance, err_msg=n)
 
@@ -251,7 +272,10 @@ def test_perfedavg_vanishing_alpha_equals_fedavg_on_half_batches():
 def test_pfedme_server_rate_beta_interpolates_to_client_mean():
     """beta: w+ = (1 - beta) w + beta mean; float64."""
     clients = Clients.random(SIZES, dtype=torch.float64)
-    one, half = (Simulation(f"pfedme(beta={b})", mlp().double(), clients, batch_size=4, lr=0.05) for b in (1.0, 0.5))
+    one, half = (
+        Simulation(f"pfedme(beta={b})", mlp().double(), clients, batch_size=4, lr=0.05)
+        for b in (1.0, 0.5)
+    )
     start = one.params
     one.round(), half.round()
     for n, w in start.items():

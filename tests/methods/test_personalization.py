@@ -33,7 +33,9 @@ def rounds(method, count=2, module=None, clients=None, **more):
 
 def product(b, h):
     """y = h (b x): a body and a head of one parameter each. The gradient of (h b x - y)^2 is 2 (h b x - y) x (h, b)."""
-    module = nn.Sequential(OrderedDict(body=nn.Linear(1, 1, bias=False), head=nn.Linear(1, 1, bias=False)))
+    module = nn.Sequential(
+        OrderedDict(body=nn.Linear(1, 1, bias=False), head=nn.Linear(1, 1, bias=False))
+    )
     with torch.no_grad():
         module.body.weight.fill_(b), module.head.weight.fill_(h)
     return module.double()
@@ -60,7 +62,9 @@ def test_fedbabu_one_round_trains_body_and_tuning_moves_both():
     sim = rounds("fedbabu(epochs=2)", 1, product(1, 2), lines(3.0, 1.0), **LINE)
     assert scalars(sim.params) == (1, 2)
     assert [u.item() for u in sim.run().update["body.weight"]] == [0.5, -0.5]
-    assert scalars(sim.tuned()[0]) == pytest.approx((1.5 - 0.25 * 0.375 * 2.25, 2.25 - 0.25 * 0.375 * 1.5), rel=1e-12)
+    assert scalars(sim.tuned()[0]) == pytest.approx(
+        (1.5 - 0.25 * 0.375 * 2.25, 2.25 - 0.25 * 0.375 * 1.5), rel=1e-12
+    )
     sim = rounds("fedbabu(epochs=1, tune='head')", 1, product(1, 2), lines(3.0, 1.0), **LINE)
     assert scalars(sim.tuned()[0]) == (1, 2.25)
 
@@ -79,7 +83,9 @@ def test_fedper_one_round_keeps_head_on_client():
     """Both move at once: b = 1 + 0.25 * 2 = 1.5, h = 2.25 on client 0, nothing on client 1."""
     sim = rounds("fedper", 1, product(1, 2), lines(3.0, 2.0), **LINE)
     assert scalars(sim.params) == (1.25, 2)
-    person = sim.method.personalizer.personal(sim.settings.model, sim.params, sim.memory(0)["private"])
+    person = sim.method.personalizer.personal(
+        sim.settings.model, sim.params, sim.memory(0)["private"]
+    )
     assert scalars(person) == (1.25, 2.25)
 
 
@@ -110,15 +116,25 @@ def test_perfedavg_one_round_takes_gradient_at_adapted_parameters():
             )
             order = sim.batches(0, 0)[0].tolist()
             if order[0] != 1:  # B' is the first row of the shuffled batch
-                clients.x[[1, 2]], clients.y[[1, 2]] = clients.x[[2, 1]].clone(), clients.y[[2, 1]].clone()
+                clients.x[[1, 2]], clients.y[[1, 2]] = (
+                    clients.x[[2, 1]].clone(),
+                    clients.y[[2, 1]].clone(),
+                )
             sim.round()
-            assert sim.params["head.weight"].flatten().tolist() == pytest.approx(expected, rel=1e-12)
+            assert sim.params["head.weight"].flatten().tolist() == pytest.approx(
+                expected, rel=1e-12
+            )
             # evaluation: one full-batch step of alpha, whatever the round's work
             w, x, y = sim.params["head.weight"][0], clients.x[1:], clients.y[1:]
             g = 2 * ((x @ w - y)[:, None] * x).mean(0)
-            torch.testing.assert_close(sim.tuned()[0]["head.weight"][0], w - 0.25 * g, rtol=1e-12, atol=0)
+            torch.testing.assert_close(
+                sim.tuned()[0]["head.weight"][0], w - 0.25 * g, rtol=1e-12, atol=0
+            )
             if order[0] != 1:
-                clients.x[[1, 2]], clients.y[[1, 2]] = clients.x[[2, 1]].clone(), clients.y[[2, 1]].clone()
+                clients.x[[1, 2]], clients.y[[1, 2]] = (
+                    clients.x[[2, 1]].clone(),
+                    clients.y[[2, 1]].clone(),
+                )
 
 
 def test_halves_padded_batch_splits_real_rows_only():
@@ -131,7 +147,11 @@ def test_halves_padded_batch_splits_real_rows_only():
         (5, [1, 0, 0, 0, 0], [0], [0]),
         (5, [0, 0, 0, 0, 0], [], []),
     ):
-        batch = Batch(x[:rows], x[:rows, 0], None if weight is None else torch.tensor(weight, dtype=torch.float32))
+        batch = Batch(
+            x[:rows],
+            x[:rows, 0],
+            None if weight is None else torch.tensor(weight, dtype=torch.float32),
+        )
         for half, expected in zip(halves(batch), (first, second), strict=True):
             counted = slice(None) if half.weight is None else half.weight > 0
             assert half.x[counted].flatten().tolist() == half.y[counted].tolist() == expected
@@ -140,9 +160,15 @@ def test_halves_padded_batch_splits_real_rows_only():
 def test_fedala_start_weights_equal_hand_numbers():
     """One client beside a silent majority: after round 1 theta_k = 1.5, w = 1.25 by the mean with a client that stays at 1.
     W <- clip(1 - eta g (w - theta_k), 0, 1), g = 2 (w - 3) at theta = w: 1 - eta * (-3.5) * (-0.25) = 1 - 0.875 eta."""
-    settings = LINE | {"clients": lines(3.0, 1.0), "module": nn.Sequential(OrderedDict(head=_one(1.0)))}
+    settings = LINE | {
+        "clients": lines(3.0, 1.0),
+        "module": nn.Sequential(OrderedDict(head=_one(1.0))),
+    }
     sim = rounds("fedala(eta=0.5, threshold=1e9)", 1, **settings)
-    assert sim.params["head.weight"].item() == 1.25 and sim.memory(0)["adaptive_start"]["head.weight"].item() == 1.5
+    assert (
+        sim.params["head.weight"].item() == 1.25
+        and sim.memory(0)["adaptive_start"]["head.weight"].item() == 1.5
+    )
     sim.round()
     losses_window = 11  # passes until more than ten losses are there
     weight, theta = 1.0, 1.25
@@ -157,7 +183,9 @@ def test_fedala_start_weights_equal_hand_numbers():
     theta = memory["head.weight"].item() + (w - memory["head.weight"].item()) * weight
     sim.round()
     new = min(1.0, max(0.0, weight - 0.5 * 2 * (theta - 3) * (w - memory["head.weight"].item())))
-    assert sim.memory(0)["adaptive_start"]["weight of head.weight"].item() == pytest.approx(new, rel=1e-12)
+    assert sim.memory(0)["adaptive_start"]["weight of head.weight"].item() == pytest.approx(
+        new, rel=1e-12
+    )
 
 
 def _one(value):
@@ -170,7 +198,9 @@ def _one(value):
 # --- what makes each what it is ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("text", ["fedbabu", "fedper", "fedrep", "fedrep + fedprox(mu=1) + scaffold"])
+@pytest.mark.parametrize(
+    "text", ["fedbabu", "fedper", "fedrep", "fedrep + fedprox(mu=1) + scaffold"]
+)
 def test_personal_head_methods_send_body_only(text):
     sim = rounds(text)
     cohort = sim.run()
@@ -178,7 +208,11 @@ def test_personal_head_methods_send_body_only(text):
     assert all(not set(letter) & HEAD for letter in cohort.stacked.messages.values())
     assert same({n: sim.params[n] for n in HEAD}, {n: sim.settings.model.params[n] for n in HEAD})
     whole, bodies = (
-        {i.direction: i.bytes for i in wire(Method.parse(m), sim.settings.model) if i.what in ("parameters", "update")}
+        {
+            i.direction: i.bytes
+            for i in wire(Method.parse(m), sim.settings.model)
+            if i.what in ("parameters", "update")
+        }
         for m in ("fedavg", text)
     )
     share = sum(sim.params[n].numel() for n in BODY) / sum(p.numel() for p in sim.params.values())
@@ -204,7 +238,11 @@ def test_fedbn_norm_parameters_and_statistics_stay_on_client():
     cohort = sim.run()
     assert set(cohort.update) == {"body.weight"} | HEAD and not cohort.stacked.buffers
     assert set(sim.memory(0)["private"]) == norm
-    assert set(sim.memory(0)[BUFFERS]) == {"norm.running_mean", "norm.running_var", "norm.num_batches_tracked"}
+    assert set(sim.memory(0)[BUFFERS]) == {
+        "norm.running_mean",
+        "norm.running_var",
+        "norm.num_batches_tracked",
+    }
     assert not same(sim.memory(0)["private"], sim.memory(3)["private"])
     assert sim.memory(3)[BUFFERS]["norm.num_batches_tracked"] == 2 * 8
     assert same(rounds("fedbn", 2).params, rounds("fedavg", 2).params)  # a model without norms
@@ -214,7 +252,9 @@ def test_fedbn_norm_parameters_and_statistics_stay_on_client():
 def test_fedala_tiny_eta_equals_fedavg(executor):
     """eta so small that W stays 1 in float32: every start is the shared model, exactly."""
     clients = Clients.random((4, 4, 4, 4))
-    sims = [rounds(m, 3, clients=clients, executor=executor) for m in ("fedala(eta=1e-30)", "fedavg")]
+    sims = [
+        rounds(m, 3, clients=clients, executor=executor) for m in ("fedala(eta=1e-30)", "fedavg")
+    ]
     assert same(sims[0].params, sims[1].params)
     person, memory = sims[0].method.personalizer, sims[0].memory(1)["adaptive_start"]
     assert same(person.personal(sims[0].settings.model, sims[0].params, memory), sims[0].params)
@@ -225,7 +265,9 @@ def test_fedala_default_modules_adapt_head_only():
     memory = sim.memory(0)["adaptive_start"]
     weights = {n: t for n, t in memory.items() if n.startswith("weight of ")}
     assert set(memory) - set(weights) - {"participations"} == HEAD
-    assert all(((t >= 0) & (t <= 1)).all() for t in weights.values()) and any((t < 1).any() for t in weights.values())
+    assert all(((t >= 0) & (t <= 1)).all() for t in weights.values()) and any(
+        (t < 1).any() for t in weights.values()
+    )
     everything = rounds("fedala(modules=0, threshold=1e9)", 1).memory(0)["adaptive_start"]
     assert set(everything) > HEAD | BODY
     person = sim.method.personalizer.personal(sim.settings.model, sim.params, memory)
@@ -259,14 +301,21 @@ def test_perfedavg_opposed_clients_adapt_better_than_fedavg():
     module = mlp(1, 16, 1)
     losses = {}
     for name in ("perfedavg(alpha=0.1)", "fedavg"):
-        sim = rounds(name, 60, module, Clients.of(*data), task="regression", batch_size=8, lr=0.05, epochs=2)
+        sim = rounds(
+            name, 60, module, Clients.of(*data), task="regression", batch_size=8, lr=0.05, epochs=2
+        )
         tuner = Simulation("perfedavg(alpha=0.1)", module, sim.clients, task="regression", lr=0.05)
         tuner.state = tuner.state._replace(params=sim.params)
         tuned = tuner.tuned()
         losses[name] = np.mean(
             [
                 (
-                    (sim.settings.model(tuned[k], torch.tensor(x).float(), buffers={}).logits[:, 0] - torch.tensor(y))
+                    (
+                        sim.settings.model(tuned[k], torch.tensor(x).float(), buffers={}).logits[
+                            :, 0
+                        ]
+                        - torch.tensor(y)
+                    )
                     ** 2
                 )
                 .mean()
@@ -318,7 +367,10 @@ def test_fedrep_phase_without_moving_parameters_is_refused():
 
 def test_tuning_with_drift_terms_uses_task_loss_only():
     """SCAFFOLD's correction and a proximal term change the shared model, and not how a given one is tuned."""
-    plain, changed = rounds("local_finetune", 1), rounds("local_finetune + scaffold + fedprox(mu=5)", 1)
+    plain, changed = (
+        rounds("local_finetune", 1),
+        rounds("local_finetune + scaffold + fedprox(mu=5)", 1),
+    )
     changed.state = changed.state._replace(params=plain.params)
     assert same(plain.tuned(), changed.tuned())
 
@@ -331,7 +383,9 @@ class Rounded(Personalizer):
     vmappable: ClassVar[bool] = False
 
     def begin(self, local):
-        return {n: w.round(decimals=1) if w.abs().max() > 0.3 else w for n, w in local.params.items()}, local.state
+        return {
+            n: w.round(decimals=1) if w.abs().max() > 0.3 else w for n, w in local.params.items()
+        }, local.state
 
 
 def test_personalizer_with_control_flow_on_data_is_equal_in_both_executors():

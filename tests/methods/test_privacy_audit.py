@@ -26,7 +26,10 @@ def _attacks(z):
     canary[name].view(-1)[0] = 1.0  # the largest contribution that the bound allows
     found = []
     for present in (1.0, 0.0):
-        update = {n: torch.stack([present * canary[n], u[1], u[2]]) for n, u in cohort.stacked.update.items()}
+        update = {
+            n: torch.stack([present * canary[n], u[1], u[2]])
+            for n, u in cohort.stacked.update.items()
+        }
         told = cohort.__class__(cohort.ids, cohort.stacked._replace(update=update), cohort.members)
         scores = []
         for trial in range(TRIALS):
@@ -57,7 +60,10 @@ def test_advantage_of_membership_inference_falls_with_epsilon():
     advantages = []
     for z in (0.5, 1.0, 4.0):
         inside, outside = _attacks(z)
-        best = max(float((inside > t).mean() - (outside > t).mean()) for t in np.concatenate([inside, outside]))
+        best = max(
+            float((inside > t).mean() - (outside > t).mean())
+            for t in np.concatenate([inside, outside])
+        )
         advantages.append(best)
     assert advantages[0] > advantages[1] > advantages[2]
     # of two normal distributions 1/z apart it is 2 Phi(1 / 2z) - 1

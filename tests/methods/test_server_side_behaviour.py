@@ -69,7 +69,9 @@ def test_server_parts_limit_case_is_close_to_other_method(neutral, other):
     assert distance(a.params, b.params, b.settings.model.params) < 1e-5
 
 
-@pytest.mark.parametrize("rule", ["median", "krum", "multikrum", "geometric_median", "trimmed_mean"])
+@pytest.mark.parametrize(
+    "rule", ["median", "krum", "multikrum", "geometric_median", "trimmed_mean"]
+)
 def test_robust_rules_equal_clients_equal_single_client(rule):
     """Clients with the same data and batches send the same update, whatever the rule."""
     x, y = samples(8)
@@ -92,7 +94,10 @@ def test_feddisco_client_with_even_labels_gets_larger_weight():
     """Two clients of equal size, one with a single class: the other one counts more."""
     x, _ = samples(6)
     sim = Simulation(
-        "feddisco(a=0.5, b=0)", mlp(), Clients.of((x, [0, 0, 0, 0, 0, 2]), (x, [0, 1, 2, 0, 1, 2])), **WORK
+        "feddisco(a=0.5, b=0)",
+        mlp(),
+        Clients.of((x, [0, 0, 0, 0, 0, 2]), (x, [0, 1, 2, 0, 1, 2])),
+        **WORK,
     )
     cohort = sim.round()
     start, u = sim.settings.model.params, cohort.update
@@ -125,7 +130,12 @@ def test_feddf_training_moves_average_closer_to_ensemble():
     cohort = sim.run()
     model, start = sim.settings.model, sim.params
     with torch.no_grad():
-        z = torch.stack([model.module(tree.add(start, tree.row(cohort.update, k)), {})(PROXY.x) for k in range(4)])
+        z = torch.stack(
+            [
+                model.module(tree.add(start, tree.row(cohort.update, k)), {})(PROXY.x)
+                for k in range(4)
+            ]
+        )
         target = z.mean(0).log_softmax(1)
         gaps = []
         for spec in sims:
@@ -181,7 +191,14 @@ def test_run_resumed_with_server_state_equals_whole_run(tmp_path):
     work = ua.Work(batch_size=4, lr=0.1)
     whole = ua.run(spec, clients_of(), model="mlp", rounds=4, work=work, seed=2)
     ua.run(
-        spec, clients_of(), model="mlp", rounds=4, work=work, seed=2, out=tmp_path, stop=lambda row: row["round"] == 2
+        spec,
+        clients_of(),
+        model="mlp",
+        rounds=4,
+        work=work,
+        seed=2,
+        out=tmp_path,
+        stop=lambda row: row["round"] == 2,
     )
     again = ua.run(spec, clients_of(), model="mlp", rounds=4, work=work, seed=2, out=tmp_path)
     assert same(dict(whole.params), dict(again.params))
@@ -192,7 +209,9 @@ def test_history_quantize_and_feddisco_counts_bytes():
     run = ua.run("quantize + feddisco", clients_of(), model="mlp", rounds=1)
     sizes = [t.numel() for t in run.params.values()]
     row = run.history.rounds.iloc[1]
-    assert row["bytes_up"] == 4 * (sum(sizes) + 4 * len(sizes) + 3 * 8 + 16) and row["bytes_down"] == 4 * 4 * sum(sizes)
+    assert row["bytes_up"] == 4 * (sum(sizes) + 4 * len(sizes) + 3 * 8 + 16) and row[
+        "bytes_down"
+    ] == 4 * 4 * sum(sizes)
 
 
 def test_feddisco_empty_histogram_keeps_parameters_finite():
@@ -213,8 +232,13 @@ def test_run_normalizes_proxy_samples_as_it_does_those_of_clients(spec):
         return change(x.reshape(n, 1, 2, 2)).astype(np.float32), y
 
     def trained(change, **options):
-        clients = [ua.ClientData(train=images(12, k, change), test=images(6, k + 50, change)) for k in range(3)]
-        return ua.run(spec, clients, model="mlp", rounds=2, proxy=images(24, 9, change), **options).history.rounds
+        clients = [
+            ua.ClientData(train=images(12, k, change), test=images(6, k + 50, change))
+            for k in range(3)
+        ]
+        return ua.run(
+            spec, clients, model="mlp", rounds=2, proxy=images(24, 9, change), **options
+        ).history.rounds
 
     plain = trained(lambda x: x, transform="normalize(mean=0.5, std=0.25)")
     before = trained(lambda x: (x - 0.5) / 0.25)

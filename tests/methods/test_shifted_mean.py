@@ -10,7 +10,9 @@ def test_shifted_mean_three_clients_equals_hand_numbers(shift, expected):
     """0, 0, 3: mean 1, m2 = (1 + 1 + 4) / 3 = 2, m3 = (-1 - 1 + 8) / 3 = 2: 1 - shift * 2 / 12. A symmetric entry and an equal
     one keep their mean, tiny values are treated as large ones."""
     W = [[0.0, -1, 5, 0], [0.0, 0, 5, 0], [3.0, 1, 5, 3e-30]]
-    found = Server(f"shifted_mean(shift={shift})", {"w": np.zeros(4)}).advance([{"w": row} for row in W])["w"]
+    found = Server(f"shifted_mean(shift={shift})", {"w": np.zeros(4)}).advance(
+        [{"w": row} for row in W]
+    )["w"]
     np.testing.assert_allclose(found, [expected, 0, 5, expected * 1e-30], rtol=1e-12)
 
 

@@ -45,7 +45,9 @@ def test_fedgh_three_rounds_equal_numpy():
             x, labels = data[k]
             b = bodies[k]
             h = np.tanh(x @ b["body.weight"].T + b["body.bias"])
-            d = (softmax(h @ head["head.weight"].T + head["head.bias"]) - np.eye(3)[labels]) / len(x)
+            d = (softmax(h @ head["head.weight"].T + head["head.bias"]) - np.eye(3)[labels]) / len(
+                x
+            )
             back = (d @ head["head.weight"]) * (1 - h**2)
             bodies[k] = {
                 "body.weight": b["body.weight"] - lr * back.T @ x,
@@ -66,7 +68,9 @@ def test_fedgh_three_rounds_equal_numpy():
             np.testing.assert_allclose(sim.params[n].numpy(), w, rtol=1e-9)
         for k in range(3):
             for n, w in bodies[k].items():
-                np.testing.assert_allclose(sim.memory(k).get("private", sim.params)[n].numpy(), w, rtol=1e-9)
+                np.testing.assert_allclose(
+                    sim.memory(k).get("private", sim.params)[n].numpy(), w, rtol=1e-9
+                )
 
 
 def test_fedgh_head_is_received_and_not_sent():
@@ -85,7 +89,9 @@ def test_fedgh_head_is_received_and_not_sent():
         ("up", "message of taught_head"): 4 * 15 + 3,
         ("up", "counts and loss"): SCALARS,
     }
-    personal = sim.method.personalizer.personal(sim.settings.model, sim.params, sim.memory(0)["private"])
+    personal = sim.method.personalizer.personal(
+        sim.settings.model, sim.params, sim.memory(0)["private"]
+    )
     assert torch.equal(personal["head.weight"], sim.params["head.weight"])
     assert not torch.equal(personal["body.weight"], sim.params["body.weight"])
 
@@ -102,13 +108,17 @@ def test_taught_head_with_upload_parts_sends_body_update_only():
     for other in ("clip(norm=0.1)", "topk(fraction=0.5, error_feedback=True)", "quantize"):
         sim = Simulation("taught_head + " + other, mlp(), Clients.random(SIZES), **WORK)
         update = decode_updates(sim.method, sim.round().update, sim.state)
-        assert {n: u.shape[1:] for n, u in update.items()} == {n: w.shape for n, w in sim.params.items()}
+        assert {n: u.shape[1:] for n, u in update.items()} == {
+            n: w.shape for n, w in sim.params.items()
+        }
         assert not update["head.weight"].any() and update["body.weight"].any()
 
 
 def test_taught_head_shared_bodies_equal_fedavg_after_first_round():
     """Local training and the mean of bodies are FedAvg's in the first round; the head alone goes another way."""
-    sim, plain = (Simulation(m, mlp(), Clients.random(SIZES), **WORK) for m in ("taught_head", "fedavg"))
+    sim, plain = (
+        Simulation(m, mlp(), Clients.random(SIZES), **WORK) for m in ("taught_head", "fedavg")
+    )
     sim.round(), plain.round()
     for n in plain.params:
         assert torch.equal(sim.params[n], plain.params[n]) == n.startswith("body")
@@ -145,7 +155,9 @@ def test_taught_head_private_heads_change_nothing_and_regression_is_refused():
 
 def test_fedgh_same_run_twice_is_bitwise_equal():
     """The same run twice is the same to the bit; the passes of two rounds have other orders."""
-    a, b = (Simulation("fedgh(batch_size=1)", mlp(), Clients.random(SIZES), **WORK) for _ in range(2))
+    a, b = (
+        Simulation("fedgh(batch_size=1)", mlp(), Clients.random(SIZES), **WORK) for _ in range(2)
+    )
     for sim in (a, b):
         sim.round(), sim.round()
     assert same(a.params, b.params)

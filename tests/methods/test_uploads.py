@@ -31,7 +31,9 @@ def test_topk_encode_and_decode_equal_hand_numbers():
     back = tree.row(TopK(fraction=0.5).decode(stacked(sent), u, 0), 0)
     assert back["w"].tolist() == [[0.0, -5.0], [0.0, 2.0]] and back["b"].tolist() == [3.0]
     # 0.1 * 30 is a little more than 3 in floats; at least one entry is sent
-    assert [arrived(TopK(fraction=f), {"w": torch.ones(30)})[2]["w"].numel() for f in (0.1, 0.001)] == [3, 1]
+    assert [
+        arrived(TopK(fraction=f), {"w": torch.ones(30)})[2]["w"].numel() for f in (0.1, 0.001)
+    ] == [3, 1]
 
 
 def test_topk_decode_place_out_of_range_is_clamped():
@@ -80,10 +82,13 @@ def test_quantize_stochastic_repeats_by_seed_and_differs_between_clients(executo
     work = {"batch_size": None, "lr": 0.1}
     before = torch.get_rng_state()
     a, b = (
-        Simulation("quantize(stochastic=True)", mlp(), clients, executor=executor, **work).round() for _ in range(2)
+        Simulation("quantize(stochastic=True)", mlp(), clients, executor=executor, **work).round()
+        for _ in range(2)
     )
     assert same(a.update, b.update) and torch.equal(before, torch.get_rng_state())
-    assert not torch.equal(a.update["body.weight"][0], a.update["body.weight"][1])  # the same data, other draws
+    assert not torch.equal(
+        a.update["body.weight"][0], a.update["body.weight"][1]
+    )  # the same data, other draws
 
 
 def test_topk_error_feedback_three_rounds_equal_numpy():
@@ -114,7 +119,9 @@ def test_topk_error_feedback_three_rounds_equal_numpy():
         w = w + np.mean(list(sent.values()), 0)
         for sim in sims:
             sim.round(present)
-            np.testing.assert_allclose(sim.params["head.weight"].numpy()[0], w, rtol=1e-6)  # plane is float32 first
+            np.testing.assert_allclose(
+                sim.params["head.weight"].numpy()[0], w, rtol=1e-6
+            )  # plane is float32 first
             for k in range(3):
                 found = sim.memory(k)["topk"]["head.weight"][0].numpy()
                 np.testing.assert_allclose(found, e[k], rtol=1e-6, atol=1e-9)
@@ -126,7 +133,9 @@ def test_topk_error_feedback_sends_small_entries_eventually():
     moved = {}
     for feedback in (False, True):
         spec = f"topk(fraction=0.5, error_feedback={feedback})"
-        sim = Simulation(spec, plane(1.0, 0.0), clients, task="regression", batch_size=None, lr=0.01)
+        sim = Simulation(
+            spec, plane(1.0, 0.0), clients, task="regression", batch_size=None, lr=0.01
+        )
         for _ in range(60):
             sim.round()
         moved[feedback] = float(sim.params["head.weight"][0, 1])
@@ -134,12 +143,20 @@ def test_topk_error_feedback_sends_small_entries_eventually():
 
 
 def test_upload_parts_in_any_order_are_chained_by_rank():
-    names = [u.name for u in Method.parse("quantize + topk + clip").parts if u.name in ("clip", "topk", "quantize")]
+    names = [
+        u.name
+        for u in Method.parse("quantize + topk + clip").parts
+        if u.name in ("clip", "topk", "quantize")
+    ]
     assert names == ["clip", "topk", "quantize"]
-    sim = Simulation("quantize + topk(fraction=0.4) + clip(norm=0.01)", mlp(), Clients.random((5, 8)), lr=0.5)
+    sim = Simulation(
+        "quantize + topk(fraction=0.4) + clip(norm=0.01)", mlp(), Clients.random((5, 8)), lr=0.5
+    )
     plain = Simulation("fedavg", mlp(), Clients.random((5, 8)), lr=0.5).round()
     cohort = sim.round()
-    assert cohort.update["body.weight"].dtype == torch.int8 and cohort.update["body.weight"].shape == (2, 8)
+    assert cohort.update["body.weight"].dtype == torch.int8 and cohort.update[
+        "body.weight"
+    ].shape == (2, 8)
     back = decode_updates(sim.method, cohort.update, sim.state)
     for k in range(2):
         u = tree.row(plain.update, k)
@@ -210,7 +227,8 @@ def test_error_feedback_keeps_what_was_lost_for_the_next_update(part):
 
 
 @pytest.mark.parametrize(
-    ("part", "share"), [(TopK(fraction=0.3), 0.7), (PowerSGD(components=2, error_feedback=False), 1.0)]
+    ("part", "share"),
+    [(TopK(fraction=0.3), 0.7), (PowerSGD(components=2, error_feedback=False), 1.0)],
 )
 def test_sparsifiers_contract_the_error(part, share):
     """||u - C(u)||^2 <= share ||u||^2: top-k by its fraction, a projection always."""
@@ -236,19 +254,36 @@ def test_half_precision_keeps_its_bits_and_bounds_large_numbers():
     back, _, sent = arrived(HalfPrecision(), u)
     assert sent["w"].dtype == torch.bfloat16 and back["w"].dtype == torch.float32
     assert back["w"][:3].tolist() == [1.0, 1 + 2**-7, 1.0] and sent["n"].dtype == torch.int64
-    assert arrived(HalfPrecision(format="float16"), u)[0]["w"].tolist() == [1.0, 1 + 2**-7, 1 + 2**-9, 65504.0]
+    assert arrived(HalfPrecision(format="float16"), u)[0]["w"].tolist() == [
+        1.0,
+        1 + 2**-7,
+        1 + 2**-9,
+        65504.0,
+    ]
 
 
 def test_random_mask_keeps_the_same_places_of_all_clients_and_other_ones_in_each_round():
-    part, u = RandomMask(fraction=0.25, error_feedback=False), {"w": torch.arange(1.0, 41.0).view(8, 5)}
+    part, u = (
+        RandomMask(fraction=0.25, error_feedback=False),
+        {"w": torch.arange(1.0, 41.0).view(8, 5)},
+    )
     kept = [arrived(part, u, round=r)[0]["w"] for r in (0, 0, 1)]
     assert torch.equal(kept[0], kept[1]) and not torch.equal(kept[0], kept[2])
-    assert int(kept[0].count_nonzero()) == 10 and torch.equal(kept[0], torch.where(kept[0] != 0, u["w"], 0.0))
-    everywhere = sum((arrived(part, {"w": torch.ones(8, 5)}, round=r)[0]["w"] for r in range(400)), torch.zeros(8, 5))
-    assert float((everywhere - 100).abs().max()) < 4.5 * (400 * 0.25 * 0.75) ** 0.5  # 40 places, 4.5 deviations
+    assert int(kept[0].count_nonzero()) == 10 and torch.equal(
+        kept[0], torch.where(kept[0] != 0, u["w"], 0.0)
+    )
+    everywhere = sum(
+        (arrived(part, {"w": torch.ones(8, 5)}, round=r)[0]["w"] for r in range(400)),
+        torch.zeros(8, 5),
+    )
+    assert (
+        float((everywhere - 100).abs().max()) < 4.5 * (400 * 0.25 * 0.75) ** 0.5
+    )  # 40 places, 4.5 deviations
 
 
-@pytest.mark.parametrize("part", [RandomMask(fraction=0.3), HalfPrecision(format="float16")], ids=lambda p: p.name)
+@pytest.mark.parametrize(
+    "part", [RandomMask(fraction=0.3), HalfPrecision(format="float16")], ids=lambda p: p.name
+)
 def test_sum_of_additive_encodings_decodes_to_the_sum(part):
     g = torch.Generator().manual_seed(0)
     updates = [{"w": torch.randn(6, 5, generator=g)} for _ in range(3)]
@@ -263,7 +298,10 @@ def test_powersgd_of_a_matrix_within_its_rank_is_exact_and_finds_the_largest_dir
     g = torch.Generator().manual_seed(1)
     left, right = (torch.linalg.qr(torch.randn(n, 3, generator=g)).Q for n in (9, 8))
     part = PowerSGD(components=2, error_feedback=False)
-    low = {"w": left[:, :2] @ torch.diag(torch.tensor([3.0, 2.0])) @ right[:, :2].T, "b": torch.ones(9)}
+    low = {
+        "w": left[:, :2] @ torch.diag(torch.tensor([3.0, 2.0])) @ right[:, :2].T,
+        "b": torch.ones(9),
+    }
     back, kept, sent = arrived(part, low, part.client_init(low))
     torch.testing.assert_close(back["w"], low["w"])
     assert back["b"].tolist() == [1.0] * 9 and {n: list(t.shape) for n, t in sent.items()} == {
@@ -271,13 +309,19 @@ def test_powersgd_of_a_matrix_within_its_rank_is_exact_and_finds_the_largest_dir
         "w:right": [8, 2],
         "b": [9],
     }
-    one = {"w": left[:, :1] @ right[:, :1].T, "b": torch.ones(9)}  # a direction is missing: it is 0 and starts anew
+    one = {
+        "w": left[:, :1] @ right[:, :1].T,
+        "b": torch.ones(9),
+    }  # a direction is missing: it is 0 and starts anew
     back, again, sent = arrived(part, one, part.client_init(one))
     torch.testing.assert_close(back["w"], one["w"])
     assert not sent["w:left"][:, 1].any() and torch.equal(
         again["w:start"][:, 1], part.client_init(one)["w:start"][:, 1]
     )
-    full, kept = {"w": left @ torch.diag(torch.tensor([3.0, 1.0, 0.1])) @ right.T}, part.client_init(low)
+    full, kept = (
+        {"w": left @ torch.diag(torch.tensor([3.0, 1.0, 0.1])) @ right.T},
+        part.client_init(low),
+    )
     for _ in range(20):  # the warm start is a power iteration
         back, kept, _ = arrived(part, full, kept)
     assert tree.norm(tree.sub(full, back)) == pytest.approx(0.1, rel=1e-3)
@@ -288,19 +332,30 @@ def test_powersgd_sends_small_matrices_whole_and_convolutions_by_output_channel(
     back, _, sent = arrived(PowerSGD(), u, PowerSGD().client_init(u))
     assert sent["small"] is u["small"] or torch.equal(sent["small"], u["small"])
     assert (
-        sent["conv:left"].shape == (8, 2) and sent["conv:right"].shape == (36, 2) and back["conv"].shape == (8, 4, 3, 3)
+        sent["conv:left"].shape == (8, 2)
+        and sent["conv:right"].shape == (36, 2)
+        and back["conv"].shape == (8, 4, 3, 3)
     )
 
 
 @pytest.mark.parametrize(
-    "spec", ["topk(fraction=0.5) + quantize", "powersgd(components=1) + half_precision", "quantize + half_precision"]
+    "spec",
+    [
+        "topk(fraction=0.5) + quantize",
+        "powersgd(components=1) + half_precision",
+        "quantize + half_precision",
+    ],
 )
 def test_chained_compressors_decode_and_their_bytes_are_counted(spec):
     method, model = Method.parse(spec), mlp(8, 16)
     sim = Simulation(method, model, Clients.random((5, 6), dim=8), lr=0.1)
     cohort = sim.round()
     sent = sum(i.bytes for i in wire(method, model) if i.direction == "up") - SCALARS
-    assert sent == tree.nbytes(tree.row(cohort.update, 0)) < 4 * sum(w.numel() for w in sim.params.values())
+    assert (
+        sent
+        == tree.nbytes(tree.row(cohort.update, 0))
+        < 4 * sum(w.numel() for w in sim.params.values())
+    )
     assert all(t.isfinite().all() for t in sim.params.values())
 
 

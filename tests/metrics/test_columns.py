@@ -15,7 +15,9 @@ from unalike.metrics.named_metrics import KNOWN, Metric, own_metric, read
 
 COST = Metric("cost", -1, "Cost", "cost", low=0.0, high=math.inf)
 COLUMNS = Columns.of(
-    ("server", "clients", "personal"), run_metrics(TASKS["classification"], {"cost": COST}).values(), True
+    ("server", "clients", "personal"),
+    run_metrics(TASKS["classification"], {"cost": COST}).values(),
+    True,
 )
 
 
@@ -30,21 +32,30 @@ def test_names_carry_protocol_and_split_but_for_the_first_protocol():
         ("personal", VALIDATION): "personal_val_cost",
     }
     assert COLUMNS.get("personal", split=VALIDATION).label == "personal validation cost"
-    assert [c.selected for c in COLUMNS.scores] == ["selected", "clients_selected", "personal_selected"]
+    assert [c.selected for c in COLUMNS.scores] == [
+        "selected",
+        "clients_selected",
+        "personal_selected",
+    ]
 
 
 def test_chosen_metric_decides_whatever_its_direction_and_unknown_directions_do_not():
     assert COLUMNS.metric == COST and COLUMNS.further[0] == KNOWN["accuracy"]
-    own = Columns.of(("clients",), run_metrics(TASKS["regression"], {"cost": own_metric("cost")}).values())
+    own = Columns.of(
+        ("clients",), run_metrics(TASKS["regression"], {"cost": own_metric("cost")}).values()
+    )
     assert own.metric == KNOWN["rmse"] and own.metrics[-1].sign == 0
     with pytest.raises(UnalikeError, match="no metric decides: found loss"):
         _ = Columns.of(("clients",), [KNOWN["loss"]]).metric
 
 
 def test_columns_are_read_as_they_were_stored(tmp_path):
-    chosen = {"cost": COST} | {m.name: m for m in read(["sensitivity_at(specificity=0.9)", "brier_score"])}
+    chosen = {"cost": COST} | {
+        m.name: m for m in read(["sensitivity_at(specificity=0.9)", "brier_score"])
+    }
     columns = Columns.of(
-        ("personal", "clients"), run_metrics(TASKS["binary"], chosen | {"mine": own_metric("mine")}).values()
+        ("personal", "clients"),
+        run_metrics(TASKS["binary"], chosen | {"mine": own_metric("mine")}).values(),
     )
     columns.save(tmp_path)
     found = Columns.load(tmp_path, (), "")
@@ -59,9 +70,20 @@ def test_columns_are_read_as_they_were_stored(tmp_path):
 
 
 def test_folders_of_older_versions_tell_columns_by_their_names(tmp_path):
-    names = ["round", "seconds", "participants", "sensitivity_at_99_5", "loss", "accuracy", "train_loss", "bytes_up"]
+    names = [
+        "round",
+        "seconds",
+        "participants",
+        "sensitivity_at_99_5",
+        "loss",
+        "accuracy",
+        "train_loss",
+        "bytes_up",
+    ]
     found = Columns.load(
-        tmp_path, [*names, "val_accuracy", "personal_val_accuracy", "mine", "personal_selected"], "server"
+        tmp_path,
+        [*names, "val_accuracy", "personal_val_accuracy", "mine", "personal_selected"],
+        "server",
     )
     assert [(c.name, c.protocol, c.split) for c in found.all] == [
         ("sensitivity_at_99_5", "server", TEST),
@@ -73,7 +95,8 @@ def test_folders_of_older_versions_tell_columns_by_their_names(tmp_path):
     ]
     assert found.metric.title == "Sensitivity at 99.5 % specificity" and found.plain == "server"
     signs = [
-        derived([name]).all[0].metric.sign for name in ("personal_val_rmse", "val_r2", "server_brier_score", "mine")
+        derived([name]).all[0].metric.sign
+        for name in ("personal_val_rmse", "val_r2", "server_brier_score", "mine")
     ]
     assert signs == [-1, 1, -1, 0]
 
@@ -88,16 +111,26 @@ def test_row_is_shown_by_the_first_score_with_a_number_and_by_the_loss_last():
     nothing = math.nan
     assert COLUMNS.text({"cost": 3.0, "accuracy": 0.341}) == "cost 3.00"
     assert COLUMNS.text({"cost": nothing, "accuracy": 0.341, "loss": 1.0}) == "accuracy 34.1\u00a0%"
-    assert COLUMNS.text({"accuracy": nothing, "personal_accuracy": 0.5, "loss": 1.0}) == "personal accuracy 50.0\u00a0%"
-    assert COLUMNS.text({"accuracy": nothing, "loss": 1.0}) == "loss 1.00" and COLUMNS.text({"round": 1}) == ""
+    assert (
+        COLUMNS.text({"accuracy": nothing, "personal_accuracy": 0.5, "loss": 1.0})
+        == "personal accuracy 50.0\u00a0%"
+    )
+    assert (
+        COLUMNS.text({"accuracy": nothing, "loss": 1.0}) == "loss 1.00"
+        and COLUMNS.text({"round": 1}) == ""
+    )
 
 
 def test_used_columns_stand_beside_personal_ones():
     used = [c for c in COLUMNS.with_used().all if c.protocol == "used"]
-    assert {c.name for c in used} >= {"used_cost", "used_val_cost", "used_loss"} and used[0].selected == "used_selected"
+    assert {c.name for c in used} >= {"used_cost", "used_val_cost", "used_loss"} and used[
+        0
+    ].selected == "used_selected"
 
 
-@pytest.mark.parametrize("name", ["val_cost", "personal_cost", "min_cost", "selected", "round", "method", "not a name"])
+@pytest.mark.parametrize(
+    "name", ["val_cost", "personal_cost", "min_cost", "selected", "round", "method", "not a name"]
+)
 def test_metric_whose_column_could_be_taken_for_another_is_refused(name):
     with pytest.raises(UnalikeError, match="found the name"):
         Columns.of(("clients",), [Metric(name, 1, "x", "x")])

@@ -22,7 +22,11 @@ class Net(nn.Module):
 
     def __init__(self, view=False):
         super().__init__()
-        self.conv, self.norm, self.head = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Linear(4 * 36, 5)
+        self.conv, self.norm, self.head = (
+            nn.Conv2d(3, 4, 3),
+            nn.BatchNorm2d(4),
+            nn.Linear(4 * 36, 5),
+        )
         self.view = view
 
     def forward(self, x):
@@ -37,7 +41,9 @@ def test_score_equals_the_module(view, count, monkeypatch):
     torch.manual_seed(0)
     net, task = Net(view).eval(), find_task("classification")
     model, x, y = Model(net), torch.randn(count, 3, 8, 8), torch.arange(count) % 5
-    found = score(task, SharedModel(model, model.params, model.buffers), x, y, np.arange(count), logits=True)
+    found = score(
+        task, SharedModel(model, model.params, model.buffers), x, y, np.arange(count), logits=True
+    )
     with torch.no_grad():
         expected = net(x) if count else torch.zeros(0, 5)
         losses = nn.functional.cross_entropy(expected, y, reduction="none")
@@ -51,19 +57,31 @@ def test_score_images_are_channels_last_if_the_module_allows(view, monkeypatch):
     """Channels-last is tried once for each shape of samples."""
     tried, runs, seen, forward = [], Model._runs, [], Net.forward
     monkeypatch.setattr(Model, "_runs", lambda *given: tried.append(1) or runs(*given))
-    monkeypatch.setattr(Net, "forward", lambda net, x: seen.append(x.stride(1) == 1) or forward(net, x))
+    monkeypatch.setattr(
+        Net, "forward", lambda net, x: seen.append(x.stride(1) == 1) or forward(net, x)
+    )
     model = Model(Net(view))
-    predict = transform("normalize(mean=0.5, std=0.25)").before(SharedModel(model, model.params, model.buffers))
+    predict = transform("normalize(mean=0.5, std=0.25)").before(
+        SharedModel(model, model.params, model.buffers)
+    )
     for _ in range(3):
         predict(torch.randn(6, 3, 8, 8))
     assert seen[-1] is not view and len(tried) == 1
 
 
 def test_rows_per_pass_fit_the_cache():
-    assert rows_at_once(torch.zeros(5, 3, 32, 32)) == 85 and rows_at_once(torch.zeros(5, 64)) == 4096
-    assert rows_at_once(torch.zeros(2, 3, 224, 224)) == 16 and rows_at_once(torch.zeros(0, 3, 32, 32)) == 4096
+    assert (
+        rows_at_once(torch.zeros(5, 3, 32, 32)) == 85 and rows_at_once(torch.zeros(5, 64)) == 4096
+    )
+    assert (
+        rows_at_once(torch.zeros(2, 3, 224, 224)) == 16
+        and rows_at_once(torch.zeros(0, 3, 32, 32)) == 4096
+    )
     assert rows_at_once(torch.zeros(5, 784)) == 668
-    assert rows_at_once(torch.zeros(3, 0)) == 4096 and rows_at_once(torch.zeros(3, dtype=torch.int64)) == 4096
+    assert (
+        rows_at_once(torch.zeros(3, 0)) == 4096
+        and rows_at_once(torch.zeros(3, dtype=torch.int64)) == 4096
+    )
 
 
 def test_score_threads_sharing_a_model_do_not_interfere():
@@ -81,7 +99,10 @@ def test_score_threads_sharing_a_model_do_not_interfere():
             return self.head(x) + self.seen
 
     model, x = Model(Slow()), torch.randn(5, 3)
-    values = [{"head.weight": torch.full((3, 3), float(k)), "head.bias": torch.zeros(3)} for k in range(40)]
+    values = [
+        {"head.weight": torch.full((3, 3), float(k)), "head.bias": torch.zeros(3)}
+        for k in range(40)
+    ]
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda v: SharedModel(model, v, model.buffers)(x), values))
     for k, logits in enumerate(found):

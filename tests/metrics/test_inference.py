@@ -93,12 +93,15 @@ def test_moderated_t_of_many_families_equals_that_of_each():
     d[2, :, 1] = 0.0
     together = moderated_t(d)
     for i, alone in enumerate(map(moderated_t, d)):
-        np.testing.assert_allclose([together.p[i], together.sd[i], together.df[i]], [alone.p, alone.sd, alone.df])
+        np.testing.assert_allclose(
+            [together.p[i], together.sd[i], together.df[i]], [alone.p, alone.sd, alone.df]
+        )
     assert together.p[2, 1] == 1 and together.low[2, 1] == together.high[2, 1] == 0
 
 
 @pytest.mark.parametrize(
-    "columns", [[[1, 2, 3]], [[1, -2, 3, 4, 5], [3, 1, 2, 5, 4]], [[0.1, 0.2, -0.4, 0.5], [5, 6, 7, 9]]]
+    "columns",
+    [[[1, 2, 3]], [[1, -2, 3, 4, 5], [3, 1, 2, 5, 4]], [[0.1, 0.2, -0.4, 0.5], [5, 6, 7, 9]]],
 )
 def test_sign_flips_equal_enumeration(columns):
     """Without a difference, the signs of each seed are equally likely to be the opposite, for all methods at once."""
@@ -108,7 +111,9 @@ def test_sign_flips_equal_enumeration(columns):
         return np.abs([stats.ttest_1samp(column, 0).statistic for column in table.T])
 
     observed = t(d)
-    most = [t(d * np.array(signs)[:, None]).max() for signs in itertools.product([1, -1], repeat=len(d))]
+    most = [
+        t(d * np.array(signs)[:, None]).max() for signs in itertools.product([1, -1], repeat=len(d))
+    ]
     expected = [np.mean([m >= own - 1e-9 for m in most]) for own in observed]
     assert inf.sign_flip_p(family(*columns)) == pytest.approx(expected)
 
@@ -124,7 +129,13 @@ def test_sign_flips_reach_five_percent_from_six_seeds_for_any_number_of_methods(
 
 def test_family_equal_scores_have_p_one():
     same = compared([0.1 + 0.2, 0.5], [0.3, 0.5])
-    assert (same["difference"], same["p"], same["p_exact"], same["better"], same["won"]) == (0, 1, 1, 0.5, 0)
+    assert (same["difference"], same["p"], same["p_exact"], same["better"], same["won"]) == (
+        0,
+        1,
+        1,
+        0.5,
+        0,
+    )
     none = compared([], [])
     assert none["pairs"] == 0 and none[["p", "p_exact", "better", "boot_low"]].isna().all()
     one = compared([1.0], [0.0])
@@ -180,7 +191,11 @@ def test_probability_best_of_equal_methods_is_even():
 def test_methods_without_an_interval_have_no_probability():
     d = family([0.1, 0.1, 0.1], [0.1, 0.3, 0.2])
     found, shrunken = best_of(d)
-    assert math.isnan(found["m0"]) and "m0" not in shrunken and found[["base", "m1"]].sum() == pytest.approx(1)
+    assert (
+        math.isnan(found["m0"])
+        and "m0" not in shrunken
+        and found[["base", "m1"]].sum() == pytest.approx(1)
+    )
     nothing, _ = best_of(family([0.0, 0.0, 0.0]))
     assert nothing.tolist() == [1.0, 0.0]
 
@@ -189,7 +204,10 @@ def test_seeds_needed_reach_the_power():
     """With the number found, a t test finds the difference in 80 % of simulated experiments, with one less in fewer."""
     n = inf.seeds_needed(1.0, 1.0, 0.1, 0.05)
     rng = np.random.default_rng(0)
-    found = [(stats.ttest_1samp(rng.normal(1, 1, (20000, k)), 0, axis=1).pvalue < 0.05).mean() for k in (n - 1, n)]
+    found = [
+        (stats.ttest_1samp(rng.normal(1, 1, (20000, k)), 0, axis=1).pvalue < 0.05).mean()
+        for k in (n - 1, n)
+    ]
     assert found[0] < 0.8 <= found[1] + 0.01
     assert inf.seeds_needed(0.0, 1.0, 0.5, 0.05) > n  # to show that a difference is below 0.5
     assert inf.seeds_needed(0.001, 1.0, 0.001, 0.05) == inf.MOST_NEEDED
@@ -199,15 +217,21 @@ def test_bootstrap_is_seeded_and_centered():
     d = [0.1, 0.3, 0.2, 0.5, 0.4, 0.0]
     low, high = inf.bootstrap(d)
     assert (low, high) == inf.bootstrap(d) and min(d) <= low < np.mean(d) < high <= max(d)
-    reference = stats.bootstrap((d,), np.mean, method="percentile", n_resamples=9999).confidence_interval
-    assert (low, high) == pytest.approx(tuple(reference), abs=0.02)  # two draws of the same resampling
+    reference = stats.bootstrap(
+        (d,), np.mean, method="percentile", n_resamples=9999
+    ).confidence_interval
+    assert (low, high) == pytest.approx(
+        tuple(reference), abs=0.02
+    )  # two draws of the same resampling
     assert inf.bootstrap([2.0, 2.0]) == (2.0, 2.0)
 
 
 def test_holm_equals_hand_computed_values():
     """0.01 x 4, 0.02 x 3, 0.03 x 2 = 0.06, and 0.5; sorted, non-decreasing."""
     assert holm([0.03, 0.01, 0.5, 0.02]) == pytest.approx([0.06, 0.04, 0.5, 0.06])
-    assert holm([0.4, 0.9]) == pytest.approx([0.8, 0.9]) and holm([0.9, 0.8]) == pytest.approx([1, 1])
+    assert holm([0.4, 0.9]) == pytest.approx([0.8, 0.9]) and holm([0.9, 0.8]) == pytest.approx(
+        [1, 1]
+    )
     found = holm([math.nan, 0.04])
     assert math.isnan(found[0]) and found[1] == 0.04
     assert holm([[0.01, 0.02], [0.5, 0.01]]) == pytest.approx(np.array([[0.02, 0.02], [0.5, 0.02]]))

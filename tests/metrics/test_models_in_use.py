@@ -20,9 +20,18 @@ def table(methods, plain="clients", shared=None):
     rows = []
     for name in methods:
         for seed in (0, 1):
-            row = {"method": name, "seed": seed, "round": 1, "seconds": 1.0, "bytes_down": 10, "bytes_up": 10}
+            row = {
+                "method": name,
+                "seed": seed,
+                "round": 1,
+                "seconds": 1.0,
+                "bytes_down": 10,
+                "bytes_up": 10,
+            }
             row |= {"accuracy": math.nan, front["personal"] + "accuracy": PERSONAL[name][seed]}
-            rows.append(row | {shared or front["clients"] + "accuracy": SHARED[name][seed]} | {"loss": 1.0})
+            rows.append(
+                row | {shared or front["clients"] + "accuracy": SHARED[name][seed]} | {"loss": 1.0}
+            )
     return pd.DataFrame(rows)
 
 
@@ -39,7 +48,9 @@ def test_the_protocol_is_used_only_where_methods_differ_in_kind():
 
 
 def test_scores_on_the_servers_test_set_are_not_mixed_with_those_of_clients():
-    assert in_use(table(["fedavg", "ditto"], plain="server", shared="accuracy"), "server") == "server"
+    assert (
+        in_use(table(["fedavg", "ditto"], plain="server", shared="accuracy"), "server") == "server"
+    )
     both = table(["fedavg", "ditto"], plain="server").assign(accuracy=0.4)
     assert in_use(both, "server") == "used"
     used = with_models_in_use(both, ["ditto"], derived(both, "server"))
@@ -47,7 +58,9 @@ def test_scores_on_the_servers_test_set_are_not_mixed_with_those_of_clients():
 
 
 def test_the_columns_of_the_models_in_use():
-    rounds = table(["fedavg", "ditto", "fedper"]).assign(personal_loss=2.0, selected=True, personal_selected=False)
+    rounds = table(["fedavg", "ditto", "fedper"]).assign(
+        personal_loss=2.0, selected=True, personal_selected=False
+    )
     used = with_models_in_use(rounds, ["ditto", "fedper"], derived(rounds))
     assert used["used_accuracy"].tolist() == [0.5, 0.6, 0.7, 0.9, 0.6, 0.6]
     assert used["used_loss"].tolist() == [1, 1, 2, 2, 2, 2]

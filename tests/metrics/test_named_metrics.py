@@ -39,13 +39,26 @@ def test_metrics_of_classes_equal_scikit_learn():
     y, z = samples("classification")
     p = torch.from_numpy(z).softmax(1).double().numpy()
     p /= p.sum(1, keepdims=True)
-    specs = ("roc_auc", "average_precision", "f1_macro", "balanced_accuracy", "log_loss", "brier_score")
-    found = measure(TASKS["classification"], scored("classification", y, z), chosen("classification", *specs))
+    specs = (
+        "roc_auc",
+        "average_precision",
+        "f1_macro",
+        "balanced_accuracy",
+        "log_loss",
+        "brier_score",
+    )
+    found = measure(
+        TASKS["classification"], scored("classification", y, z), chosen("classification", *specs)
+    )
     assert found["roc_auc"] == pytest.approx(sk.roc_auc_score(y, p, multi_class="ovr"))
     assert found["average_precision"] == pytest.approx(sk.average_precision_score(np.eye(3)[y], p))
     assert found["macro_f1"] == pytest.approx(sk.f1_score(y, z.argmax(1), average="macro"))
     assert found["balanced_accuracy"] == pytest.approx(sk.balanced_accuracy_score(y, z.argmax(1)))
-    assert found["log_loss"] == pytest.approx(sk.log_loss(y, p), rel=1e-5) == pytest.approx(found["loss"], rel=1e-5)
+    assert (
+        found["log_loss"]
+        == pytest.approx(sk.log_loss(y, p), rel=1e-5)
+        == pytest.approx(found["loss"], rel=1e-5)
+    )
     assert found["brier_score"] == pytest.approx(((p - np.eye(3)[y]) ** 2).sum(1).mean(), rel=1e-5)
 
 
@@ -81,7 +94,9 @@ def test_sensitivity_at_a_specificity_counts_by_hand():
         chosen("binary", "sensitivity_at(specificity=0.75)", "sensitivity_at(specificity=0.5)"),
     )
     assert found["sensitivity_at_75"] == pytest.approx(2 / 3) and found["sensitivity_at_50"] == 1
-    none = measure(TASKS["binary"], scored("binary", y[:4], z[:4]), chosen("binary", "sensitivity_at"))
+    none = measure(
+        TASKS["binary"], scored("binary", y[:4], z[:4]), chosen("binary", "sensitivity_at")
+    )
     assert np.isnan(none["sensitivity_at_95"])
 
 
@@ -89,22 +104,33 @@ def test_calibration_error_counts_by_hand():
     # confidences 0.8, 0.8 (one right) and 0.6 (right): (|1 - 1.6| + |1 - 0.6|) / 3
     z = np.log(np.array([4, 4, 1.5])).astype(np.float32)
     found = measure(
-        TASKS["binary"], scored("binary", np.array([True, False, True]), z), chosen("binary", "calibration_error")
+        TASKS["binary"],
+        scored("binary", np.array([True, False, True]), z),
+        chosen("binary", "calibration_error"),
     )
     assert found["calibration_error"] == pytest.approx((0.6 + 0.4) / 3, abs=1e-6)
 
 
 def test_metrics_of_numbers_equal_scikit_learn_together_and_by_client():
     y, z = samples("regression")
-    scores, custom = scored("regression", y, z, clients=4), chosen("regression", "r2", "median_absolute_error")
-    assert list(measure(TASKS["regression"], scores, custom))[:3] == ["r2", "median_absolute_error", "loss"]
+    scores, custom = (
+        scored("regression", y, z, clients=4),
+        chosen("regression", "r2", "median_absolute_error"),
+    )
+    assert list(measure(TASKS["regression"], scores, custom))[:3] == [
+        "r2",
+        "median_absolute_error",
+        "loss",
+    ]
     for k, found in enumerate(per_client(TASKS["regression"], scores, 4, custom)):
         own = y[k::4], z[k::4]
         assert found["r2"] == pytest.approx(sk.r2_score(*own)) and found["mae"] == pytest.approx(
             sk.mean_absolute_error(*own)
         )
         assert found["median_absolute_error"] == pytest.approx(sk.median_absolute_error(*own))
-    assert np.isnan(measure(TASKS["regression"], scored("regression", np.full(5, 1.1, np.float32), z[:5]))["r2"])
+    assert np.isnan(
+        measure(TASKS["regression"], scored("regression", np.full(5, 1.1, np.float32), z[:5]))["r2"]
+    )
 
 
 @pytest.mark.parametrize("task", ["classification", "binary", "regression"])
@@ -119,23 +145,42 @@ def test_sums_of_clients_give_the_metrics_of_all_where_they_can(task):
     sums = []
     for k in range(3):
         own = MetricSums.of(TASKS[task], scored(task, y[k::3], z[k::3]), custom)
-        sums.append(MetricSums.read(own.plain(), TASKS[task], 100, 3 if task == "classification" else 2, custom))
-    pooled = reduce(lambda a, b: a.added(b, custom), sums, MetricSums()).metrics(TASKS[task], custom)
+        sums.append(
+            MetricSums.read(
+                own.plain(), TASKS[task], 100, 3 if task == "classification" else 2, custom
+            )
+        )
+    pooled = reduce(lambda a, b: a.added(b, custom), sums, MetricSums()).metrics(
+        TASKS[task], custom
+    )
     whole = measure(TASKS[task], scored(task, y, z), custom)
     alone = {"roc_auc", "average_precision"}
     assert list(pooled) == list(whole) == list(metric_names(TASKS[task], custom))
     for name, value in whole.items():
-        assert np.isnan(pooled[name]) if name in alone else pooled[name] == pytest.approx(value, rel=1e-5)
+        assert (
+            np.isnan(pooled[name])
+            if name in alone
+            else pooled[name] == pytest.approx(value, rel=1e-5)
+        )
 
 
 def test_sums_of_clients_pool_a_mean_that_another_package_registered_and_no_other_metric():
     task, (y, z) = TASKS["classification"], samples("classification")
-    errors = Metric("error_rate", -1, "Errors", "errors", formula=lambda y, p, z: float((y != p).mean()), is_mean=True)
+    errors = Metric(
+        "error_rate",
+        -1,
+        "Errors",
+        "errors",
+        formula=lambda y, p, z: float((y != p).mean()),
+        is_mean=True,
+    )
     custom = {"error_rate": errors, "mine": own_metric("mine", lambda y, p, z: 1.0)}
     parts = [slice(0, 50), slice(50, 300)]
     sums = [MetricSums.of(task, scored("classification", y[p], z[p]), custom) for p in parts]
     pooled = reduce(lambda a, b: a.added(b, custom), sums, MetricSums()).metrics(task, custom)
-    assert pooled["error_rate"] == pytest.approx((y != z.argmax(1)).mean()) and np.isnan(pooled["mine"])
+    assert pooled["error_rate"] == pytest.approx((y != z.argmax(1)).mean()) and np.isnan(
+        pooled["mine"]
+    )
     assert unpooled(task, custom) == ("mine",)
     with pytest.raises(UnalikeError, match="error_rate of metric sums is not a number from 0 to 1"):
         MetricSums.read(sums[0].plain() | {"own": {"error_rate": 2.0}}, task, 50, 3, custom)
@@ -174,7 +219,12 @@ def test_unknown_or_unfit_metrics_are_refused():
     for task, spec, classes, words in [
         ("regression", "roc_auc", None, "not defined for regression; expected one of rmse"),
         ("classification", "r2", ["a", "b"], "not defined for classification"),
-        ("classification", "sensitivity_at", ["a", "b", "c"], "defined for two classes; the data has 3"),
+        (
+            "classification",
+            "sensitivity_at",
+            ["a", "b", "c"],
+            "defined for two classes; the data has 3",
+        ),
         ("classification", "sensitivity_at(positive='c')", ["a", "b"], "'c'"),
     ]:
         with pytest.raises(UnalikeError, match=words):

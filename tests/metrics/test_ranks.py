@@ -20,7 +20,9 @@ def test_ranks_critical_difference_equals_demsar():
     found = inf.ranks(table)
     assert found.mean.tolist() == pytest.approx([(1 + 1.5 + 1) / 3, (2 + 1.5 + 2) / 3, 3])
     assert inf.ranks(-table, sign=-1).mean.equals(found.mean)
-    assert found.friedman == pytest.approx(stats.friedmanchisquare(*(table[c] for c in table)).pvalue)
+    assert found.friedman == pytest.approx(
+        stats.friedmanchisquare(*(table[c] for c in table)).pvalue
+    )
 
 
 def test_groups_are_largest_sets_within_critical_difference():
@@ -31,14 +33,19 @@ def test_groups_are_largest_sets_within_critical_difference():
         return inf.Ranks(mean, critical, 10, math.nan).groups
 
     assert groups(0.5) == []
-    assert groups(1.0) == [["a", "b"], ["b", "c"]]  # a and c are 1.6 apart: two bars that overlap in b
+    assert groups(1.0) == [
+        ["a", "b"],
+        ["b", "c"],
+    ]  # a and c are 1.6 apart: two bars that overlap in b
     assert groups(1.7) == [["a", "b", "c"]]  # b, c lies inside
     assert groups(2.0) == [["a", "b", "c"], ["c", "d"]]  # 4.6 - 2.6 is not more than 2.0
     assert groups(4.0) == [["a", "b", "c", "d"]]
 
 
 def test_groups_ties_are_together_and_distant_methods_apart():
-    table = pd.DataFrame([[1.0, 1.0, 0.0]] * 8, columns=["x", "y", "z"])  # ranks 1.5, 1.5, 3; CD = 2.343 sqrt(12 / 48)
+    table = pd.DataFrame(
+        [[1.0, 1.0, 0.0]] * 8, columns=["x", "y", "z"]
+    )  # ranks 1.5, 1.5, 3; CD = 2.343 sqrt(12 / 48)
     found = inf.ranks(table)
     assert found.groups == [["x", "y"]] and found.apart == [("x", "z"), ("y", "z")]
 
@@ -52,5 +59,11 @@ def test_ranks_apart_lists_distant_pairs():
 
 
 def test_ranks_scores_equal_up_to_rounding_share_a_rank():
-    table = pd.DataFrame({"a": [185.20276524394, 2.0], "b": [185.20276524284, math.inf], "c": [185.3, 1.0]})
-    assert inf.ranks(table, sign=-1).mean.to_dict() == {"a": (1.5 + 2) / 2, "b": (1.5 + 3) / 2, "c": 2}
+    table = pd.DataFrame(
+        {"a": [185.20276524394, 2.0], "b": [185.20276524284, math.inf], "c": [185.3, 1.0]}
+    )
+    assert inf.ranks(table, sign=-1).mean.to_dict() == {
+        "a": (1.5 + 2) / 2,
+        "b": (1.5 + 3) / 2,
+        "c": 2,
+    }

@@ -34,9 +34,12 @@ def clients_of(**scores):
 
 
 ROUNDS = rounds_of(
-    base=[[0.1, 0.4, 0.6], [0.1, 0.5, 0.7], [0.1, 0.6, 0.8]], other=[[0.1, 0.5, 0.7], [0.1, 0.7, 0.9], [0.1, 0.9, 1.1]]
+    base=[[0.1, 0.4, 0.6], [0.1, 0.5, 0.7], [0.1, 0.6, 0.8]],
+    other=[[0.1, 0.5, 0.7], [0.1, 0.7, 0.9], [0.1, 0.9, 1.1]],
 )
-CLIENTS = clients_of(base=[[0.4, 0.6], [0.5, 0.7], [0.6, 0.8]], other=[[0.5, 0.7], [0.4, 1.2], [0.6, 1.4]])
+CLIENTS = clients_of(
+    base=[[0.4, 0.6], [0.5, 0.7], [0.6, 0.8]], other=[[0.5, 0.7], [0.4, 1.2], [0.6, 1.4]]
+)
 
 
 COLUMNS = derived(ROUNDS)
@@ -44,7 +47,8 @@ ACCURACY, RMSE = (derived([name]).scores[0] for name in ("accuracy", "rmse"))
 
 
 @pytest.mark.parametrize(
-    ("evaluated", "counted"), [(1, 1), (2, 1), (3, 1), (5, 1), (6, 2), (15, 5), (29, 9), (30, 10), (300, 10)]
+    ("evaluated", "counted"),
+    [(1, 1), (2, 1), (3, 1), (5, 1), (6, 2), (15, 5), (29, 9), (30, 10), (300, 10)],
 )
 def test_scored_rounds_are_the_last_third_at_most_ten(evaluated, counted):
     assert st.scored_rounds(evaluated) == counted
@@ -61,7 +65,9 @@ def test_tail_mean_of_a_short_run_is_its_end_not_its_climb():
 
 def test_tail_mean_counts_evaluated_rounds_only():
     rounds = ROUNDS.copy()
-    rounds.loc[(rounds["method"] == "base") & (rounds["seed"] == 0) & (rounds["round"] == 2), "accuracy"] = math.nan
+    rounds.loc[
+        (rounds["method"] == "base") & (rounds["seed"] == 0) & (rounds["round"] == 2), "accuracy"
+    ] = math.nan
     assert st.tail_mean(rounds, ACCURACY)[("base", 0)] == pytest.approx(0.4)
 
 
@@ -74,15 +80,23 @@ def test_tail_mean_does_not_depend_on_the_order_of_rows_and_keeps_the_order_of_m
 
 def test_scoring_rule_of_runs_of_different_lengths_names_the_rule():
     rounds = pd.concat([rounds_of(a=[[0.1] * 16]), rounds_of(b=[[0.1] * 31])])
-    assert st.scoring_rule(rounds, COLUMNS) == "mean of the last third of the evaluated rounds, at most 10"
-    assert st.scoring_rule(rounds.assign(selected=False), COLUMNS) == "the round with the best validation score"
+    assert (
+        st.scoring_rule(rounds, COLUMNS)
+        == "mean of the last third of the evaluated rounds, at most 10"
+    )
+    assert (
+        st.scoring_rule(rounds.assign(selected=False), COLUMNS)
+        == "the round with the best validation score"
+    )
 
 
 def test_still_rising_names_methods_that_gain_more_than_the_smallest_effect():
     """Over the last 5 of 15 rounds, rising gains 5 x 0.01; flat none; falling -0.05, which is no gain."""
     up = [0.3 + 0.01 * r for r in range(16)]
     rounds = rounds_of(rising=[up, up], flat=[[0.5] * 16] * 2, falling=[up[::-1]] * 2)
-    assert st.still_rising(rounds, ACCURACY, 0.005) == [st.Rise("rising", pytest.approx(0.05), 5, 15)]
+    assert st.still_rising(rounds, ACCURACY, 0.005) == [
+        st.Rise("rising", pytest.approx(0.05), 5, 15)
+    ]
     assert st.still_rising(rounds, ACCURACY, 0.06) == []
     assert st.still_rising(rounds.assign(selected=True), ACCURACY, 0.005) == []
     lower = rounds.rename(columns={"accuracy": "rmse"})
@@ -110,7 +124,9 @@ def test_summary_equals_hand_computed_values():
 
 def test_totals_keep_evaluation_apart_and_unknown_where_a_folder_lacks_it():
     evaluated = costs.totals(ROUNDS.assign(evaluation_seconds=1.5))
-    assert evaluated.loc["base", ["seconds", "evaluation_seconds"]].tolist() == pytest.approx([4.0, 4.5])
+    assert evaluated.loc["base", ["seconds", "evaluation_seconds"]].tolist() == pytest.approx(
+        [4.0, 4.5]
+    )
     assert costs.totals(ROUNDS)["evaluation_seconds"].isna().all()
 
 
@@ -118,7 +134,11 @@ def test_summary_one_seed_has_no_deviation_and_no_interval():
     rounds = ROUNDS[ROUNDS["seed"] == 0]
     other = summary(rounds, CLIENTS, derived(rounds), Rules("base")).iloc[1]
     assert other["difference"] == pytest.approx(0.1)
-    assert math.isnan(other["accuracy_sd"]) and math.isnan(other["ci_low"]) and math.isnan(other["ci_high"])
+    assert (
+        math.isnan(other["accuracy_sd"])
+        and math.isnan(other["ci_low"])
+        and math.isnan(other["ci_high"])
+    )
 
 
 def test_summary_pairs_seeds_by_number():
@@ -140,7 +160,9 @@ def test_summary_does_not_mix_protocols():
         ("other", "clients"),
         ("other", "personal"),
     ]
-    assert math.isnan(table.iloc[2]["difference"]) and table.iloc[2]["accuracy"] == pytest.approx(1.9)
+    assert math.isnan(table.iloc[2]["difference"]) and table.iloc[2]["accuracy"] == pytest.approx(
+        1.9
+    )
 
 
 def test_summary_method_without_shared_model_has_only_a_personal_row():
@@ -200,16 +222,22 @@ def test_statistics_errors_state_what_was_found():
 def test_to_target_needs_every_seed():
     """Base reaches 0.6 in rounds 2, 2 and 1, other in 2, 1 and 1; a round costs 4 MB and 2 s. No seed of base reaches 0.9."""
     reached = costs.to_target(ROUNDS.round(6), 0.6, ACCURACY).set_index("method")
-    assert reached.loc["base", ["seeds", "reached", "round", "mb", "seconds"]].tolist() == pytest.approx(
-        [3, 3, 5 / 3, 20 / 3, 10 / 3]
-    )
+    assert reached.loc[
+        "base", ["seeds", "reached", "round", "mb", "seconds"]
+    ].tolist() == pytest.approx([3, 3, 5 / 3, 20 / 3, 10 / 3])
     assert reached.loc["other", "round"] == pytest.approx(4 / 3)
     far = costs.to_target(ROUNDS.round(6), 0.9, ACCURACY).set_index("method")
-    assert far["reached"].tolist() == [0, 2] and far[["round", "mb", "seconds"]].isna().all(axis=None)
+    assert far["reached"].tolist() == [0, 2] and far[["round", "mb", "seconds"]].isna().all(
+        axis=None
+    )
     fell = costs.to_target(ROUNDS.round(6), 0.6, ACCURACY, lost={"other": 1}).set_index("method")
-    assert fell.loc["other", ["seeds", "reached"]].tolist() == [4, 3] and math.isnan(fell.loc["other", "mb"])
+    assert fell.loc["other", ["seeds", "reached"]].tolist() == [4, 3] and math.isnan(
+        fell.loc["other", "mb"]
+    )
     assert fell.loc["base"].equals(reached.loc["base"])
-    less = costs.to_target(ROUNDS.rename(columns={"accuracy": "rmse"}), 0.45, RMSE).set_index("method")
+    less = costs.to_target(ROUNDS.rename(columns={"accuracy": "rmse"}), 0.45, RMSE).set_index(
+        "method"
+    )
     assert less["reached"].tolist() == [1, 0]
 
 
@@ -229,7 +257,10 @@ def test_summary_corrects_for_the_candidates_of_one_protocol():
     third = named("other", "third", [0.01, -0.01, 0.02])
     table = summary(pd.concat([ROUNDS, third]), CLIENTS, COLUMNS, Rules("base")).set_index("method")
     assert math.isnan(table.loc["base", "p_holm"]) and table.loc["base", "role"] == "baseline"
-    assert table.loc["other", "p_holm"] in (pytest.approx(2 * table.loc["other", "p"]), pytest.approx(table["p"].max()))
+    assert table.loc["other", "p_holm"] in (
+        pytest.approx(2 * table.loc["other", "p"]),
+        pytest.approx(table["p"].max()),
+    )
     assert table.loc["other", ["p_exact", "better", "won"]].tolist() == [0.25, 1.0, 3]
     assert table["probability_best"].sum() == pytest.approx(1)
 
@@ -237,11 +268,14 @@ def test_summary_corrects_for_the_candidates_of_one_protocol():
 def test_summary_leaves_references_and_repetitions_out_of_the_family():
     """The numbers of a candidate are the same with and without a reference and two methods that repeat others."""
     repeated = [
-        ROUNDS[ROUNDS["method"] == m].assign(method=name) for m, name in (("base", "ditto"), ("other", "again"))
+        ROUNDS[ROUNDS["method"] == m].assign(method=name)
+        for m, name in (("base", "ditto"), ("other", "again"))
     ]
     pooled = named("other", "pooled", [0.3, 0.2, 0.5])
     rules = Rules("base", references={"pooled": "upper reference"})
-    table = summary(pd.concat([ROUNDS, *repeated, pooled]), CLIENTS, COLUMNS, rules).set_index("method")
+    table = summary(pd.concat([ROUNDS, *repeated, pooled]), CLIENTS, COLUMNS, rules).set_index(
+        "method"
+    )
     assert table["role"].to_dict() == {
         "base": "baseline",
         "other": "candidate",
@@ -261,7 +295,12 @@ def test_summary_leaves_references_and_repetitions_out_of_the_family():
 
 def test_client_effects_ignore_rounding():
     table = pd.DataFrame(
-        {"method": ["a", "a", "b", "b"], "seed": 0, "client": [0, 1] * 2, "rmse": [3.6, 1.2, 3.6000001, 1.1]}
+        {
+            "method": ["a", "a", "b", "b"],
+            "seed": 0,
+            "client": [0, 1] * 2,
+            "rmse": [3.6, 1.2, 3.6000001, 1.1],
+        }
     )
     found = st.client_effects(table, "a", RMSE).set_index("method").loc["b"]
     assert (found["better_off"], found["worse_off"], found["largest_loss"]) == (0.5, 0, 0)
@@ -283,5 +322,7 @@ def test_summary_infinite_scores_have_no_spread_and_no_warning(recwarn):
         for s in (0, 1)
     ]
     clients = pd.DataFrame([row | {"client": "x"} for row in rows])
-    assert summary(pd.DataFrame(rows), clients, derived(rows[0]), Rules("a"))["rmse_sd"].isna().all()
+    assert (
+        summary(pd.DataFrame(rows), clients, derived(rows[0]), Rules("a"))["rmse_sd"].isna().all()
+    )
     assert not recwarn.list

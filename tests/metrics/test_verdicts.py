@@ -10,7 +10,15 @@ import pytest
 from scipy import stats
 
 from unalike.metrics.named_metrics import KNOWN
-from unalike.metrics.verdicts import BETTER, EQUAL, UNDECIDED, WORSE, Rules, level_of_each_look, verdicts
+from unalike.metrics.verdicts import (
+    BETTER,
+    EQUAL,
+    UNDECIDED,
+    WORSE,
+    Rules,
+    level_of_each_look,
+    verdicts,
+)
 
 ACCURACY, RMSE = KNOWN["accuracy"], KNOWN["rmse"]
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -47,7 +55,13 @@ def hospitals():
         (0.02, 0.01, 0.03, 0.06, UNDECIDED),  # not after correction
         (0.001, -0.004, 0.004, 0.5, EQUAL),
         (0.003, 0.002, 0.004, 0.001, EQUAL),  # certain, and too small to matter
-        (0.004, 0.001, 0.007, 0.01, UNDECIDED),  # a difference is shown, but it may be below the smallest effect
+        (
+            0.004,
+            0.001,
+            0.007,
+            0.01,
+            UNDECIDED,
+        ),  # a difference is shown, but it may be below the smallest effect
         (0.01, -0.01, 0.03, 0.4, UNDECIDED),
         (0.02, np.nan, np.nan, np.nan, UNDECIDED),
     ],
@@ -77,7 +91,11 @@ def test_smallest_effect_is_half_a_point_or_one_percent():
 @pytest.mark.parametrize("spread", ["equal", "1 to 30", "one 15 times", "baseline's"])
 def test_false_winners_are_at_most_five_percent(rates, spread, tail):
     """Nothing differs from the baseline: at most 5 % of the comparisons have a winner, with 3, 5, 10 seeds and 2 to 12 methods."""
-    found = {(n, m): rates.false_winners(SETS, n, m, spread, tail)[0] for n in (3, 5, 10) for m in (2, 3, 4, 7, 12)}
+    found = {
+        (n, m): rates.false_winners(SETS, n, m, spread, tail)[0]
+        for n in (3, 5, 10)
+        for m in (2, 3, 4, 7, 12)
+    }
     assert max(found.values()) <= 0.05 + MARGIN, found
     assert np.mean(list(found.values())) <= 0.05
 
@@ -91,7 +109,9 @@ def test_power_exceeds_that_of_corrected_t_tests(rates, spread):
 
 @pytest.mark.parametrize("spread", ["equal", "1 to 30", "one 15 times", "baseline's"])
 def test_added_seeds_have_false_winners_of_at_most_five_percent(rates, spread):
-    found = {methods: rates.sequential(SETS, methods, spread, "normal")[0] for methods in (2, 4, 12)}
+    found = {
+        methods: rates.sequential(SETS, methods, spread, "normal")[0] for methods in (2, 4, 12)
+    }
     assert max(found.values()) <= 0.05 + MARGIN, found
 
 
@@ -117,23 +137,33 @@ def test_level_of_each_look_holds_for_random_walks():
 @pytest.mark.slow
 @pytest.mark.parametrize("seeds", [3, 5, 10])
 @pytest.mark.parametrize("pair", ["local against shared", "no difference"])
-@pytest.mark.parametrize("sites", ["4 hospitals of 40 to 300", "the same, 1 in 7 ill", "10 hospitals of 30"])
+@pytest.mark.parametrize(
+    "sites", ["4 hospitals of 40 to 300", "the same, 1 in 7 ill", "10 hospitals of 30"]
+)
 def test_intervals_cover_the_difference_over_other_patients(hospitals, sites, pair, seeds):
     """Retrained models, 200 data sets: the corrected interval covers what its first line says; that of a fixed split did not."""
-    found = {name: hospitals.simulated(200, sites, pair, seeds, *rule) for name, rule in hospitals.RULES.items()}
+    found = {
+        name: hospitals.simulated(200, sites, pair, seeds, *rule)
+        for name, rule in hospitals.RULES.items()
+    }
     assert min(found["corrected"][0], found["folds"][0]) >= 0.95 - 3 * (0.05 * 0.95 / 200) ** 0.5
     assert found["fixed"][0] < 0.6
     if seeds == 10:
         assert found["redrawn"][0] < 0.92  # overlap matters most with many seeds
     if pair == "no difference":
-        assert max(found["corrected"][1], found["folds"][1]) <= 0.025 + 3 * (0.025 * 0.975 / 200) ** 0.5
+        assert (
+            max(found["corrected"][1], found["folds"][1])
+            <= 0.025 + 3 * (0.025 * 0.975 / 200) ** 0.5
+        )
 
 
 @pytest.mark.slow
 def test_corrected_intervals_have_power(hospitals):
     """A method that is ten points better is found in most data sets of 590 patients with ten seeds."""
     sites = "4 hospitals of 40 to 300"
-    assert hospitals.simulated(200, sites, "no difference", 10, hospitals.redrawn, True, 0.1)[1] > 0.8
+    assert (
+        hospitals.simulated(200, sites, "no difference", 10, hospitals.redrawn, True, 0.1)[1] > 0.8
+    )
 
 
 @pytest.mark.parametrize("spread", ["equal", "baseline's"])
@@ -145,11 +175,16 @@ def test_false_winners_of_overlapping_seeds_are_those_of_independent_ones(rates,
 
 
 def test_added_seeds_that_overlap_have_false_winners_of_at_most_five_percent(rates):
-    found = {methods: rates.sequential(SETS, methods, "equal", "normal", shared=True)[0] for methods in (2, 4)}
+    found = {
+        methods: rates.sequential(SETS, methods, "equal", "normal", shared=True)[0]
+        for methods in (2, 4)
+    }
     assert max(found.values()) <= 0.05 + MARGIN, found
 
 
-def test_skewed_noise_of_the_baseline_gives_false_winners_where_it_excels_and_losers_where_it_collapses(rates):
+def test_skewed_noise_of_the_baseline_gives_false_winners_where_it_excels_and_losers_where_it_collapses(
+    rates,
+):
     winners, losers = rates.false_rates(SETS, 5, 4, "excels at times")
     assert winners > 0.05 > losers
     winners, losers = rates.false_rates(SETS, 5, 4, "collapses at times")
@@ -157,7 +192,9 @@ def test_skewed_noise_of_the_baseline_gives_false_winners_where_it_excels_and_lo
 
 
 @pytest.mark.parametrize("methods", [4, 9])
-def test_adjusted_interval_of_the_best_covers_its_gain_and_the_shrunken_gain_is_less_overstated(rates, methods):
+def test_adjusted_interval_of_the_best_covers_its_gain_and_the_shrunken_gain_is_less_overstated(
+    rates, methods
+):
     plain, adjusted, where_better, mean, shrunken = rates.chosen_gain(600, 5, methods)
     assert plain < 0.95 and adjusted >= 0.95 - 3 * (0.05 * 0.95 / 600) ** 0.5
     assert where_better > 0.7 and shrunken < 0.6 * mean

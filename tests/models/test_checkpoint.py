@@ -30,7 +30,10 @@ def test_start_from_file_of_the_same_model_takes_every_tensor(file):
     assert start.taken == "4 of 4 tensors"
     wanted = network(seed=7).state_dict()
     assert all(torch.equal(t, wanted[n]) for n, t in started.params.items())
-    assert all(torch.equal(t, wanted[n]) for n, t in started.module(started.params, {}).state_dict().items())
+    assert all(
+        torch.equal(t, wanted[n])
+        for n, t in started.module(started.params, {}).state_dict().items()
+    )
 
 
 def test_start_from_leaves_the_given_model_as_it_is(file):
@@ -48,19 +51,29 @@ def test_partial_start_leaves_a_head_of_other_classes_as_initialized(file):
 
 
 def test_start_from_other_model_says_what_does_not_fit(file):
-    with pytest.raises(UnalikeError, match=r"head.weight \[10, 6\] instead of \[3, 6\].*take the 2 of 4 tensors"):
+    with pytest.raises(
+        UnalikeError, match=r"head.weight \[10, 6\] instead of \[3, 6\].*take the 2 of 4 tensors"
+    ):
         start_from(Model(network(classes=3)), file)
     deeper = Model(model("mlp(hidden=(6, 6))", (4,), 10))
-    with pytest.raises(UnalikeError, match=r"it lacks body.3.weight, body.3.bias; .* take the 4 of 6"):
+    with pytest.raises(
+        UnalikeError, match=r"it lacks body.3.weight, body.3.bias; .* take the 4 of 6"
+    ):
         start_from(deeper, file)
-    with pytest.raises(UnalikeError, match=r"the model has no body.1.\w+, body.1.\w+, other shapes"):
+    with pytest.raises(
+        UnalikeError, match=r"the model has no body.1.\w+, body.1.\w+, other shapes"
+    ):
         start_from(Model(model("linear", (4,), 10)), file)
 
 
 def test_partial_start_leaves_a_layer_as_a_whole(file):
-    wider = Model(model("mlp(hidden=(6, 5))", (4,), 10))  # its head has the file's bias [10], and a weight [10, 5]
+    wider = Model(
+        model("mlp(hidden=(6, 5))", (4,), 10)
+    )  # its head has the file's bias [10], and a weight [10, 5]
     _, start = start_from(wider, file, partial=True)
-    assert start.taken == ("2 of 6 tensors; left as initialized: body.3.weight, body.3.bias, head.weight, head.bias")
+    assert start.taken == (
+        "2 of 6 tensors; left as initialized: body.3.weight, body.3.bias, head.weight, head.bias"
+    )
 
 
 def test_partial_start_names_tensors_of_the_file_that_are_not_used(file):
@@ -70,7 +83,9 @@ def test_partial_start_names_tensors_of_the_file_that_are_not_used(file):
 
 
 def test_partial_start_without_a_fitting_tensor_raises(file):
-    with pytest.raises(UnalikeError, match=r"has no tensor that fits the model by name and shape: it has "):
+    with pytest.raises(
+        UnalikeError, match=r"has no tensor that fits the model by name and shape: it has "
+    ):
         start_from(Model(nn.Sequential(nn.Linear(4, 10))), file, partial=True)
 
 
@@ -88,7 +103,10 @@ def test_start_from_reads_buffers_half_precision_and_tied_parameters(tmp_path):
     source = Tied()
     source.norm.running_mean.fill_(3.0)
     source.norm.num_batches_tracked.fill_(5)
-    torch.save({n: t.half() if t.is_floating_point() else t for n, t in source.state_dict().items()}, tmp_path / "w")
+    torch.save(
+        {n: t.half() if t.is_floating_point() else t for n, t in source.state_dict().items()},
+        tmp_path / "w",
+    )
     started, start = start_from(Model(Tied()), tmp_path / "w")
     assert start.taken == "7 of 7 tensors"
     assert torch.equal(started.buffers["norm.running_mean"], torch.full((4,), 3.0))

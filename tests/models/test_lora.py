@@ -45,7 +45,9 @@ def test_adapters_and_head_alone_cross_the_wire(lora):
     # rank 4: 4 (48 + 144) + 4 (48 + 48) + 2 * 4 (48 + 192) = 3,072 in each of two blocks, 245 in the head
     adapters = 2 * 4 * (2 * 3_072 + 245)
     assert lora.kilobytes("fedavg", lora.with_adapters(net)) == (adapters + NUMBERS) / 1000
-    assert lora.kilobytes("scaffold", net) == (2 * adapters + NUMBERS) / 1000  # as many control variates, and no others
+    assert (
+        lora.kilobytes("scaffold", net) == (2 * adapters + NUMBERS) / 1000
+    )  # as many control variates, and no others
 
 
 @pytest.mark.parametrize("method", ["fedavg", "scaffold"])
@@ -62,7 +64,9 @@ def test_adapters_of_a_pretrained_model_learn_new_classes(lora, clients):
     work = ua.Work(lr=0.003, batch_size=32, optimizer="adam")
     spec = "vit(patch=4, width=16, depth=1, heads=2)"
     net = ua.run("fedavg", source, model=spec, rounds=4, work=work, progress=False).module()
-    run = ua.run("fedavg", clients, model=lora.with_adapters(net), rounds=4, work=work, progress=False)
+    run = ua.run(
+        "fedavg", clients, model=lora.with_adapters(net), rounds=4, work=work, progress=False
+    )
     accuracy = run.history.rounds["accuracy"]
     assert accuracy.iloc[-1] > 0.4 > accuracy.iloc[0]
 

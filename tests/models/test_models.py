@@ -18,13 +18,23 @@ def size(module: torch.nn.Module) -> int:
         ("mlp(hidden=(64, 32))", (64,), 3, 64 * 64 + 64 + 64 * 32 + 32 + 32 * 3 + 3),
         ("mlp(hidden=7)", (2,), None, 2 * 7 + 7 + 7 + 1),
         # 896 + 18496 + 36928 + 65600 + 650
-        ("cnn", (3, 32, 32), 10, 3 * 32 * 9 + 32 + 32 * 64 * 9 + 64 + 64 * 64 * 9 + 64 + 1024 * 64 + 64 + 64 * 10 + 10),
+        (
+            "cnn",
+            (3, 32, 32),
+            10,
+            3 * 32 * 9 + 32 + 32 * 64 * 9 + 64 + 64 * 64 * 9 + 64 + 1024 * 64 + 64 + 64 * 10 + 10,
+        ),
         # 28 -> 26, 13 -> 11, 5 -> 3
         ("cnn", (1, 28, 28), 10, 32 * 9 + 32 + 18496 + 36928 + 9 * 64 * 64 + 64 + 650),
         # 8, 4, 2 with padding
         ("cnn", (1, 8, 8), 10, 32 * 9 + 32 + 18496 + 36928 + 4 * 64 * 64 + 64 + 650),
         ("cnn(norm='batch')", (3, 32, 32), 10, 122570 + 2 * (32 + 64 + 64)),
-        ("cnn(norm='group', channels=(4, 6), hidden=5)", (1, 8, 9), 2, 40 + 8 + 222 + 12 + 6 * 16 * 5 + 5 + 12),
+        (
+            "cnn(norm='group', channels=(4, 6), hidden=5)",
+            (1, 8, 9),
+            2,
+            40 + 8 + 222 + 12 + 6 * 16 * 5 + 5 + 12,
+        ),
     ],
 )
 def test_model_has_expected_parameters_and_outputs(spec, shape, classes, expected):
@@ -56,14 +66,20 @@ def test_mlp_without_hidden_layers_is_linear():
 
 
 def test_mlp_hidden_accepts_number_or_list():
-    assert size(model("mlp(hidden=3)", (4,), 2)) == size(model("mlp", (4,), 2, hidden=[3])) == 5 * 3 + 4 * 2
+    assert (
+        size(model("mlp(hidden=3)", (4,), 2))
+        == size(model("mlp", (4,), 2, hidden=[3]))
+        == 5 * 3 + 4 * 2
+    )
 
 
 def test_model_with_invalid_seed_raises():
     with pytest.raises(UnalikeError, match="found seed=None, expected a whole number"):
         model("mlp", (4,), 3, seed=None)
     for seed in (-1, 2**63):
-        with pytest.raises(UnalikeError, match=f"found seed={seed}, expected 0 or more and less than"):
+        with pytest.raises(
+            UnalikeError, match=f"found seed={seed}, expected 0 or more and less than"
+        ):
             model("mlp", (4,), 3, seed=seed)
     assert size(model("mlp", (4,), 3, seed=2**63 - 1)) == size(model("mlp", (4,), 3))
 
@@ -76,7 +92,11 @@ def test_cnn_padding_option_is_used():
     ("spec", "shape", "message"),
     [
         ("cnn", (64,), "use 'mlp' or 'linear' for rows"),
-        ("cnn", (1, 3, 30), "images of 3 pixels shrink to nothing at .* with padding=1; use fewer channels or 'mlp';"),
+        (
+            "cnn",
+            (1, 3, 30),
+            "images of 3 pixels shrink to nothing at .* with padding=1; use fewer channels or 'mlp';",
+        ),
         ("cnn", (28, 28, 3), r"images of 3 pixels shrink .*; channels come first, \[C, H, W\]"),
         ("cnn(padding=0)", (1, 8, 8), "convolution 2 of 3|convolution 3 of 3"),
         ("cnn(norm='layer')", (1, 28, 28), "unknown norm for cnn 'layer'"),
@@ -87,13 +107,21 @@ def test_cnn_padding_option_is_used():
         ("mlp", (), "input_shape"),
         ("mlp", 4, r"found input_shape=4, expected \(a whole number, \.\.\.\)"),
         ("cnn(channels=())", (1, 28, 28), r"found channels=\(\), expected whole numbers"),
-        ("conditional_cnn(channels=())", (1, 28, 28), r"found channels=\(\), expected whole numbers"),
+        (
+            "conditional_cnn(channels=())",
+            (1, 28, 28),
+            r"found channels=\(\), expected whole numbers",
+        ),
         ("textcnn(widths=())", (4,), r"found widths=\(\), expected whole numbers"),
         ("cnn(hidden=(3, 4))", (1, 28, 28), r"found hidden=\(3, 4\), expected a whole number"),
         ("cnn(padding=1.5)", (1, 28, 28), "found padding=1.5, expected a whole number or None"),
         ("cnn(norm=3)", (1, 28, 28), "found norm=3, expected a text or None"),
         ("densenet121(norm=None)", (3, 32, 32), "found norm=None, expected a text"),
-        ("conditional_ensemble(experts=(1, 2))", (4,), r"found experts=\(1, 2\), expected a whole number"),
+        (
+            "conditional_ensemble(experts=(1, 2))",
+            (4,),
+            r"found experts=\(1, 2\), expected a whole number",
+        ),
     ],
 )
 def test_model_with_invalid_spec_or_shape_raises(spec, shape, message):

@@ -66,7 +66,9 @@ def test_vmap_gradients_equal_gradients_of_each_client(spec):
     buffers = {n: torch.stack([b, b]) for n, b in net.buffers.items()}
 
     def loss(params, buffers, x, y, context):
-        return task.losses(net(params, x, buffers=buffers, context=context, training=True).logits, y).mean()
+        return task.losses(
+            net(params, x, buffers=buffers, context=context, training=True).logits, y
+        ).mean()
 
     stacked = vmap(grad(loss))(params, buffers, x, y, context)
     for k in range(2):

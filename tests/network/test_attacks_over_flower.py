@@ -18,7 +18,11 @@ def scaled(factor):
     def change(head, facts, tensors):
         if "size" not in tensors:
             return None
-        return head, facts, {n: factor * t if n.startswith("update/") else t for n, t in tensors.items()}
+        return (
+            head,
+            facts,
+            {n: factor * t if n.startswith("update/") else t for n, t in tensors.items()},
+        )
 
     return change
 
@@ -29,7 +33,9 @@ def test_absurd_update_and_a_request_beyond_the_rules_over_real_sockets(tmp_path
         fed = SmallFederation(tmp_path / "fed", make_clients(), rounds=3, deadline=60.0, repeat=5.0)
         rules = SitePolicy(rounds=1, least_test=0, least_class=0)
         own = tmp_path / "fed" / "site0"
-        fed.workers["site0"] = SiteWorker(fed.federation, "site0", key_of(0), fed.clients[0], own, policy=rules)
+        fed.workers["site0"] = SiteWorker(
+            fed.federation, "site0", key_of(0), fed.clients[0], own, policy=rules
+        )
         fed.corrupt("site1", scaled(1e38))
         for name in network.names:
             network.handlers[name] = lambda message, name=name: fed.workers[name].handle(message)

@@ -68,7 +68,9 @@ def test_supervisor_exit_ends_children_in_other_sessions(tmp_path):
 @pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 def test_killed_parent_ends_children(tmp_path, kind):
     parent = subprocess.Popen(
-        [sys.executable, "-c", PARENT, str(tmp_path), FAMILY], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        [sys.executable, "-c", PARENT, str(tmp_path), FAMILY],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
     )
     try:
         assert parent.stdout.readline() == b"up\n"
@@ -98,17 +100,21 @@ def test_child_ignoring_sigterm_is_killed(tmp_path):
 
 def test_ended_child_raises_with_last_log_lines(tmp_path):
     with Supervisor(tmp_path) as supervisor:
-        child = supervisor.start("short", [sys.executable, "-c", "print('no more'); raise SystemExit(3)"])
+        child = supervisor.start(
+            "short", [sys.executable, "-c", "print('no more'); raise SystemExit(3)"]
+        )
         awaited(lambda: not child.alive)
-        with pytest.raises(UnalikeError, match=r"short ended unexpectedly \(status 3\)[\s\S]*no more"):
+        with pytest.raises(
+            UnalikeError, match=r"short ended unexpectedly \(status 3\)[\s\S]*no more"
+        ):
             supervisor.check()
 
 
 def test_descendants_of_ended_child_are_ended(tmp_path):
-    leaving = (
-        "import subprocess, sys; c = subprocess.Popen([sys.executable, '-c', sys.argv[1]]); print(c.pid, 0, flush=True)"
-    )
+    leaving = "import subprocess, sys; c = subprocess.Popen([sys.executable, '-c', sys.argv[1]]); print(c.pid, 0, flush=True)"
     with Supervisor(tmp_path) as supervisor:
-        child = supervisor.start("leaving", [sys.executable, "-c", leaving, "import time; time.sleep(600)"])
+        child = supervisor.start(
+            "leaving", [sys.executable, "-c", leaving, "import time; time.sleep(600)"]
+        )
         awaited(lambda: not child.alive)
         assert not alive(int((tmp_path / "leaving.log").read_text().split()[0]))

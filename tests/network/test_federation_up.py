@@ -45,13 +45,22 @@ def start(*words, log):
 
 
 def ran(*words, seconds=300):
-    return subprocess.run([*UNALIKE, *map(str, words)], capture_output=True, text=True, timeout=seconds)
+    return subprocess.run(
+        [*UNALIKE, *map(str, words)], capture_output=True, text=True, timeout=seconds
+    )
 
 
 def processes_of(folder):
     """Living processes with a path below the folder in their command."""
-    commands = {process.pid: " ".join(process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"])}
-    return [(pid, text[:200]) for pid, text in commands.items() if str(folder) in text and pid != os.getpid()]
+    commands = {
+        process.pid: " ".join(process.info["cmdline"] or ())
+        for process in psutil.process_iter(["cmdline"])
+    }
+    return [
+        (pid, text[:200])
+        for pid, text in commands.items()
+        if str(folder) in text and pid != os.getpid()
+    ]
 
 
 def awaited(ready, seconds=180):
@@ -107,7 +116,9 @@ def test_local_federation_runs_to_the_end(tmp_path):
     found, _ = read_tensors(out / "run" / "model.safetensors")
     run = simulated(out, FederationFolder(out).federation)
     for name, t in run.params.items():
-        torch.testing.assert_close(found[name], t, rtol=0, atol=1e-5)  # the sites may use another number of threads
+        torch.testing.assert_close(
+            found[name], t, rtol=0, atol=1e-5
+        )  # the sites may use another number of threads
     rounds = pd.read_parquet(out / "run" / "rounds.parquet")
     assert len(rounds) == 3 and rounds["accuracy"].iloc[-1] == pytest.approx(
         run.history.rounds["accuracy"].iloc[-1], abs=1e-3
@@ -131,7 +142,20 @@ def test_local_federation_runs_to_the_end(tmp_path):
 @pytest.mark.slow
 def test_interrupt_ends_all_processes(tmp_path):
     out = tmp_path / "fed"
-    words = ["federation", "up", "--local", 2, "--data", "digits", "--rounds", 500, "--model", "linear", "--out", out]
+    words = [
+        "federation",
+        "up",
+        "--local",
+        2,
+        "--data",
+        "digits",
+        "--rounds",
+        500,
+        "--model",
+        "linear",
+        "--out",
+        out,
+    ]
     for kind, status in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
         up = start(*words, log=tmp_path / "up.log")
         try:
@@ -179,7 +203,9 @@ class Real:
         self.processes[name] = start(*words, log=self.root / f"{name}.log")
 
     def up(self, *more):
-        self.processes["up"] = start("federation", "up", self.folder.path, *more, log=self.root / "up.log")
+        self.processes["up"] = start(
+            "federation", "up", self.folder.path, *more, log=self.root / "up.log"
+        )
         return self.processes["up"]
 
     def kill(self, name):
@@ -188,7 +214,9 @@ class Real:
 
     def done(self):
         file = self.folder.run / "events.jsonl"
-        lines = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+        lines = (
+            [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+        )
         return max((e["round"] for e in lines if e["event"] == "asked"), default=0)
 
     def close(self):
@@ -211,7 +239,9 @@ class Real:
             data = ua.load(self.root / "sites" / name / "data.npz")
             person = ua.ClientData(train=data.train, test=data.test, name=name)
             workers[name] = SiteWorker(bundle.federation, name, bundle.key, person, out / name)
-        return Coordinator(self.folder.federation, self.folder.key, InMemoryTransport(workers), out / "run").run()
+        return Coordinator(
+            self.folder.federation, self.folder.key, InMemoryTransport(workers), out / "run"
+        ).run()
 
 
 SECURE = {"names": ("north", "south", "west"), "secure_aggregation": True, "threshold": 2}
@@ -262,7 +292,16 @@ def test_renewed_certificate_connects_and_old_bundle_is_refused(tmp_path):
     try:
         up = real.up()
         data = tmp_path / "sites" / "south" / "data.npz"
-        words = ["join", old, "--data", data, "--folder", tmp_path / "thief", "--address", f"127.0.0.1:{real.port}"]
+        words = [
+            "join",
+            old,
+            "--data",
+            data,
+            "--folder",
+            tmp_path / "thief",
+            "--address",
+            f"127.0.0.1:{real.port}",
+        ]
         real.processes["thief"] = start(*words, log=tmp_path / "thief.log")
         awaited(lambda: "does not know this key" in (tmp_path / "thief.log").read_text())
         for name in ("north", "south"):
@@ -292,7 +331,10 @@ def test_operator_commands_control_run(tmp_path):
         time.sleep(4.0)
         before = real.done()
         time.sleep(4.0)
-        assert real.done() == before and "paused (asked for)" in ran("federation", "status", folder).stdout
+        assert (
+            real.done() == before
+            and "paused (asked for)" in ran("federation", "status", folder).stdout
+        )
         assert ran("federation", "resume", folder).stdout == "running\n"
         awaited(lambda: real.done() > before)
         assert ran("federation", "stop", folder).returncode == 0
@@ -305,10 +347,18 @@ def test_operator_commands_control_run(tmp_path):
 
 def test_join_show_lists_values_that_leave_site(tmp_path):
     real = Real(tmp_path, "feddisco", rounds=2)
-    done = ran("join", real.folder.bundles["north"], "--data", tmp_path / "sites" / "north" / "data.npz", "--show")
+    done = ran(
+        "join",
+        real.folder.bundles["north"],
+        "--data",
+        tmp_path / "sites" / "north" / "data.npz",
+        "--show",
+    )
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    assert any(line.startswith("leaves  update") and "2,600 bytes" in line for line in lines)  # (64 + 1) * 10 floats
+    assert any(
+        line.startswith("leaves  update") and "2,600 bytes" in line for line in lines
+    )  # (64 + 1) * 10 floats
     assert any("label_histogram" in line for line in lines) and "number of training" in lines[-1]
 
 
@@ -330,17 +380,36 @@ def test_join_table_with_target(tmp_path):
     assert done.returncode == 0 and "join BUNDLE --data FILE`" in done.stdout, done.stderr
     made = FederationFolder(tmp_path / "made")
     data = made.federation.data
-    assert (data.shape, data.classes) == ((2,), ("no", "yes")) and len(made.samples("test")[1]) == 20
-    assert [number.name for number in data.encoding.numbers] == ["a", "b"]  # every site's table is read as the sample's
+    assert (data.shape, data.classes) == ((2,), ("no", "yes")) and len(
+        made.samples("test")[1]
+    ) == 20
+    assert [number.name for number in data.encoding.numbers] == [
+        "a",
+        "b",
+    ]  # every site's table is read as the sample's
     table[table["sick"] == "yes"].to_csv(tmp_path / "mine.csv", index=False)
     shown = ran("join", made.bundles["site-1"], "--data", tmp_path / "mine.csv", "--show")
     assert shown.returncode == 0 and "leaves  update" in shown.stdout, shown.stderr
 
 
 def test_init_refuses_columns_that_tell_people_apart(tmp_path):
-    table = pd.DataFrame({"a": range(0, 180, 3), "born": ["03.04.1950", "25.12.1961"] * 30, "sick": ["no", "yes"] * 30})
+    table = pd.DataFrame(
+        {
+            "a": range(0, 180, 3),
+            "born": ["03.04.1950", "25.12.1961"] * 30,
+            "sick": ["no", "yes"] * 30,
+        }
+    )
     table.to_csv(tmp_path / "sample.csv", index=False)
-    words = ["federation", "init", tmp_path / "made", "--like", tmp_path / "sample.csv", "--target", "sick"]
+    words = [
+        "federation",
+        "init",
+        tmp_path / "made",
+        "--like",
+        tmp_path / "sample.csv",
+        "--target",
+        "sick",
+    ]
     assert "'a': numbers that look like identifiers" in ran(*words).stderr
     assert "'born': dates, read as categories" in ran(*words, "--drop", "a").stderr
     assert not (tmp_path / "made").exists()
@@ -357,8 +426,20 @@ def test_join_wrong_schema_and_too_many_samples_are_refused(tmp_path):
 
 
 def test_init_makes_folder_and_refuses_mistakes(tmp_path):
-    words = ["federation", "init", tmp_path / "made", "--sites", "north,south", "--shape", "1,8,8", "--classes", "a,b"]
-    done = ran(*words, "--host", "fed.example.org", "--method", "fedprox(mu=0.1) + lws", "--quorum", 2)
+    words = [
+        "federation",
+        "init",
+        tmp_path / "made",
+        "--sites",
+        "north,south",
+        "--shape",
+        "1,8,8",
+        "--classes",
+        "a,b",
+    ]
+    done = ran(
+        *words, "--host", "fed.example.org", "--method", "fedprox(mu=0.1) + lws", "--quorum", 2
+    )
     assert done.returncode == 0, done.stderr
     federation = FederationFolder(tmp_path / "made").federation
     assert [s.name for s in federation.sites] == ["north", "south"] and federation.quorum == 2
@@ -380,7 +461,11 @@ def test_missing_extra_is_named():
         "from unalike.cli import main; main()"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 2 and "pip install 'unalike[flower]'" in done.stderr and "Traceback" not in done.stderr
+    assert (
+        done.returncode == 2
+        and "pip install 'unalike[flower]'" in done.stderr
+        and "Traceback" not in done.stderr
+    )
 
 
 @pytest.mark.slow
@@ -428,7 +513,9 @@ def test_thirty_rounds_survive_kills_a_departed_site_a_late_site_and_a_rollback(
         real.processes.pop("west").send_signal(signal.SIGTERM)
         within_minutes(lambda: seen("west") == (False, True))
         told("resume")
-        within_minutes(lambda: any(e["event"] == "absent" and e["client"] == "west" for e in events()))
+        within_minutes(
+            lambda: any(e["event"] == "absent" and e["client"] == "west" for e in events())
+        )
         within_minutes(lambda: real.done() >= 22)
 
         assert told("stop") and real.processes["up"].wait(120) == 0
@@ -444,8 +531,12 @@ def test_thirty_rounds_survive_kills_a_departed_site_a_late_site_and_a_rollback(
     assert next(e["client"] for e in found if e["event"] == "not in this run") == "east"
     assert [e["to"] for e in found if e["event"] == "rolled back"] == [10]
     made = Counter(e["round"] for e in found if e["event"] == "asked")
-    assert all(made[number] >= 2 for number in range(11, 23)), "the rounds of both kills are made again"
-    assert "2 of 4 sites are connected, waiting for" not in (after := up_log.read_text()[told_before:])
+    assert all(made[number] >= 2 for number in range(11, 23)), (
+        "the rounds of both kills are made again"
+    )
+    assert "2 of 4 sites are connected, waiting for" not in (
+        after := up_log.read_text()[told_before:]
+    )
     assert "not waiting for west" in after  # east is connected, and not in this run
     assert not [e for e in found if e["event"] in ("refused", "diverged model")]
     journal = ran("federation", "audit", tmp_path / "sites" / "north").stdout

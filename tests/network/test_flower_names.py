@@ -24,7 +24,9 @@ def imported(file):
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "flwr":
             yield from ((node.module, alias.name) for alias in node.names)
         if isinstance(node, ast.Import):
-            yield from ((alias.name, "") for alias in node.names if alias.name.split(".")[0] == "flwr")
+            yield from (
+                (alias.name, "") for alias in node.names if alias.name.split(".")[0] == "flwr"
+            )
 
 
 def test_unpublished_modules_are_imported_in_one_file():
@@ -33,7 +35,9 @@ def test_unpublished_modules_are_imported_in_one_file():
     assert {module for found in others.values() for module, _ in found} <= PUBLISHED
 
 
-@pytest.mark.parametrize(("module", "name"), sorted(i for i in imported(FILE) if i[0] not in PUBLISHED))
+@pytest.mark.parametrize(
+    ("module", "name"), sorted(i for i in imported(FILE) if i[0] not in PUBLISHED)
+)
 def test_name_is_there(module, name):
     assert hasattr(import_module(module), name)
 
@@ -52,10 +56,18 @@ USED = {
 }
 
 
-@pytest.mark.parametrize(("owner", "name"), [(owner, name) for owner in USED for name in USED[owner].split()])
+@pytest.mark.parametrize(
+    ("owner", "name"), [(owner, name) for owner in USED for name in USED[owner].split()]
+)
 def test_attribute_is_there(owner, name):
-    found = getattr(import_module(next(module for module, name in imported(FILE) if name == owner)), owner)
-    assert name in dir(found) or name in dir(type(found)) or name in getattr(found, "__annotations__", {})
+    found = getattr(
+        import_module(next(module for module, name in imported(FILE) if name == owner)), owner
+    )
+    assert (
+        name in dir(found)
+        or name in dir(type(found))
+        or name in getattr(found, "__annotations__", {})
+    )
 
 
 FIELDS = {
@@ -81,11 +93,18 @@ FIELDS = {
 }
 
 
-@pytest.mark.parametrize(("message", "field"), [(m, field) for m in FIELDS for field in FIELDS[m].split()])
+@pytest.mark.parametrize(
+    ("message", "field"), [(m, field) for m in FIELDS for field in FIELDS[m].split()]
+)
 def test_field_is_there(message, field):
     assert field in getattr(internals, message).DESCRIPTOR.fields_by_name
 
 
 def test_every_request_is_listed():
-    assert {name for _, name in imported(FILE) if name.endswith("Request")} <= {*FIELDS, "PullTaskInputRequest"}
-    assert set(re.findall(r"_client\.([A-Z]\w+)\(", FILE.read_text())) <= set(" ".join(USED.values()).split())
+    assert {name for _, name in imported(FILE) if name.endswith("Request")} <= {
+        *FIELDS,
+        "PullTaskInputRequest",
+    }
+    assert set(re.findall(r"_client\.([A-Z]\w+)\(", FILE.read_text())) <= set(
+        " ".join(USED.values()).split()
+    )

@@ -55,7 +55,13 @@ def test_small_message_takes_one_call_each_way(echo_network, monkeypatch):
             call = getattr(client, name)
 
             def noted(self, request, call=call, name=name):
-                calls.append((name, request, threading.current_thread().name.startswith("ThreadPoolExecutor")))
+                calls.append(
+                    (
+                        name,
+                        request,
+                        threading.current_thread().name.startswith("ThreadPoolExecutor"),
+                    )
+                )
                 return call(self, request)
 
             monkeypatch.setattr(client, name, noted)
@@ -71,14 +77,21 @@ def test_small_message_takes_one_call_each_way(echo_network, monkeypatch):
     def confirmed():
         time.sleep(0.6)
         echo_network.exchange(bytes(10), ["a"])
-        return {request.message_object_id for name, request, _ in calls if name == "ConfirmMessageReceived"}
+        return {
+            request.message_object_id
+            for name, request, _ in calls
+            if name == "ConfirmMessageReceived"
+        }
 
     echo_network.wait(lambda: both <= confirmed())
 
 
 def test_transport_send_does_not_block_and_receive_keeps_timeout(echo_network):
     gate = threading.Event()
-    kept, echo_network.handlers["a"] = echo_network.handlers["a"], lambda message: gate.wait(60) and b"late"
+    kept, echo_network.handlers["a"] = (
+        echo_network.handlers["a"],
+        lambda message: gate.wait(60) and b"late",
+    )
     try:
         started = time.monotonic()
         echo_network.transport.send("a", b"slow")
@@ -163,7 +176,9 @@ def test_tree_that_doubles_at_each_level_is_rejected(echo_network):
     authority, key = (folder / "ca.pem").read_bytes(), (folder / "node.key").read_bytes()
     tree = ObjectTree(object_id="0" * 64)
     for level in range(1, 30):
-        tree = ObjectTree(object_id=f"{level:064}", children=[tree, ObjectTree(object_id=tree.object_id)])
+        tree = ObjectTree(
+            object_id=f"{level:064}", children=[tree, ObjectTree(object_id=tree.object_id)]
+        )
     with FleetConnection(f"127.0.0.1:{echo_network.port}", authority, key) as hostile:
         hostile.activate(None)
         echo_network.wait(lambda: "a" in echo_network.transport.connected())
@@ -172,7 +187,9 @@ def test_tree_that_doubles_at_each_level_is_rejected(echo_network):
         reply = message_to_proto(Message(RecordDict(), reply_to=hostile.receive().message))
         with pytest.raises(httpx.HTTPStatusError, match="400"):
             hostile._client.PushMessages(
-                PushMessagesRequest(node=hostile._node, messages_list=[reply], message_object_trees=[tree])
+                PushMessagesRequest(
+                    node=hostile._node, messages_list=[reply], message_object_trees=[tree]
+                )
             )
         hostile.deactivate()
     echo_network.connect("a")
@@ -184,7 +201,11 @@ def test_killed_superlink_is_detected(tmp_path, monkeypatch):
     """Flower's Grid would retry for ever, and neither Ctrl-C nor a command would have an effect."""
     from echo_network import EchoNetwork
 
-    for name in ("_task_id", "_run_id", "_node_id"):  # a process has one identity, with which the others here go on
+    for name in (
+        "_task_id",
+        "_run_id",
+        "_node_id",
+    ):  # a process has one identity, with which the others here go on
         monkeypatch.setattr(TaskIdentity, name, getattr(TaskIdentity, name))
     made = EchoNetwork(tmp_path, names=("a",))
     try:
@@ -206,7 +227,9 @@ def test_killed_superlink_is_detected(tmp_path, monkeypatch):
 def first_line(echo_network, folder, **other):
     """What a node in another folder, with site a's identity or that in `other`, says first."""
     over, said = threading.Event(), []
-    node = echo_network.node("a", folder=folder, log=lambda line: (said.append(line), over.set()), **other)
+    node = echo_network.node(
+        "a", folder=folder, log=lambda line: (said.append(line), over.set()), **other
+    )
     node.serve(over)
     return said[0]
 
@@ -218,7 +241,9 @@ def test_refused_site_gets_reason(echo_network, tmp_path):
     told = first_line(echo_network, tmp_path, address="127.0.0.1:1")
     assert "cannot reach 127.0.0.1:1" in told and "refused" in told
     told = first_line(echo_network, tmp_path, address="fed.example.invalid:8443")
-    assert "cannot reach fed.example.invalid:8443" in told and "ame" in told  # the name is not known
+    assert (
+        "cannot reach fed.example.invalid:8443" in told and "ame" in told
+    )  # the name is not known
     assert echo_network.exchange(b"hello", ["a"]) == {"a": b"echo of a: hello"}
 
 
@@ -240,7 +265,9 @@ def test_reason_is_told_once_and_connection_is_told_after_it(echo_network, tmp_p
     echo_network.wait(lambda: "a" in echo_network.transport.sites())
 
 
-@pytest.mark.parametrize(("seconds", "says"), [(7204, r"7(199|20\d) s ahead of"), (-7204, r"7(199|20\d) s behind")])
+@pytest.mark.parametrize(
+    ("seconds", "says"), [(7204, r"7(199|20\d) s ahead of"), (-7204, r"7(199|20\d) s behind")]
+)
 def test_site_with_wrong_clock_gets_reason(seconds, says, echo_network, tmp_path, monkeypatch):
     """SuperLink's status is the same as for an unknown key."""
     from flwr.supernode import node_auth_http_interceptor as signing
@@ -275,7 +302,9 @@ class Proxy:
             while b"\r\n\r\n" not in head:
                 head += visitor.recv(4096)
             self.asked.append(head.split(b"\r\n")[0].decode())
-            behind = socket.create_connection(("127.0.0.1", int(self.asked[-1].split()[1].rpartition(":")[2])))
+            behind = socket.create_connection(
+                ("127.0.0.1", int(self.asked[-1].split()[1].rpartition(":")[2]))
+            )
             visitor.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
             for one, other in ((visitor, behind), (behind, visitor)):
                 threading.Thread(target=self._pass, args=(one, other), daemon=True).start()
@@ -324,14 +353,26 @@ def test_connections_within_machine_take_no_proxy(tmp_path, proxy, monkeypatch):
 
 def client(echo_network, **options):
     context = ssl.create_default_context(cafile=str(echo_network.root / "ca.pem"))
-    return httpx.Client(base_url=f"https://127.0.0.1:{echo_network.port}", verify=context, **options)
+    return httpx.Client(
+        base_url=f"https://127.0.0.1:{echo_network.port}", verify=context, **options
+    )
 
 
 def headers(key):
-    return {"flwr-public-key": base64.b64encode(key).decode(), "content-type": "application/protobuf"}
+    return {
+        "flwr-public-key": base64.b64encode(key).decode(),
+        "content-type": "application/protobuf",
+    }
 
 
-CLOSED = ("control/start-run", "control/register-node", "runtime/acquire-task", "../docs", "../", "fleet/../control/x")
+CLOSED = (
+    "control/start-run",
+    "control/register-node",
+    "runtime/acquire-task",
+    "../docs",
+    "../",
+    "fleet/../control/x",
+)
 
 
 @pytest.mark.parametrize("closed", CLOSED)
@@ -340,7 +381,8 @@ def test_gateway_passes_only_fleet_api(echo_network, closed):
     with client(echo_network, headers=headers(echo_network.keys["a"])) as visitor:
         assert (
             visitor.post(
-                httpx.URL(f"https://127.0.0.1:{echo_network.port}", raw_path=path.encode()), content=b""
+                httpx.URL(f"https://127.0.0.1:{echo_network.port}", raw_path=path.encode()),
+                content=b"",
             ).status_code
             == 404
         )
@@ -351,10 +393,17 @@ def test_gateway_rejects_unknown_keys(echo_network):
     stranger = certificates.public_pem(certificates.node_key())
     with client(echo_network) as visitor:
         assert visitor.post("/v1/fleet/activate-node", content=b"x").status_code == 401
-        assert visitor.post("/v1/fleet/activate-node", content=b"x", headers=headers(stranger)).status_code == 401
+        assert (
+            visitor.post(
+                "/v1/fleet/activate-node", content=b"x", headers=headers(stranger)
+            ).status_code
+            == 401
+        )
         # an enrolled key without its signature: Flower refuses it
         assert (
-            visitor.post("/v1/fleet/activate-node", content=b"", headers=headers(echo_network.keys["a"])).status_code
+            visitor.post(
+                "/v1/fleet/activate-node", content=b"", headers=headers(echo_network.keys["a"])
+            ).status_code
             >= 400
         )
 
@@ -370,12 +419,17 @@ def test_key_has_one_node(echo_network):
     key = load_ssh_private_key((echo_network.root / "a" / "node.key").read_bytes(), None)
     interceptor = NodeAuthHttpInterceptor(key, key.public_key())
     with FleetHttpClient.from_server_address(
-        f"127.0.0.1:{echo_network.port}", False, (echo_network.root / "ca.pem").read_bytes(), interceptors=[interceptor]
+        f"127.0.0.1:{echo_network.port}",
+        False,
+        (echo_network.root / "ca.pem").read_bytes(),
+        interceptors=[interceptor],
     ) as impostor:
         for _ in range(3):
             with pytest.raises(httpx.HTTPStatusError):
                 impostor.RegisterNode(RegisterNodeFleetRequest(public_key=echo_network.keys["a"]))
-    assert {node.node_id for node in echo_network.transport.messages.nodes()} == before and len(before) == 2
+    assert {node.node_id for node in echo_network.transport.messages.nodes()} == before and len(
+        before
+    ) == 2
 
 
 def test_other_sites_node_id_without_key_is_rejected(echo_network):
@@ -409,16 +463,23 @@ def test_gateway_old_tls_and_plain_http_are_refused(echo_network):
     """FAULTS 19."""
     context = ssl.create_default_context(cafile=str(echo_network.root / "ca.pem"))
     context.maximum_version = ssl.TLSVersion.TLSv1_2
-    with socket.create_connection(("127.0.0.1", echo_network.port), 10) as plain, pytest.raises(ssl.SSLError):
+    with (
+        socket.create_connection(("127.0.0.1", echo_network.port), 10) as plain,
+        pytest.raises(ssl.SSLError),
+    ):
         context.wrap_socket(plain, server_hostname="127.0.0.1")
     with pytest.raises(httpx.HTTPError):
-        httpx.post(f"http://127.0.0.1:{echo_network.port}/v1/fleet/activate-node", content=b"x", timeout=10)
+        httpx.post(
+            f"http://127.0.0.1:{echo_network.port}/v1/fleet/activate-node", content=b"x", timeout=10
+        )
 
 
 def test_site_refuses_server_of_other_authority(echo_network, tmp_path):
     """FAULTS 19: a site that trusts another authority does not connect."""
     _, other = certificates.authority("other")
-    assert "CERTIFICATE_VERIFY_FAILED" in first_line(echo_network, tmp_path, authority=certificates.pem(other))
+    assert "CERTIFICATE_VERIFY_FAILED" in first_line(
+        echo_network, tmp_path, authority=certificates.pem(other)
+    )
 
 
 def test_site_refuses_expired_authority(echo_network, tmp_path, monkeypatch):
@@ -426,7 +487,9 @@ def test_site_refuses_expired_authority(echo_network, tmp_path, monkeypatch):
     monkeypatch.setattr(certificates, "node_key", lambda: echo_network.issuer)
     _, expired = certificates.authority("test", years=-0.001)
     assert expired.public_key() == echo_network.authority.public_key()
-    assert "CERTIFICATE_VERIFY_FAILED" in first_line(echo_network, tmp_path, authority=certificates.pem(expired))
+    assert "CERTIFICATE_VERIFY_FAILED" in first_line(
+        echo_network, tmp_path, authority=certificates.pem(expired)
+    )
 
 
 @pytest.mark.parametrize(
@@ -467,7 +530,8 @@ def test_half_open_connections_and_registration_flood_do_not_block_sites(echo_ne
     halves = []
     for _ in range(40):
         half = context.wrap_socket(
-            socket.create_connection(("127.0.0.1", echo_network.port), 10), server_hostname="127.0.0.1"
+            socket.create_connection(("127.0.0.1", echo_network.port), 10),
+            server_hostname="127.0.0.1",
         )
         half.sendall(b"POST /v1/fleet/activate-node HTTP/1.1\r\ncontent-le")
         halves.append(half)
@@ -478,7 +542,9 @@ def test_half_open_connections_and_registration_flood_do_not_block_sites(echo_ne
             stranger = headers(certificates.public_pem(certificates.node_key()))
             try:
                 with client(echo_network, headers=stranger) as visitor:
-                    statuses.append(visitor.post("/v1/fleet/register-node", content=b"x" * 100).status_code)
+                    statuses.append(
+                        visitor.post("/v1/fleet/register-node", content=b"x" * 100).status_code
+                    )
             except httpx.HTTPError:
                 statuses.append(0)
 
@@ -509,7 +575,12 @@ def test_app_bundle_of_server_is_not_executed(echo_network, tmp_path, monkeypatc
     trap = tmp_path / "executed"
     code = f"open({str(trap)!r}, 'w').write('x')\n".encode()
     config = internals.APP_FILES["pyproject.toml"].replace(b"unalike.federation:", b"evil.app:")
-    evil = {**internals.APP_FILES, "pyproject.toml": config, "evil/__init__.py": code, "evil/app.py": code}
+    evil = {
+        **internals.APP_FILES,
+        "pyproject.toml": config,
+        "evil/__init__.py": code,
+        "evil/app.py": code,
+    }
     monkeypatch.setattr(internals, "APP_FILES", evil)
     assert b"evil/app.py" in internals.app_bundle()
 

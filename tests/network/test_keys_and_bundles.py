@@ -29,13 +29,21 @@ from unalike.federation.security import certificates, site_keys
 from unalike.federation.security.keys import public_text
 
 PLACE = {"host": "localhost", "port": 4433}
-TERMS = {"name": "test", "method": "fedavg", "model": "linear", "rounds": 1, "data": Schema((4,), 3)}
+TERMS = {
+    "name": "test",
+    "method": "fedavg",
+    "model": "linear",
+    "rounds": 1,
+    "data": Schema((4,), 3),
+}
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     root = tmp_path_factory.mktemp("made") / "federation"
-    return FederationFolder.create(root, {"north": 100, "south": 50}, host="fed.example.org", port=4433, **TERMS)
+    return FederationFolder.create(
+        root, {"north": 100, "south": 50}, host="fed.example.org", port=4433, **TERMS
+    )
 
 
 def handshake(root, server, host, **client):
@@ -68,9 +76,13 @@ def test_site_accepts_server_only_by_certified_names(made, tmp_path):
     for host in ("fed.example.org", "localhost", "127.0.0.1"):
         assert handshake(made.path / "ca.pem", mine, host)
     assert not handshake(made.path / "ca.pem", mine, "other.example.org")
-    other = FederationFolder.create(tmp_path / "other", {"north": 1}, host="fed.example.org", port=4433, **TERMS)
+    other = FederationFolder.create(
+        tmp_path / "other", {"north": 1}, host="fed.example.org", port=4433, **TERMS
+    )
     assert not handshake(
-        made.path / "ca.pem", (other.path / "server.pem", other.path / "server.key"), "fed.example.org"
+        made.path / "ca.pem",
+        (other.path / "server.pem", other.path / "server.key"),
+        "fed.example.org",
     )
 
 
@@ -81,10 +93,20 @@ def test_expired_certificate_is_refused(whose, tmp_path):
 
     def issued(**years):
         key, authority = certificates.authority("test", years["authority"])
-        mine, certificate = certificates.server(["fed.example.org"], key, authority, years["server"])
-        for name, what in {"ca.pem": authority, "server.pem": certificate, "server.key": mine}.items():
+        mine, certificate = certificates.server(
+            ["fed.example.org"], key, authority, years["server"]
+        )
+        for name, what in {
+            "ca.pem": authority,
+            "server.pem": certificate,
+            "server.key": mine,
+        }.items():
             (tmp_path / name).write_bytes(certificates.pem(what))
-        return handshake(tmp_path / "ca.pem", (tmp_path / "server.pem", tmp_path / "server.key"), "fed.example.org")
+        return handshake(
+            tmp_path / "ca.pem",
+            (tmp_path / "server.pem", tmp_path / "server.key"),
+            "fed.example.org",
+        )
 
     assert issued(**lasting)
     assert not issued(**(lasting | {whose: -0.001}))
@@ -92,7 +114,9 @@ def test_expired_certificate_is_refused(whose, tmp_path):
 
 def test_expired_certificate_is_renewed_by_same_authority(tmp_path):
     """Bundles stay valid: same authority, names of the old certificate and new ones."""
-    folder = FederationFolder.create(tmp_path / "made", {"north": 1}, host="fed.example.org", port=4433, **TERMS)
+    folder = FederationFolder.create(
+        tmp_path / "made", {"north": 1}, host="fed.example.org", port=4433, **TERMS
+    )
     trusted, mine = folder.path / "ca.pem", (folder.path / "server.pem", folder.path / "server.key")
     before = trusted.read_bytes()
     expire(folder)
@@ -109,7 +133,9 @@ def test_expired_certificate_is_renewed_by_same_authority(tmp_path):
 
 def test_expired_authority_cannot_renew(tmp_path, monkeypatch):
     monkeypatch.setattr(certificates.authority, "__defaults__", (-0.001,))
-    folder = FederationFolder.create(tmp_path / "made", {"north": 1}, host="localhost", port=4433, **TERMS)
+    folder = FederationFolder.create(
+        tmp_path / "made", {"north": 1}, host="localhost", port=4433, **TERMS
+    )
     with pytest.raises(UnalikeError, match=r"authority .* has expired"):
         folder.renew()
 
@@ -130,7 +156,9 @@ def test_up_warns_of_certificate_expiry(tmp_path, monkeypatch):
     assert "certificate has expired; " in folder.expiries[0]  # while it is up
     monkeypatch.setattr(certificates.authority, "__defaults__", (0.1,))
     old = FederationFolder.create(tmp_path / "old", {"north": 1}, **PLACE, **TERMS)
-    assert [line.split(";")[0] for line in old.expiries] == ["the authority in all bundles expires in 36 days"]
+    assert [line.split(";")[0] for line in old.expiries] == [
+        "the authority in all bundles expires in 36 days"
+    ]
 
 
 def test_up_untrusted_certificate_is_refused(tmp_path, monkeypatch):
@@ -139,7 +167,9 @@ def test_up_untrusted_certificate_is_refused(tmp_path, monkeypatch):
     from unalike._utils.system.ports import free_port
     from unalike.federation.operations.run_coordinator import coordinate
 
-    folder = FederationFolder.create(tmp_path / "made", {"north": 1}, host="localhost", port=4433, **TERMS)
+    folder = FederationFolder.create(
+        tmp_path / "made", {"north": 1}, host="localhost", port=4433, **TERMS
+    )
 
     def full(path, content):
         raise UnalikeError(f"cannot write {path}: No space left on device")
@@ -159,14 +189,22 @@ def test_up_untrusted_certificate_is_refused(tmp_path, monkeypatch):
 
 
 def test_renew_site_replaces_keys(tmp_path):
-    folder = FederationFolder.create(tmp_path / "made", {"north": 100, "south": 50}, host="::1", port=4433, **TERMS)
-    old, terms, home = Bundle.read(folder.bundles["north"]), folder.federation.terms, tmp_path / "home"
+    folder = FederationFolder.create(
+        tmp_path / "made", {"north": 100, "south": 50}, host="::1", port=4433, **TERMS
+    )
+    old, terms, home = (
+        Bundle.read(folder.bundles["north"]),
+        folder.federation.terms,
+        tmp_path / "home",
+    )
     old.claim(home)
     folder.revoke("north")
     assert list(folder.nodes) == ["south"] and folder.federation.site("north").revoked
     new = Bundle.read(folder.enrol_anew("north"))
     assert (new.site, new.address) == (old.site, old.address) == ("north", "[::1]:4433")
-    assert new.node_key != old.node_key and new.federation.site("north") != old.federation.site("north")
+    assert new.node_key != old.node_key and new.federation.site("north") != old.federation.site(
+        "north"
+    )
     assert new.federation == folder.federation and set(folder.nodes) == {"north", "south"}
     assert folder.federation.terms == terms  # the others go on with their copies of the file
     new.claim(home)  # its own folder, with its memory
@@ -186,11 +224,16 @@ def test_server_certificate_cannot_sign(made, tmp_path):
     forged_key, forged = certificates.server(["evil.example.org"], key, certificate)
     (tmp_path / "chain.pem").write_bytes(certificates.pem(forged) + certificates.pem(certificate))
     (tmp_path / "key.pem").write_bytes(certificates.pem(forged_key))
-    assert not handshake(made.path / "ca.pem", (tmp_path / "chain.pem", tmp_path / "key.pem"), "evil.example.org")
+    assert not handshake(
+        made.path / "ca.pem", (tmp_path / "chain.pem", tmp_path / "key.pem"), "evil.example.org"
+    )
 
 
 def test_private_files_are_readable_by_owner_only(made):
-    files = [*made.bundles.values(), *(made.path / n for n in ("ca.key", "server.key", "coordinator.key"))]
+    files = [
+        *made.bundles.values(),
+        *(made.path / n for n in ("ca.key", "server.key", "coordinator.key")),
+    ]
     assert {oct(f.stat().st_mode & 0o777) for f in files} == {"0o600"}
     assert made.path.stat().st_mode & 0o077 == 0
 
@@ -213,14 +256,18 @@ def test_full_disk_leaves_no_partial_private_file(made, tmp_path, monkeypatch):
 
     bundle, folder = Bundle.read(made.bundles["south"]), tmp_path / "south"
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(UnalikeError, match=r"cannot write .*south.*No space left on device; free space"):
+    with pytest.raises(
+        UnalikeError, match=r"cannot write .*south.*No space left on device; free space"
+    ):
         bundle.claim(folder)
     with pytest.raises(UnalikeError, match=r"cannot write .*ca\.key"):
         certificates.write_private(tmp_path / "ca.key", b"key")
     monkeypatch.undo()
     assert not list(folder.iterdir()) and not (tmp_path / "ca.key").exists()
     bundle.claim(folder)
-    assert (folder / "site").read_bytes() == b"south" and (folder / "ca.pem").stat().st_mode & 0o777 == 0o600
+    assert (folder / "site").read_bytes() == b"south" and (
+        folder / "ca.pem"
+    ).stat().st_mode & 0o777 == 0o600
 
 
 def test_invalid_bundle_is_refused(made, tmp_path):
@@ -250,12 +297,17 @@ def test_invalid_bundle_is_refused(made, tmp_path):
 @pytest.mark.parametrize("packed", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_LZMA])
 def test_damaged_bundle_is_refused_with_message(made, tmp_path, packed):
     path = tmp_path / "north.zip"
-    with zipfile.ZipFile(made.bundles["north"]) as whole, zipfile.ZipFile(path, "w", packed) as archive:
+    with (
+        zipfile.ZipFile(made.bundles["north"]) as whole,
+        zipfile.ZipFile(path, "w", packed) as archive,
+    ):
         for name in FILES:
             archive.writestr(name, whole.read(name))
     whole_bytes = path.read_bytes()
     for place in range(0, len(whole_bytes), 5):
-        path.write_bytes(whole_bytes[:place] + bytes([whole_bytes[place] ^ 255]) + whole_bytes[place + 1 :])
+        path.write_bytes(
+            whole_bytes[:place] + bytes([whole_bytes[place] ^ 255]) + whole_bytes[place + 1 :]
+        )
         with suppress(UnalikeError):
             Bundle.read(path)
 
@@ -272,7 +324,10 @@ def test_second_up_is_refused(made, capsys):
         with pytest.raises(UnalikeError, match="is starting or ending; try again"):
             control.run(made.path, again=True)
         control.status(made.path)
-        assert "is starting or ending" in capsys.readouterr().out and not (made.path / "runs.json").exists()
+        assert (
+            "is starting or ending" in capsys.readouterr().out
+            and not (made.path / "runs.json").exists()
+        )
         assert Followed(made.path).state()["state"] == "starting or ending"
         made.socket.touch()
         with pytest.raises(UnalikeError, match="is up already"), made.held():
@@ -321,14 +376,19 @@ def test_site_made_keys_leave_no_secret_with_the_coordinator(tmp_path, capsys):
     """Finding 15: the coordinator enrols the public keys that the site shows; private ones are nowhere in its folder."""
     keys.keys(tmp_path / "north")
     shown = capsys.readouterr().out
-    public, fingerprint = site_keys.read_public(tmp_path / "north.keys"), shown.split("fingerprint: ")[1].strip()
+    public, fingerprint = (
+        site_keys.read_public(tmp_path / "north.keys"),
+        shown.split("fingerprint: ")[1].strip(),
+    )
     assert fingerprint == site_keys.fingerprint(public) and len(fingerprint.replace(" ", "")) == 32
     assert {oct(f.stat().st_mode & 0o777) for f in (tmp_path / "north").iterdir()} == {"0o600"}
     given = {"host": "localhost", "port": 4433, "keys": {"north": public}, **TERMS}
     folder = FederationFolder.create(tmp_path / "made", {"north": 1, "south": 1}, **given)
     with zipfile.ZipFile(folder.bundles["north"]) as archive:
         assert sorted(archive.namelist()) == ["ca.pem", "federation.toml", "site.json"]
-    secrets = [(tmp_path / "north" / name).read_bytes() for name in (site_keys.SIGNING, site_keys.NODE)]
+    secrets = [
+        (tmp_path / "north" / name).read_bytes() for name in (site_keys.SIGNING, site_keys.NODE)
+    ]
     for file in (f for f in folder.path.rglob("*") if f.is_file()):
         assert not any(secret in file.read_bytes() for secret in secrets), file
     assert folder.nodes["north"].decode() == public["node.key"]
@@ -345,9 +405,14 @@ def test_site_made_keys_leave_no_secret_with_the_coordinator(tmp_path, capsys):
         keys.keys(tmp_path / "north")
 
     folder.enrol_anew("north", made_anew := site_keys.read_public(tmp_path / "other.keys"))
-    assert public_text(Bundle.read(folder.bundles["north"], tmp_path / "other").key) == made_anew["site.key"]
+    assert (
+        public_text(Bundle.read(folder.bundles["north"], tmp_path / "other").key)
+        == made_anew["site.key"]
+    )
     with pytest.raises(UnalikeError, match="unknown site 'west'"):
-        FederationFolder.create(tmp_path / "strange", {"north": 1}, **given | {"keys": {"west": public}})
+        FederationFolder.create(
+            tmp_path / "strange", {"north": 1}, **given | {"keys": {"west": public}}
+        )
     (tmp_path / "west.keys").write_text('{"site.key": "00", "node.key": ""}')
     with pytest.raises(UnalikeError, match=r"west\.keys: .*expected the file that"):
         site_keys.read_public(tmp_path / "west.keys")

@@ -97,7 +97,9 @@ def compared(shared, name, folder):
     model = "conditional_mlp(hidden=(8,))" if "conditional" in spec else "mlp(hidden=(8,))"
     proxy = make_clients(((8, 8),))[0].test if needs_proxy(spec, clients) else None
     rounds = 3 if name in CROWDED else 2  # a plan of two stages, and a round in which clusters part
-    fed = SmallFederation(folder, clients, spec, model=model, rounds=rounds, proxy=proxy, repeat=60.0, deadline=200.0)
+    fed = SmallFederation(
+        folder, clients, spec, model=model, rounds=rounds, proxy=proxy, repeat=60.0, deadline=200.0
+    )
     fed.transport = Line(shared, fed)
     agree(fed)
     assert not fed.events("refused", "absent", "late")
@@ -107,7 +109,9 @@ def compared(shared, name, folder):
 def running(test, sites, items, folders):
     """Method -> future of its run, for the tests that were selected."""
     network = EchoNetwork(folders.mktemp("network"), tuple(f"site{k}" for k in range(sites)))
-    names = [item.callspec.params["name"] for item in items if getattr(item, "originalname", "") == test]
+    names = [
+        item.callspec.params["name"] for item in items if getattr(item, "originalname", "") == test
+    ]
     shared, pool = Shared(network), ThreadPoolExecutor(AT_ONCE)
     yield {name: pool.submit(compared, shared, name, folders.mktemp("run")) for name in names}
     pool.shutdown(cancel_futures=True)
@@ -116,13 +120,17 @@ def running(test, sites, items, folders):
 
 @pytest.fixture(scope="module")
 def of_two(tmp_path_factory, request):
-    with running("test_method_with_two_sites_equals_simulation", 2, request.session.items, tmp_path_factory) as found:
+    with running(
+        "test_method_with_two_sites_equals_simulation", 2, request.session.items, tmp_path_factory
+    ) as found:
         yield found
 
 
 @pytest.fixture(scope="module")
 def of_four(tmp_path_factory, request):
-    with running("test_method_with_four_sites_equals_simulation", 4, request.session.items, tmp_path_factory) as found:
+    with running(
+        "test_method_with_four_sites_equals_simulation", 4, request.session.items, tmp_path_factory
+    ) as found:
         yield found
 
 

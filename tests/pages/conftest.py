@@ -30,7 +30,8 @@ def data(names: dict[str, Any]) -> None:
         "\n".join(["age,bmi,outcome", *(f"{40 + i},{22},ill" for i in range(9)), "50,20,well"])
     )
     texts = [
-        f'{{"review": "a {"good" if i % 2 else "bad"} book number {i % 5}", "stars": {1 + i % 2}}}' for i in range(40)
+        f'{{"review": "a {"good" if i % 2 else "bad"} book number {i % 5}", "stars": {1 + i % 2}}}'
+        for i in range(40)
     ]
     Path("reviews.jsonl").write_text("\n".join(texts) + "\n")
     Path("big").mkdir()
@@ -48,7 +49,11 @@ def coordinator(names: dict[str, Any]) -> None:
     rows = [f"{40 + i},{'ab'[i % 2]},{('ill', 'well')[i // 2 % 2]}" for i in range(40)]
     for name in ("north.csv", "south.csv"):
         Path(name).write_text("\n".join(["age,ward,outcome", *rows]) + "\n")
-    np.savez("sample.npz", x=np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32), y=np.arange(20) % 2)
+    np.savez(
+        "sample.npz",
+        x=np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32),
+        y=np.arange(20) % 2,
+    )
 
 
 def trackers(names: dict[str, Any]) -> None:

@@ -25,7 +25,8 @@ from unalike.cli import app, main
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(
-    r"^(?:<!-- (network|not run: [^\n]+) -->\n+)?```(python|console|toml)\n(.*?)^```$", re.DOTALL | re.MULTILINE
+    r"^(?:<!-- (network|not run: [^\n]+) -->\n+)?```(python|console|toml)\n(.*?)^```$",
+    re.DOTALL | re.MULTILINE,
 )
 
 SLOW = {
@@ -53,7 +54,10 @@ NOT_RUN = {
         "needs the federation to be up",
     ],
     "docs/federation/secure_aggregation.md": ["makes a federation"],
-    "docs/federation/site.md": ["needs a bundle and the coordinator's machine", "needs a site's folder"],
+    "docs/federation/site.md": [
+        "needs a bundle and the coordinator's machine",
+        "needs a site's folder",
+    ],
     "docs/how_to/diagnose.md": ["network"],
     "docs/how_to/own_models.md": ["needs published weights", "needs peft"],
     "docs/how_to/processes.md": ["needs four GPUs"],
@@ -85,7 +89,11 @@ class Block:
     def commands(self) -> list[list[str]]:
         """The `$ unalike` commands of a console block as lists of words."""
         lines = self.text.replace("\\\n", " ").splitlines()
-        return [shlex.split(line[2:], comments=True)[1:] for line in lines if line.startswith("$ unalike ")]
+        return [
+            shlex.split(line[2:], comments=True)[1:]
+            for line in lines
+            if line.startswith("$ unalike ")
+        ]
 
 
 def blocks_of(page: Path) -> list[Block]:
@@ -98,7 +106,9 @@ def blocks_of(page: Path) -> list[Block]:
 
 FILES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 BLOCKS = {str(page.relative_to(ROOT)): blocks for page in FILES if (blocks := blocks_of(page))}
-PAGES = [pytest.param(name, id=name, marks=[pytest.mark.slow] if name in SLOW else []) for name in BLOCKS]
+PAGES = [
+    pytest.param(name, id=name, marks=[pytest.mark.slow] if name in SLOW else []) for name in BLOCKS
+]
 
 
 @pytest.fixture
@@ -127,7 +137,9 @@ def run_page(monkeypatch, tmp_path, capsys, prepared):
         with pytest.raises(SystemExit) as exit:
             main()
         said = capsys.readouterr()
-        assert not exit.value.code, f"{block.page}:{block.line}: unalike {shlex.join(words)}: {said.err}{said.out}"
+        assert not exit.value.code, (
+            f"{block.page}:{block.line}: unalike {shlex.join(words)}: {said.err}{said.out}"
+        )
 
     return run
 
@@ -150,18 +162,25 @@ def test_code_of_page_runs(name, run_page):
 
 @pytest.mark.slow
 @pytest.mark.network
-@pytest.mark.parametrize("name", [name for name, blocks in BLOCKS.items() if any(b.mark == "network" for b in blocks)])
+@pytest.mark.parametrize(
+    "name", [name for name, blocks in BLOCKS.items() if any(b.mark == "network" for b in blocks)]
+)
 def test_network_code_of_page_runs(name, run_page):
     run_page(name, network=True)
 
 
 def test_blocks_that_do_not_run_are_listed():
-    marked = {name: [b.mark.removeprefix("not run: ") for b in blocks if b.mark] for name, blocks in BLOCKS.items()}
+    marked = {
+        name: [b.mark.removeprefix("not run: ") for b in blocks if b.mark]
+        for name, blocks in BLOCKS.items()
+    }
     assert {name: marks for name, marks in marked.items() if marks} == NOT_RUN
 
 
 def test_commands_that_do_not_run_have_options_that_exist():
-    for block in (b for blocks in BLOCKS.values() for b in blocks if b.mark and b.language == "console"):
+    for block in (
+        b for blocks in BLOCKS.values() for b in blocks if b.mark and b.language == "console"
+    ):
         for words in block.commands:
             parse(typer.main.get_command(app), "unalike", words)
 
@@ -179,4 +198,6 @@ def parse(command: click.Command, name: str, words: list[str]) -> None:
 def test_every_fence_names_a_language_that_the_tests_know():
     for page in FILES:
         fences = re.findall(r"^ *```(.*)$", page.read_text(), re.MULTILINE)
-        assert {*fences[::2]} <= {"python", "console", "toml", "text", "bash"}, f"{page}: an unknown language"
+        assert {*fences[::2]} <= {"python", "console", "toml", "text", "bash"}, (
+            f"{page}: an unknown language"
+        )

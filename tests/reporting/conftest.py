@@ -29,14 +29,28 @@ ROUNDS = [
     "bytes_down",
     "bytes_up",
 ]
-CLIENTS = ["method", "seed", "client", "n_train", "n_test", "accuracy", "personal_accuracy", "status"]
+CLIENTS = [
+    "method",
+    "seed",
+    "client",
+    "n_train",
+    "n_test",
+    "accuracy",
+    "personal_accuracy",
+    "status",
+]
 
 
-def simulation(methods=6, clients=10, seeds=3, rounds=50, every=1, classes=10, regression=False, hostile=""):
+def simulation(
+    methods=6, clients=10, seeds=3, rounds=50, every=1, classes=10, regression=False, hostile=""
+):
     """Content of any size; `hostile` is appended to the names of a client, a class and a method."""
     generator = np.random.default_rng(0)
     gains = dict(list(GAINS.items())[:methods]) | ({"local_only": None} if methods > 6 else {})
-    gains |= {f"method {i} with a rather long name + lws": generator.normal(0, 0.02) for i in range(7, methods)}
+    gains |= {
+        f"method {i} with a rather long name + lws": generator.normal(0, 0.02)
+        for i in range(7, methods)
+    }
     counts = pd.DataFrame(
         np.floor(1200 * generator.dirichlet([0.2] * clients, classes).T).astype(int),
         index=[f"clinic {k + 1}" for k in range(clients - 1)] + [f"clinic {clients}{hostile}"],
@@ -68,7 +82,11 @@ def simulation(methods=6, clients=10, seeds=3, rounds=50, every=1, classes=10, r
         "--method 'fedprox(mu=0.1)' --method 'fedavg + lws' --model mlp --rounds 50 --seeds 3 --lr 0.05 --out out",
         versions={"unalike": "0.1.0", "torch": "2.9.0", "numpy": "2.3.0", "python": "3.12.3"},
         wire=pd.DataFrame(
-            [(n, d, w, b) for n in names for d, w, b in (("down", "parameters", 2e5), ("up", "update", 2e5))],
+            [
+                (n, d, w, b)
+                for n in names
+                for d, w, b in (("down", "parameters", 2e5), ("up", "update", 2e5))
+            ],
             columns=["method", "direction", "what", "bytes"],
         ),
         warnings=["Client clinic 3 holds 4 test samples: its accuracy moves in steps of 25 %."],
@@ -82,16 +100,40 @@ def _rounds(generator, gains, seeds, rounds, every):
             luck = np.random.default_rng(seed).normal(0, 0.02) + generator.normal(0, 0.006)
             for r in sorted({*range(0, rounds + 1, every), rounds}):
                 rise = 1 - np.exp(-6 * r / rounds)
-                shared = np.nan if gain is None else 0.1 + (0.66 + gain + luck) * rise + generator.normal(0, 0.008)
+                shared = (
+                    np.nan
+                    if gain is None
+                    else 0.1 + (0.66 + gain + luck) * rise + generator.normal(0, 0.008)
+                )
                 bonus = PERSONAL.get(method.split("<")[0])
-                own = np.nan if bonus is None else 0.1 + (0.66 + bonus + luck) * rise + generator.normal(0, 0.006)
+                own = (
+                    np.nan
+                    if bonus is None
+                    else 0.1 + (0.66 + bonus + luck) * rise + generator.normal(0, 0.006)
+                )
                 bytes_ = 0 if r == 0 or gain is None else 2e6 * (2 if method == "scaffold" else 1)
                 rows.append(
-                    (method, seed, r, 0.9 + generator.random() / 5 if r else 0.0, 10, shared, own, bytes_, bytes_)
+                    (
+                        method,
+                        seed,
+                        r,
+                        0.9 + generator.random() / 5 if r else 0.0,
+                        10,
+                        shared,
+                        own,
+                        bytes_,
+                        bytes_,
+                    )
                 )
     table = pd.DataFrame(rows, columns=ROUNDS)
-    table["macro_f1"], table["personal_macro_f1"] = table["accuracy"] - 0.03, table["personal_accuracy"] - 0.03
-    table["loss"], table["personal_loss"] = 2.4 * (1 - table["accuracy"]), 2.4 * (1 - table["personal_accuracy"])
+    table["macro_f1"], table["personal_macro_f1"] = (
+        table["accuracy"] - 0.03,
+        table["personal_accuracy"] - 0.03,
+    )
+    table["loss"], table["personal_loss"] = (
+        2.4 * (1 - table["accuracy"]),
+        2.4 * (1 - table["personal_accuracy"]),
+    )
     return table.assign(train_loss=table["loss"] * 0.8)
 
 
@@ -101,9 +143,17 @@ def _clients(generator, gains, seeds, sizes):
         for seed in range(seeds):
             base = np.random.default_rng(seed).beta(8, 3, len(sizes))
             for k, (client, size) in enumerate(sizes.items()):
-                score = np.nan if gain is None else np.clip(base[k] + gain + generator.normal(0, 0.03), 0, 1)
+                score = (
+                    np.nan
+                    if gain is None
+                    else np.clip(base[k] + gain + generator.normal(0, 0.03), 0, 1)
+                )
                 bonus = PERSONAL.get(method.split("<")[0])
-                own = np.nan if bonus is None else np.clip(base[k] + bonus + generator.normal(0, 0.03), 0, 1)
+                own = (
+                    np.nan
+                    if bonus is None
+                    else np.clip(base[k] + bonus + generator.normal(0, 0.03), 0, 1)
+                )
                 rows.append((method, seed, client, int(size), int(size) // 4, score, own, "ok"))
     table = pd.DataFrame(rows, columns=CLIENTS)
     return table.assign(loss=1 - table["accuracy"], macro_f1=table["accuracy"] - 0.03)
@@ -113,8 +163,12 @@ def _finish(table, regression):
     if not regression:
         return table
     names = {"accuracy": "rmse", "personal_accuracy": "personal_rmse"}
-    table = table.drop(columns=["macro_f1", "personal_macro_f1"], errors="ignore").rename(columns=names)
-    return table.assign(rmse=4 * (1 - table["rmse"]), personal_rmse=4 * (1 - table["personal_rmse"]))
+    table = table.drop(columns=["macro_f1", "personal_macro_f1"], errors="ignore").rename(
+        columns=names
+    )
+    return table.assign(
+        rmse=4 * (1 - table["rmse"]), personal_rmse=4 * (1 - table["personal_rmse"])
+    )
 
 
 @pytest.fixture(scope="session")

@@ -30,7 +30,9 @@ def table(tmp_path_factory):
         x = rng.normal(size=(count, 3))
         ill = sign * x[:, 0] + shift + rng.normal(0, 0.7, count) > 0.3
         rows.append(
-            pd.DataFrame(x, columns=["a", "b", "c"]).assign(hospital=name, outcome=np.where(ill, "ill", "fine"))
+            pd.DataFrame(x, columns=["a", "b", "c"]).assign(
+                hospital=name, outcome=np.where(ill, "ill", "fine")
+            )
         )
     file = tmp_path_factory.mktemp("data") / "t.csv"
     pd.concat(rows).to_csv(file, index=False)
@@ -40,25 +42,43 @@ def table(tmp_path_factory):
 @pytest.fixture(scope="module")
 def compared(table, tmp_path_factory):
     folder = tmp_path_factory.mktemp("results") / "out"
-    options = {"model": "linear", "rounds": 6, "metric": "roc_auc", "seeds": 4, "work": ua.Work(lr=0.3)}
+    options = {
+        "model": "linear",
+        "rounds": 6,
+        "metric": "roc_auc",
+        "seeds": 4,
+        "work": ua.Work(lr=0.3),
+    }
     return ua.compare(["fedavg", "ditto", "local_only"], data=table, out=folder, **options), folder
 
 
 def test_every_client_has_samples_positives_interval_and_gains(compared):
     found, folder = compared
     scores = found.client_scores.set_index(["method", "client"])
-    assert list(scores.loc["ditto"].index) == [*NAMES, "mean of the clients", "all test samples pooled"]
+    assert list(scores.loc["ditto"].index) == [
+        *NAMES,
+        "mean of the clients",
+        "all test samples pooled",
+    ]
     clients = found.content().clients
     by_seed = clients[(clients["method"] == "fedavg") & (clients["client"] == "north")]
     assert scores.loc[("fedavg", "north"), "score"] == pytest.approx(by_seed["used_roc_auc"].mean())
     assert scores.loc[("fedavg", "north"), "n_positive"] == by_seed["n_positive"].mean() > 0
     assert scores["to_fedavg"].notna().sum() == 10 and scores["to_local_only"].notna().sum() == 10
     assert scores.loc[("ditto", "west"), "to_fedavg"] > 0.1
-    pooled, judged = scores.xs("all test samples pooled", level="client"), found.summary.set_index("method")
-    for name in ("ditto", "local_only"):  # the summary has the same difference with the same interval
+    pooled, judged = (
+        scores.xs("all test samples pooled", level="client"),
+        found.summary.set_index("method"),
+    )
+    for name in (
+        "ditto",
+        "local_only",
+    ):  # the summary has the same difference with the same interval
         row = judged[judged["protocol"] == "used"].loc[name]
         ends = [row["difference"], row["ci_low"], row["ci_high"]]
-        assert list(pooled.loc[name, ["to_fedavg", "to_fedavg_low", "to_fedavg_high"]]) == pytest.approx(ends)
+        assert list(
+            pooled.loc[name, ["to_fedavg", "to_fedavg_low", "to_fedavg_high"]]
+        ) == pytest.approx(ends)
     pd.testing.assert_frame_equal(ua.open_comparison(folder).client_scores, found.client_scores)
 
 
@@ -71,7 +91,13 @@ def test_all_surfaces_have_the_table(compared):
     found, _ = compared
     content = found.content()
     [best] = clients_of_best(content)
-    assert best.columns[:5] == ["Client", "Test samples", "Positives", "ROC AUC", "95\u00a0% interval"]
+    assert best.columns[:5] == [
+        "Client",
+        "Test samples",
+        "Positives",
+        "ROC AUC",
+        "95\u00a0% interval",
+    ]
     assert "Gain over fedavg" in best.columns and best.rows[2][0].text == "west"
     for text in (str(found), found._repr_html_(), render(content)):
         assert "Every client with" in text and "all test samples pooled" in text
@@ -82,9 +108,16 @@ def test_all_surfaces_have_the_table(compared):
     assert len(of_csv) == 15 and list(of_csv)[:3] == ["partition", "method", "client"]
     markdown, latex = export_clients(block, "markdown"), export_clients(block, "latex")
     for text in (markdown, latex):
-        assert "One: ROC AUC of each client" in text and "Interval: other samples of these 3 clients" in text
+        assert (
+            "One: ROC AUC of each client" in text
+            and "Interval: other samples of these 3 clients" in text
+        )
     assert markdown.startswith("One: ROC AUC") and markdown.count("| west |") == 3
-    assert r"Gain over local\_only" in latex and r"\label{tab:one-clients}" in latex and r"\caption{One" in latex
+    assert (
+        r"Gain over local\_only" in latex
+        and r"\label{tab:one-clients}" in latex
+        and r"\caption{One" in latex
+    )
     assert len(json.loads(export(block, "json"))[0]["clients"]) == 15
     with pytest.raises(ua.UnalikeError, match="unknown format 'xml'"):
         export_clients(block, "xml")
@@ -97,7 +130,9 @@ def test_losers_are_named_in_the_decision(compared):
     lost = scores["to_fedavg"][scores["to_fedavg"] <= -0.0001].sort_values()
     assert list(decision.losers) == list(lost.index)
     for name, (d, low, high) in decision.losers.items():
-        assert (d, low, high) == tuple(scores.loc[name, ["to_fedavg", "to_fedavg_low", "to_fedavg_high"]])
+        assert (d, low, high) == tuple(
+            scores.loc[name, ["to_fedavg", "to_fedavg_low", "to_fedavg_high"]]
+        )
         assert f"{name} ({decision.metric.difference(d)}" in str(decision)
 
 
@@ -109,11 +144,20 @@ def test_another_score_of_all_clients_decides(compared, across):
     wanted = (used.mean() if across == "clients" else used.min()).groupby("method").mean()
     shown = other.summary[other.summary["protocol"] == "used"].set_index("method")["roc_auc"]
     assert shown.to_dict() == pytest.approx(wanted.to_dict())
-    word = {"clients": "ROC AUC (mean of the clients)", "worst": "ROC AUC of the worst tenth of clients"}[across]
+    word = {
+        "clients": "ROC AUC (mean of the clients)",
+        "worst": "ROC AUC of the worst tenth of clients",
+    }[across]
     assert f"Scores are {word} on samples" in join([("one", other)]).page(summary=True)
     assert word in str(other.decision) and word not in str(found.decision)
-    own, pooled = found.client_scores.copy(), found.client_scores["client"] == "all test samples pooled"
-    judged = ["to_fedavg_low", "to_fedavg_high"]  # of the pooled row, which decides in `found` alone
+    own, pooled = (
+        found.client_scores.copy(),
+        found.client_scores["client"] == "all test samples pooled",
+    )
+    judged = [
+        "to_fedavg_low",
+        "to_fedavg_high",
+    ]  # of the pooled row, which decides in `found` alone
     own.loc[pooled, judged] = other.client_scores.loc[pooled, judged]
     pd.testing.assert_frame_equal(other.client_scores, own)
     assert word in render(other.content())
@@ -123,7 +167,9 @@ def test_score_of_the_worst_tenth_is_the_column_of_the_worst_tenth(compared):
     """The score takes the worst tenth in each round anew, so that it may be below that of the clients' means over the rounds."""
     found, _ = compared
     rounds = found.client_rounds
-    rounds = rounds.assign(**{name: rounds[name] * 0.9 for name in rounds if name.endswith("roc_auc")})
+    rounds = rounds.assign(
+        **{name: rounds[name] * 0.9 for name in rounds if name.endswith("roc_auc")}
+    )
     summary = replace(found, client_rounds=rounds).judged_by(across="worst").summary
     assert summary["worst_decile"].tolist() == pytest.approx(summary["roc_auc"].tolist())
     assert not (found.summary["worst_decile"] == found.summary["roc_auc"]).any()
@@ -135,11 +181,14 @@ def test_a_report_of_a_folder_takes_the_score_across_clients_once(compared, acro
     other = found.judged_by(across=across)
     joined = join([("out", other)])
     word = other.decision.metric.word
-    assert joined.page() == render(other.content()) and joined.page(summary=True) == summary_page.render(
-        other.content()
-    )
+    assert joined.page() == render(other.content()) and joined.page(
+        summary=True
+    ) == summary_page.render(other.content())
     assert joined.page(summary=True).count(f"Scores are {word} on samples") == 1
-    assert f"{word} (%) of one client" not in joined.page() and "ROC AUC (%) of one client" in joined.page()
+    assert (
+        f"{word} (%) of one client" not in joined.page()
+        and "ROC AUC (%) of one client" in joined.page()
+    )
 
 
 @pytest.mark.parametrize("factor", [0.3, 1.0])
@@ -147,7 +196,9 @@ def test_a_weak_worst_client_is_no_failed_training(compared, factor):
     """Whether anything was learned is a question to all test samples, whatever score across the clients decides."""
     found, _ = compared
     rounds = found.client_rounds.copy()
-    rounds.loc[rounds["client"] == "west", [name for name in rounds if name.endswith("roc_auc")]] *= factor
+    rounds.loc[
+        rounds["client"] == "west", [name for name in rounds if name.endswith("roc_auc")]
+    ] *= factor
     other = replace(found, client_rounds=rounds).judged_by(across="worst")
     assert other.decision.reason == ""
     assert not any("No better than always" in text for text in other.findings.cautions)
@@ -155,7 +206,10 @@ def test_a_weak_worst_client_is_no_failed_training(compared, factor):
 
 def test_clients_without_a_score_in_some_seeds_show_how_many_they_have(compared):
     found, _ = compared
-    clients, names = found.clients.copy(), [name for name in found.clients if name.endswith("roc_auc")]
+    clients, names = (
+        found.clients.copy(),
+        [name for name in found.clients if name.endswith("roc_auc")],
+    )
     clients.loc[(clients["client"] == "west") & (clients["seed"] == 0), names] = np.nan
     [best] = clients_of_best(replace(found, clients=clients).content())
     assert [row[best.columns.index("Seeds")].text for row in best.rows] == ["4", "4", "3", "4", "4"]
@@ -165,18 +219,36 @@ def test_pooled_gain_that_the_clients_do_not_have_is_said(compared, simulate):
     """The caution appears exactly where both differences matter and have different signs."""
     found, _ = compared
     texts = found.findings.cautions
-    row = found.client_scores.set_index(["method", "client"]).loc[(found.decision.best, "mean of the clients")]
+    row = found.client_scores.set_index(["method", "client"]).loc[
+        (found.decision.best, "mean of the clients")
+    ]
     differs = row["to_fedavg"] * found.decision.difference < 0
-    assert any("To decide by that mean: --across clients" in text for text in texts) == bool(differs)
+    assert any("To decide by that mean: --across clients" in text for text in texts) == bool(
+        differs
+    )
     content = simulate(methods=3)
     assert content.client_scores.empty  # the folder does not say that seeds have the same clients
 
 
 def test_partitions_that_differ_by_seed_have_no_clients_in_common(tmp_path):
-    found = ua.compare(["fedavg", "fedprox"], data="digits", clients=3, model="linear", rounds=1, seeds=2)
-    assert found.client_scores.empty and found.decision.losers == {} and not clients_of_best(found.content())
+    found = ua.compare(
+        ["fedavg", "fedprox"], data="digits", clients=3, model="linear", rounds=1, seeds=2
+    )
+    assert (
+        found.client_scores.empty
+        and found.decision.losers == {}
+        and not clients_of_best(found.content())
+    )
     with pytest.raises(ua.UnalikeError, match="the same clients under all seeds"):
         export_clients([("one", found.content())], "csv")
     with pytest.raises(ua.UnalikeError, match="unknown value of across 'median'"):
-        ua.compare(["fedavg", "fedprox"], data="digits", clients=3, model="linear", rounds=1, seeds=2, across="median")
+        ua.compare(
+            ["fedavg", "fedprox"],
+            data="digits",
+            clients=3,
+            model="linear",
+            rounds=1,
+            seeds=2,
+            across="median",
+        )
     assert MOST_CLIENTS >= 30

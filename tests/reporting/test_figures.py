@@ -30,7 +30,9 @@ def test_save_repeated_writes_the_same_svg_and_pdf_files(joined, tmp_path):
         folders = [paper_figures.save(*joined, tmp_path / name) for name in ("a", "b")]
     names = sorted(path.name for path in folders[0].iterdir())
     assert names == sorted(
-        f"{n}.{e}" for n in ("clients", "curves", "differences", "pareto", "ranks") for e in ("svg", "pdf")
+        f"{n}.{e}"
+        for n in ("clients", "curves", "differences", "pareto", "ranks")
+        for e in ("svg", "pdf")
     )
     for name in names:
         assert (folders[0] / name).read_bytes() == (folders[1] / name).read_bytes() != b""
@@ -38,14 +40,18 @@ def test_save_repeated_writes_the_same_svg_and_pdf_files(joined, tmp_path):
 
 def test_paper_figures_use_the_colors_of_the_page(simulate):
     content = simulate(methods=4, rounds=6)
-    drawn = matplotlib_figures.draw(dict(paper_figures.figures(content))["curves"]).axes[0].get_lines()
+    drawn = (
+        matplotlib_figures.draw(dict(paper_figures.figures(content))["curves"]).axes[0].get_lines()
+    )
     style = looks(content.labels)
     assert {line.get_label(): to_hex(line.get_color()).upper() for line in drawn} == {
         name: look.color for name, look in style.items()
     }
 
 
-@pytest.mark.parametrize("shape", [{"methods": 7}, {"methods": 3, "regression": True, "seeds": 1}, {"methods": 1}])
+@pytest.mark.parametrize(
+    "shape", [{"methods": 7}, {"methods": 3, "regression": True, "seeds": 1}, {"methods": 1}]
+)
 def test_figures_of_any_content_shape_are_drawn(simulate, shape):
     figures = dict(paper_figures.figures(simulate(rounds=4, **shape)))
     assert len(figures) >= 2
@@ -61,13 +67,19 @@ def test_pareto_dominated_method_has_hollow_marker(simulate):
         front = on_front(table, x, y, KNOWN["accuracy"])
         titles = dict.fromkeys(("score", "worst", "mb", "seconds"), "")
         drawn = report_charts.pareto(table, x, y, KNOWN["accuracy"], titles, looks(content.labels))
-        hollow = {mark.label for mark in drawn.marks if isinstance(mark, Points) and mark.hollow == [True]}
+        hollow = {
+            mark.label for mark in drawn.marks if isinstance(mark, Points) and mark.hollow == [True]
+        }
         assert hollow == set(table.loc[~front, "method"])
         [line] = [mark for mark in drawn.marks if isinstance(mark, Line)]
         assert len(line.x) == front.sum() > 0
         traces = plotly_figures.draw(Figure([drawn])).data
-        assert {t.name for t in traces if t.name and t.marker.color == (plotly_figures.CLEAR,)} == hollow
-    assert "scaffold" in set(table.loc[~on_front(table, "mb", "score", KNOWN["accuracy"]), "method"])
+        assert {
+            t.name for t in traces if t.name and t.marker.color == (plotly_figures.CLEAR,)
+        } == hollow
+    assert "scaffold" in set(
+        table.loc[~on_front(table, "mb", "score", KNOWN["accuracy"]), "method"]
+    )
 
 
 FOUR = pd.DataFrame(
@@ -84,7 +96,12 @@ FOUR = pd.DataFrame(
 
 @pytest.mark.parametrize(
     ("x", "y", "front"),
-    [("score", "worst", "abd"), ("mb", "score", "ab"), ("seconds", "score", "bc"), ("mb", "worst", "a")],
+    [
+        ("score", "worst", "abd"),
+        ("mb", "score", "ab"),
+        ("seconds", "score", "bc"),
+        ("mb", "worst", "a"),
+    ],
 )
 def test_pareto_front_is_that_of_the_two_axes(x, y, front):
     assert "".join(FOUR.loc[on_front(FOUR, x, y, KNOWN["accuracy"]), "method"]) == front
@@ -111,8 +128,15 @@ def test_forest_name_with_dollar_signs_is_drawn_as_text(tmp_path):
 
 def test_tradeoff_scores_equal_up_to_rounding_are_both_on_the_front():
     """RMSE is float32: the same model may give different last bits."""
-    scores = {"rmse": [185.20276524394, 185.20276524284], "worst_decile": [224.7, 224.7], "mb_down": 1.0, "mb_up": 1.0}
-    table = pd.DataFrame({"method": ["fedavg", "ditto"], "protocol": "clients", "seconds": 1.0} | scores)
+    scores = {
+        "rmse": [185.20276524394, 185.20276524284],
+        "worst_decile": [224.7, 224.7],
+        "mb_down": 1.0,
+        "mb_up": 1.0,
+    }
+    table = pd.DataFrame(
+        {"method": ["fedavg", "ditto"], "protocol": "clients", "seconds": 1.0} | scores
+    )
     traded = tradeoff(table, KNOWN["rmse"])
     assert all(on_front(traded, x, y, KNOWN["rmse"]).all() for x, y in PAIRS)
 

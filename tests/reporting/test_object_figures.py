@@ -30,7 +30,9 @@ def run(clients):
 
 @pytest.fixture(scope="module")
 def comparison(clients):
-    return ua.compare(["fedavg", "fedadam"], clients, model="linear", rounds=3, seeds=2, progress=False)
+    return ua.compare(
+        ["fedavg", "fedadam"], clients, model="linear", rounds=3, seeds=2, progress=False
+    )
 
 
 def test_run_and_history_plot_the_score_of_every_round(run):
@@ -39,7 +41,9 @@ def test_run_and_history_plot_the_score_of_every_round(run):
         assert list(line.x) == [0, 1, 2, 3]
         np.testing.assert_allclose(line.y, run.history.rounds["accuracy"], rtol=1e-5)
     assert run.plot("loss").layout.yaxis.title.text == "loss"
-    with pytest.raises(ua.UnalikeError, match="unknown metric of this run 'acuracy'; did you mean 'accuracy'"):
+    with pytest.raises(
+        ua.UnalikeError, match="unknown metric of this run 'acuracy'; did you mean 'accuracy'"
+    ):
         run.plot("acuracy")
 
 
@@ -59,7 +63,11 @@ def test_comparison_plots_decision_curves_and_clients(comparison):
     [mark] = comparison.plot().data
     row = comparison.summary.set_index("method").loc["fedadam"]
     np.testing.assert_allclose(mark.x, [100 * row["difference"]], atol=1e-4)
-    lines = [trace for trace in comparison.plot("curves").data if trace.mode == "lines+markers" or trace.name]
+    lines = [
+        trace
+        for trace in comparison.plot("curves").data
+        if trace.mode == "lines+markers" or trace.name
+    ]
     assert {"fedavg", "fedadam"} <= {str(trace.name) for trace in lines}
     assert len(comparison.plot("clients").data) == 2
     with pytest.raises(ua.UnalikeError, match="did you mean 'curves'"):
@@ -71,32 +79,45 @@ def test_comparison_plots_decision_curves_and_clients(comparison):
 def test_comparison_plots_the_models_of_a_protocol(clients):
     table = ua.compare(["fedavg", "fedrep"], clients, rounds=2, seeds=1, progress=False)
     shared, personal = (table.plot("curves", protocol=name) for name in ("clients", "personal"))
-    assert {trace.name for trace in shared.data} == {"fedavg"} and {trace.name for trace in personal.data} == {"fedrep"}
+    assert {trace.name for trace in shared.data} == {"fedavg"} and {
+        trace.name for trace in personal.data
+    } == {"fedrep"}
 
 
 def test_objects_show_themselves_with_the_method_as_typed(run, clients, comparison):
     assert "fedprox(mu=0.1)" in run._repr_html_() and "<svg" in run._repr_html_()
-    assert "<polyline" in run.history._repr_html_() and "balanced_accuracy" in run.history._repr_html_()
+    assert (
+        "<polyline" in run.history._repr_html_()
+        and "balanced_accuracy" in run.history._repr_html_()
+    )
     score = run.history.columns.shown(run.history.last)
-    assert f"<td>{score.metric.text(score.value(run.history.last))}</td>" in run.history._repr_html_()
+    assert (
+        f"<td>{score.metric.text(score.value(run.history.last))}</td>" in run.history._repr_html_()
+    )
     assert clients._repr_html_().count("<circle") == (clients.plan.counts > 0).sum()
     shown = comparison._repr_html_()
     assert "fedavg, fedadam on digits" in shown and ">fedadam</td>" in shown
 
 
 def test_html_escapes_what_it_shows():
-    assert "<b>" not in table(["<b>"], [["<b>"]]) + bubbles([[1]], ["<b>"], ["<b>"]) + sparkline([1, 2], "<b>", str)
+    assert "<b>" not in table(["<b>"], [["<b>"]]) + bubbles([[1]], ["<b>"], ["<b>"]) + sparkline(
+        [1, 2], "<b>", str
+    )
 
 
 def test_sparkline_of_two_numbers_rises_over_its_whole_height():
     assert 'points="4.0,44.0 236.0,4.0"' in sparkline([0.25, 0.75], "accuracy", str)
-    assert sparkline([0.5], "accuracy", str) == sparkline([float("nan"), 0.5], "accuracy", str) == ""
+    assert (
+        sparkline([0.5], "accuracy", str) == sparkline([float("nan"), 0.5], "accuracy", str) == ""
+    )
 
 
 def test_progress_in_a_notebook_is_html_that_is_removed_at_the_end(monkeypatch):
     shown = []
     handle = SimpleNamespace(update=shown.append)
-    display = SimpleNamespace(HTML=str, display=lambda html, display_id: shown.append(html) or handle)
+    display = SimpleNamespace(
+        HTML=str, display=lambda html, display_id: shown.append(html) or handle
+    )
     kernel = SimpleNamespace(get_ipython=lambda: SimpleNamespace(kernel=object()))
     monkeypatch.setitem(sys.modules, "IPython", kernel)
     monkeypatch.setitem(sys.modules, "IPython.display", display)
@@ -105,7 +126,10 @@ def test_progress_in_a_notebook_is_html_that_is_removed_at_the_end(monkeypatch):
         report({"round": 1, "headline": "accuracy 50.0 %"}, "fedavg")
         report({"round": 2, "headline": "accuracy 75.0 %"}, "fedavg")
     assert shown[0] == '<progress value="0" max="2"></progress> 0 of 2 rounds training'
-    assert shown[-2] == '<progress value="2" max="2"></progress> 2 of 2 rounds training fedavg accuracy 75.0 %'
+    assert (
+        shown[-2]
+        == '<progress value="2" max="2"></progress> 2 of 2 rounds training fedavg accuracy 75.0 %'
+    )
     assert shown[-1] == ""
 
 

@@ -16,14 +16,18 @@ def labelled(y):
 
 def test_areas_of_bubbles_are_proportional_to_the_samples_of_client_and_class(tmp_path):
     loaded = set(sys.modules)
-    clients = partition(labelled(np.repeat([0, 1], [80, 160])), "shards(per_client=1)", clients=3, split=0.75)
+    clients = partition(
+        labelled(np.repeat([0, 1], [80, 160])), "shards(per_client=1)", clients=3, split=0.75
+    )
     figure = draw(division(clients, "made: shards"))
     (axes,) = figure.axes
     (points,) = axes.collections
     k, c = np.nonzero(clients.plan.counts)
     assert points.get_offsets().tolist() == [[int(j), int(i)] for i, j in zip(k, c)]
     areas = points.get_sizes()
-    assert areas / areas[0] == pytest.approx(clients.plan.counts[k, c] / clients.plan.counts[k[0], c[0]])
+    assert areas / areas[0] == pytest.approx(
+        clients.plan.counts[k, c] / clients.plan.counts[k[0], c[0]]
+    )
     assert axes.get_title() == "made: shards" and axes.get_xlabel() == "class"
     assert [t.get_text() for t in axes.get_yticklabels()] == list(clients.names)
     figure.savefig(tmp_path / "bubbles.png")

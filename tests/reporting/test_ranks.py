@@ -27,7 +27,11 @@ def test_diagram_places_better_half_left_and_stacks_bars():
         (["b", "c"], 2, 3),
         (["c", "d"], 3, 4),
     ]
-    assert [bar.level for bar in drawn.bars] == [0, 1, 0] and drawn.levels == 2  # the third fits next to the first
+    assert [bar.level for bar in drawn.bars] == [
+        0,
+        1,
+        0,
+    ] and drawn.levels == 2  # the third fits next to the first
     assert drawn.end == 4
 
 
@@ -50,7 +54,10 @@ def test_diagram_lines_do_not_cross():
 def test_diagram_critical_difference_longer_than_axis_fits():
     found = Ranks(pd.Series({"a": 1.0, "b": 2.0}), 2.5, 2, math.nan)
     assert rank_diagram.diagram(found).end == 3.5
-    for figure in (rank_diagram.wide(found, looks(["a", "b"])), rank_diagram.narrow(found, looks(["a", "b"]))):
+    for figure in (
+        rank_diagram.wide(found, looks(["a", "b"])),
+        rank_diagram.narrow(found, looks(["a", "b"])),
+    ):
         drawn = plotly_figures.draw(figure)
         low, high = drawn.layout.xaxis.range
         assert all(low < x < high for trace in drawn.data for x in trace.x)
@@ -58,9 +65,14 @@ def test_diagram_critical_difference_longer_than_axis_fits():
 
 def test_description_lists_groups_without_difference():
     assert "best first: a 1.00, b 2.00, c 3.00, d 4.00" in rank_diagram.description(FOUR)
-    assert "No difference shown within: a and b; b and c; c and d." in rank_diagram.description(FOUR)
+    assert "No difference shown within: a and b; b and c; c and d." in rank_diagram.description(
+        FOUR
+    )
     clear = Ranks(FOUR.mean, 0.5, 40, math.nan)
-    assert "All methods differ." in rank_diagram.description(clear) and not rank_diagram.diagram(clear).bars
+    assert (
+        "All methods differ." in rank_diagram.description(clear)
+        and not rank_diagram.diagram(clear).bars
+    )
 
 
 @pytest.mark.parametrize("k", [2, 5, 20])
@@ -72,5 +84,10 @@ def test_rank_figure_names_are_inside_the_figure(k):
     frame = figure.bbox
     texts = [text.get_window_extent() for text in figure.axes[0].texts]
     assert len(texts) == 2 * k + 1  # a tick and a name for each, and the critical difference
-    assert all(frame.x0 <= t.x0 and t.x1 <= frame.x1 and frame.y0 <= t.y0 and t.y1 <= frame.y1 for t in texts)
-    assert figure.axes[0].get_window_extent().width > 0.3 * frame.width  # names do not shrink the axis
+    assert all(
+        frame.x0 <= t.x0 and t.x1 <= frame.x1 and frame.y0 <= t.y0 and t.y1 <= frame.y1
+        for t in texts
+    )
+    assert (
+        figure.axes[0].get_window_extent().width > 0.3 * frame.width
+    )  # names do not shrink the axis

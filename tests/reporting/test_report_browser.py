@@ -21,7 +21,10 @@ def visit(browser, report):
 
     def open_page(width=1280, address=report, **options):
         page = browser.new_page(viewport={"width": width, "height": 900}, **options)
-        page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
+        page.on(
+            "console",
+            lambda message: complaints.append(message.text) if message.type == "error" else None,
+        )
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.on("request", lambda request: requests.append(request.url))
         page.goto(address)
@@ -111,7 +114,9 @@ def test_charts_fit_the_paper_when_printed_and_are_restored(visit):
 @pytest.fixture(scope="module")
 def several(simulate, tmp_path_factory):
     contents = [simulate(methods=6, rounds=5, seeds=n) for n in (3, 4)]
-    scores = pd.DataFrame([[0.1, 0.2, 0.3, 0.4, 0.5, 0.6]] * 2, ["mild", "severe"], contents[0].labels)
+    scores = pd.DataFrame(
+        [[0.1, 0.2, 0.3, 0.4, 0.5, 0.6]] * 2, ["mild", "severe"], contents[0].labels
+    )
     content = joined_page.JoinedContent(
         "Two partitions",
         [("mild", contents[0]), ("severe", contents[1])],
@@ -120,14 +125,18 @@ def several(simulate, tmp_path_factory):
         [],
         (scores, ranks(scores)),
     )
-    return write_text(joined_page.render(content), tmp_path_factory.mktemp("joined") / "joined_page.html").as_uri()
+    return write_text(
+        joined_page.render(content), tmp_path_factory.mktemp("joined") / "joined_page.html"
+    ).as_uri()
 
 
 def test_joined_page_every_view_draws_its_chart(visit, several):
     page = visit(address=several)
     kinds = [f"{kind}-{i}" for i in (0, 1) for kind in ("differences", "curves", "clients")]
     panels = page.locator(".panel").all()
-    assert [panel.get_attribute("id") for panel in panels] == [f"panel-{name}" for name in ("over", *kinds)]
+    assert [panel.get_attribute("id") for panel in panels] == [
+        f"panel-{name}" for name in ("over", *kinds)
+    ]
     for panel in panels:
         for label in panel.locator(".views label").all():
             label.click()
@@ -147,8 +156,12 @@ def test_rank_diagram_on_a_narrow_screen_becomes_a_list(visit, several):
     wide = plot.bounding_box()["height"]
     for width in (390, 1280):
         page.set_viewport_size({"width": width, "height": 900})
-        expect(plot).to_have_attribute("data-drawn", "data-over-0-narrow" if width == 390 else "data-over-0")
-        expect(page.locator("html")).to_have_js_property("scrollWidth", width)  # Plotly follows a little later
+        expect(plot).to_have_attribute(
+            "data-drawn", "data-over-0-narrow" if width == 390 else "data-over-0"
+        )
+        expect(page.locator("html")).to_have_js_property(
+            "scrollWidth", width
+        )  # Plotly follows a little later
         written = plot.locator(".annotation-text").all_text_contents()
         assert all(any(text.startswith(name) for text in written) for name in names)
         frame = plot.bounding_box()

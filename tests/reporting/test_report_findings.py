@@ -28,7 +28,9 @@ def scored(content, **levels):
     """The content of these methods without personal models, with accuracy `levels[method][seed]` in every round."""
     table = content.rounds[content.rounds["method"].isin(levels)].copy()
     table = table[[name for name in table if not name.startswith(("personal_", "used_"))]]
-    table["accuracy"] = [levels[method][seed] for method, seed in zip(table["method"], table["seed"])]
+    table["accuracy"] = [
+        levels[method][seed] for method, seed in zip(table["method"], table["seed"])
+    ]
     methods = [method for method in content.methods if method.label in levels]
     clients = content.clients[content.clients["method"].isin(levels)]
     return dataclasses.replace(content, methods=methods, rounds=table, clients=clients)
@@ -39,13 +41,17 @@ def test_findings_interval_excluding_zero_claims_a_gain(content):
     assert found.answer.startswith(
         "Use fedmix: 65.3\u00a0%, +5.3 points of accuracy compared with fedavg (95\u00a0% interval +3.9 to +6.8)"
     )
-    assert "ahead in 3 of 3 seeds" in found.answer and "Among 1 candidate and fedavg" in found.answer
+    assert (
+        "ahead in 3 of 3 seeds" in found.answer and "Among 1 candidate and fedavg" in found.answer
+    )
     assert found.details[0][1].endswith(": better.")
 
 
 def test_findings_interval_including_zero_claims_no_gain(content):
     found = found_in(scored(content, fedavg=[0.5, 0.6, 0.7], fedmix=[0.6, 0.6, 0.71]))
-    assert found.answer.startswith("Undecided: no candidate is shown to be better than fedavg. fedmix comes closest")
+    assert found.answer.startswith(
+        "Undecided: no candidate is shown to be better than fedavg. fedmix comes closest"
+    )
     assert found.answer.endswith("more seeds would settle it.")
     assert "the interval includes 0" in found.details[0][1]
 
@@ -59,17 +65,27 @@ def test_findings_difference_that_rounds_to_zero_is_neither_signed_nor_behind(co
 
 @pytest.mark.parametrize("value", [0.0, -0.0, 0.0004, -0.0004])
 def test_difference_of_shares_that_rounds_to_zero_has_no_sign(value):
-    assert ACCURACY.difference(value) == "0.0 points" and ACCURACY.interval(value, 0.01) == "0.0 to +1.0"
+    assert (
+        ACCURACY.difference(value) == "0.0 points"
+        and ACCURACY.interval(value, 0.01) == "0.0 to +1.0"
+    )
     assert RMSE.change(0.0) == RMSE.change(-0.0) == "0" and RMSE.change(-1e-9) == "−1.00e−09"
 
 
 def test_findings_undecided_candidates_that_are_behind_come_not_close(content):
     found = found_in(scored(content, fedavg=[0.5, 0.6, 0.7], fedmix=[0.4, 0.6, 0.65]))
     behind = "and on average none is. The best of them, fedmix, is behind: \u22125.0 points"
-    assert found.answer.startswith(f"Undecided: no candidate is shown to be better than fedavg, {behind}")
-    assert "comes closest" not in found.answer and "it is the best with a probability" not in found.answer
+    assert found.answer.startswith(
+        f"Undecided: no candidate is shown to be better than fedavg, {behind}"
+    )
+    assert (
+        "comes closest" not in found.answer
+        and "it is the best with a probability" not in found.answer
+    )
     summary = summary_page.render(scored(content, fedavg=[0.5, 0.6, 0.7], fedmix=[0.4, 0.6, 0.65]))
-    assert "Stay with fedavg for now: on average no other method predicts noticeably better" in summary
+    assert (
+        "Stay with fedavg for now: on average no other method predicts noticeably better" in summary
+    )
     assert "may predict better" not in summary
 
 
@@ -77,21 +93,29 @@ def test_findings_methods_tested_on_other_clients_are_named(content):
     """Malicious clients have no test samples, so a method under attack has another score than the same method without one."""
     assert not any("Not tested" in text for text in found_in(content).cautions)
     clients = content.clients.copy()
-    clients.loc[(clients["method"] == "fedmix") & (clients["client"] == clients["client"][0]), "n_test"] = 0
+    clients.loc[
+        (clients["method"] == "fedmix") & (clients["client"] == clients["client"][0]), "n_test"
+    ] = 0
     cautions = found_in(dataclasses.replace(content, clients=clients)).cautions
-    assert any(text.startswith("Not tested on the same clients as fedavg: fedmix.") for text in cautions)
+    assert any(
+        text.startswith("Not tested on the same clients as fedavg: fedmix.") for text in cautions
+    )
 
 
 def test_findings_one_client_and_one_method_are_no_several(content):
     clients = content.clients[content.clients["client"] == content.clients["client"][0]]
-    found = found_in(dataclasses.replace(content, clients=clients, sampling=SeedDraws(SPLITS, 0.25)))
+    found = found_in(
+        dataclasses.replace(content, clients=clients, sampling=SeedDraws(SPLITS, 0.25))
+    )
     assert found.about.startswith("Interval: other samples of this client and")
     rounds = content.rounds[(content.rounds["method"] == "fedavg") & (content.rounds["round"] <= 9)]
     methods = [method for method in content.methods if method.label == "fedavg"]
     clients = content.clients[content.clients["method"] == "fedavg"]
     [text] = [
         text
-        for text in found_in(dataclasses.replace(content, methods=methods, rounds=rounds, clients=clients)).cautions
+        for text in found_in(
+            dataclasses.replace(content, methods=methods, rounds=rounds, clients=clients)
+        ).cautions
         if text.startswith("Curves still rise")
     ]
     assert text.endswith("9 rounds are too few to judge this method.")
@@ -101,7 +125,9 @@ def test_decision_far_candidate_does_not_raise_the_seeds_needed(simulate):
     """Whether a method far behind the best one differs from the baseline does not matter for the decision."""
     content = simulate(methods=3, seeds=2)
     first, second = (label for label in content.labels if label != content.baseline)
-    decision = scored(content, **{content.baseline: [0.50, 0.60], first: [0.70, 0.73], second: [0.51, 0.60]}).decision
+    decision = scored(
+        content, **{content.baseline: [0.50, 0.60], first: [0.70, 0.73], second: [0.51, 0.60]}
+    ).decision
     assert decision.best == first and set(decision.open) == {first, second}
     assert decision.settles is not None and decision.settles <= 3
 
@@ -110,7 +136,8 @@ def test_decision_of_few_seeds_does_not_rule_out_more_of_them(content):
     """Where seeds share test samples, the interval keeps a part of its width with any number of seeds."""
     decision = scored(content, fedavg=[0.5, 0.6, 0.7], fedmix=[0.6, 0.6, 0.71]).decision
     said = [
-        str(dataclasses.replace(decision, settles=MOST_NEEDED, samples_limit=True, seeds=seeds)) for seeds in (2, 3, 4)
+        str(dataclasses.replace(decision, settles=MOST_NEEDED, samples_limit=True, seeds=seeds))
+        for seeds in (2, 3, 4)
     ]
     assert ["More seeds will not settle that" in text for text in said] == [False, False, True]
 
@@ -124,8 +151,13 @@ def test_findings_constant_prediction_is_scored_on_the_test_samples(content):
         == "Always predicting 'ja', the class of most training samples under seed 0, has an accuracy of about 20.0\u00a0%."
         for text in found.limits
     )
-    unknown = found_in(dataclasses.replace(content, label_counts=counts, confusions=[]))  # as in the folder of a run
-    assert "The most frequent class, 'ja', has 90.0\u00a0% of the training samples under seed 0." in unknown.limits
+    unknown = found_in(
+        dataclasses.replace(content, label_counts=counts, confusions=[])
+    )  # as in the folder of a run
+    assert (
+        "The most frequent class, 'ja', has 90.0\u00a0% of the training samples under seed 0."
+        in unknown.limits
+    )
 
 
 def test_findings_worse_method_is_named(content):
@@ -145,7 +177,8 @@ def test_findings_baseline_with_one_seed_is_stated(content):
     lost = (table.rounds["method"] == "fedavg") & (table.rounds["seed"] > 0)
     found = found_in(dataclasses.replace(table, rounds=table.rounds[~lost]))
     assert (
-        found.answer.startswith("No method shares more than one seed with fedavg") and "Run three" not in found.answer
+        found.answer.startswith("No method shares more than one seed with fedavg")
+        and "Run three" not in found.answer
     )
     assert "under the one seed that both ran" in found.details[0][1]
 
@@ -159,11 +192,16 @@ def test_findings_diverged_method_is_stated(simulate):
     assert "95\u00a0% interval" in found.details[1][1]
     turned = found_in(dataclasses.replace(content, baseline=names[1]))
     assert turned.answer == f"No difference to {names[1]} can be tested, for the reasons below."
-    assert all(s.endswith(f"; {names[1]} diverged, so there is no difference to test.") for _, s in turned.details)
+    assert all(
+        s.endswith(f"; {names[1]} diverged, so there is no difference to test.")
+        for _, s in turned.details
+    )
 
 
 def test_findings_equal_gain_under_every_seed_is_not_tested(content):
-    found = found_in(scored(content, fedavg=[0.5, 0.6, 0.7], fedmix=[0.6, 0.7, 0.8], ditto=[0.5, 0.6, 0.7]))
+    found = found_in(
+        scored(content, fedavg=[0.5, 0.6, 0.7], fedmix=[0.6, 0.7, 0.8], ditto=[0.5, 0.6, 0.7])
+    )
     sentences = dict(found.details)
     assert (
         sentences["fedmix"]
@@ -190,8 +228,14 @@ def test_findings_personal_models_are_judged_with_the_shared_ones(content):
     assert found.models.startswith(
         "Methods are judged by the models that clients use: the personal models of ditto and local_only"
     )
-    assert found.shared == f"If one shared model must serve all clients, also new ones: {content.shared_decision}"
-    assert content.shared_decision.protocol == "clients" and "ditto" in content.shared_decision.verdicts
+    assert (
+        found.shared
+        == f"If one shared model must serve all clients, also new ones: {content.shared_decision}"
+    )
+    assert (
+        content.shared_decision.protocol == "clients"
+        and "ditto" in content.shared_decision.verdicts
+    )
 
 
 def test_method_with_a_model_for_each_group_is_no_answer_to_one_shared_model(content):
@@ -202,10 +246,12 @@ def test_method_with_a_model_for_each_group_is_no_answer_to_one_shared_model(con
     used, shared = summary_tables(grouped)
     assert [row[1].text for row in used.rows if row[0].text == best] == ["group"]
     assert (
-        best not in [row[0].text for row in shared.rows] and f"the groups' models of {best}" in found_in(grouped).models
+        best not in [row[0].text for row in shared.rows]
+        and f"the groups' models of {best}" in found_in(grouped).models
     )
     drawn = [
-        panel(grouped, looks(grouped.labels)) for panel in (panels.curves, panels.distributions, panels.differences)
+        panel(grouped, looks(grouped.labels))
+        for panel in (panels.curves, panels.distributions, panels.differences)
     ]
     views = [view for panel in drawn if panel is not None for view in panel.views]
     of_shared = [view.alt for view in views if "shared model" in view.label.lower()]
@@ -213,7 +259,9 @@ def test_method_with_a_model_for_each_group_is_no_answer_to_one_shared_model(con
     assert all(best in view.alt for view in views if "model in use" in view.label.lower())
     figures = dict(paper_figures.figures(grouped))
     assert best in figures["curves-used"].labelled and best not in figures["curves"].labelled
-    assert is_grouped(complete_spec(plan("ifca(clusters=2)"))) and not is_grouped("my_own_method(lr=1.0)")
+    assert is_grouped(complete_spec(plan("ifca(clusters=2)"))) and not is_grouped(
+        "my_own_method(lr=1.0)"
+    )
 
 
 @pytest.mark.parametrize(
@@ -243,7 +291,10 @@ def test_megabytes_small_values_keep_digits(value, text):
 
 def test_losses_of_large_targets_have_no_decimals():
     column = summary_columns(RMSE, "fedavg")["loss"]
-    assert [column.cell({"loss": loss}).text for loss in (0.4071, 1729211660.413)] == ["0.407", "1,729,211,660"]
+    assert [column.cell({"loss": loss}).text for loss in (0.4071, 1729211660.413)] == [
+        "0.407",
+        "1,729,211,660",
+    ]
 
 
 def test_findings_few_seeds_are_stated_with_numbers(content):
@@ -255,7 +306,11 @@ def test_fixed_looks_keep_the_look_of_a_shared_method_and_give_others_free_color
     places = {"FedAvg": 0, "SCAFFOLD": 4}
     first, second = looks(["FedAvg", "a", "b"], places), looks(["a", "SCAFFOLD", "FedAvg"], places)
     assert first["FedAvg"] == second["FedAvg"] == looks(["FedAvg"])["FedAvg"]
-    assert len({look.color for look in first.values()}) == len({look.color for look in second.values()}) == 3
+    assert (
+        len({look.color for look in first.values()})
+        == len({look.color for look in second.values()})
+        == 3
+    )
     many = looks([f"method {i}" for i in range(30)] + ["FedAvg"], places)
     assert len({(look.color, look.dash) for look in many.values()}) == 31
 
@@ -268,9 +323,18 @@ def test_looks_depend_on_position_and_do_not_repeat():
 
 
 def test_wording_missing_number_is_a_dash():
-    assert ACCURACY.text(math.nan) == RMSE.interval(math.nan, math.nan) == wording.size(math.nan) == "–"
+    assert (
+        ACCURACY.text(math.nan)
+        == RMSE.interval(math.nan, math.nan)
+        == wording.size(math.nan)
+        == "–"
+    )
     assert ACCURACY.difference(-0.0312) == "−3.1 points"
-    assert (wording.size(2.5e6), wording.duration(90), wording.duration(7300)) == ("2.5 MB", "90.0 s", "2.0 h")
+    assert (wording.size(2.5e6), wording.duration(90), wording.duration(7300)) == (
+        "2.5 MB",
+        "90.0 s",
+        "2.0 h",
+    )
 
 
 @pytest.mark.parametrize(
@@ -290,7 +354,9 @@ def test_content_duplicate_or_unknown_rows_are_refused(content):
     with pytest.raises(UnalikeError, match="twice; expected one row"):
         dataclasses.replace(content, clients=pd.concat([content.clients, content.clients.tail(1)]))
     with pytest.raises(UnalikeError, match="has no rows of 'local_only'"):
-        dataclasses.replace(content, rounds=content.rounds[content.rounds["method"] != "local_only"])
+        dataclasses.replace(
+            content, rounds=content.rounds[content.rounds["method"] != "local_only"]
+        )
     with pytest.raises(UnalikeError, match="has the method 'local_only'"):
         dataclasses.replace(content, methods=content.methods[:-1])
     with pytest.raises(UnalikeError, match="clients table has no accuracy, by which"):
@@ -314,4 +380,6 @@ def test_content_impossible_target_is_refused(content, target):
 def test_percent_texts_have_no_space_at_which_a_line_could_end():
     texts = [KNOWN["accuracy"].text(0.653), wording.share(0.5), wording.confidence(0.05)]
     texts += map(wording.chance, (0.5, 0.999, 0.001))
-    assert texts == [t.replace(" ", "\u00a0") for t in texts] and all(t.endswith("\u00a0%") for t in texts)
+    assert texts == [t.replace(" ", "\u00a0") for t in texts] and all(
+        t.endswith("\u00a0%") for t in texts
+    )

@@ -70,13 +70,24 @@ def test_page_sections_are_in_order(page, content):
     ]
     places = [page.text.index(question) for question in questions]
     assert places == sorted(places) and len(page.all("h1")) == 1
-    for part in (content.title, content.command, *content.versions.values(), *content.warnings, *content.labels):
+    for part in (
+        content.title,
+        content.command,
+        *content.versions.values(),
+        *content.warnings,
+        *content.labels,
+    ):
         assert part in page.text
     assert 'model = "mlp"' in page.text and "nan" not in page.text.lower().split()
 
 
 def test_page_loads_nothing_from_the_network(page):
-    targets = [attributes[name] for _, attributes in page.elements for name in ("src", "href") if name in attributes]
+    targets = [
+        attributes[name]
+        for _, attributes in page.elements
+        for name in ("src", "href")
+        if name in attributes
+    ]
     assert targets and all(target.startswith("#") for target in targets)
     assert not page.all("link") and not page.all("img") and not page.all("iframe")
     policy = next(meta["content"] for meta in page.all("meta") if "http-equiv" in meta)
@@ -86,12 +97,17 @@ def test_page_loads_nothing_from_the_network(page):
 def test_page_embeds_plotly_once_compressed(content):
     text = render(content)
     (packed,) = re.findall(r'id="plotly">([^<]*)<', text)
-    assert "* plotly.js v" in zlib.decompress(b64decode(packed)).decode()[:2000] and len(text) < 2_600_000
+    assert (
+        "* plotly.js v" in zlib.decompress(b64decode(packed)).decode()[:2000]
+        and len(text) < 2_600_000
+    )
 
 
 def test_charts_and_tables_have_text_alternatives(page):
     plots = [attributes for attributes in page.all("div") if attributes.get("class") == "plot"]
-    assert len(plots) == len(page.figures) and all(plot["role"] == "img" and plot["aria-label"] for plot in plots)
+    assert len(plots) == len(page.figures) and all(
+        plot["role"] == "img" and plot["aria-label"] for plot in plots
+    )
     assert len(page.all("figure")) == len(page.all("figcaption")) == 6
     assert len(page.all("table")) == len(page.all("caption")) > 5
     assert all("scope" in heading for heading in page.all("th"))
@@ -125,12 +141,16 @@ def test_render_any_content_shape_succeeds(simulate, shape):
     page = Document(render(simulate(**shape)))
     assert page.figures and "nan" not in page.text.lower().split()
     for figure in page.figures.values():
-        assert figure["data"] and all(len(trace.get("x") or trace["z"]) > 0 for trace in figure["data"])
+        assert figure["data"] and all(
+            len(trace.get("x") or trace["z"]) > 0 for trace in figure["data"]
+        )
 
 
 def test_curves_of_long_runs_are_thinned_and_keep_both_ends(simulate):
     content = simulate(methods=2, seeds=2, rounds=1000)
-    line = report_charts.over_seeds(content.rounds[content.rounds["method"] == "fedavg"], "accuracy")
+    line = report_charts.over_seeds(
+        content.rounds[content.rounds["method"] == "fedavg"], "accuracy"
+    )
     assert len(line) == 150 and line["round"].iloc[0] == 0 and line["round"].iloc[-1] == 1000
 
 
@@ -155,7 +175,9 @@ def test_page_regression_writes_rmse_in_capitals(simulate):
     page = render(simulate(methods=3, regression=True))
     shown = re.sub(r"<script.*?</script>|<style.*?</style>", "", page, flags=re.DOTALL)
     assert "RMSE against traffic" in shown and "Difference in RMSE to" in shown
-    assert "Rmse" not in shown and not re.search(r"\brmse\b", shown.replace(simulate(methods=3).config, ""))
+    assert "Rmse" not in shown and not re.search(
+        r"\brmse\b", shown.replace(simulate(methods=3).config, "")
+    )
 
 
 def test_forest_rmse_marks_left_as_better(simulate):
@@ -177,7 +199,9 @@ def test_write_into_missing_folder_is_refused(content, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UnalikeError, match="Not a directory"):
         write_text(render(content), tmp_path / "file" / "report.html")
-    with pytest.raises(UnalikeError, match=r"cannot write the report to .*No such file or directory"):
+    with pytest.raises(
+        UnalikeError, match=r"cannot write the report to .*No such file or directory"
+    ):
         write_text(render(content), tmp_path / "nowhere" / "report.html")
 
 
@@ -200,19 +224,25 @@ def test_write_full_disk_keeps_the_old_report(content, tmp_path, monkeypatch):
 
 def test_target_default_is_the_final_mean_of_the_baseline(simulate):
     content = simulate(methods=3, rounds=10)
-    assert "the final mean of fedavg, shared model: mean over seeds" in Document(render(content)).text
+    assert (
+        "the final mean of fedavg, shared model: mean over seeds" in Document(render(content)).text
+    )
     far = Document(render(dataclasses.replace(content, target=0.99))).text
     assert (
         "Cost to reach accuracy 99.0 %, shared model: mean over seeds" in far
         and far.count("not reached by 3 of 3") == 3
     )
-    baseline = dataclasses.replace(simulate(methods=7, rounds=10), baseline="local_only", target=0.5)
+    baseline = dataclasses.replace(
+        simulate(methods=7, rounds=10), baseline="local_only", target=0.5
+    )
     assert "Cost to reach accuracy 50.0 %" in Document(render(baseline)).text
 
 
 def test_page_keeps_the_order_of_methods(simulate):
     content = simulate(methods=4, rounds=5)
-    turned = dataclasses.replace(content, rounds=content.rounds[::-1], clients=content.clients[::-1])
+    turned = dataclasses.replace(
+        content, rounds=content.rounds[::-1], clients=content.clients[::-1]
+    )
     page = Document(render(turned))
     order = [t["name"] for t in page.figures["data-curves-0"]["data"] if t.get("name")]
     assert order == content.labels
@@ -224,7 +254,9 @@ def test_curves_end_where_the_first_seed_ends(simulate):
     rounds = content.rounds[(content.rounds["seed"] == 0) | (content.rounds["round"] <= 4)]
     line = report_charts.over_seeds(rounds[rounds["method"] == "fedavg"], "accuracy")
     assert line["round"].tolist() == [0, 1, 2, 3, 4]
-    figure = report_charts.cost(rounds, "mb", "MB", "accuracy", "accuracy", looks(content.labels), 100)
+    figure = report_charts.cost(
+        rounds, "mb", "MB", "accuracy", "accuracy", looks(content.labels), 100
+    )
     assert {len(mark.x) for mark in figure.plots[0].marks} == {5}
 
 
@@ -248,18 +280,29 @@ def test_page_validation_columns_add_only_views(simulate):
     more = content.rounds.assign(val_accuracy=0.5, personal_val_accuracy=0.5)
     page = Document(render(dataclasses.replace(content, rounds=more, columns=derived(more))))
     plain = Document(render(content))
-    assert "Accuracy on validation samples, shared model" in page.text and "validation" not in plain.text
+    assert (
+        "Accuracy on validation samples, shared model" in page.text
+        and "validation" not in plain.text
+    )
 
 
 def test_export_names_with_special_characters_are_escaped(simulate):
     content = simulate(methods=2, rounds=5)
     label = "a | <b>b</b>\nc > d"
-    rounds, clients = (t.replace({"method": {"fedavg": label}}) for t in (content.rounds, content.clients))
-    methods = [dataclasses.replace(m, label=label) if m.label == "fedavg" else m for m in content.methods]
-    named = dataclasses.replace(content, methods=methods, baseline=label, rounds=rounds, clients=clients)
+    rounds, clients = (
+        t.replace({"method": {"fedavg": label}}) for t in (content.rounds, content.clients)
+    )
+    methods = [
+        dataclasses.replace(m, label=label) if m.label == "fedavg" else m for m in content.methods
+    ]
+    named = dataclasses.replace(
+        content, methods=methods, baseline=label, rounds=rounds, clients=clients
+    )
     blocks = [("one", named)]
     lines = [line for line in export(blocks, "markdown").splitlines() if line.startswith("|")]
-    assert len({len(re.findall(r"(?<!\\)\|", line)) for line in lines}) == 1 and "<b>" not in "".join(lines)
+    assert len(
+        {len(re.findall(r"(?<!\\)\|", line)) for line in lines}
+    ) == 1 and "<b>" not in "".join(lines)
     rows = [line for line in export(blocks, "latex").splitlines() if line.endswith(r"\\")]
     assert rows[1].startswith(r"a $|$ $<$b$>$b$<$/b$>$ c $>$ d & ")
 
@@ -268,22 +311,37 @@ def test_latex_goes_into_a_paper_as_it_is(simulate):
     """A floating table with caption and label; mean and sd in one cell, the best of the candidates in bold, no -0.0."""
     content = simulate(methods=3, seeds=3, rounds=6)
     methods = [
-        dataclasses.replace(m, reference="upper reference") if i == 2 else m for i, m in enumerate(content.methods)
+        dataclasses.replace(m, reference="upper reference") if i == 2 else m
+        for i, m in enumerate(content.methods)
     ]
-    rounds = content.rounds.assign(accuracy=content.rounds["method"].map(dict(zip(content.labels, (0.5, 0.4996, 0.9)))))
-    text = export([("iid_1", dataclasses.replace(content, methods=methods, rounds=rounds))], "latex")
+    rounds = content.rounds.assign(
+        accuracy=content.rounds["method"].map(dict(zip(content.labels, (0.5, 0.4996, 0.9))))
+    )
+    text = export(
+        [("iid_1", dataclasses.replace(content, methods=methods, rounds=rounds))], "latex"
+    )
     head, *rows = [line.split(" & ") for line in text.splitlines() if line.endswith(r"\\")]
     assert [cell for cell in head if "Accuracy" in cell or "Difference" in cell] == [
         r"Accuracy (\%)",
         "Difference (points)",
     ]
     cells = {row[0]: row for row in rows}
-    assert cells["fedavg"][1] == r"\textbf{50.0 $\pm$ 0.0}" and cells[content.labels[2]][1] == r"90.0 $\pm$ 0.0"
-    close = rounds.assign(accuracy=content.rounds["method"].map(dict(zip(content.labels, (0.5, 0.49999, 0.9)))))
+    assert (
+        cells["fedavg"][1] == r"\textbf{50.0 $\pm$ 0.0}"
+        and cells[content.labels[2]][1] == r"90.0 $\pm$ 0.0"
+    )
+    close = rounds.assign(
+        accuracy=content.rounds["method"].map(dict(zip(content.labels, (0.5, 0.49999, 0.9))))
+    )
     same = export([("iid", dataclasses.replace(content, methods=methods, rounds=close))], "latex")
-    assert same.count(r"\textbf{50.0 $\pm$ 0.0}") == 2  # two scores that print alike are both the best
+    assert (
+        same.count(r"\textbf{50.0 $\pm$ 0.0}") == 2
+    )  # two scores that print alike are both the best
     assert "-0.0" not in text and "$-$0.0" not in text
-    assert text.count(r"\caption{Iid\_1: accuracy of the shared model") == 1 and r"\label{tab:iid-1-clients}" in text
+    assert (
+        text.count(r"\caption{Iid\_1: accuracy of the shared model") == 1
+        and r"\label{tab:iid-1-clients}" in text
+    )
     assert text.count(r"\begin{table}") == text.count(r"\end{table}") == text.count(r"\label{")
 
 
@@ -305,5 +363,7 @@ def test_target_of_diverged_baseline_has_no_table(simulate):
 def test_page_of_one_method_asks_how_well_it_does(simulate):
     text = Document(render(simulate(methods=1))).text
     assert (
-        "How well does fedavg do on this data?" in text and "Which method" not in text and "Comparison of" not in text
+        "How well does fedavg do on this data?" in text
+        and "Which method" not in text
+        and "Comparison of" not in text
     )

@@ -17,22 +17,35 @@ from unalike.reporting import summary_page, write_text
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory):
     folder = tmp_path_factory.mktemp("results") / "out"
-    options = {"model": "linear", "rounds": 3, "metric": "roc_auc", "seeds": 2, "work": ua.Work(lr=0.3)}
+    options = {
+        "model": "linear",
+        "rounds": 3,
+        "metric": "roc_auc",
+        "seeds": 2,
+        "work": ua.Work(lr=0.3),
+    }
     return ua.compare(["fedavg", "ditto"], data="heart_disease", out=folder, **options), folder
 
 
 def test_summary_has_decision_hospitals_limits_and_cost(compared, tmp_path):
     found, _ = compared
-    text = found.report(tmp_path / "s.html", title="Four hospitals", summary=True).read_text("utf-8")
+    text = found.report(tmp_path / "s.html", title="Four hospitals", summary=True).read_text(
+        "utf-8"
+    )
     assert "<h1>Four hospitals</h1>" in text and "<script" not in text and len(text) < 40_000
     for name in ("Cleveland", "Hungary", "Switzerland", "VA Long Beach"):
         assert text.count(name) >= 1
     for jargon in ("Holm", "moderated", "p\u00a0=", "seeds won"):
         assert jargon not in re.sub(r"<[^>]+>", "", text.partition("</style>")[2])
     assert (
-        "Fewer than 10 test samples of one outcome, so that nothing is certain: Switzerland." in text
+        "Fewer than 10 test samples of one outcome, so that nothing is certain: Switzerland."
+        in text
     )  # 29 positives, 2 others
-    assert "Gain over fedavg" in text and "samples that were not used for training" in text and "MB sent" in text
+    assert (
+        "Gain over fedavg" in text
+        and "samples that were not used for training" in text
+        and "MB sent" in text
+    )
 
 
 def test_decision_is_one_sentence_that_follows_the_verdict(simulate):
@@ -54,7 +67,9 @@ def test_decision_is_one_sentence_that_follows_the_verdict(simulate):
 def test_command_writes_the_summary_and_refuses_other_formats(compared):
     _, folder = compared
     done = CliRunner().invoke(app, ["report", str(folder), "--summary"])
-    assert done.exit_code == 0 and (folder / "summary.html").read_text("utf-8").count("<section") == 5
+    assert (
+        done.exit_code == 0 and (folder / "summary.html").read_text("utf-8").count("<section") == 5
+    )
     refused = CliRunner().invoke(app, ["report", str(folder), "--summary", "--format", "csv"])
     assert refused.exit_code != 0
 
@@ -64,7 +79,9 @@ def test_summary_is_one_printed_page(compared, simulate, browser, tmp_path):
     content = compared[0].content()
     many = replace(simulate(methods=6, clients=60), sampling=SeedDraws(SPLITS, 0.25))
     many = replace(
-        many, warnings=["A long warning about this comparison that takes a whole line of the page. " * 2] * 6
+        many,
+        warnings=["A long warning about this comparison that takes a whole line of the page. " * 2]
+        * 6,
     )
     for i, shown in enumerate((content, many)):
         page = browser.new_page()

@@ -32,7 +32,11 @@ def test_table_cells_have_text_and_the_value_that_sorts_them():
     assert table.columns == ["Method", "Score", "Interval"] and table.caption == "caption"
     assert table.texts == [["fedavg", "34.1 %", "–"], ["–", "–", "-1.0 to +2.0"]]
     assert table.numeric == [False, True, True] and table.words == 1
-    assert table.rows[0][1].value == 0.341 and math.isnan(table.rows[1][1].value) and table.rows[1][2].value == -1.0
+    assert (
+        table.rows[0][1].value == 0.341
+        and math.isnan(table.rows[1][1].value)
+        and table.rows[1][2].value == -1.0
+    )
 
 
 def test_table_writers_keep_words_left_and_numbers_right():
@@ -48,7 +52,9 @@ def test_json_export_has_a_metric_that_is_computed_from_samples(simulate):
     [metric] = read(["roc_auc"])
     content.__dict__["decision"] = decision = replace(content.decision, metric=metric)
     [block] = json.loads(export([("one", content)], "json"))
-    assert block["decision"]["metric"] == metric.facts and block["decision"]["text"] == str(decision)
+    assert block["decision"]["metric"] == metric.facts and block["decision"]["text"] == str(
+        decision
+    )
 
 
 def test_words_have_the_look_of_their_method():
@@ -60,7 +66,9 @@ def test_words_have_the_look_of_their_method():
 def test_number_of_a_summary_is_the_same_text_on_every_surface(simulate, monkeypatch, shape):
     content = simulate(rounds=6, **shape)
     metric, printed = content.metric, io.StringIO()
-    monkeypatch.setattr(terminal_tables, "console", lambda: Console(file=printed, width=300, markup=False))
+    monkeypatch.setattr(
+        terminal_tables, "console", lambda: Console(file=printed, width=300, markup=False)
+    )
     for table in summary_tables(content):
         terminal_tables.tables(table.columns, table.texts, table.caption, table.words)
     block = ("one", content)
@@ -79,9 +87,14 @@ def test_number_of_a_summary_is_the_same_text_on_every_surface(simulate, monkeyp
             metric.text(row["worst_decile"]),
         ]
         if not math.isnan(row["difference"]):
-            texts += [metric.difference(row["difference"]), metric.interval(row["ci_low"], row["ci_high"])]
+            texts += [
+                metric.difference(row["difference"]),
+                metric.interval(row["ci_low"], row["ci_high"]),
+            ]
         for text in texts:
-            number = text.removesuffix(metric.unit).removesuffix("\u00a0%")  # a paper has the unit in the heading
+            number = text.removesuffix(metric.unit).removesuffix(
+                "\u00a0%"
+            )  # a paper has the unit in the heading
             in_paper = f"[{number.replace(' to ', ', ')}]" if " to " in number else number
             expected = dict.fromkeys(surfaces, text) | {"paper": in_paper}
             missing = [name for name, shown in surfaces.items() if expected[name] not in shown]

@@ -25,7 +25,9 @@ def detailed(simulate):
         for k in range(3)
     ]
     by_round = pd.DataFrame(rows, columns=["method", "seed", "round", "client", "accuracy"])
-    confusions = [{"method": m, "classes": ["cat", "dog"], "counts": [[3, 1], [0, 4]]} for m in content.labels]
+    confusions = [
+        {"method": m, "classes": ["cat", "dog"], "counts": [[3, 1], [0, 4]]} for m in content.labels
+    ]
     return replace(content, client_rounds=by_round, confusions=confusions)
 
 
@@ -37,7 +39,11 @@ def test_curves_have_training_loss_and_spread_over_clients(detailed):
     found = views(panels.curves(detailed, looks(detailed.labels)))
     spread = found["Spread over clients, shared model"].data[-1]
     assert list(spread.y) == pytest.approx([10.0] * 5)  # the deviation of 0, 10 and 20 %
-    expected = detailed.rounds[detailed.rounds["method"] == detailed.labels[-1]].groupby("round")["train_loss"].mean()
+    expected = (
+        detailed.rounds[detailed.rounds["method"] == detailed.labels[-1]]
+        .groupby("round")["train_loss"]
+        .mean()
+    )
     assert list(found["Training loss"].data[-1].y) == pytest.approx(list(expected), rel=1e-5)
 
 
@@ -46,9 +52,9 @@ def test_client_curves_have_a_line_for_each_client_and_their_mean(detailed):
     assert list(found) == detailed.labels
     *clients, mean = found["fedavg"].data
     assert [line.name for line in clients] == ["clinic 1", "clinic 2", "clinic 3"]
-    assert list(clients[2].y) == pytest.approx([20, 30, 40, 50, 60]) and list(mean.y) == pytest.approx(
-        [10, 20, 30, 40, 50]
-    )
+    assert list(clients[2].y) == pytest.approx([20, 30, 40, 50, 60]) and list(
+        mean.y
+    ) == pytest.approx([10, 20, 30, 40, 50])
 
 
 def test_class_scores_are_the_right_share_of_each_class(detailed):
@@ -63,15 +69,21 @@ def test_confusion_has_shares_of_each_class_and_counts(detailed):
 
 
 def test_captions_say_which_round_the_models_come_from(detailed):
-    chosen = replace(detailed, ends=[{"method": "fedavg", "seed": 0, "rounds": 2, "why": "", "selected": 1}])
+    chosen = replace(
+        detailed, ends=[{"method": "fedavg", "seed": 0, "rounds": 2, "why": "", "selected": 1}]
+    )
     for made in (panels.class_scores, panels.confusions):
-        last, best = (made(content, looks(detailed.labels)).caption for content in (detailed, chosen))
+        last, best = (
+            made(content, looks(detailed.labels)).caption for content in (detailed, chosen)
+        )
         assert "after the last round" in last and "in the round that each run selected" in best
 
 
 def test_class_without_test_samples_has_no_score(detailed):
     confusions = [{"method": "fedavg", "classes": ["cat", "dog"], "counts": [[3, 1], [0, 0]]}]
-    [figure] = views(panels.class_scores(replace(detailed, confusions=confusions), looks(detailed.labels))).values()
+    [figure] = views(
+        panels.class_scores(replace(detailed, confusions=confusions), looks(detailed.labels))
+    ).values()
     assert list(figure.data[0].y) == [75.0]
 
 

@@ -62,7 +62,10 @@ def alike():
     """Assert that two runs agree bitwise: tables but for seconds, shared model, every client's model."""
 
     def check(a, b):
-        for left, right in ((a.history.rounds, b.history.rounds), (a.history.clients, b.history.clients)):
+        for left, right in (
+            (a.history.rounds, b.history.rounds),
+            (a.history.clients, b.history.clients),
+        ):
             left, right = (t.drop(columns=[*TIMES], errors="ignore") for t in (left, right))
             pd.testing.assert_frame_equal(left, right, check_exact=True)
         same(a.params, b.params)

@@ -48,7 +48,10 @@ def predicted_by_each(exported):
     done = subprocess.run(command, capture_output=True, text=True, cwd=exported[0][0].parent)
     assert done.returncode == 0, done.stderr
     tables = done.stdout.split("#\n")[1:]
-    return [pd.read_csv(io.StringIO(table), keep_default_na=False).set_index("sample") for table in tables]
+    return [
+        pd.read_csv(io.StringIO(table), keep_default_na=False).set_index("sample")
+        for table in tables
+    ]
 
 
 def same(found, run, data, client=None):
@@ -68,7 +71,9 @@ def patients(rows=120, seed=0):
             "age": np.where(rng.random(rows) < 0.1, np.nan, age),
             "visits": rng.integers(0, 9, rows),
             "smokes": rng.random(rows) < 0.5,
-            "drinks": pd.Series(rng.random(rows) < 0.5, dtype=object).where(rng.random(rows) < 0.9, None),
+            "drinks": pd.Series(rng.random(rows) < 0.5, dtype=object).where(
+                rng.random(rows) < 0.9, None
+            ),
             "ward": rng.choice(["heart", "lungs", "01", ""], rows),
             "hospital": rng.choice(["north", "south"], rows),
         }
@@ -86,7 +91,9 @@ def clients(tmp_path):
 @pytest.mark.parametrize(("method", "client"), [("fedavg", None), ("apfl", "north")])
 def test_rows_of_a_table_are_encoded_and_predicted_alike(clients, tmp_path, method, client):
     """Also missing numbers, truth in other spellings, new categories, columns in another order and beside them."""
-    run = ua.run(method, clients, model="mlp(hidden=(8,))", rounds=3, work=WORK, out=tmp_path / "run")
+    run = ua.run(
+        method, clients, model="mlp(hidden=(8,))", rounds=3, work=WORK, out=tmp_path / "run"
+    )
     new = patients(50, seed=1).drop(columns=["died", "hospital"])[::-1].assign(other="a,b")
     new = (
         new[["ward", "other", "visits", "age", "drinks", "smokes"]]
@@ -98,7 +105,11 @@ def test_rows_of_a_table_are_encoded_and_predicted_alike(clients, tmp_path, meth
     new.to_csv(tmp_path / "new.tsv", index=False, sep="\t")
     new.to_csv(tmp_path / "german.csv", index=False, sep=";", decimal=",")
     folder = ua.open_run(tmp_path / "run").export(tmp_path / "model", client=client)
-    assert sorted(file.name for file in folder.iterdir()) == ["model.json", "model.pt2", "predict.py"]
+    assert sorted(file.name for file in folder.iterdir()) == [
+        "model.json",
+        "model.pt2",
+        "predict.py",
+    ]
     facts = json.loads((folder / "model.json").read_text())
     assert facts["classes"] == ["no", "yes"] and facts["run"]["client"] == client
     assert facts["table"]["columns"] == ["age", "visits", "smokes", "drinks", "ward"]
@@ -116,12 +127,23 @@ def test_rows_of_a_table_are_encoded_and_predicted_alike(clients, tmp_path, meth
 @pytest.mark.slow
 @pytest.mark.parametrize("bag", [False, True])
 def test_texts_are_encoded_alike(tmp_path, bag):
-    texts = ["It's a good book", "a bad, BAD book!", "good o'clock", "", "unknown words", "a " * 20] * 8
+    texts = [
+        "It's a good book",
+        "a bad, BAD book!",
+        "good o'clock",
+        "",
+        "unknown words",
+        "a " * 20,
+    ] * 8
     file = tmp_path / "reviews.csv"
     pd.DataFrame({"review": texts, "stars": [i % 2 for i in range(48)]}).to_csv(file, index=False)
     data = ua.load(file, target="stars", text="review", length=6, vocabulary=7, bag=bag)
     run = ua.run(
-        "fedavg", ua.partition(data, "iid", clients=2), model="linear" if bag else "textcnn", rounds=1, work=WORK
+        "fedavg",
+        ua.partition(data, "iid", clients=2),
+        model="linear" if bag else "textcnn",
+        rounds=1,
+        work=WORK,
     )
     same(predicted(run.export(tmp_path / "model"), file), run, file)
 
@@ -131,7 +153,9 @@ def test_regression_of_a_table(tmp_path):
     frame, file = patients(), tmp_path / "p.csv"
     days = pd.date_range("2020-01-30", periods=len(frame), freq="7h")
     frame = frame.assign(
-        stay=frame["visits"] * 2.5 + 0.1, admitted=days.strftime("%d.%m.%Y %H:%M"), born=days.astype(str)
+        stay=frame["visits"] * 2.5 + 0.1,
+        admitted=days.strftime("%d.%m.%Y %H:%M"),
+        born=days.astype(str),
     )
     frame.drop(columns="died").to_csv(file, index=False)
     data = ua.load(file, target="stay", group="hospital", date=("admitted", "born"))
@@ -142,7 +166,10 @@ def test_regression_of_a_table(tmp_path):
 @pytest.mark.slow
 def test_images_are_normalized_in_the_exported_model(tmp_path):
     clients = ua.partition(ua.load("digits"), "iid", clients=2)
-    options = {"model": "cnn(channels=(3,), norm='batch')", "transform": "normalize(mean=0.5, std=0.25) + flip"}
+    options = {
+        "model": "cnn(channels=(3,), norm='batch')",
+        "transform": "normalize(mean=0.5, std=0.25) + flip",
+    }
     run = ua.run("fedavg", clients, rounds=1, work=WORK, **options)
     x = clients[0].test[0].numpy()
     (tmp_path / "samples.json").write_text(json.dumps(x.tolist()))
@@ -153,10 +180,14 @@ def test_images_are_normalized_in_the_exported_model(tmp_path):
 def test_the_model_of_a_client_is_exported(clients, tmp_path, method):
     model = "conditional_mlp" if method == "conditional" else "linear"
     run = ua.run(method, clients, model=model, rounds=2, work=WORK)
-    program = torch.export.load(run.export(tmp_path / "model", client="south") / "model.pt2").module()
+    program = torch.export.load(
+        run.export(tmp_path / "model", client="south") / "model.pt2"
+    ).module()
     x = clients[0].test[0]
     with torch.no_grad():
-        torch.testing.assert_close(program(x), run.predictor("south")(x).softmax(1), rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(
+            program(x), run.predictor("south")(x).softmax(1), rtol=1e-6, atol=1e-6
+        )
     if method in ("fedper", "conditional"):
         with pytest.raises(ua.UnalikeError, match="a client that never trained"):
             run.export(tmp_path / "shared")
@@ -182,7 +213,9 @@ SMALLER = {"densenet121": partial(DenseNet, blocks=(2, 1), growth=4)}
 def test_every_model_of_the_catalogue_predicts_from_its_exported_folder(tmp_path):
     assert SHAPES.keys() == set(registry) - DEEPER.keys()
     made = {model: exported(model, tmp_path / model) for model in SHAPES}
-    tables = predicted_by_each([(folder / "model", folder / "samples.json") for folder, *_ in made.values()])
+    tables = predicted_by_each(
+        [(folder / "model", folder / "samples.json") for folder, *_ in made.values()]
+    )
     for model, found, (_, run, x, client) in zip(made, tables, made.values(), strict=True):
         print(model)  # a failed test shows it
         same(found, run, x, client)
@@ -193,8 +226,14 @@ def exported(model, folder):
     folder.mkdir()
     rng = np.random.default_rng(0)
     shape, y = SHAPES[model], np.arange(24) % 3
-    x = rng.integers(0, 20, (24, *shape)) if shape == TOKENS else rng.random((24, *shape)).astype(np.float32)
-    clients = [ua.ClientData(train=(x[i : i + 12], y[i : i + 12]), test=(x[18:], y[18:])) for i in (0, 6)]
+    x = (
+        rng.integers(0, 20, (24, *shape))
+        if shape == TOKENS
+        else rng.random((24, *shape)).astype(np.float32)
+    )
+    clients = [
+        ua.ClientData(train=(x[i : i + 12], y[i : i + 12]), test=(x[18:], y[18:])) for i in (0, 6)
+    ]
     method, client = ("conditional", 0) if model.startswith("conditional") else ("fedavg", None)
     if model == "conditional_cnn":
         method = "fedavg + conditional(statistic='pca', components=1)"
@@ -228,12 +267,18 @@ class OfTwo(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("module", "why"), [(Branching, "cannot follow the model: "), (OfTwo, "the exported model predicts something else")]
+    ("module", "why"),
+    [
+        (Branching, "cannot follow the model: "),
+        (OfTwo, "the exported model predicts something else"),
+    ],
 )
 def test_modules_that_cannot_be_exported_are_refused(tmp_path, module, why):
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(20, 6)).astype(np.float32), rng.integers(0, 2, 20)
-    run = ua.run("fedavg", [ua.ClientData(train=(x, y), test=(x, y))], model=module, rounds=1, work=WORK)
+    run = ua.run(
+        "fedavg", [ua.ClientData(train=(x, y), test=(x, y))], model=module, rounds=1, work=WORK
+    )
     with pytest.raises(ua.UnalikeError, match=why):
         run.export(tmp_path / "model")
     assert not (tmp_path / "model").exists()

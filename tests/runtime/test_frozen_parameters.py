@@ -25,7 +25,9 @@ def half_frozen():
 def crowd():
     rng = np.random.default_rng(0)
     return [
-        ua.ClientData(*((rng.normal(size=(n, 4)).astype("float32"), rng.integers(0, 3, n)) for n in (size, 6)))
+        ua.ClientData(
+            *((rng.normal(size=(n, 4)).astype("float32"), rng.integers(0, 3, n)) for n in (size, 6))
+        )
         for size in (7, 3, 10, 5)
     ]
 
@@ -34,8 +36,19 @@ def crowd():
 @pytest.mark.parametrize("executor", ["loop", "batched"])
 @pytest.mark.parametrize("spec", [*PLANS.split(), "ccvr(steps=5)", "ifca(clusters=2)", "clustered"])
 def test_frozen_parameter_any_method_keeps_its_value(spec, executor, crowd):
-    proxy = crowd[0].test if any(p.needs_proxy for p in getattr(ua.plan(spec), "parts", ())) else None
-    run = ua.run(spec, crowd, model=half_frozen(), rounds=3, work=WORK, proxy=proxy, executor=executor, progress=False)
+    proxy = (
+        crowd[0].test if any(p.needs_proxy for p in getattr(ua.plan(spec), "parts", ())) else None
+    )
+    run = ua.run(
+        spec,
+        crowd,
+        model=half_frozen(),
+        rounds=3,
+        work=WORK,
+        proxy=proxy,
+        executor=executor,
+        progress=False,
+    )
     start, moved = half_frozen().state_dict(), []
     for client in range(len(crowd)):
         own = run.personal(client)
@@ -53,13 +66,20 @@ def test_frozen_parameter_is_not_on_the_wire():
 def test_awd_with_frozen_parameters_decays_by_norms_of_trained_ones(crowd):
     """One round by hand: d = 0.9 lam ||u|| / ||w||, over the parameters that move."""
     plain, decayed = (
-        ua.run(spec, crowd, model=half_frozen(), rounds=1, work=WORK, executor="loop", progress=False).params
+        ua.run(
+            spec, crowd, model=half_frozen(), rounds=1, work=WORK, executor="loop", progress=False
+        ).params
         for spec in ("fedavg", "awd(lam=0.5)")
     )
     w = {n: t for n, t in half_frozen().state_dict().items() if n not in FROZEN}
-    length, way = (torch.cat([t.flatten() for t in ts]).norm() for ts in (w.values(), [plain[n] - w[n] for n in w]))
+    length, way = (
+        torch.cat([t.flatten() for t in ts]).norm()
+        for ts in (w.values(), [plain[n] - w[n] for n in w])
+    )
     for name, start in w.items():
-        torch.testing.assert_close(decayed[name], plain[name] - 0.45 * way / length * start, rtol=1e-5, atol=1e-7)
+        torch.testing.assert_close(
+            decayed[name], plain[name] - 0.45 * way / length * start, rtol=1e-5, atol=1e-7
+        )
 
 
 @pytest.mark.parametrize(
@@ -84,13 +104,21 @@ def test_adaptation_with_fixed_head_equals_model_with_frozen_head(spec, crowd):
 
 def deep(norms=0):
     torch.manual_seed(0)
-    block = [torch.nn.Linear(6, 6, bias=not norms), *([torch.nn.BatchNorm1d(6)] if norms else []), torch.nn.Tanh()]
-    return torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Tanh(), *block, torch.nn.Linear(6, 3))
+    block = [
+        torch.nn.Linear(6, 6, bias=not norms),
+        *([torch.nn.BatchNorm1d(6)] if norms else []),
+        torch.nn.Tanh(),
+    ]
+    return torch.nn.Sequential(
+        torch.nn.Linear(4, 6), torch.nn.Tanh(), *block, torch.nn.Linear(6, 3)
+    )
 
 
 def moved(spec, module, crowd):
     """What a round makes of the start, every client's batch being all that it has."""
-    run = ua.run(spec, crowd, model=module, rounds=1, work=ua.Work(batch_size=None, lr=0.5), progress=False)
+    run = ua.run(
+        spec, crowd, model=module, rounds=1, work=ua.Work(batch_size=None, lr=0.5), progress=False
+    )
     return {n: run.params[n] for n, _ in module.named_parameters()}
 
 
@@ -106,7 +134,10 @@ def test_fixed_shrink_with_frozen_first_layer_keeps_layer_numbers(crowd):
 def test_lws_with_private_norms_shrinks_each_layer_by_its_own_factor(crowd):
     """FedBN, linear layers without a bias before their norms: gamma_l by hand, of each layer what is shared."""
     module = deep(norms=1)
-    start, plain, shrunk = dict(module.named_parameters()), *(moved(f"fedbn{s}", module, crowd) for s in ("", " + lws"))
+    start, plain, shrunk = (
+        dict(module.named_parameters()),
+        *(moved(f"fedbn{s}", module, crowd) for s in ("", " + lws")),
+    )
     gammas = set()
     for layer in (["0.weight", "0.bias"], ["2.weight"], ["5.weight", "5.bias"]):
         [gamma] = {round(float((shrunk[n] / plain[n]).median()), 5) for n in layer}

@@ -49,7 +49,9 @@ def fedavg_by_hand(loss, make, rates):
 
 def trained(executor="loop", rounds=4, method="fedavg", **work):
     work = ua.Work(epochs=3, batch_size=None, **({"lr": 0.05} | work))
-    run = ua.run(method, clients(), model=net, rounds=rounds, work=work, executor=executor, progress=False)
+    run = ua.run(
+        method, clients(), model=net, rounds=rounds, work=work, executor=executor, progress=False
+    )
     return run.module().state_dict()
 
 
@@ -73,19 +75,29 @@ CASES = {
     ),
     "nesterov": (
         {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1},
-        (F.cross_entropy, partial(torch.optim.SGD, momentum=0.9, nesterov=True, weight_decay=0.1), [0.05] * 4),
+        (
+            F.cross_entropy,
+            partial(torch.optim.SGD, momentum=0.9, nesterov=True, weight_decay=0.1),
+            [0.05] * 4,
+        ),
     ),
     "betas": (
         {"optimizer": "adam(betas=(0.5, 0.9))"},
         (F.cross_entropy, partial(torch.optim.Adam, betas=(0.5, 0.9)), [0.05] * 4),
     ),
-    "factory": ({"optimizer": torch.optim.RMSprop}, (F.cross_entropy, torch.optim.RMSprop, [0.05] * 4)),
+    "factory": (
+        {"optimizer": torch.optim.RMSprop},
+        (F.cross_entropy, torch.optim.RMSprop, [0.05] * 4),
+    ),
     "cosine": ({"schedule": "cosine"}, (F.cross_entropy, torch.optim.SGD, COSINE)),
     "warm-up": (
         {"schedule": "step(every=1, factor=0.5, warmup=1)"},
         (F.cross_entropy, torch.optim.SGD, [0.025, 0.05, 0.025, 0.0125]),
     ),
-    "rates": ({"schedule": lambda r: 1 / (1 + r)}, (F.cross_entropy, torch.optim.SGD, [0.05, 0.025, 0.05 / 3, 0.0125])),
+    "rates": (
+        {"schedule": lambda r: 1 / (1 + r)},
+        (F.cross_entropy, torch.optim.SGD, [0.05, 0.025, 0.05 / 3, 0.0125]),
+    ),
 }
 
 
@@ -96,7 +108,8 @@ def test_run_equals_plain_torch(case, executor):
     work, by_hand = CASES[case]
     if executor == "batched" and case in ("function", "factory"):
         with pytest.raises(
-            ua.UnalikeError, match=r"padding would count in the loss <focal |optimizer is a function of a program"
+            ua.UnalikeError,
+            match=r"padding would count in the loss <focal |optimizer is a function of a program",
         ):
             trained(executor, **work)
         return
@@ -108,14 +121,22 @@ def test_loss_for_each_sample_leaves_padding_out():
     close(trained("batched", loss=per_sample), trained("loop"))
 
 
-@pytest.mark.parametrize("method", ["ditto", "local_finetune", "fedrep", "pfedme(rate=0.1)", "fedsgd", "centralised"])
+@pytest.mark.parametrize(
+    "method", ["ditto", "local_finetune", "fedrep", "pfedme(rate=0.1)", "fedsgd", "centralised"]
+)
 def test_loss_reaches_personal_models_and_stages(method):
     """Twice the loss is twice the learning rate, of everything that is trained."""
 
     def scores(lr, **loss):
         work = ua.Work(epochs=2, batch_size=4, lr=lr, **loss)
         run = ua.run(
-            method, clients(), model=net, rounds=2, work=work, protocol=("clients", "personal"), progress=False
+            method,
+            clients(),
+            model=net,
+            rounds=2,
+            work=work,
+            protocol=("clients", "personal"),
+            progress=False,
         )
         return run.history.client_rows
 
@@ -123,21 +144,29 @@ def test_loss_reaches_personal_models_and_stages(method):
     ours, plain = scores(0.05, loss=twice), scores(0.05)
     assert [r["loss"] for r in ours] != [r["loss"] for r in plain]
     if "pfedme" not in method:
-        assert [r["loss"] for r in ours] == pytest.approx([r["loss"] for r in scores(0.1)], rel=1e-4, nan_ok=True)
+        assert [r["loss"] for r in ours] == pytest.approx(
+            [r["loss"] for r in scores(0.1)], rel=1e-4, nan_ok=True
+        )
 
 
 def test_keyword_of_run_is_the_loss_of_the_work(tmp_path):
     options = {"model": net, "rounds": 2, "progress": False}
     run = ua.run("fedavg", clients(), loss="focal(gamma=1)", out=tmp_path / "a", **options)
     assert run.run_config.work == ua.Work(loss="focal(gamma=1)")
-    again = ua.run("fedavg", clients(), work=ua.Work(loss="focal(gamma=1)"), out=tmp_path / "a", **options)
+    again = ua.run(
+        "fedavg", clients(), work=ua.Work(loss="focal(gamma=1)"), out=tmp_path / "a", **options
+    )
     assert again.history.rows[-1] == run.history.rows[-1]
     with pytest.raises(
-        ua.UnalikeError, match=r"found loss='huber' beside work=ua.Work\(loss='focal'\); give one of them"
+        ua.UnalikeError,
+        match=r"found loss='huber' beside work=ua.Work\(loss='focal'\); give one of them",
     ):
         ua.run("fedavg", clients(), loss="huber", work=ua.Work(loss="focal"), **options)
     table = ua.compare(["fedavg", "ditto"], clients(), loss="focal(gamma=1)", seeds=1, **options)
-    assert "--loss 'focal(gamma=1)'" in table.facts.command or 'loss = "focal(gamma=1)"' in table.facts.config
+    assert (
+        "--loss 'focal(gamma=1)'" in table.facts.command
+        or 'loss = "focal(gamma=1)"' in table.facts.config
+    )
 
 
 @pytest.mark.parametrize("keyword", ["criterion", "loss_fn", "loss_function"])
@@ -152,20 +181,32 @@ def test_run_goes_on_with_the_same_function_only(tmp_path):
 
     def run(gamma, rounds):
         work = ua.Work(loss=loss_of(gamma), schedule=lambda r: 0.5**r)
-        return ua.run("fedavg", clients(), model=net, rounds=rounds, work=work, out=tmp_path / "a", progress=False)
+        return ua.run(
+            "fedavg",
+            clients(),
+            model=net,
+            rounds=rounds,
+            work=work,
+            out=tmp_path / "a",
+            progress=False,
+        )
 
     run(2.0, 2)
     assert run(2.0, 3).history.last["round"] == 3
     with pytest.raises(ua.UnalikeError, match=r"work.loss is '<.*loss_of.*> there|work.loss is"):
         run(3.0, 3)
     opened = ua.open_run(tmp_path / "a", model=net)
-    assert opened.history.last["round"] == 3 and opened.run_config.work.record["loss"].startswith("<")
+    assert opened.history.last["round"] == 3 and opened.run_config.work.record["loss"].startswith(
+        "<"
+    )
     with pytest.raises(ua.UnalikeError, match="is a function of the program that made the run"):
         opened.run_config.work.lr_at(1)
 
 
 def test_comparison_with_a_function_says_that_a_program_made_it():
-    table = ua.compare(["fedavg"], clients(), model=net, loss=focal, seeds=1, rounds=1, progress=False)
+    table = ua.compare(
+        ["fedavg"], clients(), model=net, loss=focal, seeds=1, rounds=1, progress=False
+    )
     assert "a function of local training came from a program" in table.facts.command
 
 
@@ -173,26 +214,41 @@ def test_comparison_with_a_function_says_that_a_program_made_it():
     "loss, says",
     [
         (lambda z, y: z, r"gives a tensor of shape \[2, 3\]; expected a scalar"),
-        (lambda z, y: F.cross_entropy(z.detach(), y), "has no gradient; expected operations of torch"),
+        (
+            lambda z, y: F.cross_entropy(z.detach(), y),
+            "has no gradient; expected operations of torch",
+        ),
         (
             torch.nn.CrossEntropyLoss(torch.ones(2)),
             r"fails on outputs of shape \[2, 3\] and labels of shape \[2\]: weight tensor",
         ),
-        ("cross_entropy(class_weights=(1, 2))", "found 2 class weights; expected 3, one for each class"),
+        (
+            "cross_entropy(class_weights=(1, 2))",
+            "found 2 class weights; expected 3, one for each class",
+        ),
         ("huber", "loss='huber': found a task of classification; expected regression"),
     ],
 )
 def test_loss_that_cannot_be_minimized_is_refused_before_training(loss, says):
     with pytest.raises(ua.UnalikeError, match=says):
-        ua.compare(["fedavg", "ditto"], clients(), model=net, loss=loss, seeds=1, rounds=1, progress=False)
+        ua.compare(
+            ["fedavg", "ditto"], clients(), model=net, loss=loss, seeds=1, rounds=1, progress=False
+        )
 
 
 def test_method_with_a_loss_of_its_own_is_refused_before_training():
     with pytest.raises(
-        ua.UnalikeError, match=r"balanced_softmax brings the loss .* loss='focal' would not be minimized"
+        ua.UnalikeError,
+        match=r"balanced_softmax brings the loss .* loss='focal' would not be minimized",
     ):
         ua.compare(
-            ["fedavg", "balanced_softmax"], clients(), model=net, loss="focal", seeds=1, rounds=1, progress=False
+            ["fedavg", "balanced_softmax"],
+            clients(),
+            model=net,
+            loss="focal",
+            seeds=1,
+            rounds=1,
+            progress=False,
         )
 
 
@@ -227,14 +283,21 @@ def test_error_in_a_loss_names_the_part():
 @pytest.mark.parametrize(
     ("hooks", "message"),
     [
-        ({"losss": 0}, "mistaken has no `loss`, which its role asks for; write `loss` instead of `losss`"),
+        (
+            {"losss": 0},
+            "mistaken has no `loss`, which its role asks for; write `loss` instead of `losss`",
+        ),
         ({"other": 0}, r"mistaken has no `loss`.*write def loss\(self"),
         (
             {"loss": lambda part, client, batch: client.state["h"]},
             "mistaken.loss looks for the name 'h'.*client_init or server_init",
         ),
         (
-            {"loss": lambda part, client, batch: object.__getattribute__(part, "__setattr__")("k", 1)},
+            {
+                "loss": lambda part, client, batch: object.__getattribute__(part, "__setattr__")(
+                    "k", 1
+                )
+            },
             "mistaken.loss sets an attribute.*a part is frozen",
         ),
     ],
@@ -255,18 +318,23 @@ def test_field_of_a_part_without_its_type_is_hinted_at():
             return self.mu * client.out(batch).logits.mean()
 
     for make in (lambda: Untyped(mu=0.2), lambda: ua.Method.parse("untyped(mu=0.2)")):
-        with pytest.raises(ua.UnalikeError, match=r"a field is written with its type: mu: float = 0.1"):
+        with pytest.raises(
+            ua.UnalikeError, match=r"a field is written with its type: mu: float = 0.1"
+        ):
             make()
 
 
 def test_batch_size_above_all_clients_is_noted():
     found = [
-        ua.run("fedavg", clients(), model=net, rounds=1, work=ua.Work(batch_size=n), progress=False).notes
+        ua.run(
+            "fedavg", clients(), model=net, rounds=1, work=ua.Work(batch_size=n), progress=False
+        ).notes
         for n in (18, 17, 32, None)
     ]
-    assert [any("above the 17 training samples of the largest client" in n for n in notes) for notes in found] == [
-        *(True, False, False, False)
-    ]
+    assert [
+        any("above the 17 training samples of the largest client" in n for n in notes)
+        for notes in found
+    ] == [*(True, False, False, False)]
 
 
 class NoPart(TaskObjective):
@@ -276,7 +344,8 @@ class NoPart(TaskObjective):
 
 def test_class_without_part_is_refused():
     with pytest.raises(
-        ua.UnalikeError, match=r"found NoPart, a subclass of Part without a name of its own; write @ua.part"
+        ua.UnalikeError,
+        match=r"found NoPart, a subclass of Part without a name of its own; write @ua.part",
     ):
         ua.run(NoPart(), clients(), model=net, rounds=1)
 
@@ -285,15 +354,23 @@ def test_module_with_other_initial_weights_is_told_apart_with_the_remedy(tmp_pat
     """A module is made anew in each process; a function gives the weights of the seed."""
     options = {"rounds": 1, "progress": False}
     with pytest.warns(
-        UserWarning, match=r"another process cannot go on; give a function .*torch.manual_seed\(0\) before"
+        UserWarning,
+        match=r"another process cannot go on; give a function .*torch.manual_seed\(0\) before",
     ):
         ua.run("fedavg", clients(), model=net(), out=tmp_path / "run", **options)
-    with pytest.raises(ua.UnalikeError, match=r"initial weights differ: .*model=Net instead of model=Net\(\)"):
-        ua.run("fedavg", clients(), model=net(), out=tmp_path / "run", **options)
-    table = ua.compare(["fedavg"], clients(), model=net(), seeds=2, out=tmp_path / "table", **options)
-    assert any("all seeds start from the weights of the given module" in note for note in table.facts.notes)
     with pytest.raises(
-        ua.UnalikeError, match=r"holds this run from other initial weights.*model=Net instead of model=Net\(\)"
+        ua.UnalikeError, match=r"initial weights differ: .*model=Net instead of model=Net\(\)"
+    ):
+        ua.run("fedavg", clients(), model=net(), out=tmp_path / "run", **options)
+    table = ua.compare(
+        ["fedavg"], clients(), model=net(), seeds=2, out=tmp_path / "table", **options
+    )
+    assert any(
+        "all seeds start from the weights of the given module" in note for note in table.facts.notes
+    )
+    with pytest.raises(
+        ua.UnalikeError,
+        match=r"holds this run from other initial weights.*model=Net instead of model=Net\(\)",
     ):
         ua.compare(["fedavg"], clients(), model=net(), seeds=2, out=tmp_path / "table", **options)
     for _ in range(2):

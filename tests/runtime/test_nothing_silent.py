@@ -58,7 +58,13 @@ A linear model of three classes has updates of two components, as many as PowerS
 
 def trained(name, options):
     """The shared parameters, those of all clients, and what the run says of the method; or the words of a refusal."""
-    usual = {"model": "mlp(hidden=(8,))", "rounds": 2, "work": WORK, "evaluate_every": 2, "proxy": clients(1)[0].train}
+    usual = {
+        "model": "mlp(hidden=(8,))",
+        "rounds": 2,
+        "work": WORK,
+        "evaluate_every": 2,
+        "proxy": clients(1)[0].train,
+    }
     try:
         run = ua.run(name, **usual | options, executor="loop", progress=False)
     except ua.UnalikeError as error:
@@ -67,8 +73,16 @@ def trained(name, options):
         shared = torch.cat([t.flatten().double() for t in run.params.values()])
     except ua.UnalikeError:  # a model for each group
         shared = None
-    own = [t.flatten().double() for k in range(len(options["clients"])) for t in run.personal(k).values()]
-    return shared, torch.cat(own), [note for note in run.warnings if note not in run.run_config.data_notes]
+    own = [
+        t.flatten().double()
+        for k in range(len(options["clients"]))
+        for t in run.personal(k).values()
+    ]
+    return (
+        shared,
+        torch.cat(own),
+        [note for note in run.warnings if note not in run.run_config.data_notes],
+    )
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -76,16 +90,26 @@ def test_every_method_works_as_named_or_says_that_it_cannot(case):
     """A method whose models are those of FedAvg, of its plain mean or of local training, is not what it is called."""
     plain = {name: trained(name, CASES[case]) for name in ("fedavg", "uniform", "local_only")}
     silent = []
-    ours = {name for name in PLANS if registry[name].__module__.startswith("unalike.")}  # tests register parts, too
+    ours = {
+        name for name in PLANS if registry[name].__module__.startswith("unalike.")
+    }  # tests register parts, too
     for name in sorted(ours - AS_NAMED):
         *models, notes = trained(name, CASES[case])
-        if any(all(same(a, b) for a, b in zip(models, plain[other])) for other in plain) and not notes:
+        if (
+            any(all(same(a, b) for a, b in zip(models, plain[other])) for other in plain)
+            and not notes
+        ):
             silent.append(name)
     assert not silent
 
 
 def same(a, b):
-    return a is not None and b is not None and a.shape == b.shape and torch.allclose(a, b, rtol=1e-6, atol=1e-7)
+    return (
+        a is not None
+        and b is not None
+        and a.shape == b.shape
+        and torch.allclose(a, b, rtol=1e-6, atol=1e-7)
+    )
 
 
 @pytest.mark.parametrize(
@@ -97,8 +121,16 @@ def same(a, b):
         ("fedper", "one layer", "no parameter trains beside the model's head"),
         ("moon", "one layer", "the model has no body below a head"),
         ("fedlws", "one layer", "the model has one layer"),
-        ("median", "one client", "one client takes part in a round: no models are averaged, and median cannot compare"),
-        ("krum", "two clients", "5 clients or more in a round are needed for its guarantee (2 byzantine + 3) and 2"),
+        (
+            "median",
+            "one client",
+            "one client takes part in a round: no models are averaged, and median cannot compare",
+        ),
+        (
+            "krum",
+            "two clients",
+            "5 clients or more in a round are needed for its guarantee (2 byzantine + 3) and 2",
+        ),
         ("trimmed_mean", "two clients", "it trims less than one of 2 clients"),
         ("fedetf", "one class a client", "6 of 6 clients have one class alone"),
         ("fedprox", "one step", "clients make one local step"),
@@ -123,7 +155,14 @@ def test_krum_needs_two_byzantine_and_three_clients_in_a_round(byzantine, partic
 
 
 def test_a_rule_within_its_bounds_says_nothing():
-    for spec in ("median", "trimmed_mean", "geometric_median", "multikrum(keep=3)", "fedprox", "fednova"):
+    for spec in (
+        "median",
+        "trimmed_mean",
+        "geometric_median",
+        "multikrum(keep=3)",
+        "fedprox",
+        "fednova",
+    ):
         assert trained(spec, {"clients": clients(6)})[2] == []
     assert any("keeps all 6" in n for n in trained("multikrum(keep=6)", {"clients": clients(6)})[2])
 
@@ -132,7 +171,10 @@ def test_memory_that_no_client_comes_back_to_is_said():
     notes = trained("scaffold", {"clients": clients(6), "rounds": 3, "participation": 0.5})[2]
     assert any("1.5 rounds on average" in note and "control_variates" in note for note in notes)
     assert trained("scaffold", {"clients": clients(6), "rounds": 4, "participation": 0.5})[2] == []
-    assert any("server_momentum" in note for note in trained("fedavgm", {"clients": clients(6), "rounds": 1})[2])
+    assert any(
+        "server_momentum" in note
+        for note in trained("fedavgm", {"clients": clients(6), "rounds": 1})[2]
+    )
 
 
 def test_work_that_a_method_replaces_is_said():
@@ -145,14 +187,33 @@ def test_a_part_that_nobody_trains_is_said_where_it_is_tested():
     x, y = clients(1)[0].train
     new = ua.ClientData((x[:0], y[:0]), (x, y), name="new")
     for method, said in (("fedper", True), ("local_only", True), ("ditto", False)):
-        run = ua.run(method, [*clients(2), new], model="mlp(hidden=(8,))", rounds=1, work=WORK, progress=False)
-        assert any("the scores count new with a part of the model that nobody trains" in n for n in run.notes) == said
+        run = ua.run(
+            method,
+            [*clients(2), new],
+            model="mlp(hidden=(8,))",
+            rounds=1,
+            work=WORK,
+            progress=False,
+        )
+        assert (
+            any(
+                "the scores count new with a part of the model that nobody trains" in n
+                for n in run.notes
+            )
+            == said
+        )
 
 
 def test_plans_name_stages_without_rounds_and_one_group():
-    assert any("'train' has no round" in note for note in trained("ccvr", {"clients": clients(6), "rounds": 1})[2])
+    assert any(
+        "'train' has no round" in note
+        for note in trained("ccvr", {"clients": clients(6), "rounds": 1})[2]
+    )
     one = trained("ifca(clusters=1)", {"clients": clients(6)})[2]
-    assert "all clients are in one group: one model was trained, as by the method without groups" in one
+    assert (
+        "all clients are in one group: one model was trained, as by the method without groups"
+        in one
+    )
 
 
 # --- updates ----------------------------------------------------------------------------------------------------------
@@ -163,14 +224,18 @@ def test_update_norms_equal_numpy_also_beyond_the_squares_of_float32():
     update = {"w": rng.normal(size=(3, 2, 4)), "b": rng.normal(size=(3, 5))}
     rows = np.concatenate([update["w"].reshape(3, -1), update["b"]], 1)
     for scale in (1.0, 1e25):
-        found = update_norms([7, 2, 4], {n: torch.tensor(scale * t, dtype=torch.float32) for n, t in update.items()})
+        found = update_norms(
+            [7, 2, 4], {n: torch.tensor(scale * t, dtype=torch.float32) for n, t in update.items()}
+        )
         expected = scale * np.linalg.norm(rows, axis=1)
         np.testing.assert_allclose([found[k] for k in (7, 2, 4)], expected, rtol=1e-6)
 
 
 def test_an_update_a_hundred_times_the_median_of_the_others_is_oversized():
     assert oversized({0: 1.0, 1: 2.0, 2: 3.0, 3: 199.0}) == {}
-    [(client, why)] = oversized({0: 1.0, 1: 2.0, 2: 3.0, 3: 201.0}).items()  # the others' median is 2
+    [(client, why)] = oversized(
+        {0: 1.0, 1: 2.0, 2: 3.0, 3: 201.0}
+    ).items()  # the others' median is 2
     assert client == 3 and "a norm of 201, 100 times the median" in why
     assert [*oversized({0: 1.0, 1: 1e20, 2: 1.0, 3: 1e19, 4: 1.0})] == [1, 3]
     assert oversized({0: 5.0}) == oversized({0: 0.0, 1: 5.0}) == {}
@@ -178,15 +243,25 @@ def test_an_update_a_hundred_times_the_median_of_the_others_is_oversized():
 
 @pytest.mark.parametrize("spec", ["fedavg", "median", "fedavg + topk", "ditto"])
 @pytest.mark.parametrize("executor", ["loop", "batched", "batched(compiled_loops=False)"])
-@pytest.mark.parametrize(("scale", "why"), [(1e4, "times the median of the others"), (1e20, "refused: ")])
+@pytest.mark.parametrize(
+    ("scale", "why"), [(1e4, "times the median of the others"), (1e20, "refused: ")]
+)
 def test_a_client_with_absurd_inputs_is_named(spec, executor, scale, why):
-    usual = {"model": "mlp(hidden=(8,))", "rounds": 2, "work": WORK, "progress": False, "executor": executor}
+    usual = {
+        "model": "mlp(hidden=(8,))",
+        "rounds": 2,
+        "work": WORK,
+        "progress": False,
+        "executor": executor,
+    }
     run = ua.run(spec, clients(3, scale={1: scale}), **usual)
     [note] = [note for note in run.notes if note.startswith("round ")]
     assert note.startswith("round 1: owner 1: ") and why in note
     status = run.history.clients.query("client == 1 and round == 1")["status"].item()
     assert why in status
-    assert not [note for note in ua.run(spec, clients(3), **usual).notes if note.startswith("round ")]
+    assert not [
+        note for note in ua.run(spec, clients(3), **usual).notes if note.startswith("round ")
+    ]
 
 
 def test_named_clients_survive_resumption_and_opening(tmp_path):
@@ -199,7 +274,11 @@ def test_named_clients_survive_resumption_and_opening(tmp_path):
 
 def test_notes_name_ten_clients_at_most():
     run = ua.run(
-        "median", clients(30, scale=dict.fromkeys(range(12), 1e20)), rounds=2, model="mlp(hidden=(8,))", progress=False
+        "median",
+        clients(30, scale=dict.fromkeys(range(12), 1e20)),
+        rounds=2,
+        model="mlp(hidden=(8,))",
+        progress=False,
     )
     named = [note for note in run.notes if note.startswith("round ")]
     assert len(named) == 10 and any("more clients" in note for note in run.notes)
@@ -216,14 +295,26 @@ def pair(y, x=None):
 @pytest.mark.parametrize(
     ("made", "why"),
     [
-        ([ua.ClientData(pair([1, 1, 1]), pair([1]))] * 1, "every training sample is of the class '1'"),
-        ([ua.ClientData(pair(np.float32([2.5, 2.5])), pair(np.float32([2.5])))], "has the target 2.5"),
+        (
+            [ua.ClientData(pair([1, 1, 1]), pair([1]))] * 1,
+            "every training sample is of the class '1'",
+        ),
+        (
+            [ua.ClientData(pair(np.float32([2.5, 2.5])), pair(np.float32([2.5])))],
+            "has the target 2.5",
+        ),
         ([ua.ClientData(pair([0, 1]), pair([1, 1]))], "every test sample is of the class '1'"),
         ([ua.ClientData(pair([0, 1]), pair([0, 2]))], "no client trains on the class 2"),
         ([ua.ClientData(pair([1, 2]), pair([2, 1]))], "labels count from 0, write y - 1"),
-        ([ua.ClientData(pair([0, 1], np.ones((2, 2), np.float32)), pair([0, 1]))], "the same inputs"),
         (
-            [ua.ClientData(pair([0, 1]), pair([0, 1])), ua.ClientData(pair([]), None, name="empty")],
+            [ua.ClientData(pair([0, 1], np.ones((2, 2), np.float32)), pair([0, 1]))],
+            "the same inputs",
+        ),
+        (
+            [
+                ua.ClientData(pair([0, 1]), pair([0, 1])),
+                ua.ClientData(pair([]), None, name="empty"),
+            ],
             "in no round: empty",
         ),
         (
@@ -231,7 +322,10 @@ def pair(y, x=None):
             "3 of 3 clients train and are tested on one class",
         ),
         (
-            [ua.ClientData(pair([0, 1]), pair([0, 1])), ua.ClientData(pair([0, 1]), pair([1, 1]), name="b")],
+            [
+                ua.ClientData(pair([0, 1]), pair([0, 1])),
+                ua.ClientData(pair([0, 1]), pair([1, 1]), name="b"),
+            ],
             "areas under curves are undefined: b",
         ),
     ],
@@ -248,7 +342,10 @@ def test_usual_data_gives_no_warning_and_a_run_keeps_those_that_there_are(tmp_pa
     assert any("every training sample" in note for note in run.notes)
     assert not any("nothing was learned" in note for note in run.notes)
     assert any("an accuracy of" in note for note in {*run.notes} - {*run.warnings})
-    texts = [json.loads(line).get("text", "") for line in (tmp_path / "events.jsonl").read_text().splitlines()]
+    texts = [
+        json.loads(line).get("text", "")
+        for line in (tmp_path / "events.jsonl").read_text().splitlines()
+    ]
     assert any("every training sample" in text for text in texts)
 
 
@@ -260,7 +357,8 @@ def test_the_score_of_a_constant_prediction_equals_numpy():
     positives = [int(c.test[1].sum()) for c in made]
     assert f"always predicting '{most}' has an accuracy of {np.mean(tested == most):.4f}" in text
     assert (
-        f"test samples of a client that are '1': {min(positives)} to {max(positives)}, fewer than 10 in owner 0" in text
+        f"test samples of a client that are '1': {min(positives)} to {max(positives)}, fewer than 10 in owner 0"
+        in text
     )
     alike = Population.of([ua.ClientData(pair([0, 1]), pair([0, 1]))] * 2)
     assert "; test samples of a client that are '1': 1, fewer" in sanity.constant_prediction(alike)
@@ -271,9 +369,13 @@ def test_the_score_of_a_constant_prediction_equals_numpy():
 def test_a_curve_that_rises_is_said_and_one_that_stands_still_is_not():
     usual = {"clients": clients(6), "model": "mlp(hidden=(8,))", "progress": False}
     short, still = (ua.run("fedavg", rounds=9, work=ua.Work(lr=lr), **usual) for lr in (0.3, 1e-6))
-    assert any("still got better by 1.9 points in the last 3 rounds" in note for note in short.notes)
+    assert any(
+        "still got better by 1.9 points in the last 3 rounds" in note for note in short.notes
+    )
     y = [row["accuracy"] for row in short.history.rows[-4:]]
-    assert trend(range(6, 10), y) == pytest.approx(3 * np.cov(range(4), y)[0, 1] / np.var(range(4), ddof=1))
+    assert trend(range(6, 10), y) == pytest.approx(
+        3 * np.cov(range(4), y)[0, 1] / np.var(range(4), ddof=1)
+    )
     assert np.isnan(trend([1, 2], [0.1, 0.2])) and np.isnan(trend([1, 2, 3], [0.1, np.nan, 0.3]))
     assert not any("still got better" in note for note in still.notes)
 

@@ -17,7 +17,10 @@ def same_trees(a, b):
 
 
 def same_runs(run, opened, clients):
-    for left, right in ((run.history.rounds, opened.history.rounds), (run.history.clients, opened.history.clients)):
+    for left, right in (
+        (run.history.rounds, opened.history.rounds),
+        (run.history.clients, opened.history.clients),
+    ):
         pd.testing.assert_frame_equal(left, right, check_dtype=False)
     for k in range(clients):
         same_trees(run.personal(k), opened.personal(k))
@@ -31,7 +34,9 @@ def same_runs(run, opened, clients):
     assert repr(run) == repr(opened)
 
 
-@pytest.mark.parametrize("spec", ["fedprox(mu=0.1)", "scaffold", "fedrep", "ditto", "fedadam", "local_only"])
+@pytest.mark.parametrize(
+    "spec", ["fedprox(mu=0.1)", "scaffold", "fedrep", "ditto", "fedadam", "local_only"]
+)
 def test_open_run_gives_history_and_models_of_the_run(people, small, tmp_path, spec):
     run = small(spec, people, out=tmp_path / "run")
     opened = ua.open_run(tmp_path / "run")
@@ -44,7 +49,10 @@ def test_open_run_gives_history_and_models_of_the_run(people, small, tmp_path, s
 def test_open_run_repr_names_the_method_as_typed(people, small, tmp_path):
     run = small("fedprox(mu=0.1) + lws", people, out=tmp_path / "run")
     accuracy = f"accuracy {100 * run.history.last['accuracy']:.1f}\u00a0%"
-    assert repr(ua.open_run(tmp_path / "run")) == f"<Run of fedprox(mu=0.1) + lws on 6 clients, 3 rounds, {accuracy}>"
+    assert (
+        repr(ua.open_run(tmp_path / "run"))
+        == f"<Run of fedprox(mu=0.1) + lws on 6 clients, 3 rounds, {accuracy}>"
+    )
 
 
 @pytest.mark.parametrize("spec", ["ifca(clusters=2)", "ccvr", "centralised"])
@@ -60,7 +68,15 @@ def test_open_run_of_several_models_or_stages(crowd, small, tmp_path, spec):
 
 def test_open_run_best_round_is_the_selected_one(tmp_path):
     clients = ua.partition(ua.load("digits"), "iid", clients=3, val=0.2)
-    run = ua.run("fedavg", clients, model="linear", rounds=5, select="best", out=tmp_path / "run", progress=False)
+    run = ua.run(
+        "fedavg",
+        clients,
+        model="linear",
+        rounds=5,
+        select="best",
+        out=tmp_path / "run",
+        progress=False,
+    )
     opened = ua.open_run(tmp_path / "run")
     assert run.selected is not None and opened.selected == run.selected
     same_trees(run.params, opened.params)
@@ -71,14 +87,17 @@ def test_open_run_full_batch_local_buffers_and_program_model(people, tmp_path):
     made = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 4))
     options = {"rounds": 2, "buffers": "local", "work": ua.Work(batch_size=None), "progress": False}
     run = ua.run("fedavg", people[:2], model=made, out=tmp_path / "run", **options)
-    with pytest.raises(ua.UnalikeError, match=r"cannot build the model.*give it: ua.open_run\(folder, model=...\)"):
+    with pytest.raises(
+        ua.UnalikeError, match=r"cannot build the model.*give it: ua.open_run\(folder, model=...\)"
+    ):
         ua.open_run(tmp_path / "run")
     opened = ua.open_run(tmp_path / "run", model=made)
     same_runs(run, opened, 2)
     assert opened.run_config.work == run.run_config.work
     with pytest.raises(ua.UnalikeError, match="give the model of the run"):
         ua.open_run(
-            tmp_path / "run", model=nn.Sequential(nn.Linear(6, 7), nn.BatchNorm1d(7), nn.ReLU(), nn.Linear(7, 4))
+            tmp_path / "run",
+            model=nn.Sequential(nn.Linear(6, 7), nn.BatchNorm1d(7), nn.ReLU(), nn.Linear(7, 4)),
         )
 
 
@@ -110,7 +129,15 @@ def test_open_run_unfinished_stands_at_its_last_checkpoint(people, small, tmp_pa
 def test_open_run_other_folders_are_refused(people, tmp_path):
     with pytest.raises(ua.UnalikeError, match="holds no run with a checkpoint"):
         ua.open_run(tmp_path)
-    ua.compare(["fedavg"], people, model="linear", rounds=1, seeds=1, out=tmp_path / "results", progress=False)
+    ua.compare(
+        ["fedavg"],
+        people,
+        model="linear",
+        rounds=1,
+        seeds=1,
+        out=tmp_path / "results",
+        progress=False,
+    )
     with pytest.raises(ua.UnalikeError, match=r"opened with ua\.open_comparison"):
         ua.open_run(tmp_path / "results")
 

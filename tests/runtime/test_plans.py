@@ -72,14 +72,20 @@ def normed():
 
 def test_plan_registry_equals_plans_tested_here():
     assert set(PLANS) == {
-        name for name in registry if isinstance(registry[name], type) and issubclass(registry[name], StagedPlan)
+        name
+        for name in registry
+        if isinstance(registry[name], type) and issubclass(registry[name], StagedPlan)
     }
 
 
 @pytest.mark.parametrize("spec", PLANS.values())
 def test_plan_repr_parses_back_to_equal_plan(spec):
     made = plan(spec)
-    assert plan(repr(made)) == made and repr(plan(repr(made))) == repr(made) and hash(made) == hash(plan(spec))
+    assert (
+        plan(repr(made)) == made
+        and repr(plan(repr(made))) == repr(made)
+        and hash(made) == hash(plan(spec))
+    )
 
 
 @pytest.mark.parametrize(
@@ -157,7 +163,9 @@ def test_plan_batched_executor_equals_loop_with_batch_norm(name, population, sma
         return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 4))
 
     options = {"rounds": 4, "proxy": proxy, "model": net}
-    loop, batched = (small(PLANS[name], population, executor=e, **options) for e in ("loop", "batched"))
+    loop, batched = (
+        small(PLANS[name], population, executor=e, **options) for e in ("loop", "batched")
+    )
     assert np.allclose(loop.history.rounds["loss"], batched.history.rounds["loss"], rtol=1e-3)
     local = small(PLANS[name], population, buffers="local", **options)
     assert local.history.rounds["loss"].notna().all()
@@ -181,8 +189,13 @@ def test_plan_ended_early_by_rule_notes_the_stage_not_done(small, people, option
     run = small("ccvr(steps=5)", people, rounds=6, **options)
     assert run.history.last["round"] == 3
     [note] = [n for n in run.notes if "was not done" in n]
-    assert note.startswith(run.ended) and "it ended in stage " in note and " on was not done" in note
-    for whole in (small("ccvr(steps=5)", people, rounds=6), small("fedavg", people, rounds=6, **options)):
+    assert (
+        note.startswith(run.ended) and "it ended in stage " in note and " on was not done" in note
+    )
+    for whole in (
+        small("ccvr(steps=5)", people, rounds=6),
+        small("fedavg", people, rounds=6, **options),
+    ):
         assert not [n for n in whole.notes if "was not done" in n]
 
 
@@ -196,14 +209,17 @@ class InTwo:
         half = plan_inputs.rounds // 2
         results = yield Stage("first", ua.Method.parse(self.method), half)
         assert results.rounds == half and set(results) == {"all"}
-        yield Stage("second", ua.Method.parse(self.method), plan_inputs.rounds - half, start=results)
+        yield Stage(
+            "second", ua.Method.parse(self.method), plan_inputs.rounds - half, start=results
+        )
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedavgm", "feddyn(alpha=1) + fedadam"])
 def test_stage_started_from_results_keeps_server_state_and_resets_clients(people, small, method):
     """Rounds, batches, learning rates and the server's memories go on, so two stages are one; clients begin afresh."""
     one, two = (
-        small(m, people, rounds=5, work=ua.Work(batch_size=5, lr=0.1, schedule=0.9)) for m in (method, InTwo(method))
+        small(m, people, rounds=5, work=ua.Work(batch_size=5, lr=0.1, schedule=0.9))
+        for m in (method, InTwo(method))
     )
     if "feddyn" in method:  # whose clients remember
         assert not torch.equal(one.params["head.bias"], two.params["head.bias"])
@@ -219,28 +235,44 @@ def test_second_stage_with_scaffold_restarts_control_variates(people, small):
     """SCAFFOLD's c is the mean of the clients' variates, which a second stage opens at 0."""
     group = small(InTwo("scaffold"), people, rounds=5)._runner.state.groups["all"]
     assert group.state.round == 5
-    mine = [group.client_state(k)["control_variates"] for k in range(len(people)) if len(people[k].train[1])]
+    mine = [
+        group.client_state(k)["control_variates"]
+        for k in range(len(people))
+        if len(people[k].train[1])
+    ]
     for name, c in group.state.part_states["control_variates"].items():
-        torch.testing.assert_close(c, torch.stack([m[name] for m in mine]).mean(0), rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(
+            c, torch.stack([m[name] for m in mine]).mean(0), rtol=1e-4, atol=1e-6
+        )
 
 
 @pytest.mark.parametrize("moment", [2, 3, 5])
-def test_stop_inside_a_stage_ends_the_run_and_resume_completes_it(population, small, tmp_path, moment):
+def test_stop_inside_a_stage_ends_the_run_and_resume_completes_it(
+    population, small, tmp_path, moment
+):
     """Three rounds of encoders, three of the head; a stopped run is read back as it was, and goes on when asked to."""
-    spec, options = PLANS["fedconcat"], {"rounds": 6, "out": tmp_path, "stop": lambda row: row["round"] == moment}
+    spec, options = (
+        PLANS["fedconcat"],
+        {"rounds": 6, "out": tmp_path, "stop": lambda row: row["round"] == moment},
+    )
     runs = [small(spec, population, **options) for _ in range(2)]
     for run in runs:
         assert run.history.rounds["round"].tolist() == list(range(moment + 1))
         assert run._runner.state.stage.name == ("encoders" if moment <= 3 else "classifier")
         same(run.personal(0), runs[0].personal(0))
-    whole, went_on = small(spec, population, rounds=6), small(spec, population, rounds=6, out=tmp_path)
+    whole, went_on = (
+        small(spec, population, rounds=6),
+        small(spec, population, rounds=6, out=tmp_path),
+    )
     assert went_on.history.rounds["round"].tolist() == list(range(7))
     same(went_on.params, whole.params)
 
 
 def test_compare_with_plans_reports_their_messages(people, tmp_path):
     methods = ["fedavg", *(PLANS[n] for n in ("ifca", "clustered", "fedconcat"))]
-    table = ua.compare(methods, people, model="mlp(hidden=(8,))", rounds=4, seeds=2, work=FULL, out=tmp_path)
+    table = ua.compare(
+        methods, people, model="mlp(hidden=(8,))", rounds=4, seeds=2, work=FULL, out=tmp_path
+    )
     assert set(table.facts.wire[0]) >= {"method", "direction", "what", "bytes"}
     assert {row["method"] for row in table.facts.wire} == set(methods)
     text = (tmp_path / "report.html").read_text()
@@ -272,7 +304,11 @@ def test_plan_with_unmet_needs_is_refused_before_training(people, small, populat
 def test_fedconcat_with_private_heads_still_trains_encoders(people, small, method):
     run = small(f"fedconcat(clusters=1, encoder_rounds=2, method='{method}')", people, model=normed)
     start = normed().state_dict()
-    assert not any(torch.equal(run.params[f"encoders.0.{n}"], t) for n, t in start.items() if n.split(".")[0] in "01")
+    assert not any(
+        torch.equal(run.params[f"encoders.0.{n}"], t)
+        for n, t in start.items()
+        if n.split(".")[0] in "01"
+    )
 
 
 def test_fedconcat_of_float64_model_stays_float64(people, small):
@@ -294,7 +330,9 @@ def test_fedconcat_of_float64_model_stays_float64(people, small):
 def test_cluster_oracle_equals_one_run_per_cluster(small, crowd):
     """Full batches, as a client's batch order goes by its number, which differs. 1e-5: sums in another order."""
     clusters = [1, 0, 1, 0, 0]
-    run = small("cluster_oracle", replace(ua.Population.of(crowd), clusters=clusters), work=FULL, rounds=4)
+    run = small(
+        "cluster_oracle", replace(ua.Population.of(crowd), clusters=clusters), work=FULL, rounds=4
+    )
     for c in (0, 1):
         members = [k for k in range(5) if clusters[k] == c]
         alone = small("fedavg", [crowd[k] for k in members], work=FULL, rounds=4)
@@ -323,7 +361,10 @@ def test_idle_group_follows_round_and_learning_rate_of_the_run(small, crowd):
 
 def test_gaussian_noise_differs_between_groups(small, crowd):
     spec = "cluster_oracle(method='clip(norm=1) + gaussian_noise(std=1.0)')"
-    people, work = replace(ua.Population.of(crowd), clusters=[0, 0, 0, 1, 1]), ua.Work(batch_size=None, lr=1e-9)
+    people, work = (
+        replace(ua.Population.of(crowd), clusters=[0, 0, 0, 1, 1]),
+        ua.Work(batch_size=None, lr=1e-9),
+    )
     run = small(spec, people, work=work, rounds=1)
     one, other = (state.params for state in run._runner.state.states.values())
     for name, noisy in one.items():
@@ -352,7 +393,10 @@ def test_cluster_oracle_uses_clusters_of_the_partition():
     data = ua.load("linear_clusters(clusters=2, clients=4, points=20)")
     clients = ua.partition(data, "natural(column='client', cluster='cluster')", clients=8, seed=0)
     work = ua.Work(batch_size=None, lr=0.1)
-    oracle, fedavg = (ua.run(m, clients, model="linear", rounds=60, work=work) for m in ("cluster_oracle", "fedavg"))
+    oracle, fedavg = (
+        ua.run(m, clients, model="linear", rounds=60, work=work)
+        for m in ("cluster_oracle", "fedavg")
+    )
     assert oracle.history.rounds["rmse"].iloc[-1] < 0.2 < 5 < fedavg.history.rounds["rmse"].iloc[-1]
 
 
@@ -361,11 +405,15 @@ def test_ifca_on_linear_data_recovers_true_clusters():
     clients = ua.partition(data, "natural(column='client', cluster='cluster')", clients=15, seed=0)
     work = ua.Work(batch_size=None, lr=0.1)
     # seed 0 is one of the seven of ten that find all three; from the others two clusters share a model
-    run = ua.run("ifca(clusters=3)", clients, model="linear", rounds=40, work=work, evaluate_every=40)
+    run = ua.run(
+        "ifca(clusters=3)", clients, model="linear", rounds=40, work=work, evaluate_every=40
+    )
     found = {}
     for k, true in enumerate(clients.clusters):
         found.setdefault(true, set()).add(run._runner.state.group_of(k))
-    assert all(len(groups) == 1 for groups in found.values()) and len(set.union(*found.values())) == 3
+    assert (
+        all(len(groups) == 1 for groups in found.values()) and len(set.union(*found.values())) == 3
+    )
     assert run.history.rounds["rmse"].iloc[-1] < 0.2  # the noise is 0.1
 
 
@@ -373,7 +421,9 @@ def test_ifca_equals_reference_algorithm():
     """Three rounds by hand in float64: every client takes the model of least loss and makes one full-batch step."""
     thetas = [(2, 0), (2, 0.1), (-1, 3), (-1, 3.2)]
     people = linear(thetas, points=12)
-    run = ua.run("ifca(clusters=2)", people, model=lambda: nn.Linear(2, 1, bias=False), rounds=3, work=FULL)
+    run = ua.run(
+        "ifca(clusters=2)", people, model=lambda: nn.Linear(2, 1, bias=False), rounds=3, work=FULL
+    )
     start = run.run_config.outline[0].start
     w = [s.params["weight"].double().numpy()[0] for s in start.values()]
     assert not np.allclose(*w)
@@ -396,7 +446,10 @@ def test_ifca_with_one_cluster_equals_its_method(people, small):
 @pytest.mark.parametrize("method", ["scaffold", "fedprox + feddyn", "feddc", "fedlama"])
 def test_ifca_with_states_that_belong_to_one_model_is_refused(people, small, method):
     """A client that changed its choice would leave its share of them with the old model, whose mean gradient is then never 0."""
-    with pytest.raises(ua.UnalikeError, match="belongs to one model, and here clients change theirs; choose a method"):
+    with pytest.raises(
+        ua.UnalikeError,
+        match="belongs to one model, and here clients change theirs; choose a method",
+    ):
         small(f"ifca(clusters=2, method='{method}')", people)
     run = small(f"clustered(eps1=10, eps2=0.0001, warmup=1, method='{method}')", people, rounds=3)
     assert len(run._runner.state.members) > 1
@@ -405,7 +458,10 @@ def test_ifca_with_states_that_belong_to_one_model_is_refused(people, small, met
 def test_clustered_splits_opposed_clients_and_keeps_similar_together():
     """y = x theta and y = -x theta: their mean objective is stationary at 0, where neither group is."""
     opposed = linear([(2, 1)] * 3 + [(-2, -1)] * 3)
-    spec, options = "clustered(eps1=0.2, eps2=0.3, warmup=1)", {"model": "linear", "rounds": 40, "work": FULL}
+    spec, options = (
+        "clustered(eps1=0.2, eps2=0.3, warmup=1)",
+        {"model": "linear", "rounds": 40, "work": FULL},
+    )
     run = ua.run(spec, opposed, **options)
     members = run._runner.state.members
     assert sorted(members.values()) == [(0, 1, 2), (3, 4, 5)] and set(members) == {"all.0", "all.1"}
@@ -423,13 +479,22 @@ def test_clustered_split_keeps_parent_model_and_server_state():
     opposed = linear([(2, 1)] * 3 + [(-2, -1)] * 3)
     work = replace(FULL, schedule=0.9)
     run = ua.run(
-        "clustered(eps1=0.2, eps2=0.3, warmup=1, method='fedavgm')", opposed, model="linear", rounds=8, work=work
+        "clustered(eps1=0.2, eps2=0.3, warmup=1, method='fedavgm')",
+        opposed,
+        model="linear",
+        rounds=8,
+        work=work,
     )
     [stages] = [run._runner]
-    assert stages.state.stage.name == "split-1" and {s.round for s in stages.state.states.values()} == {8}
+    assert stages.state.stage.name == "split-1" and {
+        s.round for s in stages.state.states.values()
+    } == {8}
     start = stages.state.stage.start
     same(start["all.0"].params, start["all.1"].params)
-    assert all("server_momentum" in s.part_states and "bipartition" not in s.part_states for s in start.values())
+    assert all(
+        "server_momentum" in s.part_states and "bipartition" not in s.part_states
+        for s in start.values()
+    )
 
 
 # --- FedConcat --------------------------------------------------------------------------------------------------------
@@ -460,7 +525,10 @@ def test_fedconcat_encoders_equal_cluster_models_and_stay_frozen(small):
     known = replace(ua.Population.of(people), clusters=[0, 1, 0, 1])
     oracle = small("cluster_oracle", known, rounds=2, model=net())
     module = run.module()
-    encoders = {frozenset({"0.weight": e[0].weight}["0.weight"].flatten().tolist()): e for e in module.encoders}
+    encoders = {
+        frozenset({"0.weight": e[0].weight}["0.weight"].flatten().tolist()): e
+        for e in module.encoders
+    }
     for k in (0, 1):
         mine = oracle.personal(k)
         encoder = encoders[frozenset(mine["0.weight"].flatten().tolist())]
@@ -478,18 +546,26 @@ def test_concatenated_model_with_other_blocks_zero_equals_cluster_model():
     from unalike.methods.plans.concatenation import concatenated
 
     model = Model(net())
-    states = [ServerState(0, model.params, model.buffers, {}), ServerState(0, model.redrawn(1), model.buffers, {})]
+    states = [
+        ServerState(0, model.params, model.buffers, {}),
+        ServerState(0, model.redrawn(1), model.buffers, {}),
+    ]
     joint = concatenated(model, states, 0)
     x = torch.randn(5, 6, generator=torch.Generator().manual_seed(0))
     for i, s in enumerate(states):
         weight = torch.zeros(4, 16)
         weight[:, 8 * i : 8 * i + 8] = s.params["3.weight"]
-        out = joint(joint.params | {"head.weight": weight, "head.bias": s.params["3.bias"]}, x, buffers=joint.buffers)
+        out = joint(
+            joint.params | {"head.weight": weight, "head.bias": s.params["3.bias"]},
+            x,
+            buffers=joint.buffers,
+        )
         torch.testing.assert_close(out.logits, model(s.params, x, buffers=s.buffers).logits)
     # both blocks at once add up the clusters' logits
     weight = torch.cat([s.params["3.weight"] for s in states], 1)
     out = joint(
-        joint.params | {"head.weight": weight, "head.bias": sum(s.params["3.bias"] for s in states)},
+        joint.params
+        | {"head.weight": weight, "head.bias": sum(s.params["3.bias"] for s in states)},
         x,
         buffers=joint.buffers,
     )
@@ -499,7 +575,9 @@ def test_concatenated_model_with_other_blocks_zero_equals_cluster_model():
     same(trained.buffers, joint.buffers)  # the encoders' norms keep their statistics in training
 
 
-@pytest.mark.parametrize("rounds, encoders", [(0, 0), (1, 0), (2, 1), (21, 1), (105, 5), (1050, 50)])
+@pytest.mark.parametrize(
+    "rounds, encoders", [(0, 0), (1, 0), (2, 1), (21, 1), (105, 5), (1050, 50)]
+)
 def test_fedconcat_split_by_total_rounds_gives_encoder_rounds(rounds, encoders):
     assert plan("fedconcat").split(rounds) == encoders
 
@@ -511,7 +589,9 @@ def test_kmeans_separates_distant_points_and_merges_equal_ones():
     points = np.vstack([rng.normal(m, 0.1, (10, 2)) for m in (0, 3, 6)])
     found = kmeans(points, 3, np.random.default_rng(1))
     assert [len(set(found[i : i + 10])) for i in (0, 10, 20)] == [1, 1, 1] and len(set(found)) == 3
-    assert len(set(kmeans(np.ones((5, 2)), 3, rng))) == 1 and len(set(kmeans(points[:2], 5, rng))) == 2
+    assert (
+        len(set(kmeans(np.ones((5, 2)), 3, rng))) == 1 and len(set(kmeans(points[:2], 5, rng))) == 2
+    )
 
 
 # --- CCVR -------------------------------------------------------------------------------------------------------------
@@ -563,7 +643,9 @@ def test_ccvr_with_skewed_labels_beats_fedavg_accuracy(small):
     test = skewed([50] * 4, [(0,), (1,), (2,), (3,)], seed=5)
     test = tuple(np.concatenate([np.asarray(c.train[i]) for c in test]) for i in (0, 1))
     options = {"rounds": 6, "test": test, "protocol": "server", "work": ua.Work(lr=0.1, epochs=3)}
-    before, after = (small(m, people, **options).history.rounds["accuracy"].iloc[-1] for m in ("fedavg", "ccvr"))
+    before, after = (
+        small(m, people, **options).history.rounds["accuracy"].iloc[-1] for m in ("fedavg", "ccvr")
+    )
     assert after > before + 0.1 and after > 0.8
 
 
@@ -592,7 +674,10 @@ def test_data_sharing_equals_clients_that_own_the_shared_samples(population, peo
     assert len(shared.y) == wanted and counts.max() - counts.min() <= 1
     more = [
         ua.ClientData(
-            (torch.cat([torch.as_tensor(c.train[0]), shared.x]), torch.cat([torch.as_tensor(c.train[1]), shared.y])),
+            (
+                torch.cat([torch.as_tensor(c.train[0]), shared.x]),
+                torch.cat([torch.as_tensor(c.train[1]), shared.y]),
+            ),
             c.test,
         )
         if len(c.train[1])
@@ -603,7 +688,9 @@ def test_data_sharing_equals_clients_that_own_the_shared_samples(population, peo
     for n, t in other.params.items():
         torch.testing.assert_close(run.params[n], t, rtol=1e-5, atol=1e-6)
     rounds = run.history.rounds
-    assert rounds["bytes_down"].iloc[0] == 5 * wanted * (6 * 4 + 8) and rounds["bytes_up"].iloc[0] == 0
+    assert (
+        rounds["bytes_down"].iloc[0] == 5 * wanted * (6 * 4 + 8) and rounds["bytes_up"].iloc[0] == 0
+    )
 
 
 # --- the wire ---------------------------------------------------------------------------------------------------------
@@ -627,10 +714,16 @@ def test_wire_of_plan_lists_messages_of_every_step(population, proxy):
         ("up", "classifier: counts and loss", 16),
         ("down", "classifier: parameters that stay fixed (once)", 4 * 112),
     ]
-    assert wire_of("ifca(clusters=3)", population)[0] == ("down", "parameters of 3 models", 3 * model)
-    assert ("up", "features: answer to feature_statistics (once)", 4 * (4 + 4 * 8 + 4 * 64)) in wire_of(
-        "ccvr", population
+    assert wire_of("ifca(clusters=3)", population)[0] == (
+        "down",
+        "parameters of 3 models",
+        3 * model,
     )
+    assert (
+        "up",
+        "features: answer to feature_statistics (once)",
+        4 * (4 + 4 * 8 + 4 * 64),
+    ) in wire_of("ccvr", population)
     assert ("down", "features: model (once)", model) in wire_of("ccvr", population)
 
 
@@ -645,7 +738,11 @@ def test_history_bytes_of_plan_equal_wire_bytes(population, small):
 def test_centralised_has_no_wire_and_counts_no_bytes(population, small):
     """Its one trainer holds all data: the history counts no bytes, and the report lists none."""
     assert wire_of("centralised", population) == []
-    assert not small("centralised", population, rounds=2).history.rounds[["bytes_up", "bytes_down"]].any(axis=None)
+    assert (
+        not small("centralised", population, rounds=2)
+        .history.rounds[["bytes_up", "bytes_down"]]
+        .any(axis=None)
+    )
 
 
 def test_query_answer_without_samples_is_zero_with_same_shape(population):
@@ -655,7 +752,11 @@ def test_query_answer_without_samples_is_zero_with_same_shape(population):
     from unalike.methods.plans import diagnosis_plan  # noqa: F401  (registers its queries)
 
     model, ends = Model(net()), torch.arange(2.0)
-    buffers = model.buffers | {"low": ends[:1].double(), "high": ends[1:].double(), "edges": torch.zeros(0).double()}
+    buffers = model.buffers | {
+        "low": ends[:1].double(),
+        "high": ends[1:].double(),
+        "edges": torch.zeros(0).double(),
+    }
     rows = torch.from_numpy(population.train[0])
     some = (Batch(population.x[rows], population.y[rows]),)
     assert {"class_counts", "histograms", "gradients"} <= {*questions}
@@ -663,9 +764,12 @@ def test_query_answer_without_samples_is_zero_with_same_shape(population):
         counted = {"classes": 4} if "classes" in questions[name].__pydantic_fields__ else {}
         made = questions[name](**counted)
         empty, full = (
-            made.answer(QueryInputs(model, TASKS["classification"], model.params, buffers, b)) for b in ((), some)
+            made.answer(QueryInputs(model, TASKS["classification"], model.params, buffers, b))
+            for b in ((), some)
         )
-        assert {n: (t.shape, t.dtype) for n, t in empty.items()} == {n: (t.shape, t.dtype) for n, t in full.items()}
+        assert {n: (t.shape, t.dtype) for n, t in empty.items()} == {
+            n: (t.shape, t.dtype) for n, t in full.items()
+        }
         assert all(not t.any() for t in empty.values()) and repr(made).startswith(f"{name}(")
 
 

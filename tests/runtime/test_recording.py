@@ -18,7 +18,11 @@ def clients():
 
 
 def recorded(spec, clients, record, rounds=3, **options):
-    options = {"model": "mlp(hidden=8)", "work": ua.Work(batch_size=32, lr=0.05), "progress": False} | options
+    options = {
+        "model": "mlp(hidden=8)",
+        "work": ua.Work(batch_size=32, lr=0.05),
+        "progress": False,
+    } | options
     return ua.run(spec, clients, rounds=rounds, record=record, **options)
 
 
@@ -42,7 +46,9 @@ def test_run_without_record_has_no_records(clients):
 
 
 @pytest.mark.parametrize("executor", ["loop", "batched"])
-@pytest.mark.parametrize("spec", ["fedavg", "fedavg + lws"])  # sums are added up as updates arrive; updates are kept
+@pytest.mark.parametrize(
+    "spec", ["fedavg", "fedavg + lws"]
+)  # sums are added up as updates arrive; updates are kept
 def test_time_is_that_of_aggregation_by_round(clients, spec, executor):
     run = recorded(spec, clients, "time", executor=executor)
     assert run.records["quantity"].unique().tolist() == ["aggregation_seconds"]
@@ -103,7 +109,9 @@ def test_update_norms_and_cosines_are_those_of_the_updates(clients):
     norms = of(run, "update_norm", round=2, layer="")["value"]
     assert list(norms) == pytest.approx(seen[1].norm(dim=1).tolist(), rel=1e-5)
     cosine = float(of(run, "cosine", round=2, client=1, other=3)["value"].iloc[0])
-    assert cosine == pytest.approx(float(torch.cosine_similarity(seen[1][1], seen[1][3], dim=0)), abs=1e-5)
+    assert cosine == pytest.approx(
+        float(torch.cosine_similarity(seen[1][1], seen[1][3], dim=0)), abs=1e-5
+    )
 
 
 def test_moments_over_clients_equal_hand_numbers():
@@ -126,28 +134,40 @@ def test_moments_over_clients_equal_hand_numbers():
 
 
 def test_moments_and_entries_are_those_of_the_clients_parameters(clients):
-    run = recorded("fedavg", clients, "moments + entries(layers='head.weight', first=2) + clients", rounds=2)
+    run = recorded(
+        "fedavg", clients, "moments + entries(layers='head.weight', first=2) + clients", rounds=2
+    )
     kept = run.client_parameters[2]
     for client, own in kept.items():
         values = of(run, "parameter", client=client, round=2)
         assert list(values["layer"]) == ["head.weight[0]", "head.weight[1]"]
-        assert list(values["value"]) == pytest.approx(own["head.weight"].flatten()[:2].tolist(), abs=1e-6)
+        assert list(values["value"]) == pytest.approx(
+            own["head.weight"].flatten()[:2].tolist(), abs=1e-6
+        )
     at_server = of(run, "parameter", client=-1, round=2)
-    assert list(at_server["value"]) == pytest.approx(run.params["head.weight"].flatten()[:2].tolist(), abs=1e-6)
+    assert list(at_server["value"]) == pytest.approx(
+        run.params["head.weight"].flatten()[:2].tolist(), abs=1e-6
+    )
     rows = torch.stack([own["head.weight"].flatten() for own in kept.values()]).double()
     biases = torch.stack([own["head.bias"].flatten() for own in kept.values()]).double()
     both = torch.cat([rows, biases], 1)
     expected = float((both - both.mean(0)).square().mean())
-    assert of(run, "squared_deviation", layer="head.weight", round=2)["value"].item() == pytest.approx(
-        expected, rel=1e-4
-    )
+    assert of(run, "squared_deviation", layer="head.weight", round=2)[
+        "value"
+    ].item() == pytest.approx(expected, rel=1e-4)
 
 
 def test_matched_renumbers_the_neurons_of_a_permuted_client():
     """A client whose neurons were renumbered, and that else did not train, is found again: its update is 0."""
     g = torch.Generator().manual_seed(0)
-    start = {"body.weight": torch.randn(4, 3, generator=g), "body.bias": torch.randn(4, generator=g)}
-    start |= {"head.weight": torch.randn(2, 4, generator=g), "head.bias": torch.randn(2, generator=g)}
+    start = {
+        "body.weight": torch.randn(4, 3, generator=g),
+        "body.bias": torch.randn(4, generator=g),
+    }
+    start |= {
+        "head.weight": torch.randn(2, 4, generator=g),
+        "head.bias": torch.randn(2, generator=g),
+    }
     order = torch.tensor([2, 1, 3, 0])
     own = start | {name: start[name][order] for name in ("body.weight", "body.bias")}
     own |= {"head.weight": start["head.weight"][:, order]}
@@ -180,7 +200,9 @@ def test_matched_moments_are_recorded_of_dense_networks_alone(clients):
     run = recorded("fedavg", clients, "matched_moments", rounds=1)
     assert of(run, "moved")["value"].between(0, 1).all() and len(of(run, "moved")) == 4
     assert len(of(run, "matched_skewness")) == 3
-    conv = recorded("fedavg", clients, "matched_moments", rounds=1, model="cnn(channels=2, hidden=4)")
+    conv = recorded(
+        "fedavg", clients, "matched_moments", rounds=1, model="cnn(channels=2, hidden=4)"
+    )
     assert not len(conv.records)
 
 
@@ -193,7 +215,10 @@ def test_client_parameters_are_kept_every_few_rounds(clients, tmp_path):
         and sorted(kept[2]) == [0, 1, 2, 3]
         and sorted(kept[2][0]) == ["head.bias", "head.weight"]
     )
-    mean = sum(n * kept[4][k]["head.bias"] for k, n in enumerate((clients.sizes / clients.sizes.sum()).tolist()))
+    mean = sum(
+        n * kept[4][k]["head.bias"]
+        for k, n in enumerate((clients.sizes / clients.sizes.sum()).tolist())
+    )
     torch.testing.assert_close(mean, run.params["head.bias"])
     in_folder = recorded("fedavg", clients, record, rounds=4, out=tmp_path).client_parameters
     assert torch.equal(in_folder[4][3]["head.weight"], kept[4][3]["head.weight"])
@@ -221,9 +246,16 @@ def test_groups_keep_their_own_notes_and_the_parameters_of_all_clients(tmp_path,
 def test_skew_rules_note_high_parameters_and_macro_classes(clients):
     run = recorded("fedpake", clients, "server", rounds=2)
     high = of(run, "high")
-    assert high["value"].between(0, 1).all() and len(high) == 2 * (4 + 1)  # four tensors and the whole model
+    assert high["value"].between(0, 1).all() and len(high) == 2 * (
+        4 + 1
+    )  # four tensors and the whole model
     classes = of(run, "macro_class")
-    assert set(classes["value"]) <= {-1.0, 0.0, 1.0, 2.0, 3.0} and set(classes["client"]) == {0, 1, 2, 3}
+    assert set(classes["value"]) <= {-1.0, 0.0, 1.0, 2.0, 3.0} and set(classes["client"]) == {
+        0,
+        1,
+        2,
+        3,
+    }
     assert of(run, "micro_class")["value"].between(0, 4).all()
     alpha = of(run, "alpha").groupby(["round", "layer"])["value"].sum()
     assert list(alpha) == pytest.approx([1.0] * len(alpha))

@@ -26,7 +26,9 @@ except ua.UnalikeError as error:
 def unread(monkeypatch):
     """Data that nobody may read."""
     monkeypatch.setattr(
-        given_clients, "load", lambda *a: pytest.fail("data was read before the arguments were checked")
+        given_clients,
+        "load",
+        lambda *a: pytest.fail("data was read before the arguments were checked"),
     )
 
 
@@ -59,14 +61,20 @@ def test_run_and_compare_have_the_same_default_model_rounds_and_clients():
 
 
 def test_run_seed_draws_the_partition_of_data():
-    first, second = (ua.run("fedavg", data="digits", rounds=1, seed=seed, progress=False) for seed in (0, 1))
-    assert first.run_config.population.plan.seed == 0 and second.run_config.population.plan.seed == 1
+    first, second = (
+        ua.run("fedavg", data="digits", rounds=1, seed=seed, progress=False) for seed in (0, 1)
+    )
+    assert (
+        first.run_config.population.plan.seed == 0 and second.run_config.population.plan.seed == 1
+    )
     assert first.run_config.population.sizes.tolist() != second.run_config.population.sizes.tolist()
 
 
 def test_server_protocol_with_data_tests_on_the_published_test_set():
     run = ua.run("fedavg", data="digits", rounds=1, protocol="server", progress=False)
-    table = ua.compare(["fedavg"], data="digits", rounds=1, seeds=1, protocol="server", progress=False)
+    table = ua.compare(
+        ["fedavg"], data="digits", rounds=1, seeds=1, protocol="server", progress=False
+    )
     _, y = ua.load("digits").test
     assert len(run.run_config.test[1]) == len(y) == 355
     assert run.history.last["accuracy"] == table.rounds["accuracy"].iloc[-1]
@@ -77,11 +85,23 @@ def test_server_protocol_with_data_tests_on_the_published_test_set():
     [
         ({}, "found no data; give clients"),
         ({"clients": 5}, "found no data; give clients"),
-        ({"data": "digits", "partition": "dirichlt"}, "unknown partition 'dirichlt'; did you mean 'dirichlet'"),
+        (
+            {"data": "digits", "partition": "dirichlt"},
+            "unknown partition 'dirichlt'; did you mean 'dirichlet'",
+        ),
         ({"data": "digits", "model": "lenett"}, r"unknown model 'lenett'; did you mean 'lenet'\?"),
-        ({"data": "digits", "model": "nets:Net"}, "model 'nets:Net': found a module and a class.* model=Net"),
-        ({"data": "digits", "protocol": "servr"}, "unknown protocol 'servr'; did you mean 'server'"),
-        ({"data": "digits", "executor": "bached"}, "unknown executor 'bached'; did you mean 'batched'"),
+        (
+            {"data": "digits", "model": "nets:Net"},
+            "model 'nets:Net': found a module and a class.* model=Net",
+        ),
+        (
+            {"data": "digits", "protocol": "servr"},
+            "unknown protocol 'servr'; did you mean 'server'",
+        ),
+        (
+            {"data": "digits", "executor": "bached"},
+            "unknown executor 'bached'; did you mean 'batched'",
+        ),
         ({"data": "digits", "executor": "distributed(inner='bached')"}, "did you mean 'batched'"),
         ({"data": "digits", "budget": "3 apples"}, "budget='3 apples'"),
         ({"data": "digits", "transform": "flp"}, "flp"),
@@ -90,7 +110,10 @@ def test_server_protocol_with_data_tests_on_the_published_test_set():
     ],
 )
 def test_run_and_compare_mistakes_are_found_before_data_is_read(unread, arguments, message):
-    for call in (lambda: ua.run("fedavg", **arguments), lambda: ua.compare(["fedavg"], **arguments)):
+    for call in (
+        lambda: ua.run("fedavg", **arguments),
+        lambda: ua.compare(["fedavg"], **arguments),
+    ):
         with pytest.raises(ua.UnalikeError, match=message):
             call()
 
@@ -138,7 +161,10 @@ def test_run_without_test_samples_says_that_it_has_no_score():
         ("optimiser", r"write work=ua.Work\(optimizer=...\)"),
         ("round", "did you mean 'rounds'"),
         ("particpation", "did you mean 'participation'"),
-        ("target", r"name the columns of a table where it is read: data=ua.load\(table, target='outcome'"),
+        (
+            "target",
+            r"name the columns of a table where it is read: data=ua.load\(table, target='outcome'",
+        ),
     ],
 )
 def test_run_and_compare_foreign_keyword_gets_a_suggestion(unread, keyword, meant):
@@ -153,7 +179,9 @@ def test_run_and_compare_foreign_keyword_gets_a_suggestion(unread, keyword, mean
 @pytest.mark.parametrize("call, meant", [(ua.run, "seed"), (ua.compare, "seeds")])
 def test_seed_and_seeds_are_told_apart(call, meant):
     wrong = {"seed": "seeds", "seeds": "seed"}[meant]
-    with pytest.raises(ua.UnalikeError, match=f"takes no keyword '{wrong}'; did you mean '{meant}'"):
+    with pytest.raises(
+        ua.UnalikeError, match=f"takes no keyword '{wrong}'; did you mean '{meant}'"
+    ):
         call("fedavg", data="digits", **{wrong: 1})
 
 
@@ -168,7 +196,9 @@ def test_seed_and_seeds_are_told_apart(call, meant):
     ],
 )
 def test_work_foreign_keyword_gets_a_suggestion(keyword, meant):
-    with pytest.raises(ua.UnalikeError, match=f"ua.Work takes no keyword '{keyword}'; did you mean '{meant}'"):
+    with pytest.raises(
+        ua.UnalikeError, match=f"ua.Work takes no keyword '{keyword}'; did you mean '{meant}'"
+    ):
         ua.Work(**{keyword: 1})
 
 
@@ -178,7 +208,9 @@ def test_spec_option_misspelt_gets_a_suggestion(people):
 
 
 def test_refusal_of_a_run_with_worker_processes_is_one_message():
-    done = subprocess.run([sys.executable, "-c", REFUSED], capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", REFUSED], capture_output=True, text=True, timeout=300, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "unknown protocol 'servr'; did you mean 'server'?"
     assert "Traceback" not in done.stderr and "connectFullMesh" not in done.stderr
@@ -192,7 +224,16 @@ def test_refusal_in_a_worker_process_arrives_as_its_message(people, monkeypatch,
             raise ua.UnalikeError("found no room for the samples; give fewer")
 
     monkeypatch.setattr(worker_process, "Worker", Refusing)
-    with pytest.raises(ua.UnalikeError, match=r"process [12] of 3: found no room for the samples; give fewer"):
-        ua.run("fedavg", people, model="linear", rounds=2, executor="distributed(workers=3)", progress=False)
+    with pytest.raises(
+        ua.UnalikeError, match=r"process [12] of 3: found no room for the samples; give fewer"
+    ):
+        ua.run(
+            "fedavg",
+            people,
+            model="linear",
+            rounds=2,
+            executor="distributed(workers=3)",
+            progress=False,
+        )
     told = capfd.readouterr().err
     assert "Traceback" not in told and "connectFullMesh" not in told

@@ -30,7 +30,9 @@ def columns(table, *prefixes):
 def test_history_tables_of_run_have_expected_columns(people, small):
     run = small("ditto", people)
     assert columns(run.history.rounds, "personal_") == [*ROUNDS, "balanced_accuracy"]
-    assert columns(run.history.clients, "personal_")[:-1] == [c for c in CLIENTS if c != "personal_accuracy"]
+    assert columns(run.history.clients, "personal_")[:-1] == [
+        c for c in CLIENTS if c != "personal_accuracy"
+    ]
     assert "personal_accuracy" in run.history.rounds and "personal_accuracy" in run.history.clients
     assert list(small("fedavg", people).history.rounds) == [*ROUNDS, "balanced_accuracy"]
     assert list(small("fedavg", people).history.clients) == [*CLIENTS, "balanced_accuracy"]
@@ -40,7 +42,9 @@ def test_history_row_zero_describes_untrained_model(people, small):
     rounds = small("fedavg", people).history.rounds
     assert rounds["round"].tolist() == [0, 1, 2, 3]
     start = rounds.iloc[0]
-    assert start["participants"] == start["bytes_down"] == start["bytes_up"] == start["seconds"] == 0
+    assert (
+        start["participants"] == start["bytes_down"] == start["bytes_up"] == start["seconds"] == 0
+    )
     assert math.isnan(start["train_loss"]) and not math.isnan(start["accuracy"])
     untrained = small("fedavg", people, rounds=0)
     assert untrained.history.rounds["accuracy"].tolist() == [start["accuracy"]]
@@ -49,17 +53,20 @@ def test_history_row_zero_describes_untrained_model(people, small):
 def test_history_tells_seconds_of_evaluation_apart_from_training(people, small):
     seen = []
     rounds = small("fedavg", people, evaluate_every=2, progress=seen.append).history.rounds
-    assert (rounds["evaluation_seconds"] > 0).tolist() == [True, False, True, True] and rounds["evaluation_seconds"][
-        1
-    ] == 0
+    assert (rounds["evaluation_seconds"] > 0).tolist() == [True, False, True, True] and rounds[
+        "evaluation_seconds"
+    ][1] == 0
     assert rounds["seconds"][0] == 0 and (rounds["seconds"][1:] > 0).all()
     assert [row["evaluation_seconds"] for row in seen] == rounds["evaluation_seconds"].tolist()[1:]
 
 
 @pytest.mark.parametrize(
-    ("every", "slow", "noted"), [(1, "evaluated", True), (1, "trained", False), (2, "evaluated", False)]
+    ("every", "slow", "noted"),
+    [(1, "evaluated", True), (1, "trained", False), (2, "evaluated", False)],
 )
-def test_evaluation_longer_than_training_is_noted_once(people, small, monkeypatch, every, slow, noted):
+def test_evaluation_longer_than_training_is_noted_once(
+    people, small, monkeypatch, every, slow, noted
+):
     monkeypatch.setattr("unalike.runtime.round_loop.NOTABLE", 0.0)
     passing, clock = {"evaluated": Evaluator.__call__, "trained": ModelGroup.collect}, [0.0]
 
@@ -67,8 +74,12 @@ def test_evaluation_longer_than_training_is_noted_once(people, small, monkeypatc
         clock[0] += 100
         return passing[slow](*given)
 
-    monkeypatch.setattr(*{"evaluated": (Evaluator, "__call__"), "trained": (ModelGroup, "collect")}[slow], slowed)
-    monkeypatch.setattr("unalike.runtime.local_backend.time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    monkeypatch.setattr(
+        *{"evaluated": (Evaluator, "__call__"), "trained": (ModelGroup, "collect")}[slow], slowed
+    )
+    monkeypatch.setattr(
+        "unalike.runtime.local_backend.time", SimpleNamespace(perf_counter=lambda: clock[0])
+    )
     notes = small("fedavg", people, evaluate_every=every).notes
     assert sum("evaluate_every=5 (--evaluate-every 5)" in note for note in notes) == noted
 
@@ -136,7 +147,9 @@ def cohorts(monkeypatch):
 
 
 @pytest.mark.parametrize("participation, wanted", [(0.4, 2), (0.01, 1), (0.5, 3), (1.0, 5)])
-def test_participation_fraction_gives_rounded_number_of_clients(people, small, cohorts, participation, wanted):
+def test_participation_fraction_gives_rounded_number_of_clients(
+    people, small, cohorts, participation, wanted
+):
     """max(1, round(rho N)) of the N = 5 clients that have samples, a half rounded up."""
     run = small("fedavg", people, rounds=6, participation=participation)
     for ids in cohorts[0]:
@@ -144,7 +157,11 @@ def test_participation_fraction_gives_rounded_number_of_clients(people, small, c
     assert (run.history.rounds["participants"].iloc[1:] == wanted).all()
     if wanted < 5:
         assert len({tuple(ids) for ids in cohorts[0]}) > 1
-    trained = run.history.clients.query("round > 0 and status == 'trained'").groupby("round")["client"].agg(list)
+    trained = (
+        run.history.clients.query("round > 0 and status == 'trained'")
+        .groupby("round")["client"]
+        .agg(list)
+    )
     assert trained.tolist() == cohorts[0]
 
 
@@ -157,7 +174,10 @@ def test_cohorts_with_same_seed_are_equal_for_all_methods(people, small, cohorts
 
 @pytest.mark.parametrize(
     "spec",
-    ["clustered(eps1=100, eps2=0.0001, warmup=1)", "fedconcat(clusters=2, encoder_rounds=2, classifier_rounds=4)"],
+    [
+        "clustered(eps1=100, eps2=0.0001, warmup=1)",
+        "fedconcat(clusters=2, encoder_rounds=2, classifier_rounds=4)",
+    ],
 )
 def test_cohorts_go_on_over_the_stages_of_a_plan(people, small, tmp_path, spec):
     """Round t has FedAvg's clients of round t, whichever stage it is in, and after a resumption."""
@@ -166,14 +186,18 @@ def test_cohorts_go_on_over_the_stages_of_a_plan(people, small, tmp_path, spec):
     small(spec, people, out=tmp_path, **options | stop)
     runs = [small("fedavg", people, **options), small(spec, people, out=tmp_path, **options)]
     trained = [
-        run.history.clients.query("round > 0 and status == 'trained'").groupby("round")["client"].agg(list)
+        run.history.clients.query("round > 0 and status == 'trained'")
+        .groupby("round")["client"]
+        .agg(list)
         for run in runs
     ]
     assert len(runs[1].history.rounds["stage"].unique()) > 1
     assert trained[0].tolist() == trained[1].tolist()
 
 
-def test_batches_and_initial_weights_with_same_seed_equal_for_all_methods(people, small, monkeypatch):
+def test_batches_and_initial_weights_with_same_seed_equal_for_all_methods(
+    people, small, monkeypatch
+):
     """A neutral method takes the very steps of FedAvg: same start, same batches, whatever part is beside it."""
     from unalike.engine.base import ClientPool
 
@@ -216,7 +240,10 @@ def test_client_without_training_data_is_listed_and_never_trained(people, small)
 def test_client_with_one_sample_is_trained(people, small):
     run = small("local_only", people, rounds=1)
     start = small("local_only", people, rounds=0)
-    assert any(not torch.equal(run.personal("site2")[n], start.personal("site2")[n]) for n in run.personal(2))
+    assert any(
+        not torch.equal(run.personal("site2")[n], start.personal("site2")[n])
+        for n in run.personal(2)
+    )
     assert run.history.clients.query("client == 2 and round == 1")["status"].item() == "trained"
 
 
@@ -227,7 +254,10 @@ def test_run_without_training_samples_is_refused(people, small):
 
 def test_history_metrics_without_test_samples_are_nan(people, small):
     run = small("ditto", [ua.ClientData(train=c.train) for c in people])
-    assert run.history.rounds["accuracy"].isna().all() and run.history.rounds["train_loss"].iloc[1:].notna().all()
+    assert (
+        run.history.rounds["accuracy"].isna().all()
+        and run.history.rounds["train_loss"].iloc[1:].notna().all()
+    )
     assert run.history.clients["n_test"].eq(0).all()
 
 
@@ -262,7 +292,9 @@ def test_history_bytes_with_batch_norm_include_buffers(people, small):
     module = nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 4))
     rounds = small("fedavg", people, model=module, participation=0.4).history.rounds
     one = 4 * (12 + 28) + 4 * 12 + 8
-    assert rounds["bytes_down"].iloc[1] == 2 * one and rounds["bytes_up"].iloc[1] == 2 * (one + REPORT)
+    assert rounds["bytes_down"].iloc[1] == 2 * one and rounds["bytes_up"].iloc[1] == 2 * (
+        one + REPORT
+    )
 
 
 # --- references and protocols --------------------------------------------------------------------------------------
@@ -271,9 +303,13 @@ def test_history_bytes_with_batch_norm_include_buffers(people, small):
 def test_history_of_local_only_has_only_personal_metrics(people, small):
     run = small("local_only", people)
     shared = METRICS
-    assert run.history.rounds[shared].isna().all(axis=None) and run.history.clients[shared].isna().all(axis=None)
+    assert run.history.rounds[shared].isna().all(axis=None) and run.history.clients[
+        shared
+    ].isna().all(axis=None)
     assert run.history.rounds["personal_accuracy"].notna().all()
-    assert run.history.rounds["personal_loss"].iloc[-1] < run.history.rounds["personal_loss"].iloc[0]
+    assert (
+        run.history.rounds["personal_loss"].iloc[-1] < run.history.rounds["personal_loss"].iloc[0]
+    )
 
 
 def test_centralised_equals_plain_sgd_on_pooled_data(people, small):
@@ -299,9 +335,14 @@ def test_history_with_several_protocols_has_columns_of_each(people, small, crowd
     test = tuple(torch.cat([c.test[i] for c in people]) for i in (0, 1))
     run = small("fedavg", people, protocol=["clients", "server", "local", "personal"], test=test)
     rounds = run.history.rounds
-    assert rounds["server_accuracy"].tolist() == rounds["accuracy"].tolist()  # the same samples in one heap
+    assert (
+        rounds["server_accuracy"].tolist() == rounds["accuracy"].tolist()
+    )  # the same samples in one heap
     assert rounds["personal_accuracy"].isna().all()  # FedAvg has no personal model
-    assert math.isnan(rounds["local_accuracy"].iloc[0]) and rounds["local_accuracy"].iloc[1:].notna().all()
+    assert (
+        math.isnan(rounds["local_accuracy"].iloc[0])
+        and rounds["local_accuracy"].iloc[1:].notna().all()
+    )
     assert "server_accuracy" not in run.history.clients
     idle = run.history.clients.query("client == 3 and round == 1")
     assert math.isnan(idle["local_accuracy"].item())
@@ -309,12 +350,18 @@ def test_history_with_several_protocols_has_columns_of_each(people, small, crowd
 
 def test_history_plain_columns_come_from_first_protocol(people, small):
     one, other = small("ditto", people), small("ditto", people, protocol="personal")
-    assert other.history.rounds["accuracy"].tolist() == one.history.rounds["personal_accuracy"].tolist()
+    assert (
+        other.history.rounds["accuracy"].tolist()
+        == one.history.rounds["personal_accuracy"].tolist()
+    )
     assert "personal_accuracy" not in other.history.rounds
     test = people[0].test
     server = small("fedavg", people, protocol="server", test=test)
     assert server.history.rounds["accuracy"].notna().all()
-    assert server.history.clients["accuracy"].isna().all() and list(server.history.clients)[:-1] == CLIENTS
+    assert (
+        server.history.clients["accuracy"].isna().all()
+        and list(server.history.clients)[:-1] == CLIENTS
+    )
 
 
 def test_local_protocol_of_single_client_equals_model_after_round(people, small):
@@ -329,16 +376,22 @@ def very_many():
     """So many clients that not everybody has a row; each with one sample to train on and one to test with."""
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(10_001, 2, 3)).astype(np.float32), rng.integers(0, 2, (10_001, 2))
-    return [ua.ClientData(train=(x[k, :1], y[k, :1]), test=(x[k, 1:], y[k, 1:])) for k in range(len(x))]
+    return [
+        ua.ClientData(train=(x[k, :1], y[k, :1]), test=(x[k, 1:], y[k, 1:])) for k in range(len(x))
+    ]
 
 
 @pytest.mark.parametrize("spec", ["ditto", "local_finetune", "local_only"])
 def test_history_many_clients_evaluates_participants_with_personal_models(very_many, small, spec):
     run = small(spec, very_many, model="linear", rounds=2, participation=0.0004)
     table = run.history.clients
-    assert table.groupby("round").size().to_dict() == {1: 4, 2: 4} and set(table["status"]) == {"trained"}
+    assert table.groupby("round").size().to_dict() == {1: 4, 2: 4} and set(table["status"]) == {
+        "trained"
+    }
     pooled = table.groupby("round")["personal_accuracy"].mean().tolist()
-    assert run.history.rounds["personal_accuracy"].tolist() == pytest.approx([math.nan, *pooled], nan_ok=True)
+    assert run.history.rounds["personal_accuracy"].tolist() == pytest.approx(
+        [math.nan, *pooled], nan_ok=True
+    )
 
 
 @pytest.mark.parametrize("spec", ["centralised", "ccvr"])
@@ -347,12 +400,15 @@ def test_history_many_clients_pooled_shows_drawn_cohort(very_many, small, spec):
     options = {"model": "linear", "participation": 0.0004}
     table, drawn = (small(s, very_many, **options).history.clients for s in (spec, "fedavg"))
     assert sorted(table["round"].unique()) == [1, 2, 3]
-    assert table.query("round == 1")["client"].tolist() == drawn.query("round == 1")["client"].tolist()
+    assert (
+        table.query("round == 1")["client"].tolist() == drawn.query("round == 1")["client"].tolist()
+    )
     assert not table.query("round == 3")["accuracy"].isna().any()
 
 
 @pytest.mark.parametrize(
-    "protocol, message", [([], "no protocol"), ("sever", "did you mean 'server'"), ("server", "test=")]
+    "protocol, message",
+    [([], "no protocol"), ("sever", "did you mean 'server'"), ("server", "test=")],
 )
 def test_run_invalid_protocol_is_refused(people, small, protocol, message):
     with pytest.raises(ua.UnalikeError, match=message):
@@ -411,19 +467,28 @@ class Words(nn.Module):
         ({"device": "cuda:99"}, "device"),
         ({"model": "mpl"}, "did you mean 'mlp'"),
         ({"model": nn.Linear(5, 4)}, r"cannot take samples of shape \[6\]"),
-        ({"model": nn.Sequential(nn.ReLU(inplace=True), nn.Linear(6, 4))}, "writes over the samples"),
+        (
+            {"model": nn.Sequential(nn.ReLU(inplace=True), nn.Linear(6, 4))},
+            "writes over the samples",
+        ),
         ({"model": nn.Linear(6, 4).half()}, r"parameter weight is float16.* give module.float\(\)"),
         ({"model": nn.Flatten()}, "no parameter that trains"),
         ({"model": nn.LazyLinear(4)}, "lazy layers.*call it once"),
         ({"model": Words()}, "writes over its parameter table.weight.*max_norm"),
         ({"model": Odd("clamped")}, r"writes over its parameter head.weight.*clamp\(-1, 1\)"),
         ({"model": Odd("data clamped")}, "writes over its parameter head.weight"),
-        ({"model": Odd("counting")}, "other values for its outputs when the same samples.*register_buffer"),
+        (
+            {"model": Odd("counting")},
+            "other values for its outputs when the same samples.*register_buffer",
+        ),
         ({"model": Odd("hooked")}, "parameter head.weight has a hook on its gradient.*detach"),
         ({"model": Odd("kept")}, "cannot be copied.*compute it in forward"),
         ({"model": lambda: Odd("kept")}, "cannot be copied.*compute it in forward"),
         ({"model": Odd("3d")}, r"outputs of shape \[2, 4, 1\]"),
-        ({"model": lambda size: nn.Linear(size, 4)}, "missing 1 required positional argument.*of nothing"),
+        (
+            {"model": lambda size: nn.Linear(size, 4)},
+            "missing 1 required positional argument.*of nothing",
+        ),
         ({"model": nn.Linear(6, 3)}, "outputs of shape"),
         ({"model": 3}, "expected a name such as 'mlp'"),
         ({"work": {"lr": 1}}, "ua.Work"),
@@ -455,10 +520,19 @@ def test_run_class_given_as_method_is_refused(people, small, kind):
 
 def test_run_integer_features_for_float_model_error_suggests_float32(small):
     ages = [[31, 7], [64, 2], [45, 9]]
-    with pytest.raises(ua.UnalikeError, match=r"whole numbers: words need --model textcnn.*astype\('float32'\)"):
+    with pytest.raises(
+        ua.UnalikeError, match=r"whole numbers: words need --model textcnn.*astype\('float32'\)"
+    ):
         small("fedavg", [ua.ClientData((ages, [0, 1, 0]))])
-    with pytest.raises(ua.UnalikeError, match="largest number of a word is 64, which needs a vocabulary of 65 or more"):
-        small("fedavg", [ua.ClientData((ages[::-1] + ages, [0, 1, 0] * 2))], model="textcnn(vocabulary=50)")
+    with pytest.raises(
+        ua.UnalikeError,
+        match="largest number of a word is 64, which needs a vocabulary of 65 or more",
+    ):
+        small(
+            "fedavg",
+            [ua.ClientData((ages[::-1] + ages, [0, 1, 0] * 2))],
+            model="textcnn(vocabulary=50)",
+        )
 
 
 @pytest.mark.parametrize("executor", ["auto", "loop", "batched"])
@@ -467,7 +541,9 @@ def test_run_non_integer_labels_with_two_outputs_are_refused(small, label, execu
     """Also where there is no test sample that would show it."""
     x, y = torch.randn(12, 6), torch.arange(12) % 2
     clients = [ua.ClientData(train=(x, y.numpy().astype(label)))]
-    with pytest.raises(ua.UnalikeError, match=r"\[2, 2\].*expected \[2, 1\].*integer labels make classes"):
+    with pytest.raises(
+        ua.UnalikeError, match=r"\[2, 2\].*expected \[2, 1\].*integer labels make classes"
+    ):
         small("fedavg", clients, model=nn.Linear(6, 2), executor=executor)
     small("fedavg", clients, model=nn.Linear(6, 1), executor=executor)
 
@@ -480,12 +556,17 @@ def test_progress_modified_row_leaves_history_unchanged(people, small):
         return False
 
     watched = small("fedavg", people, progress=spoil, stop=spoil)
-    assert watched.history.rounds["round"].tolist() == small("fedavg", people).history.rounds["round"].tolist()
+    assert (
+        watched.history.rounds["round"].tolist()
+        == small("fedavg", people).history.rounds["round"].tolist()
+    )
 
 
 def test_stop_function_returning_true_ends_the_run(people, small):
     seen = []
-    run = small("fedavg", people, rounds=9, stop=lambda row: seen.append(row["round"]) or row["round"] == 4)
+    run = small(
+        "fedavg", people, rounds=9, stop=lambda row: seen.append(row["round"]) or row["round"] == 4
+    )
     assert seen == [1, 2, 3, 4] and run.history.rounds["round"].iloc[-1] == 4
 
 
@@ -497,5 +578,11 @@ def test_progress_without_terminal_prints_nothing(people, small, capsys):
 def test_progress_after_resume_receives_only_new_rows(people, small, tmp_path):
     seen = []
     for rounds in (2, 4, 4):
-        small("fedavg", people, rounds=rounds, out=tmp_path, progress=lambda row, what="": seen.append(row["round"]))
+        small(
+            "fedavg",
+            people,
+            rounds=rounds,
+            out=tmp_path,
+            progress=lambda row, what="": seen.append(row["round"]),
+        )
     assert seen == [1, 2, 3, 4]

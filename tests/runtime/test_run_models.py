@@ -38,7 +38,9 @@ def test_run_params_follow_state_dict_order_with_buffers(people, small):
     run = small("fedavg", people, model=WithNorm())
     assert list(run.params) == list(WithNorm().state_dict())
     assert run.params["norm.num_batches_tracked"].dtype == torch.int64
-    assert run.params["norm.num_batches_tracked"].item() == 3 * 4  # the largest client makes four steps a round
+    assert (
+        run.params["norm.num_batches_tracked"].item() == 3 * 4
+    )  # the largest client makes four steps a round
     WithNorm().load_state_dict(run.params)
 
 
@@ -60,12 +62,18 @@ def test_run_leaves_given_module_unchanged(people, small, buffers):
     run = small("ditto", people, model=module, buffers=buffers)
     assert all(torch.equal(module.state_dict()[n], before[n]) for n in before)
     assert not torch.equal(run.params["head.weight"], before["head.weight"])
-    assert small("fedavg", people, model=module, rounds=0).params["head.weight"].equal(before["head.weight"])
+    assert (
+        small("fedavg", people, model=module, rounds=0)
+        .params["head.weight"]
+        .equal(before["head.weight"])
+    )
 
 
 def test_model_factory_with_same_seed_gives_same_initial_weights(people, small):
     a, b, c = (small("fedavg", people, model=WithNorm, seed=s, rounds=0).params for s in (0, 0, 1))
-    assert torch.equal(a["body.weight"], b["body.weight"]) and not torch.equal(a["body.weight"], c["body.weight"])
+    assert torch.equal(a["body.weight"], b["body.weight"]) and not torch.equal(
+        a["body.weight"], c["body.weight"]
+    )
 
 
 def test_model_without_head_runs_fedavg_and_is_refused_by_moon(people, small):
@@ -79,7 +87,10 @@ class OutOfOrder(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.out, self.body, self.auxiliary, self.unused = (nn.Linear(5, 4), *(nn.Linear(6, 5) for _ in range(3)))
+        self.out, self.body, self.auxiliary, self.unused = (
+            nn.Linear(5, 4),
+            *(nn.Linear(6, 5) for _ in range(3)),
+        )
 
     def forward(self, x):
         logits = self.out(torch.relu(self.body(x)))
@@ -146,7 +157,9 @@ def test_run_with_batched_executor_equals_loop(people, small, spec):
     loop, batched = (small(spec, people, executor=e, rounds=4) for e in ("loop", "batched"))
     for name in loop.params:
         torch.testing.assert_close(loop.params[name], batched.params[name], rtol=1e-5, atol=1e-5)
-        torch.testing.assert_close(loop.personal(0)[name], batched.personal(0)[name], rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(
+            loop.personal(0)[name], batched.personal(0)[name], rtol=1e-5, atol=1e-5
+        )
     pairs = zip(loop.history.rounds["loss"], batched.history.rounds["loss"])
     assert all(a == pytest.approx(b, rel=1e-4) for a, b in pairs)
 
@@ -200,10 +213,20 @@ def test_model_with_sparse_embedding_equals_dense_one(kind, executor):
     x, y = torch.randint(9, (3, 12, 4)), torch.arange(12) % 3
     clients = [ua.ClientData(train=(rows, y)) for rows in x]
     tail = [] if kind is nn.EmbeddingBag else [nn.Flatten()]
-    tables = [kind(9, 4, sparse=sparse, _weight=torch.linspace(-1, 1, 36).view(9, 4)) for sparse in (False, True)]
+    tables = [
+        kind(9, 4, sparse=sparse, _weight=torch.linspace(-1, 1, 36).view(9, 4))
+        for sparse in (False, True)
+    ]
     head = nn.Linear(4 if kind is nn.EmbeddingBag else 16, 3)
     runs = [
-        ua.run("fedavg", clients, model=nn.Sequential(t, *tail, head), rounds=2, executor=executor, work=work)
+        ua.run(
+            "fedavg",
+            clients,
+            model=nn.Sequential(t, *tail, head),
+            rounds=2,
+            executor=executor,
+            work=work,
+        )
         for t in tables
         for work in [ua.Work(batch_size=5, lr=0.1, momentum=0.9, weight_decay=0.1)]
     ]
@@ -222,10 +245,14 @@ def test_augmentation_with_batched_executor_equals_loop(spec):
     clients = ua.partition(ua.load("digits"), "quantity", clients=4, seed=1)
     options = {"model": "cnn(channels=(4, 4, 4), hidden=8)", "rounds": 2, "work": ua.Work(lr=0.05)}
     text = "normalize(mean=0.3, std=0.4) + crop(padding=1) + flip"
-    loop, batched = (ua.run(spec, clients, executor=e, transform=text, **options) for e in ("loop", "batched"))
+    loop, batched = (
+        ua.run(spec, clients, executor=e, transform=text, **options) for e in ("loop", "batched")
+    )
     for name, value in loop.params.items():
         torch.testing.assert_close(value, batched.params[name], rtol=1e-3, atol=1e-5)
-    plain = ua.run(spec, clients, executor="loop", transform="normalize(mean=0.3, std=0.4)", **options)
+    plain = ua.run(
+        spec, clients, executor="loop", transform="normalize(mean=0.3, std=0.4)", **options
+    )
     assert not torch.equal(plain.params["head.weight"], loop.params["head.weight"])
     assert plain.history.rounds["accuracy"][0] == loop.history.rounds["accuracy"][0]
 
@@ -234,7 +261,10 @@ def test_augmentation_with_batched_executor_equals_loop(spec):
     ("mode", "told"),
     [
         (torch.inference_mode, "nothing can be trained inside of torch.inference_mode"),
-        (lambda: torch.autocast("cpu", torch.bfloat16), "write precision='bf16' for faster training"),
+        (
+            lambda: torch.autocast("cpu", torch.bfloat16),
+            "write precision='bf16' for faster training",
+        ),
     ],
 )
 def test_run_inside_inference_mode_or_autocast_is_refused(people, small, mode, told):

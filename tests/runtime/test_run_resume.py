@@ -24,7 +24,11 @@ from unalike.methods.part import registry
 from unalike.methods.roles import Objective
 from unalike.metrics.columns import TIMES
 
-METHODS = [*sorted(n for n in registry if not isinstance(registry[n], type)), "centralised", "fedprox + lws + ditto"]
+METHODS = [
+    *sorted(n for n in registry if not isinstance(registry[n], type)),
+    "centralised",
+    "fedprox + lws + ditto",
+]
 
 SCRIPT = """
 import sys, numpy as np, torch, unalike as ua, unalike.runtime.run_recorder
@@ -48,13 +52,15 @@ def contents(folder: Path) -> tuple:
     import pandas as pd
 
     tables = [
-        pd.read_parquet(folder / f"{n}.parquet").drop(columns=[*TIMES], errors="ignore") for n in ("rounds", "clients")
+        pd.read_parquet(folder / f"{n}.parquet").drop(columns=[*TIMES], errors="ignore")
+        for n in ("rounds", "clients")
     ]
     newest = max((folder / "checkpoints").glob("*.safetensors"))
     [[group]] = read_tensors(newest)[1]["stages"]
     states = folder / "states" / "stage-0" / "group-0000"
     standing = [
-        states / f"{client:08d}" / f"round-{round:06d}.safetensors" for client, round in sorted(group["accepted"])
+        states / f"{client:08d}" / f"round-{round:06d}.safetensors"
+        for client, round in sorted(group["accepted"])
     ]
     files = [
         folder / "model.safetensors",
@@ -71,10 +77,15 @@ def bits(file: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("buffers", ["average", "local"])
 def test_resume_with_batch_norm_gives_same_model(people, small, alike, tmp_path, buffers):
-    module = torch.nn.Sequential(torch.nn.BatchNorm1d(6), torch.nn.Linear(6, 8), torch.nn.ReLU(), torch.nn.Linear(8, 4))
+    module = torch.nn.Sequential(
+        torch.nn.BatchNorm1d(6), torch.nn.Linear(6, 8), torch.nn.ReLU(), torch.nn.Linear(8, 4)
+    )
     options = {"model": module, "buffers": buffers, "participation": 0.5}
     small("ditto", people, out=tmp_path, rounds=2, **options)
-    alike(small("ditto", people, out=tmp_path, rounds=5, **options), small("ditto", people, rounds=5, **options))
+    alike(
+        small("ditto", people, out=tmp_path, rounds=5, **options),
+        small("ditto", people, rounds=5, **options),
+    )
 
 
 @pytest.mark.parametrize("spec", METHODS)
@@ -84,14 +95,19 @@ def test_resume_two_plus_two_rounds_equals_four(people, small, alike, tmp_path, 
     parts = small(spec, people, rounds=4, participation=0.6, out=tmp_path)
     alike(whole, parts) if spec != "local_only" else alike(parts, whole)
     assert parts.history.rounds["round"].tolist() == list(range(5))
-    events = [json.loads(line)["event"] for line in (tmp_path / "events.jsonl").read_text().splitlines()]
+    events = [
+        json.loads(line)["event"] for line in (tmp_path / "events.jsonl").read_text().splitlines()
+    ]
     assert events.count("resumed") == 1 and events.count("finished") == 2
 
 
 def test_resume_with_kept_optimiser_state_gives_same_model(people, small, alike, tmp_path):
     work = ua.Work(batch_size=5, lr=0.05, momentum=0.9, keep_optimizer_state=True, schedule=0.9)
     small("ditto", people, rounds=3, work=work, out=tmp_path)
-    alike(small("ditto", people, rounds=6, work=work), small("ditto", people, rounds=6, work=work, out=tmp_path))
+    alike(
+        small("ditto", people, rounds=6, work=work),
+        small("ditto", people, rounds=6, work=work, out=tmp_path),
+    )
 
 
 def test_resume_of_finished_run_reads_without_training(people, small, alike, tmp_path, monkeypatch):
@@ -111,11 +127,18 @@ def test_resume_with_fewer_rounds_than_saved_is_refused(people, small, tmp_path)
     small("fedavg", people, rounds=3, out=tmp_path)
     with pytest.raises(ua.UnalikeError, match="holds 3 rounds of this run and 2 were asked for"):
         small("fedavg", people, rounds=2, out=tmp_path)
-    assert small("fedavg", people, rounds=3, out=tmp_path).history.rounds["round"].tolist() == [0, 1, 2, 3]
+    assert small("fedavg", people, rounds=3, out=tmp_path).history.rounds["round"].tolist() == [
+        0,
+        1,
+        2,
+        3,
+    ]
 
 
 @pytest.mark.parametrize("spec", ["scaffold", "apfl", "centralised"])
-def test_resume_after_interrupt_between_rounds_gives_same_model(people, small, alike, tmp_path, spec):
+def test_resume_after_interrupt_between_rounds_gives_same_model(
+    people, small, alike, tmp_path, spec
+):
     def interrupt(row, what=""):
         if row["round"] == 2:
             raise KeyboardInterrupt
@@ -146,7 +169,9 @@ def test_resume_after_interrupt_within_round_gives_same_model(
     alike(small(spec, people, **options), small(spec, people, rounds=4, executor="loop"))
 
 
-def test_resume_after_kill_at_any_file_write_gives_same_model(crowd, small, alike, tmp_path, monkeypatch):
+def test_resume_after_kill_at_any_file_write_gives_same_model(
+    crowd, small, alike, tmp_path, monkeypatch
+):
     """The process dies of SIGKILL before or after the n-th file is put in its place, for every n."""
     import unalike.runtime.run_recorder
 
@@ -224,7 +249,9 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("kind", DAMAGE)
-def test_resume_with_damaged_checkpoint_uses_previous_checkpoint(people, small, alike, tmp_path, kind):
+def test_resume_with_damaged_checkpoint_uses_previous_checkpoint(
+    people, small, alike, tmp_path, kind
+):
     for rounds in (2, 4):
         small("fedavgm", people, rounds=rounds, out=tmp_path)
     bad = newest(tmp_path)
@@ -234,7 +261,10 @@ def test_resume_with_damaged_checkpoint_uses_previous_checkpoint(people, small, 
     assert bad.with_name(bad.name + ".damaged").read_bytes() == wrong
     events = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
     [event] = [e for e in events if e["event"] == "damaged"]
-    assert event["checkpoint"] == "round-000004.safetensors" and event["instead"] == "round-000002.safetensors"
+    assert (
+        event["checkpoint"] == "round-000004.safetensors"
+        and event["instead"] == "round-000002.safetensors"
+    )
     resumed = [e["round"] for e in events if e["event"] == "resumed"]
     assert resumed == [2, 2]
 
@@ -249,7 +279,9 @@ def test_resume_without_good_checkpoint_raises_and_changes_no_file(people, small
     assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
 
 
-def test_resume_previous_checkpoint_lacks_client_states_raises_and_changes_no_file(people, small, tmp_path):
+def test_resume_previous_checkpoint_lacks_client_states_raises_and_changes_no_file(
+    people, small, tmp_path
+):
     """Either the client states of two checkpoints are kept and the run goes on, or it says what is gone and touches nothing."""
     for rounds in (2, 4):
         small("ditto", people, rounds=rounds, out=tmp_path)
@@ -257,7 +289,9 @@ def test_resume_previous_checkpoint_lacks_client_states_raises_and_changes_no_fi
         state.unlink()
     newest(tmp_path).write_bytes(b"hello")
     before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
-    with pytest.raises(ua.UnalikeError, match=r"round-000004.*cannot stand in for it: .*states.* is gone"):
+    with pytest.raises(
+        ua.UnalikeError, match=r"round-000004.*cannot stand in for it: .*states.* is gone"
+    ):
         small("ditto", people, rounds=5, out=tmp_path)
     assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
 
@@ -267,7 +301,9 @@ def test_resume_ignores_copies_of_checkpoints_and_client_states(people, small, a
     for file in [newest(tmp_path), *tmp_path.glob("states/**/round-*.safetensors")]:
         file.with_name(f"{file.stem} copy.safetensors").write_bytes(file.read_bytes())
     alike(small("ditto", people, rounds=4, out=tmp_path), small("ditto", people, rounds=4))
-    assert [*tmp_path.glob("checkpoints/* copy.safetensors")] and [*tmp_path.glob("states/**/* copy.safetensors")]
+    assert [*tmp_path.glob("checkpoints/* copy.safetensors")] and [
+        *tmp_path.glob("states/**/* copy.safetensors")
+    ]
 
 
 def test_resume_of_a_folder_that_an_older_version_wrote(crowd, small, alike, tmp_path):
@@ -288,7 +324,10 @@ def test_resume_of_a_folder_without_schema_knows_columns_that_no_round_had(peopl
     """A later stage of the plan may fill columns that the rounds until now left out, such as those of personal models."""
     small("fedavg", people, rounds=1, out=tmp_path)
     (tmp_path / "columns.json").unlink()
-    assert small("fedavg", people, rounds=2, out=tmp_path).history.columns == small("fedavg", people).history.columns
+    assert (
+        small("fedavg", people, rounds=2, out=tmp_path).history.columns
+        == small("fedavg", people).history.columns
+    )
 
 
 @pytest.mark.parametrize("spec", ["ditto", "scaffold"])
@@ -305,13 +344,18 @@ def test_checkpoint_loaded_tensors_are_aligned_to_64_bytes(people, small, tmp_pa
     """Safetensors hands out views into the file at any offset; kernels may then round the last bit otherwise."""
     small(spec, people, rounds=1, out=tmp_path)
     [state] = small(spec, people, rounds=1, out=tmp_path)._runner.state.states.values()
-    tensors = [*state.params.values(), *(t for drawer in state.part_states.values() for t in drawer.values())]
+    tensors = [
+        *state.params.values(),
+        *(t for drawer in state.part_states.values() for t in drawer.values()),
+    ]
     assert {t.data_ptr() % 64 for t in tensors} == {0}
 
 
 @pytest.mark.parametrize("table", ["rounds", "clients"])
 @pytest.mark.parametrize("missing", [True, False])
-def test_resume_missing_or_damaged_history_table_error_names_file(people, small, tmp_path, table, missing):
+def test_resume_missing_or_damaged_history_table_error_names_file(
+    people, small, tmp_path, table, missing
+):
     small("fedavg", people, out=tmp_path)
     file = tmp_path / f"{table}.parquet"
     file.unlink() if missing else file.write_bytes(b"hello")
@@ -338,7 +382,9 @@ def test_resume_history_lacks_a_round_raises_and_changes_no_file(people, small, 
     file = tmp_path / "rounds.parquet"
     pd.read_parquet(file).query("round != @lost").to_parquet(file)
     before = {p: p.read_bytes() for p in tmp_path.rglob("*.[ps]*") if p.is_file()}
-    with pytest.raises(ua.UnalikeError, match=f"rounds.parquet lacks round {lost} of 3.*start in another folder"):
+    with pytest.raises(
+        ua.UnalikeError, match=f"rounds.parquet lacks round {lost} of 3.*start in another folder"
+    ):
         small("fedavg", people, rounds=5, out=tmp_path)
     assert {p: p.read_bytes() for p in before} == before
 
@@ -359,7 +405,9 @@ def test_resume_with_other_config_error_names_differing_keys(people, crowd, smal
         "data.proxy": {"proxy": test},
     }.items():
         options = {"spec": "fedavg", "clients": people} | changed
-        with pytest.raises(ua.UnalikeError, match=f"holds another run.*{key}.*Choose another folder"):
+        with pytest.raises(
+            ua.UnalikeError, match=f"holds another run.*{key}.*Choose another folder"
+        ):
             small(**options, out=tmp_path)
     with pytest.raises(ua.UnalikeError, match="already holds this run"):
         small("fedavg", people, out=tmp_path, resume=False)
@@ -392,7 +440,8 @@ def test_resume_after_a_part_gained_a_field_goes_on(people, small, alike, tmp_pa
     whole = small("term", people, rounds=6, out=tmp_path / "b")
     gained(mu=(float, 0.5), factor=(float, 1.0))
     with pytest.warns(
-        UserWarning, match=r"began before its method had all fields: .*term\(mu=0.5\).*term\(mu=0.5, factor=1.0\)"
+        UserWarning,
+        match=r"began before its method had all fields: .*term\(mu=0.5\).*term\(mu=0.5, factor=1.0\)",
     ):
         resumed = small("term", people, rounds=6, out=tmp_path / "a")
     alike(resumed, whole)
@@ -403,17 +452,22 @@ def test_resume_after_a_default_changed_is_refused(people, small, tmp_path, gain
     small("term", people, rounds=3, out=tmp_path)
     gained(mu=(float, 0.25))
     with pytest.raises(
-        ua.UnalikeError, match=r"holds another run: method is .*term\(mu=0.5\).* there and .*term\(mu=0.25\)"
+        ua.UnalikeError,
+        match=r"holds another run: method is .*term\(mu=0.5\).* there and .*term\(mu=0.25\)",
     ):
         small("term", people, rounds=6, out=tmp_path)
 
 
-def test_resume_of_a_plan_after_a_default_of_its_method_changed_is_refused(people, small, tmp_path, gained):
+def test_resume_of_a_plan_after_a_default_of_its_method_changed_is_refused(
+    people, small, tmp_path, gained
+):
     """The plan's spec text names its method as it was typed; the record holds every field of it."""
     gained(mu=(float, 0.5))
     small("ccvr(method='term')", people, rounds=3, out=tmp_path)
     gained(mu=(float, 0.25))
-    with pytest.raises(ua.UnalikeError, match=r"holds another run: method is .*mu=0.5.* there and .*mu=0.25"):
+    with pytest.raises(
+        ua.UnalikeError, match=r"holds another run: method is .*mu=0.5.* there and .*mu=0.25"
+    ):
         small("ccvr(method='term')", people, rounds=3, out=tmp_path)
 
 
@@ -451,7 +505,9 @@ def test_resume_invalid_config_toml_error_names_file(people, small, tmp_path):
         small("fedavg", people, out=tmp_path)
 
 
-def test_write_failing_on_full_disk_leaves_no_partial_file_and_run_resumes(people, small, alike, tmp_path, monkeypatch):
+def test_write_failing_on_full_disk_leaves_no_partial_file_and_run_resumes(
+    people, small, alike, tmp_path, monkeypatch
+):
     """The disk fills at the n-th write; what was whole stays whole, and with room the run goes on."""
     import errno
 
@@ -467,7 +523,10 @@ def test_write_failing_on_full_disk_leaves_no_partial_file_and_run_resumes(peopl
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         fsync(descriptor)
 
-    with monkeypatch.context() as patch, pytest.raises(ua.UnalikeError, match="No space left on device; free space"):
+    with (
+        monkeypatch.context() as patch,
+        pytest.raises(ua.UnalikeError, match="No space left on device; free space"),
+    ):
         patch.setattr(unalike._utils.tensor_files.os, "fsync", full)
         small("ditto", people, rounds=4, out=tmp_path)
     assert not list(tmp_path.rglob("*.part"))
@@ -477,7 +536,9 @@ def test_write_failing_on_full_disk_leaves_no_partial_file_and_run_resumes(peopl
 def test_write_on_full_tmpfs_raises_and_leaves_no_partial_file(people, small, alike, tmp_path):
     if (
         os.geteuid()
-        or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=48k", "none", tmp_path], stderr=-3).returncode
+        or subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=48k", "none", tmp_path], stderr=-3
+        ).returncode
     ):
         pytest.skip("cannot mount a small file system here")
     try:
@@ -513,7 +574,9 @@ def test_run_diverging_raises_with_advice_also_after_resume(people, small, tmp_p
 @pytest.mark.parametrize("executor", ["loop", "batched"])
 def test_client_update_not_finite_is_refused_and_logged(crowd, small, tmp_path, spec, executor):
     """Features so large that the second of two steps overflows."""
-    bad = ua.ClientData(train=(np.full((4, 6), 3e38, np.float32), [0, 1, 2, 3]), test=crowd[0].test, name="bad")
+    bad = ua.ClientData(
+        train=(np.full((4, 6), 3e38, np.float32), [0, 1, 2, 3]), test=crowd[0].test, name="bad"
+    )
     options = {"executor": executor, "model": "linear", "work": ua.Work(batch_size=2, lr=0.1)}
     run = small(spec, [*crowd[:2], bad, *crowd[2:]], out=tmp_path, **options)
     rows = run.history.clients.query("client == 2 and round > 0")
@@ -534,7 +597,9 @@ def test_client_update_not_finite_is_refused_and_logged(crowd, small, tmp_path, 
 
 def test_run_warning_is_kept_in_notes_and_events(people, small, tmp_path):
     with pytest.warns(UserWarning):
-        run = small("scaffold", people, work=ua.Work(batch_size=5, lr=0.1, momentum=0.9), out=tmp_path)
+        run = small(
+            "scaffold", people, work=ua.Work(batch_size=5, lr=0.1, momentum=0.9), out=tmp_path
+        )
     [note] = [note for note in run.notes if "momentum" in note]
     events = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
     assert note in [event["text"] for event in events if event["event"] == "warning"]

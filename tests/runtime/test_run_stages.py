@@ -22,8 +22,12 @@ class Two:
     grouped_first: bool = True
 
     def stages(self, plan_inputs):
-        grouped = Stage("grouped", ua.Method.parse("fedavg + ditto"), plan_inputs.rounds // 2, GROUPS)
-        together = Stage("together", ua.Method.parse("scaffold"), plan_inputs.rounds - plan_inputs.rounds // 2)
+        grouped = Stage(
+            "grouped", ua.Method.parse("fedavg + ditto"), plan_inputs.rounds // 2, GROUPS
+        )
+        together = Stage(
+            "together", ua.Method.parse("scaffold"), plan_inputs.rounds - plan_inputs.rounds // 2
+        )
         states = yield grouped if self.grouped_first else together
         assert set(states) == (set(GROUPS) if self.grouped_first else {"all"})
         yield together if self.grouped_first else grouped
@@ -32,8 +36,13 @@ class Two:
 def test_history_of_two_stages_counts_rounds_through(people, small):
     run = small(Two(), people, rounds=5)
     rounds = run.history.rounds
-    assert rounds["round"].tolist() == [0, 1, 2, 3, 4, 5] and rounds["participants"].tolist() == [0] + [5] * 5
-    assert rounds["bytes_up"].iloc[3] > 1.9 * rounds["bytes_up"].iloc[1]  # SCAFFOLD sends twice as much
+    assert (
+        rounds["round"].tolist() == [0, 1, 2, 3, 4, 5]
+        and rounds["participants"].tolist() == [0] + [5] * 5
+    )
+    assert (
+        rounds["bytes_up"].iloc[3] > 1.9 * rounds["bytes_up"].iloc[1]
+    )  # SCAFFOLD sends twice as much
     assert rounds["personal_accuracy"].notna().tolist() == [True] * 3 + [False] * 3
     assert all(torch.equal(run.params[n], run.personal(0)[n]) for n in run.params)
 
@@ -43,9 +52,14 @@ def test_run_ending_in_groups_has_no_shared_model(people, small, tmp_path):
     for what in (lambda: run.params, run.module):
         with pytest.raises(ua.UnalikeError, match=r"2 models, one per group; use run.personal"):
             what()
-    assert (tmp_path / "model-left.safetensors").exists() and (tmp_path / "model-right.safetensors").exists()
+    assert (tmp_path / "model-left.safetensors").exists() and (
+        tmp_path / "model-right.safetensors"
+    ).exists()
     alone = small("ditto", people[:3], rounds=2)
-    assert alone.history.rounds["accuracy"].notna().all() and run.history.rounds["accuracy"].notna().all()
+    assert (
+        alone.history.rounds["accuracy"].notna().all()
+        and run.history.rounds["accuracy"].notna().all()
+    )
 
 
 def test_group_in_a_stage_equals_run_of_its_clients_alone(people, small):
@@ -59,7 +73,9 @@ def test_group_in_a_stage_equals_run_of_its_clients_alone(people, small):
 
 @pytest.mark.parametrize("first", [True, False])
 @pytest.mark.parametrize("moment", [1, 3, 4, 5])
-def test_resume_after_interrupt_in_any_stage_gives_same_model(people, small, alike, tmp_path, first, moment):
+def test_resume_after_interrupt_in_any_stage_gives_same_model(
+    people, small, alike, tmp_path, first, moment
+):
     def interrupt(row, what=""):
         if row["round"] == moment:
             raise KeyboardInterrupt
@@ -67,7 +83,10 @@ def test_resume_after_interrupt_in_any_stage_gives_same_model(people, small, ali
     options = {"rounds": 6, "participation": 0.6}
     with pytest.raises(KeyboardInterrupt):
         small(Two(first), people, out=tmp_path, progress=interrupt, **options)
-    resumed, whole = small(Two(first), people, out=tmp_path, **options), small(Two(first), people, **options)
+    resumed, whole = (
+        small(Two(first), people, out=tmp_path, **options),
+        small(Two(first), people, **options),
+    )
     tables = [r.history.rounds.drop(columns=[*TIMES]) for r in (resumed, whole)]
     assert tables[0].equals(tables[1]) and resumed.history.clients.equals(whole.history.clients)
     for k in range(6):
@@ -85,7 +104,9 @@ def test_resume_of_finished_plan_gives_same_model_and_history(people, small, tmp
 def test_resume_with_more_rounds_after_first_stage_is_refused(people, small, tmp_path):
     """The rounds are split over the stages: more of them is another plan from the first boundary on."""
     small(Two(), people, rounds=4, out=tmp_path)
-    with pytest.raises(ua.UnalikeError, match="stage 'grouped' ended after 2 rounds in this folder and has 4"):
+    with pytest.raises(
+        ua.UnalikeError, match="stage 'grouped' ended after 2 rounds in this folder and has 4"
+    ):
         small(Two(), people, rounds=8, out=tmp_path)
     assert len(small(Two(), people, rounds=4, out=tmp_path).history) == 5
 

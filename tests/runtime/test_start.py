@@ -31,7 +31,9 @@ def test_run_from_a_finished_run_begins_where_that_ended(people, finished):
 
 
 @pytest.mark.parametrize("name", ["weights.safetensors", "weights.pt"])
-def test_run_from_a_file_has_its_weights_and_keeps_the_given_module(people, finished, tmp_path, name):
+def test_run_from_a_file_has_its_weights_and_keeps_the_given_module(
+    people, finished, tmp_path, name
+):
     before, folder = finished
     file, state = tmp_path / name, before.module().state_dict()
     if name.endswith(".pt"):
@@ -41,19 +43,27 @@ def test_run_from_a_file_has_its_weights_and_keeps_the_given_module(people, fini
     module = ua.model(MODEL, (6,), 4, seed=5)
     run = ua.run("scaffold", people, model=module, start=file, **OPTIONS)
     assert (scores(run)[0] == scores(before)[-1]).all()
-    assert all(torch.equal(t, module.state_dict()[n]) for n, t in ua.model(MODEL, (6,), 4, seed=5).state_dict().items())
+    assert all(
+        torch.equal(t, module.state_dict()[n])
+        for n, t in ua.model(MODEL, (6,), 4, seed=5).state_dict().items()
+    )
 
 
 def test_partial_start_is_reported_by_count_and_names(people, finished):
     _, folder = finished
     deeper = "mlp(hidden=(8, 8))"
     with pytest.raises(
-        UnalikeError, match=r"it lacks body.3.weight.* start_partial=True .* the 4 of 6 tensors that fit"
+        UnalikeError,
+        match=r"it lacks body.3.weight.* start_partial=True .* the 4 of 6 tensors that fit",
     ):
         ua.run("fedavg", people, model=deeper, start=folder, **OPTIONS)
-    with pytest.warns(UserWarning, match="4 of 6 tensors; left as initialized: body.3.weight, body.3.bias"):
+    with pytest.warns(
+        UserWarning, match="4 of 6 tensors; left as initialized: body.3.weight, body.3.bias"
+    ):
         run = ua.run("fedavg", people, model=deeper, start=folder, start_partial=True, **OPTIONS)
-    assert any(note.startswith(f"the run starts from {folder}: 4 of 6 tensors") for note in run.notes)
+    assert any(
+        note.startswith(f"the run starts from {folder}: 4 of 6 tensors") for note in run.notes
+    )
 
 
 def test_start_is_part_of_the_record_by_its_weights(people, finished, tmp_path):
@@ -68,7 +78,9 @@ def test_start_is_part_of_the_record_by_its_weights(people, finished, tmp_path):
 
 def test_compare_starts_every_method_and_seed_from_the_file(people, finished):
     before, folder = finished
-    table = ua.compare(["fedavg", "scaffold"], people, model=MODEL, start=folder, seeds=2, **OPTIONS)
+    table = ua.compare(
+        ["fedavg", "scaffold"], people, model=MODEL, start=folder, seeds=2, **OPTIONS
+    )
     first = table.rounds[table.rounds["round"] == 0]
     assert len(first) == 4 and set(first["loss"]) == {scores(before)[-1][0]}
 

@@ -28,7 +28,9 @@ def history(*accuracies, clients=(), **columns):
             "bytes_down": 5 * (r > 0),
             "train_loss": 1 / (r + 1),
         }
-        row = {"round": r, "accuracy": value, "loss": 1 - value, **cost} | {k: v[r] for k, v in columns.items()}
+        row = {"round": r, "accuracy": value, "loss": 1 - value, **cost} | {
+            k: v[r] for k, v in columns.items()
+        }
         made.add(row, [{"round": r, "client": k, "accuracy": a} for k, a in enumerate(clients)])
     return made
 
@@ -65,7 +67,9 @@ def test_stop_rule_reads_the_newest_row(text, found):
 def test_stop_rule_reads_validation_scores_if_present():
     seen = history(0.9, 0.9, val_accuracy=[0.1, 0.5, 0.6], personal_val_accuracy=[0.1, 0.8, 0.7])
     assert not stop_rule("accuracy >= 0.7", VALIDATED)(seen)
-    assert stop_rule("accuracy >= 0.6", VALIDATED)(seen) and stop_rule("val_accuracy >= 0.6", VALIDATED)(seen)
+    assert stop_rule("accuracy >= 0.6", VALIDATED)(seen) and stop_rule(
+        "val_accuracy >= 0.6", VALIDATED
+    )(seen)
     assert stop_rule("personal_accuracy >= 0.7", VALIDATED)(seen)
     assert not stop_rule("personal_val_accuracy >= 0.75", VALIDATED)(seen)
 
@@ -73,17 +77,31 @@ def test_stop_rule_reads_validation_scores_if_present():
 def test_stop_rule_without_shared_model_reads_personal_models():
     nothing = math.nan
     seen = history(nothing, nothing, nothing, personal_accuracy=[0.1, 0.8, 0.7, 0.7])
-    assert stop_rule("accuracy >= 0.7", PLAIN)(seen) and not stop_rule("accuracy > 0.7", PLAIN)(seen)
+    assert stop_rule("accuracy >= 0.7", PLAIN)(seen) and not stop_rule("accuracy > 0.7", PLAIN)(
+        seen
+    )
     for row in seen.rows:
         row |= {"val_accuracy": nothing, "personal_val_accuracy": row["personal_accuracy"]}
-    assert stop_rule("patience(rounds=2)", VALIDATED)(seen) and not stop_rule("patience(rounds=3)", VALIDATED)(seen)
+    assert stop_rule("patience(rounds=2)", VALIDATED)(seen) and not stop_rule(
+        "patience(rounds=3)", VALIDATED
+    )(seen)
 
 
 def test_known_columns_first_protocol_has_plain_columns():
-    assert column_for("server_accuracy", SERVER).name == column_for("accuracy", SERVER).name == "accuracy"
+    assert (
+        column_for("server_accuracy", SERVER).name
+        == column_for("accuracy", SERVER).name
+        == "accuracy"
+    )
     assert column_for("clients_accuracy", SERVER).name == "clients_accuracy"
-    assert column_for("local_accuracy", SERVER) is None and column_for("val_accuracy", SERVER) is None
-    assert column_for("accuracy", VALIDATED).name == column_for("val_accuracy", VALIDATED).name == "val_accuracy"
+    assert (
+        column_for("local_accuracy", SERVER) is None and column_for("val_accuracy", SERVER) is None
+    )
+    assert (
+        column_for("accuracy", VALIDATED).name
+        == column_for("val_accuracy", VALIDATED).name
+        == "val_accuracy"
+    )
 
 
 @pytest.mark.parametrize(
@@ -93,7 +111,11 @@ def test_known_columns_first_protocol_has_plain_columns():
         ((0.5, 0.6, 0.61, 0.62), "rounds=2, delta=0.05", [False, False, False, True]),
         ((0.5, math.nan, math.nan, 0.6), "rounds=2", [False, False, True, False]),
         ((0.5, 0.4, 0.51, 0.4), "2", [False, False, False, False]),
-        ((0.5, 0.6, 0.7, 0.8), 'rounds=1, metric="loss"', [False, True, True, True]),  # the loss below rises
+        (
+            (0.5, 0.6, 0.7, 0.8),
+            'rounds=1, metric="loss"',
+            [False, True, True, True],
+        ),  # the loss below rises
     ],
 )
 def test_patience_counts_rounds_since_the_best(values, options, ends):
@@ -118,8 +140,14 @@ def test_patience_on_user_metric_needs_a_direction():
     seen = history(0.5, 0.6, 0.7, val_cost=[9.0, 8.0, 7.0, 6.0])
     assert not stop_rule('patience(2, metric="cost", less=True)', own)(seen)
     assert stop_rule('patience(2, metric="cost", less=False)', own)(seen)
-    for text in ('patience(2, metric="cost")', "patience(2, less=True)", 'patience(2, metric="loss", less=False)'):
-        with pytest.raises(ua.UnalikeError, match="less=True or less=False for a metric of one's own"):
+    for text in (
+        'patience(2, metric="cost")',
+        "patience(2, less=True)",
+        'patience(2, metric="loss", less=False)',
+    ):
+        with pytest.raises(
+            ua.UnalikeError, match="less=True or less=False for a metric of one's own"
+        ):
             stop_rule(text, own)
     with pytest.raises(ua.UnalikeError, match="is no rule"):
         stop_rule('patience(2, metric="cost", less="yes")', own)
@@ -165,7 +193,15 @@ def test_stop_rule_invalid_text_is_refused(text, message):
 
 @pytest.mark.parametrize(
     ("text", "rounds"),
-    [("2 rounds", 2), ("4 s", 2), ("5s", 2), ("0.1 min", 3), ("45e0 kB", 99), ("0.00003 MB", 2), ("0.000001 MB", 1)],
+    [
+        ("2 rounds", 2),
+        ("4 s", 2),
+        ("5s", 2),
+        ("0.1 min", 3),
+        ("45e0 kB", 99),
+        ("0.00003 MB", 2),
+        ("0.000001 MB", 1),
+    ],
 )
 def test_budget_ends_before_it_is_exceeded(text, rounds):
     """Each round costs 2 s and 15 bytes; the first round is always run."""
@@ -173,7 +209,9 @@ def test_budget_ends_before_it_is_exceeded(text, rounds):
     assert (ends[0] if ends else 99) == rounds
 
 
-@pytest.mark.parametrize("text", ["", "10", "MB", "-3 s", "0 s", "3 parsecs", "1e999999 lightyears"])
+@pytest.mark.parametrize(
+    "text", ["", "10", "MB", "-3 s", "0 s", "3 parsecs", "1e999999 lightyears"]
+)
 def test_budget_invalid_text_is_refused(text):
     with pytest.raises(ua.UnalikeError, match="expected rounds, time, bytes or epsilon"):
         Budget(text)

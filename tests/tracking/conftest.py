@@ -47,6 +47,8 @@ def train(clients):
     """Train a linear model for two rounds."""
 
     def run(**more):
-        return ua.run("fedavg", clients, **{"model": "linear", "rounds": 2, "progress": False} | more)
+        return ua.run(
+            "fedavg", clients, **{"model": "linear", "rounds": 2, "progress": False} | more
+        )
 
     return run

@@ -58,19 +58,31 @@ def test_wandb_files_hold_config_and_every_round(train, tmp_path):
     wandb = pytest.importorskip("wandb")
     run = interrupted(train, out=tmp_path, track="wandb(project='try', mode='offline')")
     wandb.teardown()  # its process has written everything
-    begun, resumed = sorted((tmp_path / "wandb").glob("offline-run-*/*.wandb"), key=lambda file: file.stat().st_mtime)
+    begun, resumed = sorted(
+        (tmp_path / "wandb").glob("offline-run-*/*.wandb"), key=lambda file: file.stat().st_mtime
+    )
     assert begun.name == resumed.name  # the same run, which `wandb sync` joins
     records = wandb_records(resumed)
     (start,) = [record.run for record in records if record.WhichOneof("record_type") == "run"][:1]
     config = {item.key: json.loads(item.value_json) for item in start.config.update}
-    assert start.project == "try" and start.display_name == "fedavg (seed 0)" and config["work.lr"] == 0.25
-    rows = [wandb_row(record.history) for record in records if record.WhichOneof("record_type") == "history"]
+    assert (
+        start.project == "try"
+        and start.display_name == "fedavg (seed 0)"
+        and config["work.lr"] == 0.25
+    )
+    rows = [
+        wandb_row(record.history)
+        for record in records
+        if record.WhichOneof("record_type") == "history"
+    ]
     assert [row["_step"] for row in rows] == [0, 1, 2, 3, 4]
     assert [row["accuracy"] for row in rows] == list(run.history.rounds["accuracy"])
 
 
 def wandb_row(history):
-    return {item.key or ".".join(item.nested_key): json.loads(item.value_json) for item in history.item}
+    return {
+        item.key or ".".join(item.nested_key): json.loads(item.value_json) for item in history.item
+    }
 
 
 def wandb_records(file):
@@ -94,6 +106,13 @@ def wandb_records(file):
 def test_comparison_in_tensorboard_has_one_folder_per_cell(clients, tmp_path):
     pytest.importorskip("tensorboard")
     ua.compare(
-        ["fedavg"], clients, model="linear", rounds=1, seeds=2, out=tmp_path, track="tensorboard", progress=False
+        ["fedavg"],
+        clients,
+        model="linear",
+        rounds=1,
+        seeds=2,
+        out=tmp_path,
+        track="tensorboard",
+        progress=False,
     )
     assert len(list(tmp_path.glob("cells/*/tensorboard/events.*"))) == 2

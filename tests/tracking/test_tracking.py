@@ -18,7 +18,10 @@ def test_tracker_sees_config_and_every_row_of_a_run(train, recording):
     assert tracked.name == "fedavg (seed 0)" and tracked.folder is None and tracked.known_as is None
     assert tracked.config["work.lr"] == 0.25 and tracked.config["data.clients"] == 3
     assert [row["round"] for row in recording.rows[0]] == [0, 1, 2]
-    kinds = {name: type(recording.rows[0][1][name]) for name in ("round", "participants", "accuracy", "seconds")}
+    kinds = {
+        name: type(recording.rows[0][1][name])
+        for name in ("round", "participants", "accuracy", "seconds")
+    }
     assert kinds == {"round": int, "participants": int, "accuracy": float, "seconds": float}
     assert [row["accuracy"] for row in recording.rows[0]] == list(run.history.rounds["accuracy"])
     assert recording.ends == [([], True)]
@@ -64,7 +67,9 @@ def test_tracker_that_fails_warns_once_and_the_run_is_the_same(name, train, reco
         warnings.simplefilter("always")
         run = train(track=recording)
     texts = [str(w.message) for w in seen if "Recording" in str(w.message)]
-    assert texts == ["Recording fails and is left out, the run goes on without it (RuntimeError: no space left)"]
+    assert texts == [
+        "Recording fails and is left out, the run goes on without it (RuntimeError: no space left)"
+    ]
     assert all((run.params[name] == tensor).all() for name, tensor in train().params.items())
 
 
@@ -73,7 +78,10 @@ def test_tracker_that_fails_warns_once_and_the_run_is_the_same(name, train, reco
     [
         ("tensorbord", "unknown tracker 'tensorbord'; did you mean 'tensorboard'?"),
         ("tensorboard(dir='x')", "it takes tensorboard(folder=None)"),
-        ([3], "track: found 3, expected text such as 'tensorboard', or an object with the methods begin, log and end"),
+        (
+            [3],
+            "track: found 3, expected text such as 'tensorboard', or an object with the methods begin, log and end",
+        ),
         ("wandb(mode='ofline')", "expected one of online, offline, disabled"),
     ],
 )
@@ -94,11 +102,22 @@ def test_track_without_its_extra_names_the_extra(name, monkeypatch):
 
 def test_comparison_is_tracked_as_a_group_of_runs_with_its_report(clients, recording, tmp_path):
     out = tmp_path / "first try"
-    options = {"model": "linear", "rounds": 1, "seeds": 2, "progress": False, "out": out, "track": recording}
+    options = {
+        "model": "linear",
+        "rounds": 1,
+        "seeds": 2,
+        "progress": False,
+        "out": out,
+        "track": recording,
+    }
     ua.compare(["fedavg", "fedprox(mu=0.1)"], clients, **options)
     names = [run.name for run in recording.runs]
-    cells = [f"{method} (seed {seed})" for seed in (0, 1) for method in ("fedavg", "fedprox(mu=0.1)")]
-    assert names == [*cells, "comparison"] and {run.group for run in recording.runs} == {"first try"}
+    cells = [
+        f"{method} (seed {seed})" for seed in (0, 1) for method in ("fedavg", "fedprox(mu=0.1)")
+    ]
+    assert names == [*cells, "comparison"] and {run.group for run in recording.runs} == {
+        "first try"
+    }
     assert [len(rows) for rows in recording.rows] == [2, 2, 2, 2, 0]
     assert recording.ends == [(["model.safetensors"], True)] * 4 + [(["report.html"], True)]
 

@@ -12,7 +12,14 @@ from unalike._utils.errors import UnalikeError
 from unalike.core import tree
 from unalike.core.nests import map_tensors, select_rows
 from unalike.methods.method import Method
-from unalike.methods.roles import Aggregator, BaseWeights, Correction, Personalizer, ServerStep, Weighting
+from unalike.methods.roles import (
+    Aggregator,
+    BaseWeights,
+    Correction,
+    Personalizer,
+    ServerStep,
+    Weighting,
+)
 from unalike.training.aggregation import StreamingSum, SumWeights
 from unalike.training.server_update import advance, advance_from_sums, make_broadcast, sum_weights
 
@@ -27,9 +34,13 @@ def folded(sim, cohort, pieces, keep=None):
     given = sum_weights(sim.method, sim.settings, sim.state, expected)
     parts = [StreamingSum(sim.method, sim.state, given, sim.settings.buffers) for _ in range(2)]
     for number, piece in enumerate(pieces):
-        parts[number % 2].add([cohort.ids[i] for i in piece], select_rows(cohort.stacked, torch.tensor(piece)))
+        parts[number % 2].add(
+            [cohort.ids[i] for i in piece], select_rows(cohort.stacked, torch.tensor(piece))
+        )
     parts[0].merge(parts[1].sums)
-    return advance_from_sums(sim.method, sim.settings, sim.state, parts[0].sums, given, sim.members), parts[0].sums
+    return advance_from_sums(
+        sim.method, sim.settings, sim.state, parts[0].sums, given, sim.members
+    ), parts[0].sums
 
 
 def close(a, b, start):
@@ -44,7 +55,9 @@ def close(a, b, start):
 
 
 def test_method_linear_catalogue():
-    assert {"fedavg", "fedmix", "scaffold", "feddyn", "moon", "ditto", "topk", "feddisco"} <= set(LINEAR)
+    assert {"fedavg", "fedmix", "scaffold", "feddyn", "moon", "ditto", "topk", "feddisco"} <= set(
+        LINEAR
+    )
     assert not {"fedlws", "krum", "fedpake", "fedgen", "ldawa"} & set(LINEAR)
 
 
@@ -65,13 +78,21 @@ def test_streaming_sum_equals_advance_for_every_linear_method(name, buffers):
 
 
 @pytest.mark.parametrize("executor", ["loop", "batched"])
-@pytest.mark.parametrize("solver", [{}, {"momentum": 0.9}, {"momentum": 0.9, "nesterov": True}], ids=str)
+@pytest.mark.parametrize(
+    "solver", [{}, {"momentum": 0.9}, {"momentum": 0.9, "nesterov": True}], ids=str
+)
 def test_expected_numbers_equal_reported_numbers_bitwise(solver, executor):
     """If they differed in the last bit, so would a run that keeps single updates and one that adds them up."""
     clients = Clients.random(range(1, 21))
     sim = Simulation("fednova", mlp(), clients, executor=executor, batch_size=1, lr=0.01, **solver)
-    found, known = sim.run().stacked, sim.executor.client_pool.expected(sim.everyone(), sim.members).stacked
-    assert all(torch.equal(getattr(found, name), getattr(known, name)) for name in ("size", "steps", "weight"))
+    found, known = (
+        sim.run().stacked,
+        sim.executor.client_pool.expected(sim.everyone(), sim.members).stacked,
+    )
+    assert all(
+        torch.equal(getattr(found, name), getattr(known, name))
+        for name in ("size", "steps", "weight")
+    )
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fednova", "scaffold", "uniform"])
@@ -82,7 +103,9 @@ def test_streaming_sum_refused_update_changes_the_other_weights(name):
     bad = map_tensors(torch.clone, cohort.stacked)
     bad.update["head.bias"][1, 0] = torch.nan
     kept = cohort.rows(torch.tensor([0, 2, 3]))
-    (state, seen), sums = folded(sim, type(cohort)(cohort.ids, bad, cohort.population), [(0, 1), (2, 3)])
+    (state, seen), sums = folded(
+        sim, type(cohort)(cohort.ids, bad, cohort.population), [(0, 1), (2, 3)]
+    )
     assert list(sums.refused) == [1] and "not finite" in sums.refused[1] and seen.ids == (0, 2, 3)
     close(state, advance(sim.method, sim.settings, sim.state, kept), sim.state.params)
 
@@ -93,7 +116,9 @@ def test_streaming_sum_without_common_factor_gives_none():
     cohort = sim.run()
     bad = map_tensors(torch.clone, cohort.stacked)
     bad.update["head.bias"][0, 0] = torch.inf
-    found, sums = folded(sim, type(cohort)(cohort.ids, bad, cohort.population), [(0,), (1,), (2,), (3,)])
+    found, sums = folded(
+        sim, type(cohort)(cohort.ids, bad, cohort.population), [(0,), (1,), (2,), (3,)]
+    )
     assert found is None and list(sums.refused) == [0]
 
 
@@ -106,12 +131,16 @@ def test_linear_method_part_using_updates_without_needs_is_refused():
 
     sim = federation(Method(*METHODS["fedavg"].parts, Nosy()))
     assert sim.method.linear
-    with pytest.raises(UnalikeError, match=r'nosy looks at what single clients sent.*needs = "updates"'):
+    with pytest.raises(
+        UnalikeError, match=r'nosy looks at what single clients sent.*needs = "updates"'
+    ):
         folded(sim, sim.run(), [(0, 1, 2, 3)])
 
 
 @pytest.mark.parametrize("needed", ["sums", "updates"])
-@pytest.mark.parametrize("wrong", [torch.sum, lambda u: u[None]], ids=["a number", "a row too many"])
+@pytest.mark.parametrize(
+    "wrong", [torch.sum, lambda u: u[None]], ids=["a number", "a row too many"]
+)
 def test_server_step_update_of_wrong_shape_is_refused(needed, wrong):
     """A number would be added to a whole layer; an extra row would change the model's shape."""
 
@@ -123,7 +152,10 @@ def test_server_step_update_of_wrong_shape_is_refused(needed, wrong):
 
     data = [ua.ClientData(train=(torch.randn(n, 4), torch.arange(n) % 3)) for n in SIZES]
     method = Method(*METHODS["fedavg"].parts, dataclass(frozen=True)(Wrong)())
-    with pytest.raises(UnalikeError, match=r"update of body.*weight has the shape \[.*expected \[\d+, 4\].*wrong\(\)"):
+    with pytest.raises(
+        UnalikeError,
+        match=r"update of body.*weight has the shape \[.*expected \[\d+, 4\].*wrong\(\)",
+    ):
         ua.run(method, data, model=mlp(), rounds=1, executor="loop")
 
 
@@ -151,7 +183,9 @@ def test_streaming_sum_takes_memory_of_one_model():
     reports = sim.run().stacked
     each_the_same = torch.full((1000,), 0.001)
     fold = StreamingSum(
-        sim.method, sim.state, SumWeights(tuple(range(1000)), each_the_same, each_the_same, each_the_same)
+        sim.method,
+        sim.state,
+        SumWeights(tuple(range(1000)), each_the_same, each_the_same, each_the_same),
     )
     for k in range(1000):
         fold.add([k], select_rows(reports, torch.tensor([k % 4])))
@@ -172,22 +206,62 @@ def test_training_leaves_broadcast_unchanged(name):
 @pytest.mark.parametrize(
     "role, verb, wrong, what",
     [
-        (Correction, "correct", lambda grads: {}, "was given .*weight.* differs in body.*expected a tensor for each"),
+        (
+            Correction,
+            "correct",
+            lambda grads: {},
+            "was given .*weight.* differs in body.*expected a tensor for each",
+        ),
         (
             Correction,
             "correct",
             lambda grads: tree.map(lambda g: g.sum().reshape(1), grads),
             r"float32 \[1\]; expected",
         ),
-        (Correction, "correct", lambda grads: tree.map(torch.Tensor.double, grads), r"float64 .*; expected float32"),
-        (Correction, "correct", lambda grads: (grads, {}), "gives tuple; expected a tensor for each"),
-        (Aggregator, "combine", lambda cohort: dict([*tree.row(cohort.update, 0).items()][1:]), "differs in body"),
-        (Aggregator, "combine", lambda cohort: tree.map(lambda t: 0.0, cohort.update), "gives float for .*a tensor"),
-        (ServerStep, "step", lambda update: update, r"gives dict; expected two trees, as in \(tree, {}\)"),
+        (
+            Correction,
+            "correct",
+            lambda grads: tree.map(torch.Tensor.double, grads),
+            r"float64 .*; expected float32",
+        ),
+        (
+            Correction,
+            "correct",
+            lambda grads: (grads, {}),
+            "gives tuple; expected a tensor for each",
+        ),
+        (
+            Aggregator,
+            "combine",
+            lambda cohort: dict([*tree.row(cohort.update, 0).items()][1:]),
+            "differs in body",
+        ),
+        (
+            Aggregator,
+            "combine",
+            lambda cohort: tree.map(lambda t: 0.0, cohort.update),
+            "gives float for .*a tensor",
+        ),
+        (
+            ServerStep,
+            "step",
+            lambda update: update,
+            r"gives dict; expected two trees, as in \(tree, {}\)",
+        ),
         (ServerStep, "step", lambda update: (dict([*update.items()][1:]), {}), "differs in body"),
-        (BaseWeights, "weights", lambda cohort: torch.ones(1), r"shape \[1\]; expected a tensor of shape \[4\]"),
+        (
+            BaseWeights,
+            "weights",
+            lambda cohort: torch.ones(1),
+            r"shape \[1\]; expected a tensor of shape \[4\]",
+        ),
         (BaseWeights, "weights", lambda cohort: [1.0] * 4, "gives list; expected a tensor"),
-        (Weighting, "weigh", lambda cohort: torch.tensor([1, 1, 1, -0.5]), "a weight of -0.5; expected 0 or more"),
+        (
+            Weighting,
+            "weigh",
+            lambda cohort: torch.tensor([1, 1, 1, -0.5]),
+            "a weight of -0.5; expected 0 or more",
+        ),
         (
             Weighting,
             "weigh",
@@ -208,7 +282,9 @@ def test_part_returning_wrong_tree_is_refused(role, verb, wrong, what, executor)
 
 
 @pytest.mark.parametrize(
-    "value", [torch.sum, torch.ones(2), [1, 2], (1, torch.sum)], ids=["function", "tensor", "list", "tuple"]
+    "value",
+    [torch.sum, torch.ones(2), [1, 2], (1, torch.sum)],
+    ids=["function", "tensor", "list", "tuple"],
 )
 def test_part_field_without_spec_text_is_refused(value):
     """A folder identifies a run by its text: it would resume a run of another function with the same text."""
@@ -262,8 +338,19 @@ class Spoils:
 def test_part_overwriting_its_inputs_is_refused(kind):
     """It would change the model for all clients, also in evaluation, and only in the loop."""
     data = [
-        ua.ClientData(train=(torch.randn(n, 4), torch.arange(n) % 3), test=(torch.randn(3, 4), torch.arange(3)))
+        ua.ClientData(
+            train=(torch.randn(n, 4), torch.arange(n) % 3),
+            test=(torch.randn(3, 4), torch.arange(3)),
+        )
         for n in SIZES
     ]
-    with pytest.raises(UnalikeError, match=r"a part of .*own.* writes over .*weight.*expected new tensors"):
-        ua.run(METHODS["fedavg"] + getattr(Spoils, kind)(), data, model=mlp(), rounds=2, executor="loop")
+    with pytest.raises(
+        UnalikeError, match=r"a part of .*own.* writes over .*weight.*expected new tensors"
+    ):
+        ua.run(
+            METHODS["fedavg"] + getattr(Spoils, kind)(),
+            data,
+            model=mlp(),
+            rounds=2,
+            executor="loop",
+        )

@@ -64,23 +64,40 @@ def test_client_states_keep_their_types(tmp_path):
         client_states = ClientStates(initial, tmp_path, budget)
         client_states.put(4, 0, initial, None)
         client_states.put_stacked(
-            [1], 0, {name: tree.map(lambda t: t.expand(1, *t.shape), d) for name, d in initial.items()}, {}
+            [1],
+            0,
+            {name: tree.map(lambda t: t.expand(1, *t.shape), d) for name, d in initial.items()},
+            {},
         )
         for found in (client_states.get(4, 0), client_states.get(1, 0)):
-            assert same(found, initial) and all(t.is_contiguous() for d in found.values() for t in d.values())
+            assert same(found, initial) and all(
+                t.is_contiguous() for d in found.values() for t in d.values()
+            )
 
 
 @pytest.mark.parametrize(
     ("initial", "made", "what"),
     [
-        ({}, {"part": {"w": torch.zeros(2)}}, r"part gives clients nothing as w .* and float32 \[2\] after it"),
+        (
+            {},
+            {"part": {"w": torch.zeros(2)}},
+            r"part gives clients nothing as w .* and float32 \[2\] after it",
+        ),
         (
             memory_of(0),
             {"part": {"w": torch.zeros(1000)}},
             r"int64 \[\] as n before their first round and nothing after",
         ),
-        (memory_of(0), memory_of(0, size=999), r"float32 \[1000\] as w .* and float32 \[999\] after it.*client_init"),
-        (memory_of(0), {"part": memory_of(0)["part"] | {"n": torch.tensor(0.5)}}, r"int64 \[\] as n .* float32 \[\]"),
+        (
+            memory_of(0),
+            memory_of(0, size=999),
+            r"float32 \[1000\] as w .* and float32 \[999\] after it.*client_init",
+        ),
+        (
+            memory_of(0),
+            {"part": memory_of(0)["part"] | {"n": torch.tensor(0.5)}},
+            r"int64 \[\] as n .* float32 \[\]",
+        ),
     ],
     ids=["never begun", "lost", "other shape", "other type"],
 )
@@ -102,21 +119,29 @@ def test_client_states_read_are_copies(tmp_path):
             client_states.put(0, round, memory_of(10 + round), accepted=round - 1)
         assert same(single, memory_of(1)) and same(several, stacked_memories(1, -1))
         client_states.get(0, 3)["part"]["w"].zero_()
-        assert same(client_states.get(0, 3), memory_of(13)) and same(client_states.get(9, None), memory_of(-1))
+        assert same(client_states.get(0, 3), memory_of(13)) and same(
+            client_states.get(9, None), memory_of(-1)
+        )
 
 
 def test_client_states_grow_by_blocks_and_reuse_free_rows(tmp_path, monkeypatch):
     """No block is ever moved or grows, and a second version of everybody is all the room that rounds without end need."""
     monkeypatch.setattr("unalike.training.state_table.BLOCK", 10 * 4008)
-    client_states, clients = ClientStates(memory_of(-1), tmp_path, budget=60 * 4008), list(range(100))
+    client_states, clients = (
+        ClientStates(memory_of(-1), tmp_path, budget=60 * 4008),
+        list(range(100)),
+    )
     blocks, accepted = [], {}
     for round in range(6):
-        client_states.put_stacked(clients, round, stacked_memories(*(100 * round + k for k in clients)), accepted)
+        client_states.put_stacked(
+            clients, round, stacked_memories(*(100 * round + k for k in clients)), accepted
+        )
         found = [block.columns["part/w"] for block in client_states._table._blocks]
         assert [t.data_ptr() for t in found[: len(blocks)]] == [t.data_ptr() for t in blocks]
         blocks, accepted = found, dict.fromkeys(clients, round)
         assert same(
-            client_states.stacked(clients[::-1], accepted), stacked_memories(*(100 * round + k for k in clients[::-1]))
+            client_states.stacked(clients[::-1], accepted),
+            stacked_memories(*(100 * round + k for k in clients[::-1])),
         )
     assert 201 <= client_states._table.rows < 260 and client_states._index._used == 201
 
@@ -125,7 +150,12 @@ def test_client_states_random_sequence_follows_version_rule(tmp_path):
     """Against a dict per client: what is accepted, pinned or new stays; rounds are refused, repeated, pinned and asked for."""
     rng = np.random.default_rng(0)
     for budget in (10**9, 5 * 4008):
-        client_states, kept, accepted, pinned = ClientStates(memory_of(-1), tmp_path, budget), {}, {}, {}
+        client_states, kept, accepted, pinned = (
+            ClientStates(memory_of(-1), tmp_path, budget),
+            {},
+            {},
+            {},
+        )
         for round in range(40):
             ids = rng.choice(12, 5, replace=False).tolist()
             for attempt in range(rng.integers(1, 3)):
@@ -137,7 +167,9 @@ def test_client_states_random_sequence_follows_version_rule(tmp_path):
                     client_states.put_stacked(ids, round, stacked_memories(*values), accepted)
                 for k, v in zip(ids, values, strict=True):
                     stands = {accepted.get(k), pinned.get(k)}
-                    kept[k] = {r: old for r, old in kept.get(k, {}).items() if r in stands} | {round: v}
+                    kept[k] = {r: old for r, old in kept.get(k, {}).items() if r in stands} | {
+                        round: v
+                    }
             accepted |= dict.fromkeys([k for k in ids if rng.random() < 0.7], round)
             if rng.random() < 0.2:
                 pinned = dict(accepted)
@@ -155,9 +187,13 @@ def test_client_states_put_after_refused_round_keep_accepted_version(tmp_path):
         client_states = ClientStates(memory_of(-1), tmp_path / str(budget), budget)
         client_states.put(0, 0, memory_of(10), None)
         client_states.put(0, 1, memory_of(11), accepted=0)
-        assert same(client_states.get(0, 0), memory_of(10)) and same(client_states.get(0, 1), memory_of(11))
+        assert same(client_states.get(0, 0), memory_of(10)) and same(
+            client_states.get(0, 1), memory_of(11)
+        )
         client_states.put(0, 2, memory_of(12), accepted=0)  # round 1 was refused
-        assert same(client_states.get(0, 0), memory_of(10)) and same(client_states.get(0, 2), memory_of(12))
+        assert same(client_states.get(0, 0), memory_of(10)) and same(
+            client_states.get(0, 2), memory_of(12)
+        )
 
 
 def test_client_states_put_twice_in_one_round_hold_second_value(tmp_path):
@@ -186,12 +222,17 @@ def test_client_states_saved_and_adopted_equal_accepted_versions(tmp_path):
 
 
 def test_simulation_with_client_states_on_disk_equals_simulation_in_memory(tmp_path):
-    sims = [Simulation("moon + apfl", mlp(norm=True), Clients.random(SIZES), batch_size=4) for _ in range(2)]
+    sims = [
+        Simulation("moon + apfl", mlp(norm=True), Clients.random(SIZES), batch_size=4)
+        for _ in range(2)
+    ]
     sims[1].executor.client_pool.client_states._table.budget = 1
     for sim in sims:
         for present in ([0, 1, 2, 3], [1, 2], [0, 1, 3]):
             sim.round(present)
-    assert same(sims[0].params, sims[1].params) and all(same(sims[0].memory(k), sims[1].memory(k)) for k in range(4))
+    assert same(sims[0].params, sims[1].params) and all(
+        same(sims[0].memory(k), sims[1].memory(k)) for k in range(4)
+    )
 
 
 def test_client_state_of_batched_executor_holds_its_own_storage():

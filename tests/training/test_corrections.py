@@ -18,10 +18,20 @@ from unalike.methods.roles import Correction, Objective
 def run(part: Part, model: nn.Module | None = None, spec: str = "fedavg", **work):
     """One round of one client with seven samples."""
     torch.manual_seed(0)
-    clients = [ua.ClientData(train=(torch.randn(7, 4), torch.arange(7) % 3), test=(torch.randn(3, 4), torch.arange(3)))]
+    clients = [
+        ua.ClientData(
+            train=(torch.randn(7, 4), torch.arange(7) % 3),
+            test=(torch.randn(3, 4), torch.arange(3)),
+        )
+    ]
     usual = {"batch_size": 4, "epochs": 1, "lr": 0.1}
-    method, net = Method.parse(spec) + part, model or nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))
-    return ua.run(method, clients, model=net, rounds=1, work=ua.Work(**usual | work), executor="loop")
+    method, net = (
+        Method.parse(spec) + part,
+        model or nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)),
+    )
+    return ua.run(
+        method, clients, model=net, rounds=1, work=ua.Work(**usual | work), executor="loop"
+    )
 
 
 def test_correct_is_given_batch_phase_and_step():
@@ -48,7 +58,9 @@ def test_gradient_at_current_parameters_is_the_gradient_before_corrections():
 
         def correct(self, client, grads, batch):
             some = {n: client.params[n] for n in list(grads)[:2]}
-            torch.testing.assert_close(client.gradient(at=some), {n: grads[n] for n in some}, rtol=0, atol=0)
+            torch.testing.assert_close(
+                client.gradient(at=some), {n: grads[n] for n in some}, rtol=0, atol=0
+            )
             return grads
 
     run(Comparing(), spec="fedprox(mu=3)", steps=3)
@@ -79,5 +91,7 @@ def test_gradient_outside_of_correct_is_refused():
         def loss(self, client, batch):
             return client.gradient(client.params)
 
-    with pytest.raises(ua.UnalikeError, match="early asks for the gradient of the local loss outside of a step"):
+    with pytest.raises(
+        ua.UnalikeError, match="early asks for the gradient of the local loss outside of a step"
+    ):
         run(Early())

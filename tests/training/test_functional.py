@@ -24,7 +24,9 @@ WORK = ua.Work(batch_size=4, lr=0.1)
 def people():
     rng = np.random.default_rng(0)
     return [
-        ua.ClientData(train=(rng.normal(size=(n, 5)).astype(np.float32), rng.integers(0, 3, n)), name=f"c{n}")
+        ua.ClientData(
+            train=(rng.normal(size=(n, 5)).astype(np.float32), rng.integers(0, 3, n)), name=f"c{n}"
+        )
         for n in (9, 6, 14)
     ]
 
@@ -32,7 +34,12 @@ def people():
 def network(norm: bool = False) -> nn.Module:
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        layers = [nn.Linear(5, 6), *([nn.BatchNorm1d(6)] if norm else []), nn.ReLU(), nn.Linear(6, 3)]
+        layers = [
+            nn.Linear(5, 6),
+            *([nn.BatchNorm1d(6)] if norm else []),
+            nn.ReLU(),
+            nn.Linear(6, 3),
+        ]
         return nn.Sequential(*layers)
 
 
@@ -64,7 +71,10 @@ SAME += [
 
 def test_local_update_minimizes_the_loss_given(people):
     """One step with gamma = 0 and weights of 2 is a step of twice the length."""
-    module, batch = network(), [(torch.as_tensor(people[0].train[0]), torch.as_tensor(people[0].train[1]))]
+    module, batch = (
+        network(),
+        [(torch.as_tensor(people[0].train[0]), torch.as_tensor(people[0].train[1]))],
+    )
     params = module.state_dict()
     options = {"params": params, "batches": batch, "lr": 0.1}
     plain, double = (
@@ -73,7 +83,9 @@ def test_local_update_minimizes_the_loss_given(people):
     )
     for name, start in params.items():
         torch.testing.assert_close(double[name] - start, 2 * (plain[name] - start))
-    with pytest.raises(ua.UnalikeError, match="balanced_softmax brings the loss that fits the model"):
+    with pytest.raises(
+        ua.UnalikeError, match="balanced_softmax brings the loss that fits the model"
+    ):
         ua.local_update("balanced_softmax", module, loss="focal", **options)
     with pytest.raises(ua.UnalikeError, match="found 2 class weights; expected 3"):
         ua.local_update("fedavg", module, loss="focal(class_weights=(1, 2))", **options)
@@ -94,18 +106,31 @@ def test_local_update_and_aggregate_for_three_rounds_equal_engine_run(people, sp
         sent, letters = [], []
         for k in range(3):
             rows = site.schedules([k], number)[0][0]
-            batches = [(run_config.population.x[r], run_config.population.y[r]) for r in map(torch.from_numpy, rows)]
+            batches = [
+                (run_config.population.x[r], run_config.population.y[r])
+                for r in map(torch.from_numpy, rows)
+            ]
             messages = state.messages if state else None
             new, letter, client_states[k] = ua.local_update(
-                spec, module, params, batches, lr=0.1, client_state=client_states[k], messages=messages
+                spec,
+                module,
+                params,
+                batches,
+                lr=0.1,
+                client_state=client_states[k],
+                messages=messages,
             )
             sent.append(new), letters.append(letter)
-        params, state = ua.aggregate(spec, params, sent, messages=letters, state=state, work=WORK, model=module)
+        params, state = ua.aggregate(
+            spec, params, sent, messages=letters, state=state, work=WORK, model=module
+        )
         run_round(sim)
     [engine] = sim.state.states.values()
     for name, value in (engine.params | engine.buffers).items():
         # models minus models, not sums of updates: 4e-9 after one round, which a norm over few rows enlarges in the next
-        torch.testing.assert_close(params[name], value, rtol=1e-3 if norm else 1e-5, atol=1e-4 if norm else 1e-6)
+        torch.testing.assert_close(
+            params[name], value, rtol=1e-3 if norm else 1e-5, atol=1e-4 if norm else 1e-6
+        )
     for k in range(3):
         for drawer, memory in next(iter(sim.state.groups.values())).client_state(k).items():
             for name, value in memory.items():
@@ -180,7 +205,13 @@ def test_aggregate_and_local_update_argument_that_does_not_fit_is_named():
     with pytest.raises(ua.UnalikeError, match="batch"):
         ua.local_update("fedavg", network(), network().state_dict(), [], lr=0.1)
     with pytest.raises(ua.UnalikeError, match="do not fit"):
-        ua.local_update("fedavg", network(), start, [(torch.ones(2, 5), torch.zeros(2, dtype=torch.long))], lr=0.1)
+        ua.local_update(
+            "fedavg",
+            network(),
+            start,
+            [(torch.ones(2, 5), torch.zeros(2, dtype=torch.long))],
+            lr=0.1,
+        )
 
 
 def test_aggregate_with_steps_momentum_and_facts_equals_hand_calculation():
@@ -191,14 +222,18 @@ def test_aggregate_with_steps_momentum_and_facts_equals_hand_calculation():
     assert new["w"].item() == pytest.approx(3.9375)
     counts = np.array([[5, 5], [10, 0]])
     new, _ = ua.aggregate("feddisco(a=1, b=0)", start, sent, facts={"label_histogram": counts})
-    assert new["w"].item() == pytest.approx(1.0)  # the second client's weight, 1/2 - 1, is cut off at 0
+    assert new["w"].item() == pytest.approx(
+        1.0
+    )  # the second client's weight, 1/2 - 1, is cut off at 0
 
 
 def test_local_update_with_num_examples_sends_that_size_instead_of_batch_total():
     net = network()
     batches = [(torch.ones(3, 5), torch.zeros(3, dtype=torch.long))] * 4
     for given, size in ((None, 12), (3, 3)):
-        _, letter, _ = ua.local_update("fedavg", net, net.state_dict(), batches, lr=0.1, num_examples=given)
+        _, letter, _ = ua.local_update(
+            "fedavg", net, net.state_dict(), batches, lr=0.1, num_examples=given
+        )
         assert letter.size == size
 
 
@@ -231,9 +266,13 @@ def test_flower_strategy_result_equals_aggregate():
     sent = [{n: v + s for n, v in start.items()} for s in (0.1, 0.3, 0.2)]
     replies = []
     for node, params in enumerate(sent):
-        content = RecordDict({"arrays": ArrayRecord(params), "metrics": MetricRecord({"num-examples": 4})})
+        content = RecordDict(
+            {"arrays": ArrayRecord(params), "metrics": MetricRecord({"num-examples": 4})}
+        )
         replies.append(
-            SimpleNamespace(has_error=lambda: False, content=content, metadata=SimpleNamespace(src_node_id=node))
+            SimpleNamespace(
+                has_error=lambda: False, content=content, metadata=SimpleNamespace(src_node_id=node)
+            )
         )
     strategy = Unalike("fedpake + lws")
     strategy.current = start

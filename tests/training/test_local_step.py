@@ -56,7 +56,9 @@ class Beside(Objective):
 
 @pytest.mark.parametrize("method", ["fedavg", "scaffold"])
 def test_own_model_of_a_part_gets_no_gradients(method):
-    sim = Simulation(plan(method) + Beside(), mlp(), Clients.random((7, 3)), lr=0.1, executor="loop")
+    sim = Simulation(
+        plan(method) + Beside(), mlp(), Clients.random((7, 3)), lr=0.1, executor="loop"
+    )
     sim.round()
     assert not sim.method.plain and all(p.grad is None for p in Beside.own.parameters())
 

@@ -21,7 +21,11 @@ def corners(space):
     """Values at both ends of a space, and one between them."""
     if isinstance(space, OneOf):
         return space.values
-    middle = (space.low * space.high) ** 0.5 if isinstance(space, LogRange) else (space.low + space.high) / 2
+    middle = (
+        (space.low * space.high) ** 0.5
+        if isinstance(space, LogRange)
+        else (space.low + space.high) / 2
+    )
     return space.low, middle, space.high
 
 
@@ -44,11 +48,17 @@ def test_default_of_the_catalogue_lies_in_its_space(name):
 
 def test_local_learning_rate_is_tuned_for_every_method_on_the_scale_of_its_optimizer():
     assert Tunable(plan("fedavg"), Work()).spaces == {LOCAL_RATE: LogRange(1e-3, 1)}
-    assert Tunable(plan("fedavg"), Work(optimizer="adam")).spaces == {LOCAL_RATE: LogRange(1e-5, 0.1)}
+    assert Tunable(plan("fedavg"), Work(optimizer="adam")).spaces == {
+        LOCAL_RATE: LogRange(1e-5, 0.1)
+    }
 
 
 def test_server_rate_is_tuned_where_a_method_has_one():
-    assert list(Tunable(plan("fedadam"), Work()).spaces) == ["lr", "server_adam.lr", "server_adam.tau"]
+    assert list(Tunable(plan("fedadam"), Work()).spaces) == [
+        "lr",
+        "server_adam.lr",
+        "server_adam.tau",
+    ]
     assert list(Tunable(plan("scaffold"), Work()).spaces) == ["lr", "control_variates.server_lr"]
 
 

@@ -20,7 +20,10 @@ from unalike.tuning.tuning import _order
 
 def plain(trials):
     """Trials without their times."""
-    return {label: [(t.number, t.values, list(t.scores), t.score, t.end) for t in own] for label, own in trials.items()}
+    return {
+        label: [(t.number, t.values, list(t.scores), t.score, t.end) for t in own]
+        for label, own in trials.items()
+    }
 
 
 def test_every_method_gets_the_same_budget_and_its_given_values_first(tune):
@@ -44,7 +47,9 @@ def test_chosen_values_are_those_of_the_best_finished_trial(tune):
         best = max((t for t in own if t.end == FINISHED), key=lambda t: (t.score, -t.number))
         assert found.chosen[label] == best.values
     lrs = {m["label"]: m["work"] for m in found.after.facts.methods}
-    assert lrs["fedavg"] == "" and found.after.facts.methods[1]["spec"].startswith("task_loss() + proximal(mu=")
+    assert lrs["fedavg"] == "" and found.after.facts.methods[1]["spec"].startswith(
+        "task_loss() + proximal(mu="
+    )
     assert [t.score for t in found.trials["fedavg"]] == [
         sum(s for _, s in t.scores[-1:]) for t in found.trials["fedavg"]
     ]
@@ -52,8 +57,16 @@ def test_chosen_values_are_those_of_the_best_finished_trial(tune):
 
 def test_comparisons_use_seeds_on_which_nothing_was_tuned(tune):
     found = tune(seed=3)
-    assert sorted(found.before.rounds["seed"].unique()) == [4, 5] == sorted(found.after.rounds["seed"].unique())
-    assert set(found.before.rounds["method"]) == {"fedavg", "fedprox"} == set(found.after.rounds["method"])
+    assert (
+        sorted(found.before.rounds["seed"].unique())
+        == [4, 5]
+        == sorted(found.after.rounds["seed"].unique())
+    )
+    assert (
+        set(found.before.rounds["method"])
+        == {"fedavg", "fedprox"}
+        == set(found.after.rounds["method"])
+    )
 
 
 def test_before_has_the_given_values_and_after_the_chosen_ones(tune, dataset):
@@ -72,8 +85,14 @@ def test_before_has_the_given_values_and_after_the_chosen_ones(tune, dataset):
         work=ua.Work(lr=lr, batch_size=10),
     )
     # the same seeds and values, on another split of the clients' samples into training and test samples
-    ours, theirs = (t.clients.groupby("seed")[["n_train", "n_test"]].sum().sum(axis=1) for t in (found.after, direct))
-    assert found.after.facts.config.count(f"lr = {lr}") == 1 and ours.index.tolist() == theirs.index.tolist()
+    ours, theirs = (
+        t.clients.groupby("seed")[["n_train", "n_test"]].sum().sum(axis=1)
+        for t in (found.after, direct)
+    )
+    assert (
+        found.after.facts.config.count(f"lr = {lr}") == 1
+        and ours.index.tolist() == theirs.index.tolist()
+    )
 
 
 def test_test_samples_do_not_influence_trials(samples):
@@ -97,16 +116,22 @@ def test_comparison_tests_on_samples_that_no_trial_saw(dataset):
 
     request = ClientsRequest(4, dataset, None, "dirichlet(alpha=1)", val=0.25)
     tuned_on = request.read(needs_test=False).of(0)
-    fresh = ClientsRequest(4, dataset, None, "dirichlet(alpha=1)", val=0.25, tests_of=0).read(needs_test=False)
+    fresh = ClientsRequest(4, dataset, None, "dirichlet(alpha=1)", val=0.25, tests_of=0).read(
+        needs_test=False
+    )
     seen = {*tuned_on.train.values, *tuned_on.val.values}
     for seed in (1, 2):
         clients, drawn = fresh.of(seed), request.read(needs_test=False).of(seed)
-        assert {*clients.test.values} == {*tuned_on.test.values} and not {*clients.test.values} & seen
+        assert {*clients.test.values} == {*tuned_on.test.values} and not {
+            *clients.test.values
+        } & seen
         roles = [clients.train, clients.val, clients.test]
         assert sorted(np.concatenate([part.values for part in roles])) == list(range(150))
         for k in range(4):
             before = np.concatenate([part[k] for part in (drawn.train, drawn.val, drawn.test)])
-            assert {*before} == {*np.concatenate([part[k] for part in roles])}, "every client keeps its samples"
+            assert {*before} == {*np.concatenate([part[k] for part in roles])}, (
+                "every client keeps its samples"
+            )
 
 
 def test_jobs_1_is_deterministic(tune):
@@ -133,7 +158,11 @@ def test_budget_in_seconds_ends_the_trials_of_a_method(tune):
 def test_diverged_trials_are_counted_and_not_chosen(tune, tmp_path):
     found = tune(["fedavg", "fedavgm(lr=1e300)"], trials=2)
     first, second = found.trials["fedavgm(lr=1e300)"]
-    assert first.score is None and first.end == "diverged" and found.chosen["fedavgm(lr=1e300)"] == second.values
+    assert (
+        first.score is None
+        and first.end == "diverged"
+        and found.chosen["fedavgm(lr=1e300)"] == second.values
+    )
     ranks = {one.method: one.rank_before for one in found.ranking}
     assert ranks == {"fedavg": 1, "fedavgm(lr=1e300)": None} and "1 diverged" in found.findings[-1]
     assert found.save(tmp_path).stat().st_size > 1e6
@@ -149,7 +178,8 @@ def test_methods_that_share_the_first_rank_are_all_named():
     assert _order(ranked((1, 1), (1, 2))) == f"{text} a and b are first before it, a after it."
     assert _order(ranked((1, 1), (2, 2))) == f"{text} a is first before and after it."
     assert (
-        _order(ranked((2, 1), (1, 2))) == "Tuning turns 1 of 1 pair of methods round: b is first before it, a after it."
+        _order(ranked((2, 1), (1, 2)))
+        == "Tuning turns 1 of 1 pair of methods round: b is first before it, a after it."
     )
 
 
@@ -163,7 +193,10 @@ def test_references_are_tuned_and_have_no_rank(tune):
 def test_shared_model_of_a_personal_method_is_noted(tune):
     note = "The shared model of ditto was tuned"
     assert any(note in text for text in tune(["fedavg", "ditto"], trials=1, seeds=1).notes)
-    assert not any(note in text for text in tune(["fedavg", "ditto"], trials=1, seeds=1, objective="personal").notes)
+    assert not any(
+        note in text
+        for text in tune(["fedavg", "ditto"], trials=1, seeds=1, objective="personal").notes
+    )
 
 
 def test_folder_keeps_trials_and_more_trials_continue_it(tune, tmp_path):
@@ -177,7 +210,10 @@ def test_folder_keeps_trials_and_more_trials_continue_it(tune, tmp_path):
     assert plain(more.trials) == plain(tune(trials=4).trials), "as if all had been run at once"
     kept = json.loads((tmp_path / "tuning.json").read_text())
     assert kept["chosen"] == more.chosen and len(kept["trials"]["fedavg"]) == 4
-    assert "<html" in (tmp_path / "tuning.html").read_text() and (tmp_path / "after" / "report.html").exists()
+    assert (
+        "<html" in (tmp_path / "tuning.html").read_text()
+        and (tmp_path / "after" / "report.html").exists()
+    )
 
 
 def test_damaged_trial_is_named(tune, tmp_path):
@@ -212,7 +248,11 @@ def test_killed_tuning_goes_on_where_it_was(tmp_path):
     process = subprocess.Popen(script(tmp_path / "killed"))
     trials = tmp_path / "killed" / "trials"
     deadline = time.monotonic() + 120
-    while len(list(trials.rglob("*.json"))) < 3 and process.poll() is None and time.monotonic() < deadline:
+    while (
+        len(list(trials.rglob("*.json"))) < 3
+        and process.poll() is None
+        and time.monotonic() < deadline
+    ):
         time.sleep(0.002)
     process.kill()
     process.wait()
@@ -220,13 +260,17 @@ def test_killed_tuning_goes_on_where_it_was(tmp_path):
     assert 3 <= len(left) < 8, "killed between two trials"
     again = subprocess.run(script(tmp_path / "killed"), check=True, capture_output=True, text=True)
     whole = subprocess.run(script(tmp_path / "whole"), check=True, capture_output=True, text=True)
-    assert all(file.read_bytes() == content for file, content in left.items()), "no finished trial ran again"
+    assert all(file.read_bytes() == content for file, content in left.items()), (
+        "no finished trial ran again"
+    )
     assert again.stdout == whole.stdout
 
 
 @pytest.mark.slow
 def test_two_processes_run_all_trials(tmp_path):
-    found = subprocess.run(script(tmp_path / "two", jobs=2), check=True, capture_output=True, text=True)
+    found = subprocess.run(
+        script(tmp_path / "two", jobs=2), check=True, capture_output=True, text=True
+    )
     kept = json.loads((tmp_path / "two" / "tuning.json").read_text())
     assert [len(own) for own in kept["trials"].values()] == [4, 4] and "fedprox" in found.stdout
 
@@ -252,7 +296,10 @@ def test_missing_optuna_names_the_extra(tune, monkeypatch):
     from unalike._utils import errors
 
     monkeypatch.setattr(errors, "find_spec", lambda name: None)
-    with pytest.raises(ua.UnalikeError, match=r"tuning needs optuna; install the extra: pip install 'unalike\[tune\]'"):
+    with pytest.raises(
+        ua.UnalikeError,
+        match=r"tuning needs optuna; install the extra: pip install 'unalike\[tune\]'",
+    ):
         tune()
 
 
@@ -260,7 +307,11 @@ def test_missing_optuna_names_the_extra(tune, monkeypatch):
 def test_processes_of_a_killed_tuning_end_with_it(tmp_path):
     process = subprocess.Popen(script(tmp_path / "killed", jobs=2), start_new_session=True)
     deadline = time.monotonic() + 120
-    while not list(tmp_path.rglob("trials/*/*.json")) and process.poll() is None and time.monotonic() < deadline:
+    while (
+        not list(tmp_path.rglob("trials/*/*.json"))
+        and process.poll() is None
+        and time.monotonic() < deadline
+    ):
         time.sleep(0.01)
     assert len(group(process.pid)) > 2, "two processes work for it"
     process.kill()
@@ -273,7 +324,11 @@ def test_processes_of_a_killed_tuning_end_with_it(tmp_path):
 
 def group(leader):
     """The numbers of the processes of a group that have not ended."""
-    living = [process for process in psutil.process_iter(["status"]) if process.info["status"] != psutil.STATUS_ZOMBIE]
+    living = [
+        process
+        for process in psutil.process_iter(["status"])
+        if process.info["status"] != psutil.STATUS_ZOMBIE
+    ]
     return [process.pid for process in living if _group_of(process.pid) == leader]
 
 
@@ -290,8 +345,13 @@ def test_after_tuning_the_test_samples_of_owners_are_the_same_and_their_variance
     x = rng.normal(size=(120, 3)).astype(np.float32)
     y = (x[:, 0] + rng.normal(size=120) > 0).astype(int)
     data = ua.Dataset("visits", (x, y), groups={"hospital": np.repeat(["a", "b", "c"], 40)})
-    methods, options = ["fedavg", "fedprox(mu=0.5)", "local_only"], {"model": "linear", "rounds": 3, "progress": False}
-    found = ua.tune(methods, data=data, folds=4, trials=1, seeds=3, work=ua.Work(lr=0.05), **options)
+    methods, options = (
+        ["fedavg", "fedprox(mu=0.5)", "local_only"],
+        {"model": "linear", "rounds": 3, "progress": False},
+    )
+    found = ua.tune(
+        methods, data=data, folds=4, trials=1, seeds=3, work=ua.Work(lr=0.05), **options
+    )
     after = found.after
     assert after.facts.sampling.redrawn == "training" and after.facts.sampling.folds is None
     assert after.content().about == (
@@ -300,5 +360,13 @@ def test_after_tuning_the_test_samples_of_owners_are_the_same_and_their_variance
     )
     assert after.clients.groupby("seed")["n_test"].max().tolist() == [10, 10, 10]  # a fold of four
     ours, theirs = found.decision, after.decision
-    for name in ("best", "difference", "adjusted_interval", "shrunken", "probability_best", "verdicts", "rivals"):
+    for name in (
+        "best",
+        "difference",
+        "adjusted_interval",
+        "shrunken",
+        "probability_best",
+        "verdicts",
+        "rivals",
+    ):
         assert getattr(ours, name) == getattr(theirs, name), name

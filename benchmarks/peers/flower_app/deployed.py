@@ -32,7 +32,9 @@ def serve(grid: Grid, context: Context) -> None:
             file.write(f"{time.time()}\n")
 
     strategy = FedAvg(fraction_evaluate=0.0, min_train_nodes=sites, min_available_nodes=sites)
-    strategy.start(grid, ArrayRecord(network().state_dict()), int(settings["rounds"]), evaluate_fn=lap)
+    strategy.start(
+        grid, ArrayRecord(network().state_dict()), int(settings["rounds"]), evaluate_fn=lap
+    )
 
 
 @client.train()
@@ -46,5 +48,8 @@ def train(message: Message, context: Context) -> Message:
         optimizer.zero_grad()
         nn.functional.cross_entropy(module(x[rows]), y[rows]).backward()
         optimizer.step()
-    found = {"arrays": ArrayRecord(module.state_dict()), "metrics": MetricRecord({"num-examples": len(y)})}
+    found = {
+        "arrays": ArrayRecord(module.state_dict()),
+        "metrics": MetricRecord({"num-examples": len(y)}),
+    }
     return Message(content=RecordDict(found), reply_to=message)

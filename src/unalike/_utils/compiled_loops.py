@@ -35,9 +35,16 @@ def loops(module: str) -> ModuleType | None:
     notice.start()
     try:
         return import_module(module)
-    except (ImportError, RuntimeError) as error:  # numba needs another numpy, or finds no folder for compiled code
+    except (
+        ImportError,
+        RuntimeError,
+    ) as error:  # numba needs another numpy, or finds no folder for compiled code
         installed = getattr(error, "name", None) not in ("numba", "llvmlite")
-        _warn("numba cannot be used, `unalike doctor` says why" if installed else "numba is not installed")
+        _warn(
+            "numba cannot be used, `unalike doctor` says why"
+            if installed
+            else "numba is not installed"
+        )
         return None
     finally:
         notice.cancel()
@@ -47,7 +54,11 @@ def _tell_of_compiling() -> None:
     """Print a note on standard error, in the process that leads the run."""
     terminal = sys.__stderr__  # while a bar is shown, `sys.stderr` stands for it
     if _leads() and (in_notebook() or (terminal is not None and terminal.isatty())):
-        print("compiling loops for this processor: about 20 seconds, once on this machine", file=sys.stderr, flush=True)
+        print(
+            "compiling loops for this processor: about 20 seconds, once on this machine",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def _leads() -> bool:
@@ -115,7 +126,11 @@ def share_out(loop: Callable[[np.ndarray], object], count: int) -> None:
     than training a small model.
     """
     turns, crew = np.zeros(1, np.int64), _crew.get()
-    others = [] if crew is None else [crew.pool.submit(loop, turns) for _ in range(min(crew.size, count) - 1)]
+    others = (
+        []
+        if crew is None
+        else [crew.pool.submit(loop, turns) for _ in range(min(crew.size, count) - 1)]
+    )
     try:
         loop(turns)
     finally:
@@ -128,4 +143,8 @@ def share_out(loop: Callable[[np.ndarray], object], count: int) -> None:
 def each(function: Callable[[T], R], things: Sequence[T]) -> Iterator[R]:
     """`function` of each thing, in their order, computed on all threads of the run at once."""
     crew = _crew.get()
-    return map(function, things) if crew is None or len(things) == 1 else crew.pool.map(function, things)
+    return (
+        map(function, things)
+        if crew is None or len(things) == 1
+        else crew.pool.map(function, things)
+    )

@@ -55,7 +55,9 @@ def require_extra(extra: str, *modules: str, what: str) -> None:
     """Raise `UnalikeError` if one of the modules that an extra installs is missing. `what` needs them."""
     missing = [name for name in modules if find_spec(name) is None]
     if missing:
-        raise UnalikeError(f"{what} needs {' and '.join(missing)}; install the extra: pip install 'unalike[{extra}]'")
+        raise UnalikeError(
+            f"{what} needs {' and '.join(missing)}; install the extra: pip install 'unalike[{extra}]'"
+        )
 
 
 @contextmanager

@@ -40,14 +40,19 @@ def sources(used: Iterable[Any]) -> dict[str, str]:
     for own in dict.fromkeys(base for kind in kinds for base in getattr(kind, "__mro__", [kind])):
         if own.__module__.partition(".")[0] not in INSTALLED:
             with suppress(OSError, TypeError):
-                found[own.__qualname__] = _hash(found.get(own.__qualname__, "") + inspect.getsource(own))
+                found[own.__qualname__] = _hash(
+                    found.get(own.__qualname__, "") + inspect.getsource(own)
+                )
     return found
 
 
 def structure(module: "Module") -> str:
     """A hash of a module's layers, and of the numbers and texts among their attributes."""
     kinds = bool | int | float | str | tuple
-    held = [{name: value for name, value in vars(m).items() if isinstance(value, kinds)} for m in module.modules()]
+    held = [
+        {name: value for name, value in vars(m).items() if isinstance(value, kinds)}
+        for m in module.modules()
+    ]
     return _hash(re.sub(" at 0x[0-9a-f]+", "", repr((module, held))))
 
 

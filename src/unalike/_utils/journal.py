@@ -25,14 +25,22 @@ class Journal:
     def __init__(self, path: Path):
         self.path = path
         text = path.read_bytes() if path.exists() else b""
-        self._last, self._torn = text.splitlines()[-1] if text else b"", bool(text) and not text.endswith(b"\n")
+        self._last, self._torn = (
+            text.splitlines()[-1] if text else b"",
+            bool(text) and not text.endswith(b"\n"),
+        )
         self._lock = Lock()
         self.newest: dict[str, Any] = {}
 
     def add(self, event: str, **facts: Any) -> None:
         """Add an entry with the time. Raises `UnalikeError` if it cannot be written."""
         with self._lock, writing(self.path):
-            entry = {"time": round(time.time(), 3), "event": event, **facts, "before": _digest(self._last)}
+            entry = {
+                "time": round(time.time(), 3),
+                "event": event,
+                **facts,
+                "before": _digest(self._last),
+            }
             line = json.dumps(entry).encode()
             file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
             try:

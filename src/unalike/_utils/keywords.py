@@ -15,11 +15,20 @@ FOREIGN = {
     **dict.fromkeys(("round", "num_rounds", "global_rounds"), "rounds"),
     **dict.fromkeys(("num_clients", "n_clients"), "clients"),
     **dict.fromkeys(("client_fraction", "fraction_fit"), "participation"),
-    **{"learning_rate": "lr", "optimiser": "optimizer", "dataset": "data", "folder": "out", "validation": "val"},
+    **{
+        "learning_rate": "lr",
+        "optimiser": "optimizer",
+        "dataset": "data",
+        "folder": "out",
+        "validation": "val",
+    },
 }
 """Keywords that users know from other libraries -> the keywords here."""
 ELSEWHERE = {
-    **dict.fromkeys(("grid", "sweep"), 'ua.sweep(methods, {"lr": [0.01, 0.1]}, ...) compares at every point of a grid'),
+    **dict.fromkeys(
+        ("grid", "sweep"),
+        'ua.sweep(methods, {"lr": [0.01, 0.1]}, ...) compares at every point of a grid',
+    ),
     **dict.fromkeys(
         ("target", "group", "unit", "drop", "date"),
         "name the columns of a table where it is read: data=ua.load(table, target='outcome', group='hospital')",
@@ -29,7 +38,11 @@ ELSEWHERE = {
 
 
 def check_keywords(
-    owner: str, given: Iterable[str], known: Collection[str], work: Collection[str] = (), kind: object = None
+    owner: str,
+    given: Iterable[str],
+    known: Collection[str],
+    work: Collection[str] = (),
+    kind: object = None,
 ) -> None:
     """Check the keywords given to a function.
 
@@ -43,7 +56,9 @@ def check_keywords(
             raise InvalidValue(f"{owner} takes no keyword {name!r}; {ELSEWHERE[name]}")
         in_work = meant(name, work)
         if FOREIGN.get(name, name) in {*work} - {*known}:
-            raise InvalidValue(f"{owner} takes no keyword {name!r}; write work=ua.Work({in_work}=...)")
+            raise InvalidValue(
+                f"{owner} takes no keyword {name!r}; write work=ua.Work({in_work}=...)"
+            )
         raise InvalidValue(
             f"{owner} takes no keyword {name!r}; {hint(name, known, kind) or 'it takes ' + ', '.join(known)}"
         )
@@ -60,7 +75,9 @@ def hint(name: str, known: Iterable[str], kind: object = None) -> str:
     An attribute without annotation of the class `kind` is no field.
     """
     value = getattr(kind, name, None)
-    annotated = any(name in vars(base).get("__annotations__", ()) for base in getattr(kind, "__mro__", ()))
+    annotated = any(
+        name in vars(base).get("__annotations__", ()) for base in getattr(kind, "__mro__", ())
+    )
     if isinstance(value, bool | int | float | str) and not annotated:
         return f"a field is written with its type: {name}: {type(value).__name__} = {value!r}"
     suggestion = meant(name, known)

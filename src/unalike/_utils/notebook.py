@@ -14,7 +14,8 @@ def table(header: Sequence[object], rows: Iterable[Sequence[object]]) -> str:
     """A table; everything in it is escaped."""
     head = "".join(f'<th style="{CELL}">{escape(str(name))}</th>' for name in header)
     body = "".join(
-        "<tr>" + "".join(f'<td style="{CELL}">{escape(str(value))}</td>' for value in row) + "</tr>" for row in rows
+        "<tr>" + "".join(f'<td style="{CELL}">{escape(str(value))}</td>' for value in row) + "</tr>"
+        for row in rows
     )
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
@@ -29,7 +30,10 @@ def sparkline(values: Sequence[float], title: str, text: Callable[[float], str])
     if len(known) < 2:
         return ""
     low, high = min(v for _, v in known), max(v for _, v in known)
-    points = [(4 + 232 * i / (len(values) - 1), 44 - 40 * (v - low) / ((high - low) or 1)) for i, v in known]
+    points = [
+        (4 + 232 * i / (len(values) - 1), 44 - 40 * (v - low) / ((high - low) or 1))
+        for i, v in known
+    ]
     line = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
     ends = f"{title}: {text(known[0][1])} to {text(known[-1][1])}"
     return (
@@ -38,7 +42,9 @@ def sparkline(values: Sequence[float], title: str, text: Callable[[float], str])
     )
 
 
-def bubbles(counts: Sequence[Sequence[int]], rows: Sequence[object], columns: Sequence[object]) -> str:
+def bubbles(
+    counts: Sequence[Sequence[int]], rows: Sequence[object], columns: Sequence[object]
+) -> str:
     """Counts as a small SVG drawing: a circle for each number above 0, with the number as its area."""
     most, cell, left = max((n for row in counts for n in row), default=0) or 1, 18, 110
     marks = [

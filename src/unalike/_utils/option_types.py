@@ -30,7 +30,9 @@ def check_kinds(builder: Callable[..., Any], options: Mapping[str, Any]) -> None
         return
     for name, value in options.items():
         if name in parameters and not _fits(value, parameters[name].annotation):
-            raise InvalidValue(f"found {name}={value!r}, expected {_words(parameters[name].annotation)}")
+            raise InvalidValue(
+                f"found {name}={value!r}, expected {_words(parameters[name].annotation)}"
+            )
 
 
 def _fits(value: Any, kind: Any) -> bool:
@@ -45,7 +47,9 @@ def _fits(value: Any, kind: Any) -> bool:
     kinds = get_args(kind)
     if not isinstance(value, tuple | list) or (kinds[-1] is not ... and len(kinds) != len(value)):
         return False
-    return all(_fits(*pair) for pair in zip(value, kinds[:1] * len(value) if kinds[-1] is ... else kinds))
+    return all(
+        _fits(*pair) for pair in zip(value, kinds[:1] * len(value) if kinds[-1] is ... else kinds)
+    )
 
 
 def _words(kind: Any) -> str:
@@ -69,18 +73,24 @@ def check_positive(name: str, **values: float) -> None:
     """Raise `UnalikeError` for a parameter that is not a finite number above 0."""
     for parameter, value in values.items():
         if not (isinstance(value, Real) and 0 < value < inf):
-            raise UnalikeError(f"{name}: found {parameter}={value!r}, expected a finite number above 0")
+            raise UnalikeError(
+                f"{name}: found {parameter}={value!r}, expected a finite number above 0"
+            )
 
 
 def check_not_negative(name: str, **values: float) -> None:
     """Raise `UnalikeError` for a parameter that is not a finite number of 0 or more."""
     for parameter, value in values.items():
         if not (isinstance(value, Real) and 0 <= value < inf):
-            raise UnalikeError(f"{name}: found {parameter}={value!r}, expected a finite number of 0 or more")
+            raise UnalikeError(
+                f"{name}: found {parameter}={value!r}, expected a finite number of 0 or more"
+            )
 
 
 def check_count(name: str, least: int = 1, /, **values: int) -> None:
     """Raise `UnalikeError` for a parameter that is not a whole number of `least` or more."""
     for parameter, value in values.items():
         if not (isinstance(value, Integral) and value >= least):
-            raise UnalikeError(f"{name}: found {parameter}={value!r}, expected a whole number of {least} or more")
+            raise UnalikeError(
+                f"{name}: found {parameter}={value!r}, expected a whole number of {least} or more"
+            )

@@ -13,7 +13,9 @@ from torch.autograd import profiler
 P = ParamSpec("P")
 R = TypeVar("R")
 
-Region = Literal["data", "forward and backward", "step", "aggregation", "evaluation", "waiting", "bookkeeping"]
+Region = Literal[
+    "data", "forward and backward", "step", "aggregation", "evaluation", "waiting", "bookkeeping"
+]
 PREFIX = "unalike: "
 _NOTHING = nullcontext()
 _SECONDS: ContextVar[dict[str, float] | None] = ContextVar("seconds", default=None)

@@ -35,7 +35,9 @@ UserProgress = Callable[[Row], object] | bool | None
 
 
 @contextmanager
-def progress_reporting(progress: UserProgress, total: int, title: str) -> Iterator[ProgressCallback]:
+def progress_reporting(
+    progress: UserProgress, total: int, title: str
+) -> Iterator[ProgressCallback]:
     """Choose the callback for `total` rounds: `progress` if it is a function, none if it is False, else a bar on a terminal.
 
     A function is called with each row alone; where there are several runs, `row["run"]` names the run. Raises `UnalikeError` for
@@ -53,7 +55,9 @@ def progress_reporting(progress: UserProgress, total: int, title: str) -> Iterat
 
         yield called
     else:
-        raise UnalikeError(f"progress: found {progress!r}, expected a function of a row, or False for no bar")
+        raise UnalikeError(
+            f"progress: found {progress!r}, expected a function of a row, or False for no bar"
+        )
 
 
 @contextmanager
@@ -86,7 +90,14 @@ def _bar(total: int, title: str) -> Iterator[ProgressCallback]:
     )
 
     text = TextColumn("{task.description} {task.fields[now]}", markup=False)
-    columns = text, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn()
+    columns = (
+        text,
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
     screen = Console(stderr=True)
     with Progress(*columns, console=screen, transient=True) as progress:
         task, done = progress.add_task(title, total=total, now=""), dict[str, int]()
@@ -95,7 +106,9 @@ def _bar(total: int, title: str) -> Iterator[ProgressCallback]:
             done[what] = row["round"]  # a resumed run does not start at 0
             score = row.get("headline", "")
             room = screen.width - REST - len(f"{title} {score}")
-            progress.update(task, completed=sum(done.values()), now=f"{shortened(what, room)} {score}")
+            progress.update(
+                task, completed=sum(done.values()), now=f"{shortened(what, room)} {score}"
+            )
 
         yield update
 
@@ -103,7 +116,9 @@ def _bar(total: int, title: str) -> Iterator[ProgressCallback]:
 def shortened(text: str, room: int) -> str:
     """Cut the middle out of a long text, so that the method's name at its start and the seed at its end stay."""
     end = max(0, room - 1) // 2
-    return text if len(text) <= room else f"{text[: max(0, room - 1 - end)]}…{text[len(text) - end :]}"
+    return (
+        text if len(text) <= room else f"{text[: max(0, room - 1 - end)]}…{text[len(text) - end :]}"
+    )
 
 
 class _Throttled:

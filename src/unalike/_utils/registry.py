@@ -62,11 +62,16 @@ class Registry:
         except InvalidValue as error:
             raise InvalidValue(f"{call}: {error}; it takes {self.usage(call.name)}") from None
         except ValidationError as error:
-            raise UnalikeError(f"{call}: {explain_errors(error)}; it takes {self.usage(call.name)}") from None
+            raise UnalikeError(
+                f"{call}: {explain_errors(error)}; it takes {self.usage(call.name)}"
+            ) from None
 
     def check(self, call: Call) -> None:
         """Raise `UnalikeError` for parameters that the builder does not take, lacks, or that are of the wrong kind."""
-        written, parameters = self.parameters(call.name), inspect.signature(self[call.name]).parameters
+        written, parameters = (
+            self.parameters(call.name),
+            inspect.signature(self[call.name]).parameters,
+        )
         self._check(call, dict.fromkeys(parameters.keys() - written.keys()))
 
     def _check(self, call: Call, context: dict[str, Any]) -> None:
@@ -75,7 +80,9 @@ class Registry:
             inspect.signature(builder).bind(**context, **call.parameters)
             check_kinds(builder, call.parameters)
         except TypeError as error:
-            strange = next((n for n in call.parameters if n not in inspect.signature(builder).parameters), "")
+            strange = next(
+                (n for n in call.parameters if n not in inspect.signature(builder).parameters), ""
+            )
             meant = hint(strange, self.parameters(call.name), builder).rstrip("?")
             raise UnalikeError(
                 f"{call}: {error}; {meant}{'; ' if meant else ''}it takes {self.usage(call.name)}"
@@ -116,7 +123,9 @@ class Registry:
         key = self._key(name)
         if key not in self._builders:
             own = f"your own are known once their module is imported, on the command line by the entry-point group {self._group!r}"
-            raise unknown(self.kind, name, self._builders, f"`unalike list` shows those that are known; {own}")
+            raise unknown(
+                self.kind, name, self._builders, f"`unalike list` shows those that are known; {own}"
+            )
         return self._builders[key]
 
     def __contains__(self, name: str) -> bool:

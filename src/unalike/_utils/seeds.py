@@ -14,7 +14,9 @@ _LOCK = RLock()
 
 def generator(seed: int, purpose: str, *path: int) -> np.random.Generator:
     """The NumPy generator of one purpose, `path` being for example (round, client)."""
-    return np.random.Generator(np.random.PCG64(_sequence(seed, purpose, *path)))  # `default_rng`, without its tests
+    return np.random.Generator(
+        np.random.PCG64(_sequence(seed, purpose, *path))
+    )  # `default_rng`, without its tests
 
 
 def number(seed: int, purpose: str, *path: int) -> int:
@@ -35,7 +37,10 @@ def borrowed(device: torch.device | str = "cpu") -> Iterator[Callable[[int], Non
     """Restore torch's default generators after a block; inside it, call the yielded function to start from a seed."""
     device = torch.device(device)
     with _LOCK:
-        state, there = torch.get_rng_state(), None if device.type == "cpu" else torch.get_device_module(device)
+        state, there = (
+            torch.get_rng_state(),
+            None if device.type == "cpu" else torch.get_device_module(device),
+        )
         own = there and there.get_rng_state(device)
 
         def start(seed: int) -> None:

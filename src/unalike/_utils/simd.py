@@ -57,12 +57,23 @@ def matrix(typing, floats, at, rows, columns):
 
     def view(context, builder, signature, arguments):
         source, place, *shape = arguments
-        source, made = context.make_array(floats)(context, builder, source), context.make_array(kind)(context, builder)
-        word, size = context.get_value_type(types.intp), context.get_constant(types.intp, floats.dtype.bitwidth // 8)
+        source, made = (
+            context.make_array(floats)(context, builder, source),
+            context.make_array(kind)(context, builder),
+        )
+        word, size = (
+            context.get_value_type(types.intp),
+            context.get_constant(types.intp, floats.dtype.bitwidth // 8),
+        )
         opaque = ir.InlineAsm(ir.FunctionType(word, [word]), "", "=r,0")  # returns its argument
         address = builder.call(opaque, [builder.ptrtoint(builder.gep(source.data, [place]), word)])
-        data, strides = builder.inttoptr(address, source.data.type), [builder.mul(shape[1], size), size]
-        context.populate_array(made, data=data, shape=shape, strides=strides, itemsize=size, meminfo=None)
+        data, strides = (
+            builder.inttoptr(address, source.data.type),
+            [builder.mul(shape[1], size), size],
+        )
+        context.populate_array(
+            made, data=data, shape=shape, strides=strides, itemsize=size, meminfo=None
+        )
         return made._getvalue()
 
     return kind(floats, types.intp, types.intp, types.intp), view
@@ -113,7 +124,9 @@ class _Register(models.PrimitiveModel):
 def _call(builder, name, result, *arguments, **flags):
     """A call of LLVM's intrinsic function `llvm.name`."""
     kind = ir.FunctionType(result, [a.type for a in arguments])
-    return builder.call(builder.module.declare_intrinsic(f"llvm.{name}", (), kind), arguments, **flags)
+    return builder.call(
+        builder.module.declare_intrinsic(f"llvm.{name}", (), kind), arguments, **flags
+    )
 
 
 def _words(values):
@@ -175,7 +188,9 @@ def prefetch(typing, array, place):
     def make(context, builder, signature, arguments):
         numbers = context.make_array(array)(context, builder, arguments[0]).data
         at = builder.bitcast(builder.gep(numbers, [arguments[1]]), BYTE.as_pointer())
-        read, all_caches, data = (ir.Constant(WORD, number) for number in (0, 3, 1))  # of write 1, no cache 0, code 0
+        read, all_caches, data = (
+            ir.Constant(WORD, number) for number in (0, 3, 1)
+        )  # of write 1, no cache 0, code 0
         _call(builder, "prefetch.p0i8", ir.VoidType(), at, read, all_caches, data)
         return context.get_dummy_value()
 
@@ -185,7 +200,9 @@ def prefetch(typing, array, place):
 @intrinsic
 def fill(typing, number):
     """A number in all lanes."""
-    return VECTOR(types.float32), lambda context, builder, signature, arguments: _everywhere(builder, *arguments)
+    return VECTOR(types.float32), lambda context, builder, signature, arguments: _everywhere(
+        builder, *arguments
+    )
 
 
 @intrinsic
@@ -193,7 +210,9 @@ def first(typing, number):
     """A number in the first lane, 0 in the others."""
 
     def make(context, builder, signature, arguments):
-        return builder.insert_element(ir.Constant(FLOATS, [0.0] * LANES), *arguments, ir.Constant(WORD, 0))
+        return builder.insert_element(
+            ir.Constant(FLOATS, [0.0] * LANES), *arguments, ir.Constant(WORD, 0)
+        )
 
     return VECTOR(types.float32), make
 
@@ -223,7 +242,9 @@ def pick(typing, a, b, x, y):
 @intrinsic
 def floor(typing, x):
     """The largest whole number of at most x, in each lane."""
-    return VECTOR(VECTOR), lambda context, builder, _, values: _call(builder, f"floor.v{LANES}f32", FLOATS, *values)
+    return VECTOR(VECTOR), lambda context, builder, _, values: _call(
+        builder, f"floor.v{LANES}f32", FLOATS, *values
+    )
 
 
 @intrinsic
@@ -257,7 +278,10 @@ def _reduced(vectors, join):
         for first in range(0, len(left), LANES):
             some = left[first : first + LANES]
             joined, lanes = _joined(builder, some, join)
-            found += [builder.extract_element(joined, ir.Constant(WORD, lanes[i])) for i in range(len(some))]
+            found += [
+                builder.extract_element(joined, ir.Constant(WORD, lanes[i]))
+                for i in range(len(some))
+            ]
         return context.make_tuple(builder, signature.return_type, found)
 
     return types.UniTuple(types.float32, len(vectors))(vectors), make
@@ -284,7 +308,9 @@ def _joined(builder, vectors, join):
         kept = _words(i if mine else LANES + i for i, mine in enumerate(first))
         crossed = _words(i + half if mine else LANES + i - half for i, mine in enumerate(first))
         pairs = [(a, b) for a, b in zip_longest(found[::2], found[1::2])]
-        halves = [[builder.shuffle_vector(a, b or a, mask) for mask in (kept, crossed)] for a, b in pairs]
+        halves = [
+            [builder.shuffle_vector(a, b or a, mask) for mask in (kept, crossed)] for a, b in pairs
+        ]
         found = [join(builder, *both) for both in halves]
         lanes = [lane + half * second for second in (0, 1) for lane in lanes]
         half //= 2
@@ -299,7 +325,10 @@ def _operation(build):
         kinds = [kind if kind == VECTOR else types.float32 for kind in (a, b)]
 
         def make(context, builder, signature, arguments):
-            return build(builder, *(v if k == VECTOR else _everywhere(builder, v) for v, k in zip(arguments, kinds)))
+            return build(
+                builder,
+                *(v if k == VECTOR else _everywhere(builder, v) for v, k in zip(arguments, kinds)),
+            )
 
         return VECTOR(*kinds), make
 

@@ -31,7 +31,9 @@ def parse(text: str) -> list[Call]:
         body = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError) as error:
         why = getattr(error, "msg", str(error)) if text.strip() else "it is empty"
-        raise UnalikeError(f"cannot read {text!r}: {why}; write for example 'fedprox(mu=0.1) + lws'") from None
+        raise UnalikeError(
+            f"cannot read {text!r}: {why}; write for example 'fedprox(mu=0.1) + lws'"
+        ) from None
     return _calls(body, text)
 
 
@@ -39,7 +41,9 @@ def parse_one(text: str) -> Call:
     """Read a text that holds exactly one call, such as a partition or a model."""
     calls = parse(text)
     if len(calls) != 1:
-        raise UnalikeError(f"{text!r} joins {len(calls)} names with '+'; expected a single name such as {calls[0]}")
+        raise UnalikeError(
+            f"{text!r} joins {len(calls)} names with '+'; expected a single name such as {calls[0]}"
+        )
     return calls[0]
 
 
@@ -49,9 +53,9 @@ def _calls(node: ast.expr, text: str) -> list[Call]:
             return _calls(left, text) + _calls(right, text)
         case ast.Name(id=name):
             return [Call(name)]
-        case ast.Call(func=ast.Name(id=name), args=[], keywords=keywords) if len({k.arg for k in keywords}) == len(
-            keywords
-        ):
+        case ast.Call(func=ast.Name(id=name), args=[], keywords=keywords) if len(
+            {k.arg for k in keywords}
+        ) == len(keywords):
             return [Call(name, {_keyword(k, text): _literal(k.value, text) for k in keywords})]
         case ast.Call(func=ast.Name(id=name)):
             raise UnalikeError(
@@ -64,7 +68,9 @@ def _calls(node: ast.expr, text: str) -> list[Call]:
 
 def _keyword(keyword: ast.keyword, text: str) -> str:
     if keyword.arg is None:
-        raise UnalikeError(f"cannot read {text!r}: '**' is not allowed, write each parameter with its name")
+        raise UnalikeError(
+            f"cannot read {text!r}: '**' is not allowed, write each parameter with its name"
+        )
     return keyword.arg
 
 
@@ -73,7 +79,11 @@ def _literal(node: ast.expr, text: str) -> Any:
         return float(node.id)
     if isinstance(node, ast.Tuple | ast.List):
         return tuple(_literal(item, text) for item in node.elts)
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) and isinstance(node.operand, ast.Name):
+    if (
+        isinstance(node, ast.UnaryOp)
+        and isinstance(node.op, ast.USub)
+        and isinstance(node.operand, ast.Name)
+    ):
         return -_literal(node.operand, text)
     try:
         return ast.literal_eval(node)

@@ -63,11 +63,15 @@ def write_tensors(path: Path, tensors: Tree, facts: dict[str, Any] | None = None
     for name, tensor in tensors.items():
         t = tensor.detach().cpu().contiguous()
         place = t.untyped_storage().data_ptr()
-        plain[name] = t.clone() if place in places else t  # the format refuses tensors that share memory
+        plain[name] = (
+            t.clone() if place in places else t
+        )  # the format refuses tensors that share memory
         places.add(place)
     # the format sorts tensors by dtype and name, so their order is kept; one entry, since it shuffles several
     about = {"facts": facts or {}, "order": list(tensors)}
-    write_bytes(path, save(plain, {"unalike": json.dumps(about | {"digest": _digest(plain, about)})}))
+    write_bytes(
+        path, save(plain, {"unalike": json.dumps(about | {"digest": _digest(plain, about)})})
+    )
 
 
 def read_tensors(path: Path) -> tuple[Tree, dict[str, Any]]:
@@ -79,9 +83,13 @@ def read_tensors(path: Path) -> tuple[Tree, dict[str, Any]]:
             # clones lie where torch aligns them; where the file has them, products may round in another way
             tensors = {name: file.get_tensor(name).clone() for name in about["order"]}
     except (OSError, SafetensorError, TypeError, KeyError, ValueError, AttributeError) as error:
-        raise UnalikeError(f"cannot read {path}: {error}; it is no checkpoint of unalike, or it is damaged") from error
+        raise UnalikeError(
+            f"cannot read {path}: {error}; it is no checkpoint of unalike, or it is damaged"
+        ) from error
     if _digest(tensors, about) != digest:
-        raise UnalikeError(f"cannot read {path}: its contents are not those that were written; it is damaged")
+        raise UnalikeError(
+            f"cannot read {path}: its contents are not those that were written; it is damaged"
+        )
     return tensors, about["facts"]
 
 

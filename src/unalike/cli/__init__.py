@@ -49,9 +49,15 @@ INTERRUPTED = 130
 KEEPING = (run.NAME, compare.NAME, tune.NAME)
 """Commands that keep their results in --out."""
 
-typer.core.HAS_RICH = False  # plain help text; with Rich, Typer up to 0.20 prints a backslash before every default
+typer.core.HAS_RICH = (
+    False  # plain help text; with Rich, Typer up to 0.20 prints a backslash before every default
+)
 
-app = CommandApp(help=HELP, pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]})
+app = CommandApp(
+    help=HELP,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 for module in (
     compare,
     run,
@@ -85,7 +91,11 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def _options(
     version: bool = typer.Option(
-        False, "--version", is_eager=True, callback=_print_version, help="Print the version and exit."
+        False,
+        "--version",
+        is_eager=True,
+        callback=_print_version,
+        help="Print the version and exit.",
     ),
 ) -> None:
     pass
@@ -93,7 +103,10 @@ def _options(
 
 def main() -> None:
     """Entry point. Exit status: 0 done, 2 invalid input, 130 interrupted, 1 any other error."""
-    for stream in (sys.stdout, sys.stderr):  # where a terminal lacks a character, print a question mark
+    for stream in (
+        sys.stdout,
+        sys.stderr,
+    ):  # where a terminal lacks a character, print a question mark
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")
     warnings.showwarning = lambda message, *_, **__: print(f"note: {message}", file=sys.stderr)

@@ -79,7 +79,12 @@ def command(
     more rounds every cell continues. A report with other settings is kept in reports/ before it is replaced.
     """
     from unalike._utils.progress import progress_bar
-    from unalike.cli.terminal_tables import comparison_json, estimate_table, live_standings, summary_table
+    from unalike.cli.terminal_tables import (
+        comparison_json,
+        estimate_table,
+        live_standings,
+        summary_table,
+    )
     from unalike.experiments.compare import prepare_experiment
     from unalike.experiments.earlier_reports import earlier_reports
     from unalike.experiments.grid import read_grid
@@ -89,10 +94,15 @@ def command(
     trackers = Trackers.of(track, group_of(out))
     data_flags.check(samples, method, training)
     loaded = samples.load(training["protocol"])
-    clients, asked = samples.request(loaded), {"source": samples.kept, "proxy": loaded.proxy, **decision, **training}
+    clients, asked = (
+        samples.request(loaded),
+        {"source": samples.kept, "proxy": loaded.proxy, **decision, **training},
+    )
     if sweep:
         if dry_run or track:
-            raise UnalikeError(f"found {'--dry-run' if dry_run else '--track'} with --sweep; leave one of the two out")
+            raise UnalikeError(
+                f"found {'--dry-run' if dry_run else '--track'} with --sweep; leave one of the two out"
+            )
         return _sweep(plan_sweep(method, read_grid(sweep), clients, seeds, **asked), out, as_json)
     experiment = prepare_experiment(method, clients, seeds, **asked)
     if dry_run:

@@ -22,14 +22,19 @@ COMMANDS = ("run", "compare")
 NOT_IN_FILES = ("config", "help", "dry_run", "profile", "as_json")
 TYPES = {int: "integer", float: "number", bool: "boolean"}
 """Type of an option -> type of its value in a file; all others are text."""
-SOURCES = {"COMMANDLINE": "", "DEFAULT_MAP": "  # from the config file", "ENVIRONMENT": "  # from the environment"}
+SOURCES = {
+    "COMMANDLINE": "",
+    "DEFAULT_MAP": "  # from the config file",
+    "ENVIRONMENT": "  # from the environment",
+}
 """Source of an option -> remark; all others are defaults."""
 WIDTH = 44
 """Column of the remarks."""
 
 
 def command(
-    context: typer.Context, out: Annotated[Path | None, typer.Option(help="File to write, instead of printing.")] = None
+    context: typer.Context,
+    out: Annotated[Path | None, typer.Option(help="File to write, instead of printing.")] = None,
 ) -> None:
     """Print the JSON schema of config files (`--config`).
 
@@ -55,9 +60,13 @@ def read_config(context: typer.Context, path: Path | None) -> Path | None:
     try:
         settings = tomllib.loads(path.read_text("utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise UnalikeError(f"cannot read {path}: {error}; expected a TOML file of flags, such as rounds = 50") from None
+        raise UnalikeError(
+            f"cannot read {path}: {error}; expected a TOML file of flags, such as rounds = 50"
+        ) from None
     names = {p.name for p in context.command.params}
-    values = {key.replace("-", "_"): value for key, value in _flags_of(path, settings, names).items()}
+    values = {
+        key.replace("-", "_"): value for key, value in _flags_of(path, settings, names).items()
+    }
     if unexpected := sorted(set(values) - names):
         raise UnalikeError(
             f"{path} sets a name that is not a flag of this command: "
@@ -66,7 +75,9 @@ def read_config(context: typer.Context, path: Path | None) -> Path | None:
     repeated = {p.name for p in context.command.params if getattr(p, "multiple", False)}
     for key, value in values.items():
         if isinstance(value, dict) or (isinstance(value, list) and key not in repeated):
-            raise UnalikeError(f"{path} sets {key} to {value!r}; expected a single value, as for its flag")
+            raise UnalikeError(
+                f"{path} sets {key} to {value!r}; expected a single value, as for its flag"
+            )
     # as text, which a flag reads as if it were typed: 2.5 and true are not integers
     values = {
         k: list(map(str, v)) if isinstance(v, list) else [str(v)] if k in repeated else str(v)
@@ -77,7 +88,9 @@ def read_config(context: typer.Context, path: Path | None) -> Path | None:
             try:
                 flag.process_value(context, values[flag.name])
             except typer.BadParameter as error:
-                raise UnalikeError(f"{path} sets {flag.name} to {values[flag.name]!r}: {error.message}") from None
+                raise UnalikeError(
+                    f"{path} sets {flag.name} to {values[flag.name]!r}: {error.message}"
+                ) from None
     context.default_map = {**(context.default_map or {}), **values}
     return path
 
@@ -90,7 +103,10 @@ def _flags_of(file: Path, settings: dict[str, Any], names: set[str]) -> dict[str
     flags = command_flags if "data" in command_flags else _recorded(file, settings)
     if "seeds" in names:
         return flags
-    return {k: v for k, v in flags.items() if k != "seeds"} | {"method": flags["method"][0], "seed": settings["seed"]}
+    return {k: v for k, v in flags.items() if k != "seeds"} | {
+        "method": flags["method"][0],
+        "seed": settings["seed"],
+    }
 
 
 def kept_flags(folder: Path) -> dict[str, Any]:
@@ -116,8 +132,17 @@ def _recorded(file: Path, settings: dict[str, Any]) -> dict[str, Any]:
             f"{file} does not say where its data came from: no command finished the run; give a TOML file of flags, such as "
             "data = 'mine.npz', or the config.toml of a finished `unalike run --out`"
         )
-    plain = {k: v for k, v in settings.items() if not isinstance(v, dict) and k not in ("unalike", "seed")}
-    derived = {"data": name, "plan": str(plan), "model": settings["model"]["name"], "method": [settings["method"]]}
+    plain = {
+        k: v
+        for k, v in settings.items()
+        if not isinstance(v, dict) and k not in ("unalike", "seed")
+    }
+    derived = {
+        "data": name,
+        "plan": str(plan),
+        "model": settings["model"]["name"],
+        "method": [settings["method"]],
+    }
     work = {n: v for n, v in written_config(settings["work"], WorkOptions).items() if v is not None}
     return plain | derived | work | {"seeds": f"{settings['seed']},"}
 
@@ -186,4 +211,7 @@ def _property(parameter: inspect.Parameter) -> Schema:
     schema = {"description": option.help, **value}
     if default is None or default == []:
         return schema
-    return {**schema, "default": default if isinstance(default, bool | int | float | list) else str(default)}
+    return {
+        **schema,
+        "default": default if isinstance(default, bool | int | float | list) else str(default),
+    }

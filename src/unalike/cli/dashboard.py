@@ -10,13 +10,18 @@ NAME = "dashboard"
 
 def command(
     folder: Annotated[
-        Path, typer.Argument(help="Folder of a federation, of `unalike run --out`, or of `unalike compare --out`.")
+        Path,
+        typer.Argument(
+            help="Folder of a federation, of `unalike run --out`, or of `unalike compare --out`."
+        ),
     ],
     host: Annotated[
         str, typer.Option(help="Address to listen on; requests from other machines need a token.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on.", min=0, max=65535)] = 8050,
-    token: Annotated[str | None, typer.Option(help="Token; generated if one is needed and none is given.")] = None,
+    token: Annotated[
+        str | None, typer.Option(help="Token; generated if one is needed and none is given.")
+    ] = None,
 ) -> None:
     """Watch a federation, a simulation or a comparison in a browser.
 

@@ -35,13 +35,17 @@ class Loaded(NamedTuple):
 
 
 @dataclass(frozen=True)
-class DataFlags(ServerSampleOptions, ValidationOptions, PartitionOptions, TableOptions, SourceOptions):
+class DataFlags(
+    ServerSampleOptions, ValidationOptions, PartitionOptions, TableOptions, SourceOptions
+):
     """The flags about data."""
 
     @property
     def table(self) -> dict[str, Any]:
         """The options of the reader of tables that were given."""
-        return {name: value for name, value in self.kept.items() if name in options_of(TableOptions)}
+        return {
+            name: value for name, value in self.kept.items() if name in options_of(TableOptions)
+        }
 
     @property
     def kept(self) -> dict[str, Any]:
@@ -55,7 +59,10 @@ class DataFlags(ServerSampleOptions, ValidationOptions, PartitionOptions, TableO
         if self.plan is not None:
             return {}
         partition = self.partition or usual_partition(dataset)
-        return {"partition": partition, "clients": usual_clients(partition) if self.clients is None else self.clients}
+        return {
+            "partition": partition,
+            "clients": usual_clients(partition) if self.clients is None else self.clients,
+        }
 
     def load(self, protocol: Sequence[str] = ()) -> Loaded:
         """Load the data set and take the server's samples out of it."""
@@ -81,13 +88,17 @@ class DataFlags(ServerSampleOptions, ValidationOptions, PartitionOptions, TableO
         dataset = self.load().dataset
         division = self.resolved(dataset).get("partition") or f"plan {self.plan}"
         by_group = self.group and self.partition is None and self.plan is None
-        return self.divide(dataset, seed), f"{self.data} by {self.group[0]}" if by_group else f"{self.data}, {division}"
+        return self.divide(
+            dataset, seed
+        ), f"{self.data} by {self.group[0]}" if by_group else f"{self.data}, {division}"
 
     def command(self, name: str, options: dict[str, Any], work: Any = None) -> str:
         """A command line on this data, with the options of local training that differ from their defaults."""
         from unalike.experiments.facts import command_line
 
-        return command_line(name, self.kept | options | ({} if work is None else written(work, changed=True)))
+        return command_line(
+            name, self.kept | options | ({} if work is None else written(work, changed=True))
+        )
 
     def check_partition(self) -> None:
         """Check the partition before data is read."""
@@ -103,7 +114,9 @@ class DataFlags(ServerSampleOptions, ValidationOptions, PartitionOptions, TableO
         if self.plan is not None:
             return ClientsRequest(self.divide(loaded.dataset), test=loaded.test)
         data, test = loaded.dataset, loaded.test
-        return ClientsRequest(self.clients, data, None, self.partition, self.split, self.val, test, folds=self.folds)
+        return ClientsRequest(
+            self.clients, data, None, self.partition, self.split, self.val, test, folds=self.folds
+        )
 
     def divide(self, dataset: Dataset, seed: int = 0) -> Population:
         """Make clients of a data set, by the plan or the partition."""
@@ -116,7 +129,9 @@ class DataFlags(ServerSampleOptions, ValidationOptions, PartitionOptions, TableO
             return partition(dataset, self.partition, self.clients, seed, *shares)
         plan = PartitionPlan.load(self.plan)
         remedy = "make the plan with it: `unalike partition --save`"
-        divided_already("a plan", remedy, self.partition, self.val, self.clients, self.split, self.folds)
+        divided_already(
+            "a plan", remedy, self.partition, self.val, self.clients, self.split, self.folds
+        )
         return apply_plan(plan, dataset)
 
 
@@ -137,7 +152,9 @@ trained = _flags_of(SourceOptions, TableOptions, PartitionOptions)
 """The data set, and its partition among clients whose training samples alone are read."""
 clients = _flags_of(SourceOptions, TableOptions, PartitionOptions, ValidationOptions)
 """The data set, and its partition among clients."""
-samples = _flags_of(SourceOptions, TableOptions, PartitionOptions, ValidationOptions, ServerSampleOptions)
+samples = _flags_of(
+    SourceOptions, TableOptions, PartitionOptions, ValidationOptions, ServerSampleOptions
+)
 """The data set, its partition among clients, and the server's samples."""
 
 

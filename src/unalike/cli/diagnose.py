@@ -17,11 +17,17 @@ def command(
     clients: data_flags.DataFlags,
     seed: int,
     rounds: Annotated[
-        int, typer.Option(help="Rounds of FedAvg for the numbers about training, such as 5; 0 trains nothing.", min=0)
+        int,
+        typer.Option(
+            help="Rounds of FedAvg for the numbers about training, such as 5; 0 trains nothing.",
+            min=0,
+        ),
     ] = 0,
     model: str,
     work: Any,
-    out: Annotated[Path | None, typer.Option(help="Write the page and the numbers into this folder.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Write the page and the numbers into this folder.")
+    ] = None,
     as_json: f.AsJson = False,
 ) -> None:
     """Measure how the clients' data differs: labels, sizes, features, concepts, clusters.
@@ -44,7 +50,9 @@ def command(
     from unalike.reporting.table import Table
 
     population, title = clients.described(seed)
-    changed = {"rounds": rounds or None, "seed": seed or None} | ({"model": model} if rounds else {})
+    changed = {"rounds": rounds or None, "seed": seed or None} | (
+        {"model": model} if rounds else {}
+    )
     with progress_bar(rounds * DIVISIONS, "training", lines=True) as progress:
         diagnosis = diagnose_population(
             population,

@@ -29,10 +29,17 @@ Facts = dict[str, Any]
 
 AskedModel = Annotated[
     str | None,
-    typer.Option("--model", help="A model of the catalogue, or module:Class of your own.", show_default=False),
+    typer.Option(
+        "--model", help="A model of the catalogue, or module:Class of your own.", show_default=False
+    ),
 ]
 
-MODULES = {"scikit-learn": "sklearn", "pillow": "PIL", "tomli-w": "tomli_w", "annotated-types": "annotated_types"}
+MODULES = {
+    "scikit-learn": "sklearn",
+    "pillow": "PIL",
+    "tomli-w": "tomli_w",
+    "annotated-types": "annotated_types",
+}
 """Library -> its module, where the names differ."""
 
 
@@ -75,15 +82,29 @@ def _print(facts: dict[str, Any]) -> None:
         ),
         ("memory", "unknown" if memory is None else f"{memory / 1000:,.1f} GB"),
         ("GPU", ", ".join(machine.get("gpus", ())) or "none that torch can use"),
-        ("libraries", ", ".join(f"{name} {version or 'MISSING'}" for name, version in facts["libraries"].items())),
-        ("training", trial.get("training", "not tried") + (f" ({trial['seconds']} s)" if "seconds" in trial else "")),
+        (
+            "libraries",
+            ", ".join(
+                f"{name} {version or 'MISSING'}" for name, version in facts["libraries"].items()
+            ),
+        ),
+        (
+            "training",
+            trial.get("training", "not tried")
+            + (f" ({trial['seconds']} s)" if "seconds" in trial else ""),
+        ),
         ("compiled loops", trial.get("compiled loops", "not available: numba is not installed")),
     ]
     lines += [("model", facts["model"])] if "model" in facts else []
     for name, extra in facts["extras"].items():
         lacking = ", ".join(extra["missing"])
-        lines.append((f"extra {name}", f"lacks {lacking}; {extra['install']}" if lacking else "installed"))
-    lines += [("data", _where(data)), ("verdict", "everything that a default installation needs works")]
+        lines.append(
+            (f"extra {name}", f"lacks {lacking}; {extra['install']}" if lacking else "installed")
+        )
+    lines += [
+        ("data", _where(data)),
+        ("verdict", "everything that a default installation needs works"),
+    ]
     if facts["broken"]:
         lines[-1:] = [("broken", what) for what in facts["broken"]]
     table = Table(box=None, pad_edge=False, show_header=False)
@@ -135,7 +156,9 @@ def _machine() -> Facts:
     except (ImportError, OSError):  # `broken` says so
         return facts
     gpus = (
-        [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
+        [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+        if torch.cuda.is_available()
+        else []
     )
     gpus += ["Apple GPU (mps)"] if torch.backends.mps.is_available() else []
     return facts | {
@@ -153,7 +176,11 @@ def _requirements(extra: str = "") -> list[Requirement]:
     default = [r for r in listed if r.marker is None or r.marker.evaluate({"extra": ""})]
     if not extra:
         return default
-    return [r for r in listed if r not in default and r.marker is not None and r.marker.evaluate({"extra": extra})]
+    return [
+        r
+        for r in listed
+        if r not in default and r.marker is not None and r.marker.evaluate({"extra": extra})
+    ]
 
 
 def _version(name: str) -> str | None:
@@ -169,7 +196,9 @@ def _libraries() -> tuple[dict[str, str | None], list[str]]:
     try:
         requirements = _requirements()
     except metadata.PackageNotFoundError:
-        return {}, ["unalike: it is imported from a folder and not installed; install it: pip install unalike"]
+        return {}, [
+            "unalike: it is imported from a folder and not installed; install it: pip install unalike"
+        ]
     versions = {r.name: _version(r.name) for r in requirements}
     broken = []
     for requirement in requirements:
@@ -203,7 +232,14 @@ def _trial() -> Facts:
     sample = (torch.nn.functional.one_hot(labels, 4).float(), labels)
     clients = [ua.ClientData(train=sample, test=sample) for _ in range(2)]
     try:
-        ua.run("fedavg", clients, model="mlp(hidden=(4,))", rounds=1, executor="batched", progress=False)
+        ua.run(
+            "fedavg",
+            clients,
+            model="mlp(hidden=(4,))",
+            rounds=1,
+            executor="batched",
+            progress=False,
+        )
     except Exception as error:  # whatever a broken library raises
         return {"training": f"{type(error).__name__}: {error}"}
     facts: Facts = {"training": "works", "seconds": round(time.perf_counter() - started, 1)}
@@ -221,7 +257,9 @@ def _path_of(name: str) -> str:
     try:
         made = resolve_name(name)() if ":" in name else model(name)
     except (ImportError, AttributeError, TypeError) as error:
-        raise UnalikeError(f"--model {name}: {error}; expected a class of networks without arguments") from None
+        raise UnalikeError(
+            f"--model {name}: {error}; expected a class of networks without arguments"
+        ) from None
     finally:
         sys.path.remove("")
     found = Model(made).chain_or_reason
@@ -234,10 +272,16 @@ def _extras() -> dict[str, Facts]:
     """Extra -> the libraries that it lacks, and the command that installs it."""
     try:
         names = metadata.metadata("unalike").get_all("Provides-Extra") or []
-        missing = {n: [r.name for r in _requirements(n) if r.name != "unalike" and not _version(r.name)] for n in names}
+        missing = {
+            n: [r.name for r in _requirements(n) if r.name != "unalike" and not _version(r.name)]
+            for n in names
+        }
     except metadata.PackageNotFoundError:
         return {}
-    return {n: {"missing": lacking, "install": f"pip install 'unalike[{n}]'"} for n, lacking in missing.items()}
+    return {
+        n: {"missing": lacking, "install": f"pip install 'unalike[{n}]'"}
+        for n, lacking in missing.items()
+    }
 
 
 def _data(data_dir: Path | None) -> Facts:
@@ -247,7 +291,16 @@ def _data(data_dir: Path | None) -> Facts:
 
     folder = data_folder(data_dir)
     embedded = [name for name in ("digits", "heart_disease", "glyphs") if name in names]
-    facts: Facts = {"variable": FOLDER, "folder": folder and str(folder.resolve()), "embedded": embedded, "files": []}
+    facts: Facts = {
+        "variable": FOLDER,
+        "folder": folder and str(folder.resolve()),
+        "embedded": embedded,
+        "files": [],
+    }
     if folder is None or not folder.is_dir():
         return facts
-    return facts | {"files": sorted(p.name for p in folder.iterdir() if p.is_dir() or ending(p.name) is not None)}
+    return facts | {
+        "files": sorted(
+            p.name for p in folder.iterdir() if p.is_dir() or ending(p.name) is not None
+        )
+    }

@@ -37,8 +37,12 @@ class Samples(NamedTuple):
 
 @uses_flags(data_dir=data_dir, table=data_flags.table)
 def command(
-    folder: Annotated[Path, typer.Argument(help="Folder of `unalike run --out`, of a federation, or of a site.")],
-    data: Annotated[str | None, typer.Option(help="Data set or file; the run's own clients unless given.")] = None,
+    folder: Annotated[
+        Path, typer.Argument(help="Folder of `unalike run --out`, of a federation, or of a site.")
+    ],
+    data: Annotated[
+        str | None, typer.Option(help="Data set or file; the run's own clients unless given.")
+    ] = None,
     client: Client = None,
     metric: Annotated[
         list[str],
@@ -86,31 +90,51 @@ def command(
     scores = score(task, predict, x, y, owner, logits=bool(chosen))
     found = pd.DataFrame(per_client(task, scores, len(rows), chosen), index=rows)
     if len(rows) > 1:
-        found = pd.concat([found, pd.DataFrame([measure(task, scores, chosen), found.mean()], index=[POOLED, MEAN])])
-    counts = {"samples": pd.Series(owner).groupby(owner).size().reindex(range(len(rows)), fill_value=0)}
+        found = pd.concat(
+            [
+                found,
+                pd.DataFrame([measure(task, scores, chosen), found.mean()], index=[POOLED, MEAN]),
+            ]
+        )
+    counts = {
+        "samples": pd.Series(owner).groupby(owner).size().reindex(range(len(rows)), fill_value=0)
+    }
     if (of_class := positives(scores, len(rows), classes)) is not None:
         counts["positives"] = pd.Series(of_class)
     for name, count in reversed(counts.items()):
         found.insert(0, name, [*count, *([count.sum(), math.nan] if len(rows) > 1 else [])])
     note_shared_model(config, client)
     if as_json:
-        records = [{"row": row, **values} for row, values in zip(found.index, found.to_dict("records"), strict=True)]
-        values = [{k: None if v != v else int(v) if k in counts else v for k, v in r.items()} for r in records]
+        records = [
+            {"row": row, **values}
+            for row, values in zip(found.index, found.to_dict("records"), strict=True)
+        ]
+        values = [
+            {k: None if v != v else int(v) if k in counts else v for k, v in r.items()}
+            for r in records
+        ]
         print(json.dumps(values, indent=1))
         return
     texts = {name: ["" if math.isnan(n) else f"{n:.0f}" for n in found[name]] for name in counts}
     if classes is not None and "positives" in texts:
         texts[f"positives ({classes[-1]})"] = texts.pop("positives")
-    texts |= {m.word: [m.text(value) for value in found[name]] for name, m in run_metrics(task, chosen).items()}
+    texts |= {
+        m.word: [m.text(value) for value in found[name]]
+        for name, m in run_metrics(task, chosen).items()
+    }
     tables(["", *texts], list(zip(found.index, *texts.values(), strict=True)))
 
 
-def _metrics(asked: list[str], config: dict[str, Any], task: Task, classes: list[str] | None) -> RunMetrics:
+def _metrics(
+    asked: list[str], config: dict[str, Any], task: Task, classes: list[str] | None
+) -> RunMetrics:
     """The metrics that were asked for, else those of the run; a warning names those that only a program knows."""
     from unalike.metrics.named_metrics import read
 
     specs = asked or config.get("metric", ())
-    found = {m.name: m.of(task, classes) for m in read([specs] if isinstance(specs, str) else specs)}
+    found = {
+        m.name: m.of(task, classes) for m in read([specs] if isinstance(specs, str) else specs)
+    }
     unknown = [] if asked else [name for name in config.get("metrics", ()) if name not in found]
     if unknown:
         warn(f"the metrics {', '.join(unknown)} of the run came from a program and are left out")
@@ -131,13 +155,19 @@ def _other_samples(
     owner, rows = np.zeros(len(y), np.int64), [found.name if "(" in data else Path(data).name]
     if table.get("group"):
         columns = [found.groups[column].astype(str) for column in table["group"]]
-        names, owner = np.unique([", ".join(cells) for cells in zip(*columns, strict=True)], return_inverse=True)
+        names, owner = np.unique(
+            [", ".join(cells) for cells in zip(*columns, strict=True)], return_inverse=True
+        )
         rows = names.tolist()
     return Samples(found.merged()[0], y, owner, rows)
 
 
 def _own_samples(
-    folder: Path, config: dict[str, Any], data_dir: Path | None, client: str | None, table: dict[str, Any]
+    folder: Path,
+    config: dict[str, Any],
+    data_dir: Path | None,
+    client: str | None,
+    table: dict[str, Any],
 ) -> Samples:
     """The test samples of the run's clients, one row for each client, or of the client that is named."""
     import numpy as np
@@ -152,8 +182,12 @@ def _own_samples(
             f"found --{next(iter(table))} without --data: the rows are the run's own clients; give the table with --data"
         )
     if not (folder / "plan.json").exists():
-        raise UnalikeError(f"{folder} has no partition plan, so the clients' samples are unknown; give --data")
-    population = apply_plan(PartitionPlan.load(folder / "plan.json"), own_data(folder, config, data_dir))
+        raise UnalikeError(
+            f"{folder} has no partition plan, so the clients' samples are unknown; give --data"
+        )
+    population = apply_plan(
+        PartitionPlan.load(folder / "plan.json"), own_data(folder, config, data_dir)
+    )
     chosen = range(len(population)) if client is None else [client_index(population, client)]
     test = Ragged.of(population.test[k] for k in chosen)
     owner = np.repeat(np.arange(len(chosen)), test.sizes)

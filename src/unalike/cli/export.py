@@ -11,8 +11,12 @@ NAME = "export"
 
 
 def command(
-    folder: Annotated[Path, typer.Argument(help="Folder of `unalike run --out`, of a federation, or of a site.")],
-    out: Annotated[Path, typer.Option(help="Folder to write; files of an earlier export are replaced.")],
+    folder: Annotated[
+        Path, typer.Argument(help="Folder of `unalike run --out`, of a federation, or of a site.")
+    ],
+    out: Annotated[
+        Path, typer.Option(help="Folder to write; files of an earlier export are replaced.")
+    ],
     client: Client = None,
 ) -> None:
     """Write a run's shared model, or the model of one of its clients, as a folder that predicts without unalike.
@@ -32,4 +36,6 @@ def command(
     encoding = encoding_of(folder, config)
     export_model(out, predict, config, encoding, client)
     note_shared_model(config, client)
-    print(f"{out.resolve()}; try it: python {out / SCRIPT} {'samples.json' if encoding is None else 'new.csv'}")
+    print(
+        f"{out.resolve()}; try it: python {out / SCRIPT} {'samples.json' if encoding is None else 'new.csv'}"
+    )

@@ -45,7 +45,9 @@ def model_folder(folder: Path) -> Path:
     run, *others = run_folders(folder)
     if others:
         runs = "\n".join(f"  {path}" for path in (run, *others))
-        raise UnalikeError(f"{folder} holds {1 + len(others)} finished runs; name the folder of one:\n{runs}")
+        raise UnalikeError(
+            f"{folder} holds {1 + len(others)} finished runs; name the folder of one:\n{runs}"
+        )
     return run if (run / "config.toml").exists() else kept_model(folder) or run
 
 
@@ -96,7 +98,9 @@ def _shared_model(folder: Path) -> tuple[Predict, dict[str, Any]]:
     begun = (folder / "checkpoints").exists() and not weights.exists() and not directory.finished
     if config is not None and begun and not directory.diverged:
         done = f"{directory.round} of {config['rounds']} rounds are done"
-        raise UnalikeError(f"the run in {folder} is unfinished, {done}; the command that began it continues it")
+        raise UnalikeError(
+            f"the run in {folder} is unfinished, {done}; the command that began it continues it"
+        )
     if config is None or not weights.exists():
         raise UnalikeError(
             f"{folder} holds no finished run with a shared model; "
@@ -118,7 +122,9 @@ def _shared_model(folder: Path) -> tuple[Predict, dict[str, Any]]:
         )
     if "site" not in config:  # the model that a site keeps is its own
         _check_shared(folder, config, made)
-    return SharedModel(made, {n: tensors[n] for n in made.params}, {n: tensors[n] for n in made.buffers}), config
+    return SharedModel(
+        made, {n: tensors[n] for n in made.params}, {n: tensors[n] for n in made.buffers}
+    ), config
 
 
 def _check_shared(folder: Path, config: dict[str, Any], model: Model) -> None:
@@ -131,7 +137,9 @@ def _check_shared(folder: Path, config: dict[str, Any], model: Model) -> None:
         ran = plan(config["method"])
         if not method_of(ran).has_shared_model(model):
             private = "parameters that they train and never send"
-    if config.get("buffers") == "local" and model.buffers and not isinstance(ran, Centralised):  # it has one client
+    if (
+        config.get("buffers") == "local" and model.buffers and not isinstance(ran, Centralised)
+    ):  # it has one client
         private = "batch-norm statistics of their own (buffers='local')"
     if private:
         raise UnalikeError(
@@ -141,7 +149,11 @@ def _check_shared(folder: Path, config: dict[str, Any], model: Model) -> None:
 
 
 def fitting(
-    data: str, data_dir: Path | None, folder: Path, config: dict[str, Any], columns: dict[str, Any] | None = None
+    data: str,
+    data_dir: Path | None,
+    folder: Path,
+    config: dict[str, Any],
+    columns: dict[str, Any] | None = None,
 ) -> Dataset:
     """Load a data set for the model of a run. A table is encoded as in the run, and has the same target unless `columns` names one.
 
@@ -161,7 +173,9 @@ def fitting(
             f"{data} is a table, and {folder} does not say how to read one: {why} give a file of numbers (.npz)"
         )
     if list(dataset.input_shape) != (wanted := config["data"]["input_shape"]):
-        raise UnalikeError(f"{data} has samples of shape {list(dataset.input_shape)}, the model takes {wanted}")
+        raise UnalikeError(
+            f"{data} has samples of shape {list(dataset.input_shape)}, the model takes {wanted}"
+        )
     return dataset
 
 
@@ -173,7 +187,11 @@ def note_own_data(data: str, folder: Path, config: dict[str, Any]) -> None:
     if own is not None and (data == own or Path(data).resolve() == Path(own).resolve()):
         warn(
             f"{data} is the data of the run, and trained the model for the most part: these scores are too good"
-            + ("" if "site" in config else "; without --data, the test samples of the clients are scored"),
+            + (
+                ""
+                if "site" in config
+                else "; without --data, the test samples of the clients are scored"
+            ),
         )
 
 
@@ -204,14 +222,19 @@ def labels(found: Dataset, folder: Path, config: dict[str, Any]) -> Tensor:
     Raises `UnalikeError` for labels that the run does not have.
     """
     data = config["data"]
-    return found.labelled(found.merged()[1], data["task"], data.get("classes"), f"the run in {folder}")
+    return found.labelled(
+        found.merged()[1], data["task"], data.get("classes"), f"the run in {folder}"
+    )
 
 
 def encoding_of(folder: Path, config: dict[str, Any]) -> Encoding | None:
     """The table encoding of the run, or of its federation."""
     from unalike.data.table_encoding import Encoding
 
-    encoding, terms = Encoding.load(folder / "encoding.json"), folder.resolve().parent / "federation.toml"
+    encoding, terms = (
+        Encoding.load(folder / "encoding.json"),
+        folder.resolve().parent / "federation.toml",
+    )
     if encoding is None and "federation" in config and terms.exists():
         from unalike.federation.protocol.federation_file import Federation
 
@@ -229,9 +252,15 @@ def own_data(folder: Path, config: dict[str, Any], data_dir: Path | None) -> Dat
     """The data set of a run's clients. Raises `UnalikeError` if the clients came from a program and the data has no known name."""
     flags = _kept_flags(folder)
     stored_folder = flags.get("data_dir")
-    options = {name: flags[name] for name in ("limit", *options_of(TableOptions, ServerSampleOptions)) if name in flags}
+    options = {
+        name: flags[name]
+        for name in ("limit", *options_of(TableOptions, ServerSampleOptions))
+        if name in flags
+    }
     folder_of_data = data_dir or (Path(stored_folder) if stored_folder else None)
-    source = DataFlags(data=flags.get("data", config["data"]["name"]), data_dir=folder_of_data, **options)
+    source = DataFlags(
+        data=flags.get("data", config["data"]["name"]), data_dir=folder_of_data, **options
+    )
     try:
         return source.load(config["protocol"] if flags else ()).dataset
     except UnalikeError as error:

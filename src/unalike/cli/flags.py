@@ -31,11 +31,15 @@ Method = Annotated[str, typer.Option(help=f"{METHOD}.", **named("method"))]
 Client = Annotated[
     str | None,
     typer.Option(
-        help="Client whose model is used, by name or number; the shared model unless given.", show_default=False
+        help="Client whose model is used, by name or number; the shared model unless given.",
+        show_default=False,
     ),
 ]
 Workers = Annotated[
-    int | None, typer.Option(help="Number of worker processes, one core each; the same as 'distributed(workers=...)'.")
+    int | None,
+    typer.Option(
+        help="Number of worker processes, one core each; the same as 'distributed(workers=...)'."
+    ),
 ]
 Track = Annotated[
     list[str],
@@ -54,8 +58,13 @@ DryRun = Annotated[
         "else.",
     ),
 ]
-Profile = Annotated[bool, typer.Option("--profile", help="Profile a few rounds, and write a trace (trace.json).")]
-Out = Annotated[Path | None, typer.Option(help="Folder for the results; the same command resumes an interrupted run.")]
+Profile = Annotated[
+    bool, typer.Option("--profile", help="Profile a few rounds, and write a trace (trace.json).")
+]
+Out = Annotated[
+    Path | None,
+    typer.Option(help="Folder for the results; the same command resumes an interrupted run."),
+]
 
 
 def uses_flags(
@@ -70,7 +79,10 @@ def uses_flags(
 
     def decorated(command: Command) -> Command:
         parameters = inspect.signature(command, eval_str=True).parameters
-        shared = {name: inspect.signature(group, eval_str=True).parameters for name, group in groups.items()}
+        shared = {
+            name: inspect.signature(group, eval_str=True).parameters
+            for name, group in groups.items()
+        }
         flags = [parameter(option) for option in options]
         for name, p in parameters.items():
             if p.kind is not inspect.Parameter.VAR_KEYWORD:
@@ -78,7 +90,10 @@ def uses_flags(
 
         @wraps(command)
         def run(**values: Any) -> Any:
-            made = {name: groups[name](**{flag: values.pop(flag) for flag in names}) for name, names in shared.items()}
+            made = {
+                name: groups[name](**{flag: values.pop(flag) for flag in names})
+                for name, names in shared.items()
+            }
             return command(**read_values(values, *declared), **made)
 
         run.__signature__ = inspect.Signature([f.replace(kind=f.KEYWORD_ONLY) for f in flags])  # type: ignore[attr-defined]
@@ -110,11 +125,16 @@ def parameter(option: Option) -> inspect.Parameter:
         kind = kind | None
     default = option.written(option.default)
     shown = default is not None
-    names = ["--" + option.name.replace("_", "-")] if default is False else []  # True: --name and --no-name
+    names = (
+        ["--" + option.name.replace("_", "-")] if default is False else []
+    )  # True: --name and --no-name
     flag = typer.Option(*names, help=option.help.text, show_default=shown, **named(option.name))
     default = [] if option.repeated and default is None else default
     return inspect.Parameter(
-        option.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, flag]
+        option.name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=default,
+        annotation=Annotated[kind, flag],
     )
 
 

@@ -27,7 +27,9 @@ class DocumentedGroup(TyperGroup):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the whole first sentence about each command."""
-        rows = [(name, command.get_short_help_str(WHOLE)) for name, command in self.commands.items()]
+        rows = [
+            (name, command.get_short_help_str(WHOLE)) for name, command in self.commands.items()
+        ]
         with formatter.section("Commands"):
             formatter.write_dl(rows)
 
@@ -61,7 +63,9 @@ class CommandApp(typer.Typer):
     """Commands with such pages."""
 
     def __init__(self, **options: Any):
-        super().__init__(cls=DocumentedGroup, no_args_is_help=True, rich_markup_mode=None, **options)
+        super().__init__(
+            cls=DocumentedGroup, no_args_is_help=True, rich_markup_mode=None, **options
+        )
 
     def command(self, *args: Any, **options: Any) -> Any:
         """Decorator: add a command, as `typer.Typer.command` does."""

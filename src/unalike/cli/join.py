@@ -15,26 +15,40 @@ NAME = "join"
 @needs_federation
 @uses_flags(data_dir=data_dir, table=data_flags.table)
 def command(
-    bundle: Annotated[Path, typer.Argument(help="The site's bundle, from the operator of the coordinator.")],
+    bundle: Annotated[
+        Path, typer.Argument(help="The site's bundle, from the operator of the coordinator.")
+    ],
     data: Annotated[
-        str, typer.Option(help="The site's samples: a file such as site.parquet or site.npz, or a folder.")
+        str,
+        typer.Option(
+            help="The site's samples: a file such as site.parquet or site.npz, or a folder."
+        ),
     ],
     *,
     table: dict[str, Any],
     data_dir: Path | None,
     folder: Annotated[
-        Path | None, typer.Option(help="Folder for the site's state and logs; next to the bundle unless given.")
+        Path | None,
+        typer.Option(help="Folder for the site's state and logs; next to the bundle unless given."),
     ] = None,
     address: Annotated[
-        str | None, typer.Option(help="host:port of the coordinator, if it differs from the bundle's.")
+        str | None,
+        typer.Option(help="host:port of the coordinator, if it differs from the bundle's."),
     ] = None,
     device: Annotated[str, typer.Option(help="Device to train on: cpu, cuda, cuda:1, ...")] = "cpu",
     accept: Annotated[
         bool,
-        typer.Option("--accept", help="Join with columns that are far from the agreed ones, such as in other units."),
+        typer.Option(
+            "--accept",
+            help="Join with columns that are far from the agreed ones, such as in other units.",
+        ),
     ] = False,
-    until_done: Annotated[bool, typer.Option("--until-done", help="End when all runs are done.")] = False,
-    show: Annotated[bool, typer.Option("--show", help="Print what would leave this machine, and exit.")] = False,
+    until_done: Annotated[
+        bool, typer.Option("--until-done", help="End when all runs are done.")
+    ] = False,
+    show: Annotated[
+        bool, typer.Option("--show", help="Print what would leave this machine, and exit.")
+    ] = False,
 ) -> None:
     """Take part in a federation with this machine's data.
 
@@ -56,4 +70,14 @@ def command(
         print("\n".join(wire_lines(contents.federation, data, data_dir, contents.site)))
         return
     tell = partial(print, flush=True)
-    join(contents, data, data_dir, home, address or contents.address, tell, device, accept, until_done)
+    join(
+        contents,
+        data,
+        data_dir,
+        home,
+        address or contents.address,
+        tell,
+        device,
+        accept,
+        until_done,
+    )

@@ -40,7 +40,9 @@ def _complete(context: typer.Context, incomplete: str) -> list[str]:
     return beginning(context.info_name or "", incomplete)
 
 
-Name = Annotated[str | None, typer.Argument(help="A name to describe in full.", autocompletion=_complete)]
+Name = Annotated[
+    str | None, typer.Argument(help="A name to describe in full.", autocompletion=_complete)
+]
 
 
 @app.command()
@@ -63,14 +65,29 @@ def methods(
     if name is not None:
         _describe_method(registry.spelled(name))
         return
-    columns = ["spec", "description", "paper", "down", "up", "server keeps", "client keeps", "needs"]
+    columns = [
+        "spec",
+        "description",
+        "paper",
+        "down",
+        "up",
+        "server keeps",
+        "client keeps",
+        "needs",
+    ]
     rows = []
     for method in method_guide.published():
         e = method_guide.entry(method)
         numbers = [method_guide.units(v) for v in (e.down, e.up, e.server, e.client)]
         rows.append([e.usage, e.summary, e.source, *numbers, ", ".join(e.needs)])
     parts = _described(registry, method_guide.parts())
-    _show({"Methods (sent and kept in units of the model)": (columns, rows), "Parts": (SUMMARY, parts)}, as_json)
+    _show(
+        {
+            "Methods (sent and kept in units of the model)": (columns, rows),
+            "Parts": (SUMMARY, parts),
+        },
+        as_json,
+    )
 
 
 def _describe_method(name: str) -> None:
@@ -84,14 +101,20 @@ def _describe_method(name: str) -> None:
     for part in (p for p in e.parts if p.name != name):
         screen.print(f"\n{spec_text(part)}\n{documentation(type(part))}", highlight=False)
     if e.down == e.down:
-        down, up, server, client = (method_guide.units(v) for v in (e.down, e.up, e.server, e.client))
-        screen.print(f"\nIn units of the model: {down} down, {up} up; the server keeps {server}, a client {client}.")
+        down, up, server, client = (
+            method_guide.units(v) for v in (e.down, e.up, e.server, e.client)
+        )
+        screen.print(
+            f"\nIn units of the model: {down} down, {up} up; the server keeps {server}, a client {client}."
+        )
         others = [
             n
             for n in method_guide.published()
             if method_guide.entry(n).down == method_guide.entry(n).down and n != name
         ]
-        screen.print(f"Combines with: {', '.join(n for n in others if method_guide.combines(name, n) is None)}")
+        screen.print(
+            f"Combines with: {', '.join(n for n in others if method_guide.combines(name, n) is None)}"
+        )
     if e.needs:
         screen.print(f"Needs: {', '.join(e.needs)}")
 
@@ -125,7 +148,10 @@ def _command(kind: str) -> Callable[..., None]:
     def command(name: Name = None, as_json: AsJson = False) -> None:
         found = registries(kind)
         if name is None:
-            _show({title: (SUMMARY, _described(one, list(one))) for title, one in found.items()}, as_json)
+            _show(
+                {title: (SUMMARY, _described(one, list(one))) for title, one in found.items()},
+                as_json,
+            )
             return
         registry = next((one for one in found.values() if one.spelled(name) in one), None)
         if registry is None:
@@ -147,7 +173,10 @@ def _described(registry: Registry, names: list[str]) -> Rows:
 def _show(tables: dict[str, tuple[list[str], Rows]], as_json: bool) -> None:
     """Print tables with their titles, or as JSON: title -> one record a row."""
     if as_json:
-        records = {t: [dict(zip(columns, row, strict=True)) for row in rows] for t, (columns, rows) in tables.items()}
+        records = {
+            t: [dict(zip(columns, row, strict=True)) for row in rows]
+            for t, (columns, rows) in tables.items()
+        }
         print(json.dumps(records, indent=1, ensure_ascii=False))
         return
     for title, (columns, rows) in tables.items():
@@ -162,9 +191,15 @@ def _rows(title: str, columns: list[str], rows: Rows) -> None:
     from unalike.cli.terminal_tables import console
 
     screen = console()
-    if screen.width >= sum(min(COLUMN, max(len(line[i]) for line in (columns, *rows))) for i in range(len(columns))):
+    if screen.width >= sum(
+        min(COLUMN, max(len(line[i]) for line in (columns, *rows))) for i in range(len(columns))
+    ):
         table = Table(title=title, title_justify="left", box=None, pad_edge=False)
-        table.add_column(columns[0], style="bold", min_width=max(len(word) for row in rows for word in row[0].split()))
+        table.add_column(
+            columns[0],
+            style="bold",
+            min_width=max(len(word) for row in rows for word in row[0].split()),
+        )
         for column in columns[1:]:
             table.add_column(column, overflow="fold")
         for row in rows:
@@ -174,7 +209,9 @@ def _rows(title: str, columns: list[str], rows: Rows) -> None:
     screen.print(title, style="italic")
     for name, what, *others in rows:
         details = "; ".join(
-            f"{column}: {cell}" for column, cell in zip(columns[2:], others, strict=True) if cell.strip("-")
+            f"{column}: {cell}"
+            for column, cell in zip(columns[2:], others, strict=True)
+            if cell.strip("-")
         )
         screen.print(name, style="bold", highlight=False)
         screen.print(Padding(f"{what}\n{details}".rstrip(), (0, 0, 0, 4)), highlight=False)

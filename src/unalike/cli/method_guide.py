@@ -80,7 +80,9 @@ def entry(name: str) -> MethodEntry:
     server = tree.nbytes(*initial_server_state(method, settings).part_states.values()) / size
     client = tree.nbytes(*initial_client_state(method, settings).values()) / size
     own = tuple(p for p in method.parts if p not in DEFAULTS.values())
-    return MethodEntry(*about, ways["down"] / size, ways["up"] / size, server, client, _needs(method), own)
+    return MethodEntry(
+        *about, ways["down"] / size, ways["up"] / size, server, client, _needs(method), own
+    )
 
 
 def units(value: float) -> str:

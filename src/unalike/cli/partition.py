@@ -17,13 +17,19 @@ NAME = "partition"
 def command(
     *,
     clients: data_flags.DataFlags,
-    seed: Annotated[int | None, typer.Option(help="Seed of the partition; 0 unless given.", show_default=False)] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed of the partition; 0 unless given.", show_default=False)
+    ] = None,
     figure: Annotated[
         Path | None, typer.Option(help="Draw the samples by client and class (.png, .svg, .pdf).")
     ] = None,
-    export: Annotated[Path | None, typer.Option(help="Write index files for other tools into this folder.")] = None,
+    export: Annotated[
+        Path | None, typer.Option(help="Write index files for other tools into this folder.")
+    ] = None,
     as_json: AsJson = False,
-    save: Annotated[Path | None, typer.Option(help="Write the plan to this file, for --plan.")] = None,
+    save: Annotated[
+        Path | None, typer.Option(help="Write the plan to this file, for --plan.")
+    ] = None,
 ) -> None:
     """Divide a data set and show how much the clients differ.
 
@@ -53,7 +59,9 @@ def command(
         from unalike.reporting.charts import matplotlib_figures
         from unalike.reporting.figures import division
 
-        drawn = matplotlib_figures.draw(division(population, f"{population.plan.data}: {population.plan.spec}"))
+        drawn = matplotlib_figures.draw(
+            division(population, f"{population.plan.data}: {population.plan.spec}")
+        )
         endings = drawn.canvas.get_supported_filetypes()
         if figure.suffix[1:].lower() not in endings:
             raise UnalikeError(

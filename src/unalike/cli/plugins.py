@@ -19,7 +19,9 @@ def add_plugins(app: typer.Typer) -> None:
 
     A command that cannot be imported, or one of ours that is not installed, says so when it is called.
     """
-    taken = {command.name for command in app.registered_commands} | {command.name for command in app.registered_groups}
+    taken = {command.name for command in app.registered_commands} | {
+        command.name for command in app.registered_groups
+    }
     points = {point.name: point for point in entry_points(group=GROUP) if point.name not in taken}
     for _, point in sorted(points.items()):
         try:
@@ -35,7 +37,12 @@ def add_plugins(app: typer.Typer) -> None:
     for name, (extra, summary) in DISTRIBUTIONS.items():
         if name not in points:
             install = f"pip install 'unalike[{extra}]', or in a checkout: pip install -e ./{extra}"
-            _add_error(app, name, f"{summary} (not installed).", f"`unalike {name}` is not installed: {install}")
+            _add_error(
+                app,
+                name,
+                f"{summary} (not installed).",
+                f"`unalike {name}` is not installed: {install}",
+            )
 
 
 def _add_error(app: typer.Typer, name: str, summary: str, message: str) -> None:

@@ -12,9 +12,13 @@ from unalike.core.options import TableOptions
 NAME = "predict"
 
 
-@uses_flags(data_dir=data_dir, columns=values_of(TableOptions, only=("sep", "decimal", "charset", "date")))
+@uses_flags(
+    data_dir=data_dir, columns=values_of(TableOptions, only=("sep", "decimal", "charset", "date"))
+)
 def command(
-    folder: Annotated[Path, typer.Argument(help="Folder of `unalike run --out`, of a federation, or of a site.")],
+    folder: Annotated[
+        Path, typer.Argument(help="Folder of `unalike run --out`, of a federation, or of a site.")
+    ],
     data: Annotated[str, typer.Option(help="Data set or file with the samples.")],
     *,
     data_dir: Path | None,
@@ -22,9 +26,14 @@ def command(
     client: Client = None,
     keep: Annotated[
         list[str],
-        typer.Option(help="Column of the table to copy, such as an id; repeat for several.", show_default=False),
+        typer.Option(
+            help="Column of the table to copy, such as an id; repeat for several.",
+            show_default=False,
+        ),
     ] = [],  # noqa: B006
-    out: Annotated[Path, typer.Option(help="New CSV file to write, or .tsv.")] = Path("predictions.csv"),
+    out: Annotated[Path, typer.Option(help="New CSV file to write, or .tsv.")] = Path(
+        "predictions.csv"
+    ),
 ) -> None:
     """Predict every sample of a data set with a run's shared model, or with the model of one of its clients.
 
@@ -41,7 +50,9 @@ def command(
     from unalike.core.tasks import find_task
 
     if out.exists():
-        raise UnalikeError(f"{out} exists, and predictions are written over nothing; remove it, or give another --out")
+        raise UnalikeError(
+            f"{out} exists, and predictions are written over nothing; remove it, or give another --out"
+        )
     folder = model_folder(folder)
     predict, config = load_model(folder, client)
     found, facts = samples(data, data_dir, folder, config, keep, columns), config["data"]
@@ -49,6 +60,8 @@ def command(
     write_bytes(out, table.to_csv(sep="\t" if out.suffix == ".tsv" else ",").encode())
     note_shared_model(config, client)
     whose = (
-        "the shared model" if client is None and "site" not in config else f"the model of {client or config['site']}"
+        "the shared model"
+        if client is None and "site" not in config
+        else f"the model of {client or config['site']}"
     )
     print(f"{len(table)} predictions of {whose}: {out.resolve()}")

@@ -27,7 +27,9 @@ def command(
     training: dict[str, Any],
     asked: dict[str, Any],
     work: Any,
-    out: Annotated[Path | None, typer.Option(help="Write the page and the numbers into this folder.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Write the page and the numbers into this folder.")
+    ] = None,
     as_json: f.AsJson = False,
 ) -> None:
     """Recommend methods for clients: a short list with expected gain, risk and cost.
@@ -49,7 +51,10 @@ def command(
 
     population, title = clients.described(seed)
     participation = training["participation"]
-    options = training | {"participation": None if participation == 1 else participation, "seed": seed or None}
+    options = training | {
+        "participation": None if participation == 1 else participation,
+        "seed": seed or None,
+    }
     recommendation = recommend_for_population(
         population,
         title,
@@ -69,13 +74,22 @@ def command(
     if len(specs) > 1:
         metric = asked["metric"]
         same = {"method": specs} | options | {"metric": metric}
-        objective = {"accuracy": recommendation.metric.name}.get(asked["objective"], asked["objective"])
-        if work.lr == type(work)().lr:  # not chosen: the rate that was best most often for the first method
+        objective = {"accuracy": recommendation.metric.name}.get(
+            asked["objective"], asked["objective"]
+        )
+        if (
+            work.lr == type(work)().lr
+        ):  # not chosen: the rate that was best most often for the first method
             work = replace(work, lr=recommendation.short_list[0].rate)
-        goal = {"objective": objective if asked["candidates"] == "shared" else f"personal_{objective}"}
+        goal = {
+            "objective": objective if asked["candidates"] == "shared" else f"personal_{objective}"
+        }
         seeds = write_seeds([seed, seed + 1, seed + 2]) if seed else None
         compared = same | {"seed": None, "seeds": seeds}
-        typer.echo(f"\ncompare, with one learning rate: {clients.command('compare', compared, work)}", err=as_json)
+        typer.echo(
+            f"\ncompare, with one learning rate: {clients.command('compare', compared, work)}",
+            err=as_json,
+        )
         tuned = clients.command("tune", same | goal, work)
         typer.echo(f"or choose a learning rate for each first: {tuned}", err=as_json)
     if out is not None:

@@ -39,7 +39,10 @@ def command(
     ] = None,
     smallest_effect: Annotated[
         float | None,
-        typer.Option(min=0, help="Smallest difference that matters (0.005 is half a point), for the verdicts."),
+        typer.Option(
+            min=0,
+            help="Smallest difference that matters (0.005 is half a point), for the verdicts.",
+        ),
     ] = None,
     across: Annotated[
         str | None,
@@ -49,10 +52,16 @@ def command(
     ] = None,
     clients: Annotated[
         bool,
-        typer.Option("--clients", help="The table of the clients with every method, instead of that of the methods."),
+        typer.Option(
+            "--clients",
+            help="The table of the clients with every method, instead of that of the methods.",
+        ),
     ] = False,
     summary: Annotated[
-        bool, typer.Option("--summary", help="One page for a board: decision, who gains and loses, limits, cost.")
+        bool,
+        typer.Option(
+            "--summary", help="One page for a board: decision, who gains and loses, limits, cost."
+        ),
     ] = False,
     figures: Annotated[
         Path | None, typer.Option(help="Also write the figures as SVG and PDF into this folder.")
@@ -85,7 +94,9 @@ def command(
             f"found {flag} with --format {format}: only the html page uses {flag}; leave one of the two out"
         )
     runs = [run for folder in folders for run in run_folders(folder)]
-    joined = join([(str(run), open_comparison(run).judged_by(smallest_effect, across)) for run in runs])
+    joined = join(
+        [(str(run), open_comparison(run).judged_by(smallest_effect, across)) for run in runs]
+    )
     contents = [(block.name, block.comparison.content()) for block in joined.blocks]
     if figures is not None:
         from unalike.reporting.paper_figures import save
@@ -104,4 +115,6 @@ def command(
         return
     home = Path() if len(folders) > 1 else folders[0]
     kind = "summary" if summary else "report"
-    print(f"{kind}: {write_text(joined.page(title, target, summary), out or home / f'{kind}.html').resolve()}")
+    print(
+        f"{kind}: {write_text(joined.page(title, target, summary), out or home / f'{kind}.html').resolve()}"
+    )

@@ -53,9 +53,13 @@ def command(
     from unalike.tracking.tracking import Trackers
 
     if as_json and profile:
-        raise UnalikeError("found --profile with --json, which has no table of the profile; leave one of the two out")
+        raise UnalikeError(
+            "found --profile with --json, which has no table of the profile; leave one of the two out"
+        )
     if dry_run and profile:
-        raise UnalikeError("found --profile with --dry-run, which trains no run to profile; leave one of the two out")
+        raise UnalikeError(
+            "found --profile with --dry-run, which trains no run to profile; leave one of the two out"
+        )
     if training["record"] is not None and out is None:
         raise UnalikeError("--record keeps numbers in a folder, found none; add --out FOLDER")
     trackers = Trackers.of(track)
@@ -64,7 +68,9 @@ def command(
     loaded = samples.load(training["protocol"])
     population = samples.divide(loaded.dataset, seed)
     data_flags.check_scored(population, training["protocol"])
-    run_config = prepare_run(method, population, seed=seed, proxy=loaded.proxy, test=loaded.test, **training)
+    run_config = prepare_run(
+        method, population, seed=seed, proxy=loaded.proxy, test=loaded.test, **training
+    )
     with progress_bar(ROUNDS if dry_run else rounds, method, lines=True) as progress:
         if dry_run:
             estimate = calibrate(run_config.key, {method: run_config}, 1, progress)
@@ -81,13 +87,24 @@ def command(
     else:
         run_table(result)
     if profiler is not None and not profiler.rounds:
-        print("no trace: this run trained no round after the first, which only warms up", file=sys.stderr)
+        print(
+            "no trace: this run trained no round after the first, which only warms up",
+            file=sys.stderr,
+        )
     elif profiler is not None:
         file = (out or Path()) / "trace.json"
         profiler.write(file)
         profile_table(profiler)
-        print(f"trace of these rounds in {file.resolve()}; open it in chrome://tracing or ui.perfetto.dev")
+        print(
+            f"trace of these rounds in {file.resolve()}; open it in chrome://tracing or ui.perfetto.dev"
+        )
     if out is not None:
-        division = {name: value or len(population) for name, value in samples.resolved(loaded.dataset).items()}
+        division = {
+            name: value or len(population)
+            for name, value in samples.resolved(loaded.dataset).items()
+        }
         save_run_facts(result, method, samples.kept | division)
-        typer.echo(f"kept in {out.resolve()}; `unalike report {quote(str(out))}` writes its report", err=as_json)
+        typer.echo(
+            f"kept in {out.resolve()}; `unalike report {quote(str(out))}` writes its report",
+            err=as_json,
+        )

@@ -45,7 +45,9 @@ def sentences(texts: Iterable[str], notes: Iterable[str] = ()) -> None:
         screen.print(text, highlight=False)
 
 
-def tables(heads: Sequence[str], rows: Sequence[Sequence[str]], title: str = "", words: int = 1) -> None:
+def tables(
+    heads: Sequence[str], rows: Sequence[Sequence[str]], title: str = "", words: int = 1
+) -> None:
     """Print rows with headings; the first `words` columns are text, the others numbers.
 
     Where they do not fit the terminal, headings are broken between words, a text column takes at most a third of the width, and
@@ -55,11 +57,14 @@ def tables(heads: Sequence[str], rows: Sequence[Sequence[str]], title: str = "",
     from rich.table import Table
 
     screen = console()
-    cells = [GAP + max(cell_len(row[i]) for row in rows) if rows else GAP for i in range(len(heads))]
+    cells = [
+        GAP + max(cell_len(row[i]) for row in rows) if rows else GAP for i in range(len(heads))
+    ]
     widths = [max(cell, GAP + cell_len(head)) for cell, head in zip(cells, heads, strict=True)]
     if sum(widths) > screen.width + GAP:
         widths = [
-            max(cell, *(GAP + cell_len(word) for word in ("", *head.split(" ")))) for cell, head in zip(cells, heads)
+            max(cell, *(GAP + cell_len(word) for word in ("", *head.split(" "))))
+            for cell, head in zip(cells, heads)
         ]
         widths = [min(w, screen.width // 3) if i < words else w for i, w in enumerate(widths)]
     room, groups = screen.width + GAP - widths[0], [list[int]()]
@@ -68,7 +73,13 @@ def tables(heads: Sequence[str], rows: Sequence[Sequence[str]], title: str = "",
             groups.append([])
         groups[-1].append(i)
     for group in groups:
-        table = Table(title=title or None, title_justify="left", box=None, pad_edge=False, padding=(0, GAP, 0, 0))
+        table = Table(
+            title=title or None,
+            title_justify="left",
+            box=None,
+            pad_edge=False,
+            padding=(0, GAP, 0, 0),
+        )
         for i in (0, *group):
             side: JustifyMethod = "left" if i < words else "right"
             table.add_column(heads[i], justify=side, overflow="fold", max_width=widths[i] - GAP)
@@ -87,7 +98,9 @@ def profile_table(profile: Profile) -> None:
         if seconds
     ]
     rows.append(("whole", f"{whole / max(1, rounds):.4f}", "100.0%"))
-    tables(("part of a round", "seconds each", "share"), rows, f"{rounds} round{'s' * (rounds != 1)}")
+    tables(
+        ("part of a round", "seconds each", "share"), rows, f"{rounds} round{'s' * (rounds != 1)}"
+    )
 
 
 def summary_table(comparison: Comparison) -> None:
@@ -107,8 +120,17 @@ def summary_table(comparison: Comparison) -> None:
         tables(table.columns, table.texts, title, table.words)
     for table in clients_of_best(content):
         tables(table.columns, table.texts, table.caption, table.words)
-    found = (texts.answer, texts.shared, texts.models, *texts.cautions, texts.standing, *texts.limits)
-    ended = {f"{end['method']} {why}": None for end in facts.ends if (why := ended_early(end["why"]))}
+    found = (
+        texts.answer,
+        texts.shared,
+        texts.models,
+        *texts.cautions,
+        texts.standing,
+        *texts.limits,
+    )
+    ended = {
+        f"{end['method']} {why}": None for end in facts.ends if (why := ended_early(end["why"]))
+    }
     sentences(filter(None, (*found, *ended)), facts.notes)
 
 
@@ -137,12 +159,20 @@ def estimate_table(estimate: Estimate) -> None:
         for c in estimate.costs
     ]
     tables(
-        ("method", "rounds", "training", "in all", "MB down", "MB up"), rows, "Estimated cost of one run of each method"
+        ("method", "rounds", "training", "in all", "MB down", "MB up"),
+        rows,
+        "Estimated cost of one run of each method",
     )
-    runs = f"{len(estimate.costs) * estimate.seeds} runs" if len(estimate.costs) * estimate.seeds > 1 else "one run"
+    runs = (
+        f"{len(estimate.costs) * estimate.seeds} runs"
+        if len(estimate.costs) * estimate.seeds > 1
+        else "one run"
+    )
     load = f"on this machine under its present load, and {estimate.memory_mb:,.0f} MB of memory"
     sentences(
-        [f"{runs} will take at most about {duration(estimate.seconds)} {load}. Stop rules are not taken into account."]
+        [
+            f"{runs} will take at most about {duration(estimate.seconds)} {load}. Stop rules are not taken into account."
+        ]
     )
 
 
@@ -158,7 +188,9 @@ def duration(seconds: float) -> str:
 def run_json(run: Run) -> str:
     """The last round of a run, or the selected one, the traffic and time of all its rounds, and its notes, as JSON."""
     rows = run.history.rounds
-    spent = {name: float(rows[name].sum()) for name in ("bytes_down", "bytes_up", *TIMES) if name in rows}
+    spent = {
+        name: float(rows[name].sum()) for name in ("bytes_down", "bytes_up", *TIMES) if name in rows
+    }
     row = {name: None if value != value else value for name, value in _shown_row(run).items()}
     facts = {
         "method": run.method,
@@ -167,7 +199,9 @@ def run_json(run: Run) -> str:
         "ended": run.ended,
         "selected": run.selected,
     }
-    return json.dumps(facts | {"row": row, "all rounds": spent, "notes": list(run.notes)}, indent=1, default=float)
+    return json.dumps(
+        facts | {"row": row, "all rounds": spent, "notes": list(run.notes)}, indent=1, default=float
+    )
 
 
 def _shown_row(run: Run) -> dict[str, Any]:
@@ -183,18 +217,27 @@ def run_table(run: Run) -> None:
     from unalike.runtime.stopping import ended_early
 
     rows, row = run.history.rounds, _shown_row(run)
-    scores = [column.text(row) for column in run.history.columns.all if not math.isnan(column.value(row))]
-    trained = [] if math.isnan(row["train_loss"]) else [f"training loss {significant(row['train_loss'])}"]
+    scores = [
+        column.text(row) for column in run.history.columns.all if not math.isnan(column.value(row))
+    ]
+    trained = (
+        [] if math.isnan(row["train_loss"]) else [f"training loss {significant(row['train_loss'])}"]
+    )
     part = method_of(run.run_config.plan).privacy
     private = [] if part is None else [f"epsilon {significant(row['epsilon'])} {part.protects}"]
     text = ", ".join([f"round {row['round']}", *scores, *private, *trained])
     traffic = megabytes((rows["bytes_down"] + rows["bytes_up"]).sum() / 1e6)
     spent = [
-        f"{rows[name].sum():.1f} s of {what}" for name, what in zip(TIMES, ("training", "evaluation")) if name in rows
+        f"{rows[name].sum():.1f} s of {what}"
+        for name, what in zip(TIMES, ("training", "evaluation"))
+        if name in rows
     ]
     cost = ", ".join([f"{traffic} MB", *spent])
     selected = "" if run.selected is None else f"selected of {rows['round'].max()} rounds: "
-    sentences(filter(None, [f"{selected}{text}; {cost} ({run.executor})", ended_early(run.ended)]), run.notes)
+    sentences(
+        filter(None, [f"{selected}{text}; {cost} ({run.executor})", ended_early(run.ended)]),
+        run.notes,
+    )
 
 
 SIZES = " ·∘○●⬤"
@@ -227,7 +270,11 @@ def bubbles(counts: np.ndarray, classes: Sequence[str], room: int = 160) -> str:
             f"{name:{width}}  " + " ".join(SIZES[p] for p in column)
             for name, column in zip(classes, shown.T, strict=True)
         ]
-        parts.append("\n".join([*(row.rstrip() for row in rows), "", f"clients {first}..{first + len(shown) - 1}"]))
+        parts.append(
+            "\n".join(
+                [*(row.rstrip() for row in rows), "", f"clients {first}..{first + len(shown) - 1}"]
+            )
+        )
     return "\n\n".join(parts) + f", largest {SIZES[-1]} {counts.max()} samples"
 
 
@@ -282,7 +329,9 @@ def standings_line(board: Standings) -> str:
         for row in board.methods
         if row.column is not None
     ]
-    left = f"; {duration(board.seconds_left)} left" if board.seconds_left == board.seconds_left else ""
+    left = (
+        f"; {duration(board.seconds_left)} left" if board.seconds_left == board.seconds_left else ""
+    )
     return f"standings after seeds: {', '.join(texts) or 'no run has ended'}{left}"
 
 
@@ -291,7 +340,9 @@ def _texts(row: Standing, baseline: str) -> tuple[str, str]:
     if row.column is None:
         return "", ""
     metric = row.column.metric
-    return metric.text(row.score), "" if row.method == baseline else metric.difference(row.difference)
+    return metric.text(row.score), "" if row.method == baseline else metric.difference(
+        row.difference
+    )
 
 
 def _standings_table(board: Standings) -> Table:
@@ -299,7 +350,14 @@ def _standings_table(board: Standings) -> Table:
 
     table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0))
     private = any(row.epsilon_text for row in board.methods)
-    heads = ("method", "seeds done", "score", f"to {board.baseline}", *["epsilon"] * private, "time left")
+    heads = (
+        "method",
+        "seeds done",
+        "score",
+        f"to {board.baseline}",
+        *["epsilon"] * private,
+        "time left",
+    )
     for i, head in enumerate(heads):
         table.add_column(head, justify="left" if i == 0 else "right")
     for row in board.methods:

@@ -66,7 +66,10 @@ def command(
     data_flags.check(samples, method, training)
     loaded = samples.load(training["protocol"])
     asked = TuneRequest(
-        methods=labelled_methods(method), clients=samples.request(loaded), rounds=training.pop("rounds"), **tuning
+        methods=labelled_methods(method),
+        clients=samples.request(loaded),
+        rounds=training.pop("rounds"),
+        **tuning,
     )
     with progress_bar(asked.most_rounds, "tuning", lines=True) as progress:
         tuned = run_tuning(
@@ -92,7 +95,9 @@ def command(
 def given_flags(context: typer.Context) -> dict[str, Any]:
     """The flags that were given, except the folder and the form of the output."""
     names = (p.name or "" for p in context.command.params)
-    sources = {name: context.get_parameter_source(name) for name in names if name not in ("out", "as_json")}
+    sources = {
+        name: context.get_parameter_source(name) for name in names if name not in ("out", "as_json")
+    }
     return {
         name: context.params[name]
         for name, source in sources.items()

@@ -78,7 +78,13 @@ class TensorEntry(NamedTuple):
 def pack(facts: Facts, tensors: Tree) -> bytes:
     """Encode facts (JSON without NaN and infinities) and tensors. Equal contents give equal bytes."""
     header = _header(facts, tensors, allow_nan=False)
-    return b"".join([len(header).to_bytes(8, "little"), header, *(_raw(t).numpy().data for t in tensors.values())])
+    return b"".join(
+        [
+            len(header).to_bytes(8, "little"),
+            header,
+            *(_raw(t).numpy().data for t in tensors.values()),
+        ]
+    )
 
 
 def unpack(data: bytes | memoryview, limits: Limits = Limits()) -> tuple[Facts, Tree]:
@@ -89,15 +95,21 @@ def unpack(data: bytes | memoryview, limits: Limits = Limits()) -> tuple[Facts, 
         raise Malformed(f"{len(data)} bytes; expected at least the 8 of a length")
     length = int.from_bytes(data[:8], "little")
     if length > min(limits.header, len(data) - 8):
-        raise Malformed(f"a header of {length} bytes; expected at most {min(limits.header, len(data) - 8)}")
+        raise Malformed(
+            f"a header of {length} bytes; expected at most {min(limits.header, len(data) - 8)}"
+        )
     facts, entries = _read_header(read_json(bytes(data[8 : 8 + length])), limits)
     start, declared = 8 + length, sum(entry.nbytes for entry in entries)
     if declared != len(data) - start:
-        raise Malformed(f"tensors of {str(declared)[:40]} bytes in {len(data) - start} bytes of data")
+        raise Malformed(
+            f"tensors of {str(declared)[:40]} bytes in {len(data) - start} bytes of data"
+        )
     whole, tensors = memoryview(data), Tree()
     for entry in entries:
         part = bytearray(whole[start : start + entry.nbytes])
-        tensors[entry.name] = _tensor(torch.frombuffer(part, dtype=torch.uint8) if part else _nothing(), entry)
+        tensors[entry.name] = _tensor(
+            torch.frombuffer(part, dtype=torch.uint8) if part else _nothing(), entry
+        )
         start += entry.nbytes
     return facts, tensors
 
@@ -115,7 +127,11 @@ def to_pieces(nest: Any, device: torch.device | None = None) -> Iterator[Tensor]
     tensors: list[Tensor] = []
     plan = _plan(nest, tensors)
     on_device = [t.device == device for t in tensors]
-    header = _header({"nest": plan, "on_device": on_device}, {str(i): t for i, t in enumerate(tensors)}, allow_nan=True)
+    header = _header(
+        {"nest": plan, "on_device": on_device},
+        {str(i): t for i, t in enumerate(tensors)},
+        allow_nan=True,
+    )
     yield torch.tensor([len(header)])
     yield torch.frombuffer(bytearray(header), dtype=torch.uint8)
     for places in _places([t.nbytes for t in tensors], on_device):
@@ -130,14 +146,27 @@ def from_pieces(take: Callable[[Tensor], None], device: torch.device | None = No
     """
     take(length := torch.empty(1, dtype=torch.int64))
     if not 0 < int(length) <= BETWEEN_PROCESSES.header:
-        raise Malformed(f"a header of {int(length)} bytes; expected at most {BETWEEN_PROCESSES.header}")
+        raise Malformed(
+            f"a header of {int(length)} bytes; expected at most {BETWEEN_PROCESSES.header}"
+        )
     take(header := torch.empty(int(length), dtype=torch.uint8))
     facts, entries = _read_header(json.loads(header.numpy().tobytes()), BETWEEN_PROCESSES)
-    sizes, on_device, tensors = [entry.nbytes for entry in entries], facts["on_device"], list[Tensor]()
+    sizes, on_device, tensors = (
+        [entry.nbytes for entry in entries],
+        facts["on_device"],
+        list[Tensor](),
+    )
     for places in _places(sizes, on_device):
         starts = _starts([sizes[i] for i in places])
-        take(piece := torch.empty(starts[-1], dtype=torch.uint8, device=device if on_device[places[0]] else None))
-        tensors += [_tensor(piece[at : at + sizes[i]], entries[i]) for i, at in zip(places, starts, strict=False)]
+        take(
+            piece := torch.empty(
+                starts[-1], dtype=torch.uint8, device=device if on_device[places[0]] else None
+            )
+        )
+        tensors += [
+            _tensor(piece[at : at + sizes[i]], entries[i])
+            for i, at in zip(places, starts, strict=False)
+        ]
     return _nest(facts["nest"], tensors)
 
 
@@ -146,12 +175,18 @@ def from_pieces(take: Callable[[Tensor], None], device: torch.device | None = No
 
 def _header(facts: Facts, tensors: Mapping[str, Tensor], allow_nan: bool) -> bytes:
     rows = [[name, NAMES[t.dtype], list(t.shape)] for name, t in tensors.items()]
-    return json.dumps({"facts": facts, "tensors": rows}, allow_nan=allow_nan, separators=(",", ":")).encode()
+    return json.dumps(
+        {"facts": facts, "tensors": rows}, allow_nan=allow_nan, separators=(",", ":")
+    ).encode()
 
 
 def _read_header(header: Any, limits: Limits) -> tuple[Facts, list[TensorEntry]]:
     facts, rows = header.get("facts"), header.get("tensors")
-    if set(header) != {"facts", "tensors"} or not isinstance(facts, dict) or not isinstance(rows, list):
+    if (
+        set(header) != {"facts", "tensors"}
+        or not isinstance(facts, dict)
+        or not isinstance(rows, list)
+    ):
         raise Malformed("the header is not an object of `facts` and `tensors`")
     if len(rows) > limits.tensors:
         raise Malformed(f"{len(rows)} tensors; expected at most {limits.tensors}")
@@ -166,8 +201,12 @@ def _read_header(header: Any, limits: Limits) -> tuple[Facts, list[TensorEntry]]
 def read_json(data: bytes) -> Facts:
     """Decode a JSON object. NaN, infinities, repeated names and invalid Unicode are refused. Raises `Malformed`."""
     try:
-        found = json.loads(data, parse_constant=_constant, object_pairs_hook=_object, parse_float=_float)
-        json.dumps(found, ensure_ascii=False).encode()  # raises for half a surrogate pair, which no table can store
+        found = json.loads(
+            data, parse_constant=_constant, object_pairs_hook=_object, parse_float=_float
+        )
+        json.dumps(
+            found, ensure_ascii=False
+        ).encode()  # raises for half a surrogate pair, which no table can store
     except (ValueError, RecursionError) as error:
         raise Malformed(f"invalid JSON: {str(error)[:200]}") from None
     if not isinstance(found, dict):
@@ -198,16 +237,32 @@ def _entry(row: Any, limits: Limits) -> TensorEntry:
     if not isinstance(row, list) or len(row) != 3:
         raise Malformed("a tensor's entry is not [name, dtype, shape]")
     name, kind, shape = row
-    if not isinstance(name, str) or not 0 < len(name) <= limits.name or not (name.isascii() and name.isprintable()):
-        raise Malformed(f"a tensor's name {str(name)[:80]!a}; expected 1 to {limits.name} printable ASCII characters")
+    if (
+        not isinstance(name, str)
+        or not 0 < len(name) <= limits.name
+        or not (name.isascii() and name.isprintable())
+    ):
+        raise Malformed(
+            f"a tensor's name {str(name)[:80]!a}; expected 1 to {limits.name} printable ASCII characters"
+        )
     if not isinstance(kind, str) or kind not in DTYPES:
-        raise Malformed(f"tensor {name!r} of type {str(kind)[:40]!a}; expected one of {', '.join(DTYPES)}")
+        raise Malformed(
+            f"tensor {name!r} of type {str(kind)[:40]!a}; expected one of {', '.join(DTYPES)}"
+        )
     if not isinstance(shape, list) or len(shape) > limits.dimensions:
-        raise Malformed(f"tensor {name!r} without a shape of at most {limits.dimensions} dimensions")
+        raise Malformed(
+            f"tensor {name!r} without a shape of at most {limits.dimensions} dimensions"
+        )
     if not all(type(n) is int and 0 <= n <= limits.bytes for n in shape):
-        raise Malformed(f"tensor {name!r} of a shape that is no list of sizes from 0 to {limits.bytes}")
-    if math.prod(n or 1 for n in shape) > limits.bytes:  # torch also multiplies the sizes of an empty tensor
-        raise Malformed(f"tensor {name!r} of a shape whose sizes multiply to more than {limits.bytes}")
+        raise Malformed(
+            f"tensor {name!r} of a shape that is no list of sizes from 0 to {limits.bytes}"
+        )
+    if (
+        math.prod(n or 1 for n in shape) > limits.bytes
+    ):  # torch also multiplies the sizes of an empty tensor
+        raise Malformed(
+            f"tensor {name!r} of a shape whose sizes multiply to more than {limits.bytes}"
+        )
     return TensorEntry(name, DTYPES[kind], shape, math.prod(shape) * DTYPES[kind].itemsize)
 
 
@@ -280,7 +335,9 @@ def _piece(tensors: Sequence[Tensor], device: torch.device | None) -> Tensor:
     if len(tensors) == 1:
         return _raw(tensors[0], device)
     starts = _starts([t.nbytes for t in tensors])
-    piece = torch.zeros(starts[-1], dtype=torch.uint8, device=device if tensors[0].device == device else None)
+    piece = torch.zeros(
+        starts[-1], dtype=torch.uint8, device=device if tensors[0].device == device else None
+    )
     for t, start in zip(tensors, starts, strict=False):
         piece[start : start + t.nbytes] = _raw(t, device)
     return piece

@@ -23,7 +23,12 @@ def add_up(rows, weights, start, stop, out):
     out[:] = ZERO
     whole = len(rows) // 4 * 4
     for k in range(0, whole, 4):
-        a, b, c, d = rows[k][start:stop], rows[k + 1][start:stop], rows[k + 2][start:stop], rows[k + 3][start:stop]
+        a, b, c, d = (
+            rows[k][start:stop],
+            rows[k + 1][start:stop],
+            rows[k + 2][start:stop],
+            rows[k + 3][start:stop],
+        )
         u, v, w, z = weights[k], weights[k + 1], weights[k + 2], weights[k + 3]
         for i in range(len(out)):
             out[i] += (u * a[i] + v * b[i]) + (w * c[i] + z * d[i])
@@ -57,7 +62,12 @@ def top(values):
     return values[0]
 
 
-@njit("void(f4[:,::1], f4[::1], f4[::1], f4[::1], f4[:,::1], i8[::1])", fastmath=MATHS, nogil=True, cache=True)
+@njit(
+    "void(f4[:,::1], f4[::1], f4[::1], f4[::1], f4[:,::1], i8[::1])",
+    fastmath=MATHS,
+    nogil=True,
+    cache=True,
+)
 def moments(rows, weights, mean, sd, extremes, turns):
     """The moments of the columns (`update_spread.column_moments`); extremes[b] = least and largest squared deviation in block b.
 
@@ -68,7 +78,13 @@ def moments(rows, weights, mean, sd, extremes, turns):
     rows, mean, sd, block = borrowed(rows), borrowed(mean), borrowed(sd), turn(turns)
     while block < len(extremes):
         start, stop = block * WIDTH, min((block + 1) * WIDTH, rows.shape[1])
-        centre, squares, least, most, near = mean[start:stop], sd[start:stop], kept[0], kept[1], kept[2]
+        centre, squares, least, most, near = (
+            mean[start:stop],
+            sd[start:stop],
+            kept[0],
+            kept[1],
+            kept[2],
+        )
         add_up(rows, weights, start, stop, centre)
         least[:], most[:], near[:] = np.inf, -np.inf, np.inf
         for k in range(0, len(rows), 4):  # the last row counts again where there are no four
@@ -88,11 +104,16 @@ def moments(rows, weights, mean, sd, extremes, turns):
         for i in range(len(centre)):
             squares[i] = np.sqrt(squares[i] / np.float32(len(rows)))
             near[i], most[i] = -near[i], max(most[i] - centre[i], centre[i] - least[i])
-        extremes[block, 0], extremes[block, 1] = -top(near[: len(centre)]), top(most[: len(centre)]) ** 2
+        extremes[block, 0], extremes[block, 1] = (
+            -top(near[: len(centre)]),
+            top(most[: len(centre)]) ** 2,
+        )
         block = turn(turns)
 
 
-@njit("void(f4[:,::1], f4[::1], f4[::1], f8[:,::1], i8[::1])", fastmath=MATHS, nogil=True, cache=True)
+@njit(
+    "void(f4[:,::1], f4[::1], f4[::1], f8[:,::1], i8[::1])", fastmath=MATHS, nogil=True, cache=True
+)
 def sum_and_spread(rows, weights, total, apart, turns):
     """total = sum_k weights_k rows_k, and apart[b, k] = ||rows_k - mean_j rows_j||^2 over the columns of block b.
 

@@ -10,7 +10,9 @@ from torch import Tensor, nn
 def find_head(module: nn.Module) -> tuple[str, nn.Module | None]:
     """The path and the module of the head: the attribute `head`, or else the linear layer that was registered last."""
     declared = getattr(module, "head", None)
-    if isinstance(declared, nn.Module):  # a wrapper such as peft's answers for a module that lies deeper
+    if isinstance(
+        declared, nn.Module
+    ):  # a wrapper such as peft's answers for a module that lies deeper
         return next((name for name, m in module.named_modules() if m is declared), "head"), declared
     linear = [(name, m) for name, m in module.named_modules() if isinstance(m, nn.Linear) and name]
     return linear[-1] if linear else ("", None)

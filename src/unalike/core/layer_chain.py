@@ -85,13 +85,18 @@ class LayerChain:
 
     def activations(self, sample: Sequence[int]) -> int:
         """Numbers in the images before and after all convolutions, for a sample of this shape."""
-        channels = [layer.channels for layer in self.convolutions] + [c.filters for c in self.convolutions[-1:]]
+        channels = [layer.channels for layer in self.convolutions] + [
+            c.filters for c in self.convolutions[-1:]
+        ]
         return sum(c * height * width for c, (height, width) in zip(channels, self.sides(sample)))
 
     @property
     def names(self) -> tuple[tuple[str, str | None], ...]:
         """Weight and bias of each layer."""
-        return (*((c.weight, c.bias) for c in self.convolutions), *((d.weight, d.bias) for d in self.layers))
+        return (
+            *((c.weight, c.bias) for c in self.convolutions),
+            *((d.weight, d.bias) for d in self.layers),
+        )
 
     @property
     def head(self) -> str:
@@ -119,7 +124,9 @@ def layer_chain(module: nn.Module) -> LayerChain | str:
             flattens = True
         elif type(owner) is nn.Linear and flattens >= bool(convolutions):
             width = width or owner.in_features
-            layers.append(DenseLayer(f"{path}weight", None if owner.bias is None else f"{path}bias"))
+            layers.append(
+                DenseLayer(f"{path}weight", None if owner.bias is None else f"{path}bias")
+            )
         elif type(owner) in ACTIVATIONS and layers and layers[-1].activation is None:
             layers[-1] = replace(layers[-1], activation=type(owner))
         elif flattens or layers or not _extend(convolutions, owner, path):
@@ -128,7 +135,9 @@ def layer_chain(module: nn.Module) -> LayerChain | str:
     if not layers or layers[-1].activation is not None:
         return "its last layer is not linear"
     # tied weights appear twice in `names` and once in the module: they make no chain, since their gradients would have to be added
-    if [n for pair in chain.names for n in pair if n is not None] != [n for n, _ in module.named_parameters()]:
+    if [n for pair in chain.names for n in pair if n is not None] != [
+        n for n, _ in module.named_parameters()
+    ]:
         return "its parameters are not those of its layers, once each and in order"
     return "it has buffers" if [*module.buffers()] else chain
 
@@ -137,11 +146,15 @@ def _extend(convolutions: list[Convolution], owner: nn.Module, path: str) -> boo
     """Add a convolution to the list, or ReLU or max pooling to its last entry; False if the compiled loops lack the layer."""
     if type(owner) is nn.Conv2d:
         (side, across), (padding, beside) = owner.kernel_size, _pair(owner.padding)
-        usual = {*owner.stride, *owner.dilation, owner.groups} == {1} and owner.padding_mode == "zeros"
+        usual = {*owner.stride, *owner.dilation, owner.groups} == {
+            1
+        } and owner.padding_mode == "zeros"
         if not usual or side != across or padding != beside or padding < 0:
             return False
         bias = None if owner.bias is None else f"{path}bias"
-        convolutions.append(Convolution(f"{path}weight", bias, owner.in_channels, owner.out_channels, side, padding))
+        convolutions.append(
+            Convolution(f"{path}weight", bias, owner.in_channels, owner.out_channels, side, padding)
+        )
     elif not convolutions:
         return False
     elif type(owner) is nn.ReLU and not convolutions[-1].rectified:
@@ -160,8 +173,15 @@ def _pair(padding: str | tuple[int, ...]) -> tuple[int, ...]:
 
 def _window(pool: nn.MaxPool2d) -> int:
     """The side of a pooling's windows if they are squares that touch; else 0."""
-    sides = {n for given in (pool.kernel_size, pool.stride) for n in (given if isinstance(given, tuple) else (given,))}
+    sides = {
+        n
+        for given in (pool.kernel_size, pool.stride)
+        for n in (given if isinstance(given, tuple) else (given,))
+    }
     usual = (
-        not pool.ceil_mode and not pool.return_indices and pool.dilation in (1, (1, 1)) and pool.padding in (0, (0, 0))
+        not pool.ceil_mode
+        and not pool.return_indices
+        and pool.dilation in (1, (1, 1))
+        and pool.padding in (0, (0, 0))
     )
     return sides.pop() if usual and len(sides) == 1 else 0

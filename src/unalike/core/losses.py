@@ -46,7 +46,9 @@ class Loss:
             raise UnalikeError(f"found a task of {task.name}; expected {' or '.join(self.tasks)}")
         if isinstance(self.class_weights, tuple) and len(self.class_weights) != outputs:
             found = len(self.class_weights)
-            raise UnalikeError(f"found {found} class weights; expected {outputs}, one for each class")
+            raise UnalikeError(
+                f"found {found} class weights; expected {outputs}, one for each class"
+            )
 
     def losses(self, logits: Tensor, y: Tensor, context: Context) -> Tensor:
         """The loss of each sample, [B]."""
@@ -93,7 +95,9 @@ class CrossEntropy(Loss):
             logits = torch.stack([torch.zeros_like(z), z], 1)
         log_p, index, s = logits.log_softmax(1), y.long().unsqueeze(1), self.label_smoothing
         weighted = log_p * self._weights(log_p, context)
-        of_label = weighted.gather(1, index).squeeze(1) * self._share(log_p.gather(1, index).squeeze(1))
+        of_label = weighted.gather(1, index).squeeze(1) * self._share(
+            log_p.gather(1, index).squeeze(1)
+        )
         return -(1 - s) * of_label - s * weighted.mean(1)
 
     def _share(self, log_p: Tensor) -> Tensor | float:
@@ -153,7 +157,11 @@ class GivenLoss(Loss):
             return batch.mean(value)
         if isinstance(value, Tensor) and value.dim() == 0:
             return value
-        found = f"a tensor of shape {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+        found = (
+            f"a tensor of shape {list(value.shape)}"
+            if isinstance(value, Tensor)
+            else type(value).__name__
+        )
         raise UnalikeError(
             f"loss={recorded(self.function)} gives {found}; expected a scalar, or a loss for each of the {len(y)} samples"
         )

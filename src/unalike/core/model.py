@@ -20,7 +20,14 @@ from unalike.core.functional_module import FunctionalModule
 from unalike.core.head_layer import find_head
 from unalike.core.layer_chain import LayerChain, layer_chain
 from unalike.core.nests import map_tensors
-from unalike.core.norm_layers import FORWARD_PASS, NORMS, STATISTICS, BatchNorm, ForwardPass, WeightedBatchNorm
+from unalike.core.norm_layers import (
+    FORWARD_PASS,
+    NORMS,
+    STATISTICS,
+    BatchNorm,
+    ForwardPass,
+    WeightedBatchNorm,
+)
 from unalike.core.pooling_order import pool_first
 from unalike.core.types import Context, Output, Tree
 
@@ -40,7 +47,10 @@ class Model:
         self.params: Tree = {n: p.detach().clone() for n, p in module.named_parameters()}
         self.buffers: Tree = {n: b.detach().clone() for n, b in module.named_buffers()}
         first = {id(t): n for n, t in [*module.named_parameters(), *module.named_buffers()]}
-        whole = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
+        whole = [
+            *module.named_parameters(remove_duplicate=False),
+            *module.named_buffers(remove_duplicate=False),
+        ]
         held = {n: first[id(t)] for n, t in whole}
         self._entries = {n: held[n] for n in module.state_dict() if n in held}
         self._frozen = {n for n, p in module.named_parameters() if not p.requires_grad}
@@ -52,7 +62,9 @@ class Model:
         self.takes_context = "context" in inspect.signature(module.forward).parameters
         self.precision: Precision = "float32"
         self._format = torch.preserve_format
-        self._layouts: dict[torch.Size, bool] = {}  # whether images of a shape may be channels-last; copies share it
+        self._layouts: dict[
+            torch.Size, bool
+        ] = {}  # whether images of a shape may be channels-last; copies share it
 
     def __call__(
         self,
@@ -75,7 +87,9 @@ class Model:
         token = FORWARD_PASS.set(call)
         try:
             with self._rounded(training, x.device):
-                result = (self._training if training else self._evaluating)(state, self._image(x), self._extra(context))
+                result = (self._training if training else self._evaluating)(
+                    state, self._image(x), self._extra(context)
+                )
         finally:
             FORWARD_PASS.reset(token)
         output = result if isinstance(result, Output) else Output(_logits(result), call.features)
@@ -100,11 +114,15 @@ class Model:
 
     def laid_out(self, values: Tree) -> Tree:
         """Parameters in the memory format that the model reads best; arithmetic on parameters of one format is faster, too."""
-        return tree.map(lambda t: t.contiguous(memory_format=self._format) if self._lays(t) else t, values)
+        return tree.map(
+            lambda t: t.contiguous(memory_format=self._format) if self._lays(t) else t, values
+        )
 
     def leaf(self, t: Tensor) -> Tensor:
         """A copy of a parameter to train, in the memory format that the model reads best."""
-        return t.clone(memory_format=self._format if self._lays(t) else torch.preserve_format).requires_grad_()
+        return t.clone(
+            memory_format=self._format if self._lays(t) else torch.preserve_format
+        ).requires_grad_()
 
     def _lays(self, t: Tensor) -> bool:
         """Whether the tensor is converted to channels-last in this model."""
@@ -122,7 +140,11 @@ class Model:
         if self.takes_context or hasattr(self._plain, "projection"):
             return "it takes facts of clients" if self.takes_context else "it has a projection"
         found = layer_chain(self._plain)
-        return found if isinstance(found, str) or found.head == self._head_prefix else "its head is not its last layer"
+        return (
+            found
+            if isinstance(found, str) or found.head == self._head_prefix
+            else "its head is not its last layer"
+        )
 
     @property
     def chain(self) -> LayerChain | None:
@@ -145,7 +167,12 @@ class Model:
     def _runs(self, x: Tensor, context: Context | None) -> bool:
         try:
             with torch.no_grad():
-                self({n: self.leaf(p) for n, p in self.params.items()}, x, buffers=self.buffers, context=context)
+                self(
+                    {n: self.leaf(p) for n, p in self.params.items()},
+                    x,
+                    buffers=self.buffers,
+                    context=context,
+                )
         except (RuntimeError, KeyError):
             return False
         return True
@@ -156,18 +183,28 @@ class Model:
     def head(self, params: Tree, features: Tensor) -> Tensor:
         """Logits from features [B, D]; head parameters that `params` lacks have their initial values."""
         if self._head is None:
-            raise UnalikeError("the model has no head: give the module an attribute `head`, its last layer")
-        return functional_call(self._head, tree.under(self.params | params, self._head_prefix + "."), features)
+            raise UnalikeError(
+                "the model has no head: give the module an attribute `head`, its last layer"
+            )
+        return functional_call(
+            self._head, tree.under(self.params | params, self._head_prefix + "."), features
+        )
 
     @property
     def head_size(self) -> tuple[int, int]:
         """Number of features and of logits of a linear head, (D, C). Raises `UnalikeError` for another head."""
         if not isinstance(self._head, nn.Linear):
-            found = "no head" if self._head is None else f"a head of type {type(self._head).__name__}"
-            raise UnalikeError(f"the model has {found}; expected a linear layer as its attribute `head`")
+            found = (
+                "no head" if self._head is None else f"a head of type {type(self._head).__name__}"
+            )
+            raise UnalikeError(
+                f"the model has {found}; expected a linear layer as its attribute `head`"
+            )
         return self._head.in_features, self._head.out_features
 
-    def features(self, params: Tree, x: Tensor, *, buffers: Tree, context: Context | None = None) -> Tensor:
+    def features(
+        self, params: Tree, x: Tensor, *, buffers: Tree, context: Context | None = None
+    ) -> Tensor:
         """The head's input [B, D] in evaluation mode. Raises `UnalikeError` if the model does not show it."""
         found = self(params, x, buffers=buffers, context=context).features
         if found is None or found.dim() != 2 or found.shape[1] != self.head_size[0]:
@@ -232,7 +269,11 @@ class Model:
         Raises `UnalikeError` for a batch norm with momentum=None, which averages over all batches.
         """
         moved = dict(after)
-        norms = {f"{path}." if path else "": m for path, m in self._plain.named_modules() if isinstance(m, BatchNorm)}
+        norms = {
+            f"{path}." if path else "": m
+            for path, m in self._plain.named_modules()
+            if isinstance(m, BatchNorm)
+        }
         for prefix, norm in norms.items():
             mean, variance, count = (prefix + name for name in STATISTICS)
             if count not in after:
@@ -272,16 +313,29 @@ class Model:
         They count in a batch norm with its own `forward`, and in any other module that looks at a batch as a whole. The latter is
         found by a forward pass of two of the samples `x`, with padding and without.
         """
-        own = next((type(m).__name__ for m in self._training.module.modules() if isinstance(m, BatchNorm)), None)
+        own = next(
+            (type(m).__name__ for m in self._training.module.modules() if isinstance(m, BatchNorm)),
+            None,
+        )
         if own:
             return f"padding would count in a batch norm with a forward of its own ({own})"
         if any(getattr(m, "scale_grad_by_freq", False) for m in self._plain.modules()):
             return "padding would count in an embedding with scale_grad_by_freq, which counts the words of a batch"
-        few, here = x[:2].cpu(), self.to("cpu")  # on a GPU, rounding depends on the size of a batch, too
-        padded, facts = torch.cat([few, torch.zeros_like(few)]), context and map_tensors(Tensor.cpu, dict(context))
-        first, again, beside = (here._forward(rows, len(few), facts, i) for i, rows in enumerate((few, few, padded)))
+        few, here = (
+            x[:2].cpu(),
+            self.to("cpu"),
+        )  # on a GPU, rounding depends on the size of a batch, too
+        padded, facts = (
+            torch.cat([few, torch.zeros_like(few)]),
+            context and map_tensors(Tensor.cpu, dict(context)),
+        )
+        first, again, beside = (
+            here._forward(rows, len(few), facts, i) for i, rows in enumerate((few, few, padded))
+        )
         same = {n for n, t in first.items() if torch.equal(t, again[n])}  # the others are random
-        changed = [n for n in same if not torch.allclose(first[n], beside[n], 1e-3, 1e-4, equal_nan=True)]
+        changed = [
+            n for n in same if not torch.allclose(first[n], beside[n], 1e-3, 1e-4, equal_nan=True)
+        ]
         if not changed:
             return None
         return f"padding would count in {', '.join(sorted(changed))}: the model looks at batches as a whole"
@@ -292,7 +346,14 @@ class Model:
         Such a module keeps something that is neither a parameter nor a buffer.
         """
         first, again = (self._forward(x, len(x), context, 0) for _ in range(2))
-        return next((n for n, t in first.items() if not torch.allclose(t, again[n], 1e-4, 1e-6, equal_nan=True)), None)
+        return next(
+            (
+                n
+                for n, t in first.items()
+                if not torch.allclose(t, again[n], 1e-4, 1e-6, equal_nan=True)
+            ),
+            None,
+        )
 
     def _forward(self, x: Tensor, real: int, context: Context | None, number: int) -> Tree:
         """Buffers and outputs of a forward pass in training of which only the first `real` rows count, with seed `number`."""
@@ -301,7 +362,9 @@ class Model:
             found = self.at("float32")(
                 self.params, x, buffers=self.buffers, context=context, training=True, weight=weight
             )
-        return {f"the buffer {n}": b for n, b in found.buffers.items()} | {"its outputs": found.logits[:real]}
+        return {f"the buffer {n}": b for n, b in found.buffers.items()} | {
+            "its outputs": found.logits[:real]
+        }
 
     @cached_property
     def convolutional(self) -> bool:
@@ -318,7 +381,9 @@ class Model:
         moved = copy.copy(self)
         moved.params = {n: p.to(device) for n, p in self.params.items()}
         moved.buffers = {n: b.to(device) for n, b in self.buffers.items()}
-        moved._training, moved._evaluating = (m.to(device) for m in (self._training, self._evaluating))
+        moved._training, moved._evaluating = (
+            m.to(device) for m in (self._training, self._evaluating)
+        )
         moved._head = None if self._head is None else copy.deepcopy(self._head).to(device)
         return moved
 
@@ -339,7 +404,9 @@ GROUPS: dict[str, Callable[[Model, str], bool]] = {
 
 def _copied(module: nn.Module) -> nn.Module:
     """A copy of the module. Raises `UnalikeError` if it cannot be copied, or if the copy would train differently."""
-    hooks = {n: p._backward_hooks or p._post_accumulate_grad_hooks for n, p in module.named_parameters()}
+    hooks = {
+        n: p._backward_hooks or p._post_accumulate_grad_hooks for n, p in module.named_parameters()
+    }
     hooked = next((n for n, held in hooks.items() if held), None)
     if hooked is not None:
         raise UnalikeError(
@@ -362,12 +429,19 @@ def _instrumented(module: nn.Module, training: bool) -> nn.Module:
     module = copy.deepcopy(module)
     for table in module.modules():
         if isinstance(table, nn.Embedding | nn.EmbeddingBag):
-            table.sparse = False  # solvers need dense gradients: momentum and decay change every row
-    module.train(training)  # before norms are replaced: a module's own `train` may look for them, to freeze them
+            table.sparse = (
+                False  # solvers need dense gradients: momentum and decay change every row
+            )
+    module.train(
+        training
+    )  # before norms are replaced: a module's own `train` may look for them, to freeze them
     pool_first(module)
     for parent in list(module.modules()):
         for name, child in list(parent.named_children()):
-            if isinstance(child, BatchNorm) and type(child).forward in (BatchNorm.forward, nn.SyncBatchNorm.forward):
+            if isinstance(child, BatchNorm) and type(child).forward in (
+                BatchNorm.forward,
+                nn.SyncBatchNorm.forward,
+            ):
                 setattr(parent, name, WeightedBatchNorm(child))
     projection = getattr(module, "projection", None)
     _, head = find_head(module)

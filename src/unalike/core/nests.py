@@ -21,7 +21,11 @@ def tensors_of(nest: Any) -> list[Tensor]:
     """The tensors of a nest, in the order of `map_tensors`."""
     if isinstance(nest, Tensor):
         return [nest]
-    return [t for value in (nest.values() if isinstance(nest, dict) else nest) for t in tensors_of(value)]
+    return [
+        t
+        for value in (nest.values() if isinstance(nest, dict) else nest)
+        for t in tensors_of(value)
+    ]
 
 
 def join_nests(values: Sequence[Any], how: Callable[[list[Tensor]], Tensor]) -> Any:

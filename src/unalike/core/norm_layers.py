@@ -54,12 +54,16 @@ class WeightedBatchNorm(nn.Module):
         if x.dtype == torch.bfloat16 and not (call.mixes and weight is None):
             x = x.float()  # statistics are never rounded; torch's own kernel sums in float32
         if not self.training and tracked:
-            return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps)
+            return F.batch_norm(
+                x, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps
+            )
         rate = self.momentum if tracked else 0.0
         if weight is None and rate is not None and x.numel() > x.shape[1]:
             if tracked:
                 self.num_batches_tracked.add_(1)
-            return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, True, rate, self.eps)
+            return F.batch_norm(
+                x, self.running_mean, self.running_var, self.weight, self.bias, True, rate, self.eps
+            )
         return self._weighted(x, x.new_ones(x.shape[0]) if weight is None else weight.to(x.dtype))
 
     def _weighted(self, x: Tensor, weight: Tensor) -> Tensor:
@@ -68,13 +72,19 @@ class WeightedBatchNorm(nn.Module):
         count = (weight.sum() * (x[0].numel() // x.shape[1])).clamp_min(1)
         shape = (1, -1, *[1] * (x.dim() - 2))
         mean = (w * x).sum(over) / count
-        centred = w * (x - mean.reshape(shape))  # padding stays 0: it must not grow from layer to layer
+        centred = w * (
+            x - mean.reshape(shape)
+        )  # padding stays 0: it must not grow from layer to layer
         variance = centred.square().sum(over) / count
         if self.running_mean is not None:
             unbiased = variance.detach() * count / (count - 1).clamp_min(1)
             several = count > 1  # one value says nothing of the variance
             self.num_batches_tracked.add_(several)
-            rate = 1.0 / self.num_batches_tracked.clamp_min(1) if self.momentum is None else self.momentum
+            rate = (
+                1.0 / self.num_batches_tracked.clamp_min(1)
+                if self.momentum is None
+                else self.momentum
+            )
             rate = rate * several.to(x)
             self.running_mean.add_(rate * (mean.detach() - self.running_mean))
             self.running_var.add_(rate * (unbiased - self.running_var))

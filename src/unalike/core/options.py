@@ -62,7 +62,11 @@ class Option:
     def flag_type(self) -> type:
         """The type of one value on the command line."""
         kinds = [plain_type(kind) for kind in _members(self.kind)]
-        return str if self.help.none or str in kinds else next((t for t in (bool, float, int, Path) if t in kinds), str)
+        return (
+            str
+            if self.help.none or str in kinds
+            else next((t for t in (bool, float, int, Path) if t in kinds), str)
+        )
 
     def written(self, value: Any) -> Any:
         """A value as it is given on the command line and in config files; None where the option is left out."""
@@ -98,9 +102,13 @@ def options_of(*kinds: type) -> dict[str, Option]:
     for kind in kinds:
         hints = get_type_hints(kind, include_extras=True)
         for field in fields(kind):
-            told = [m for m in getattr(hints[field.name], "__metadata__", ()) if isinstance(m, Help)]
+            told = [
+                m for m in getattr(hints[field.name], "__metadata__", ()) if isinstance(m, Help)
+            ]
             if told:
-                found[field.name] = Option(field.name, hints[field.name], default_of(field), told[0])
+                found[field.name] = Option(
+                    field.name, hints[field.name], default_of(field), told[0]
+                )
     return found
 
 
@@ -114,7 +122,10 @@ def written(settings: Any, *, changed: bool = False) -> dict[str, Any]:
 
     `changed`: those that have their default are left out. None for an option that no flag has to be given for.
     """
-    values = {name: (option, getattr(settings, name)) for name, option in options_of(settings.__class__).items()}
+    values = {
+        name: (option, getattr(settings, name))
+        for name, option in options_of(settings.__class__).items()
+    }
     return {
         name: option.written(value)
         for name, (option, value) in values.items()
@@ -128,13 +139,18 @@ def written_config(config: Mapping[str, Any], *kinds: type) -> dict[str, Any]:
     TOML has no None: an option that is missing in the file was None, or it is newer than the file and had its default.
     """
     declared = options_of(*kinds).items()
-    return {name: o.written(config.get(name, None if o.optional else o.default)) for name, o in declared}
+    return {
+        name: o.written(config.get(name, None if o.optional else o.default)) for name, o in declared
+    }
 
 
 def read_values(values: Mapping[str, Any], *kinds: type) -> dict[str, Any]:
     """The values of options that were given on the command line."""
     declared = options_of(*kinds)
-    return {name: declared[name].read(value) if name in declared else value for name, value in values.items()}
+    return {
+        name: declared[name].read(value) if name in declared else value
+        for name, value in values.items()
+    }
 
 
 def cohort_size(participation: float, eligible: int) -> int:
@@ -147,12 +163,15 @@ class SourceOptions:
     """The data set."""
 
     data: Annotated[
-        str, Help("Data set by name (see `unalike list data`), or a file such as visits.csv or my.npz.")
+        str,
+        Help("Data set by name (see `unalike list data`), or a file such as visits.csv or my.npz."),
     ] = "digits"
     data_dir: Annotated[Path | None, Help("Folder of data files; also $UNALIKE_DATA.")] = None
     limit: Annotated[
         AtLeastOne | None,
-        Help("Take this many samples of the data set at random, with the shares of its classes, and no others."),
+        Help(
+            "Take this many samples of the data set at random, with the shares of its classes, and no others."
+        ),
     ] = None
 
 
@@ -160,10 +179,15 @@ class SourceOptions:
 class DelimitedOptions:
     """The marks and the character encoding of a table of delimited text."""
 
-    sep: Annotated[str | None, Help("Separator of a CSV file (, ; | or a tab), found unless given.")] = None
-    decimal: Annotated[str | None, Help("Decimal mark of a CSV file (. or ,), found unless given.")] = None
+    sep: Annotated[
+        str | None, Help("Separator of a CSV file (, ; | or a tab), found unless given.")
+    ] = None
+    decimal: Annotated[
+        str | None, Help("Decimal mark of a CSV file (. or ,), found unless given.")
+    ] = None
     charset: Annotated[
-        str | None, Help("Character encoding of a CSV file, such as cp1252; UTF-8 or UTF-16 unless given.")
+        str | None,
+        Help("Character encoding of a CSV file, such as cp1252; UTF-8 or UTF-16 unless given."),
     ] = None
 
 
@@ -172,7 +196,8 @@ class TableOptions(DelimitedOptions):
     """The columns of a table."""
 
     target: Annotated[
-        str | None, Help("Column of a table to predict, or its comparison with a value, such as 'num > 0'.")
+        str | None,
+        Help("Column of a table to predict, or its comparison with a value, such as 'num > 0'."),
     ] = None
     group: Annotated[
         tuple[str, ...],
@@ -188,7 +213,9 @@ class TableOptions(DelimitedOptions):
             "a feature."
         ),
     ] = None
-    drop: Annotated[tuple[str, ...], Help("Column of a table to leave out; repeat for several.")] = ()
+    drop: Annotated[
+        tuple[str, ...], Help("Column of a table to leave out; repeat for several.")
+    ] = ()
     regression: Annotated[
         bool | None,
         Help(
@@ -201,7 +228,9 @@ class TableOptions(DelimitedOptions):
             "Column of dates, which is read as a number of days; 'admitted=%d/%m/%Y' says how they are written; repeat for several."
         ),
     ] = ()
-    labelled_only: Annotated[bool, Help("Leave out the rows without a target, which are refused otherwise.")] = False
+    labelled_only: Annotated[
+        bool, Help("Leave out the rows without a target, which are refused otherwise.")
+    ] = False
 
 
 @dataclass(frozen=True)
@@ -215,10 +244,12 @@ class PartitionOptions:
             "'dirichlet(alpha=0.1)', for a regression 'iid'."
         ),
     ] = None
-    plan: Annotated[Path | None, Help("Saved partition plan (plan.json), instead of --partition.")] = None
-    clients: Annotated[int | None, Help("Number of clients, 10 unless given, or as many as the data set defines.")] = (
-        None
-    )
+    plan: Annotated[
+        Path | None, Help("Saved partition plan (plan.json), instead of --partition.")
+    ] = None
+    clients: Annotated[
+        int | None, Help("Number of clients, 10 unless given, or as many as the data set defines.")
+    ] = None
     split: Annotated[
         float | None,
         Help(
@@ -237,7 +268,8 @@ class ValidationOptions:
         Ge(0),
         Lt(1),
         Help(
-            "Share of each client's training samples used for validation, such as 0.1 (--stop, --select).", agreed=True
+            "Share of each client's training samples used for validation, such as 0.1 (--stop, --select).",
+            agreed=True,
         ),
     ] = 0.0
     folds: Annotated[
@@ -260,10 +292,14 @@ class ServerSampleOptions:
         ),
     ] = None
     proxy: Annotated[
-        float | None, Help("Share of the test samples for methods that train on the server, such as 0.02.")
+        float | None,
+        Help("Share of the test samples for methods that train on the server, such as 0.02."),
     ] = None
     proxy_imbalance: Annotated[
-        float, Help("Long tail of these samples: how many times as many the first class has as the last one.")
+        float,
+        Help(
+            "Long tail of these samples: how many times as many the first class has as the last one."
+        ),
     ] = 1.0
 
 
@@ -271,7 +307,9 @@ class ServerSampleOptions:
 class ModelOptions:
     """The model."""
 
-    model: Annotated[str, Help("Model to train, such as 'mlp(hidden=(64, 32))' (see `unalike list models`).")] = "mlp"
+    model: Annotated[
+        str, Help("Model to train, such as 'mlp(hidden=(64, 32))' (see `unalike list models`).")
+    ] = "mlp"
 
 
 @dataclass(frozen=True)
@@ -280,7 +318,9 @@ class StartOptions:
 
     start: Annotated[
         Path | None,
-        Help("Initial weights: a file (.safetensors, or a state dict saved by torch) or the folder of a finished run."),
+        Help(
+            "Initial weights: a file (.safetensors, or a state dict saved by torch) or the folder of a finished run."
+        ),
     ] = None
     start_partial: Annotated[
         bool,
@@ -295,7 +335,9 @@ class WorkOptions:
     """The local training of a client (`ua.Work`)."""
 
     epochs: Annotated[AtLeastOne, Help("Epochs of local training per round.")] = 1
-    steps: Annotated[AtLeastOne | None, Help("Local optimizer steps per round, instead of epochs.")] = None
+    steps: Annotated[
+        AtLeastOne | None, Help("Local optimizer steps per round, instead of epochs.")
+    ] = None
     batch_size: Annotated[AtLeastOne | None, Help("Samples per step, or 'full'.", none="full")] = 32
     lr: Annotated[Positive, Help("Local learning rate.")] = 0.1
     momentum: Annotated[float, Ge(0), Lt(1), Help("Momentum of the local optimizer.")] = 0.0
@@ -312,8 +354,12 @@ class WorkOptions:
             "'exponential(factor=0.99, warmup=5)', or a number, the factor by which it changes per round."
         ),
     ] = 1.0
-    clip: Annotated[Positive | None, Help("Largest gradient norm of a step; larger gradients are scaled down.")] = None
-    keep_optimizer_state: Annotated[bool, Help("Keep the state of the local optimizer between rounds.")] = False
+    clip: Annotated[
+        Positive | None, Help("Largest gradient norm of a step; larger gradients are scaled down.")
+    ] = None
+    keep_optimizer_state: Annotated[
+        bool, Help("Keep the state of the local optimizer between rounds.")
+    ] = False
     loss: Annotated[
         str | Callable[..., Any] | None,
         Help(
@@ -330,7 +376,10 @@ class SharedRunOptions:
     evaluate_every: Annotated[AtLeastOne, Help("Number of rounds between evaluations.")] = 1
     protocol: Annotated[
         str | tuple[str, ...],
-        Help("Evaluation protocol: clients, server, personal or local; repeat for several.", agreed=True),
+        Help(
+            "Evaluation protocol: clients, server, personal or local; repeat for several.",
+            agreed=True,
+        ),
     ] = ("clients",)
     metric: Annotated[
         str | tuple[str, ...],
@@ -352,13 +401,17 @@ class SharedRunOptions:
     ] = None
     stop: Annotated[
         str | None,
-        Help("Rule that ends a run early: 'min_accuracy >= 0.8', 'patience(rounds=10)'; combine with and, or."),
+        Help(
+            "Rule that ends a run early: 'min_accuracy >= 0.8', 'patience(rounds=10)'; combine with and, or."
+        ),
     ] = None
     budget: Annotated[
-        str | None, Help("Budget of a run: '30 rounds', '10 min' of training, '500 MB', '3 epsilon'.")
+        str | None,
+        Help("Budget of a run: '30 rounds', '10 min' of training, '500 MB', '3 epsilon'."),
     ] = None
     select: Annotated[
-        Literal["last", "best"], Help("Round whose models count: last, or best on the validation samples.")
+        Literal["last", "best"],
+        Help("Round whose models count: last, or best on the validation samples."),
     ] = "last"
 
 
@@ -380,7 +433,9 @@ class SeedOptions:
 class TrainingOptions(SharedRunOptions, RoundOptions):
     """The training on this machine."""
 
-    participation: Annotated[float, Gt(0), Le(1), Help("Share of the clients that take part in a round.")] = 1.0
+    participation: Annotated[
+        float, Gt(0), Le(1), Help("Share of the clients that take part in a round.")
+    ] = 1.0
     sampling: Annotated[
         Literal["fixed", "poisson"],
         Help(
@@ -395,12 +450,14 @@ class TrainingOptions(SharedRunOptions, RoundOptions):
             "'distributed(workers=2, nccl=True)'."
         ),
     ] = "auto"
-    device: Annotated[str, Help("Device to train on: cpu, cuda:1, ...; cuda with --workers: one GPU per process.")] = (
-        "cpu"
-    )
+    device: Annotated[
+        str, Help("Device to train on: cpu, cuda:1, ...; cuda with --workers: one GPU per process.")
+    ] = "cpu"
     precision: Annotated[
         Literal["float32", "bf16"],
-        Help("Precision of training: float32, or bf16, which is faster on some processors and less exact."),
+        Help(
+            "Precision of training: float32, or bf16, which is faster on some processors and less exact."
+        ),
     ] = "float32"
 
 
@@ -427,9 +484,13 @@ class DecisionOptions:
 
     smallest_effect: Annotated[
         float | None,
-        Help("Smallest difference that matters, such as 0.005: half a point (default), or 1 % of an RMSE."),
+        Help(
+            "Smallest difference that matters, such as 0.005: half a point (default), or 1 % of an RMSE."
+        ),
     ] = None
-    baseline: Annotated[str | None, Help("Method that the others are compared with; the first unless given.")] = None
+    baseline: Annotated[
+        str | None, Help("Method that the others are compared with; the first unless given.")
+    ] = None
 
 
 @dataclass(frozen=True)
@@ -450,7 +511,10 @@ class SeedsOptions:
     """The seeds of a comparison."""
 
     seeds: Annotated[
-        str, Help("Number of seeds, a list of them (0,1,4), or auto: add seeds until the decision stands.")
+        str,
+        Help(
+            "Number of seeds, a list of them (0,1,4), or auto: add seeds until the decision stands."
+        ),
     ] = "3"
     min_seeds: Annotated[int, Help("Fewest seeds, with --seeds auto.")] = 3
     max_seeds: Annotated[int, Help("Most seeds, with --seeds auto.")] = 10
@@ -460,7 +524,9 @@ class SeedsOptions:
 class TuningOptions:
     """A tuning."""
 
-    trials: Annotated[int, Help("Number of trials of each method; the first one has the values as given.")] = 20
+    trials: Annotated[
+        int, Help("Number of trials of each method; the first one has the values as given.")
+    ] = 20
     budget_seconds: Annotated[float | None, Help("Time limit per method, in seconds.")] = None
     objective: Annotated[
         str | None,
@@ -480,10 +546,14 @@ class RecommendationOptions:
     """A recommendation."""
 
     candidates: Annotated[
-        str, Help("Methods to recommend: shared for those with one model for all clients, any for all.")
+        str,
+        Help("Methods to recommend: shared for those with one model for all clients, any for all."),
     ] = "any"
     objective: Annotated[
-        str, Help("Score to recommend by: accuracy, or worst_decile, that of the worst tenth of the clients.")
+        str,
+        Help(
+            "Score to recommend by: accuracy, or worst_decile, that of the worst tenth of the clients."
+        ),
     ] = "accuracy"
     metric: Annotated[
         str | None,
@@ -498,38 +568,66 @@ class FederationOptions:
     """The rounds of a federation over a network."""
 
     also: Annotated[
-        tuple[str, ...], Help("Further method that may be run later; repeat for several.", agreed=True)
+        tuple[str, ...],
+        Help("Further method that may be run later; repeat for several.", agreed=True),
     ] = ()
-    seeds: Annotated[AtLeastOne, Help("Number of seeds of each method, from the first on.", agreed=True)] = 1
-    open: Annotated[bool, Help("Allow further sites later, without new bundles for the others.", agreed=True)] = False
+    seeds: Annotated[
+        AtLeastOne, Help("Number of seeds of each method, from the first on.", agreed=True)
+    ] = 1
+    open: Annotated[
+        bool, Help("Allow further sites later, without new bundles for the others.", agreed=True)
+    ] = False
     participation: Annotated[
         float | int, Help("Sites asked in a round: a share such as 0.5, or a number such as 3.")
     ] = 1.0
     quorum: Annotated[
-        float | int, Help("Valid updates that complete a round, of the sites asked: a share or a number.")
+        float | int,
+        Help("Valid updates that complete a round, of the sites asked: a share or a number."),
     ] = 1.0
-    deadline: Annotated[Positive, Help("Seconds after which a round ends if the quorum is reached.")] = 600.0
+    deadline: Annotated[
+        Positive, Help("Seconds after which a round ends if the quorum is reached.")
+    ] = 600.0
     grace: Annotated[
-        Positive, Help("Seconds after which a round with a quorum does not wait for a site that is offline.")
+        Positive,
+        Help("Seconds after which a round with a quorum does not wait for a site that is offline."),
     ] = 30.0
-    repeat: Annotated[Positive, Help("Seconds after which an unanswered request is repeated.")] = 30.0
-    patience: Annotated[AtLeastOne, Help("Attempts at a round without quorum before the run pauses.")] = 3
+    repeat: Annotated[Positive, Help("Seconds after which an unanswered request is repeated.")] = (
+        30.0
+    )
+    patience: Annotated[
+        AtLeastOne, Help("Attempts at a round without quorum before the run pauses.")
+    ] = 3
     message_bytes: Annotated[
-        AtLeastOne | None, Help("Largest size of a message in bytes; from the method and the model unless given.")
+        AtLeastOne | None,
+        Help("Largest size of a message in bytes; from the method and the model unless given."),
     ] = None
     guard: Annotated[
-        NotNegative, Help("Refuse updates with a norm of more than so many times the usual one; 0 refuses none.")
+        NotNegative,
+        Help(
+            "Refuse updates with a norm of more than so many times the usual one; 0 refuses none."
+        ),
     ] = 10.0
     max_weight: Annotated[
-        float, Gt(0), Le(1), Help("Largest share of all training samples that a site may have when the run begins.")
+        float,
+        Gt(0),
+        Le(1),
+        Help("Largest share of all training samples that a site may have when the run begins."),
     ] = 1.0
     secure_aggregation: Annotated[
-        bool, Help("Show the coordinator sums of updates alone, for methods that need no more.", agreed=True)
+        bool,
+        Help(
+            "Show the coordinator sums of updates alone, for methods that need no more.",
+            agreed=True,
+        ),
     ] = False
     threshold: Annotated[
         AtLeastOne | None,
-        Help("Fewest sites in a sum of secure aggregation; more than two thirds unless given.", agreed=True),
+        Help(
+            "Fewest sites in a sum of secure aggregation; more than two thirds unless given.",
+            agreed=True,
+        ),
     ] = None
     keep_every: Annotated[
-        AtLeastOne, Help("Rounds between checkpoints that are kept for `unalike federation rollback`.")
+        AtLeastOne,
+        Help("Rounds between checkpoints that are kept for `unalike federation rollback`."),
     ] = 10

@@ -34,11 +34,21 @@ def pools_first(layers: list[nn.Module]) -> list[nn.Module]:
     """The layers in the order of a `PooledFirst`. A ReLU or a pooling with hooks stays where it is."""
     order = [*layers]
     for i, (before, after) in enumerate(pairwise(layers)):
-        if type(before) is nn.ReLU and type(after) in POOLS and _movable(before) and _movable(after):
+        if (
+            type(before) is nn.ReLU
+            and type(after) in POOLS
+            and _movable(before)
+            and _movable(after)
+        ):
             order[i : i + 2] = after, before
     return order
 
 
 def _movable(layer: nn.Module) -> bool:
-    hooks = (layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks)
+    hooks = (
+        layer._forward_hooks,
+        layer._forward_pre_hooks,
+        layer._backward_hooks,
+        layer._backward_pre_hooks,
+    )
     return not any(hooks) and not getattr(layer, "return_indices", False)

@@ -48,7 +48,9 @@ class Sampling:
     sizes: tuple[int, ...] = ()
 
 
-def epsilon_of(z: float, sampling: Sampling, releases: int, delta: float, accountant: Accountant = "rdp") -> float:
+def epsilon_of(
+    z: float, sampling: Sampling, releases: int, delta: float, accountant: Accountant = "rdp"
+) -> float:
     """Epsilon at `delta` after so many releases with noise multiplier `z`; 0 before the first, infinite without noise.
 
     Releases in which all take part compose to one Gaussian release with z / sqrt(releases), whose epsilon is exact (Balle and
@@ -57,11 +59,20 @@ def epsilon_of(z: float, sampling: Sampling, releases: int, delta: float, accoun
     if not releases or not z:
         return float("inf") if releases else 0.0
     require_extra("privacy", "dp_accounting", what="the accounting of differential privacy")
-    return _epsilon(float(z), sampling.draw, sampling.expected / sampling.units, int(releases), delta, accountant)
+    return _epsilon(
+        float(z),
+        sampling.draw,
+        sampling.expected / sampling.units,
+        int(releases),
+        delta,
+        accountant,
+    )
 
 
 @lru_cache(4096)
-def _epsilon(z: float, draw: Draw, share: float, releases: int, delta: float, accountant: Accountant) -> float:
+def _epsilon(
+    z: float, draw: Draw, share: float, releases: int, delta: float, accountant: Accountant
+) -> float:
     import dp_accounting as dp
 
     if draw == "all":
@@ -93,13 +104,17 @@ def _renyi(z: float, draw: Draw, share: float) -> tuple[Any, Any]:
     if draw == "poisson":
         made = RdpAccountant(orders).compose(dp.PoissonSampledDpEvent(share, dp.GaussianDpEvent(z)))
     else:  # of a denominator of 10^6: only the share of the two numbers counts
-        one = dp.SampledWithoutReplacementDpEvent(10**6, round(share * 10**6), dp.GaussianDpEvent(z / 2))
+        one = dp.SampledWithoutReplacementDpEvent(
+            10**6, round(share * 10**6), dp.GaussianDpEvent(z / 2)
+        )
         made = RdpAccountant(orders, dp.NeighboringRelation.REPLACE_ONE).compose(one)
     return made.orders, made.rdp
 
 
 @lru_cache(256)
-def noise_multiplier_of(epsilon: float, sampling: Sampling, delta: float, accountant: Accountant = "rdp") -> float:
+def noise_multiplier_of(
+    epsilon: float, sampling: Sampling, delta: float, accountant: Accountant = "rdp"
+) -> float:
     """The least noise multiplier, to three digits, with which the releases that are planned stay within epsilon.
 
     Raises `UnalikeError` where there is none below `LARGEST`.

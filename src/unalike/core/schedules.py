@@ -36,11 +36,15 @@ def cosine(*, rounds: int | None = None, warmup: int = 0, end: float = 0.0) -> S
 
     def factor(round: int) -> float:
         if rounds is None:
-            raise UnalikeError("the schedule cosine depends on the number of rounds; write cosine(rounds=50)")
+            raise UnalikeError(
+                "the schedule cosine depends on the number of rounds; write cosine(rounds=50)"
+            )
         return end + (1 - end) * (1 + math.cos(math.pi * round / (rounds - warmup))) / 2
 
     if rounds is not None and not 0 <= warmup < rounds:
-        raise UnalikeError(f"cosine: found warmup={warmup} of {rounds} rounds; expected fewer, and 0 or more")
+        raise UnalikeError(
+            f"cosine: found warmup={warmup} of {rounds} rounds; expected fewer, and 0 or more"
+        )
     return _warmed(factor, warmup)
 
 

@@ -33,7 +33,14 @@ class Solver(Protocol):
         """A fresh state, slot -> tree; empty for a rule without state."""
 
     def step(
-        self, params: Tree, grads: Tree, state: PartTrees, lr: float, *, owned: bool = False, fused: bool = False
+        self,
+        params: Tree,
+        grads: Tree,
+        state: PartTrees,
+        lr: float,
+        *,
+        owned: bool = False,
+        fused: bool = False,
     ) -> tuple[Tree, PartTrees]:
         """One step.
 
@@ -60,7 +67,14 @@ class SGD:
         return {"momentum": tree.zeros(params)} if self.momentum else {}
 
     def step(
-        self, params: Tree, grads: Tree, state: PartTrees, lr: float, *, owned: bool = False, fused: bool = False
+        self,
+        params: Tree,
+        grads: Tree,
+        state: PartTrees,
+        lr: float,
+        *,
+        owned: bool = False,
+        fused: bool = False,
     ) -> tuple[Tree, PartTrees]:
         if owned and fused and _one_kernel(params):
             return params, self._fused_step(params, grads, state, lr)
@@ -68,10 +82,14 @@ class SGD:
             grads = tree.map(lambda g, w: g.add(w, alpha=self.weight_decay), grads, params)
         if self.momentum:
             rho = self.momentum
-            add = (lambda m, g: m.mul_(rho).add_(g)) if owned else (lambda m, g: g.add(m, alpha=rho))
+            add = (
+                (lambda m, g: m.mul_(rho).add_(g)) if owned else (lambda m, g: g.add(m, alpha=rho))
+            )
             state = {"momentum": tree.map(add, state["momentum"], grads)}
             if self.nesterov:
-                grads = tree.map(lambda g, m: g.add(m, alpha=self.momentum), grads, state["momentum"])
+                grads = tree.map(
+                    lambda g, m: g.add(m, alpha=self.momentum), grads, state["momentum"]
+                )
             else:
                 grads = state["momentum"]
         move = Tensor.sub_ if owned else Tensor.sub
@@ -97,7 +115,9 @@ class SGD:
         rho = self.momentum
         if not rho:
             return steps
-        tau = tree.exact(steps)  # the differences cancel: in float32 1e-4 is lost at rho = 0.99, 1e-2 at 0.999
+        tau = tree.exact(
+            steps
+        )  # the differences cancel: in float32 1e-4 is lost at rho = 0.99, 1e-2 at 0.999
         momentum = ((tau - rho * (1 - rho**tau) / (1 - rho)) / (1 - rho)).to(steps)
         return steps + rho * momentum if self.nesterov else momentum
 
@@ -116,14 +136,23 @@ class Adam:
 
     def __post_init__(self) -> None:
         if not (all(0 <= beta < 1 for beta in self.betas) and self.eps > 0):
-            raise UnalikeError(f"found betas={self.betas}, eps={self.eps}; expected 0 <= beta < 1 and eps > 0")
+            raise UnalikeError(
+                f"found betas={self.betas}, eps={self.eps}; expected 0 <= beta < 1 and eps > 0"
+            )
 
     def init(self, params: Tree) -> PartTrees:
         steps = next(iter(params.values())).new_zeros(()) if params else torch.zeros(())
         return {"mean": tree.zeros(params), "square": tree.zeros(params), "count": {"steps": steps}}
 
     def step(
-        self, params: Tree, grads: Tree, state: PartTrees, lr: float, *, owned: bool = False, fused: bool = False
+        self,
+        params: Tree,
+        grads: Tree,
+        state: PartTrees,
+        lr: float,
+        *,
+        owned: bool = False,
+        fused: bool = False,
     ) -> tuple[Tree, PartTrees]:
         if self.weight_decay:
             grads = tree.map(lambda g, w: g.add(w, alpha=self.weight_decay), grads, params)
@@ -132,7 +161,9 @@ class Adam:
         square = tree.map(lambda v, g: second * v + (1 - second) * g * g, state["square"], grads)
         count = state["count"]["steps"] + 1
         rate, root = lr / _bias(first, count), _bias(second, count).sqrt()
-        moved = tree.map(lambda w, m, v: w - rate * m / (v.sqrt() / root + self.eps), params, mean, square)
+        moved = tree.map(
+            lambda w, m, v: w - rate * m / (v.sqrt() / root + self.eps), params, mean, square
+        )
         return moved, {"mean": mean, "square": square, "count": {"steps": count}}
 
     def weight(self, steps: Tensor) -> Tensor:
@@ -145,7 +176,14 @@ class AdamW(Adam):
     """Adam with decoupled weight decay: w <- (1 - lr wd) w before the Adam step (Loshchilov & Hutter 2019)."""
 
     def step(
-        self, params: Tree, grads: Tree, state: PartTrees, lr: float, *, owned: bool = False, fused: bool = False
+        self,
+        params: Tree,
+        grads: Tree,
+        state: PartTrees,
+        lr: float,
+        *,
+        owned: bool = False,
+        fused: bool = False,
     ) -> tuple[Tree, PartTrees]:
         decayed = tree.scale(params, 1 - lr * self.weight_decay)
         return Adam(betas=self.betas, eps=self.eps).step(decayed, grads, state, lr)
@@ -164,7 +202,14 @@ class GivenSolver:
         return {}
 
     def step(
-        self, params: Tree, grads: Tree, state: Any, lr: float, *, owned: bool = False, fused: bool = False
+        self,
+        params: Tree,
+        grads: Tree,
+        state: Any,
+        lr: float,
+        *,
+        owned: bool = False,
+        fused: bool = False,
     ) -> tuple[Tree, Any]:
         if not state:
             leaves = tree.map(lambda w: w.detach().clone().requires_grad_(), params)
@@ -188,7 +233,9 @@ class GivenSolver:
         if not isinstance(made, torch.optim.Optimizer):
             raise UnalikeError(f"optimizer={self.factory!r} gives {type(made).__name__}; {advice}")
         if isinstance(made, torch.optim.LBFGS):
-            raise UnalikeError(f"optimizer={self.factory!r}: LBFGS computes losses in each of its steps; {advice}")
+            raise UnalikeError(
+                f"optimizer={self.factory!r}: LBFGS computes losses in each of its steps; {advice}"
+            )
         return made
 
     def weight(self, steps: Tensor) -> Tensor:
@@ -196,7 +243,10 @@ class GivenSolver:
 
 
 def solver(
-    given: Call | Callable[..., torch.optim.Optimizer], momentum: float, nesterov: bool, weight_decay: float
+    given: Call | Callable[..., torch.optim.Optimizer],
+    momentum: float,
+    nesterov: bool,
+    weight_decay: float,
 ) -> Solver:
     """The solver of an optimizer. Raises `UnalikeError` for an unknown name or option."""
     if not isinstance(given, Call):
@@ -210,7 +260,9 @@ def solver(
     taken = signature(registry[given.name]).parameters
     if momentum and "momentum" not in taken:
         raise UnalikeError(f"momentum={momentum} goes with optimizer='sgd', found {str(given)!r}")
-    return registry.build(given, **{name: value for name, value in declared.items() if name in taken})
+    return registry.build(
+        given, **{name: value for name, value in declared.items() if name in taken}
+    )
 
 
 @registry.register("sgd")

@@ -96,7 +96,9 @@ class Binary(Task):
     areas = True
 
     def losses(self, logits: Tensor, y: Tensor) -> Tensor:
-        return F.binary_cross_entropy_with_logits(logits.reshape(y.shape), y.to(logits.dtype), reduction="none")
+        return F.binary_cross_entropy_with_logits(
+            logits.reshape(y.shape), y.to(logits.dtype), reduction="none"
+        )
 
     def loss(self, logits: Tensor, y: Tensor) -> Tensor:
         return F.binary_cross_entropy_with_logits(logits.reshape(y.shape), y.to(logits.dtype))
@@ -137,7 +139,9 @@ def task_for(y: Tensor) -> Task:
 def check_task(asker: str, tasks: Sequence[str], task: Task) -> None:
     """Raise `UnalikeError` if `asker` is not defined for the task; `tasks` are those for which it is."""
     if task.name not in tasks:
-        raise UnalikeError(f"{asker} needs classes (integer labels); found a task of {task.name}: leave it out")
+        raise UnalikeError(
+            f"{asker} needs classes (integer labels); found a task of {task.name}: leave it out"
+        )
 
 
 def find_task(name: str) -> Task:

@@ -30,7 +30,9 @@ def traced_layers(module: nn.Module) -> list[Layer]:
     try:
         nodes, last = _trace(module)
     except Exception as error:  # a user's `forward` may raise anything when its input has no values
-        raise NoSequence(f"its forward cannot be traced: {error or type(error).__name__}".split("\n")[0]) from None
+        raise NoSequence(
+            f"its forward cannot be traced: {error or type(error).__name__}".split("\n")[0]
+        ) from None
     sizes = {node for node in nodes if _is_size(node)}
     steps, modules = [node for node in nodes if node not in sizes], dict(module.named_modules())
     if last is not steps[-1] or steps[0].op != "placeholder":
@@ -97,7 +99,12 @@ def _is_size(node: fx.Node) -> bool:
     if node.target is getattr:
         return node.args[1:] == ("shape",)
     owner = node.args[0] if node.args else None
-    return node.target is operator.getitem and node.args[1:] == (0,) and isinstance(owner, fx.Node) and _is_size(owner)
+    return (
+        node.target is operator.getitem
+        and node.args[1:] == (0,)
+        and isinstance(owner, fx.Node)
+        and _is_size(owner)
+    )
 
 
 def _trace(module: nn.Module) -> tuple[list[fx.Node], fx.Node]:

@@ -22,7 +22,9 @@ LARGE = 2**24
 
 def map(function: Callable[..., Tensor], first: Tree, *rest: Tree) -> Tree:
     """Apply `function` name by name."""
-    return {name: function(tensor, *(tree[name] for tree in rest)) for name, tensor in first.items()}
+    return {
+        name: function(tensor, *(tree[name] for tree in rest)) for name, tensor in first.items()
+    }
 
 
 def zeros(tree: Tree) -> Tree:
@@ -73,7 +75,9 @@ def dot(a: Tree, b: Tree) -> Tensor:
 
 def norm(tree: Tree) -> Tensor:
     """Euclidean norm over all entries, a scalar; 0 for an empty tree."""
-    return sum((torch.linalg.vector_norm(t).square() for t in tree.values()), start=torch.zeros(())).sqrt()
+    return sum(
+        (torch.linalg.vector_norm(t).square() for t in tree.values()), start=torch.zeros(())
+    ).sqrt()
 
 
 def shortening(norms: Tensor, limit: float | Tensor) -> Tensor:
@@ -126,7 +130,10 @@ def column_loops(stacked: Tree) -> ModuleType | None:
 def loops_read(*tensors: Tensor) -> bool:
     """Whether compiled loops can read the tensors: float32 in memory order on the CPU, without gradient."""
     return all(
-        t.dtype == torch.float32 and t.device.type == "cpu" and t.is_contiguous() and not t.requires_grad
+        t.dtype == torch.float32
+        and t.device.type == "cpu"
+        and t.is_contiguous()
+        and not t.requires_grad
         for t in tensors
     )
 
@@ -207,7 +214,9 @@ def matrix(stacked: Tensor) -> Tensor:
 def unflatten(vector: Tensor, like: Tree) -> Tree:
     """The inverse of `flatten` for one vector [P]."""
     pieces = vector.split([t.numel() for t in like.values()])
-    return {name: piece.reshape(t.shape) for piece, (name, t) in zip(pieces, like.items(), strict=True)}
+    return {
+        name: piece.reshape(t.shape) for piece, (name, t) in zip(pieces, like.items(), strict=True)
+    }
 
 
 def dtype(tree: Tree) -> torch.dtype:
@@ -217,12 +226,18 @@ def dtype(tree: Tree) -> torch.dtype:
 
 def nbytes(*trees: Tree) -> int:
     """Total bytes of the tensors of these trees."""
-    return sum(t.numel() * t.element_size() for t in chain.from_iterable(tree.values() for tree in trees))
+    return sum(
+        t.numel() * t.element_size() for t in chain.from_iterable(tree.values() for tree in trees)
+    )
 
 
 def pack(part_trees: dict[str, Tree]) -> Tree:
     """The trees of all parts as one flat tree, `part/name` -> tensor, for storage."""
-    return {f"{part}/{name}": tensor for part, tree in part_trees.items() for name, tensor in tree.items()}
+    return {
+        f"{part}/{name}": tensor
+        for part, tree in part_trees.items()
+        for name, tensor in tree.items()
+    }
 
 
 def unpack(tree: Tree) -> dict[str, Tree]:

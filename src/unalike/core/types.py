@@ -92,7 +92,9 @@ class Broadcast(NamedTuple):
     def with_messages(self, own: PartTrees) -> Broadcast:
         """The broadcast with the messages `own` to one client merged into `messages`."""
         return self._replace(
-            messages=self.messages | {name: self.messages.get(name, {}) | t for name, t in own.items()}, own={}
+            messages=self.messages
+            | {name: self.messages.get(name, {}) | t for name, t in own.items()},
+            own={},
         )
 
 

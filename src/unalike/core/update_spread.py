@@ -20,7 +20,9 @@ def spread(stacked: Tree) -> Tree:
 def weighted_sum_and_spread(stacked: Tree, weights: Tensor) -> tuple[Tree, Tree]:
     loops = tree.column_loops(stacked)
     found = {name: _sum_and_spread(loops, t, weights.to(t.dtype)) for name, t in stacked.items()}
-    return {name: total for name, (total, _) in found.items()}, {name: apart for name, (_, apart) in found.items()}
+    return {name: total for name, (total, _) in found.items()}, {
+        name: apart for name, (_, apart) in found.items()
+    }
 
 
 def column_moments(
@@ -39,7 +41,9 @@ def column_moments(
         compiled_loops.share_out(partial(loops.moments, *given), len(extremes))
         return mean, sd, torch.tensor(extremes[:, 0].min()), torch.tensor(extremes[:, 1].max())
     nearest, furthest = [], []
-    for at in tree.blocks(u):  # in blocks that stay in the cache: otherwise every operation reads u from memory again
+    for at in tree.blocks(
+        u
+    ):  # in blocks that stay in the cache: otherwise every operation reads u from memory again
         block = u[:, at]
         least, most = block.amin(0), block.amax(0)
         mean[at] = torch.where(least == most, least, weights @ block)
@@ -61,5 +65,8 @@ def _sum_and_spread(loops: ModuleType | None, t: Tensor, weights: Tensor) -> tup
 
 
 def _spread(t: Tensor) -> Tensor:
-    squares = [torch.linalg.vector_norm(block - block.mean(0), dim=1).square() for block in tree.columns({"": t})]
+    squares = [
+        torch.linalg.vector_norm(block - block.mean(0), dim=1).square()
+        for block in tree.columns({"": t})
+    ]
     return torch.stack(squares).sum(0)

@@ -160,12 +160,19 @@ class ClientView(NamedTuple):
     def at(self, batch: Batch, params: Tree) -> Output:
         """Output of the model in training mode at any parameters; the new buffers are not kept."""
         return self.model(
-            params, batch.x, buffers=self.buffers, context=self.context, training=True, weight=batch.weight
+            params,
+            batch.x,
+            buffers=self.buffers,
+            context=self.context,
+            training=True,
+            weight=batch.weight,
         )
 
     def _frozen(self, params: Tree, buffers: Tree, batch: Batch) -> Output:
         out = self.model(tree.detach(params), batch.x, buffers=buffers, context=self.context)
-        return Output(out.logits.detach(), None if out.features is None else out.features.detach(), buffers)
+        return Output(
+            out.logits.detach(), None if out.features is None else out.features.detach(), buffers
+        )
 
     def gradient(self, at: Tree) -> Tree:
         """Gradient of the local loss, the sum of the terms of all parts, on the batch of the step; for `correct`.
@@ -330,7 +337,11 @@ class Cohort:
 
     def rows(self, keep: Tensor) -> Cohort:
         """The cohort of the rows with these indices, `keep` [k]."""
-        return replace(self, ids=tuple(self.ids[i] for i in keep.tolist()), stacked=select_rows(self.stacked, keep))
+        return replace(
+            self,
+            ids=tuple(self.ids[i] for i in keep.tolist()),
+            stacked=select_rows(self.stacked, keep),
+        )
 
     def with_update(self, update: Tree) -> Cohort:
         """The cohort with other updates, [K, ...] each."""
@@ -374,7 +385,9 @@ class ServerView:
     def proxy(self) -> Batch:
         """Samples on the server, for a part with `needs_proxy`. Raises `UnalikeError` if the user gave none."""
         if self.settings.proxy is None:
-            raise UnalikeError(f"{self.part} learns from samples on the server and found none; pass proxy=(x, y)")
+            raise UnalikeError(
+                f"{self.part} learns from samples on the server and found none; pass proxy=(x, y)"
+            )
         return self.settings.proxy
 
     @property
@@ -382,4 +395,6 @@ class ServerView:
         """Random generator of this part for this stage, round and group; parts that shared one would draw correlated noise."""
         settings = self.settings
         place = (settings.stage, settings.group) if settings.stage or settings.group else ()
-        return torch.Generator().manual_seed(seeds.number(settings.seed, f"server.{self.part}", self.round, *place))
+        return torch.Generator().manual_seed(
+            seeds.number(settings.seed, f"server.{self.part}", self.round, *place)
+        )

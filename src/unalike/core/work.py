@@ -26,7 +26,11 @@ from unalike.core.solvers import solver as make_solver
 
 T = TypeVar("T")
 
-EXAMPLES = {"loss": "'focal(gamma=2)'", "optimizer": "'adam(betas=(0.9, 0.99))'", "schedule": "'cosine(warmup=5)'"}
+EXAMPLES = {
+    "loss": "'focal(gamma=2)'",
+    "optimizer": "'adam(betas=(0.9, 0.99))'",
+    "schedule": "'cosine(warmup=5)'",
+}
 """Option that is a name or a function -> one of its names."""
 
 
@@ -103,13 +107,17 @@ class Work(WorkOptions):
         if callable(value) or (value is None and field.field_name == "loss"):
             return value
         example = EXAMPLES[str(field.field_name)]
-        raise UnalikeError(f"found {type(value).__name__}; expected a name, such as {example}, or a function")
+        raise UnalikeError(
+            f"found {type(value).__name__}; expected a name, such as {example}, or a function"
+        )
 
     @model_validator(mode="after")
     def _consistent(self) -> Work:
         if self.nesterov and not self.momentum:
             raise ValueError("nesterov needs a momentum above 0")
-        if callable(self.optimizer) and (self.keep_optimizer_state or self.momentum or self.weight_decay):
+        if callable(self.optimizer) and (
+            self.keep_optimizer_state or self.momentum or self.weight_decay
+        ):
             raise ValueError(
                 "momentum, weight_decay and keep_optimizer_state go with an optimizer by name; give options of an optimizer of "
                 "torch to itself, as in functools.partial(torch.optim.SGD, momentum=0.9)"
@@ -186,7 +194,9 @@ class Work(WorkOptions):
     def poisson_batches(self, rows: np.ndarray, rng: np.random.Generator) -> Batches:
         """As many batches, into each of which every row is drawn by itself, with probability 1 / `batches_per_epoch`."""
         n = len(rows)
-        drawn = [rows[rng.random(n) * self.batches_per_epoch(n) < 1] for _ in range(self.steps_for(n))]
+        drawn = [
+            rows[rng.random(n) * self.batches_per_epoch(n) < 1] for _ in range(self.steps_for(n))
+        ]
         return Batches(np.concatenate([np.zeros(0, np.int64), *drawn]), tuple(map(len, drawn)))
 
 

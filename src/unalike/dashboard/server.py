@@ -52,7 +52,9 @@ def app(followed: Follows, token: str | None, hosts: list[str]) -> Starlette:
 
     def closed() -> Response:
         return PlainTextResponse(
-            "Open the address with its token, as `unalike dashboard` printed it.", 401, headers=HEADERS
+            "Open the address with its token, as `unalike dashboard` printed it.",
+            401,
+            headers=HEADERS,
         )
 
     async def page(request: Request) -> Response:
@@ -69,16 +71,22 @@ def app(followed: Follows, token: str | None, hosts: list[str]) -> Starlette:
     async def state(request: Request) -> Response:
         if not allowed(request):
             return closed()
-        return Response(await asyncio.to_thread(_text, followed), media_type="application/json", headers=HEADERS)
+        return Response(
+            await asyncio.to_thread(_text, followed), media_type="application/json", headers=HEADERS
+        )
 
     async def stream(request: Request) -> Response:
         if not allowed(request):
             return closed()
-        return StreamingResponse(_states(followed, request), media_type="text/event-stream", headers=HEADERS)
+        return StreamingResponse(
+            _states(followed, request), media_type="text/event-stream", headers=HEADERS
+        )
 
     routes = [Route("/", page), Route("/state", state), Route("/stream", stream)]
     routes += [Route(f"/{name}", asset) for name in TYPES if name != "page.html"]
-    return Starlette(routes=routes, middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=hosts)])
+    return Starlette(
+        routes=routes, middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=hosts)]
+    )
 
 
 def serve(followed: Follows, host: str, port: int, token: str | None) -> None:
@@ -91,10 +99,20 @@ def serve(followed: Follows, host: str, port: int, token: str | None) -> None:
     check_port(host, port, "choose another --port or --host")
 
     token = token or (None if host in LOOPBACK else secrets.token_urlsafe(24))
-    hosts = ["*"] if host in ("0.0.0.0", "::") else [*dict.fromkeys([host, *(LOOPBACK if host in LOOPBACK else ())])]
+    hosts = (
+        ["*"]
+        if host in ("0.0.0.0", "::")
+        else [*dict.fromkeys([host, *(LOOPBACK if host in LOOPBACK else ())])]
+    )
     query = f"/?{urlencode({'token': token})}" if token else "/"
     print(f"dashboard: http://{f'[{host}]' if ':' in host else host}:{port}{query}", flush=True)
-    uvicorn.run(app(followed, token, hosts), host=host, port=port, log_level="warning", timeout_graceful_shutdown=1)
+    uvicorn.run(
+        app(followed, token, hosts),
+        host=host,
+        port=port,
+        log_level="warning",
+        timeout_graceful_shutdown=1,
+    )
 
 
 async def _states(followed: Follows, request: Request) -> AsyncIterator[str]:
@@ -123,4 +141,8 @@ def _text(followed: Follows) -> str:
 
 
 def _file(name: str) -> Response:
-    return Response(files("unalike.dashboard").joinpath(name).read_bytes(), media_type=TYPES[name], headers=HEADERS)
+    return Response(
+        files("unalike.dashboard").joinpath(name).read_bytes(),
+        media_type=TYPES[name],
+        headers=HEADERS,
+    )

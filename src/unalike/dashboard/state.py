@@ -49,7 +49,9 @@ class Followed:
             )
         self.federation = self.path / "federation.toml"
         if not self.federation.exists() and not (self.path / "config.toml").exists():
-            raise UnalikeError(f"{self.path} holds neither a run nor a federation; give a folder that holds one")
+            raise UnalikeError(
+                f"{self.path} holds neither a run nor a federation; give a folder that holds one"
+            )
 
     def run(self, live: dict[str, Any]) -> Path:
         """The run directory; of a federation that of the run that its coordinator names, else of the newest one."""
@@ -78,20 +80,26 @@ class Followed:
         return {
             "title": terms.get("name") or self.path.resolve().name,
             "kind": "federation" if terms else "simulation",
-            "method": live.get("method") or _method(directory.asked, config) or terms.get("method", ""),
+            "method": live.get("method")
+            or _method(directory.asked, config)
+            or terms.get("method", ""),
             "model": terms.get("model") or config.get("model", {}).get("name", ""),
             "done": done,
             "rounds": terms.get("rounds") or config.get("rounds", 0),
-            "epsilon": f"epsilon {significant(rounds[-1]['epsilon'])}" if rounds and "epsilon" in rounds[-1] else "",
+            "epsilon": f"epsilon {significant(rounds[-1]['epsilon'])}"
+            if rounds and "epsilon" in rounds[-1]
+            else "",
             "state": _state(events, live, bool(terms), is_locked(run)),
-            "running": _running(events, terms, names) if live and live["state"] != "waiting" else None,
+            "running": _running(events, terms, names)
+            if live and live["state"] != "waiting"
+            else None,
             "metric": "" if score is None else score.label,
             "curves": _curves(rounds, columns),
             "sites": _sites(terms, names, live, clients, events),
             "table": _by_round(clients, names, _of_clients(clients, columns, score)),
-            "refused": [_event_row(e, names) for e in events if e["event"] in ("refused", "absent", "late")][
-                -LAST_EVENTS:
-            ],
+            "refused": [
+                _event_row(e, names) for e in events if e["event"] in ("refused", "absent", "late")
+            ][-LAST_EVENTS:],
             "log": [_event_row(e, names) for e in events][-LAST_EVENTS:],
         }
 
@@ -112,7 +120,10 @@ def _names(directory: RunDirectory, terms: dict[str, Any]) -> list[str]:
     if terms:
         return [str(site["name"]) for site in terms.get("sites", [])]
     try:
-        return [str(n) for n in json.loads((directory.path / "comparison.json").read_text("utf-8"))["clients"]]
+        return [
+            str(n)
+            for n in json.loads((directory.path / "comparison.json").read_text("utf-8"))["clients"]
+        ]
     except (OSError, ValueError, KeyError):
         return directory.names or []
 
@@ -143,14 +154,18 @@ def number(value: Any) -> float | None:
 
 def stored_columns(run: Path, rows: Iterable[dict[str, Any]]) -> Columns:
     """The columns of scores of a run, from its folder and rows of its tables."""
-    return Columns.load(run, (name for row in rows for name in row), RunDirectory(run).first_protocol or "clients")
+    return Columns.load(
+        run, (name for row in rows for name in row), RunDirectory(run).first_protocol or "clients"
+    )
 
 
 def _any(rows: list[dict[str, Any]], column: Column) -> bool:
     return any(number(row.get(column.name)) is not None for row in rows)
 
 
-def _of_clients(clients: list[dict[str, Any]], columns: Columns, score: Column | None) -> Column | None:
+def _of_clients(
+    clients: list[dict[str, Any]], columns: Columns, score: Column | None
+) -> Column | None:
     """The column of the clients' table for the score of the rounds: that of another protocol where it is empty (`server`)."""
     if score is None or score.protocol == "personal":
         return score
@@ -161,13 +176,19 @@ def _of_clients(clients: list[dict[str, Any]], columns: Columns, score: Column |
 
 def _curves(rows: list[dict[str, Any]], columns: Columns) -> list[dict[str, Any]]:
     """The curves of the score of the shared model and of personal models, of the loss, and of the training loss."""
-    shown = [columns.get(columns.plain), columns.get("personal"), columns.get(columns.plain, "loss")] if rows else []
+    shown = (
+        [columns.get(columns.plain), columns.get("personal"), columns.get(columns.plain, "loss")]
+        if rows
+        else []
+    )
     curves = [
         curve(column.label, column.metric, [(int(r["round"]), r.get(column.name)) for r in rows])
         for column in shown
         if column is not None and _any(rows, column)
     ]
-    trained = curve("training loss", KNOWN["loss"], [(int(r["round"]), r.get("train_loss")) for r in rows])
+    trained = curve(
+        "training loss", KNOWN["loss"], [(int(r["round"]), r.get("train_loss")) for r in rows]
+    )
     return [*curves, *([trained] if trained["points"] else [])]
 
 
@@ -175,10 +196,19 @@ def curve(name: str, metric: Metric, points: Iterable[tuple[int, Any]]) -> dict[
     """A curve as the page draws it, without the rounds that have no number, and its ends as text; without a look of its own."""
     drawn = [[r, value] for r, v in points if (value := number(v)) is not None]
     ends = [metric.text(value) for _, value in (drawn[0], drawn[-1])] if drawn else []
-    return {"name": name, "points": drawn, "ends": ends, "scale": metric.scale, "color": "", "strokes": ""}
+    return {
+        "name": name,
+        "points": drawn,
+        "ends": ends,
+        "scale": metric.scale,
+        "color": "",
+        "strokes": "",
+    }
 
 
-def _state(events: list[dict[str, Any]], live: dict[str, Any], federated: bool, written: bool | None) -> str:
+def _state(
+    events: list[dict[str, Any]], live: dict[str, Any], federated: bool, written: bool | None
+) -> str:
     """The run's state as text. `written`: whether a process writes to its folder; None if unknown."""
     if live:
         why = f": {live['why']}" if live.get("why") else ""
@@ -191,13 +221,21 @@ def _state(events: list[dict[str, Any]], live: dict[str, Any], federated: bool, 
     return "down: not finished" if federated else UNFINISHED[written]
 
 
-UNFINISHED = {None: "running, or interrupted", True: "running", False: "not finished, and no process continues it"}
+UNFINISHED = {
+    None: "running, or interrupted",
+    True: "running",
+    False: "not finished, and no process continues it",
+}
 """Whether a process writes to the folder of a run that has not ended -> the state of the run."""
 
 
-def _running(events: list[dict[str, Any]], terms: dict[str, Any], names: list[str]) -> dict[str, Any] | None:
+def _running(
+    events: list[dict[str, Any]], terms: dict[str, Any], names: list[str]
+) -> dict[str, Any] | None:
     """The round in progress: the sites that were asked, since when, and the deadline."""
-    asked = next((e for e in reversed(events) if e["event"] in ("asked", "finished", "interrupted")), None)
+    asked = next(
+        (e for e in reversed(events) if e["event"] in ("asked", "finished", "interrupted")), None
+    )
     if asked is None or asked["event"] != "asked":
         return None
     return {
@@ -220,7 +258,9 @@ def _sites(
     keys = list(range(len(names))) if names else sorted(last)
     connected = {s["name"]: s["connected"] for s in live.get("sites", [])}
     revoked = {str(s["name"]) for s in terms.get("sites", []) if s.get("revoked")}
-    refusals = Counter(_name(event.get("client"), names) for event in events if event["event"] == "refused")
+    refusals = Counter(
+        _name(event.get("client"), names) for event in events if event["event"] == "refused"
+    )
     sites = []
     for key in keys:
         name, row = _name(key, names), last.get(key, {})
@@ -235,17 +275,30 @@ def _sites(
     return sites
 
 
-def _by_round(clients: list[dict[str, Any]], names: list[str], score: Column | None) -> dict[str, Any]:
+def _by_round(
+    clients: list[dict[str, Any]], names: list[str], score: Column | None
+) -> dict[str, Any]:
     """For each site its score in each round, newest first, with its status and as text; None if there is no number."""
     rounds = sorted({int(row["round"]) for row in clients}, reverse=True)[:COLUMNS]
     rows: dict[str, dict[int, Any]] = {}
     for row in clients:
         value = None if score is None else number(row.get(score.name))
         text = MISSING if score is None or value is None else score.metric.text(value)
-        rows.setdefault(_name(row["client"], names), {})[int(row["round"])] = [value, str(row.get("status", "")), text]
-    cells = {name: [of_site.get(r, [None, "absent", MISSING]) for r in rounds] for name, of_site in rows.items()}
+        rows.setdefault(_name(row["client"], names), {})[int(row["round"])] = [
+            value,
+            str(row.get("status", "")),
+            text,
+        ]
+    cells = {
+        name: [of_site.get(r, [None, "absent", MISSING]) for r in rounds]
+        for name, of_site in rows.items()
+    }
     rows_shown = [{"name": n, "cells": c} for n, c in cells.items()]
-    return {"metric": "score" if score is None else score.label, "rounds": rounds, "rows": rows_shown}
+    return {
+        "metric": "score" if score is None else score.label,
+        "rounds": rounds,
+        "rows": rows_shown,
+    }
 
 
 def _name(client: Any, names: list[str]) -> str:
@@ -286,7 +339,9 @@ class FollowedComparison:
 
     def state(self) -> State:
         (baseline, cells, _), table = planned(self.path), standings(self.path)
-        done, rounds = (sum(getattr(row, name) for row in table.methods) for name in ("rounds_done", "rounds"))
+        done, rounds = (
+            sum(getattr(row, name) for row in table.methods) for name in ("rounds_done", "rounds")
+        )
         configs = [RunDirectory(self.path / cell.folder).config for cell in cells]
         model = next((str(c["model"]["name"]) for c in configs if c), "")
         return {
@@ -311,7 +366,9 @@ class FollowedComparison:
 
     def _curves(self, cells: Sequence[PlannedCell], table: Standings) -> list[dict[str, Any]]:
         """For each method the mean of its score over its seeds, by round."""
-        in_use = {row.method: row.column.protocol for row in table.methods if row.column is not None}
+        in_use = {
+            row.method: row.column.protocol for row in table.methods if row.column is not None
+        }
         scores: dict[str, Column] = {}
         values: dict[str, dict[int, list[float]]] = {}
         for cell in cells:
@@ -323,7 +380,9 @@ class FollowedComparison:
                 scores |= {} if shown is None else {cell.method: shown}
             for row in rows if cell.method in scores else ():
                 if (value := number(row.get(scores[cell.method].name))) is not None:
-                    values.setdefault(cell.method, {}).setdefault(int(row["round"]), []).append(value)
+                    values.setdefault(cell.method, {}).setdefault(int(row["round"]), []).append(
+                        value
+                    )
         styles = looks(list(dict.fromkeys(cell.method for cell in cells)))
         return [
             curve(f"{scores[method].label} of {method}", scores[method].metric, _means(by_round))
@@ -338,7 +397,9 @@ def _means(by_round: dict[int, list[float]]) -> list[tuple[int, float]]:
 
 def _standing(row: Standing) -> dict[str, Any]:
     """A method's standing as JSON values, with its score and its difference as text."""
-    values = {k: number(v) if isinstance(v, float) else v for k, v in vars(row).items() if k != "column"}
+    values = {
+        k: number(v) if isinstance(v, float) else v for k, v in vars(row).items() if k != "column"
+    }
     values |= {"epsilon_text": row.epsilon_text}
     if row.column is None:
         return values | {"metric": "", "score_text": MISSING, "difference_text": MISSING}

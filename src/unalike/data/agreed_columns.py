@@ -28,7 +28,9 @@ def look_at(encoding: Encoding, x: Tensor) -> tuple[list[str], list[str]]:
             missing, gap = float(x[:, gap].mean()), gap + 1
         shift = abs(float(z.mean()))
         if missing:
-            (wrong if missing > MOST else odd).append(f"{number.name!r}: {missing:.0%} of the rows have no number")
+            (wrong if missing > MOST else odd).append(
+                f"{number.name!r}: {missing:.0%} of the rows have no number"
+            )
         if shift > OTHER_UNITS:
             wrong.append(
                 f"{number.name!r}: its mean is {shift:.3g} agreed standard deviations from the agreed mean; other units?"
@@ -40,7 +42,9 @@ def look_at(encoding: Encoding, x: Tensor) -> tuple[list[str], list[str]]:
         unknown = float((x[:, gap : gap + width] == 0).all(1).double().mean())
         gap += width
         if unknown > MOST:
-            wrong.append(f"{category.name!r}: {unknown:.0%} of the rows have a value that was not agreed on")
+            wrong.append(
+                f"{category.name!r}: {unknown:.0%} of the rows have a value that was not agreed on"
+            )
     return odd, wrong
 
 

@@ -35,7 +35,9 @@ def pair(found: Any, where: str) -> Pair:
         )
     x, y = inputs(found[0], where), labels(found[1], where)
     if len(x) != len(y):
-        raise UnalikeError(f"{where}: found {len(x)} inputs and {len(y)} labels, expected one label per input")
+        raise UnalikeError(
+            f"{where}: found {len(x)} inputs and {len(y)} labels, expected one label per input"
+        )
     return x, y
 
 
@@ -51,7 +53,9 @@ def inputs(found: Any, where: str) -> Tensor:
             f"{where}: x is uint8, which may be pixels or tokens; write x.astype('float32') / 255 or x.astype('int64')"
         )
     if x.dim() < 2:
-        raise UnalikeError(f"{where}: x has shape {list(x.shape)}, expected [N, ...]; for one feature write x[:, None]")
+        raise UnalikeError(
+            f"{where}: x has shape {list(x.shape)}, expected [N, ...]; for one feature write x[:, None]"
+        )
     if channels_last(x.shape):
         warn(
             f"{where}: x has shape {list(x.shape)}, read as images [N, C, H, W] with {x.shape[1]} channels; if the channels "
@@ -77,7 +81,9 @@ def labels(found: Any, where: str) -> Tensor:
     if y.dim() == 2 and y.shape[1] == 1:
         y = y[:, 0]
     if y.dim() != 1:
-        raise UnalikeError(f"{where}: y has shape {list(y.shape)}, expected [N]; for one-hot labels write y.argmax(1)")
+        raise UnalikeError(
+            f"{where}: y has shape {list(y.shape)}, expected [N]; for one-hot labels write y.argmax(1)"
+        )
     if y.is_floating_point():
         return _finite(y.to(torch.float32), f"{where}: y")
     return y if y.dtype == torch.bool else y.to(torch.int64)
@@ -89,7 +95,11 @@ def note_truths(y: Tensor, where: str) -> None:
         return
     whole = values.round() if len(values) == 2 else torch.arange(len(values), dtype=values.dtype)
     if torch.equal(values.cpu(), whole.cpu()):
-        said = " and ".join(f"{v:.1f}" for v in values) if len(values) == 2 else f"0.0, 1.0, ..., {values[-1]:.1f}"
+        said = (
+            " and ".join(f"{v:.1f}" for v in values)
+            if len(values) == 2
+            else f"0.0, 1.0, ..., {values[-1]:.1f}"
+        )
         warn(
             f"{where}: the labels are {said}, read as amounts (regression) as they are floats; for classes write "
             "y.astype('int64'), of a tensor y.long()",
@@ -139,7 +149,9 @@ def class_names(y: Tensor, names: Sequence[str] | None) -> list[str] | None:
     if names is not None:
         twice = [name for name, times in Counter(map(str, names)).items() if times > 1]
         if twice:
-            raise UnalikeError(f"two classes have the name {twice[0]!r}; expected each name once: rename one")
+            raise UnalikeError(
+                f"two classes have the name {twice[0]!r}; expected each name once: rename one"
+            )
         return [str(name) for name in names]
     if y.dtype == torch.bool:
         return ["False", "True"]
@@ -154,13 +166,21 @@ def class_names(y: Tensor, names: Sequence[str] | None) -> list[str] | None:
 def _tensor(found: Any, what: str) -> Tensor:
     if isinstance(found, Tensor):
         if found.is_complex():
-            raise UnalikeError(f"{what} holds complex numbers; expected real ones: split them into two features")
+            raise UnalikeError(
+                f"{what} holds complex numbers; expected real ones: split them into two features"
+            )
         if found.layout != torch.strided or found.is_meta:
-            kind = "has no values (device meta)" if found.is_meta else f"is {found.layout}, see to_dense()"
+            kind = (
+                "has no values (device meta)"
+                if found.is_meta
+                else f"is {found.layout}, see to_dense()"
+            )
             raise UnalikeError(f"{what} {kind}; expected a tensor with all its numbers")
         return found.detach().contiguous()  # the compiled loops need contiguous memory
     if isinstance(found, np.ma.MaskedArray) and (masked := int(np.ma.count_masked(found))):
-        raise UnalikeError(f"{what} holds {masked} masked values; fill them or leave those samples out")
+        raise UnalikeError(
+            f"{what} holds {masked} masked values; fill them or leave those samples out"
+        )
     array = np.asarray(found)
     if array.dtype.kind not in "biuf":
         raise UnalikeError(

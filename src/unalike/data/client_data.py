@@ -48,7 +48,11 @@ class ClientData:
     if TYPE_CHECKING:  # the arguments may be arrays, the fields are tensors
 
         def __init__(
-            self, train: Arrays, test: Arrays | None = None, val: Arrays | None = None, name: str | None = None
+            self,
+            train: Arrays,
+            test: Arrays | None = None,
+            val: Arrays | None = None,
+            name: str | None = None,
         ) -> None: ...
 
     def __post_init__(self) -> None:
@@ -60,7 +64,9 @@ class ClientData:
         object.__setattr__(self, "train", array_checks.pair(self.train, f"{owner}, train"))
         for split in ("test", "val"):
             if getattr(self, split) is not None:
-                object.__setattr__(self, split, array_checks.pair(getattr(self, split), f"{owner}, {split}"))
+                object.__setattr__(
+                    self, split, array_checks.pair(getattr(self, split), f"{owner}, {split}")
+                )
 
     def __repr__(self) -> str:
         sizes = ", ".join(f"{split} {len(pair[1])}" for split, pair in self.splits().items())
@@ -79,7 +85,11 @@ class ClientData:
 
         def enough(x: Tensor, y: Tensor) -> Pair:
             _, inverse, counts = torch.unique(y, return_inverse=True, return_counts=True)
-            kept = counts[inverse] >= least_of_class if least_of_class else torch.ones(len(y), dtype=torch.bool)
+            kept = (
+                counts[inverse] >= least_of_class
+                if least_of_class
+                else torch.ones(len(y), dtype=torch.bool)
+            )
             return (x[kept], y[kept]) if int(kept.sum()) >= least else (x[:0], y[:0])
 
         pairs = self.splits()

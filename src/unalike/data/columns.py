@@ -23,11 +23,16 @@ DATES = ("Timestamp", "date", "datetime")
 DATE = re.compile(r"\s*\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}")
 FORMATS = (
     "ISO8601",
-    *(form + time for time in ("", " %H:%M", " %H:%M:%S") for form in ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y")),
+    *(
+        form + time
+        for time in ("", " %H:%M", " %H:%M:%S")
+        for form in ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y")
+    ),
 )
 """How dates may be written, besides "ISO8601" as for `strptime`."""
 OWNERS = re.compile(
-    r"(hospital|clinic|cent(er|re)|site|institution|owner|client|branch)([ _-]?(id|name|code|number))?", re.I
+    r"(hospital|clinic|cent(er|re)|site|institution|owner|client|branch)([ _-]?(id|name|code|number))?",
+    re.I,
 )
 """Names of columns that may say who holds a row."""
 MISSING = "(missing)"
@@ -51,7 +56,11 @@ def kind_of(column: pd.Series) -> str:
     types = set(map(type, present.astype(object)))
     if types <= {str, bool}:
         return TRUTH if types == {bool} else TEXTS
-    return "whole numbers beyond 64 bits" if types == {int} else " and ".join(sorted(kind.__name__ for kind in types))
+    return (
+        "whole numbers beyond 64 bits"
+        if types == {int}
+        else " and ".join(sorted(kind.__name__ for kind in types))
+    )
 
 
 def texts_of(column: pd.Series, missing: str = MISSING) -> list[str]:
@@ -72,11 +81,15 @@ def floats_of(column: pd.Series, where: str) -> np.ndarray:
     """The values of a column of numbers as float64 [N], NaN for missing ones. Raises `UnalikeError` for infinite ones."""
     from pandas.api.types import is_numeric_dtype
 
-    plain = column if is_numeric_dtype(column) else column.astype(object).where(column.notna(), np.nan)
+    plain = (
+        column if is_numeric_dtype(column) else column.astype(object).where(column.notna(), np.nan)
+    )
     values = plain.astype("float64").to_numpy()
     if np.isinf(values).any():
         place = first_place(column, np.isinf(values))
-        raise UnalikeError(f"{where}: column {column.name!r} is infinite in {place}; expected finite numbers or none")
+        raise UnalikeError(
+            f"{where}: column {column.name!r} is infinite in {place}; expected finite numbers or none"
+        )
     return values
 
 
@@ -126,7 +139,11 @@ def date_formats(column: pd.Series) -> list[str]:
         return [FORMATS[0]]
     fitting = FORMATS if kind == TEXTS and DATE.match(str(present.iloc[0])) else ()
     for rows in (present[:FEW_ROWS], present):
-        fitting = tuple(f for f in fitting if pd.to_datetime(rows, format=f, errors="coerce", utc=True).notna().all())
+        fitting = tuple(
+            f
+            for f in fitting
+            if pd.to_datetime(rows, format=f, errors="coerce", utc=True).notna().all()
+        )
     return [*fitting]
 
 
@@ -138,7 +155,9 @@ def dates_of(features: pd.DataFrame, dates: Sequence[str], where: str) -> dict[s
         fitting = [form] if form else date_formats(features[name])
         if len(fitting) != 1:
             told = (
-                f"dates that may be {' or '.join(fitting)}" if fitting else "no dates that are written in one known way"
+                f"dates that may be {' or '.join(fitting)}"
+                if fitting
+                else "no dates that are written in one known way"
             )
             raise UnalikeError(
                 f"{where}: the column {name!r} holds {told}; say how they are written, as in --date '{name}=%d/%m/%Y', in Python "
@@ -168,14 +187,24 @@ def doubts(features: pd.DataFrame, where: str) -> list[UserWarning]:
     constant = [column for column in features if features[column].nunique(dropna=False) == 1]
     others = features.drop(columns=constant)
     ids = [column for column in others if _identifies(others[column])]
-    dated = [column for column in others if kind_of(others[column]) == TEXTS and date_formats(others[column])]
+    dated = [
+        column
+        for column in others
+        if kind_of(others[column]) == TEXTS and date_formats(others[column])
+    ]
     read_as_days = f"{' '.join(f'--date {quote(str(column))}' for column in dated)}, in Python date={_plain(dated)!r}"
     as_days = f"{read_as_days}, or leave out: {left_out(*dated)}"
     ids_out = left_out(*ids)
     owners = [column for column in others if column not in ids and OWNERS.fullmatch(str(column))]
-    by_owner = f"--group {quote(str(owners[0]))}, in Python group={str(owners[0])!r}" if owners else ""
+    by_owner = (
+        f"--group {quote(str(owners[0]))}, in Python group={str(owners[0])!r}" if owners else ""
+    )
     notes = (
-        (UserWarning, constant, f"one value in all rows, which says nothing; leave out: {left_out(*constant)}"),
+        (
+            UserWarning,
+            constant,
+            f"one value in all rows, which says nothing; leave out: {left_out(*constant)}",
+        ),
         (
             DoubtfulColumn,
             ids,
@@ -189,4 +218,6 @@ def doubts(features: pd.DataFrame, where: str) -> list[UserWarning]:
         ),
         (DoubtfulColumn, dated, f"dates, read as categories; read them as days: {as_days}"),
     )
-    return [kind(f"{where}: {', '.join(map(repr, own))}: {note}") for kind, own, note in notes if own]
+    return [
+        kind(f"{where}: {', '.join(map(repr, own))}: {note}") for kind, own, note in notes if own
+    ]

@@ -22,7 +22,10 @@ from unalike.data.fingerprint import digest
 from unalike.data.table_encoding import Encoding
 
 TRUTHS = {"0": False, "false": False, "1": True, "true": True}
-VALUES: Mapping[str, Callable[[str], float]] = {"binary": lambda name: TRUTHS[name.lower()], "regression": float}
+VALUES: Mapping[str, Callable[[str], float]] = {
+    "binary": lambda name: TRUTHS[name.lower()],
+    "regression": float,
+}
 """Map a task without classes to the function that reads a label's value from a class name."""
 KINDS = {"classification": "classes", "binary": "true/false", "regression": "numbers"}
 
@@ -95,8 +98,15 @@ class Dataset:
         return type(self).divided, (self.name, *self.merged(), len(self.train[1]), *details)
 
     def __post_init__(self) -> None:
-        where, unknown = f"{self.name}, train", isinstance(self.train, Sequence) and self.train[-1] is None
-        train = array_checks.unlabelled(self.train[0], where) if unknown else array_checks.pair(self.train, where)
+        where, unknown = (
+            f"{self.name}, train",
+            isinstance(self.train, Sequence) and self.train[-1] is None,
+        )
+        train = (
+            array_checks.unlabelled(self.train[0], where)
+            if unknown
+            else array_checks.pair(self.train, where)
+        )
         test = None if self.test is None else array_checks.pair(self.test, f"{self.name}, test")
         if not len(train[1]):
             raise UnalikeError(f"{self.name}: found no training samples, expected at least one")
@@ -123,12 +133,20 @@ class Dataset:
             )
         if (
             self.unit is not None
-            and np.isin(groups[self.unit][: len(train[1])], groups[self.unit][len(train[1]) :]).any()
+            and np.isin(
+                groups[self.unit][: len(train[1])], groups[self.unit][len(train[1]) :]
+            ).any()
         ):
             raise UnalikeError(
                 f"{self.name}: training and test samples share values of {self.unit!r}; expected all samples of a unit on one side"
             )
-        made = {"train": train, "test": test, "classes": classes, "groups": MappingProxyType(groups), "_whole": whole}
+        made = {
+            "train": train,
+            "test": test,
+            "classes": classes,
+            "groups": MappingProxyType(groups),
+            "_whole": whole,
+        }
         for name, value in made.items():
             object.__setattr__(self, name, value)
 
@@ -148,7 +166,9 @@ class Dataset:
         """Make a data set from one pair of arrays without a copy: the first `train` samples train, the others test."""
         x, y = array_checks.pair((x, y), name)
         test = (x[train:], y[train:]) if train < len(y) else None
-        return cls(name, (x[:train], y[:train]), test, classes, groups or {}, encoding, unit, published)
+        return cls(
+            name, (x[:train], y[:train]), test, classes, groups or {}, encoding, unit, published
+        )
 
     def taken(self, rows: np.ndarray) -> Dataset:
         """The data set with these samples alone, numbered as in `merged` and in ascending order."""
@@ -179,11 +199,15 @@ class Dataset:
             kept = np.cumsum(np.bincount(self.units)[drawn]) <= samples
             return self.taken(np.flatnonzero(np.isin(self.units, drawn[: max(kept.sum(), 1)])))
         order = np.lexsort((rng.random(len(y)), y, np.arange(len(y)) >= len(self.train[1])))
-        return self.taken(np.sort(order[((np.arange(samples) + rng.random()) * len(y) / samples).astype(int)]))
+        return self.taken(
+            np.sort(order[((np.arange(samples) + rng.random()) * len(y) / samples).astype(int)])
+        )
 
     def _check_alike(self, train: Pair, test: Pair) -> None:
         for what, a, b in zip(("inputs", "labels"), train, test):
-            other, expected = [(list(t.shape[1:]), str(t.dtype).removeprefix("torch.")) for t in (b, a)]
+            other, expected = [
+                (list(t.shape[1:]), str(t.dtype).removeprefix("torch.")) for t in (b, a)
+            ]
             if other != expected:
                 raise UnalikeError(
                     f"{self.name}: test {what} have shape {other[0]} and dtype {other[1]}, "
@@ -250,14 +274,20 @@ class Dataset:
             if task == "classification":
                 return self._numbered(places, own, names or own, owner)
             with suppress(KeyError, ValueError):
-                return array_checks.labels(torch.tensor([VALUES[task](name) for name in own])[places], self.name)
-        labels = ", ".join(own[:5] if own is not None else [f"{value:g}" for value in y[:5].tolist()])
+                return array_checks.labels(
+                    torch.tensor([VALUES[task](name) for name in own])[places], self.name
+                )
+        labels = ", ".join(
+            own[:5] if own is not None else [f"{value:g}" for value in y[:5].tolist()]
+        )
         raise UnalikeError(
             f"{self.name}: the labels are {KINDS[self.task.name]} ({labels}); {owner} has {KINDS[task]}: "
             "write the labels as it has them"
         )
 
-    def _numbered(self, places: Tensor, own: Sequence[str], names: Sequence[str], owner: str) -> Tensor:
+    def _numbered(
+        self, places: Tensor, own: Sequence[str], names: Sequence[str], owner: str
+    ) -> Tensor:
         """Map class indices `places` from the order of `own` to the order of `names`."""
         if {name.lower() for name in (*own, *names)} <= TRUTHS.keys():
             own, names = ([str(TRUTHS[name.lower()]) for name in some] for some in (own, names))
@@ -275,7 +305,11 @@ class Dataset:
     @cached_property
     def fingerprint(self) -> str:
         """The blake2b hash of all arrays, shapes, dtypes and groups; the names of data set and classes are not hashed."""
-        groups = [part for column in sorted(self.groups) for part in (f"group {column}", self.groups[column])]
+        groups = [
+            part
+            for column in sorted(self.groups)
+            for part in (f"group {column}", self.groups[column])
+        ]
         return digest("train", *self.train, "test", *(self.test or ()), *groups)
 
 

@@ -28,7 +28,9 @@ def digest(*parts: Tensor | np.ndarray | Widened | str) -> str:
             for first in range(0, len(part.values), PIECE):
                 total.update(part.values[first : first + PIECE].astype(np.int64).data)
             continue
-        array = np.ascontiguousarray(part.detach().cpu().numpy() if isinstance(part, Tensor) else part)
+        array = np.ascontiguousarray(
+            part.detach().cpu().numpy() if isinstance(part, Tensor) else part
+        )
         total.update(f"array {array.dtype.str} {array.shape}".encode())
         total.update(array.reshape(-1).view(np.uint8).data)
     return total.hexdigest()

@@ -78,7 +78,9 @@ def summary(sizes: np.ndarray, counts: np.ndarray) -> dict[str, float]:
     table = {
         "smallest": float(sizes.min()),
         "largest": float(sizes.max()),
-        "largest / smallest": float(sizes_of_owners.max() / sizes_of_owners.min()) if len(sizes_of_owners) else 1.0,
+        "largest / smallest": float(sizes_of_owners.max() / sizes_of_owners.min())
+        if len(sizes_of_owners)
+        else 1.0,
         "Gini of sizes": gini(sizes),
     }
     if not counts.sum():

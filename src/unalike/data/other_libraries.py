@@ -35,10 +35,14 @@ def stacked(samples: Sequence[Any], where: str) -> np.ndarray:
     """Stack images of one size, or rows, into one array. If any image has colors, gray ones become RGB."""
     arrays = [np.asarray(sample) for sample in samples]
     in_color = any(array.ndim == 3 for array in arrays)
-    arrays = [np.stack([array] * 3, -1) if in_color and array.ndim == 2 else array for array in arrays]
+    arrays = [
+        np.stack([array] * 3, -1) if in_color and array.ndim == 2 else array for array in arrays
+    ]
     shapes = {array.shape for array in arrays}
     if len(shapes) > 1:
-        raise UnalikeError(f"{where} holds samples of shapes {sorted(shapes)[:5]}, expected one: save it with one size")
+        raise UnalikeError(
+            f"{where} holds samples of shapes {sorted(shapes)[:5]}, expected one: save it with one size"
+        )
     return images(np.stack(arrays))
 
 
@@ -59,18 +63,29 @@ def samples_of(found: Any, where: str) -> tuple[Any, Any] | None:
         )
     items = [data[i] for i in range(len(data))]
     wrong = next(
-        (item for item in items if isinstance(item, Mapping) or not hasattr(item, "__len__") or len(item) != 2), None
+        (
+            item
+            for item in items
+            if isinstance(item, Mapping) or not hasattr(item, "__len__") or len(item) != 2
+        ),
+        None,
     )
     if wrong is not None or not items:
         held = "no samples" if wrong is None else f"samples that are {type(wrong).__name__}"
-        raise UnalikeError(f"{where}: found a {type(data).__name__} with {held}, expected pairs (x, y)")
+        raise UnalikeError(
+            f"{where}: found a {type(data).__name__} with {held}, expected pairs (x, y)"
+        )
     return stacked([x for x, _ in items], where), np.asarray([np.asarray(y) for _, y in items])
 
 
 def torch_splits(found: Any) -> tuple[Any, ...]:
     """A torch data set or loader, or a tuple of two for training and test; empty for any other object."""
     splits = found if isinstance(found, tuple) else (found,)
-    return splits if len(splits) <= 2 and all(isinstance(split, Dataset | DataLoader) for split in splits) else ()
+    return (
+        splits
+        if len(splits) <= 2 and all(isinstance(split, Dataset | DataLoader) for split in splits)
+        else ()
+    )
 
 
 def class_names(found: Any) -> list[str] | None:

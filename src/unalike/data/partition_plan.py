@@ -21,7 +21,18 @@ from unalike.data.ragged import NumberedNames, Ragged
 if TYPE_CHECKING:
     from rich.table import Table
 
-PLAIN = ("spec", "clients", "seed", "split", "val_share", "merge", "data", "fingerprint", "named", "clusters")
+PLAIN = (
+    "spec",
+    "clients",
+    "seed",
+    "split",
+    "val_share",
+    "merge",
+    "data",
+    "fingerprint",
+    "named",
+    "clusters",
+)
 SHOWN = 20
 
 
@@ -135,7 +146,11 @@ class PartitionPlan:
 
     def summary(self, classes: Sequence[str] | None = None) -> dict[str, Any]:
         """The partition as JSON values: the heterogeneity measures, and of each client its samples by split and by class."""
-        counts = dict.fromkeys(range(self.counts.shape[1])) if classes is None else dict.fromkeys(classes)
+        counts = (
+            dict.fromkeys(range(self.counts.shape[1]))
+            if classes is None
+            else dict.fromkeys(classes)
+        )
         clients = [
             {"client": self.names[k]}
             | {split: len(getattr(self, split)[k]) for split in SPLITS}
@@ -143,7 +158,10 @@ class PartitionPlan:
             for k, row in enumerate(self.counts.tolist())
         ]
         facts = {name: getattr(self, name) for name in ("data", "spec", "seed", "hash")}
-        return facts | {"measures": heterogeneity.summary(self.train.sizes, self.counts), "clients": clients}
+        return facts | {
+            "measures": heterogeneity.summary(self.train.sizes, self.counts),
+            "clients": clients,
+        }
 
     def show(self, classes: Sequence[str] | None = None) -> Table:
         """Make a table to print with Rich: each client's sizes and most frequent class, and the heterogeneity measures."""
@@ -151,7 +169,9 @@ class PartitionPlan:
 
         numbers = heterogeneity.summary(self.train.sizes, self.counts)
         caption = "  ".join(f"{name} {value:.3g}" for name, value in numbers.items())
-        title = f"{self.data}: {self.spec}, {self.clients} clients, seed {self.seed} ({self.hash[:8]})"
+        title = (
+            f"{self.data}: {self.spec}, {self.clients} clients, seed {self.seed} ({self.hash[:8]})"
+        )
         splits = [split for split in SPLITS if len(getattr(self, split).values) or split != "val"]
         table = Table("client", *splits, "classes", "top class", title=title, caption=caption)
         for k in range(min(self.clients, SHOWN)):

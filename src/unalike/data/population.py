@@ -90,7 +90,9 @@ class Population(Sequence[ClientData]):
     def _repr_html_(self) -> str:
         if self.classes is None or max(len(self), len(self.classes)) > SHOWN:
             return paragraph(repr(self))
-        return paragraph(repr(self)) + bubbles(self.label_counts().tolist(), list(self.names), self.classes)
+        return paragraph(repr(self)) + bubbles(
+            self.label_counts().tolist(), list(self.names), self.classes
+        )
 
     def __repr__(self) -> str:
         samples = f"{len(self.train.values)} training and {len(self.test.values)} test samples"
@@ -104,11 +106,15 @@ class Population(Sequence[ClientData]):
         counts["clusters"] = self.clusters is None or len(self.clusters) == len(self.train)
         if not all(counts.values()):
             wrong = ", ".join(part for part, fits in counts.items() if not fits)
-            raise UnalikeError(f"{wrong}: the length does not fit {len(self.x)} samples and {len(self.train)} clients")
+            raise UnalikeError(
+                f"{wrong}: the length does not fit {len(self.x)} samples and {len(self.train)} clients"
+            )
         for part in (self.train, self.test, self.val):
             if len(part.values) and not 0 <= part.values.min() <= part.values.max() < len(self.x):
                 span = f"{part.values.min()}..{part.values.max()}"
-                raise UnalikeError(f"indices lie in {span}, expected 0..{len(self.x) - 1} for {len(self.x)} samples")
+                raise UnalikeError(
+                    f"indices lie in {span}, expected 0..{len(self.x) - 1} for {len(self.x)} samples"
+                )
 
     @classmethod
     def of(
@@ -137,7 +143,9 @@ class Population(Sequence[ClientData]):
         if isinstance(clients, Mapping):
             clients = [_named(str(name), own) for name, own in clients.items()]
         elif isinstance(clients, list):
-            clients = [ClientData(*splits) if (splits := torch_splits(own)) else own for own in clients]
+            clients = [
+                ClientData(*splits) if (splits := torch_splits(own)) else own for own in clients
+            ]
         found: list[Any] = list(clients) if isinstance(clients, Iterable) else [clients]
         wrong = next((client for client in found if not isinstance(client, ClientData)), None)
         if wrong is not None:
@@ -156,7 +164,11 @@ class Population(Sequence[ClientData]):
     @property
     def outputs(self) -> int | None:
         """The argument `classes` of `ua.model`: the number of classes; None (one output) for binary and regression."""
-        return len(self.classes) if self.classes is not None and self.task.name == "classification" else None
+        return (
+            len(self.classes)
+            if self.classes is not None and self.task.name == "classification"
+            else None
+        )
 
     @property
     def sizes(self) -> np.ndarray:
@@ -188,7 +200,9 @@ class Population(Sequence[ClientData]):
     def __getitem__(self, k: int | slice) -> ClientData | list[ClientData]:
         if isinstance(k, slice):
             return [self[i] for i in range(*k.indices(len(self)))]
-        test, val = (self._take(part[k]) if len(part[k]) else None for part in (self.test, self.val))
+        test, val = (
+            self._take(part[k]) if len(part[k]) else None for part in (self.test, self.val)
+        )
         return ClientData(self._take(self.train[k]), test, val, self.names[k])
 
     def _take(self, rows: np.ndarray) -> Pair:
@@ -199,7 +213,9 @@ class Population(Sequence[ClientData]):
         """Return the position of a client given by name or by position (negative from the end)."""
         if isinstance(client, int | np.integer):
             if not -len(self) <= client < len(self):
-                raise UnalikeError(f"client {client} was asked for, expected 0..{len(self) - 1}: there are {len(self)}")
+                raise UnalikeError(
+                    f"client {client} was asked for, expected 0..{len(self) - 1}: there are {len(self)}"
+                )
             return int(client) % len(self)
         try:
             return self.names.index(client)
@@ -224,7 +240,9 @@ class Population(Sequence[ClientData]):
     def label_counts(self) -> np.ndarray:
         """Count training samples per client and class, int64 [K, C]. Raises `UnalikeError` for regression."""
         if self.classes is None:
-            raise UnalikeError("label_counts needs classes, found regression labels; use `sizes` instead")
+            raise UnalikeError(
+                "label_counts needs classes, found regression labels; use `sizes` instead"
+            )
         return label_counts(self.y, self.classes, self.train)
 
     def test_counts(self) -> np.ndarray:
@@ -235,7 +253,9 @@ class Population(Sequence[ClientData]):
         """Make a table with one row per client: client, n_train, n_test; with classes also n_classes and a count of each."""
         import pandas as pd
 
-        table = pd.DataFrame({"client": list(self.names), "n_train": self.sizes, "n_test": self.test.sizes})
+        table = pd.DataFrame(
+            {"client": list(self.names), "n_train": self.sizes, "n_test": self.test.sizes}
+        )
         if self.classes is None:
             return table
         counts = self.label_counts()
@@ -245,7 +265,9 @@ class Population(Sequence[ClientData]):
     def with_shared(self, shared: Batch) -> Population:
         """Let every client train on the `shared` samples, too; clients without samples of their own still have none."""
         added = len(self.x) + np.arange(len(shared.y))
-        train = Ragged.of(np.concatenate([rows, added]) if len(rows) else rows for rows in self.train)
+        train = Ragged.of(
+            np.concatenate([rows, added]) if len(rows) else rows for rows in self.train
+        )
         x, y = torch.cat([self.x, shared.x.to(self.x)]), torch.cat([self.y, shared.y.to(self.y)])
         return replace(self, x=x, y=y, train=train, plan=None)
 
@@ -255,8 +277,12 @@ class Population(Sequence[ClientData]):
         A sample that several clients have (`zipf`) counts once. It may be a training sample of one client and a test sample of
         another.
         """
-        train, test, val = (Ragged.of([np.unique(part.values)]) for part in (self.train, self.test, self.val))
-        return replace(self, train=train, test=test, val=val, names=["pooled"], plan=None, clusters=None)
+        train, test, val = (
+            Ragged.of([np.unique(part.values)]) for part in (self.train, self.test, self.val)
+        )
+        return replace(
+            self, train=train, test=test, val=val, names=["pooled"], plan=None, clusters=None
+        )
 
 
 def _named(name: str, found: Any) -> ClientData:

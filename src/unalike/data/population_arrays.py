@@ -27,9 +27,13 @@ def join_clients(
     """
     if not clients:
         raise UnalikeError("found no clients, expected at least one ClientData(train=(x, y))")
-    names = [client_name(k) if client.name is None else client.name for k, client in enumerate(clients)]
+    names = [
+        client_name(k) if client.name is None else client.name for k, client in enumerate(clients)
+    ]
     if twice := [name for name, times in Counter(names).items() if times > 1]:
-        raise UnalikeError(f"two clients have the name {twice[0]!r}; expected each name once: rename one")
+        raise UnalikeError(
+            f"two clients have the name {twice[0]!r}; expected each name once: rename one"
+        )
     pairs = [[getattr(client, split) for split in SPLITS] for client in clients]
     blocks = {
         f"client {name!r}, {split}": pair
@@ -50,7 +54,13 @@ def join_clients(
     sizes = np.array([[0 if pair is None else len(pair[1]) for pair in row] for row in pairs])
     starts = (sizes.cumsum() - sizes.ravel()).reshape(sizes.shape)
     train, test, val = (Ragged.ranges(starts[:, i], sizes[:, i]) for i in range(len(SPLITS)))
-    samples = {"x": torch.cat([pair[0] for pair in blocks.values()]), "y": y, "train": train, "test": test, "val": val}
+    samples = {
+        "x": torch.cat([pair[0] for pair in blocks.values()]),
+        "y": y,
+        "train": train,
+        "test": test,
+        "val": val,
+    }
     return samples | {"names": names, "classes": classes, "task": task}
 
 

@@ -36,7 +36,10 @@ class Ragged(Sequence[np.ndarray]):
     def of(cls, arrays: Iterable[Any]) -> Ragged:
         """Concatenate one array of indices per client."""
         rows = [np.asarray(array, np.int64) for array in arrays]
-        return cls(np.concatenate([*rows, np.empty(0, np.int64)]), _offsets(np.array([len(r) for r in rows], np.int64)))
+        return cls(
+            np.concatenate([*rows, np.empty(0, np.int64)]),
+            _offsets(np.array([len(r) for r in rows], np.int64)),
+        )
 
     @classmethod
     def ranges(cls, starts: np.ndarray, sizes: np.ndarray) -> Ragged:

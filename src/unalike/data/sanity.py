@@ -29,7 +29,11 @@ def warnings_of(population: Population) -> list[str]:
         ("test", test, "a constant prediction is perfect; test other samples, too"),
     ):
         if not found and len(y) and _is_constant(y):
-            what = f"is of the class {classes[int(y[0])]!r}" if classes else f"has the target {y[0].item():g}"
+            what = (
+                f"is of the class {classes[int(y[0])]!r}"
+                if classes
+                else f"has the target {y[0].item():g}"
+            )
             found.append(f"every {name} sample {what}: {why}")
     if classes and (unseen := sorted({*test.unique().tolist()} - {*train.unique().tolist()})):
         names = listed([classes[int(c)] for c in unseen])
@@ -37,10 +41,18 @@ def warnings_of(population: Population) -> list[str]:
             f"no client trains on the class{'es' * (len(unseen) > 1)} {names}, of which there are test samples"
         )
     if classes and classes[0] == "0" and train.min() > 0 and not (test == 0).any():
-        found.append("no sample is of the class 0, which has an output of the model: labels count from 0, write y - 1")
+        found.append(
+            "no sample is of the class 0, which has an output of the model: labels count from 0, write y - 1"
+        )
     rows = torch.tensor(population.train.values)
-    if len(rows) > 1 and _is_constant(population.x[rows[:100]]) and _is_constant(population.x[rows]):
-        found.append("all training samples have the same inputs: nothing in them tells one label from another")
+    if (
+        len(rows) > 1
+        and _is_constant(population.x[rows[:100]])
+        and _is_constant(population.x[rows])
+    ):
+        found.append(
+            "all training samples have the same inputs: nothing in them tells one label from another"
+        )
     return found + _of_clients(population)
 
 
@@ -48,7 +60,9 @@ def _of_clients(population: Population) -> list[str]:
     """Sentences about clients that cannot learn, or cannot be scored."""
     found = []
     if len(population.empty) and not (population.plan and population.plan.notes):
-        found.append(f"without training samples, and in no round: {_named(population, population.sizes == 0)}")
+        found.append(
+            f"without training samples, and in no round: {_named(population, population.sizes == 0)}"
+        )
     if population.classes is None or len(population.classes) < 2 or len(population) > MANY:
         return found
     train, test = population.label_counts(), population.test_counts()

@@ -81,10 +81,14 @@ class Number:
         x, notes = self.read(frame, where), []
         shift = abs(self.scaled(x).mean()) if len(x) else 0
         if shift > SHIFTED:
-            notes.append(f"has a mean {shift:.3g} standard deviations from its mean in training (other units?)")
+            notes.append(
+                f"has a mean {shift:.3g} standard deviations from its mean in training (other units?)"
+            )
         if missing := 0 if self.gaps else int(np.isnan(x).sum()):
             rows = f"{missing} {'row' if missing == 1 else 'rows'}"
-            notes.append(f"has no value in {rows}, and had one in every training row: read as {self.fill:g}")
+            notes.append(
+                f"has no value in {rows}, and had one in every training row: read as {self.fill:g}"
+            )
         return f"{self.name!r} {'; it '.join(notes)}" if notes else ""
 
     def scaled(self, x: np.ndarray) -> np.ndarray:
@@ -127,11 +131,12 @@ class Category:
         new = Counter(text for text in self.read(frame, where) if text not in self.numbers)
         if not new:
             return ""
-        counts = [f"{value!r} ({rows} {'row' if rows == 1 else 'rows'})" for value, rows in new.most_common(FEW_ROWS)]
+        counts = [
+            f"{value!r} ({rows} {'row' if rows == 1 else 'rows'})"
+            for value, rows in new.most_common(FEW_ROWS)
+        ]
         more = f" and {len(new) - FEW_ROWS} more values" if len(new) > FEW_ROWS else ""
-        return (
-            f"{self.name!r} holds {', '.join(counts)}{more}, which no training row had: read as none of its categories"
-        )
+        return f"{self.name!r} holds {', '.join(counts)}{more}, which no training row had: read as none of its categories"
 
 
 @validated
@@ -150,7 +155,9 @@ class Words:
     def apply(self, frame: pd.DataFrame, where: str) -> torch.Tensor:
         """Encode the column: int64 [N, length], or float32 [N, size - 2] with `bag`."""
         column = _column(frame, self.name, [TEXTS, TRUTH, NUMBERS], where)
-        tokens = {word: token for token, word in enumerate(self.words, start=texts.UNKNOWN + 1) if word}
+        tokens = {
+            word: token for token, word in enumerate(self.words, start=texts.UNKNOWN + 1) if word
+        }
         x = torch.from_numpy(texts.encode(texts_of(column, ""), tokens, self.length))
         return texts.bag(x, self.size) if self.bag else x
 
@@ -198,8 +205,12 @@ class Encoding:
                 f"{where}: the column {others[0]!r} is not one of dates in the encoding that was agreed; leave its --date out"
             )
         days = [n.name for n in self.numbers if n.date == FORMATS[0] and n.name in frame]
-        forms = {name: found[0] for name in days if len(found := date_formats(frame[name])) == 1} | forms
-        return replace(self, numbers=tuple(replace(n, date=forms.get(n.name, n.date)) for n in self.numbers))
+        forms = {
+            name: found[0] for name in days if len(found := date_formats(frame[name])) == 1
+        } | forms
+        return replace(
+            self, numbers=tuple(replace(n, date=forms.get(n.name, n.date)) for n in self.numbers)
+        )
 
     def apply(self, frame: pd.DataFrame, where: str) -> torch.Tensor:
         """Encode a table: float32 [N, width], or the tokens of `words`. Columns that the encoding does not name are ignored.
@@ -218,7 +229,9 @@ class Encoding:
         scaled = [number.scaled(x) for number, x in zip(self.numbers, columns)]
         missing = [np.isnan(x) for number, x in zip(self.numbers, columns) if number.gaps]
         kinds = [category.apply(frame, where) for category in self.categories]
-        return torch.from_numpy(np.column_stack([part.astype(np.float32) for part in (*scaled, *missing, *kinds)]))
+        return torch.from_numpy(
+            np.column_stack([part.astype(np.float32) for part in (*scaled, *missing, *kinds)])
+        )
 
     def save(self, path: Path) -> None:
         """Write the encoding as JSON; a reader never sees half a file."""
@@ -232,10 +245,14 @@ class Encoding:
         except FileNotFoundError:
             return None
         except (OSError, ValueError, TypeError) as error:
-            raise UnalikeError(f"{path} is not the encoding of a table ({error}); restore it") from None
+            raise UnalikeError(
+                f"{path} is not the encoding of a table ({error}); restore it"
+            ) from None
 
 
-def fit(frame: pd.DataFrame, train: int, where: str, dates: Mapping[str, str] = MappingProxyType({})) -> Encoding:
+def fit(
+    frame: pd.DataFrame, train: int, where: str, dates: Mapping[str, str] = MappingProxyType({})
+) -> Encoding:
     """Fit the encoding of all columns of `frame` on its first `train` rows.
 
     Numbers (true/false as 1 and 0; `dates`, column -> format, as days since 1970): a missing value becomes the training median,
@@ -252,7 +269,9 @@ def fit(frame: pd.DataFrame, train: int, where: str, dates: Mapping[str, str] = 
     from pandas.api.types import is_numeric_dtype
 
     if not len(frame.columns):
-        raise UnalikeError(f"{where} has no column left for features; expected at least one besides target and groups")
+        raise UnalikeError(
+            f"{where} has no column left for features; expected at least one besides target and groups"
+        )
     for unnamed in (column for column in map(str, frame) if column.startswith("Unnamed: ")):
         raise UnalikeError(
             f"{where}: a column has no name in the header, as where numbers of rows were saved with a table, which could give away "
@@ -261,17 +280,25 @@ def fit(frame: pd.DataFrame, train: int, where: str, dates: Mapping[str, str] = 
     for note in doubts(frame.drop(columns=[*dates]), where):
         warn(note)
     numbers = [column for column in frame if column in dates or is_numeric_dtype(frame[column])]
-    categories = [category_of(frame[column], train, where) for column in frame if column not in numbers]
+    categories = [
+        category_of(frame[column], train, where) for column in frame if column not in numbers
+    ]
     return Encoding(_numbers(frame[numbers], train, where, dates), tuple(categories))
 
 
 def fit_words(column: pd.Series, train: int, length: int, vocabulary: int, bag: bool) -> Encoding:
     """Fit the encoding of one column of text: a vocabulary of that size from its first `train` rows."""
     words = texts.vocabulary(texts_of(column, "")[:train], vocabulary)
-    return Encoding(words=Words(name=str(column.name), words=tuple(words), length=length, size=vocabulary, bag=bag))
+    return Encoding(
+        words=Words(
+            name=str(column.name), words=tuple(words), length=length, size=vocabulary, bag=bag
+        )
+    )
 
 
-def _numbers(frame: pd.DataFrame, train: int, where: str, dates: Mapping[str, str]) -> tuple[Number, ...]:
+def _numbers(
+    frame: pd.DataFrame, train: int, where: str, dates: Mapping[str, str]
+) -> tuple[Number, ...]:
     from pandas.api.types import is_bool_dtype
     from sklearn.impute import SimpleImputer
     from sklearn.preprocessing import StandardScaler
@@ -279,16 +306,24 @@ def _numbers(frame: pd.DataFrame, train: int, where: str, dates: Mapping[str, st
     if not len(frame.columns):
         return ()
     forms = [dates.get(str(column), "") for column in frame]
-    values = [days_of(frame[c], f, where) if f else floats_of(frame[c], where) for c, f in zip(frame, forms)]
+    values = [
+        days_of(frame[c], f, where) if f else floats_of(frame[c], where)
+        for c, f in zip(frame, forms)
+    ]
     x = np.asfortranarray(np.column_stack(values)[:train])
     for column, empty in zip(frame, np.isnan(x).all(0)):
         if empty:
-            raise UnalikeError(f"{where}: column {column!r} has no value in the training rows; {left_out(column)}")
+            raise UnalikeError(
+                f"{where}: column {column!r} has no value in the training rows; {left_out(column)}"
+            )
     median = SimpleImputer(strategy="median").fit(x)
     scaler = StandardScaler().fit(median.transform(x))
     fitted = (median.statistics_, scaler.mean_, scaler.scale_, np.isnan(x).any(0))
     truth = [is_bool_dtype(frame[column]) for column in frame]
-    return tuple(Number(*row) for row in zip(map(str, frame), *(values.tolist() for values in fitted), truth, forms))
+    return tuple(
+        Number(*row)
+        for row in zip(map(str, frame), *(values.tolist() for values in fitted), truth, forms)
+    )
 
 
 def _check_texts(column: pd.Series, where: str) -> None:
@@ -324,7 +359,9 @@ def category_of(column: pd.Series, train: int, where: str) -> Category:
     return Category(str(column.name), tuple(values))
 
 
-def _column(frame: pd.DataFrame, name: str, kinds: Sequence[str], where: str, such: str = "") -> pd.Series:
+def _column(
+    frame: pd.DataFrame, name: str, kinds: Sequence[str], where: str, such: str = ""
+) -> pd.Series:
     """Return the column of this name. Raises `UnalikeError` unless it holds one of `kinds` (any, if there are none) or nothing."""
     expected = (" or ".join(kinds) or "dates") + such
     if name not in frame.columns:
@@ -333,5 +370,7 @@ def _column(frame: pd.DataFrame, name: str, kinds: Sequence[str], where: str, su
         )
     kind = kind_of(frame[name])
     if kinds and kind not in (NOTHING, *kinds):
-        raise UnalikeError(f"{where}: column {name!r} holds {kind}, expected {expected}; convert it")
+        raise UnalikeError(
+            f"{where}: column {name!r} holds {kind}, expected {expected}; convert it"
+        )
     return frame[name]

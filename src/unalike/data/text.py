@@ -30,7 +30,9 @@ def words(text: str) -> list[str]:
 def vocabulary(texts: Iterable[str], size: int) -> dict[str, int]:
     """Map the `size` - 2 most frequent words to their tokens, equally frequent words in alphabetical order."""
     if size < 3:
-        raise UnalikeError(f"found vocabulary={size}, expected at least 3: padding, the unknown word and one word")
+        raise UnalikeError(
+            f"found vocabulary={size}, expected at least 3: padding, the unknown word and one word"
+        )
     counts = Counter(chain.from_iterable(map(words, texts)))
     frequent = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[: size - 2]
     return {word: token for token, (word, _) in enumerate(frequent, start=UNKNOWN + 1)}

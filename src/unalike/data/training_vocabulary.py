@@ -52,6 +52,7 @@ def _trained_encoding(encoding: Encoding | None, trained: Tensor) -> Encoding | 
     if encoding is None or encoding.words is None:
         return encoding
     words = (
-        word if known else "" for word, known in zip_longest(encoding.words.words, trained[UNKNOWN + 1 :].tolist())
+        word if known else ""
+        for word, known in zip_longest(encoding.words.words, trained[UNKNOWN + 1 :].tolist())
     )
     return replace(encoding, words=replace(encoding.words, words=tuple(words)))

@@ -67,7 +67,9 @@ class TransformChain:
 
         Row i belongs to the i-th sample in training order. More samples do not change the first rows.
         """
-        return torch.from_numpy(generator(seed, "augment", round, client).random((samples, self.draws), np.float32))
+        return torch.from_numpy(
+            generator(seed, "augment", round, client).random((samples, self.draws), np.float32)
+        )
 
     @property
     def fixed(self) -> TransformChain:

@@ -32,7 +32,14 @@ def scale(measures: Sequence[Measure], title: str) -> Figure:
         names = [name for _, name in references]
         ticks = [value for value, _ in references]
         marks += [
-            Points(look=plain(GREY, "line-ns"), x=ticks, y=[i] * len(ticks), captions=names, texts=names, size=13),
+            Points(
+                look=plain(GREY, "line-ns"),
+                x=ticks,
+                y=[i] * len(ticks),
+                captions=names,
+                texts=names,
+                size=13,
+            ),
             Points(
                 look=plain(BLUE),
                 x=[measure.value],
@@ -64,7 +71,9 @@ def heat_map(
     shown, names = values[np.ix_(place, place)], [rows[k] for k in place]
     squares = HeatMap(shown, title, texts=[[f"{a}, {b}" for b in names] for a in names])
     if least is not None:
-        squares = replace(squares, limits=(-least, max(least, float(np.nanmax(np.abs(shown))))), diverging=True)
+        squares = replace(
+            squares, limits=(-least, max(least, float(np.nanmax(np.abs(shown))))), diverging=True
+        )
     x, y = Axis(axes[0], named(names)), Axis(axes[1], named(names), reverse=True)
     return plot([squares], x, y, int(min(760, max(300, 130 + 24 * len(place)))))
 
@@ -85,21 +94,36 @@ def dendrogram(found: Clusters) -> Figure:
         leaf = f"{found.names[k]}: cluster {found.members[k] + 1}"
         marks.append(Points(look=plain(color[k]), x=[0.0], y=[i], texts=[leaf]))
     x = Axis(f"distance by {found.basis} at which clients are joined")
-    return plot(marks, x, Axis(ticks=named(found.names[k] for k in order)), int(min(1400, 110 + 22 * len(order))))
+    return plot(
+        marks,
+        x,
+        Axis(ticks=named(found.names[k] for k in order)),
+        int(min(1400, 110 + 22 * len(order))),
+    )
 
 
 def bars(layers: Sequence[Measure]) -> Figure:
     """The drift of each layer with its interval, and the references as ticks."""
-    places, names = list(range(len(layers))), [layer.name.removesuffix(".weight") for layer in layers]
+    places, names = (
+        list(range(len(layers))),
+        [layer.name.removesuffix(".weight") for layer in layers],
+    )
     values, low, high = ([getattr(m, end) for m in layers] for end in ("value", "low", "high"))
-    marks: list[AnyMark] = [Bars(look=plain(BLUE), y=places, values=values, low=low, high=high, texts=names)]
+    marks: list[AnyMark] = [
+        Bars(look=plain(BLUE), y=places, values=values, low=low, high=high, texts=names)
+    ]
     for i, reference in enumerate(layers[0].scale):
         marker = ("circle-open", "diamond-open", "square-open", "triangle-up-open")[i % 4]
         look = plain(COLORS[1 + i % 6], marker)
         x = [m.scale[reference] for m in layers]
         marks.append(Points(look=look, label=reference, x=x, y=places, size=11))
     x_axis = Axis("share of the movement that cancels", limits=(0, 1.02), form=".3g")
-    return plot(marks, x_axis, Axis(ticks=named(names), reverse=True), int(min(1400, 120 + 46 * len(layers))))
+    return plot(
+        marks,
+        x_axis,
+        Axis(ticks=named(names), reverse=True),
+        int(min(1400, 120 + 46 * len(layers))),
+    )
 
 
 def _cut_height(found: Clusters) -> float:

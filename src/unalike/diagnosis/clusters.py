@@ -73,11 +73,18 @@ def label_clusters(samples: ClientCounts, seed: int) -> Clusters | None:
     def groupless(rng: np.random.Generator) -> np.ndarray:
         return pairwise(counts_without_groups(rng))
 
-    return clusters_of(pairwise(counts), samples.names, "label distributions", redrawn, groupless, seed)
+    return clusters_of(
+        pairwise(counts), samples.names, "label distributions", redrawn, groupless, seed
+    )
 
 
 def clusters_of(
-    distances: np.ndarray, names: list[str], basis: str, redrawn: Redraw, groupless: Redraw, seed: int
+    distances: np.ndarray,
+    names: list[str],
+    basis: str,
+    redrawn: Redraw,
+    groupless: Redraw,
+    seed: int,
 ) -> Clusters | None:
     """Cut the clients into clusters, and test whether these are more than a way to cut clients apart.
 
@@ -94,22 +101,34 @@ def clusters_of(
     stability = Measure(KIND, f"stability_{key}", f"stability {title}", *agreement, range=(-1, 1))
     ends = _silhouette_ends(value, members, redrawn, rng)
     scale, p = {NO_GROUPS: float(by_chance.mean())}, p_value(value, by_chance)
-    silhouette = Measure(KIND, f"silhouette_{key}", f"silhouette {title}", value, *ends, scale, p, (-1, 1))
+    silhouette = Measure(
+        KIND, f"silhouette_{key}", f"silhouette {title}", value, *ends, scale, p, (-1, 1)
+    )
     return Clusters(basis, names, members, distances, joins, silhouette, stability)
 
 
-def _agreement(members: np.ndarray, redrawn: Redraw, rng: np.random.Generator) -> tuple[float, float, float]:
+def _agreement(
+    members: np.ndarray, redrawn: Redraw, rng: np.random.Generator
+) -> tuple[float, float, float]:
     """The mean agreement with the clusters of samples that are drawn again, and the two ends of its interval."""
     from sklearn.metrics import adjusted_rand_score
 
     count = int(members.max()) + 1
-    agreement = np.array([adjusted_rand_score(members, cut(linkage_of(redrawn(rng)), count)) for _ in range(REDRAWS)])
+    agreement = np.array(
+        [adjusted_rand_score(members, cut(linkage_of(redrawn(rng)), count)) for _ in range(REDRAWS)]
+    )
     low, high = map(float, np.quantile(agreement, ENDS))
     mean = float(agreement.mean())
-    return mean, min(mean, low), max(mean, high)  # a few odd draws can move the mean beyond the quantiles
+    return (
+        mean,
+        min(mean, low),
+        max(mean, high),
+    )  # a few odd draws can move the mean beyond the quantiles
 
 
-def _silhouette_ends(value: float, members: np.ndarray, redrawn: Redraw, rng: np.random.Generator) -> Interval:
+def _silhouette_ends(
+    value: float, members: np.ndarray, redrawn: Redraw, rng: np.random.Generator
+) -> Interval:
     """The interval of the silhouette of these clusters: its quantiles over samples drawn again, with the mean at `value`."""
     drawn = [_silhouette(redrawn(rng), members) for _ in range(REDRAWS)]
     low, high = np.quantile(drawn, ENDS) - np.mean(drawn) + value
@@ -169,7 +188,9 @@ def _dirichlet_like(counts: np.ndarray) -> Redraw:
     """
     sizes = counts.sum(1)
     q = counts.sum(0) / counts.sum()
-    observed = float(((counts / sizes[:, None] - q) ** 2).sum(1).mean()) / max(1 - float((q**2).sum()), 1e-12)
+    observed = float(((counts / sizes[:, None] - q) ** 2).sum(1).mean()) / max(
+        1 - float((q**2).sum()), 1e-12
+    )
     noise = float((1 / sizes).mean())
     r = min(max((observed - noise) / max(1 - noise, 1e-12), 1e-6), 1 - 1e-6)
 

@@ -12,7 +12,14 @@ from typing import Protocol
 import numpy as np
 
 from unalike._utils.seeds import generator
-from unalike.diagnosis.measure import NO_SKEW, SHUFFLES, Measure, mean_interval, p_value, shuffled_within
+from unalike.diagnosis.measure import (
+    NO_SKEW,
+    SHUFFLES,
+    Measure,
+    mean_interval,
+    p_value,
+    shuffled_within,
+)
 from unalike.diagnosis.samples import ClientSamples, Features
 
 KIND = "concept shift"
@@ -59,7 +66,9 @@ class ClassMeans:
         counts = np.bincount(cell, minlength=self.clients * self.classes)
         sums = np.stack([np.bincount(cell, column, len(counts)) for column in self.features.T], 1)
         means = sums / np.maximum(counts, 1)[:, None]
-        squares = (self.features**2).sum(1)[:, None] + (means**2).sum(1) - 2 * self.features @ means.T
+        squares = (
+            (self.features**2).sum(1)[:, None] + (means**2).sum(1) - 2 * self.features @ means.T
+        )
         distances = np.sqrt(np.maximum(squares, 0))
         distances[rows, cell] *= counts[cell] / np.maximum(counts[cell] - 1, 1)
         distances = distances.reshape(-1, self.clients, self.classes)
@@ -119,7 +128,9 @@ class ConceptShift:
     names: list[str]
 
 
-def concept_shift(samples: ClientSamples, features: Features | None, seed: int) -> ConceptShift | None:
+def concept_shift(
+    samples: ClientSamples, features: Features | None, seed: int
+) -> ConceptShift | None:
     """Measure the concept shift; None unless models can be tested on the samples of two or more clients."""
     few = samples.subset(seed)
     values = few.components(features, seed)
@@ -140,22 +151,35 @@ def concept_shift(samples: ClientSamples, features: Features | None, seed: int) 
     value, low, high = mean_interval(per_client[~np.isnan(per_client)], LIMITS)
     means = np.array([_mean(table) for table in by_chance])
     relabeled = [
-        _mean(pair_gaps(_models(few, white, owners, relabeled=clients // 2), owners, clients) - expected)
+        _mean(
+            pair_gaps(_models(few, white, owners, relabeled=clients // 2), owners, clients)
+            - expected
+        )
         for owners in dealt[:REFERENCE_DRAWS]
     ]
     scale = {NO_SKEW: 0.0, "half relabeled": float(np.mean(relabeled))}
-    title = "error added by another's model (variances)" if few.regression else "errors added by another's model"
+    title = (
+        "error added by another's model (variances)"
+        if few.regression
+        else "errors added by another's model"
+    )
     p = p_value(float(_mean(gaps)), means[~np.isnan(means)])
     measure = Measure(KIND, "concept_gap", title, value, low, high, scale, p, LIMITS)
     return ConceptShift(measure, beyond, few.names)
 
 
-def _models(samples: ClientSamples, features: np.ndarray, owners: np.ndarray, *, relabeled: int = 0) -> ConceptModels:
+def _models(
+    samples: ClientSamples, features: np.ndarray, owners: np.ndarray, *, relabeled: int = 0
+) -> ConceptModels:
     """The models of the clients; the first `relabeled` clients have the next class, or the opposite number, as label."""
     other = owners < relabeled
     if samples.regression:
         middle = samples.targets.mean()
-        return Ridge(features, np.where(other, 2 * middle - samples.targets, samples.targets), samples.clients)
+        return Ridge(
+            features,
+            np.where(other, 2 * middle - samples.targets, samples.targets),
+            samples.clients,
+        )
     classes = len(samples.classes)
     return ClassMeans(features, (samples.labels + other) % classes, samples.clients, classes)
 

@@ -20,7 +20,14 @@ from unalike.diagnosis.diagnosis import Diagnosis
 from unalike.diagnosis.features import feature_skew
 from unalike.diagnosis.labels import label_skew, pairwise
 from unalike.diagnosis.measure import Measure
-from unalike.diagnosis.samples import MOST_COMPARED, MOST_SAMPLES, ClientCounts, ClientSamples, Features, notes_on_few
+from unalike.diagnosis.samples import (
+    MOST_COMPARED,
+    MOST_SAMPLES,
+    ClientCounts,
+    ClientSamples,
+    Features,
+    notes_on_few,
+)
 from unalike.diagnosis.sizes import quantity_skew
 from unalike.diagnosis.training import DIVISIONS, TrainingRequest, TrainingSkew, training_skew
 from unalike.runtime.given_model import ModelLike
@@ -81,7 +88,9 @@ def diagnose(
     population = given.of(seed)
     with progress_reporting(progress, rounds * DIVISIONS, "training") as callback:
         training = TrainingRequest(rounds, model, work or Work(), callback) if rounds else None
-        return diagnose_population(population, given.title(population), seed=seed, features=features, training=training)
+        return diagnose_population(
+            population, given.title(population), seed=seed, features=features, training=training
+        )
 
 
 def diagnose_population(
@@ -99,7 +108,10 @@ def diagnose_population(
     """
     samples = ClientSamples.of(population, seed)
     concept = concept_shift(samples, features, seed)
-    others = [*feature_skew(samples, features, seed), *([] if concept is None else [concept.measure])]
+    others = [
+        *feature_skew(samples, features, seed),
+        *([] if concept is None else [concept.measure]),
+    ]
     trained = None if training is None else training_skew(population, samples, training, seed)
     return diagnosis_of(
         samples.client_counts,
@@ -115,7 +127,11 @@ def diagnose_population(
 
 
 def diagnosis_of(
-    counts: ClientCounts, others: Sequence[Measure], training: TrainingSkew | None, seed: int, **facts: Any
+    counts: ClientCounts,
+    others: Sequence[Measure],
+    training: TrainingSkew | None,
+    seed: int,
+    **facts: Any,
 ) -> Diagnosis:
     """The diagnosis of clients by their counts, the `others` of their measures, and their training; `facts` are further fields."""
     tested = (label_clusters(counts, seed), None if training is None else training.clusters)
@@ -149,7 +165,9 @@ def _notes(population: Population, samples: ClientSamples) -> list[str]:
     held = int((population.sizes > 0).sum())
     notes = []
     if held < len(population):
-        notes.append(f"{len(population) - held} of {len(population)} clients have no training sample and are left out.")
+        notes.append(
+            f"{len(population) - held} of {len(population)} clients have no training sample and are left out."
+        )
     if samples.clients < held:
         notes.append(f"{samples.clients} of {held} clients were drawn by chance and looked at.")
     if samples.clients > MOST_COMPARED or len(samples.labels) > MOST_SAMPLES:
@@ -157,5 +175,7 @@ def _notes(population: Population, samples: ClientSamples) -> list[str]:
             f"Features and concepts are compared over at most {MOST_COMPARED} clients and {MOST_SAMPLES} samples, drawn by chance."
         )
     if samples.regression:
-        notes.append("The labels are numbers: they are counted in ranges with about as many samples each.")
+        notes.append(
+            "The labels are numbers: they are counted in ranges with about as many samples each."
+        )
     return notes + notes_on_few(samples.clients)

@@ -24,7 +24,11 @@ if TYPE_CHECKING:
     import pandas as pd
     import plotly.graph_objects as go
 
-TESTED = {"label_tv": "label skew", "feature_distance_within": "feature skew", "concept_gap": "concept shift"}
+TESTED = {
+    "label_tv": "label skew",
+    "feature_distance_within": "feature skew",
+    "concept_gap": "concept shift",
+}
 """Name of a measure -> the kind of heterogeneity that is tested by it."""
 
 
@@ -81,7 +85,16 @@ class Diagnosis:
         import pandas as pd
 
         rows = [
-            (m.kind, m.title, m.value, m.low, m.high, float("nan") if m.p is None else m.p, m.place, scale_text(m))
+            (
+                m.kind,
+                m.title,
+                m.value,
+                m.low,
+                m.high,
+                float("nan") if m.p is None else m.p,
+                m.place,
+                scale_text(m),
+            )
             for m in self.measures.values()
         ]
         columns = ["kind", "measure", "value", "low", "high", "p", "place", "scale"]
@@ -101,7 +114,11 @@ class Diagnosis:
             "layers": {measure.name: measure.as_dict() for measure in layers},
             "label_distances": self.label_distances.tolist(),
             "clusters": [
-                {"basis": c.basis, "found": c.found, "members": dict(zip(c.names, c.members.tolist()))}
+                {
+                    "basis": c.basis,
+                    "found": c.found,
+                    "members": dict(zip(c.names, c.members.tolist())),
+                }
                 for c in self.clusters
             ],
             "concept_gaps": None
@@ -131,7 +148,9 @@ class Diagnosis:
         """
         from unalike.reporting.pages import plot
 
-        remedy = "diagnose with rounds=5" if kind in ("cosines", "layers") else "see diagnosis.summary"
+        remedy = (
+            "diagnose with rounds=5" if kind in ("cosines", "layers") else "see diagnosis.summary"
+        )
         return plot("diagnosis", self, kind, remedy)
 
     def save(self, folder: str | Path) -> Path:
@@ -148,12 +167,18 @@ class Diagnosis:
 
     def __repr__(self) -> str:
         clients, samples = len(self.counts), int(self.counts.to_numpy().sum())
-        kinds = [kind for name, kind in TESTED.items() if name in self.measures and self.measures[name].found]
+        kinds = [
+            kind
+            for name, kind in TESTED.items()
+            if name in self.measures and self.measures[name].found
+        ]
         kinds += [f"clusters by {tested.basis}" for tested in self.clusters if tested.found]
         return f"<Diagnosis of {clients} clients with {samples} samples: {', '.join(kinds) or 'nothing beyond chance'}>"
 
     def _repr_html_(self) -> str:
-        return "".join(map(paragraph, self.findings)) + html(Table.of("", MEASURE_COLUMNS, self.measures.values()))
+        return "".join(map(paragraph, self.findings)) + html(
+            Table.of("", MEASURE_COLUMNS, self.measures.values())
+        )
 
 
 def scale_text(measure: Measure) -> str:

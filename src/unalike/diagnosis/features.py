@@ -3,7 +3,14 @@
 import numpy as np
 
 from unalike._utils.seeds import generator
-from unalike.diagnosis.measure import NO_SKEW, SHUFFLES, Measure, mean_interval, p_value, shuffled_within
+from unalike.diagnosis.measure import (
+    NO_SKEW,
+    SHUFFLES,
+    Measure,
+    mean_interval,
+    p_value,
+    shuffled_within,
+)
 from unalike.diagnosis.samples import ClientSamples, Features
 
 KIND = "feature skew"
@@ -65,8 +72,24 @@ def feature_skew(samples: ClientSamples, features: Features | None, seed: int) -
     directions /= np.linalg.norm(directions, axis=0)
     everything = np.zeros_like(few.labels)
     found = [
-        _measure("feature_distance", "features of all samples (sd)", few, values, everything, directions, rng),
-        _measure("feature_distance_within", "features within a class (sd)", few, values, few.labels, directions, rng),
+        _measure(
+            "feature_distance",
+            "features of all samples (sd)",
+            few,
+            values,
+            everything,
+            directions,
+            rng,
+        ),
+        _measure(
+            "feature_distance_within",
+            "features within a class (sd)",
+            few,
+            values,
+            few.labels,
+            directions,
+            rng,
+        ),
     ]
     return [measure for measure in found if measure is not None]
 
@@ -99,9 +122,13 @@ def _measure(
     return Measure(KIND, name, title, mean, low, high, scale, p_value(mean, by_chance))
 
 
-def _moved(values: np.ndarray, owners: np.ndarray, clients: int, offset: float, rng: np.random.Generator) -> np.ndarray:
+def _moved(
+    values: np.ndarray, owners: np.ndarray, clients: int, offset: float, rng: np.random.Generator
+) -> np.ndarray:
     """The features where each client's are moved by a normal vector of `offset` standard deviations of every component."""
-    return values + (offset * values.std(0) * rng.standard_normal((clients, values.shape[1])))[owners]
+    return (
+        values + (offset * values.std(0) * rng.standard_normal((clients, values.shape[1])))[owners]
+    )
 
 
 def _mean(values: np.ndarray) -> float:

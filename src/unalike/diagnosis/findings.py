@@ -16,7 +16,10 @@ LEAST_GAP = 0.02
 
 
 def sentences(
-    measures: Mapping[str, Measure], clusters: Sequence[Clusters], regression: bool, unavailable: Mapping[str, str]
+    measures: Mapping[str, Measure],
+    clusters: Sequence[Clusters],
+    regression: bool,
+    unavailable: Mapping[str, str],
 ) -> list[str]:
     """The findings in plain words: for each kind of heterogeneity what was measured."""
     found = [
@@ -73,7 +76,11 @@ def _concepts(measure: Measure | None, regression: bool, reason: str | None) -> 
         return f"Concept shift: not available here, since {reason}."
     if measure is None:
         return "Concept shift: not tested, since no two clients have enough samples of the same classes in the same places."
-    amount = f"{significant(measure.value)} variances" if regression else f"{significant(100 * measure.value)} points"
+    amount = (
+        f"{significant(measure.value)} variances"
+        if regression
+        else f"{significant(100 * measure.value)} points"
+    )
     if not measure.found or measure.value < LEAST_GAP:
         return "Concept shift: none found. A client's model is about as good on another client's samples as that client's own."
     return (
@@ -98,7 +105,11 @@ def _clusters(tested: Sequence[Clusters]) -> str:
 
 
 def _training(drift: Measure, gradient: Measure) -> str:
-    scale = f", {drift.place} ({share(drift.scale[NO_SKEW])} if samples were dealt at random)" if drift.scale else ""
+    scale = (
+        f", {drift.place} ({share(drift.scale[NO_SKEW])} if samples were dealt at random)"
+        if drift.scale
+        else ""
+    )
     return (
         f"Training: with FedAvg, {share(drift.value)} of the clients' movement cancels in the average{scale}; at the first "
         f"model, {share(gradient.value)} of their gradients cancel."
@@ -116,7 +127,9 @@ def _strength(measure: Measure) -> str:
 
 
 def _number(measure: Measure) -> str:
-    return f"{significant(measure.value)} ({significant(measure.low)} to {significant(measure.high)})"
+    return (
+        f"{significant(measure.value)} ({significant(measure.low)} to {significant(measure.high)})"
+    )
 
 
 def _by_chance(measure: Measure) -> str:
@@ -124,7 +137,10 @@ def _by_chance(measure: Measure) -> str:
 
 
 INTERVALS = interval(
-    "95 % interval", lambda m: m.low, lambda m: m.high, lambda a, b: f"{significant(a)} to {significant(b)}"
+    "95 % interval",
+    lambda m: m.low,
+    lambda m: m.high,
+    lambda a, b: f"{significant(a)} to {significant(b)}",
 )
 MEASURE_COLUMNS = (
     words("Measure", lambda m: capital(m.title)),
@@ -132,6 +148,11 @@ MEASURE_COLUMNS = (
     INTERVALS,
     number("p", lambda m: m.p, probability),
     words("On the scale", lambda m: m.place),
-    words("Scale", lambda m: " · ".join(f"{name} {significant(value, digits=2)}" for name, value in m.scale.items())),
+    words(
+        "Scale",
+        lambda m: " · ".join(
+            f"{name} {significant(value, digits=2)}" for name, value in m.scale.items()
+        ),
+    ),
 )
 """The columns of the table of measures, for pages, terminals and notebooks."""

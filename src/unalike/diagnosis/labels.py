@@ -6,7 +6,14 @@ import numpy as np
 
 from unalike._utils.seeds import generator
 from unalike.data.heterogeneity import js_divergence, label_distributions
-from unalike.diagnosis.measure import NO_SKEW, RESAMPLES, SHUFFLES, Measure, bootstrap_interval, p_value
+from unalike.diagnosis.measure import (
+    NO_SKEW,
+    RESAMPLES,
+    SHUFFLES,
+    Measure,
+    bootstrap_interval,
+    p_value,
+)
 from unalike.diagnosis.reference_divisions import reference_scale, reference_specs
 from unalike.diagnosis.samples import ClientCounts
 

@@ -77,7 +77,9 @@ class Measure:
         return plain
 
 
-def bootstrap_interval(value: float, resampled: np.ndarray, limits: Interval = (0.0, float("inf"))) -> Interval:
+def bootstrap_interval(
+    value: float, resampled: np.ndarray, limits: Interval = (0.0, float("inf"))
+) -> Interval:
     """The 95 % interval of a number over other clients of the same kind, by its quantiles over resampled clients.
 
     Resampling moves numbers such as distances (few clients lie closer to their own pool, and samples drawn twice add noise), so the
@@ -97,7 +99,9 @@ def bootstrap_interval(value: float, resampled: np.ndarray, limits: Interval = (
     return float(max(limits[0], min(low, value))), float(min(limits[1], max(high, value)))
 
 
-def t_interval(value: float, resampled: np.ndarray, clients: int, limits: Interval = (0.0, float("inf"))) -> Interval:
+def t_interval(
+    value: float, resampled: np.ndarray, clients: int, limits: Interval = (0.0, float("inf"))
+) -> Interval:
     """The 95 % interval value -+ t s, for numbers whose quantiles over resampled clients are too close together.
 
     s is the standard deviation over resampled clients times sqrt(K / (K - 1)), t is Student's quantile with K - 1 degrees of
@@ -110,7 +114,9 @@ def t_interval(value: float, resampled: np.ndarray, clients: int, limits: Interv
     return max(limits[0], value - half), min(limits[1], value + half)
 
 
-def mean_interval(values: np.ndarray, limits: Interval = (0.0, float("inf"))) -> tuple[float, float, float]:
+def mean_interval(
+    values: np.ndarray, limits: Interval = (0.0, float("inf"))
+) -> tuple[float, float, float]:
     """The mean over clients and its interval, from one value per client: value -+ t s / sqrt(K), which needs no resampling."""
     from scipy.stats import t
 
@@ -129,7 +135,9 @@ def p_value(value: float, by_chance: np.ndarray) -> float:
     return float((1 + (by_chance >= value - 1e-12).sum()) / (1 + len(by_chance)))
 
 
-def shuffled_within(strata: np.ndarray, owners: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+def shuffled_within(
+    strata: np.ndarray, owners: np.ndarray, generator: np.random.Generator
+) -> np.ndarray:
     """The owners [N] dealt anew among the samples of each stratum, so that every client keeps its number of each."""
     order = np.argsort(strata, kind="stable")
     mixed = np.argsort(strata + generator.random(len(strata)) * 0.5, kind="stable")

@@ -41,7 +41,10 @@ def render(diagnosis: Diagnosis) -> str:
             _counted(diagnosis): counts.shape[1],
             "training sample": int(counts.to_numpy().sum()),
         },
-        findings=[(kind, capital(text)) for kind, _, text in (found.partition(": ") for found in diagnosis.findings)],
+        findings=[
+            (kind, capital(text))
+            for kind, _, text in (found.partition(": ") for found in diagnosis.findings)
+        ],
         panels=panels(diagnosis),
         tables={
             "measures": Table.of(MEASURES, MEASURE_COLUMNS, diagnosis.measures.values()),
@@ -71,7 +74,11 @@ def panels(diagnosis: Diagnosis) -> dict[str, Panel | None]:
 def _scale_panel(measures: Sequence[Measure]) -> Panel:
     views = []
     for kind, axis in AXES.items():
-        own = [measure for measure in measures if measure.kind == kind and measure.name not in NOT_DRAWN]
+        own = [
+            measure
+            for measure in measures
+            if measure.kind == kind and measure.name not in NOT_DRAWN
+        ]
         if own:
             alt = "; ".join(f"{m.title} {significant(m.value)}, {m.place}" for m in own)
             views.append(View(capital(kind), charts.scale(own, axis), f"{capital(kind)}. {alt}."))
@@ -93,7 +100,10 @@ def _label_panel(diagnosis: Diagnosis) -> Panel:
     alt = f"Training samples of {clients} clients by {what}, of which there are {classes}."
     figure = labels(diagnosis.counts, what)
     return Panel(
-        "labels", f"Training samples by client and {what}; larger marks mean more.", [View("Labels", figure, alt)], []
+        "labels",
+        f"Training samples by client and {what}; larger marks mean more.",
+        [View("Labels", figure, alt)],
+        [],
     )
 
 
@@ -104,7 +114,12 @@ def _distance_panel(diagnosis: Diagnosis) -> Panel:
         "Hellinger distances between the label distributions of any two clients: 0 for equal ones, 1 for clients without a common "
         "class. Similar clients stand side by side."
     )
-    return Panel("distances", caption, [View("Distances", figure, "Heat map of the distances between clients.")], [])
+    return Panel(
+        "distances",
+        caption,
+        [View("Distances", figure, "Heat map of the distances between clients.")],
+        [],
+    )
 
 
 def _concept_panel(diagnosis: Diagnosis) -> Panel | None:
@@ -120,7 +135,12 @@ def _concept_panel(diagnosis: Diagnosis) -> Panel | None:
         "model and beyond chance. Orange: equal inputs seem to have other labels. Empty: too few samples of common classes lie "
         "where both clients have samples."
     )
-    return Panel("concepts", caption, [View("Concepts", figure, "Heat map of the errors that other models add.")], [])
+    return Panel(
+        "concepts",
+        caption,
+        [View("Concepts", figure, "Heat map of the errors that other models add.")],
+        [],
+    )
 
 
 def _cluster_panel(diagnosis: Diagnosis) -> Panel | None:
@@ -143,10 +163,10 @@ def _cluster_panel(diagnosis: Diagnosis) -> Panel | None:
 def _cosine_panel(diagnosis: Diagnosis, cosines: np.ndarray) -> Panel:
     names, order = list(map(str, diagnosis.counts.index)), _order(diagnosis, "gradients")
     figure = charts.heat_map(cosines, names, order, "cosine", least=1.0)
-    caption = (
-        "Cosines of any two clients' updates, means over the rounds: 1 for the same direction, -1 for opposite ones."
+    caption = "Cosines of any two clients' updates, means over the rounds: 1 for the same direction, -1 for opposite ones."
+    return Panel(
+        "cosines", caption, [View("Cosines", figure, "Heat map of the cosines of the updates.")], []
     )
-    return Panel("cosines", caption, [View("Cosines", figure, "Heat map of the cosines of the updates.")], [])
 
 
 def _layer_panel(layers: Sequence[Measure]) -> Panel:
@@ -154,7 +174,12 @@ def _layer_panel(layers: Sequence[Measure]) -> Panel:
         "The share of each layer's movement that cancels in the average, with 95 % intervals. Marks: the same for reference "
         "divisions. Layers with long bars are the first candidates to be kept at the clients."
     )
-    return Panel("layers", caption, [View("Layers", charts.bars(layers), "Bars of the drift of each layer.")], [])
+    return Panel(
+        "layers",
+        caption,
+        [View("Layers", charts.bars(layers), "Bars of the drift of each layer.")],
+        [],
+    )
 
 
 def _layers(layers: Sequence[Measure]) -> Table:
@@ -162,7 +187,10 @@ def _layers(layers: Sequence[Measure]) -> Table:
         words("Layer", lambda m: m.name),
         number("Share", lambda m: m.value, significant),
         INTERVALS,
-        *(number(name, partial(lambda name, m: m.scale[name], name), significant) for name in layers[0].scale),
+        *(
+            number(name, partial(lambda name, m: m.scale[name], name), significant)
+            for name in layers[0].scale
+        ),
     ]
     return Table.of("Share of the movement that cancels, by layer", columns, layers)
 
@@ -177,11 +205,16 @@ def _clusters(diagnosis: Diagnosis) -> Table | None:
         number("Stability", lambda found: found.stability.value, significant),
         words("More than chance", lambda found: "yes" if found.found else "no"),
     ]
-    return Table.of("Are these clusters?", columns, diagnosis.clusters) if diagnosis.clusters else None
+    return (
+        Table.of("Are these clusters?", columns, diagnosis.clusters) if diagnosis.clusters else None
+    )
 
 
 def _sent(items: Sequence[tuple[str, int]]) -> Table:
-    columns = [words("What", lambda item: capital(item[0])), number("Bytes", lambda item: item[1], "{:,}".format)]
+    columns = [
+        words("What", lambda item: capital(item[0])),
+        number("Bytes", lambda item: item[1], "{:,}".format),
+    ]
     return Table.of("What each client sent", columns, items)
 
 
@@ -190,7 +223,11 @@ def _order(diagnosis: Diagnosis, basis: str) -> list[int]:
     from scipy.cluster.hierarchy import leaves_list
 
     joins = next((found.linkage for found in diagnosis.clusters if found.basis == basis), None)
-    return list(range(len(diagnosis.counts))) if joins is None else [int(k) for k in leaves_list(joins)]
+    return (
+        list(range(len(diagnosis.counts)))
+        if joins is None
+        else [int(k) for k in leaves_list(joins)]
+    )
 
 
 pages.register("diagnosis")(Page(render, panels))

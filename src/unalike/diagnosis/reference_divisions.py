@@ -46,7 +46,10 @@ def divided(spec: str, labels: np.ndarray, clients: int, seed: int) -> np.ndarra
 
 
 def reference_scale(
-    statistics: Callable[[np.ndarray], dict[str, float]], specs: dict[str, str], samples: ClientCounts, seed: int
+    statistics: Callable[[np.ndarray], dict[str, float]],
+    specs: dict[str, str],
+    samples: ClientCounts,
+    seed: int,
 ) -> dict[str, dict[str, float]]:
     """The means of several statistics over drawn reference divisions.
 

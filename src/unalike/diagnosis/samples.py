@@ -61,7 +61,9 @@ class ClientCounts:
         """Other counts with the noise that these counts have, so that the two can be compared; none is below 0."""
         if not self.noise:
             return counts
-        return np.maximum(counts + np.rint(rng.normal(0, self.noise, counts.shape)).astype(np.int64), 0)
+        return np.maximum(
+            counts + np.rint(rng.normal(0, self.noise, counts.shape)).astype(np.int64), 0
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,7 +97,9 @@ class ClientSamples:
                 "compares clients with each other"
             )
         if len(held) > MOST_CLIENTS:
-            held = np.sort(generator(seed, "diagnosed clients").choice(held, MOST_CLIENTS, replace=False))
+            held = np.sort(
+                generator(seed, "diagnosed clients").choice(held, MOST_CLIENTS, replace=False)
+            )
         rows = Ragged.of(population.train[int(k)] for k in held)
         places = rows.values.astype(np.int64)
         index = torch.from_numpy(places)
@@ -107,7 +111,9 @@ class ClientSamples:
             labels, classes = y.astype(np.int64), list(population.classes)
         inputs = population.x[index.to(population.x.device)].cpu()
         numbers = y.astype(np.float64)
-        return cls(names, places, rows.owners, inputs, labels, numbers, classes, population.classes is None)
+        return cls(
+            names, places, rows.owners, inputs, labels, numbers, classes, population.classes is None
+        )
 
     @property
     def clients(self) -> int:
@@ -132,7 +138,10 @@ class ClientSamples:
             kept = np.sort(rng.choice(kept, MOST_COMPARED, replace=False))
         most = max(10, MOST_SAMPLES // len(kept))
         own = [np.flatnonzero(self.owners == k) for k in kept]
-        rows = Ragged.of(mine if len(mine) <= most else np.sort(rng.choice(mine, most, replace=False)) for mine in own)
+        rows = Ragged.of(
+            mine if len(mine) <= most else np.sort(rng.choice(mine, most, replace=False))
+            for mine in own
+        )
         index = rows.values.astype(np.int64)
         return replace(
             self,
@@ -151,7 +160,9 @@ class ClientSamples:
         values = self._features(features)
         spread = values.std(0)
         if features is None and self.inputs.dim() == 2 and self.inputs.is_floating_point():
-            values = (values - values.mean(0)) / np.where(spread > 0, spread, 1)  # columns have units of their own
+            values = (values - values.mean(0)) / np.where(
+                spread > 0, spread, 1
+            )  # columns have units of their own
         if not (spread > 0).any():
             return np.zeros((len(values), 0))
         most = min(COMPONENTS, *values.shape)
@@ -179,7 +190,9 @@ def notes_on_few(clients: int) -> list[str]:
 
 def counts_of(owners: np.ndarray, labels: np.ndarray, clients: int, classes: int) -> np.ndarray:
     """Count the samples by client and class, [K, C]."""
-    return np.bincount(owners * classes + labels, minlength=clients * classes).reshape(clients, classes)
+    return np.bincount(owners * classes + labels, minlength=clients * classes).reshape(
+        clients, classes
+    )
 
 
 def _label_ranges(y: np.ndarray) -> tuple[np.ndarray, list[str]]:
@@ -193,7 +206,10 @@ def range_names(edges: np.ndarray) -> list[str]:
     """The names of the ranges between edges, and of those below and above."""
     ends = [f"{value:.3g}" for value in edges]
     names = [f"{low} to {high}" for low, high in zip(["", *ends], [*ends, ""])]
-    names[0], names[-1] = f"below {ends[0]}" if ends else "all", f"from {ends[-1]}" if ends else "all"
+    names[0], names[-1] = (
+        f"below {ends[0]}" if ends else "all",
+        f"from {ends[-1]}" if ends else "all",
+    )
     return names
 
 

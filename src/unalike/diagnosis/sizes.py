@@ -11,7 +11,10 @@ from unalike.diagnosis.reference_divisions import SIZE_SPECS, reference_scale
 from unalike.diagnosis.samples import ClientCounts
 
 KIND = "quantity skew"
-TITLES = {"size_gini": "Gini coefficient of the sizes", "size_ratio": "largest client divided by the smallest"}
+TITLES = {
+    "size_gini": "Gini coefficient of the sizes",
+    "size_ratio": "largest client divided by the smallest",
+}
 
 
 def inequality(sizes: np.ndarray) -> dict[str, float]:
@@ -26,11 +29,18 @@ def quantity_skew(samples: ClientCounts, seed: int) -> list[Measure]:
     gini_coefficient, ratio = inequality(sizes).values()
     resampled = [inequality(sizes[rng.integers(clients, size=clients)]) for _ in range(RESAMPLES)]
     ginis, ratios = (np.array([found[name] for found in resampled]) for name in TITLES)
-    scale = reference_scale(lambda counts: inequality(counts.sum(1)), SIZE_SPECS, replace(samples, noise=0.0), seed)
+    scale = reference_scale(
+        lambda counts: inequality(counts.sum(1)), SIZE_SPECS, replace(samples, noise=0.0), seed
+    )
     limits = {"size_gini": (0.0, (clients - 1) / clients), "size_ratio": (1.0, float("inf"))}
-    low, high = t_interval(float(np.log(ratio)), np.log(ratios), clients)  # extremes skew the logarithm less
+    low, high = t_interval(
+        float(np.log(ratio)), np.log(ratios), clients
+    )  # extremes skew the logarithm less
     found = {
-        "size_gini": (gini_coefficient, *t_interval(gini_coefficient, ginis, clients, limits["size_gini"])),
+        "size_gini": (
+            gini_coefficient,
+            *t_interval(gini_coefficient, ginis, clients, limits["size_gini"]),
+        ),
         "size_ratio": (ratio, float(np.exp(low)), float(np.exp(high))),
     }
     return [

@@ -29,7 +29,13 @@ from unalike.core.work import Work
 from unalike.data.population import Population
 from unalike.data.ragged import NumberedNames, Ragged
 from unalike.diagnosis.clusters import Clusters, clusters_of
-from unalike.diagnosis.measure import NO_SKEW, RESAMPLES, Measure, bootstrap_interval, shuffled_within
+from unalike.diagnosis.measure import (
+    NO_SKEW,
+    RESAMPLES,
+    Measure,
+    bootstrap_interval,
+    shuffled_within,
+)
 from unalike.diagnosis.reference_divisions import divided, reference_specs
 from unalike.diagnosis.samples import ClientSamples
 from unalike.methods.plans.diagnosis_plan import FOLDS, folds, gradient
@@ -82,7 +88,9 @@ class TrainingSkew:
     clusters: Clusters | None
 
 
-def training_skew(population: Population, samples: ClientSamples, request: TrainingRequest, seed: int) -> TrainingSkew:
+def training_skew(
+    population: Population, samples: ClientSamples, request: TrainingRequest, seed: int
+) -> TrainingSkew:
     """Train a few rounds on the clients and on reference divisions, and measure how the clients pull apart."""
     own = train(_population(population, samples, samples.owners), request, seed)
     references = {
@@ -93,7 +101,11 @@ def training_skew(population: Population, samples: ClientSamples, request: Train
 
 
 def skew_of(
-    own: TrainedDivision, references: dict[str, TrainedDivision], names: list[str], rounds: int, seed: int
+    own: TrainedDivision,
+    references: dict[str, TrainedDivision],
+    names: list[str],
+    rounds: int,
+    seed: int,
 ) -> TrainingSkew:
     """The measures of a trained division.
 
@@ -104,7 +116,12 @@ def skew_of(
     measures = [
         _measure(KIND, name, title, statistic, limits, own, references, seed)
         for name, title, statistic, limits in (
-            ("drift", "movement that cancels (drift)", lambda of, p: _drift(of.updates.sum(1), p), share),
+            (
+                "drift",
+                "movement that cancels (drift)",
+                lambda of, p: _drift(of.updates.sum(1), p),
+                share,
+            ),
             (
                 "gradient_start",
                 "gradients that cancel, first model",
@@ -121,7 +138,16 @@ def skew_of(
         )
     ]
     layers = [
-        _measure(LAYER_KIND, name, f"drift of {name}", partial(_layer_drift, layer), share, own, references, seed)
+        _measure(
+            LAYER_KIND,
+            name,
+            f"drift of {name}",
+            partial(_layer_drift, layer),
+            share,
+            own,
+            references,
+            seed,
+        )
         for layer, name in enumerate(own.layers)
     ]
     return TrainingSkew(measures, own.cosines(), layers, _clusters(own, names, seed))
@@ -134,7 +160,10 @@ def train(population: Population, request: TrainingRequest, seed: int) -> Traine
     products: list[np.ndarray] = []
 
     def keep(
-        number: int, cohorts: dict[str, Cohort], before: dict[str, ServerState], after: dict[str, ServerState]
+        number: int,
+        cohorts: dict[str, Cohort],
+        before: dict[str, ServerState],
+        after: dict[str, ServerState],
     ) -> list[dict[str, Any]]:
         (cohort,) = cohorts.values()
         if len(cohort.ids) < len(population):
@@ -148,12 +177,20 @@ def train(population: Population, request: TrainingRequest, seed: int) -> Traine
         products.append(np.stack([inner_products(rows) for rows in flat]))
         return []
 
-    options: dict[str, Any] = {"rounds": request.rounds, "seed": seed, "evaluate_every": request.rounds}
-    run_config = prepare_run("fedavg", population, model=request.model, work=request.work, record=keep, **options)
+    options: dict[str, Any] = {
+        "rounds": request.rounds,
+        "seed": seed,
+        "evaluate_every": request.rounds,
+    }
+    run_config = prepare_run(
+        "fedavg", population, model=request.model, work=request.work, record=keep, **options
+    )
     run = execute(run_config, progress=request.progress)
     model, found = run_config.model, run.params
     last = tree.only(found, model.params), tree.only(found, model.buffers)
-    gradients = partial(gradient_products, model, population=population, task=population.task, seed=seed)
+    gradients = partial(
+        gradient_products, model, population=population, task=population.task, seed=seed
+    )
     return TrainedDivision(
         [names[0] for names in layers],
         np.stack(products),
@@ -174,7 +211,8 @@ def gradient_products(
     for k in range(len(population)):
         own = generator(seed, "gradient parts", k).permutation(population.train[k])
         rows += [
-            gradient(model, params, buffers, task, population.x[index], population.y[index]) for index in folds(own)
+            gradient(model, params, buffers, task, population.x[index], population.y[index])
+            for index in folds(own)
         ]
     products = inner_products(torch.stack(rows))
     return products.reshape(len(population), FOLDS, len(population), FOLDS)
@@ -229,8 +267,12 @@ def _measure(
 ) -> Measure:
     """The measure of a statistic of a division and weights [K], with its interval over resampled clients."""
     value = statistic(own, own.weights)
-    resampled = np.array([statistic(own, weights) for weights in _resampled_weights(own.weights, seed)])
-    scale = {reference: statistic(trained, trained.weights) for reference, trained in references.items()}
+    resampled = np.array(
+        [statistic(own, weights) for weights in _resampled_weights(own.weights, seed)]
+    )
+    scale = {
+        reference: statistic(trained, trained.weights) for reference, trained in references.items()
+    }
     ends = bootstrap_interval(value, resampled[~np.isnan(resampled)], limits)
     return Measure(kind, name, title, value, *ends, scale=scale, range=limits)
 
@@ -293,4 +335,6 @@ def _population(population: Population, samples: ClientSamples, owners: np.ndarr
     """The clients of a division of the diagnosed samples that have any, without test samples."""
     train = Ragged.of(samples.rows[owners == k] for k in np.unique(owners))
     none, names = Ragged.empty(len(train)), NumberedNames(len(train))
-    return replace(population, train=train, test=none, val=none, names=names, plan=None, clusters=None)
+    return replace(
+        population, train=train, test=none, val=none, names=names, plan=None, clusters=None
+    )

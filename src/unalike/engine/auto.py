@@ -58,7 +58,9 @@ def build(text: str, client_pool: ClientPool) -> Executor:
     try:
         return EXECUTORS[call.name](client_pool, **call.parameters)
     except TypeError as error:
-        raise UnalikeError(f"executor {call}: {error}; write 'loop', 'batched' or 'batched(chunk=20)'") from None
+        raise UnalikeError(
+            f"executor {call}: {error}; write 'loop', 'batched' or 'batched(chunk=20)'"
+        ) from None
 
 
 @dataclass(frozen=True)
@@ -82,13 +84,17 @@ def decide(text: str, client_pool: ClientPool, participants: int, rounds: int) -
     """
     call = spec.parse_one(text)
     if call.name == "batched" and (problem := _obstacle(client_pool)):
-        raise UnalikeError(f"executor {call}: the model cannot be stacked: {problem}; write 'loop' or 'auto'")
+        raise UnalikeError(
+            f"executor {call}: the model cannot be stacked: {problem}; write 'loop' or 'auto'"
+        )
     if call.name != "auto":
         return Choice(text, "asked for")
     found = _rule(client_pool, participants, rounds) or _measured(client_pool, participants)
     reason = Batched(client_pool).loops_obstacle
     return (
-        found if reason is None else replace(found, why=f"{found.why}; compiled loops do not train the model: {reason}")
+        found
+        if reason is None
+        else replace(found, why=f"{found.why}; compiled loops do not train the model: {reason}")
     )
 
 
@@ -102,23 +108,36 @@ def _rule(client_pool: ClientPool, participants: int, rounds: int) -> Choice | N
     model = client_pool.settings.model
     on_cpu = client_pool.source.x.device.type == "cpu"
     if Batched(client_pool).uses_compiled_loops:
-        if model.convolutional and 2 * participants < torch.get_num_threads() and client_pool.operations > SHARED:
-            return Choice("loop", "threads share a step, and compiled loops would leave most of them without a client")
+        if (
+            model.convolutional
+            and 2 * participants < torch.get_num_threads()
+            and client_pool.operations > SHARED
+        ):
+            return Choice(
+                "loop",
+                "threads share a step, and compiled loops would leave most of them without a client",
+            )
         return Choice("batched", "compiled loops train the model")
     if participants < 2:
         return Choice("loop", "one client a round leaves nothing to stack")
     if model.recurrent:
         return Choice("loop", "torch computes stacked recurrent layers one after the other")
     if on_cpu and 4 * tree.nbytes(model.params) > CACHE:
-        return Choice("loop", "the model is too large for several of them to share the processor's cache")
+        return Choice(
+            "loop", "the model is too large for several of them to share the processor's cache"
+        )
     work, most = client_pool.operations, MUCH if on_cpu else MUCH_ON_DEVICE
     if work > most:
-        return Choice("loop", f"a step is work enough for a processor ({work / 1e6:.0f} million operations forward)")
+        return Choice(
+            "loop",
+            f"a step is work enough for a processor ({work / 1e6:.0f} million operations forward)",
+        )
     gain, worth = _parallelism(client_pool, participants), WORTH + (work / SOME if on_cpu else 0)
     is_long = work_seconds(client_pool, participants, rounds) >= LONG
     if not is_long and gain < worth:
         return Choice(
-            "loop", f"stacking would do the work of {gain:.1f} clients at a time, and pays from {worth:.1f} on"
+            "loop",
+            f"stacking would do the work of {gain:.1f} clients at a time, and pays from {worth:.1f} on",
         )
     problem = _obstacle(client_pool)
     if problem:
@@ -142,7 +161,9 @@ def share_gain(client_pool: ClientPool, participants: int, rounds: int, processe
     largest = -(-participants // processes)
     if _rule(client_pool, participants, rounds) is not None:
         return participants / largest
-    whole, share = (n * min(_seconds_by_executor(client_pool, n).values()) for n in (participants, largest))
+    whole, share = (
+        n * min(_seconds_by_executor(client_pool, n).values()) for n in (participants, largest)
+    )
     return whole / (share + MESSAGES)
 
 
@@ -150,9 +171,13 @@ def _seconds_by_executor(client_pool: ClientPool, participants: int) -> dict[str
     """Measured seconds of a client by the loop, and in chunks."""
     width = min(Batched(client_pool).width, participants)
     widths = sorted({max(2, min(participants, w)) for w in (width // 2, width, 2 * width)})
-    makes = {"loop": (Loop, 2)} | {f"batched(chunk={w})": (partial(Batched, chunk=w), w) for w in widths}
+    makes = {"loop": (Loop, 2)} | {
+        f"batched(chunk={w})": (partial(Batched, chunk=w), w) for w in widths
+    }
     steps = client_pool.steps(client_pool.typical)
-    return {text: steps * _trial(client_pool, make, clients) for text, (make, clients) in makes.items()}
+    return {
+        text: steps * _trial(client_pool, make, clients) for text, (make, clients) in makes.items()
+    }
 
 
 def _trial(client_pool: ClientPool, make: Callable[[ClientPool], Executor], clients: int) -> float:
@@ -163,8 +188,12 @@ def _trial(client_pool: ClientPool, make: Callable[[ClientPool], Executor], clie
     clients = min(clients, len(ordered))
     ids = ordered[(2 * np.arange(clients) + 1) * len(ordered) // (2 * clients)].tolist()
     method, settings = client_pool.method, client_pool.settings
-    executor = make(replace(client_pool, client_states=ClientStates(initial_client_state(method, settings))))
-    broadcast = make_broadcast(method, settings, initial_server_state(method, settings), len(filled), ids)
+    executor = make(
+        replace(client_pool, client_states=ClientStates(initial_client_state(method, settings)))
+    )
+    broadcast = make_broadcast(
+        method, settings, initial_server_state(method, settings), len(filled), ids
+    )
     times = []
     for _ in range(TRIALS + 1):
         updates, started = UpdateBuffer(ids), time.perf_counter()
@@ -179,16 +208,30 @@ def _seconds_of_a_client(client_pool: ClientPool) -> float:
     """Seconds of a client of mean size in the loop: its steps times the seconds of one forward and backward pass."""
     settings, size = client_pool.settings, client_pool.typical
     x, y = client_pool.typical_batch
-    leaves = {n: w.detach().requires_grad_(settings.model.trainable(n)) for n, w in settings.model.params.items()}
+    leaves = {
+        n: w.detach().requires_grad_(settings.model.trainable(n))
+        for n, w in settings.model.params.items()
+    }
     times = []
-    with seeds.isolated(0, x.device), torch.enable_grad():  # dropout draws numbers; the caller may have gradients off
+    with (
+        seeds.isolated(0, x.device),
+        torch.enable_grad(),
+    ):  # dropout draws numbers; the caller may have gradients off
         for _ in range(TRIALS):
             started = time.perf_counter()
             output = settings.model(
-                leaves, x, buffers=settings.model.buffers, context=client_pool.some_context, training=True
+                leaves,
+                x,
+                buffers=settings.model.buffers,
+                context=client_pool.some_context,
+                training=True,
             )
             loss = settings.task.loss(output.logits, y)
-            _wait_for(torch.autograd.grad(loss, [w for w in leaves.values() if w.requires_grad], allow_unused=True))
+            _wait_for(
+                torch.autograd.grad(
+                    loss, [w for w in leaves.values() if w.requires_grad], allow_unused=True
+                )
+            )
             times.append(time.perf_counter() - started)
     return client_pool.steps(size) * min(times)
 
@@ -218,9 +261,12 @@ def _obstacle(client_pool: ClientPool) -> str | None:
     if problem := padding_problem(client_pool):
         return problem
     few = FewClients(
-        client_pool.source, [client_pool.source.train[k][:2] for k in np.flatnonzero(client_pool.sizes)[:2].tolist()]
+        client_pool.source,
+        [client_pool.source.train[k][:2] for k in np.flatnonzero(client_pool.sizes)[:2].tolist()],
     )
-    settings = replace(client_pool.settings, work=replace(client_pool.settings.work, epochs=1, steps=2))
+    settings = replace(
+        client_pool.settings, work=replace(client_pool.settings.work, epochs=1, steps=2)
+    )
     try:
         few.stacked(client_pool.method, settings, len(few))
     except UnalikeError:

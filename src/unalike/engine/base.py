@@ -46,7 +46,9 @@ def client_costs(method: Method, work: Work, sizes: np.ndarray) -> np.ndarray:
 
     def cost(samples: int) -> int:
         phases = [phase.work(work) for phase in method.phases]
-        return sum(w.steps_for(samples) * (min(w.batch_size or samples, samples) + STEP) for w in phases)
+        return sum(
+            w.steps_for(samples) * (min(w.batch_size or samples, samples) + STEP) for w in phases
+        )
 
     kinds, which = distinct(sizes)
     return np.array([cost(n) for n in kinds], np.int64)[which]
@@ -112,7 +114,11 @@ class ClientPool:
     def operations(self) -> int:
         """Floating-point operations of matrix products in the forward pass of a batch of a client of mean size."""
         model, (x, _) = self.settings.model, self.typical_batch
-        with seeds.isolated(0, x.device), torch.no_grad(), FlopCounterMode(display=False) as counter:
+        with (
+            seeds.isolated(0, x.device),
+            torch.no_grad(),
+            FlopCounterMode(display=False) as counter,
+        ):
             model(model.params, x, buffers=model.buffers, context=self.some_context, training=True)
         return int(counter.get_total_flops())
 
@@ -132,24 +138,39 @@ class ClientPool:
     def schedules(self, ids: Sequence[int], round: int) -> list[BatchSchedule]:
         """The clients' batches in each phase of a round."""
         names = ["batches", *(f"batches of phase {i}" for i in range(1, len(self.method.phases)))]
-        return [self._drawn(ids, round, *named) for named in zip(self.method.phases, names, strict=True)]
+        return [
+            self._drawn(ids, round, *named) for named in zip(self.method.phases, names, strict=True)
+        ]
 
     @profiled_function("data")
     def tuning_schedules(self, ids: Sequence[int], round: int) -> list[BatchSchedule]:
         """The clients' batches in the fine-tuning before their evaluation; [] without one."""
-        return [] if self.method.tuning is None else [self._drawn(ids, round, self.method.tuning, "tune")]
+        return (
+            []
+            if self.method.tuning is None
+            else [self._drawn(ids, round, self.method.tuning, "tune")]
+        )
 
     def _drawn(self, ids: Sequence[int], round: int, phase: Phase, purpose: str) -> BatchSchedule:
         work, number = phase.work(self.settings.work), self.settings.seed
         if self.method.poisson and phase is not self.method.tuning:
-            known = not self.settings.secret_noise  # others know the seed of a federation, and may not know the draw
-            rngs = {k: seeds.generator(number, purpose, round, k) if known else np.random.default_rng() for k in ids}
-            return BatchSchedule.of([work.poisson_batches(self.source.train[k], rngs[k]) for k in ids])
+            known = (
+                not self.settings.secret_noise
+            )  # others know the seed of a federation, and may not know the draw
+            rngs = {
+                k: seeds.generator(number, purpose, round, k) if known else np.random.default_rng()
+                for k in ids
+            }
+            return BatchSchedule.of(
+                [work.poisson_batches(self.source.train[k], rngs[k]) for k in ids]
+            )
         return BatchSchedule.drawn(work, self.source.train, ids, number, purpose, round)
 
     def steps(self, samples: int) -> int:
         """Steps in a round of a client with this many samples."""
-        return sum(phase.work(self.settings.work).steps_for(samples) for phase in self.method.phases)
+        return sum(
+            phase.work(self.settings.work).steps_for(samples) for phase in self.method.phases
+        )
 
     @profiled_function("data")
     def data(self, client: int, round: int, phases: list[Batches], model: Model) -> ClientBatches:
@@ -182,7 +203,9 @@ class ClientPool:
         if self.transform is None:
             return []
         sizes = [size for part in parts for size in part.sizes]
-        drawn = iter(self.transform.numbers(self.settings.seed, round, client, sum(sizes)).split(sizes))
+        drawn = iter(
+            self.transform.numbers(self.settings.seed, round, client, sum(sizes)).split(sizes)
+        )
         return [[next(drawn) for _ in part] for part in parts]
 
     def task(
@@ -205,23 +228,36 @@ class ClientPool:
 
     def _numbers(self, found: np.ndarray) -> Tensor:
         """Numbers as client updates hold them."""
-        return torch.from_numpy(found).to(self._dtype).to(self.source.x.device)  # some devices have no float64
+        return (
+            torch.from_numpy(found).to(self._dtype).to(self.source.x.device)
+        )  # some devices have no float64
 
     @cached_property
     def _dtype(self) -> torch.dtype:
         """The dtype of numbers in client updates."""
         return torch.promote_types(tree.dtype(self.settings.model.params), torch.float32)
 
-    def expected(self, ids: Sequence[int], members: Members, samples: Sequence[int] | None = None) -> Cohort:
+    def expected(
+        self, ids: Sequence[int], members: Members, samples: Sequence[int] | None = None
+    ) -> Cohort:
         """The numbers in these clients' updates, as far as they are known before training; `samples` in place of their own."""
         sizes = self.counts(ids) if samples is None else np.array(samples)
         kinds, which = distinct(sizes)
         made, weights = np.array([self._known(n) for n in kinds]).T
-        size, steps, weight = (self._numbers(column) for column in (sizes, made[which], weights[which]))
+        size, steps, weight = (
+            self._numbers(column) for column in (sizes, made[which], weights[which])
+        )
         names = [name for p in self.method.parts for name in p.shares]
         shared = [{name: self.context(k)[name] for name in names} for k in ids] if names else []
         client_update = ClientUpdate(
-            {}, {}, {}, size, steps, weight, torch.zeros_like(size), join_nests(shared, torch.stack) if names else {}
+            {},
+            {},
+            {},
+            size,
+            steps,
+            weight,
+            torch.zeros_like(size),
+            join_nests(shared, torch.stack) if names else {},
         )
         return Cohort(tuple(ids), client_update, members, folded=True)
 
@@ -237,7 +273,9 @@ class ClientPool:
         """All of the clients' samples once, in batches and random order; empty unless a part needs them."""
         if not self.method.needs_data:
             return BatchSchedule.nothing(len(ids))
-        return BatchSchedule.drawn(self._once, self.source.train, ids, self.settings.seed, "whole", round)
+        return BatchSchedule.drawn(
+            self._once, self.source.train, ids, self.settings.seed, "whole", round
+        )
 
     @cached_property
     def _once(self) -> Work:
@@ -257,7 +295,9 @@ class ClientPool:
     def _pooled(self, conditioner: Conditioner) -> Tree:
         """The facts of a conditioner that are the same for every client, computed once."""
         if conditioner.name not in self._common:
-            rows = np.unique(np.concatenate([self.source.train[k] for k in range(len(self.source))]))
+            rows = np.unique(
+                np.concatenate([self.source.train[k] for k in range(len(self.source))])
+            )
             self._common.update(conditioner.facts(self._samples(rows), self.settings))
         return self._common[conditioner.name]
 
@@ -294,18 +334,24 @@ class Executor:
     def _graphs_of(self, method: Method) -> StepGraphs:
         return StepGraphs.of(method, self.settings, self.stacked)
 
-    def feed(self, broadcast: Broadcast, ids: Sequence[int], accepted: AcceptedRounds, sink: UpdateSink) -> None:
+    def feed(
+        self, broadcast: Broadcast, ids: Sequence[int], accepted: AcceptedRounds, sink: UpdateSink
+    ) -> None:
         """Train the clients `ids` and pass each update to the sink when it is there.
 
         `accepted` is the round of each client's last accepted update; its state of that round is the current one.
         """
         raise NotImplementedError
 
-    def tune(self, broadcast: Broadcast, ids: Sequence[int], accepted: AcceptedRounds) -> Iterator[tuple[int, Tree]]:
+    def tune(
+        self, broadcast: Broadcast, ids: Sequence[int], accepted: AcceptedRounds
+    ) -> Iterator[tuple[int, Tree]]:
         """Fine-tune the clients and yield each with its parameters and buffers; their states stay as they are."""
         raise NotImplementedError
 
-    def run(self, broadcast: Broadcast, ids: Sequence[int], accepted: AcceptedRounds) -> ClientUpdate:
+    def run(
+        self, broadcast: Broadcast, ids: Sequence[int], accepted: AcceptedRounds
+    ) -> ClientUpdate:
         """Train the clients `ids` and return all updates, every tensor [K, ...] in the order of `ids`."""
         client_updates = UpdateBuffer(ids)
         self.feed(broadcast, ids, accepted, client_updates)

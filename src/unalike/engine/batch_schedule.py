@@ -80,7 +80,9 @@ class BatchSchedule(LazySequence[Batches]):
         """`work.batches(rows[k], seeds.generator(number, purpose, *path, k))` of each client; compiled loops draw the same bits."""
         loops = compiled_loops.loops("unalike.engine.shuffle_loops") if len(ids) >= MANY else None
         if loops is None or not is_flat(rows):
-            return cls.of([work.batches(rows[k], seeds.generator(number, purpose, *path, k)) for k in ids])
+            return cls.of(
+                [work.batches(rows[k], seeds.generator(number, purpose, *path, k)) for k in ids]
+            )
         clients = np.array(ids, np.int64)
         starts = rows.offsets[clients].astype(np.int64)
         counts = rows.offsets[clients + 1] - starts
@@ -88,7 +90,9 @@ class BatchSchedule(LazySequence[Batches]):
         made = cls(np.zeros(0, np.int64), [work.sizes_for(n) for n in samples], which)
         made.rows = np.empty(made.ends[-1], np.int64)
         head = np.array(seeds.entropy(number, purpose, *path), np.uint32)
-        loops.shuffle(head, clients.astype(np.uint32), rows.values, starts, counts, made.ends, made.rows)
+        loops.shuffle(
+            head, clients.astype(np.uint32), rows.values, starts, counts, made.ends, made.rows
+        )
         return made
 
     @cached_property
@@ -100,14 +104,18 @@ class BatchSchedule(LazySequence[Batches]):
     @property
     def sizes(self) -> np.ndarray:
         """The batch sizes of all clients [K, T]; 0 after a client's last batch."""
-        steps = np.array([*zip_longest(*self.kinds, fillvalue=0)], np.int64).reshape(-1, len(self.kinds))
+        steps = np.array([*zip_longest(*self.kinds, fillvalue=0)], np.int64).reshape(
+            -1, len(self.kinds)
+        )
         return np.ascontiguousarray(steps.T)[self.which]
 
     def __len__(self) -> int:
         return len(self.which)
 
     def __iter__(self) -> Iterator[Batches]:
-        for (start, end), kind in zip(pairwise(self.ends.tolist()), self.which.tolist(), strict=True):
+        for (start, end), kind in zip(
+            pairwise(self.ends.tolist()), self.which.tolist(), strict=True
+        ):
             yield Batches(self.rows[start:end], self.kinds[kind])
 
 
@@ -137,7 +145,10 @@ class LazyBatches(LazySequence[Batch]):
         for sizes in self._groups():
             with profiled("data"):
                 some = index[done : done + sum(sizes)]
-                xs, ys = self.take(self.x, some).split(sizes), self.y.index_select(0, some).split(sizes)
+                xs, ys = (
+                    self.take(self.x, some).split(sizes),
+                    self.y.index_select(0, some).split(sizes),
+                )
                 changed = xs if change is None else [change(x, place + i) for i, x in enumerate(xs)]
             yield from map(Batch, changed, ys)
             done, place = done + len(some), place + len(sizes)

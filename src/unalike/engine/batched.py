@@ -58,7 +58,9 @@ class Batched(Executor):
     stacked: ClassVar[bool] = True
     chunk: int | None = None
     compiled_loops: bool = True
-    _fits: list[int] = field(default_factory=list, compare=False)  # smaller widths, found when memory ran out
+    _fits: list[int] = field(
+        default_factory=list, compare=False
+    )  # smaller widths, found when memory ran out
 
     def __post_init__(self) -> None:
         if self.chunk is not None and (not isinstance(self.chunk, int) or self.chunk < 1):
@@ -66,15 +68,23 @@ class Batched(Executor):
                 f"batched(chunk={self.chunk!r}): expected a whole number of clients, at least 1, or None"
             )
 
-    def feed(self, broadcast: Broadcast, ids: Sequence[int], accepted: AcceptedRounds, sink: UpdateSink) -> None:
-        for chunk, (client_update, summed) in self._each_chunk(ids, partial(self._train, sink, broadcast, accepted)):
+    def feed(
+        self, broadcast: Broadcast, ids: Sequence[int], accepted: AcceptedRounds, sink: UpdateSink
+    ) -> None:
+        for chunk, (client_update, summed) in self._each_chunk(
+            ids, partial(self._train, sink, broadcast, accepted)
+        ):
             sink.add(chunk, client_update, summed)
 
-    def tune(self, broadcast: Broadcast, ids: Sequence[int], accepted: AcceptedRounds) -> Iterator[tuple[int, Tree]]:
+    def tune(
+        self, broadcast: Broadcast, ids: Sequence[int], accepted: AcceptedRounds
+    ) -> Iterator[tuple[int, Tree]]:
         for chunk, tuned in self._each_chunk(ids, partial(self._tune, broadcast, accepted)):
             yield from ((client, tree.row(tuned, i)) for i, client in enumerate(chunk))
 
-    def _each_chunk(self, ids: Sequence[int], work: Callable[[list[int]], Any]) -> Iterator[tuple[list[int], Any]]:
+    def _each_chunk(
+        self, ids: Sequence[int], work: Callable[[list[int]], Any]
+    ) -> Iterator[tuple[list[int], Any]]:
         """Each chunk and `work(chunk)`. A chunk that does not fit into memory is halved, and so are all after it."""
         waiting = deque(self._chunks(ids))
         while waiting:
@@ -86,7 +96,9 @@ class Batched(Executor):
                     raise
                 half = -(-len(chunk) // 2)
                 self._fits.append(half)
-                waiting = deque(c[i : i + half] for c in (chunk, *waiting) for i in range(0, len(c), half))
+                waiting = deque(
+                    c[i : i + half] for c in (chunk, *waiting) for i in range(0, len(c), half)
+                )
                 continue
             yield chunk, done
 
@@ -100,7 +112,9 @@ class Batched(Executor):
         clients, sizes = np.array(ids, np.int64), self.client_pool.counts(ids)
         order = np.lexsort((clients, sizes))
         places = cuts(sizes[order], self.width)
-        if self.client_pool.method.poisson:  # a batch may be empty before a client has finished: all finish at once
+        if (
+            self.client_pool.method.poisson
+        ):  # a batch may be empty before a client has finished: all finish at once
             steps = np.array([self.client_pool.steps(n) for n in sizes[order].tolist()])
             places = sorted({*places, *(np.flatnonzero(np.diff(steps)) + 1).tolist()})
         chunks = np.split(clients[order], places)
@@ -116,19 +130,25 @@ class Batched(Executor):
         model = tree.nbytes(self.client_pool.settings.model.params)
         if self.client_pool.method.sample_privacy is not None:
             model *= self.client_pool.settings.work.batch_size or self.client_pool.typical
-        return max(1, (CACHE if self.client_pool.source.x.device.type == "cpu" else DEVICE) // (3 * model))
+        return max(
+            1, (CACHE if self.client_pool.source.x.device.type == "cpu" else DEVICE) // (3 * model)
+        )
 
     @cached_property
     def _loops_width(self) -> int:
         """Clients per chunk in compiled loops: the results fit memory that is kept (`KEPT`), and a chunk takes a second."""
         client_pool, params = self.client_pool, self.client_pool.settings.model.params
-        [rows] = client_costs(client_pool.method, client_pool.settings.work, np.array([client_pool.typical]))
+        [rows] = client_costs(
+            client_pool.method, client_pool.settings.work, np.array([client_pool.typical])
+        )
         kept = max(1, KEPT // tree.nbytes(params)) * (
             SUMMED if client_pool.method.linear and client_pool.method.only_adds else 1
         )
         chain = client_pool.settings.model.chain
         assert chain is not None  # see `uses_compiled_loops`
-        products = chain.products(client_pool.source.x.shape[1:], sum(w.numel() for w in params.values()))
+        products = chain.products(
+            client_pool.source.x.shape[1:], sum(w.numel() for w in params.values())
+        )
         passes = compiled_training.passes(client_pool.method)
         return min(kept, max(1, STRETCH // (int(rows) * products * passes)))
 
@@ -151,7 +171,10 @@ class Batched(Executor):
         if not self.compiled_loops or not filled:
             return False
         rows = max(batches.index.shape[2] for batches in filled)
-        return compiled_training.obstacle(method, phases, self.settings, filled[0].samples, rows) is None
+        return (
+            compiled_training.obstacle(method, phases, self.settings, filled[0].samples, rows)
+            is None
+        )
 
     def _train(
         self, sink: UpdateSink, broadcast: Broadcast, accepted: AcceptedRounds, ids: list[int]
@@ -167,18 +190,23 @@ class Batched(Executor):
                     client_update, kept, summed = compiled_training.train(chunk)
             else:
                 client_update, kept = self.graphs.attempt(
-                    partial(self.graphs.train, chunk), partial(chunk.each, partial(train, trainers=STACKED))
+                    partial(self.graphs.train, chunk),
+                    partial(chunk.each, partial(train, trainers=STACKED)),
                 )
         client_pool.client_states.put_stacked(ids, broadcast.round, kept, accepted)
         return client_update, summed
 
     def _tune(self, broadcast: Broadcast, accepted: AcceptedRounds, ids: list[int]) -> Tree:
-        method, schedules = self.client_pool.method, self.client_pool.tuning_schedules(ids, broadcast.round)
+        method, schedules = (
+            self.client_pool.method,
+            self.client_pool.tuning_schedules(ids, broadcast.round),
+        )
         with self._chunk(broadcast, "dropout of tuned chunks", ids, schedules, accepted) as chunk:
             if method.tuning is not None and self._in_loops(method.tuner, (method.tuning,), chunk):
                 return compiled_training.tune(chunk)
             return self.tuning_graphs.attempt(
-                partial(self.tuning_graphs.tune, chunk), partial(chunk.each, partial(tune, trainers=STACKED))
+                partial(self.tuning_graphs.tune, chunk),
+                partial(chunk.each, partial(tune, trainers=STACKED)),
             )
 
     @contextmanager
@@ -192,11 +220,15 @@ class Batched(Executor):
     ) -> Iterator[ClientChunk]:
         """The clients stacked, with torch's generator seeded for them as long as the context lasts."""
         client_pool = self.client_pool
-        *phases, whole = self._batches(broadcast.round, ids, [*schedules, client_pool.whole(ids, broadcast.round)])
+        *phases, whole = self._batches(
+            broadcast.round, ids, [*schedules, client_pool.whole(ids, broadcast.round)]
+        )
         # seeded by the first client, which no other process and no other model group trains in this round
         dropout = seeds.number(client_pool.settings.seed, purpose, broadcast.round, ids[0])
         with seeds.isolated(dropout, client_pool.source.x.device), torch.no_grad():
-            asked = ids if self._has_own_inputs(broadcast) else ids[:1]  # without own inputs one client stands for all
+            asked = (
+                ids if self._has_own_inputs(broadcast) else ids[:1]
+            )  # without own inputs one client stands for all
             own = zip(asked, *schedules)
             apart = [self._given(k, broadcast, batches, accepted.get(k)) for k, *batches in own]
             given = {
@@ -217,25 +249,42 @@ class Batched(Executor):
         has_facts = client_pool.method.has_facts(client_pool.settings.work)
         return bool(broadcast.own) or has_facts or not self._begins_stacked
 
-    def _given(self, client: int, broadcast: Broadcast, batches: list[Batches], accepted: int | None) -> ClientInputs:
+    def _given(
+        self, client: int, broadcast: Broadcast, batches: list[Batches], accepted: int | None
+    ) -> ClientInputs:
         """A client's inputs beside its state and size; with the parameters it begins with, if `begin` cannot be stacked."""
         client_pool, messages = self.client_pool, broadcast.own.get(client, {})
         if self._begins_stacked:
             return {"context": client_pool.context(client), "messages": messages}
         [size] = client_pool.sizes_of([client])
-        task = client_pool.task(client, size, broadcast, batches, accepted, client_pool.settings).begin()
-        return {"context": task.context, "messages": messages, "begun": task.begun, "client_state": task.client_state}
+        task = client_pool.task(
+            client, size, broadcast, batches, accepted, client_pool.settings
+        ).begin()
+        return {
+            "context": task.context,
+            "messages": messages,
+            "begun": task.begun,
+            "client_state": task.client_state,
+        }
 
     @profiled_function("data")
-    def _batches(self, round: int, ids: list[int], parts: list[BatchSchedule]) -> list[StackedBatches]:
+    def _batches(
+        self, round: int, ids: list[int], parts: list[BatchSchedule]
+    ) -> list[StackedBatches]:
         """The clients' batches stacked and transformed, one entry per schedule."""
         source, transform = self.client_pool.source, self.client_pool.transform
         found = [StackedBatches.of(source.x, source.y, part) for part in parts]
         if transform is None:
             return found
-        drawn = [self.client_pool.numbers(k, round, own) for k, *own in zip(ids, *parts, strict=True)]
+        drawn = [
+            self.client_pool.numbers(k, round, own) for k, *own in zip(ids, *parts, strict=True)
+        ]
         return [
-            rows.transformed(transform(rows.x, _padded(numbers, rows.index.shape).to(rows.x.device))) if rows else rows
+            rows.transformed(
+                transform(rows.x, _padded(numbers, rows.index.shape).to(rows.x.device))
+            )
+            if rows
+            else rows
             for rows, numbers in zip(found, zip(*drawn), strict=True)
         ]
 

@@ -93,7 +93,10 @@ class StackedBatches(Mapping[str, Tensor]):
 
     @cached_property
     def paddings(self) -> list[StepPadding]:
-        return [StepPadding(least == self.index.shape[2], least == 0) for least in self.sizes.min(0).tolist()]
+        return [
+            StepPadding(least == self.index.shape[2], least == 0)
+            for least in self.sizes.min(0).tolist()
+        ]
 
     def __getitem__(self, name: str) -> Tensor:
         if name not in self._names:
@@ -110,7 +113,9 @@ class StackedBatches(Mapping[str, Tensor]):
     def _names(self) -> tuple[str, ...]:
         if not self.paddings:
             return ()
-        return ("x", "y") if all(padding.full for padding in self.paddings) else ("x", "y", "weight")
+        return (
+            ("x", "y") if all(padding.full for padding in self.paddings) else ("x", "y", "weight")
+        )
 
 
 @dataclass(frozen=True)
@@ -158,7 +163,8 @@ class ClientChunk:
         task = self.task
         trained = run_phases(task, phases, trainers(task))
         steps, loss = (
-            torch.as_tensor(t, device=task.size.device).expand(len(self)) for t in (trained.steps, trained.loss)
+            torch.as_tensor(t, device=task.size.device).expand(len(self))
+            for t in (trained.steps, trained.loss)
         )
         return trained._replace(steps=steps, loss=loss)
 
@@ -172,13 +178,24 @@ class ClientChunk:
         """`function(task, *own)` of every client by `torch.vmap`, stacked; `own` are its entries of `stacked`."""
         phases, whole = [dict(rows) for rows in self.phases], dict(self.whole)
 
-        def one(given: ClientInputs, buffers: Any, phases: list[dict[str, Tensor]], whole: Rows, *own: Any) -> Any:
-            batches = [BatchSequence(rows, known.paddings) for rows, known in zip(phases, self.phases, strict=True)]
+        def one(
+            given: ClientInputs,
+            buffers: Any,
+            phases: list[dict[str, Tensor]],
+            whole: Rows,
+            *own: Any,
+        ) -> Any:
+            batches = [
+                BatchSequence(rows, known.paddings)
+                for rows, known in zip(phases, self.phases, strict=True)
+            ]
             data = ClientBatches(batches, BatchSequence(whole, self.whole.paddings))
             broadcast = self.broadcast.with_messages(given["messages"])._replace(buffers=buffers)
             return function(self._task(given, broadcast, data), *own)
 
-        return torch.vmap(one, randomness="different")(self.given, self._buffers, phases, whole, *stacked)
+        return torch.vmap(one, randomness="different")(
+            self.given, self._buffers, phases, whole, *stacked
+        )
 
     @property
     def _buffers(self) -> Tree:
@@ -190,7 +207,9 @@ class ClientChunk:
 
     def _task(self, given: ClientInputs, broadcast: Broadcast, data: ClientBatches) -> ClientTask:
         state, context, size = given["client_state"], given["context"], given["size"]
-        return ClientTask(self.method, self.settings, broadcast, state, data, context, size, given.get("begun"))
+        return ClientTask(
+            self.method, self.settings, broadcast, state, data, context, size, given.get("begun")
+        )
 
 
 def _begin(task: ClientTask) -> tuple[Tree, PartTrees]:
@@ -217,4 +236,6 @@ class BatchSequence(LazySequence[Batch]):
 def is_out_of_memory(error: RuntimeError) -> bool:
     """Whether an allocation failed, on an accelerator or on the CPU."""
     messages = "can't allocate memory", "out of memory"  # of the CPU, and of Apple's devices
-    return isinstance(error, torch.OutOfMemoryError) or any(words in str(error) for words in messages)
+    return isinstance(error, torch.OutOfMemoryError) or any(
+        words in str(error) for words in messages
+    )

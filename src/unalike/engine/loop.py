@@ -25,20 +25,30 @@ weights for longer than they compute (a ResNet-18 with images of 32 x 32 takes 1
 class Loop(Executor):
     """Trains each client by itself with ordinary autograd."""
 
-    def feed(self, broadcast: Broadcast, ids: Sequence[int], accepted: AcceptedRounds, sink: UpdateSink) -> None:
+    def feed(
+        self, broadcast: Broadcast, ids: Sequence[int], accepted: AcceptedRounds, sink: UpdateSink
+    ) -> None:
         pool = self.client_pool
         broadcast = broadcast._replace(params=self.settings.model.laid_out(broadcast.params))
         schedules, sizes = pool.schedules(ids, broadcast.round), pool.sizes_of(ids)
-        dropouts = [seeds.number(pool.settings.seed, "dropout", broadcast.round, client) for client in ids]
+        dropouts = [
+            seeds.number(pool.settings.seed, "dropout", broadcast.round, client) for client in ids
+        ]
         with seeds.borrowed(pool.source.x.device) as start, torch.no_grad():
-            for client, size, dropout, *batches in zip(ids, sizes, dropouts, *schedules, strict=True):
-                task = pool.task(client, size, broadcast, batches, accepted.get(client), self.settings)
+            for client, size, dropout, *batches in zip(
+                ids, sizes, dropouts, *schedules, strict=True
+            ):
+                task = pool.task(
+                    client, size, broadcast, batches, accepted.get(client), self.settings
+                )
                 start(dropout)
                 update, kept = train(task, self.graphs.trainers)
                 pool.client_states.put(client, broadcast.round, kept, accepted.get(client))
                 sink.add([client], map_tensors(lambda t: t.unsqueeze(0), update))
 
-    def tune(self, broadcast: Broadcast, ids: Sequence[int], accepted: AcceptedRounds) -> Iterator[tuple[int, Tree]]:
+    def tune(
+        self, broadcast: Broadcast, ids: Sequence[int], accepted: AcceptedRounds
+    ) -> Iterator[tuple[int, Tree]]:
         pool, schedules = self.client_pool, self.client_pool.tuning_schedules(ids, broadcast.round)
         for client, size, *batches in zip(ids, pool.sizes_of(ids), *schedules, strict=True):
             task = pool.task(client, size, broadcast, batches, accepted.get(client), self.settings)

@@ -52,16 +52,25 @@ class FewClients:
 
     def stacked(self, method: Method, settings: StageSettings, count: int) -> ClientUpdate:
         """The updates of the first `count` clients after one round, trained stacked."""
-        client_pool = ClientPool(method, settings, self, ClientStates(initial_client_state(method, settings)))
+        client_pool = ClientPool(
+            method, settings, self, ClientStates(initial_client_state(method, settings))
+        )
         ids = range(count)
-        broadcast = make_broadcast(method, settings, initial_server_state(method, settings), len(self), ids)
+        broadcast = make_broadcast(
+            method, settings, initial_server_state(method, settings), len(self), ids
+        )
         return Batched(client_pool).run(broadcast, ids, {})
 
 
 def padding_problem(client_pool: ClientPool) -> str | None:
     """The reason why padding would count, or None. The catalogue's parts are known to leave it out and are not tried."""
-    found = client_pool.settings.model.counting_padding(client_pool.source.x, client_pool.some_context)
-    own, loss = [p.name for p in client_pool.method.parts if not _is_ours(p)], client_pool.settings.work.loss
+    found = client_pool.settings.model.counting_padding(
+        client_pool.source.x, client_pool.some_context
+    )
+    own, loss = (
+        [p.name for p in client_pool.method.parts if not _is_ours(p)],
+        client_pool.settings.work.loss,
+    )
     if callable(loss):
         own.append(f"the loss {recorded(loss)}, unless it gives a loss for each sample")
     if found or not own or not _changes(client_pool):
@@ -95,14 +104,18 @@ def _trial(client_pool: ClientPool) -> tuple[FewClients, Method, StageSettings]:
     """Two clients that train one epoch in one batch; without compression, which may enlarge last bits."""
     method = Method(*(p for p in client_pool.method.parts if not isinstance(p, Upload)))
     work = replace(client_pool.settings.work, epochs=1, steps=None, batch_size=LONG)
-    settings = replace(client_pool.settings, work=work, model=_without_dropout(client_pool.settings.model))
+    settings = replace(
+        client_pool.settings, work=work, model=_without_dropout(client_pool.settings.model)
+    )
     rows = np.resize(client_pool.source.train[int(client_pool.sizes.argmax())], LONG)
     return FewClients(client_pool.source, [rows[:SHORT], rows]), method, settings
 
 
 def _tensors(client_update: ClientUpdate) -> Tree:
     """The update, messages and loss of the first of several stacked clients."""
-    messages = tree.pack({f"message of {name}": message for name, message in client_update.messages.items()})
+    messages = tree.pack(
+        {f"message of {name}": message for name, message in client_update.messages.items()}
+    )
     return tree.row(client_update.update | messages | {"loss": client_update.loss}, 0)
 
 

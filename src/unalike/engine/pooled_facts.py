@@ -32,10 +32,20 @@ class FactsPerSample(nn.Module):
 
     def __init__(self, module: nn.Module, shape: tuple[int, ...], facts: Context):
         super().__init__()
-        self._parameters, self._buffers, self._modules = module._parameters, module._buffers, module._modules
-        self.__dict__["inner"] = module  # no submodule: the names of the parameters stay as they are
+        self._parameters, self._buffers, self._modules = (
+            module._parameters,
+            module._buffers,
+            module._modules,
+        )
+        self.__dict__["inner"] = (
+            module  # no submodule: the names of the parameters stay as they are
+        )
         self.shape = shape
-        self.facts = [(part, name, tuple(t.shape)) for part, found in facts.items() for name, t in found.items()]
+        self.facts = [
+            (part, name, tuple(t.shape))
+            for part, found in facts.items()
+            for name, t in found.items()
+        ]
 
     def train(self, mode: bool = True) -> FactsPerSample:
         """Set the mode, also of the module."""
@@ -54,7 +64,9 @@ class FactsPerSample(nn.Module):
             size = math.prod(shape)
             context.setdefault(part, {})[name] = row[place : place + size].reshape(shape)
             place += size
-        found = self.__dict__["inner"](row[: math.prod(self.shape)].reshape(1, *self.shape), context=context)
+        found = self.__dict__["inner"](
+            row[: math.prod(self.shape)].reshape(1, *self.shape), context=context
+        )
         return (found.logits if isinstance(found, Output) else found)[0]
 
 
@@ -66,14 +78,26 @@ def pooled_with_facts(described: ClientPool) -> ClientPool:
     settings, population = described.settings, described.source
     assert isinstance(population, Population)
     if described.transform is not None or settings.model.buffers:
-        found = "a transform" if described.transform is not None else "a model with buffers, such as batch norm"
-        raise UnalikeError(f"found {found} in training on pooled data with each client's facts; leave it out")
+        found = (
+            "a transform"
+            if described.transform is not None
+            else "a model with buffers, such as batch norm"
+        )
+        raise UnalikeError(
+            f"found {found} in training on pooled data with each client's facts; leave it out"
+        )
     index = torch.from_numpy(population.train.values)
     facts = [
         torch.cat([t.flatten() for p in described.context(k).values() for t in p.values()])
         for k in range(len(population))
     ]
-    x = torch.cat([population.x[index].flatten(1), torch.stack(facts)[torch.from_numpy(population.train.owners)]], 1)
+    x = torch.cat(
+        [
+            population.x[index].flatten(1),
+            torch.stack(facts)[torch.from_numpy(population.train.owners)],
+        ],
+        1,
+    )
     samples = Ragged.of([np.arange(len(index))])
     pooled = replace(
         population,
@@ -93,5 +117,8 @@ def pooled_with_facts(described: ClientPool) -> ClientPool:
     )
     method = Method(*(part for part in described.method.parts if not isinstance(part, Conditioner)))
     return ClientPool(
-        method, replace(settings, model=Model(module).at(settings.model.precision)), pooled, described.client_states
+        method,
+        replace(settings, model=Model(module).at(settings.model.precision)),
+        pooled,
+        described.client_states,
     )

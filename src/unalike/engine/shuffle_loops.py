@@ -27,7 +27,9 @@ AHEAD = 4
 """Clients whose rows are prefetched: with very many clients rows lie far apart in memory."""
 
 SIGNATURES = [
-    types.void(types.u4[::1], types.u4[::1], types.Array(row, 1, "A", readonly=True), *[types.i8[::1]] * 4)
+    types.void(
+        types.u4[::1], types.u4[::1], types.Array(row, 1, "A", readonly=True), *[types.i8[::1]] * 4
+    )
     for row in (types.i4, types.i8)
 ]
 """The types for which `shuffle` is compiled when this module is imported; kept on disk."""

@@ -51,7 +51,9 @@ class Unknown:
     def _refuse(self, *_: Any) -> Any:
         raise NotRecordable("a part reads the round, the client's samples or the index of the step")
 
-    __getattr__ = __bool__ = __eq__ = __ne__ = __hash__ = _refuse  # everything else raises an error as it is
+    __getattr__ = __bool__ = __eq__ = __ne__ = __hash__ = (
+        _refuse  # everything else raises an error as it is
+    )
 
 
 class LaterStep(Unknown):
@@ -104,7 +106,10 @@ class CudaRecorder:
     def record(self, function: Callable[[], None]) -> Callable[[], None]:
         """A function that launches again what `function` launches; nothing is computed yet."""
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, capture_error_mode="thread_local", **self._place), _kept_garbage():
+        with (
+            torch.cuda.graph(graph, capture_error_mode="thread_local", **self._place),
+            _kept_garbage(),
+        ):
             function()
         return graph.replay
 
@@ -125,9 +130,13 @@ class RecordedPhase:
     recorded.
     """
 
-    def __init__(self, recorder: CudaRecorder, step: Callable[..., Nest], inputs: Nest, state: Nest):
+    def __init__(
+        self, recorder: CudaRecorder, step: Callable[..., Nest], inputs: Nest, state: Nest
+    ):
         self.recorder, self.step, self.kinds = recorder, step, dict[Any, StepKind]()
-        self.inputs, self.state = (map_tensors(partial(_fixed, recorder.device), nest) for nest in (inputs, state))
+        self.inputs, self.state = (
+            map_tensors(partial(_fixed, recorder.device), nest) for nest in (inputs, state)
+        )
 
     @cached_property
     def nbytes(self) -> int:
@@ -225,7 +234,9 @@ class StepGraphs:
         """
         return stepwise(task) if self.refused else partial(GraphTrainer, self, task, messages)
 
-    def phase(self, key: Any, step: Callable[..., Nest], inputs: Nest, state: Nest) -> RecordedPhase:
+    def phase(
+        self, key: Any, step: Callable[..., Nest], inputs: Nest, state: Nest
+    ) -> RecordedPhase:
         """The recorded phase of this key and form, loaded with these values; the oldest ones beyond the limits go."""
         key = key, _form(inputs), _form(state)
         found = self._phases.pop(key, None)
@@ -234,7 +245,9 @@ class StepGraphs:
         else:
             found.load(inputs, state)
         self._phases[key] = found
-        while len(self._phases) > KEPT or sum(p.nbytes for p in self._phases.values()) > max(BYTES, found.nbytes):
+        while len(self._phases) > KEPT or sum(p.nbytes for p in self._phases.values()) > max(
+            BYTES, found.nbytes
+        ):
             del self._phases[next(iter(self._phases))]
         return found
 
@@ -259,12 +272,20 @@ class PureStep:
         stacked = torch.vmap(one, in_dims=(None, 0, 0, 0), randomness="different")
         return (stacked if self.stacked else one)(inputs["shared"], inputs["own"], state, rows)
 
-    def _one(self, shared: Nest, own: Nest, state: Nest, rows: Tree, idle: bool, first: bool) -> Nest:
+    def _one(
+        self, shared: Nest, own: Nest, state: Nest, rows: Tree, idle: bool, first: bool
+    ) -> Nest:
         unknown: Any = Unknown()
-        params, messages, buffers, begun = (own[name] for name in ("params", "messages", "buffers", "begun"))
+        params, messages, buffers, begun = (
+            own[name] for name in ("params", "messages", "buffers", "begun")
+        )
         client_state, context, size = own["client_state"], own["context"], own["size"]
-        broadcast = Broadcast(unknown, shared["params"], buffers, shared["messages"], self.lr).with_messages(messages)
-        task = ClientTask(self.method, self.settings, broadcast, client_state, unknown, context, size, begun)
+        broadcast = Broadcast(
+            unknown, shared["params"], buffers, shared["messages"], self.lr
+        ).with_messages(messages)
+        task = ClientTask(
+            self.method, self.settings, broadcast, client_state, unknown, context, size, begun
+        )
         make = partial(stepwise(task, self.stacked), self.work, phase=self.phase)
         step = make(params=params, client_state=client_state)
         batch, number = Batch(idle=idle, **rows), 0 if first else LaterStep()
@@ -272,7 +293,9 @@ class PureStep:
         mean, after = step(before, batch, number, owned=not idle and not self.method.trained)  # type: ignore[operator]
         count = mean.new_full((), len(batch.y)) if batch.weight is None else batch.weight.sum()
         more = {"loss": count * mean, "rows": count, "steps": count > 0}
-        return vars(after) | {"sums": {name: total + more[name] for name, total in state["sums"].items()}}
+        return vars(after) | {
+            "sums": {name: total + more[name] for name, total in state["sums"].items()}
+        }
 
 
 class GraphTrainer:
@@ -292,7 +315,9 @@ class GraphTrainer:
         lr = task.broadcast.lr
         self.step = PureStep(task.method, task.settings, work, phase, lr, graphs.stacked)
         self.graphs, self.size, self.key = graphs, task.size, (phase, work.lr, lr)
-        self.plain = partial(stepwise(task), work, phase=phase, params=params, client_state=client_state)
+        self.plain = partial(
+            stepwise(task), work, phase=phase, params=params, client_state=client_state
+        )
         own = {
             "context": dict(task.context),
             "size": task.size,
@@ -300,7 +325,10 @@ class GraphTrainer:
             "buffers": task.broadcast.buffers,
         }
         own |= {"begun": task.start, "params": params, "client_state": client_state}
-        self.inputs = {"shared": {"params": task.broadcast.params, "messages": task.broadcast.messages}, "own": own}
+        self.inputs = {
+            "shared": {"params": task.broadcast.params, "messages": task.broadcast.messages},
+            "own": own,
+        }
 
     def phase(self, before: StepState, batches: Sequence[Batch]) -> tuple[StepSums, StepState]:
         init = partial(initial_solver_state, self.step.work.solver)
@@ -312,7 +340,9 @@ class GraphTrainer:
         generator = self.graphs.recorder.generator
         drawn = generator.get_state()
         try:
-            recorded = self.graphs.phase(self.key, self.step, self.inputs, vars(before) | {"sums": sums})
+            recorded = self.graphs.phase(
+                self.key, self.step, self.inputs, vars(before) | {"sums": sums}
+            )
             for i, batch in enumerate(self._batches(batches)):
                 recorded(batch, first=i == 0)
         except Exception as error:
@@ -321,7 +351,9 @@ class GraphTrainer:
                 raise NotRecordable(str(error)) from error
             generator.set_state(drawn)
             return self.plain().phase(before, batches)
-        end = map_tensors(torch.empty_like, recorded.state)  # one copy of all is faster than a clone of each
+        end = map_tensors(
+            torch.empty_like, recorded.state
+        )  # one copy of all is faster than a clone of each
         _write(end, recorded.state)
         return StepSums(**end.pop("sums")), StepState(**end)
 

@@ -122,7 +122,9 @@ def compare(
         >>> print(table)  # doctest: +SKIP
     """
     if out is None and isinstance(record, str):
-        raise UnalikeError(f"record={record!r} keeps numbers in the folder of a comparison; give out=FOLDER")
+        raise UnalikeError(
+            f"record={record!r} keeps numbers in the folder of a comparison; give out=FOLDER"
+        )
     trackers = Trackers.of(track, group_of(out))
     experiment = prepare_experiment(
         methods,
@@ -148,7 +150,9 @@ def compare(
 
 
 def estimate(
-    methods: Iterable[object] | Mapping[str, object], clients: Clients | int | None = None, **options: Any
+    methods: Iterable[object] | Mapping[str, object],
+    clients: Clients | int | None = None,
+    **options: Any,
 ) -> Estimate:
     """Estimate the cost of `compare` with the same arguments: seconds, bytes and memory.
 
@@ -212,7 +216,10 @@ def prepare_experiment(
         raise unknown("value of across", across, ACROSS)
     own = dict.fromkeys([*signature(compare).parameters, *fields_of(RunOptions)])
     check_keywords("ua.compare", training, own.keys() - {"options", "seed"}, fields_of(Work))
-    training |= {"model": model, "protocol": _shared_model_first(training.get("protocol", "clients"))}
+    training |= {
+        "model": model,
+        "protocol": _shared_model_first(training.get("protocol", "clients")),
+    }
     works = _work_of_each(work, loss, by_label)
     options = check_inputs(by_label.values(), has_test=request.has_test, record=record, **training)
     given = request.read(needs_test="server" in options.protocols, compared=True)
@@ -225,7 +232,11 @@ def prepare_experiment(
         )
     training |= {"test": given.test, "proxy": proxy, "metrics": metrics, "record": record}
     cells = [
-        Cell(label, seed, prepare_run(method, given.of(seed), seed=seed, work=works[label], **training))
+        Cell(
+            label,
+            seed,
+            prepare_run(method, given.of(seed), seed=seed, work=works[label], **training),
+        )
         for seed in plan.seeds
         for label, method in by_label.items()
     ]
@@ -254,7 +265,9 @@ def prepare_experiment(
         "proxy": source is None and proxy is not None,
         "metrics": source is None and bool(metrics),
         "work by method": isinstance(work, Mapping),
-        "a function of local training": any(map(is_recorded, cells[0].run_config.work.record.values())),
+        "a function of local training": any(
+            map(is_recorded, cells[0].run_config.work.record.values())
+        ),
     }
     return Experiment(cells, _with_command_of_program(facts, without_flags))
 
@@ -290,9 +303,13 @@ def _work_of_each(
 def _check_selection(by_label: Mapping[str, object], seeds: list[int], baseline: str) -> None:
     """Raise `UnalikeError` unless there is a method, a seed, no seed twice, and a baseline among the methods."""
     if not by_label or not seeds:
-        raise UnalikeError(f"found {len(by_label)} methods and {len(seeds)} seeds; expected at least one of each")
+        raise UnalikeError(
+            f"found {len(by_label)} methods and {len(seeds)} seeds; expected at least one of each"
+        )
     if baseline not in by_label:
-        raise UnalikeError(f"baseline {baseline!r} is none of the methods {list(by_label)}; name one of them")
+        raise UnalikeError(
+            f"baseline {baseline!r} is none of the methods {list(by_label)}; name one of them"
+        )
 
 
 def _warnings_of(given: GivenClients, seeds: list[int]) -> dict[str, str]:
@@ -305,7 +322,9 @@ def _warnings_of(given: GivenClients, seeds: list[int]) -> dict[str, str]:
         for text in dict.fromkeys(str(warning.message) for warning in caught):
             found.setdefault(text, []).append(seed)
     some = {
-        text: f"seed{'s' * (len(own) > 1)} {', '.join(map(str, own))}" for text, own in found.items() if own != seeds
+        text: f"seed{'s' * (len(own) > 1)} {', '.join(map(str, own))}"
+        for text, own in found.items()
+        if own != seeds
     }
     told = {text: f"{text} ({some[text]})" if text in some else text for text in found}
     for text in told.values():
@@ -316,7 +335,9 @@ def _warnings_of(given: GivenClients, seeds: list[int]) -> dict[str, str]:
 def _check_scored(run_config: RunConfig) -> None:
     """Raise `UnalikeError` if the runs would produce no score to compare."""
     if not run_config.options.rounds:
-        raise UnalikeError("found rounds=0, which leaves all methods at the initial weights; expected 1 or more")
+        raise UnalikeError(
+            "found rounds=0, which leaves all methods at the initial weights; expected 1 or more"
+        )
     if not run_config.population.is_scored(run_config.options.protocols):
         raise UnalikeError(
             "no client has a test sample to compare methods by; give ClientData(test=...), ua.partition(..., split=0.75), or "
@@ -335,10 +356,14 @@ def _shared_model_first(protocol: str | Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(("clients", *protocols)))
 
 
-def _with_command_of_program(facts: ComparisonFacts, without_flags: Mapping[str, bool]) -> ComparisonFacts:
+def _with_command_of_program(
+    facts: ComparisonFacts, without_flags: Mapping[str, bool]
+) -> ComparisonFacts:
     """The facts with a comment as command if any argument has no flag, so that no command line repeats the comparison."""
     names = ", ".join(name for name, is_given in without_flags.items() if is_given)
     if not names:
         return facts
-    command = f"# {names} came from a program: call ua.compare(...) there with the configuration below"
+    command = (
+        f"# {names} came from a program: call ua.compare(...) there with the configuration below"
+    )
     return replace(facts, command=command)

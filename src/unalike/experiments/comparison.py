@@ -27,7 +27,10 @@ if TYPE_CHECKING:
     from unalike.reporting.decision import Decision
     from unalike.reporting.findings import Findings
 
-COLUMNS = {"rounds": {"round", "seconds", "bytes_down", "bytes_up"}, "clients": {"client", "n_train", "n_test"}}
+COLUMNS = {
+    "rounds": {"round", "seconds", "bytes_down", "bytes_up"},
+    "clients": {"client", "n_train", "n_test"},
+}
 """Columns that each table must have."""
 KEPT = ("client_rounds", "resampled", "risks")
 """Tables that a comparison may have besides."""
@@ -107,14 +110,18 @@ class Comparison:
         texts = (config.get(key) or self.facts.partition.get(key) for key in ("data", "partition"))
         return ", ".join(str(text) for text in texts if text) or "your clients"
 
-    def judged_by(self, smallest_effect: float | None = None, across: str | None = None) -> Comparison:
+    def judged_by(
+        self, smallest_effect: float | None = None, across: str | None = None
+    ) -> Comparison:
         """The same results with another smallest effect of interest, or another score of all clients; None changes nothing.
 
         `across`: "pooled" (the metric of all test samples together), "clients" (its mean over the clients) or "worst" (over the
         worst tenth of them).
         """
         wanted = {"smallest_effect": smallest_effect, "across": across}
-        return replace(self, facts=replace(self.facts, **{k: v for k, v in wanted.items() if v is not None}))  # type: ignore[arg-type]
+        return replace(
+            self, facts=replace(self.facts, **{k: v for k, v in wanted.items() if v is not None})
+        )  # type: ignore[arg-type]
 
     @property
     def client_scores(self) -> pd.DataFrame:
@@ -124,7 +131,9 @@ class Comparison:
         """
         return self._content.client_scores
 
-    def report(self, path: str | Path | None = None, title: str | None = None, summary: bool = False) -> Path:
+    def report(
+        self, path: str | Path | None = None, title: str | None = None, summary: bool = False
+    ) -> Path:
         """Write the report as one HTML file that needs no network, or its table for a paper.
 
         Args:
@@ -141,10 +150,15 @@ class Comparison:
         """
         from unalike.reporting import export, html, summary_page
 
-        content, target = self.content(title), path or ("summary.html" if summary else "report.html")
+        content, target = (
+            self.content(title),
+            path or ("summary.html" if summary else "report.html"),
+        )
         if (kind := export.format_of(target)) != "html":
             if title is not None or summary:
-                raise UnalikeError(f"{target} is a table, without title and summary; leave them out, or write .html")
+                raise UnalikeError(
+                    f"{target} is a table, without title and summary; leave them out, or write .html"
+                )
             return html.write_text(export.export([(self.name, content)], kind), target)
         return html.write_text((summary_page if summary else html).render(content), target)
 
@@ -157,10 +171,15 @@ class Comparison:
         from unalike.reporting.wording import plural
 
         facts = self.facts
-        counts = None if facts.label_counts is None else pd.DataFrame.from_dict(facts.label_counts, orient="index")
+        counts = (
+            None
+            if facts.label_counts is None
+            else pd.DataFrame.from_dict(facts.label_counts, orient="index")
+        )
         return ReportContent(
             **{shared.name: getattr(facts, shared.name) for shared in fields(SharedFacts)},
-            title=title or f"{plural(len(facts.methods), 'method')} on {facts.partition.get('data', 'your clients')}",
+            title=title
+            or f"{plural(len(facts.methods), 'method')} on {facts.partition.get('data', 'your clients')}",
             methods=[
                 MethodResult(
                     m["label"],
@@ -205,7 +224,9 @@ class Comparison:
             kept = {name: _read(file) for name, file in files.items() if file.exists()}
             is_single_run = bool(RunDirectory(folder).events)
             columns = read_columns(folder, rounds, clients)
-            rows, client_rows = (cast(list[Row], table.to_dict("records")) for table in (rounds, clients))
+            rows, client_rows = (
+                cast(list[Row], table.to_dict("records")) for table in (rounds, clients)
+            )
             history = History(rows, client_rows, columns)
             facts = facts_of_run(folder, history) if is_single_run else read_facts(folder)
         except (OSError, ValueError, TypeError, KeyError) as error:
@@ -227,7 +248,9 @@ class Comparison:
         return cls(rounds, clients, columns, facts, **kept)
 
     @classmethod
-    def _of_run(cls, history: History, facts: ComparisonFacts, risks: pd.DataFrame | None) -> Comparison:
+    def _of_run(
+        cls, history: History, facts: ComparisonFacts, risks: pd.DataFrame | None
+    ) -> Comparison:
         """The comparison of one method under one seed, from the history of a single run."""
         label, seed = facts.methods[0]["label"], facts.seed
         by_round = client_rounds(history, facts.clients)
@@ -289,10 +312,14 @@ def read_columns(folder: Path, rounds: pd.DataFrame, clients: pd.DataFrame) -> C
 
     file = folder / FILE
     named = (
-        json.loads(file.read_text("utf-8")).get("plain", "") if file.exists() else RunDirectory(folder).first_protocol
+        json.loads(file.read_text("utf-8")).get("plain", "")
+        if file.exists()
+        else RunDirectory(folder).first_protocol
     )
     names = [*rounds, *clients]
-    return Columns.load(folder, names, named or plain_protocol(rounds, clients, derived(names).metric))
+    return Columns.load(
+        folder, names, named or plain_protocol(rounds, clients, derived(names).metric)
+    )
 
 
 def _read(file: Path) -> pd.DataFrame:
@@ -316,7 +343,11 @@ def in_method_order(comparison: Comparison) -> Comparison:
     from unalike.metrics.statistics import in_order
 
     order = [method["label"] for method in comparison.facts.methods]
-    return replace(comparison, rounds=in_order(comparison.rounds, order), clients=in_order(comparison.clients, order))
+    return replace(
+        comparison,
+        rounds=in_order(comparison.rounds, order),
+        clients=in_order(comparison.clients, order),
+    )
 
 
 def labelled(table: pd.DataFrame, method: str, seed: int) -> pd.DataFrame:
@@ -336,15 +367,23 @@ def last_rounds(history: History, names: Sequence[str]) -> pd.DataFrame:
     clients, since = history.clients, max(1, last_stage(history.rows))
     evaluated = sorted(clients["round"].unique())
     counted = [n for n in evaluated if n >= since] or evaluated
-    recent = clients[clients["round"].isin(counted[-scored_rounds(len(counted)) :])].groupby("client", as_index=False)
+    recent = clients[clients["round"].isin(counted[-scored_rounds(len(counted)) :])].groupby(
+        "client", as_index=False
+    )
     means = recent.mean(numeric_only=True).drop(columns="round")
     for protocol, round in history.selected.items():
-        selected_rows = clients[clients["round"] == round].set_index("client").reindex(means["client"])
-        for name in (c.name for c in history.columns.all if c.protocol == protocol and c.name in means):
+        selected_rows = (
+            clients[clients["round"] == round].set_index("client").reindex(means["client"])
+        )
+        for name in (
+            c.name for c in history.columns.all if c.protocol == protocol and c.name in means
+        ):
             means[name] = selected_rows[name].to_numpy()
     sizes = {column: means[column].astype(int) for column in ("n_train", "n_test")}
     return means.assign(
-        **sizes, client=[names[int(k)] for k in means["client"]], status=recent["status"].last()["status"]
+        **sizes,
+        client=[names[int(k)] for k in means["client"]],
+        status=recent["status"].last()["status"],
     )
 
 
@@ -356,7 +395,13 @@ def client_rounds(history: History, names: Sequence[str]) -> pd.DataFrame | None
     if len(names) > MOST_CLIENTS or clients.empty:
         return None
     rounds = clients["round"].unique()
-    kept = rounds[np.unique(np.linspace(0, len(rounds) - 1, min(MOST_ROUNDS, len(rounds))).round().astype(int))]
+    kept = rounds[
+        np.unique(
+            np.linspace(0, len(rounds) - 1, min(MOST_ROUNDS, len(rounds))).round().astype(int)
+        )
+    ]
     scores = [column.name for column in history.columns.scores if column.name in clients]
-    table = clients.loc[clients["round"].isin(kept), ["round", "client", *scores]].reset_index(drop=True)
+    table = clients.loc[clients["round"].isin(kept), ["round", "client", *scores]].reset_index(
+        drop=True
+    )
     return table.assign(client=[names[int(k)] for k in table["client"]])

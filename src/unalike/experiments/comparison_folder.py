@@ -21,7 +21,16 @@ CLIENT_NAMES = ("data", "partition", "clients", "federation")
 """Settings that name the clients. Of a federation's sites only the sample counts are known: its name identifies the clients."""
 DATA = (*CLIENT_NAMES, "data_dir", "plan", "fingerprint", "sizes")
 """Settings that make another partition of the same study; a difference in any other setting makes another study."""
-CELLS = ("method", "baseline", "seeds", "seed", "min_seeds", "max_seeds", "smallest_effect", "across")
+CELLS = (
+    "method",
+    "baseline",
+    "seeds",
+    "seed",
+    "min_seeds",
+    "max_seeds",
+    "smallest_effect",
+    "across",
+)
 """Settings that select the cells of a comparison, or the rules by which they are judged."""
 MACHINE = ("executor", "device")
 """Settings that change only speed and rounding."""
@@ -61,9 +70,13 @@ class ComparisonFolder:
 
         Two partitions with the same name may still differ in these numbers.
         """
-        table = self.comparison.clients[["seed", "client", "n_train", "n_test"]].drop_duplicates(["seed", "client"])
+        table = self.comparison.clients[["seed", "client", "n_train", "n_test"]].drop_duplicates(
+            ["seed", "client"]
+        )
         seeds = table["seed"].unique().tolist()
-        return {s: list(table[table["seed"] == s].itertuples(index=False, name=None)) for s in seeds}
+        return {
+            s: list(table[table["seed"] == s].itertuples(index=False, name=None)) for s in seeds
+        }
 
     @property
     def all_settings(self) -> Settings:
@@ -82,7 +95,9 @@ class ComparisonFolder:
         """Whether both have the same clients under every shared seed, judged by names, sample counts and labels."""
         if any(self.data[key] != other.data[key] for key in CLIENT_NAMES):
             return False
-        if self.comparison.facts.seed == other.comparison.facts.seed and not self._same_first_seed(other):
+        if self.comparison.facts.seed == other.comparison.facts.seed and not self._same_first_seed(
+            other
+        ):
             return False
         shared_seeds = {*self.client_sizes} & {*other.client_sizes}
         return all(self.client_sizes[seed] == other.client_sizes[seed] for seed in shared_seeds)
@@ -95,7 +110,11 @@ class ComparisonFolder:
 
     def combines_with(self, other: ComparisonFolder) -> bool:
         """Whether the two may be one comparison."""
-        return self.same_training(other) and self.same_data(other) and not self.conflicting_method(other)
+        return (
+            self.same_training(other)
+            and self.same_data(other)
+            and not self.conflicting_method(other)
+        )
 
     def conflicting_method(self, other: ComparisonFolder) -> str:
         """The first label that both hold with another spec, or with another result under the same seed; empty if none."""
@@ -104,7 +123,10 @@ class ComparisonFolder:
             if specs[label] != other_specs[label]:
                 return label
             cells, other_cells = self._cells(label), other._cells(label)
-            if any(not cells[seed].equals(other_cells[seed]) for seed in cells.keys() & other_cells.keys()):
+            if any(
+                not cells[seed].equals(other_cells[seed])
+                for seed in cells.keys() & other_cells.keys()
+            ):
                 return label
         return ""
 
@@ -117,7 +139,10 @@ class ComparisonFolder:
         """Seed -> the history of a method without its times."""
         rounds = self.comparison.rounds
         table = rounds[rounds["method"] == label].drop(columns=[*TIMES], errors="ignore")
-        return {seed: _normalized(table[table["seed"] == seed]) for seed in table["seed"].unique().tolist()}
+        return {
+            seed: _normalized(table[table["seed"] == seed])
+            for seed in table["seed"].unique().tolist()
+        }
 
 
 def _normalized(cell: pd.DataFrame) -> pd.DataFrame:

@@ -84,12 +84,28 @@ class Estimate:
         """Rows of `what unit estimated actual` (None: not measured). `spent`: the result of `metrics.costs.totals`."""
         rows = []
         for cost in self.costs:
-            for unit, name in (("seconds of training", "seconds"), ("MB down", "mb_down"), ("MB up", "mb_up")):
+            for unit, name in (
+                ("seconds of training", "seconds"),
+                ("MB down", "mb_down"),
+                ("MB up", "mb_up"),
+            ):
                 actual = spent[name].to_dict().get(cost.method)
-                rows.append({"what": cost.method, "unit": unit, "estimated": getattr(cost, name), "actual": actual})
+                rows.append(
+                    {
+                        "what": cost.method,
+                        "unit": unit,
+                        "estimated": getattr(cost, name),
+                        "actual": actual,
+                    }
+                )
         return [
             *rows,
-            {"what": "the process", "unit": "MB of memory", "estimated": self.memory_mb, "actual": memory_mb},
+            {
+                "what": "the process",
+                "unit": "MB of memory",
+                "estimated": self.memory_mb,
+                "actual": memory_mb,
+            },
         ]
 
     def save(self, folder: Path) -> None:
@@ -111,7 +127,9 @@ class Estimate:
         return made if made.key == key else None
 
 
-def calibrate(key: str, run_configs: dict[str, RunConfig], seeds: int, progress: ProgressCallback) -> Estimate:
+def calibrate(
+    key: str, run_configs: dict[str, RunConfig], seeds: int, progress: ProgressCallback
+) -> Estimate:
     """Estimate the cost of one run of each method by training a few rounds. `run_configs`: label -> run config."""
     costs, memory = [], 0.0
     follow_leader([_shortened(run_config) for run_config in run_configs.values()])
@@ -136,7 +154,9 @@ def _cost(label: str, run_config: RunConfig, progress: ProgressCallback) -> Cost
     counts = _rounds_within_budget(full, per_round, at_start, rows[0], run_config.options.budget)
     spent = {name: sum(n * cost[name] for n, cost in zip(counts, per_round)) for name in COSTS}
     for name in BYTES:
-        spent[name] += rows[0][name] + sum(sent[name] for sent, count in zip(at_start, counts) if count)
+        spent[name] += rows[0][name] + sum(
+            sent[name] for sent, count in zip(at_start, counts) if count
+        )
     setup, evaluation = _overheads(moments, rows[1:])
     evaluations = 1 + math.ceil(sum(counts) / run_config.options.evaluate_every)
     return Cost(
@@ -151,7 +171,9 @@ def _cost(label: str, run_config: RunConfig, progress: ProgressCallback) -> Cost
 
 def _overheads(moments: Sequence[float], rows: Sequence[Row]) -> tuple[float, float]:
     """Seconds for the set-up and for one evaluation: the time between rounds that is not training."""
-    between = [late - early - row["seconds"] for early, late, row in zip(moments, moments[1:], rows)]
+    between = [
+        late - early - row["seconds"] for early, late, row in zip(moments, moments[1:], rows)
+    ]
     if not between:
         return 0.0, 0.0
     evaluation = min(between[1:] or between)
@@ -161,7 +183,9 @@ def _overheads(moments: Sequence[float], rows: Sequence[Row]) -> tuple[float, fl
 def _shortened(run_config: RunConfig) -> RunConfig:
     """The run config with a few rounds of each stage, without stop rule, budget and selection."""
     rounds = min(run_config.options.rounds, ROUNDS * len(_stage_rounds(run_config)))
-    options = replace(run_config.options, rounds=rounds, evaluate_every=1, stop=None, budget=None, select="last")
+    options = replace(
+        run_config.options, rounds=rounds, evaluate_every=1, stop=None, budget=None, select="last"
+    )
     return replace(run_config, options=options)
 
 
@@ -176,7 +200,9 @@ def _cost_per_round(rows: Sequence[Row], lengths: Sequence[int]) -> list[dict[st
     for length in lengths:
         of_stage = rows[start : start + length]
         counted = of_stage[1:] or of_stage or rows
-        costs.append({name: sum(row[name] for row in counted) / max(1, len(counted)) for name in COSTS})
+        costs.append(
+            {name: sum(row[name] for row in counted) / max(1, len(counted)) for name in COSTS}
+        )
         start += length
     return costs
 
@@ -233,7 +259,9 @@ def _client_states_mb(run_config: RunConfig) -> float:
     stages = [step for step in run_config.outline if isinstance(step, Stage)]
     size = max(
         tree.nbytes(
-            *initial_client_state(s.method, replace(run_config.settings, model=s.model or run_config.model)).values()
+            *initial_client_state(
+                s.method, replace(run_config.settings, model=s.model or run_config.model)
+            ).values()
         )
         for s in stages
     )

@@ -31,12 +31,25 @@ def keep_report(folder: Path, facts: ComparisonFacts) -> None:
     if not (folder / FILE).exists():
         return
     usual = written(SimulationOptions())  # an older folder lacks options that had their default
-    found, wanted = (usual | config for config in (RunDirectory(folder).config or {}, tomllib.loads(facts.config)))
-    names = [name for name in {**found, **wanted} if name not in MACHINE and found.get(name) != wanted.get(name)]
-    changed = [name for name in names if name not in ("method", "seeds") or not _contains(wanted, found, name)]
+    found, wanted = (
+        usual | config
+        for config in (RunDirectory(folder).config or {}, tomllib.loads(facts.config))
+    )
+    names = [
+        name
+        for name in {**found, **wanted}
+        if name not in MACHINE and found.get(name) != wanted.get(name)
+    ]
+    changed = [
+        name
+        for name in names
+        if name not in ("method", "seeds") or not _contains(wanted, found, name)
+    ]
     if not changed:
         return
-    place = _place(folder, slug("-".join(f"{name} {found.get(name)}" for name in changed))[:LONGEST])
+    place = _place(
+        folder, slug("-".join(f"{name} {found.get(name)}" for name in changed))[:LONGEST]
+    )
     if not place.exists():
         place.mkdir(parents=True)
         for file in (file for pattern in KEPT for file in folder.glob(pattern)):
@@ -56,7 +69,9 @@ def _place(folder: Path, name: str) -> Path:
     """The folder of a name that holds this very report already, or a new one."""
     own = (folder / FILE).read_bytes()
     places = (folder / REPORTS / (f"{name}-{i}" if i > 1 else name) for i in count(1))
-    return next(place for place in places if not place.exists() or (place / FILE).read_bytes() == own)
+    return next(
+        place for place in places if not place.exists() or (place / FILE).read_bytes() == own
+    )
 
 
 def _contains(wanted: Mapping[str, Any], found: Mapping[str, Any], name: str) -> bool:
@@ -64,4 +79,6 @@ def _contains(wanted: Mapping[str, Any], found: Mapping[str, Any], name: str) ->
     earlier, new = found.get(name, ()), wanted.get(name, ())
     if name == "method":
         return earlier[:1] == new[:1] and set(earlier) <= set(new)
-    return AUTO not in (earlier, new) and set(read_numbers(str(earlier))) <= set(read_numbers(str(new)))
+    return AUTO not in (earlier, new) and set(read_numbers(str(earlier))) <= set(
+        read_numbers(str(new))
+    )

@@ -60,7 +60,13 @@ class Cell:
         """The number of rounds of a run of this cell, why it ended, and the selected round; None: it diverged."""
         rounds, why = (None, DIVERGED) if run is None else (run.history.last["round"], run.ended)
         selected = None if run is None else run.selected
-        return {"method": self.label, "seed": self.seed, "rounds": rounds, "why": why, "selected": selected}
+        return {
+            "method": self.label,
+            "seed": self.seed,
+            "rounds": rounds,
+            "why": why,
+            "selected": selected,
+        }
 
 
 @dataclass
@@ -81,7 +87,9 @@ class _CellResults:
     was_read: bool = False
     """Whether some result was read, not run."""
 
-    def run(self, cell: Cell, folder: Path | None, progress: ProgressCallback, trackers: Trackers) -> None:
+    def run(
+        self, cell: Cell, folder: Path | None, progress: ProgressCallback, trackers: Trackers
+    ) -> None:
         """Run a cell, or read its result, and take it in."""
         self.ran.append(cell)
         try:
@@ -95,14 +103,20 @@ class _CellResults:
 
     def add(self, cell: Cell, run: Run) -> None:
         # those on the data are among the facts, once for all methods
-        self.notes += [f"{cell.label}: {note}" for note in run.warnings if note not in cell.run_config.data_notes]
+        self.notes += [
+            f"{cell.label}: {note}"
+            for note in run.warnings
+            if note not in cell.run_config.data_notes
+        ]
         self.ends.append(cell.end(run))
         self.rounds.append(labelled(run.history.rounds, cell.label, cell.seed))
         population = cell.run_config.population
         clients = last_rounds(run.history, population.names)
         if population.positives is not None:
             of_name = dict(zip(population.names, population.positives.tolist(), strict=True))
-            clients.insert(list(clients).index("n_test") + 1, "n_positive", clients["client"].map(of_name))
+            clients.insert(
+                list(clients).index("n_test") + 1, "n_positive", clients["client"].map(of_name)
+            )
         self.clients.append(labelled(clients, cell.label, cell.seed))
         by_round = client_rounds(run.history, population.names)
         if by_round is not None:
@@ -115,7 +129,9 @@ class _CellResults:
                 self.risks.append(labelled(run.risks, cell.label, cell.seed))
         if self.fixed_tests:
             with suppress(UnalikeError):
-                self.resampled.append(labelled(run.resampled(self.fixed_tests), cell.label, cell.seed))
+                self.resampled.append(
+                    labelled(run.resampled(self.fixed_tests), cell.label, cell.seed)
+                )
 
     def add_diverged(self, cell: Cell, error: Diverged) -> None:
         self.notes.append(f"{cell.label}, seed {cell.seed}, is left out: {error}")
@@ -135,11 +151,18 @@ class _CellResults:
                 _without_diverged(facts, self.rounds, [*facts.notes, *self.notes]),
                 ends=self.ends,
                 confusions=[
-                    {"method": label, "classes": list(map(str, counts)), "counts": counts.to_numpy().tolist()}
+                    {
+                        "method": label,
+                        "classes": list(map(str, counts)),
+                        "counts": counts.to_numpy().tolist(),
+                    }
                     for label, counts in self.confusions.items()
                 ],
             ),
-            *(pd.concat(t, ignore_index=True) if t else None for t in (self.client_rounds, self.resampled, self.risks)),
+            *(
+                pd.concat(t, ignore_index=True) if t else None
+                for t in (self.client_rounds, self.resampled, self.risks)
+            ),
         )
 
 
@@ -158,7 +181,9 @@ class Experiment:
     @cached_property
     def run_configs(self) -> dict[str, RunConfig]:
         """Label -> the run config of the method under the first seed."""
-        return {cell.label: cell.run_config for cell in self.cells if cell.seed == self.cells[0].seed}
+        return {
+            cell.label: cell.run_config for cell in self.cells if cell.seed == self.cells[0].seed
+        }
 
     @property
     def fixed_tests(self) -> tuple[str, ...]:
@@ -166,7 +191,9 @@ class Experiment:
         same = self.facts.sampling.redrawn == TRAINING
         protocols = self.cells[0].run_config.columns.protocols
         return tuple(
-            name for name in protocols if same or (name == "server" and self.cells[0].run_config.test is not None)
+            name
+            for name in protocols
+            if same or (name == "server" and self.cells[0].run_config.test is not None)
         )
 
     @cached_property
@@ -181,7 +208,9 @@ class Experiment:
 
     def estimate(self, progress: ProgressCallback = lambda row, what="": None) -> Estimate:
         """Estimate the cost of `run` from a few rounds of each method."""
-        return calibrate(self.key, self.run_configs, len(self.cells) // len(self.run_configs), progress)
+        return calibrate(
+            self.key, self.run_configs, len(self.cells) // len(self.run_configs), progress
+        )
 
     def run(
         self,
@@ -196,7 +225,9 @@ class Experiment:
         """
         folder = None if out is None else Path(out)
         if folder is not None and (folder / "checkpoints").exists():
-            raise UnalikeError(f"{folder} holds a single run; choose another folder for the comparison")
+            raise UnalikeError(
+                f"{folder} holds a single run; choose another folder for the comparison"
+            )
         if folder is not None:
             keep_report(folder, self.facts)
         if self.facts.looks is not None and launched_by_torchrun():
@@ -208,15 +239,23 @@ class Experiment:
         comparison = results.comparison(self.facts)
         if folder is None:
             return comparison
-        comparison = self._with_estimate(comparison, folder, None if results.was_read else peak_memory_mb())
+        comparison = self._with_estimate(
+            comparison, folder, None if results.was_read else peak_memory_mb()
+        )
         comparison.save(folder)
         comparison.report(folder / "report.html")
         write_bytes(folder / "config.toml", self.facts.config.encode())
-        trackers.follow("comparison", tomllib.loads(self.facts.config), folder).keep([folder / "report.html"])
+        trackers.follow("comparison", tomllib.loads(self.facts.config), folder).keep(
+            [folder / "report.html"]
+        )
         return comparison
 
     def _run_cells(
-        self, folder: Path | None, store: Path | None, progress: ProgressCallback, trackers: Trackers
+        self,
+        folder: Path | None,
+        store: Path | None,
+        progress: ProgressCallback,
+        trackers: Trackers,
     ) -> _CellResults:
         """Run the cells seed by seed: all of them, or seeds for the methods that matter until the decision stands."""
         looks, seeds = self.facts.looks, list(dict.fromkeys(cell.seed for cell in self.cells))
@@ -230,13 +269,19 @@ class Experiment:
                 break
             if folder is not None and store is not None:
                 until = seeds if looks is None else seeds[: max(looks[0], done + 1)]
-                planned = results.ran + [c for c in self.cells if c.label in methods and c.seed in until[done:]]
+                planned = results.ran + [
+                    c for c in self.cells if c.label in methods and c.seed in until[done:]
+                ]
                 save_cells(folder, self.facts, (_planned(cell, folder, store) for cell in planned))
-            for cell in (cell for cell in self.cells if cell.seed == seed and cell.label in methods):
+            for cell in (
+                cell for cell in self.cells if cell.seed == seed and cell.label in methods
+            ):
                 results.run(cell, store, progress, trackers)
         return results
 
-    def _with_estimate(self, comparison: Comparison, folder: Path, memory: float | None) -> Comparison:
+    def _with_estimate(
+        self, comparison: Comparison, folder: Path, memory: float | None
+    ) -> Comparison:
         """Add the estimate that the folder keeps, if any, beside the actual cost. `memory`: None if not measured."""
         from unalike.metrics.costs import totals
 
@@ -267,7 +312,9 @@ def run_cell(
     try:
         run = execute(cell.run_config, out=out, progress=count, trackers=trackers)
     except DamagedRun as error:
-        raise UnalikeError(f"{error}, or delete the folder {out}: this cell is then run again") from None
+        raise UnalikeError(
+            f"{error}, or delete the folder {out}: this cell is then run again"
+        ) from None
     has_trained = trained_rounds > 0
     if not has_trained:  # the result was read: report its last row once
         count(run.history.progress_row)
@@ -282,7 +329,9 @@ def _planned(cell: Cell, folder: Path, store: Path) -> PlannedCell:
 
 def _cell_folder(out: Path, cell: Cell) -> Path:
     """The folder that already holds the cell, perhaps under another label, or a new one."""
-    return min((out / "cells").glob(f"*-{cell.run_config.key}"), default=out / "cells" / cell.folder)
+    return min(
+        (out / "cells").glob(f"*-{cell.run_config.key}"), default=out / "cells" / cell.folder
+    )
 
 
 def _adopt_beginning(folder: Path, cell: Cell) -> None:
@@ -296,9 +345,16 @@ def _adopt_beginning(folder: Path, cell: Cell) -> None:
     if not is_named(cell.run_config.model_name):
         for place in folder.parent.glob(f"{cell.name}-*"):
             if RunDirectory(place).began_elsewhere(record):
-                raise UnalikeError(f"{place} holds this run from other initial weights. {OTHER_WEIGHTS}")
-    found = {place: RunDirectory(place).rounds_of(record) for place in folder.parent.glob(f"{cell.name}-*")}
-    shorter = {place: rounds for place, rounds in found.items() if rounds is not None and rounds <= wanted}
+                raise UnalikeError(
+                    f"{place} holds this run from other initial weights. {OTHER_WEIGHTS}"
+                )
+    found = {
+        place: RunDirectory(place).rounds_of(record)
+        for place in folder.parent.glob(f"{cell.name}-*")
+    }
+    shorter = {
+        place: rounds for place, rounds in found.items() if rounds is not None and rounds <= wanted
+    }
     if not shorter:
         return
     longest = max(shorter, key=lambda place: (shorter[place], place.name))
@@ -311,15 +367,15 @@ def _adopt_beginning(folder: Path, cell: Cell) -> None:
         longest.rename(folder)
 
 
-def _without_diverged(facts: ComparisonFacts, rounds: list[pd.DataFrame], notes: list[str]) -> ComparisonFacts:
+def _without_diverged(
+    facts: ComparisonFacts, rounds: list[pd.DataFrame], notes: list[str]
+) -> ComparisonFacts:
     """The facts without the methods that diverged under every seed; another method replaces a diverged baseline."""
     remaining = {table["method"].iloc[0] for table in rounds}
     methods = [m for m in facts.methods if m["label"] in remaining]
     baseline = facts.baseline
     if baseline not in remaining:
         baseline = methods[0]["label"]
-        note = (
-            f"the baseline {facts.baseline} diverged under every seed: all methods are compared with {baseline} instead"
-        )
+        note = f"the baseline {facts.baseline} diverged under every seed: all methods are compared with {baseline} instead"
         notes = [note, *notes]
     return replace(facts, methods=methods, baseline=baseline, notes=list(dict.fromkeys(notes)))

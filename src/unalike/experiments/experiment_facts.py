@@ -18,7 +18,15 @@ from unalike.experiments.references import untuned
 from unalike.experiments.seed_plan import write_seeds
 from unalike.methods.part import registry
 from unalike.methods.plan import Stage
-from unalike.metrics.sampling import DIVISIONS, OWNERS, PARTITIONS, SPLITS, TRAINING, UNSAID, SeedDraws
+from unalike.metrics.sampling import (
+    DIVISIONS,
+    OWNERS,
+    PARTITIONS,
+    SPLITS,
+    TRAINING,
+    UNSAID,
+    SeedDraws,
+)
 from unalike.runtime.records.run_directory import plain
 from unalike.runtime.run_config import RunConfig
 from unalike.runtime.run_recorder import Run
@@ -45,10 +53,18 @@ def facts_of(
         "method": [method_text(method) for method in methods.values()],
         "baseline": None if baseline == next(iter(methods)) else method_text(methods[baseline]),
         "model": first.model_name,
-        **({} if first.start is None else {"start": first.start.path, "start_partial": first.start.partial}),
+        **(
+            {}
+            if first.start is None
+            else {"start": first.start.path, "start_partial": first.start.partial}
+        ),
         "seeds": write_seeds(seeds),
         **asked,
-        **{name: value for name, value in written(first.options).items() if name not in options_of(SeedOptions)},
+        **{
+            name: value
+            for name, value in written(first.options).items()
+            if name not in options_of(SeedOptions)
+        },
         **written(first.work),
     }
     return ComparisonFacts(
@@ -58,7 +74,9 @@ def facts_of(
                 "spec": repr(run_config.plan),
                 "protocols": _scored_protocols(run_config),
                 "untuned": untuned(method_text(methods[label])),
-                "work": ", ".join(f"{n}={v!r}" for n, v in run_config.work.record.items() if v != usual[n]),
+                "work": ", ".join(
+                    f"{n}={v!r}" for n, v in run_config.work.record.items() if v != usual[n]
+                ),
             }
             for label, run_config in run_configs.items()
         ],
@@ -68,7 +86,9 @@ def facts_of(
         partition=_data_facts(first.population),
         label_counts=_label_counts(first.population),
         wire=[
-            {"method": label, **item._asdict()} for label, run_config in run_configs.items() for item in run_config.wire
+            {"method": label, **item._asdict()}
+            for label, run_config in run_configs.items()
+            for item in run_config.wire
         ],
         versions=versions(),
         seed=seeds[0],
@@ -94,15 +114,23 @@ def sampling_of(populations: Sequence[Population], folds: int | None) -> SeedDra
     if all((a.sizes == b.sizes).all() and (a.values == b.values).all() for a, b in zip(*parts)):
         return SeedDraws(TRAINING)
     owned = [[np.sort(np.concatenate(rows)) for rows in zip(*three)] for three in parts]
-    same_samples = populations[0].x is populations[1].x or torch.equal(populations[0].x, populations[1].x)
+    same_samples = populations[0].x is populations[1].x or torch.equal(
+        populations[0].x, populations[1].x
+    )
     tests = [[np.sort(rows) for rows in population.test] for population in populations]
     if same_samples and len(tests[0]) == len(tests[1]) and all(map(np.array_equal, *tests)):
-        return SeedDraws(TRAINING)  # as after tuning: training and validation samples are drawn anew, the tests are not
+        return SeedDraws(
+            TRAINING
+        )  # as after tuning: training and validation samples are drawn anew, the tests are not
     if not same_samples or len(owned[0]) != len(owned[1]) or not all(map(np.array_equal, *owned)):
         first, second = (np.sort(population.test.values) for population in populations[:2])
-        return SeedDraws(DIVISIONS if same_samples and np.array_equal(first, second) else PARTITIONS)
+        return SeedDraws(
+            DIVISIONS if same_samples and np.array_equal(first, second) else PARTITIONS
+        )
     train, test = len(populations[0].train.values), len(populations[0].test.values)
-    left_out = not any(population.sizes[population.test.sizes > 0].any() for population in populations)
+    left_out = not any(
+        population.sizes[population.test.sizes > 0].any() for population in populations
+    )
     return SeedDraws(OWNERS if left_out else SPLITS, test / train, folds)
 
 
@@ -116,16 +144,34 @@ def _scored_protocols(run_config: RunConfig) -> list[str]:
     last = [step for step in run_config.outline if isinstance(step, Stage)][-1]
     model = last.model or run_config.model
     shared, personal = last.method.has_shared_model(model), last.method.is_personal(model)
-    is_scored = {"server": shared, "clients": shared, "personal": personal, "local": not last.pooled}
-    return [name for name in dict.fromkeys((*run_config.options.protocols, "personal")) if is_scored[name]]
+    is_scored = {
+        "server": shared,
+        "clients": shared,
+        "personal": personal,
+        "local": not last.pooled,
+    }
+    return [
+        name
+        for name in dict.fromkeys((*run_config.options.protocols, "personal"))
+        if is_scored[name]
+    ]
 
 
 def _data_facts(population: Population) -> dict[str, Any]:
     """Numbers that describe how the clients' data differs."""
-    counts = population.label_counts() if population.classes else np.zeros((len(population), 0), np.int64)
+    counts = (
+        population.label_counts()
+        if population.classes
+        else np.zeros((len(population), 0), np.int64)
+    )
     facts: dict[str, Any] = {"clients": len(population), "hash": population.fingerprint}
     if population.plan is not None:
-        facts = {"data": population.plan.data, "partition": population.plan.spec, **facts, "hash": population.plan.hash}
+        facts = {
+            "data": population.plan.data,
+            "partition": population.plan.spec,
+            **facts,
+            "hash": population.plan.hash,
+        }
     return facts | summary(population.sizes, counts)
 
 

@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING, Any
 from unalike._utils.tensor_files import write_bytes
 from unalike._utils.validated import explain_errors
 from unalike._utils.version import __version__
-from unalike.core.options import TrainingOptions, TuningOptions, WorkOptions, options_of, written_config
+from unalike.core.options import (
+    TrainingOptions,
+    TuningOptions,
+    WorkOptions,
+    options_of,
+    written_config,
+)
 from unalike.metrics.sampling import SharedFacts
 from unalike.runtime.records.history import History
 from unalike.runtime.records.run_directory import MAY_DIFFER, RunDirectory, plain
@@ -121,7 +127,13 @@ def flag(key: str, value: Any) -> list[str]:
     name = key.replace("_", "-")
     if value is None or (value is False and key not in ON):
         return []
-    return [f"--{name}"] if value is True else [f"--no-{name}"] if value is False else [f"--{name}", str(value)]
+    return (
+        [f"--{name}"]
+        if value is True
+        else [f"--no-{name}"]
+        if value is False
+        else [f"--{name}", str(value)]
+    )
 
 
 def facts_of_run(folder: Path, history: History) -> ComparisonFacts:
@@ -130,16 +142,22 @@ def facts_of_run(folder: Path, history: History) -> ComparisonFacts:
     config = directory.config or {}
     if not directory.finished:
         progress = f"{history.last['round']} of {config['rounds']} rounds"
-        return _mark_unfinished(_facts_of_directory(directory, history), progress, directory.diverged)
+        return _mark_unfinished(
+            _facts_of_directory(directory, history), progress, directory.diverged
+        )
     saved = read_facts(folder) if (folder / FILE).exists() else None
     kept = {} if saved is None else tomllib.loads(saved.config)
-    if saved is None or any(kept.get(name) != config.get(name) for name in MAY_DIFFER):  # it was continued otherwise
+    if saved is None or any(
+        kept.get(name) != config.get(name) for name in MAY_DIFFER
+    ):  # it was continued otherwise
         return _facts_of_directory(directory, history)
     return saved
 
 
 def _mark_unfinished(facts: ComparisonFacts, progress: str, diverged: str) -> ComparisonFacts:
-    notes = [f"This run is unfinished: {progress} are done. All results below are those after these rounds."]
+    notes = [
+        f"This run is unfinished: {progress} are done. All results below are those after these rounds."
+    ]
     command = "# the run is unfinished: the command that started it, with the same folder, continues from here"
     if diverged:
         notes.append(f"The run cannot continue with its settings: {diverged}.")
@@ -158,16 +176,26 @@ def _facts_of_directory(directory: RunDirectory, history: History) -> Comparison
     folder, config = directory.path, directory.config or {}
     data, label = config["data"], directory.asked
     plan = PartitionPlan.load(folder) if (folder / "plan.json").exists() else None
-    names = list(plan.names) if plan else directory.names or list(map(client_name, range(data["clients"])))
+    names = (
+        list(plan.names)
+        if plan
+        else directory.names or list(map(client_name, range(data["clients"])))
+    )
     counts = None
     if plan is not None and data.get("classes"):
-        counts = {n: dict(zip(data["classes"], row)) for n, row in zip(names, plan.counts.tolist(), strict=True)}
+        counts = {
+            n: dict(zip(data["classes"], row))
+            for n, row in zip(names, plan.counts.tolist(), strict=True)
+        }
     return ComparisonFacts(
-        methods=[{"label": label, "spec": config["method"], "protocols": _scored_protocols(history)}],
+        methods=[
+            {"label": label, "spec": config["method"], "protocols": _scored_protocols(history)}
+        ],
         baseline=label,
         config=tomli_w.dumps(plain(_flags(config))),
         command="# the run came from a program: call ua.run(...) there with the configuration below",
-        partition=_data_facts(data, plan) | (summary(plan.train.sizes, plan.counts) if plan else {}),
+        partition=_data_facts(data, plan)
+        | (summary(plan.train.sizes, plan.counts) if plan else {}),
         label_counts=counts,
         notes=directory.notes,
         versions={"unalike": config["unalike"]},  # the directory records no other version
@@ -180,7 +208,9 @@ def _facts_of_directory(directory: RunDirectory, history: History) -> Comparison
 def _scored_protocols(history: History) -> list[str]:
     """The protocols that have scores in a run's history."""
     columns = history.columns.scores
-    return [c.protocol for c in columns if any(not math.isnan(c.value(row)) for row in history.rows)]
+    return [
+        c.protocol for c in columns if any(not math.isnan(c.value(row)) for row in history.rows)
+    ]
 
 
 def _run_end(directory: RunDirectory, history: History) -> list[dict[str, Any]]:
@@ -210,4 +240,9 @@ def _data_facts(data: dict[str, Any], plan: PartitionPlan | None) -> dict[str, A
     """The data set and the partition with the plan's hash; without a plan, the fingerprint of the samples."""
     if plan is None:
         return {"clients": data["clients"], "hash": data["fingerprint"]}
-    return {"data": plan.data, "partition": plan.spec, "clients": data["clients"], "hash": plan.hash}
+    return {
+        "data": plan.data,
+        "partition": plan.spec,
+        "clients": data["clients"],
+        "hash": plan.hash,
+    }

@@ -38,17 +38,31 @@ class Arguments:
         Raises `UnalikeError` for an unknown name, and for one that the partition and a method have: `dirichlet.alpha` says which.
         """
         if name in WORK:
-            work = self.work if isinstance(self.work, Mapping) else dict.fromkeys(self.methods, self.work)
-            changed = {label: replace(work.get(label) or Work(), **{name: value}) for label in self.methods}
-            return replace(self, work=changed if isinstance(self.work, Mapping) else next(iter(changed.values())))
+            work = (
+                self.work
+                if isinstance(self.work, Mapping)
+                else dict.fromkeys(self.methods, self.work)
+            )
+            changed = {
+                label: replace(work.get(label) or Work(), **{name: value}) for label in self.methods
+            }
+            return replace(
+                self,
+                work=changed if isinstance(self.work, Mapping) else next(iter(changed.values())),
+            )
         if name in TRAINING:
             return replace(self, training={**self.training, name: value})
         if name in DATA:
             kept = {**self.training["source"], name: value} if "source" in self.training else None
             training = self.training if kept is None else {**self.training, "source": kept}
             return replace(self, clients=replace(self.clients, **{name: value}), training=training)
-        partition = _with_parameter(self.clients.partition, name, value, scheme.registry, feature_skew.registry)
-        specs = {label: _with_parameter(method, name, value, parts) for label, method in self.methods.items()}
+        partition = _with_parameter(
+            self.clients.partition, name, value, scheme.registry, feature_skew.registry
+        )
+        specs = {
+            label: _with_parameter(method, name, value, parts)
+            for label, method in self.methods.items()
+        }
         found = {label: spec for label, spec in specs.items() if spec is not None}
         if partition is not None and found:
             raise UnalikeError(
@@ -62,7 +76,9 @@ class Arguments:
 
     def is_data(self, name: str) -> bool:
         """Whether the name changes the clients' data, so that its values are settings of a task and no choices."""
-        return name in DATA or bool(_takers(self.clients.partition, name, scheme.registry, feature_skew.registry))
+        return name in DATA or bool(
+            _takers(self.clients.partition, name, scheme.registry, feature_skew.registry)
+        )
 
     def takes(self, label: str, name: str) -> bool:
         """Whether a method has the name: a parameter of other methods changes nothing for it."""
@@ -95,10 +111,14 @@ def read_grid(texts: Iterable[str]) -> dict[str, list[Any]]:
         except SyntaxError:
             items = None
         if not (found and values.strip() and isinstance(items, ast.Tuple)):
-            raise UnalikeError(f"found --sweep {text!r}; expected a name and values, such as lr=0.01,0.1")
+            raise UnalikeError(
+                f"found --sweep {text!r}; expected a name and values, such as lr=0.01,0.1"
+            )
         if name in grid:
             raise UnalikeError(f"found two --sweep of {name}; give all its values at once")
-        grid[name] = [WORK[name].read(value) if name in WORK else value for value in map(_value, items.elts)]
+        grid[name] = [
+            WORK[name].read(value) if name in WORK else value for value in map(_value, items.elts)
+        ]
     return grid
 
 
@@ -122,7 +142,11 @@ def _takers(spec: object, name: str, *tables: Registry) -> set[str]:
     """The names in a spec that take the parameter; only the part or scheme that `proximal.mu` names."""
     owner, _, parameter = name.rpartition(".")
     asked = {call.name for call in _calls(spec) if owner in ("", call.name)}
-    return {one for one in asked if any(one in table and parameter in table.parameters(one) for table in tables)}
+    return {
+        one
+        for one in asked
+        if any(one in table and parameter in table.parameters(one) for table in tables)
+    }
 
 
 def _calls(spec: object) -> list[Call]:

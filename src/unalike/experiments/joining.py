@@ -89,7 +89,9 @@ class Joined:
         letters: dict[str, list[str]] = {}
         for folder, value in zip(self.folders, values):
             letters.setdefault(value, []).append(folder.letter)
-        return ", ".join(f"{value} in {' and '.join(of_value)}" for value, of_value in letters.items())
+        return ", ".join(
+            f"{value} in {' and '.join(of_value)}" for value, of_value in letters.items()
+        )
 
     @cached_property
     def scores(self) -> pd.DataFrame:
@@ -103,10 +105,15 @@ class Joined:
         if not self.pooled:
             return pd.DataFrame()
         across = self.pooled[0].comparison.facts.across
-        tables = {block.name: _scores_by_seed(block.comparison.judged_by(across=across)) for block in self.pooled}
+        tables = {
+            block.name: _scores_by_seed(block.comparison.judged_by(across=across))
+            for block in self.pooled
+        }
         excluded = _labels_of_several_methods(self.pooled)
         labels = [method["label"] for method in self.pooled[0].comparison.facts.methods]
-        shared = [m for m in labels if m not in excluded and all(m in table for table in tables.values())]
+        shared = [
+            m for m in labels if m not in excluded and all(m in table for table in tables.values())
+        ]
         rows = {name: table[shared].dropna().mean() for name, table in tables.items()}
         return pd.DataFrame(rows).T.dropna(axis=1)
 
@@ -119,7 +126,9 @@ class Joined:
             return None
         return ranks(self.scores, self.pooled[0].comparison.columns.metric.sign)
 
-    def page(self, title: str | None = None, target: float | None = None, summary: bool = False) -> str:
+    def page(
+        self, title: str | None = None, target: float | None = None, summary: bool = False
+    ) -> str:
         """The report as one HTML document; if all folders make one comparison, the report of that comparison, or its summary.
 
         Raises `UnalikeError` for the summary of several comparisons.
@@ -130,7 +139,9 @@ class Joined:
         if len(self.blocks) == 1:
             comparison = self.blocks[0].comparison
             facts = replace(comparison.facts, notes=[*self._joined_from(), *comparison.facts.notes])
-            return (summary_page.render if summary else render)(replace(comparison, facts=facts).content(title, target))
+            return (summary_page.render if summary else render)(
+                replace(comparison, facts=facts).content(title, target)
+            )
         if summary:
             raise UnalikeError(
                 f"found a summary of {len(self.blocks)} comparisons, expected one; write a summary for each folder by itself"
@@ -141,9 +152,16 @@ class Joined:
         """A note that names the folders of a comparison and the settings in which they differ; none for one folder."""
         if len(self.folders) == 1:
             return []
-        settings = [f"{name} ({self._values(values)})" for name, values in self.differences if name != "baseline"]
+        settings = [
+            f"{name} ({self._values(values)})"
+            for name, values in self.differences
+            if name != "baseline"
+        ]
         folders = wording.listing(f"{folder.letter} ({folder.given})" for folder in self.folders)
-        return [f"Joined from {folders}" + (f", which differ in {wording.listing(settings)}." if settings else ".")]
+        return [
+            f"Joined from {folders}"
+            + (f", which differ in {wording.listing(settings)}." if settings else ".")
+        ]
 
     def content(self, title: str | None = None, target: float | None = None) -> JoinedContent:
         """The content of the page of several comparisons. `target`: the score for which costs are compared."""
@@ -154,7 +172,10 @@ class Joined:
             title=title or f"{len(self.blocks)} comparisons side by side",
             parts=[(block.name, block.comparison.content(target=target)) for block in self.blocks],
             letters=[folder.letter for folder in self.folders],
-            differences=[("given as", [folder.given for folder in self.folders]), *self.differences],
+            differences=[
+                ("given as", [folder.given for folder in self.folders]),
+                *self.differences,
+            ],
             obstacles=self.obstacles,
             pooled=None if ranks is None else (self.scores, ranks),
         )
@@ -178,7 +199,8 @@ def join(comparisons: Sequence[tuple[str, Comparison]]) -> Joined:
         for i, ((given, _), comparison) in enumerate(zip(comparisons, relabelled))
     ]
     blocks = [
-        JoinedBlock("", group, merge([folder.comparison for folder in group])) for group in _group_compatible(folders)
+        JoinedBlock("", group, merge([folder.comparison for folder in group]))
+        for group in _group_compatible(folders)
     ]
     blocks = _with_names(blocks)
     return Joined(folders, blocks, _partitions_of_one_study(blocks))
@@ -199,7 +221,10 @@ def _group_compatible(folders: Sequence[ComparisonFolder]) -> list[list[Comparis
 
 def _partitions_of_one_study(blocks: Sequence[JoinedBlock]) -> list[JoinedBlock]:
     """The largest set of blocks with the same training, one block for each partition; empty below two."""
-    studies = [[one for one in blocks if one.folders[0].same_training(block.folders[0])] for block in blocks]
+    studies = [
+        [one for one in blocks if one.folders[0].same_training(block.folders[0])]
+        for block in blocks
+    ]
     partitions: list[JoinedBlock] = []
     for block in max(studies, key=len):
         if not any(block.folders[0].same_data(other.folders[0]) for other in partitions):

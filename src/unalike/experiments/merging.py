@@ -23,7 +23,10 @@ def merge(comparisons: Sequence[Comparison]) -> Comparison:
         Comparison(
             columns=reduce(or_, (c.columns for c in comparisons)),
             facts=_merge_facts([c.facts for c in comparisons]),
-            **{name: _merged([c.tables[name] for c in comparisons]) for name in comparisons[0].tables},
+            **{
+                name: _merged([c.tables[name] for c in comparisons])
+                for name in comparisons[0].tables
+            },
         )
     )
 
@@ -112,5 +115,7 @@ def relabelled(comparison: Comparison, labels: dict[str, str]) -> Comparison:
         confusions=relabel(facts.confusions, "method"),
     )
     kept = {name: table for name, table in comparison.tables.items() if table is not None}
-    tables = {name: table.assign(method=table["method"].replace(new)) for name, table in kept.items()}
+    tables = {
+        name: table.assign(method=table["method"].replace(new)) for name, table in kept.items()
+    }
     return replace(comparison, facts=facts, **tables)

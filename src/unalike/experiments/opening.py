@@ -38,16 +38,17 @@ def open_comparison(folder: str | Path) -> Comparison:
         return Comparison.load(folder)
     _, cells, stored = standings.planned(folder)
     runs = [(cell, RunDirectory(folder / cell.folder)) for cell in cells]
-    finished, diverged = [c for c, run in runs if run.finished], [c for c, run in runs if run.diverged]
+    finished, diverged = (
+        [c for c, run in runs if run.finished],
+        [c for c, run in runs if run.diverged],
+    )
     progress = f"{len(finished) + len(diverged)} of {len(cells)} cells"
     if not (folder / FILE).exists():
         return _unfinished(folder, finished, diverged, progress, stored)
     found = Comparison.load(folder)
     if len(finished) + len(diverged) == len(cells):
         return found
-    note = (
-        f"A later comparison has begun in {folder}: {progress} are finished. The command that started it continues it."
-    )
+    note = f"A later comparison has begun in {folder}: {progress} are finished. The command that started it continues it."
     return replace(found, facts=replace(found.facts, notes=[note, *found.facts.notes]))
 
 
@@ -69,11 +70,16 @@ def _unfinished(
     found = merge([relabelled(run, {run.facts.baseline: label}) for label, run in runs])
     labels = {cell.method for cell in finished}
     methods = [method for method in facts.methods if method["label"] in labels]
-    notes = [f"This comparison is unfinished: {progress} are finished, and all results below are those of these cells."]
+    notes = [
+        f"This comparison is unfinished: {progress} are finished, and all results below are those of these cells."
+    ]
     if missing := [method["label"] for method in facts.methods if method["label"] not in labels]:
         notes.append(f"Without a finished cell, and so not shown: {', '.join(missing)}.")
     notes += [f"{cell.method}, seed {cell.seed}, is left out: it diverged." for cell in diverged]
-    ends = [{"method": c.method, "seed": c.seed, "rounds": None, "why": DIVERGED, "selected": None} for c in diverged]
+    ends = [
+        {"method": c.method, "seed": c.seed, "rounds": None, "why": DIVERGED, "selected": None}
+        for c in diverged
+    ]
     known = replace(
         facts,
         methods=methods,

@@ -22,7 +22,9 @@ class SeedPlan:
     looks: tuple[int, int] | None = None
 
     @classmethod
-    def of(cls, seeds: int | str | Sequence[int] = 3, min_seeds: int = 3, max_seeds: int = 10) -> Self:
+    def of(
+        cls, seeds: int | str | Sequence[int] = 3, min_seeds: int = 3, max_seeds: int = 10
+    ) -> Self:
         """The plan for `seeds`: their number, a list of them, or "auto".
 
         Raises:
@@ -39,7 +41,9 @@ class SeedPlan:
             listed = isinstance(seeds, Iterable) and not isinstance(seeds, str)
             numbers = [index(s) for s in seeds] if listed else list(range(index(seeds)))  # type: ignore[arg-type, union-attr]
         except TypeError:
-            raise UnalikeError(f"seeds={seeds!r}: expected how many (3), which ([0, 1, 4]) or 'auto'") from None
+            raise UnalikeError(
+                f"seeds={seeds!r}: expected how many (3), which ([0, 1, 4]) or 'auto'"
+            ) from None
         if len(set(numbers)) < len(numbers):
             raise UnalikeError(f"a seed is listed twice in {numbers}; list it once")
         return cls(numbers)
@@ -57,7 +61,11 @@ def read_seeds(text: str) -> list[int] | str:
 
     Raises `UnalikeError` for other texts.
     """
-    return AUTO if text == AUTO else read_numbers(text, ", or auto (add seeds until the decision stands)")
+    return (
+        AUTO
+        if text == AUTO
+        else read_numbers(text, ", or auto (add seeds until the decision stands)")
+    )
 
 
 def read_numbers(text: str, others: str = "") -> list[int]:
@@ -65,7 +73,9 @@ def read_numbers(text: str, others: str = "") -> list[int]:
     try:
         numbers = [int(item) for item in text.rstrip(", ").split(",")]
     except ValueError:
-        raise UnalikeError(f"seeds={text!r}: expected how many (3) or which (0,1,4; one alone as 4,){others}") from None
+        raise UnalikeError(
+            f"seeds={text!r}: expected how many (3) or which (0,1,4; one alone as 4,){others}"
+        ) from None
     return numbers if "," in text else list(range(numbers[0]))
 
 

@@ -95,7 +95,11 @@ class CellProgress:
 
 def save_cells(folder: Path, facts: ComparisonFacts, cells: Iterable[PlannedCell]) -> None:
     """Write the planned cells and what is known before they run into a comparison's folder, for `standings` and reports."""
-    content = {"baseline": facts.baseline, "cells": [vars(cell) for cell in cells], "facts": asdict(facts)}
+    content = {
+        "baseline": facts.baseline,
+        "cells": [vars(cell) for cell in cells],
+        "facts": asdict(facts),
+    }
     write_bytes(folder / FILE, (json.dumps(content, indent=1) + "\n").encode())
 
 
@@ -110,17 +114,28 @@ def standings(folder: str | Path) -> Standings:
     across = facts.get("across", POOLED_SCORE)
     by_method: dict[str, list[tuple[PlannedCell, CellProgress]]] = {}
     for cell in cells:
-        by_method.setdefault(cell.method, []).append((cell, _progress(folder / cell.folder, across)))
+        by_method.setdefault(cell.method, []).append(
+            (cell, _progress(folder / cell.folder, across))
+        )
     scores = {
-        name: {cell.seed: p.score for cell, p in own if not math.isnan(p.score)} for name, own in by_method.items()
+        name: {cell.seed: p.score for cell, p in own if not math.isnan(p.score)}
+        for name, own in by_method.items()
     }
     paces = {
-        name: _mean(p.seconds / cell.rounds for cell, p in own if cell.rounds and not math.isnan(p.seconds))
+        name: _mean(
+            p.seconds / cell.rounds for cell, p in own if cell.rounds and not math.isnan(p.seconds)
+        )
         for name, own in by_method.items()
     }
     usual_pace = _mean(pace for pace in paces.values() if not math.isnan(pace))
     rows = [
-        _standing(name, own, scores[name], scores.get(baseline, {}), usual_pace if math.isnan(pace) else pace)
+        _standing(
+            name,
+            own,
+            scores[name],
+            scores.get(baseline, {}),
+            usual_pace if math.isnan(pace) else pace,
+        )
         for (name, own), pace in zip(by_method.items(), paces.values())
     ]
     return Standings(baseline, sorted(rows, key=_rank))
@@ -139,7 +154,9 @@ def _standing(
 ) -> Standing:
     """The standing of a method, from its cells, its scores and those of the baseline by seed, and its seconds per round."""
     paired = [value - baseline[seed] for seed, value in scores.items() if seed in baseline]
-    missing = sum(max(0, cell.rounds - p.rounds_done) for cell, p in own if p.state in (RUNNING, WAITING))
+    missing = sum(
+        max(0, cell.rounds - p.rounds_done) for cell, p in own if p.state in (RUNNING, WAITING)
+    )
     return Standing(
         method=name,
         seeds_done=sum(p.state in (FINISHED, DIVERGED) for _, p in own),
@@ -164,7 +181,11 @@ def planned(folder: Path) -> tuple[str, list[PlannedCell], dict[str, Any]]:
     """The baseline, cells and stored facts of a comparison. Raises `UnalikeError` if none has begun in the folder."""
     try:
         content = json.loads((folder / FILE).read_text("utf-8"))
-        return content["baseline"], [PlannedCell(**cell) for cell in content["cells"]], content.get("facts") or {}
+        return (
+            content["baseline"],
+            [PlannedCell(**cell) for cell in content["cells"]],
+            content.get("facts") or {},
+        )
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise UnalikeError(
             f"{folder} holds no comparison that has begun ({error}); give a folder that `unalike compare --out` writes"
@@ -172,7 +193,9 @@ def planned(folder: Path) -> tuple[str, list[PlannedCell], dict[str, Any]]:
 
 
 def _progress(folder: Path, across: str) -> CellProgress:
-    return _read_progress(folder, across, *(stamp_of(folder / name) for name in ("events.jsonl", "rounds.parquet")))
+    return _read_progress(
+        folder, across, *(stamp_of(folder / name) for name in ("events.jsonl", "rounds.parquet"))
+    )
 
 
 def stamp_of(file: Path) -> tuple[int, int]:
@@ -197,8 +220,14 @@ def _read_progress(folder: Path, across: str, *stamps: tuple[int, int]) -> CellP
     kinds = [event["event"] for event in events]
     in_one_go = state == FINISHED and kinds.count("begun") == 1
     seconds = events[-1]["time"] - events[0]["time"] if in_one_go else math.nan
-    column, score = (None, math.nan) if rounds is None or state != FINISHED else _final_score(rounds, directory, across)
-    epsilon = math.nan if rounds is None or "epsilon" not in rounds else float(rounds["epsilon"].iloc[-1])
+    column, score = (
+        (None, math.nan)
+        if rounds is None or state != FINISHED
+        else _final_score(rounds, directory, across)
+    )
+    epsilon = (
+        math.nan if rounds is None or "epsilon" not in rounds else float(rounds["epsilon"].iloc[-1])
+    )
     return CellProgress(state, done, seconds, column, score, epsilon)
 
 
@@ -212,7 +241,9 @@ def stored_table(file: Path) -> pd.DataFrame | None:
         return None
 
 
-def _final_score(rounds: pd.DataFrame, directory: RunDirectory, across: str) -> tuple[Column | None, float]:
+def _final_score(
+    rounds: pd.DataFrame, directory: RunDirectory, across: str
+) -> tuple[Column | None, float]:
     """The score of a finished run, of the model in use; with the protocol `server` of the shared model, if there is one."""
     from unalike.metrics.client_scores import scored_across
     from unalike.metrics.models_in_use import protocol_in_use
@@ -220,7 +251,10 @@ def _final_score(rounds: pd.DataFrame, directory: RunDirectory, across: str) -> 
 
     table = rounds.assign(method="", seed=0)
     columns = Columns.load(directory.path, rounds, directory.first_protocol)
-    if across != POOLED_SCORE and (clients := stored_table(directory.path / "clients.parquet")) is not None:
+    if (
+        across != POOLED_SCORE
+        and (clients := stored_table(directory.path / "clients.parquet")) is not None
+    ):
         table, columns = scored_across(across, table, clients.assign(method="", seed=0), columns)
     column = columns.get("server" if columns.plain == "server" else protocol_in_use(table, columns))
     values = () if column is None or column.name not in table else tail_mean(table, column).tolist()

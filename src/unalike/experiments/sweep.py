@@ -89,12 +89,16 @@ class PlannedSweep:
     def experiment(self, point: tuple[Any, ...]) -> Experiment:
         """Prepare the comparison of a point."""
         asked = self.points[point]
-        return prepare_experiment(asked.methods, asked.clients, self.seeds, work=asked.work, **asked.training)
+        return prepare_experiment(
+            asked.methods, asked.clients, self.seeds, work=asked.work, **asked.training
+        )
 
     def run(self, out: str | Path | None, progress: ProgressCallback) -> Sweep:
         """Run the cells that the folder `out` does not hold, point by point. Without a folder, a temporary one keeps them."""
         with TemporaryDirectory() as temporary:
-            found = {point: self._run(point, Path(out or temporary), progress) for point in self.points}
+            found = {
+                point: self._run(point, Path(out or temporary), progress) for point in self.points
+            }
         axes = {name: list(map(_text, values)) for name, values in self.grid.items()}
         comparisons = {tuple(map(_text, point)): one for point, one in found.items()}
         result = Sweep(axes, comparisons, self.data_axes, self.lacking)
@@ -123,12 +127,20 @@ def plan_sweep(
 ) -> PlannedSweep:
     """Check a grid, and make the arguments of every point; see `sweep`. Raises `UnalikeError`."""
     if not grid or not all(grid.values()):
-        raise UnalikeError(f"found the grid {dict(grid)}; expected names with values, such as {{'lr': [0.01, 0.1]}}")
+        raise UnalikeError(
+            f"found the grid {dict(grid)}; expected names with values, such as {{'lr': [0.01, 0.1]}}"
+        )
     if request.data is not None and "partition" not in grid and request.partition is None:
-        dataset = load(request.data, request.data_dir) if isinstance(request.data, str) else request.data
+        dataset = (
+            load(request.data, request.data_dir) if isinstance(request.data, str) else request.data
+        )
         request = replace(request, partition=usual_partition(dataset))
     given = labelled_methods(methods)
-    by_label = given if isinstance(methods, Mapping) else {label_of(one, grid): one for one in given.values()}
+    by_label = (
+        given
+        if isinstance(methods, Mapping)
+        else {label_of(one, grid): one for one in given.values()}
+    )
     if len(by_label) < len(given):
         raise UnalikeError("two methods differ in a swept parameter alone; list one of them")
     start = Arguments(by_label, request, work, training)
@@ -142,8 +154,12 @@ def plan_sweep(
         if arguments.clients.partition is not None:
             check_scheme(arguments.clients.partition)
         points[point] = arguments
-    lacking = {label: tuple(name for name in grid if not start.takes(label, name)) for label in by_label}
-    prepared = PlannedSweep(grid, points, seeds, tuple(name for name in grid if start.is_data(name)), lacking)
+    lacking = {
+        label: tuple(name for name in grid if not start.takes(label, name)) for label in by_label
+    }
+    prepared = PlannedSweep(
+        grid, points, seeds, tuple(name for name in grid if start.is_data(name)), lacking
+    )
     _ = prepared.rounds  # an error now, not after the first point
     return prepared
 

@@ -32,7 +32,10 @@ def panels(sweep: Sweep) -> dict[str, Panel | None]:
     metric = sweep.metric
     scores = f"{wording.capital(metric.word)}, mean over seeds. * best point of a method, by test samples."
     differences = f"Difference in {metric.word} to the baseline at the same point, mean over seeds."
-    drawn = {"scores": (scores, _maps(sweep, metric.name)), "differences": (differences, _maps(sweep, "difference"))}
+    drawn = {
+        "scores": (scores, _maps(sweep, metric.name)),
+        "differences": (differences, _maps(sweep, "difference")),
+    }
     found: dict[str, Panel | None] = {}
     for kind, (text, figure) in drawn.items():
         view = figure and [View(wording.capital(kind), figure, text, replace(figure, in_a_row=1))]
@@ -50,9 +53,14 @@ def _maps(sweep: Sweep, column: str) -> Figure | None:
     if table.empty:
         return None
     written = metric.change if signed else metric.amount
-    texts = [written(value) + "*" * (best and not signed) for value, best in zip(table[column], table["best"])]
+    texts = [
+        written(value) + "*" * (best and not signed)
+        for value, best in zip(table[column], table["best"])
+    ]
     table = table.assign(value=metric.scale * table[column], text=texts)
-    order = {"method": list(dict.fromkeys(table["method"]))} | {name: list(own) for name, own in sweep.axes.items()}
+    order = {"method": list(dict.fromkeys(table["method"]))} | {
+        name: list(own) for name, own in sweep.axes.items()
+    }
     down, across, *_ = order if len(sweep.axes) == 1 else sweep.axes
     beside = [name for name in order if name not in (down, across)]
     axes = {
@@ -62,12 +70,17 @@ def _maps(sweep: Sweep, column: str) -> Figure | None:
     plots = []
     for key, part in table.groupby(beside, sort=False) if beside else [((), table)]:
         values, words = (
-            part.pivot(index=down, columns=across, values=kind).reindex(index=order[down], columns=order[across])
+            part.pivot(index=down, columns=across, values=kind).reindex(
+                index=order[down], columns=order[across]
+            )
             for kind in ("value", "text")
         )
         bar = (metric.unit.strip() or "difference") if signed else metric.word + metric.axis_unit
         labels = words.fillna("").to_numpy().tolist()
-        title = ", ".join(str(value) if name == "method" else f"{name}={value}" for name, value in zip(beside, key))
+        title = ", ".join(
+            str(value) if name == "method" else f"{name}={value}"
+            for name, value in zip(beside, key)
+        )
         squares = HeatMap(values.to_numpy(float), bar, texts=labels, diverging=signed, written=True)
         plots.append(Plot([squares], axes[across], axes[down], title))
     return Figure(plots, 130 + ROW_HEIGHT * len(order[down]))

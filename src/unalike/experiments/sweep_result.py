@@ -12,7 +12,17 @@ from unalike.data.columns import is_number
 from unalike.experiments.comparison import Comparison
 from unalike.metrics.named_metrics import Metric
 from unalike.reporting import wording
-from unalike.reporting.table import Row, Table, TableColumn, html, interval, number, plain, rows, words
+from unalike.reporting.table import (
+    Row,
+    Table,
+    TableColumn,
+    html,
+    interval,
+    number,
+    plain,
+    rows,
+    words,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,14 +60,24 @@ class Sweep:
         for point, comparison in self.comparisons.items():
             content = comparison.content()
             rows = content.scored(content.decisive)
-            columns = ["method", self.metric.name, f"{self.metric.name}_sd", "seeds", "difference", "ci_low", "ci_high"]
+            columns = [
+                "method",
+                self.metric.name,
+                f"{self.metric.name}_sd",
+                "seeds",
+                "difference",
+                "ci_low",
+                "ci_high",
+            ]
             axes = pd.DataFrame([point] * len(rows), columns=list(self.axes), index=rows.index)
             frames.append(pd.concat([axes, rows[[*columns, "verdict"]]], axis=1))
         table = pd.concat(frames, ignore_index=True)
         own = (self.metric.sign * table[self.metric.name]).groupby(
             [table[name] for name in (*self.data_axes, "method")], sort=False
         )
-        return table.assign(best=(own.rank(method="first", ascending=False) == 1) & (len(self.choices) > 0))
+        return table.assign(
+            best=(own.rank(method="first", ascending=False) == 1) & (len(self.choices) > 0)
+        )
 
     @property
     def best(self) -> pd.DataFrame:
@@ -92,21 +112,34 @@ class Sweep:
     def findings(self) -> list[str]:
         """The best points, the limits of reading them by test samples, and best values at the end of their range."""
         if not self.choices:
-            return ["Every point is another task, so none is best: the maps show where methods change places."]
+            return [
+                "Every point is another task, so none is best: the maps show where methods change places."
+            ]
         best, metric = rows(self.best), self.metric
-        texts = [f"{self._with(row)} ({metric.text(row[metric.name])})" for row in best[:MOST_NAMED]]
+        texts = [
+            f"{self._with(row)} ({metric.text(row[metric.name])})" for row in best[:MOST_NAMED]
+        ]
         more = len(best) - MOST_NAMED
         rest = f"; {wording.plural(more, 'more row')} in the table" if more > 0 else ""
         chosen = (
             "These points were chosen by the test samples that score them, so the scores are too good and no test compares them; "
             "`unalike tune` chooses by validation samples."
         )
-        return [f"Best points: {'; '.join(texts)}{rest}.", chosen, *self._edges(), *self._repeated()]
+        return [
+            f"Best points: {'; '.join(texts)}{rest}.",
+            chosen,
+            *self._edges(),
+            *self._repeated(),
+        ]
 
     def _with(self, row: Row) -> str:
         """The method of a row, at the values of the names that it has."""
         lacking = self.lacking[row["method"]]
-        point = ", ".join(f"{name}={row[name]}" for name in (*self.data_axes, *self.choices) if name not in lacking)
+        point = ", ".join(
+            f"{name}={row[name]}"
+            for name in (*self.data_axes, *self.choices)
+            if name not in lacking
+        )
         return f"{row['method']}{point and f' at {point}'}"
 
     def _repeated(self) -> list[str]:
@@ -127,7 +160,9 @@ class Sweep:
             found = [row["method"] for row in best if row[name] in (values[0], values[-1])]
             if found and name in self.choices and len(values) > 2 and all(map(is_number, values)):
                 methods = wording.few(list(dict.fromkeys(found)))
-                texts.append(f"The best {name} of {methods} is at the end of the grid: wider values may be better.")
+                texts.append(
+                    f"The best {name} of {methods} is at the end of the grid: wider values may be better."
+                )
         return texts
 
     def plot(self, kind: str = "scores") -> go.Figure:

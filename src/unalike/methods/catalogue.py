@@ -66,7 +66,10 @@ def fedmix(mu: float = 0.001, normalize_by: Literal["series", "steps"] = "series
 
 @method
 def scaffold(
-    option: Literal[1, 2] = 2, server_lr: float = 1.0, weighted: bool = False, after_momentum: bool = False
+    option: Literal[1, 2] = 2,
+    server_lr: float = 1.0,
+    weighted: bool = False,
+    after_momentum: bool = False,
 ) -> Method:
     """Control variates against client drift (Karimireddy et al. 2020); with `after_momentum` as in NIID-Bench's code."""
     variates = ControlVariatesAfterMomentum if after_momentum else ControlVariates
@@ -97,15 +100,28 @@ def fedgen(
 ) -> Method:
     """A generator of features, taught by the clients' heads (Zhu et al. 2021); None: as the preset has it."""
     options = {"steps": steps, "alpha": alpha, "beta": beta}
-    generator, usual = {"zhu": (EnsembleGenerator, {}), "pfllib": (AverageGenerator, {"steps": 1000})}[preset]
-    fields: dict[str, Any] = usual | {name: value for name, value in options.items() if value is not None}
+    generator, usual = {
+        "zhu": (EnsembleGenerator, {}),
+        "pfllib": (AverageGenerator, {"steps": 1000}),
+    }[preset]
+    fields: dict[str, Any] = usual | {
+        name: value for name, value in options.items() if value is not None
+    }
     return Method(generator(noise=noise, hidden=hidden, lr=lr, **fields))
 
 
 @method
-def apfl(alpha: float = 0.5, adaptive: bool = True, mixing: Literal["parameters", "output"] = "parameters") -> Method:
+def apfl(
+    alpha: float = 0.5,
+    adaptive: bool = True,
+    mixing: Literal["parameters", "output"] = "parameters",
+) -> Method:
     """An adaptive mixture of an own and the shared model (Deng et al. 2020)."""
-    return Method({"parameters": ParameterMixture, "output": OutputMixture}[mixing](alpha=alpha, adaptive=adaptive))
+    return Method(
+        {"parameters": ParameterMixture, "output": OutputMixture}[mixing](
+            alpha=alpha, adaptive=adaptive
+        )
+    )
 
 
 @method
@@ -190,5 +206,7 @@ def _skew(name: str, literal: type[ParameterSkew], summary: str) -> None:
 
 
 DEFAULT = "by default uniform FedAvg on all but about .3 % of the parameters"
-_skew("fedsa", LiteralSA, f"Parameter-skew aggregation, first paper (FedSA); {DEFAULT}, as `fedpake`.")
+_skew(
+    "fedsa", LiteralSA, f"Parameter-skew aggregation, first paper (FedSA); {DEFAULT}, as `fedpake`."
+)
 _skew("fedpake", LiteralPake, f"Parameter-skew aggregation, second paper (FedPake); {DEFAULT}.")

@@ -58,5 +58,7 @@ class ClientQuery:
 @dataclass_transform(frozen_default=True)
 def client_query(cls: Q) -> Q:
     """Class decorator: make a frozen, validated dataclass of a client query and register it under its `name`."""
-    made = pydantic.dataclasses.dataclass(frozen=True, repr=False, config=pydantic.ConfigDict(extra="forbid"))(cls)
+    made = pydantic.dataclasses.dataclass(
+        frozen=True, repr=False, config=pydantic.ConfigDict(extra="forbid")
+    )(cls)
     return registry.register(made.name)(made)  # type: ignore[attr-defined]

@@ -44,10 +44,22 @@ from unalike.methods.screening import Screening
 Role = TypeVar("Role")
 PartClass = TypeVar("PartClass", bound=type[Part])
 
-DEFAULTS: dict[type[Part], Part] = {TaskObjective: TaskLoss(), BaseWeights: BySize(), Aggregator: Mean()}
+DEFAULTS: dict[type[Part], Part] = {
+    TaskObjective: TaskLoss(),
+    BaseWeights: BySize(),
+    Aggregator: Mean(),
+}
 """Roles of exactly one part, with the part that stands in until another one takes its place."""
 
-EXCLUSIVE: tuple[type[Part], ...] = (Privacy, *DEFAULTS, LocalWork, PersonalModel, Sparsifier, ServerOptimizer, Attack)
+EXCLUSIVE: tuple[type[Part], ...] = (
+    Privacy,
+    *DEFAULTS,
+    LocalWork,
+    PersonalModel,
+    Sparsifier,
+    ServerOptimizer,
+    Attack,
+)
 """Roles of at most one part."""
 
 ORDER = (
@@ -106,7 +118,9 @@ class Method:
     def role(self, role: type[Role]) -> tuple[Role, ...]:
         """The parts of a role, in the order in which they act."""
         if role not in self._roles:
-            self._roles[role] = tuple(sorted((p for p in self.parts if isinstance(p, role)), key=lambda p: p.rank))
+            self._roles[role] = tuple(
+                sorted((p for p in self.parts if isinstance(p, role)), key=lambda p: p.rank)
+            )
         return self._roles[role]
 
     @cached_property
@@ -184,12 +198,18 @@ class Method:
     @cached_property
     def evaluates_broadcast(self) -> bool:
         """Whether a client's model is made of what the server would send it now, not of its client state alone."""
-        return self.personalizer is not None and (self.tuning is not None or self.personalizer.predicts_as_received)
+        return self.personalizer is not None and (
+            self.tuning is not None or self.personalizer.predicts_as_received
+        )
 
     @cached_property
     def tuner(self) -> Method:
         """The method of that fine-tuning: the task's loss alone, on what personalizers and conditioners make of a client."""
-        parts = (p for p in self.parts if isinstance(p, Conditioner | Personalizer) and not isinstance(p, Objective))
+        parts = (
+            p
+            for p in self.parts
+            if isinstance(p, Conditioner | Personalizer) and not isinstance(p, Objective)
+        )
         return Method(*parts)
 
     @cached_property
@@ -218,7 +238,11 @@ class Method:
     def has_shared_model(self, model: Model) -> bool:
         """Whether clients have a model in common: something is averaged, and all that they train is sent."""
         apart = model.params.keys() - self.sent(model.params, model)
-        moved = any(self.trains(name, model) and model.within(p.moves, name) for name in apart for p in self.phases)
+        moved = any(
+            self.trains(name, model) and model.within(p.moves, name)
+            for name in apart
+            for p in self.phases
+        )
         return len(apart) < len(model.params) and not moved
 
     def shares(self, name: str, model: Model) -> bool:
@@ -234,7 +258,9 @@ class Method:
 
     def trains(self, name: str, model: Model) -> bool:
         """Whether a parameter ever moves."""
-        return model.trainable(name) and all(p.trainable(name, model) for p in self.role(Personalizer))
+        return model.trainable(name) and all(
+            p.trainable(name, model) for p in self.role(Personalizer)
+        )
 
     def trained_params(self, model: Model) -> Tree:
         """Initial values of the parameters that ever move: parts keep and send trees of these alone."""
@@ -260,7 +286,11 @@ class Method:
     def closing(self) -> tuple[Part, ...]:
         """The parts that act after local training: on the update, the client state or a message."""
         own = {p for p in self.keepers if type(p).kept_buffers is not Part.kept_buffers}
-        return tuple(p for p in self.parts if type(p).finish is not Part.finish or isinstance(p, Upload) or p in own)
+        return tuple(
+            p
+            for p in self.parts
+            if type(p).finish is not Part.finish or isinstance(p, Upload) or p in own
+        )
 
     @cached_property
     def closing_last(self) -> tuple[Part, ...]:
@@ -277,7 +307,9 @@ class Method:
         found, loss = {}, settings.work.criterion
         if loss is not None and loss.needs_counts:
             found = {COUNTS: class_counts(data.y, settings.classes)}
-        return found | {name: fact for p in self.parts for name, fact in p.facts(data, settings).items()}
+        return found | {
+            name: fact for p in self.parts for name, fact in p.facts(data, settings).items()
+        }
 
     def check_task(self, task: Task) -> None:
         """Raise `UnalikeError` for a task that a part is not defined for."""
@@ -340,8 +372,17 @@ def alias(name: str, summary: str, **fixed: Any) -> Callable[[PartClass], PartCl
             return Method(cls(**fixed, **fields))
 
         signature, types = inspect.signature(cls), get_type_hints(cls, include_extras=True)
-        written = [p.replace(annotation=types[n]) for n, p in signature.parameters.items() if n not in fixed]
-        build.__name__, build.__qualname__, build.__module__, build.__doc__ = name, name, cls.__module__, summary
+        written = [
+            p.replace(annotation=types[n])
+            for n, p in signature.parameters.items()
+            if n not in fixed
+        ]
+        build.__name__, build.__qualname__, build.__module__, build.__doc__ = (
+            name,
+            name,
+            cls.__module__,
+            summary,
+        )
         build.__signature__ = inspect.Signature(written, return_annotation=Method)  # type: ignore[attr-defined]
         registry.register(name)(build)
         return cls
@@ -370,7 +411,9 @@ def as_method(thing: object) -> Method:
         raise UnalikeError(
             f"{thing!r} is a plan with stages of its own and cannot be added to a method; run it by itself"
         )
-    raise UnalikeError(f"{thing!r} cannot be part of a method; expected a part, a method or spec text")
+    raise UnalikeError(
+        f"{thing!r} cannot be part of a method; expected a part, a method or spec text"
+    )
 
 
 def _complete(parts: tuple[Part, ...]) -> tuple[Part, ...]:
@@ -412,12 +455,18 @@ def _check_class(part: Part) -> None:
         raise UnalikeError(
             f"found {type(part).__name__}, a subclass of Part without a name of its own; write @ua.part above the class"
         )
-    lacking = (n for n in dir(type(part)) if getattr(getattr(type(part), n), "__isabstractmethod__", False))
+    lacking = (
+        n for n in dir(type(part)) if getattr(getattr(type(part), n), "__isabstractmethod__", False)
+    )
     if hook := next(lacking, ""):
         near = meant(hook, vars(type(part)))
         raise UnalikeError(
             f"{part.name} has no `{hook}`, which its role asks for; "
-            + (f"write `{hook}` instead of `{near}`" if near else f"write def {hook}(self, ...) in the class")
+            + (
+                f"write `{hook}` instead of `{near}`"
+                if near
+                else f"write def {hook}(self, ...) in the class"
+            )
         )
     fields = parameters(part) if hasattr(part, "__dataclass_fields__") else dict[str, Any]()
     for name, value in fields.items():
@@ -436,7 +485,9 @@ def _is_literal(value: object) -> bool:
 
 def _has_own_model(part: Part) -> bool:
     hooks = Personalizer.personal, Personalizer.tune
-    return isinstance(part, Personalizer) and (part.keeps_model or (type(part).personal, type(part).tune) != hooks)
+    return isinstance(part, Personalizer) and (
+        part.keeps_model or (type(part).personal, type(part).tune) != hooks
+    )
 
 
 def _has_phases(part: Part) -> bool:

@@ -124,7 +124,9 @@ class Setup(NamedTuple):
         model, what = self.model, GROUP_WORDS[group]
         if not any(model.within(group, n) for n in (*model.params, *model.buffers)):
             return f"the model has no {what}"
-        alone = group != "all" and all(model.within(group, n) for n in model.params if model.trainable(n))
+        alone = group != "all" and all(
+            model.within(group, n) for n in model.params if model.trainable(n)
+        )
         return f"no parameter trains beside the model's {what}" if alone else ""
 
 

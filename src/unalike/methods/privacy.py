@@ -110,7 +110,9 @@ class Privacy(Part):
         found = [1.0 if self.noise_multiplier is None else self.noise_multiplier]
         if (budget := self.epsilon) is not None:
             kinds = [] if settings.sampling is None else self.samplings(settings)
-            found = [noise_multiplier_of(budget, s, self.delta, self.accountant) for s in kinds] or [float("nan")]
+            found = [
+                noise_multiplier_of(budget, s, self.delta, self.accountant) for s in kinds
+            ] or [float("nan")]
         return torch.tensor(found, dtype=torch.float64)
 
     def server_open(self, settings: StageSettings) -> Tree:
@@ -128,7 +130,10 @@ class Privacy(Part):
         assert settings.sampling is not None
         share, kinds = rounds / max(1, settings.sampling.releases), self.samplings(settings)
         each = zip(multipliers.expand(len(kinds)).tolist(), kinds, strict=True)
-        return max(epsilon_of(z, s, round(s.releases * share), self.delta, self.accountant) for z, s in each)
+        return max(
+            epsilon_of(z, s, round(s.releases * share), self.delta, self.accountant)
+            for z, s in each
+        )
 
     def check(self, method: PartLookup, work: Work) -> None:
         """Raise `UnalikeError` for a budget beside a noise multiplier."""

@@ -15,10 +15,20 @@ from unalike.methods.part import Part
 def named(part: Part, verb: str, value: Any, expected: Tree) -> Tree:
     """`value`, if it is a tree of the names of `expected`. Raises `UnalikeError` otherwise."""
     if not isinstance(value, dict):
-        raise _wrong(part, verb, f"gives {type(value).__name__}", f"a tensor for each of {', '.join(expected)}")
+        raise _wrong(
+            part,
+            verb,
+            f"gives {type(value).__name__}",
+            f"a tensor for each of {', '.join(expected)}",
+        )
     if different := [str(name) for name in value.keys() ^ expected.keys()]:
         names = ", ".join(sorted(different)[:5])
-        raise _wrong(part, verb, f"was given {', '.join(expected)} and differs in {names}", "a tensor for each of them")
+        raise _wrong(
+            part,
+            verb,
+            f"was given {', '.join(expected)} and differs in {names}",
+            "a tensor for each of them",
+        )
     if odd := next((name for name, t in value.items() if not isinstance(t, Tensor)), None):
         raise _wrong(part, verb, f"gives {type(value[odd]).__name__} for {odd}", "a tensor")
     return value
@@ -37,7 +47,11 @@ def scalar(part: Part, verb: str, value: Any) -> Tensor:
     """`value`, if it is a scalar."""
     if isinstance(value, Tensor) and value.dim() == 0:
         return value
-    found = f"a tensor of shape {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+    found = (
+        f"a tensor of shape {list(value.shape)}"
+        if isinstance(value, Tensor)
+        else type(value).__name__
+    )
     raise _wrong(part, verb, f"gives {found}", "a scalar, such as batch.mean(per_sample)")
 
 
@@ -50,8 +64,12 @@ def noted(part: Part, verb: str) -> Iterator[None]:
         expected = "no change: a part is frozen, and what lasts is returned as state, such as finish(client) gives it"
         raise _wrong(part, verb, f"sets an attribute of its part ({error})", expected) from error
     except KeyError as error:
-        expected = "one that client_init or server_init makes, for a state, or broadcast, for a message"
-        raise _wrong(part, verb, f"looks for the name {error}, which is not there", expected) from error
+        expected = (
+            "one that client_init or server_init makes, for a state, or broadcast, for a message"
+        )
+        raise _wrong(
+            part, verb, f"looks for the name {error}, which is not there", expected
+        ) from error
     except Exception as error:
         error.add_note(f"in the {verb} of the part {part.name}")
         raise
@@ -68,9 +86,16 @@ def weights(part: Part, verb: str, value: Any, count: int) -> Tensor:
     """`value`, if it is a weight for each of `count` client updates; finiteness is checked later, in the result."""
     if not isinstance(value, Tensor) or value.shape != (count,):
         what = f"shape {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
-        raise _wrong(part, verb, f"gives {what}", f"a tensor of shape [{count}], one weight for each client update")
+        raise _wrong(
+            part,
+            verb,
+            f"gives {what}",
+            f"a tensor of shape [{count}], one weight for each client update",
+        )
     if bool((value < 0).any()):
-        raise _wrong(part, verb, f"gives a weight of {value[value < 0].min().item():g}", "0 or more")
+        raise _wrong(
+            part, verb, f"gives a weight of {value[value < 0].min().item():g}", "0 or more"
+        )
     return value
 
 

@@ -160,7 +160,9 @@ class Personalizer(Part):
         """Whether a client is evaluated with what the server would send it now: the message joins the state in `personal`."""
         return False
 
-    def predict(self, model: Model, shared: Tree, state: Tree, own: Tree, x: Tensor, context: Context) -> Output:
+    def predict(
+        self, model: Model, shared: Tree, state: Tree, own: Tree, x: Tensor, context: Context
+    ) -> Output:
         """Output of the client's personal model. Default: the model at `personal`.
 
         Args:
@@ -177,7 +179,12 @@ class Personalizer(Part):
         Shapes:
             x [B, ...], output.logits [B, C].
         """
-        return model(self.personal(model, tree.only(shared, model.params), state), x, buffers=own, context=context)
+        return model(
+            self.personal(model, tree.only(shared, model.params), state),
+            x,
+            buffers=own,
+            context=context,
+        )
 
 
 class PersonalModel(Personalizer):
@@ -208,7 +215,11 @@ class Conditioner(Part):
 
     def facts(self, data: Batch, settings: StageSettings) -> PartTrees:
         """The facts of `describe`, under the part's name."""
-        return {self.name: self.describe(data, settings.classes if settings.task.name == "classification" else None)}
+        return {
+            self.name: self.describe(
+                data, settings.classes if settings.task.name == "classification" else None
+            )
+        }
 
     @abstractmethod
     def describe(self, data: Batch, outputs: int | None) -> Tree:
@@ -225,7 +236,9 @@ class Conditioner(Part):
     def shortfall(self, setup: Setup) -> str:
         """The reason: a model that is not fed facts."""
         return (
-            "" if setup.model.takes_context else "the model takes no facts of its client; the models conditional_* do"
+            ""
+            if setup.model.takes_context
+            else "the model takes no facts of its client; the models conditional_* do"
         )
 
 

@@ -39,17 +39,25 @@ def scored_across(
     """
     if across not in ACROSS:
         raise unknown("value of across", across, ACROSS)
-    scores = [] if client_rounds is None else [c.name for c in columns.scores if c.name in client_rounds]
+    scores = (
+        [] if client_rounds is None else [c.name for c in columns.scores if c.name in client_rounds]
+    )
     if client_rounds is None or not scores:
         raise UnalikeError(
             f"across={across!r} needs scores of single clients by round, which are kept for at most 100 clients"
         )
     made, key = ACROSS[across](columns.metric), ["method", "seed", "round"]
     by_round = client_rounds.groupby(key, sort=False)[scores]
-    values = by_round.mean() if across == "clients" else by_round.agg(partial(worst_decile, metric=columns.metric))
+    values = (
+        by_round.mean()
+        if across == "clients"
+        else by_round.agg(partial(worst_decile, metric=columns.metric))
+    )
     replaced = values.reindex(pd.MultiIndex.from_frame(rounds[key]))
     changed = (replace(c, metric=made) if c.metric == columns.metric else c for c in columns.all)
-    return rounds.assign(**{name: replaced[name].to_numpy() for name in scores}), Columns(tuple(changed))
+    return rounds.assign(**{name: replaced[name].to_numpy() for name in scores}), Columns(
+        tuple(changed)
+    )
 
 
 def client_scores(
@@ -71,12 +79,16 @@ def client_scores(
     if column.name not in clients:
         return pd.DataFrame()
     pooled = scores_by_seed(rounds, column)
-    counts = clients.set_index(["method", "seed", "client"]).reindex(columns=["n_test", "n_positive"])
+    counts = clients.set_index(["method", "seed", "client"]).reindex(
+        columns=["n_test", "n_positive"]
+    )
     sizes = counts[counts["n_test"] > 0].groupby("client", sort=False).mean()
     sizes.loc[POOLED] = counts.groupby(["method", "seed"]).sum(min_count=1).mean()
     by_method = {}
     for method, own in clients.groupby("method", sort=False):
-        wide = own.pivot(index="seed", columns="client", values=column.name)[list(own["client"].unique())]
+        wide = own.pivot(index="seed", columns="client", values=column.name)[
+            list(own["client"].unique())
+        ]
         if wide.notna().any(axis=None):
             whole = pooled.get(str(method), pd.Series(dtype=float)).reindex(wide.index)
             by_method[str(method)] = wide.assign(**{MEAN: wide.mean(axis=1), POOLED: whole})
@@ -86,14 +98,32 @@ def client_scores(
             values = wide[name].dropna()
             if values.empty and (name == POOLED or name not in sizes.index):
                 continue
-            row = {"method": method, "client": name, **sizes.reindex([name]).iloc[0].to_dict(), "seeds": len(values)}
+            row = {
+                "method": method,
+                "client": name,
+                **sizes.reindex([name]).iloc[0].to_dict(),
+                "seeds": len(values),
+            }
             row |= dict(zip(("score", "low", "high"), _mean(values, rules), strict=True))
-            row["low"], row["high"] = max(row["low"], column.metric.low), min(row["high"], column.metric.high)
+            row["low"], row["high"] = (
+                max(row["low"], column.metric.low),
+                min(row["high"], column.metric.high),
+            )
             for other in others:
-                d = _differences(values, by_method.get(other, pd.DataFrame()), name) if other != method else []
+                d = (
+                    _differences(values, by_method.get(other, pd.DataFrame()), name)
+                    if other != method
+                    else []
+                )
                 mean, *ends = _mean(d, rules)
                 ends = [float(np.clip(end, -widest, widest)) for end in ends]
-                row |= dict(zip((f"to_{other}", f"to_{other}_low", f"to_{other}_high"), (mean, *ends), strict=True))
+                row |= dict(
+                    zip(
+                        (f"to_{other}", f"to_{other}_low", f"to_{other}_high"),
+                        (mean, *ends),
+                        strict=True,
+                    )
+                )
             rows.append(row)
     return pd.DataFrame(rows)
 
@@ -101,7 +131,10 @@ def client_scores(
 def _differences(values: pd.Series, other: pd.DataFrame, client: object) -> list[float]:
     """The differences to the other method's scores of a client, for the seeds that both have."""
     base = other[client].dropna() if client in other else pd.Series(dtype=float)
-    return [difference(float(values[seed]), float(base[seed])) for seed in values.index.intersection(base.index)]
+    return [
+        difference(float(values[seed]), float(base[seed]))
+        for seed in values.index.intersection(base.index)
+    ]
 
 
 def _mean(values: Sequence[float] | pd.Series, rules: Rules) -> tuple[float, float, float]:

@@ -84,7 +84,9 @@ class Column:
         """The names that a user may write for it: the protocol may be left out if it is the first, `val_` always."""
         protocols = ("", f"{self.protocol}_") if self.plain else (self._prefix,)
         splits = ("", "val_") if self.split == VALIDATION else ("",)
-        return {f"{protocol}{split}{self.metric.name}" for protocol in protocols for split in splits}
+        return {
+            f"{protocol}{split}{self.metric.name}" for protocol in protocols for split in splits
+        }
 
     @property
     def _prefix(self) -> str:
@@ -110,13 +112,19 @@ class Columns:
     all: tuple[Column, ...] = ()
 
     @classmethod
-    def of(cls, protocols: Iterable[str], metrics: Iterable[Metric], validated: bool = False) -> Columns:
+    def of(
+        cls, protocols: Iterable[str], metrics: Iterable[Metric], validated: bool = False
+    ) -> Columns:
         """The columns of a run: every metric under every protocol, on validation samples too if there are any."""
         splits, metrics = (TEST, VALIDATION) if validated else (TEST,), tuple(metrics)
         for metric in metrics:
             check_name(metric.name)
         ordered = tuple(dict.fromkeys(protocols))
-        return cls(tuple(Column(p, s, m, p == ordered[0]) for p in ordered for s in splits for m in metrics))
+        return cls(
+            tuple(
+                Column(p, s, m, p == ordered[0]) for p in ordered for s in splits for m in metrics
+            )
+        )
 
     @cached_property
     def _by_meaning(self) -> dict[tuple[str, str, str], Column]:
@@ -128,7 +136,9 @@ class Columns:
 
     def names(self, protocol: str, split: str) -> dict[str, str]:
         """Metric -> name of its column under a protocol, on the samples of a split."""
-        return {c.metric.name: c.name for c in self.all if (c.protocol, c.split) == (protocol, split)}
+        return {
+            c.metric.name: c.name for c in self.all if (c.protocol, c.split) == (protocol, split)
+        }
 
     def named(self, name: str) -> Column | None:
         """The column of this name; None if it holds no score, or is none."""
@@ -157,16 +167,22 @@ class Columns:
     @cached_property
     def metric(self) -> Metric:
         """The metric that decides: the first one with a direction besides the loss. Raises `UnalikeError` if there is none."""
-        chosen = next((metric for metric in self.metrics if metric.sign and metric.name != "loss"), None)
+        chosen = next(
+            (metric for metric in self.metrics if metric.sign and metric.name != "loss"), None
+        )
         if chosen is None:
             listed = ", ".join(metric.name for metric in self.metrics) or "no metric"
-            raise UnalikeError(f"no metric decides: found {listed}; expected one such as 'accuracy' or 'rmse'")
+            raise UnalikeError(
+                f"no metric decides: found {listed}; expected one such as 'accuracy' or 'rmse'"
+            )
         return chosen
 
     @property
     def further(self) -> tuple[Metric, ...]:
         """The metrics besides the one that decides and the loss."""
-        return tuple(metric for metric in self.metrics if metric.name not in (self.metric.name, "loss"))
+        return tuple(
+            metric for metric in self.metrics if metric.name not in (self.metric.name, "loss")
+        )
 
     @property
     def scores(self) -> list[Column]:
@@ -186,7 +202,9 @@ class Columns:
 
     def with_used(self) -> Columns:
         """The same with columns of the models in use beside those of personal models."""
-        used = (replace(c, protocol=USED, plain=False) for c in self.all if c.protocol == "personal")
+        used = (
+            replace(c, protocol=USED, plain=False) for c in self.all if c.protocol == "personal"
+        )
         return self | Columns(tuple(used))
 
     def __or__(self, other: Columns) -> Columns:
@@ -199,7 +217,8 @@ class Columns:
             "plain": self.plain,
             "metrics": [metric.facts for metric in self.metrics],
             "columns": [
-                {"name": c.name, "protocol": c.protocol, "split": c.split, "metric": c.metric.name} for c in self.all
+                {"name": c.name, "protocol": c.protocol, "split": c.split, "metric": c.metric.name}
+                for c in self.all
             ],
         }
         write_bytes(folder / FILE, (json.dumps(content, indent=1) + "\n").encode())
@@ -216,8 +235,12 @@ class Columns:
         try:
             content = json.loads(file.read_text("utf-8"))
             metrics = {entry["column"]: Metric.restored(entry) for entry in content["metrics"]}
-            entries = [(e["protocol"], e["split"], metrics[e["metric"]]) for e in content["columns"]]
-            return cls(tuple(Column(p, s, metric, p == content["plain"]) for p, s, metric in entries))
+            entries = [
+                (e["protocol"], e["split"], metrics[e["metric"]]) for e in content["columns"]
+            ]
+            return cls(
+                tuple(Column(p, s, metric, p == content["plain"]) for p, s, metric in entries)
+            )
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise UnalikeError(
                 f"cannot read {file}: {error!r}; restore it, or remove it to read the names instead"
@@ -233,10 +256,14 @@ def derived(names: Iterable[object], plain: str = "clients") -> Columns:
     Columns that hold no score are left out, and the `personal_accuracy` that tables of clients have beside `accuracy` where the
     plain columns are those of the personal models. `plain` is the protocol of the columns without a protocol in their names.
     """
-    scores = (name for name in map(str, names) if name not in OTHERS and not name.endswith("selected"))
+    scores = (
+        name for name in map(str, names) if name not in OTHERS and not name.endswith("selected")
+    )
     matched = [match for name in scores if (match := _NAME.fullmatch(name)) and match[1] != plain]
     columns = (
-        Column(match[1] or plain, VALIDATION if match[2] else TEST, _metric_of(match[3]), not match[1])
+        Column(
+            match[1] or plain, VALIDATION if match[2] else TEST, _metric_of(match[3]), not match[1]
+        )
         for match in matched
     )
     return Columns(tuple({column.name: column for column in columns}.values()))
@@ -244,7 +271,11 @@ def derived(names: Iterable[object], plain: str = "clients") -> Columns:
 
 def check_name(name: str, taken: frozenset[str] = frozenset()) -> None:
     """Raise `UnalikeError` for a metric whose columns could be taken for others; `taken`: further names that are in use."""
-    fits = name.isidentifier() and not name.endswith("selected") and name.split("_")[0] not in _RESERVED
+    fits = (
+        name.isidentifier()
+        and not name.endswith("selected")
+        and name.split("_")[0] not in _RESERVED
+    )
     if not fits or name in taken | OTHERS:
         raise UnalikeError(
             f"metrics: found the name {name!r}; expected a name of letters, digits and underscores that does not begin with "

@@ -14,7 +14,10 @@ from unalike.metrics.statistics import require_columns
 
 
 def to_target(
-    rounds: pd.DataFrame, target: float, column: Column, lost: Mapping[str, int] = MappingProxyType({})
+    rounds: pd.DataFrame,
+    target: float,
+    column: Column,
+    lost: Mapping[str, int] = MappingProxyType({}),
 ) -> pd.DataFrame:
     """Rounds, MB and seconds until a run first scores `target` or better: `method seeds reached round mb seconds`.
 
@@ -23,7 +26,11 @@ def to_target(
     `rounds` has no rows of them, and they count as seeds that did not reach the target.
     """
     metric, name = column.metric, column.name
-    spent = cumulative(rounds).assign(mb=lambda table: table["mb_down"] + table["mb_up"]).sort_values("round")
+    spent = (
+        cumulative(rounds)
+        .assign(mb=lambda table: table["mb_down"] + table["mb_up"])
+        .sort_values("round")
+    )
     rows: list[dict[str, Any]] = []
     for method in rounds["method"].unique():
         own = spent[spent["method"] == method]
@@ -35,7 +42,8 @@ def to_target(
             seeds += lost.get(method, 0)
             means = first.mean() if len(first) == seeds else first.mean() * math.nan
             rows.append(
-                {"method": method, "seeds": seeds, "reached": len(first)} | {str(k): v for k, v in means.items()}
+                {"method": method, "seeds": seeds, "reached": len(first)}
+                | {str(k): v for k, v in means.items()}
             )
     return pd.DataFrame(rows, columns=_TARGET)
 
@@ -50,7 +58,10 @@ def pareto_front(table: pd.DataFrame, more: Iterable[str], less: Iterable[str]) 
     """
     goods = pd.concat([table[list(more)], -table[list(less)]], axis=1).to_numpy(dtype=float)
     whole = ~pd.isna(goods).any(axis=1)
-    beaten = [((goods[whole] >= row).all(axis=1) & (goods[whole] > row).any(axis=1)).any() for row in goods]
+    beaten = [
+        ((goods[whole] >= row).all(axis=1) & (goods[whole] > row).any(axis=1)).any()
+        for row in goods
+    ]
     return pd.Series(whole & ~pd.Series(beaten, dtype=bool).to_numpy(), index=table.index)
 
 
@@ -68,7 +79,9 @@ def totals(rounds: pd.DataFrame) -> pd.DataFrame:
 
 def cumulative(rounds: pd.DataFrame) -> pd.DataFrame:
     """`rounds` with running totals in the columns `mb_down`, `mb_up` and `TIMES`; NaN where a time is not known."""
-    require_columns(rounds, "rounds", "method", "seed", "round", "bytes_down", "bytes_up", "seconds")
+    require_columns(
+        rounds, "rounds", "method", "seed", "round", "bytes_down", "bytes_up", "seconds"
+    )
     ordered = rounds.sort_values("round", kind="stable")
     runs = [ordered["method"], ordered["seed"]]
     stands_for = ordered["round"].groupby(runs).diff().fillna(ordered["round"].clip(lower=1))
@@ -76,7 +89,9 @@ def cumulative(rounds: pd.DataFrame) -> pd.DataFrame:
         "mb_down": ordered["bytes_down"] / 1e6,
         "mb_up": ordered["bytes_up"] / 1e6,
     } | {name: ordered.get(name, pd.Series(math.nan, ordered.index)) for name in TIMES}
-    running = {name: (values * stands_for).groupby(runs).cumsum() for name, values in per_round.items()}
+    running = {
+        name: (values * stands_for).groupby(runs).cumsum() for name, values in per_round.items()
+    }
     return ordered.assign(**running).loc[rounds.index]
 
 
@@ -102,13 +117,17 @@ def tradeoff(summary: pd.DataFrame, metric: Metric) -> pd.DataFrame:
             "seconds": summary["seconds"],
         }
     ).dropna()
-    return table.assign(**{name: without_rounding(table[name]) for name in GOODS}).reset_index(drop=True)
+    return table.assign(**{name: without_rounding(table[name]) for name in GOODS}).reset_index(
+        drop=True
+    )
 
 
 def on_front(table: pd.DataFrame, x: str, y: str, metric: Metric) -> pd.Series:
     """The rows on the Pareto front of two columns: no other row is at least as good in both and better in one."""
     signed = table.assign(**{name: metric.sign * table[name] for name in GOODS})
-    good, cost = ([name for name in (x, y) if (name in GOODS) is wanted] for wanted in (True, False))
+    good, cost = (
+        [name for name in (x, y) if (name in GOODS) is wanted] for wanted in (True, False)
+    )
     return pareto_front(signed, good, cost)
 
 

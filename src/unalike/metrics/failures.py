@@ -65,8 +65,15 @@ def of_run(rows: Sequence[Mapping[str, Any]], columns: Columns, classes: int | N
     """Sentences about the failed training of a run, from the rows of its history; none before a trained round was evaluated."""
     scored = [row for row in rows if columns.shown(row) is not None]
     if len(scored) < 2:
-        return [f"no score: {UNSCORED.format(columns.plain)}"] if rows and rows[-1]["round"] and not scored else []
-    constant, tested = ConstantPrediction.of(columns.metric, classes), [c for c in columns.all if c.split == TEST]
+        return (
+            [f"no score: {UNSCORED.format(columns.plain)}"]
+            if rows and rows[-1]["round"] and not scored
+            else []
+        )
+    constant, tested = (
+        ConstantPrediction.of(columns.metric, classes),
+        [c for c in columns.all if c.split == TEST],
+    )
     own = [c.value(scored[-1]) for c in tested if c.metric.name == constant.measure]
     best, found = max((score for score in own if not math.isnan(score)), default=math.nan), []
     private = "epsilon" in scored[-1]
@@ -80,7 +87,9 @@ def of_run(rows: Sequence[Mapping[str, Any]], columns: Columns, classes: int | N
         trained = [row for row in scored if row["round"]]
         last = [row for row in trained if row.get("stage", 0) == scored[-1].get("stage", 0)]
         last = last[-max(3, len(last) // 3 + 1) :]
-        rise = column.metric.sign * trend([row["round"] for row in last], [column.value(row) for row in last])
+        rise = column.metric.sign * trend(
+            [row["round"] for row in last], [column.value(row) for row in last]
+        )
         if rise > max(0.01, 0.01 * abs(column.value(last[-1]))):
             amount = f"{column.metric.amount(rise)}{column.metric.unit}"
             span = last[-1]["round"] - last[0]["round"]
@@ -88,7 +97,9 @@ def of_run(rows: Sequence[Mapping[str, Any]], columns: Columns, classes: int | N
                 f"the {column.label} still got better by {amount} in the last {span} rounds; train longer"
                 + ", which takes more noise or more epsilon" * private
             )
-    for column in (c for c in tested if c.metric.name == "loss" and not math.isnan(c.value(scored[0]))):
+    for column in (
+        c for c in tested if c.metric.name == "loss" and not math.isnan(c.value(scored[0]))
+    ):
         before, after = column.value(scored[0]), column.value(scored[-1])
         if has_exploded(before, after):
             found.append(

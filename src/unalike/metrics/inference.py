@@ -36,7 +36,11 @@ TESTED = (
 
 
 def family_tests(
-    d: pd.DataFrame, sign: int = 1, level: float = ALPHA, overlap: float = 0.0, sampling: ArrayLike = 0.0
+    d: pd.DataFrame,
+    sign: int = 1,
+    level: float = ALPHA,
+    overlap: float = 0.0,
+    sampling: ArrayLike = 0.0,
 ) -> pd.DataFrame:
     """Test every column of differences against 0: one row per method, with these columns.
 
@@ -156,12 +160,15 @@ def posterior_means(d: pd.DataFrame, tests: pd.DataFrame, sign: int = 1) -> pd.D
     counts = rng.multinomial(DRAWS, (weight / weight.sum()).ravel()).reshape(weight.shape)
     left = np.linalg.cholesky(true - gain @ true + 1e-9 * np.eye(k))
     draws = [
-        gain[cell] @ z + rng.standard_normal((counts[cell], k)) @ left[cell].T for cell in zip(*np.nonzero(counts))
+        gain[cell] @ z + rng.standard_normal((counts[cell], k)) @ left[cell].T
+        for cell in zip(*np.nonzero(counts))
     ]
     return pd.DataFrame(sign * np.concatenate(draws) * error, columns=rows.index)
 
 
-def probability_best(means: pd.DataFrame, baseline: str, methods: Iterable[str], sign: int = 1) -> pd.Series:
+def probability_best(
+    means: pd.DataFrame, baseline: str, methods: Iterable[str], sign: int = 1
+) -> pd.Series:
     """The probability of each method to have the best mean, the baseline included, from draws of the `posterior_means`.
 
     NaN for `methods` that were not drawn.
@@ -170,12 +177,19 @@ def probability_best(means: pd.DataFrame, baseline: str, methods: Iterable[str],
     if means.empty:
         return found
     drawn = sign * np.hstack([np.zeros((len(means), 1)), means.to_numpy()])
-    found[[baseline, *map(str, means)]] = np.bincount(drawn.argmax(1), minlength=drawn.shape[1]) / len(means)
+    found[[baseline, *map(str, means)]] = np.bincount(
+        drawn.argmax(1), minlength=drawn.shape[1]
+    ) / len(means)
     return found
 
 
 def seeds_needed(
-    difference: float, sd: float, smallest: float, level: float, overlap: float = 0.0, sampling: float = 0.0
+    difference: float,
+    sd: float,
+    smallest: float,
+    level: float,
+    overlap: float = 0.0,
+    sampling: float = 0.0,
 ) -> int:
     """Seeds with which a comparison is decided with probability 80 %, if the mean difference and its spread stay as they are.
 
@@ -189,7 +203,9 @@ def seeds_needed(
         power = stats.nct.sf(t, n - 1, abs(difference) / error)
     else:
         room = smallest - t * error
-        power = stats.norm.cdf((room - difference) / error) - stats.norm.cdf((-room - difference) / error)
+        power = stats.norm.cdf((room - difference) / error) - stats.norm.cdf(
+            (-room - difference) / error
+        )
     enough = n[np.nan_to_num(power) >= 0.8]
     return int(enough[0]) if len(enough) else MOST_NEEDED
 

@@ -49,7 +49,9 @@ class MetricSums:
     own: Mapping[str, float | None] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, task: Task, scores: Scores, chosen: RunMetrics = MappingProxyType({})) -> MetricSums:
+    def of(
+        cls, task: Task, scores: Scores, chosen: RunMetrics = MappingProxyType({})
+    ) -> MetricSums:
         """The sums of scored samples; `chosen` holds the metrics besides those of the task."""
         n, total = len(scores.loss), float(scores.loss.sum(dtype=np.float64))
         loss = total if np.isfinite(total) else None
@@ -60,21 +62,33 @@ class MetricSums:
         if task.name == "regression":
             y = scores.y.astype(np.float64)
             moments = (np.abs(scores.predicted - y).sum(), y.sum(), (y**2).sum())
-            return cls(n, loss, moments=tuple(map(float, moments)) if np.isfinite(moments).all() else (), own=own)
+            return cls(
+                n,
+                loss,
+                moments=tuple(map(float, moments)) if np.isfinite(moments).all() else (),
+                own=own,
+            )
         y, guess = scores.y.astype(np.int64), scores.predicted.astype(np.int64)
         width = int(max(y.max(), guess.max())) + 1
-        true, guessed, right = (tuple(np.bincount(v, minlength=width).tolist()) for v in (y, guess, y[y == guess]))
+        true, guessed, right = (
+            tuple(np.bincount(v, minlength=width).tolist()) for v in (y, guess, y[y == guess])
+        )
         return cls(n, loss, true, guessed, right, own=own)
 
     def added(self, other: MetricSums, chosen: RunMetrics = MappingProxyType({})) -> MetricSums:
         """The sums of the samples of both."""
         loss = None if self.loss is None or other.loss is None else self.loss + other.loss
         true, guessed, right = (
-            _added(a, b) for a, b in ((getattr(self, f), getattr(other, f)) for f in ("true", "guessed", "right"))
+            _added(a, b)
+            for a, b in (
+                (getattr(self, f), getattr(other, f)) for f in ("true", "guessed", "right")
+            )
         )
         unknown = (self.n and not self.moments) or (other.n and not other.moments)
         moments = () if unknown else _added(self.moments, other.moments)
-        return MetricSums(self.n + other.n, loss, true, guessed, right, moments, _pooled(self, other, chosen))
+        return MetricSums(
+            self.n + other.n, loss, true, guessed, right, moments, _pooled(self, other, chosen)
+        )
 
     def metrics(self, task: Task, chosen: RunMetrics = MappingProxyType({})) -> Metrics:
         """The metrics as `measure` computes them from the samples."""
@@ -87,7 +101,10 @@ class MetricSums:
             return metrics | {"loss": loss, "rmse": loss**0.5} | self._errors(loss) | own
         counts = np.array(self.true), np.array(self.guessed), np.array(self.right)
         with np.errstate(invalid="ignore"):
-            by_class = {"macro_f1": float(macro_f1(*counts)), "balanced_accuracy": float(balanced_accuracy(*counts))}
+            by_class = {
+                "macro_f1": float(macro_f1(*counts)),
+                "balanced_accuracy": float(balanced_accuracy(*counts)),
+            }
         return metrics | {"loss": loss, "accuracy": sum(self.right) / self.n} | by_class | own
 
     def _errors(self, loss: float) -> Metrics:
@@ -119,28 +136,51 @@ class MetricSums:
     @classmethod
     def restored(cls, fields: dict[str, Any]) -> MetricSums:
         """The inverse of `plain`, without checks."""
-        plain: dict[str, Any] = {f: tuple(v) if isinstance(v, list) else v for f, v in fields.items()}
+        plain: dict[str, Any] = {
+            f: tuple(v) if isinstance(v, list) else v for f, v in fields.items()
+        }
         return cls(**plain)
 
     @classmethod
     def read(
-        cls, fields: Any, task: Task, samples: int, classes: int, chosen: RunMetrics = MappingProxyType({})
+        cls,
+        fields: Any,
+        task: Task,
+        samples: int,
+        classes: int,
+        chosen: RunMetrics = MappingProxyType({}),
     ) -> MetricSums:
         """Read the fields of a message from a client with `samples` test samples. Raises `UnalikeError` for impossible values."""
         if not isinstance(fields, dict) or set(fields) != set(cls.__dataclass_fields__):
-            raise UnalikeError(f"metric sums have other fields than {', '.join(cls.__dataclass_fields__)}")
-        n, loss, counts = fields["n"], fields["loss"], [fields[f] for f in ("true", "guessed", "right")]
+            raise UnalikeError(
+                f"metric sums have other fields than {', '.join(cls.__dataclass_fields__)}"
+            )
+        n, loss, counts = (
+            fields["n"],
+            fields["loss"],
+            [fields[f] for f in ("true", "guessed", "right")],
+        )
         if type(n) is not int or n != samples:
             raise UnalikeError(f"metric sums of {str(n)[:40]} test samples; expected {samples}")
         if loss is not None and (type(loss) not in (int, float) or not 0 <= loss <= MOST):
             raise UnalikeError("the loss of metric sums is not a number of 0 or more")
         width = 0 if task.name == "regression" or not samples else classes
         for row in counts:
-            if not isinstance(row, list) or len(row) > width or not all(type(c) is int and 0 <= c <= n for c in row):
-                raise UnalikeError(f"counts of metric sums are not a list of at most {width} numbers from 0 to {n}")
+            if (
+                not isinstance(row, list)
+                or len(row) > width
+                or not all(type(c) is int and 0 <= c <= n for c in row)
+            ):
+                raise UnalikeError(
+                    f"counts of metric sums are not a list of at most {width} numbers from 0 to {n}"
+                )
         true, guessed, _ = counts
         sums_wrong = bool(width) and (sum(true) != n or sum(guessed) != n)
-        if len({*map(len, counts)}) > 1 or sums_wrong or any(r > min(t, g) for t, g, r in zip(*counts, strict=True)):
+        if (
+            len({*map(len, counts)}) > 1
+            or sums_wrong
+            or any(r > min(t, g) for t, g, r in zip(*counts, strict=True))
+        ):
             raise UnalikeError("the counts of metric sums contradict each other")
         _check_moments(fields["moments"], task)
         _check_own(fields["own"], {name: _metric(name, chosen) for name in own_names(task, chosen)})
@@ -171,15 +211,21 @@ def _pooled(a: MetricSums, b: MetricSums, chosen: RunMetrics) -> dict[str, float
         values = [(part.n, part.own.get(name)) for part in parts]
         total = sum(n for n, _ in values)
         means[name] = (
-            sum(n * v for n, v in values if v is not None) / total if all(v is not None for _, v in values) else None
+            sum(n * v for n, v in values if v is not None) / total
+            if all(v is not None for _, v in values)
+            else None
         )
     return means
 
 
 def _check_moments(moments: Any, task: Task) -> None:
-    if moments and (task.name != "regression" or not isinstance(moments, list) or len(moments) != 3):
+    if moments and (
+        task.name != "regression" or not isinstance(moments, list) or len(moments) != 3
+    ):
         raise UnalikeError("the moments of metric sums are not three numbers, or the task has none")
-    if not isinstance(moments, list) or not all(type(v) in (int, float) and abs(v) <= MOST for v in moments):
+    if not isinstance(moments, list) or not all(
+        type(v) in (int, float) and abs(v) <= MOST for v in moments
+    ):
         raise UnalikeError("the moments of metric sums are not finite numbers")
     if moments and (moments[0] < 0 or moments[2] < 0):
         raise UnalikeError("the moments of metric sums contradict each other")
@@ -198,7 +244,13 @@ def _check_own(values: Any, metrics: RunMetrics) -> None:
 
 def _defined(value: float) -> float | None:
     """None for NaN and infinity; rounding does not take an area above 1."""
-    return float(min(value, 1.0)) if 1 < value < 1 + 1e-9 else float(value) if np.isfinite(value) else None
+    return (
+        float(min(value, 1.0))
+        if 1 < value < 1 + 1e-9
+        else float(value)
+        if np.isfinite(value)
+        else None
+    )
 
 
 def _added(a: tuple[Any, ...], b: tuple[Any, ...]) -> tuple[Any, ...]:

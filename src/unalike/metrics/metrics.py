@@ -78,22 +78,34 @@ class Grouped:
         """
         order = np.lexsort((-self.margin, self.owner))
         of, margin, y = self.owner[order], self.margin[order], self.scores.y[order].astype(np.int64)
-        first = np.flatnonzero(np.append(True, (np.diff(of) != 0) | (np.diff(margin) != 0))[: len(of)])
+        first = np.flatnonzero(
+            np.append(True, (np.diff(of) != 0) | (np.diff(margin) != 0))[: len(of)]
+        )
         positives = np.add.reduceat(y, first) if len(first) else y
         negatives = np.diff(np.append(first, len(of))) - positives
         own = of[first]
         before = [np.append(0, np.cumsum(self.sum(v, own)))[own] for v in (positives, negatives)]
-        return own, positives, negatives, np.cumsum(positives) - before[0], np.cumsum(negatives) - before[1]
+        return (
+            own,
+            positives,
+            negatives,
+            np.cumsum(positives) - before[0],
+            np.cumsum(negatives) - before[1],
+        )
 
     @property
     def both(self) -> tuple[np.ndarray, np.ndarray]:
         """Positives and negatives of each client; NaN for a client without one of them or with a NaN among its logits."""
         positive = self.sum(self.scores.y.astype(float))
         negative = self.sizes - positive
-        whole = (positive > 0) & (negative > 0) & (self.sum(np.isnan(self.margin).astype(float)) == 0)
+        whole = (
+            (positive > 0) & (negative > 0) & (self.sum(np.isnan(self.margin).astype(float)) == 0)
+        )
         return np.where(whole, positive, np.nan), np.where(whole, negative, np.nan)
 
-    def by_class(self, formula: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]) -> np.ndarray:
+    def by_class(
+        self, formula: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
+    ) -> np.ndarray:
         """`formula` of the samples, the predictions and the correct predictions of each class, each [K, C]; by client."""
         y, guess = self.scores.y.astype(np.int64), self.scores.predicted.astype(np.int64)
         classes = int(max(y.max(initial=0), guess.max(initial=0))) + 1
@@ -112,14 +124,20 @@ class Grouped:
         """A metric of samples, client by client; NaN without samples. It gets copies, so that it may overwrite its arguments."""
         parts = [slice(a, b) for a, b in zip(self.starts[:-1], self.starts[1:], strict=True)]
         given = self.scores.y, self.scores.predicted, self.scores.logits
-        values = (metric(*(a[p].copy() for a in given)) if p.start < p.stop else np.nan for p in parts)
+        values = (
+            metric(*(a[p].copy() for a in given)) if p.start < p.stop else np.nan for p in parts
+        )
         return np.array([_number(name, value) for value in values])
 
 
 def _number(name: str, value: object) -> float:
     try:
         return float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError, RuntimeError):  # torch raises RuntimeError for a tensor of several numbers
+    except (
+        TypeError,
+        ValueError,
+        RuntimeError,
+    ):  # torch raises RuntimeError for a tensor of several numbers
         raise UnalikeError(f"metrics: {name} gives {value!r}; expected a number") from None
 
 
@@ -155,7 +173,9 @@ def mae(own: Grouped) -> np.ndarray:
 def r2(own: Grouped) -> np.ndarray:
     """1 - (sum of squared errors) / (sum of squared distances of the labels from their mean)."""
     y = own.scores.y.astype(np.float64)
-    return determination(own.sum(own.scores.loss), own.sum((y - own.mean(y)[own.owner]) ** 2), own.sum(y**2))
+    return determination(
+        own.sum(own.scores.loss), own.sum((y - own.mean(y)[own.owner]) ** 2), own.sum(y**2)
+    )
 
 
 def determination(errors: np.ndarray, variation: np.ndarray, squares: np.ndarray) -> np.ndarray:
@@ -163,7 +183,10 @@ def determination(errors: np.ndarray, variation: np.ndarray, squares: np.ndarray
     return 1 - errors / np.where(variation > 1e-12 * squares, variation, np.nan)
 
 
-AREAS: dict[str, Callable[[Grouped], np.ndarray]] = {"roc_auc": roc_auc, "average_precision": average_precision}
+AREAS: dict[str, Callable[[Grouped], np.ndarray]] = {
+    "roc_auc": roc_auc,
+    "average_precision": average_precision,
+}
 """Metrics of two classes that cannot be computed from sums."""
 _ANY = {"loss": lambda own: own.mean(own.scores.loss)}
 _CLASSES = _ANY | {
@@ -174,7 +197,8 @@ _CLASSES = _ANY | {
 METRICS: dict[str, dict[str, Callable[[Grouped], np.ndarray]]] = {
     "classification": _CLASSES,
     "binary": _CLASSES,
-    "regression": _ANY | {"rmse": lambda own: np.sqrt(own.mean(own.scores.loss)), "mae": mae, "r2": r2},
+    "regression": _ANY
+    | {"rmse": lambda own: np.sqrt(own.mean(own.scores.loss)), "mae": mae, "r2": r2},
 }
 """Name of a task -> metric -> formula, in the order of the columns."""
 
@@ -186,7 +210,9 @@ def formulas(task: Task) -> dict[str, Callable[[Grouped], np.ndarray]]:
 
 def own_metrics(functions: Custom | None) -> dict[str, Metric]:
     """The user's own metrics by name. Raises `UnalikeError` unless they are functions under names that the tables do not use."""
-    if functions and not (isinstance(functions, Mapping) and all(map(callable, functions.values()))):
+    if functions and not (
+        isinstance(functions, Mapping) and all(map(callable, functions.values()))
+    ):
         raise UnalikeError(
             f"metrics={functions!r}: expected names with functions, {{'cost': f}} with f(labels, predictions, logits)"
         )
@@ -198,7 +224,11 @@ def own_metrics(functions: Custom | None) -> dict[str, Metric]:
 def run_metrics(task: Task, chosen: RunMetrics = MappingProxyType({})) -> dict[str, Metric]:
     """Column -> metric, for all metrics of a run in the order of its columns: those that lead, those of the task, the others."""
     leading = {name: metric for name, metric in chosen.items() if metric.leads}
-    return leading | {name: KNOWN[name] for name in formulas(task) if name not in leading} | dict(chosen)
+    return (
+        leading
+        | {name: KNOWN[name] for name in formulas(task) if name not in leading}
+        | dict(chosen)
+    )
 
 
 def metric_names(task: Task, chosen: RunMetrics = MappingProxyType({})) -> tuple[str, ...]:
@@ -218,7 +248,9 @@ BUILT_IN = frozenset(name for metrics in (*METRICS.values(), AREAS) for name in 
 
 def measure(task: Task, scores: Scores, chosen: RunMetrics = MappingProxyType({})) -> Metrics:
     """The metrics over all samples; NaN if there are none."""
-    return per_client(task, replace(scores, client=np.zeros(len(scores.loss), np.int64)), 1, chosen)[0]
+    return per_client(
+        task, replace(scores, client=np.zeros(len(scores.loss), np.int64)), 1, chosen
+    )[0]
 
 
 def positives(scores: Scores, clients: int, classes: Sequence[str] | None) -> np.ndarray | None:
@@ -228,12 +260,20 @@ def positives(scores: Scores, clients: int, classes: Sequence[str] | None) -> np
     return np.bincount(scores.client[scores.y.astype(bool)], minlength=clients)
 
 
-def per_client(task: Task, scores: Scores, clients: int, chosen: RunMetrics = MappingProxyType({})) -> list[Metrics]:
+def per_client(
+    task: Task, scores: Scores, clients: int, chosen: RunMetrics = MappingProxyType({})
+) -> list[Metrics]:
     own = Grouped(scores.of(np.argsort(scores.client, kind="stable")), clients)
-    summed = {name: f for name, f in formulas(task).items() if name not in chosen or chosen[name].positive is None}
+    summed = {
+        name: f
+        for name, f in formulas(task).items()
+        if name not in chosen or chosen[name].positive is None
+    }
     with np.errstate(invalid="ignore", divide="ignore"):  # a client without samples has no metric
         columns = {
-            name: (summed[name](own) if name in summed else own.one_by_one(name, chosen[name])).tolist()
+            name: (
+                summed[name](own) if name in summed else own.one_by_one(name, chosen[name])
+            ).tolist()
             for name in metric_names(task, chosen)
         }
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]

@@ -30,12 +30,16 @@ def protocol_in_use(rounds: pd.DataFrame, columns: Columns) -> str:
     return USED if shared else "personal"
 
 
-def with_models_in_use(table: pd.DataFrame, personal: Collection[str], columns: Columns) -> pd.DataFrame:
+def with_models_in_use(
+    table: pd.DataFrame, personal: Collection[str], columns: Columns
+) -> pd.DataFrame:
     """The table with a column `used_x` for every `personal_x`: its value for the methods `personal`, else the shared model's."""
     has_own, used = table["method"].isin(personal), {}
     for new, own, shared in _names_in_use(columns):
         if own in table:
-            of_shared = table[shared] if shared in table else pd.Series(index=table.index, dtype=object)
+            of_shared = (
+                table[shared] if shared in table else pd.Series(index=table.index, dtype=object)
+            )
             used[new] = table[own].where(has_own, of_shared)
     return table.assign(**used)
 
@@ -43,7 +47,10 @@ def with_models_in_use(table: pd.DataFrame, personal: Collection[str], columns: 
 def _names_in_use(columns: Columns) -> Iterator[tuple[str, str, str]]:
     """The names of a column of the models in use, of the personal models and of the shared model ("" for none)."""
     for new in (column for column in columns.with_used().all if column.protocol == USED):
-        own, shared = (columns.get(protocol, new.metric.name, new.split) for protocol in ("personal", "clients"))
+        own, shared = (
+            columns.get(protocol, new.metric.name, new.split)
+            for protocol in ("personal", "clients")
+        )
         assert own is not None
         yield new.name, own.name, "" if shared is None else shared.name
         yield new.selected, own.selected, "" if shared is None else shared.selected

@@ -27,7 +27,9 @@ class ModeratedT:
     df: np.ndarray
 
 
-def moderated_t(d: np.ndarray, level: float = ALPHA, overlap: float = 0.0, sampling: ArrayLike = 0.0) -> ModeratedT:
+def moderated_t(
+    d: np.ndarray, level: float = ALPHA, overlap: float = 0.0, sampling: ArrayLike = 0.0
+) -> ModeratedT:
     """Test the mean difference of each method against 0, with intervals of confidence 1 - `level`.
 
     With three to five seeds a variance is hardly known, and Holm's correction asks for a quantile far out in the tail of a t
@@ -72,7 +74,9 @@ def moderated_t(d: np.ndarray, level: float = ALPHA, overlap: float = 0.0, sampl
     sd, df = _moderated(d, np.where(unknown, np.nan, s2), n - 1.0)
     with np.errstate(invalid="ignore", divide="ignore"):
         t = stats.t.ppf(1 - level / 2, df)
-        error = np.sqrt(sd**2 * (1 / n + overlap) + sampling * (stats.norm.ppf(1 - level / 2) / t) ** 2)
+        error = np.sqrt(
+            sd**2 * (1 / n + overlap) + sampling * (stats.norm.ppf(1 - level / 2) / t) ** 2
+        )
         half = t * error
         p = 2 * stats.t.sf(np.abs(mean) / error, df)
     zero = (n > 1) & (size == 0)
@@ -91,7 +95,9 @@ def _moderated(d: np.ndarray, s2: np.ndarray, v: np.ndarray) -> tuple[np.ndarray
         excess = np.nanvar(logs, -1, ddof=1) - np.nanmean(special.polygamma(1, v / 2), -1)
         most = np.nanmean(v, -1) * (_effective_number(np.where(known[..., None, :], d, np.nan)) - 1)
         differ = excess > 1e-6
-        d0 = np.where(differ, np.minimum(most, 2 * _inverse_trigamma(np.where(differ, excess, 1.0))), most)
+        d0 = np.where(
+            differ, np.minimum(most, 2 * _inverse_trigamma(np.where(differ, excess, 1.0))), most
+        )
         d0 = np.where((k > 1) & (d0 > 0), d0, 0.0)[..., None]
         bias = np.where(differ[..., None] & (d0 > 0), special.digamma(d0 / 2) - np.log(d0 / 2), 0.0)
         s0 = np.where(d0 > 0, np.exp(np.nanmean(logs, -1)[..., None] + bias), 0.0)

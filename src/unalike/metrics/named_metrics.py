@@ -75,7 +75,11 @@ class Metric:
     @property
     def facts(self) -> dict[str, Any]:
         """The fields that a folder stores, without infinite bounds, which JSON has not, and fields that are None."""
-        values = {key: value for key in STORED if (value := getattr(self, key)) not in (-math.inf, math.inf, None)}
+        values = {
+            key: value
+            for key in STORED
+            if (value := getattr(self, key)) not in (-math.inf, math.inf, None)
+        }
         return {"column": self.name} | values
 
     @classmethod
@@ -113,7 +117,9 @@ class Metric:
     @property
     def of_clients(self) -> Metric:
         """Its unweighted mean over the clients, in the same columns."""
-        return replace(self, title=f"{self.title}, mean of clients", word=f"{self.word} (mean of the clients)")
+        return replace(
+            self, title=f"{self.title}, mean of clients", word=f"{self.word} (mean of the clients)"
+        )
 
     def worst_first(self, values: pd.Series) -> pd.Series:
         """The values sorted from the worst to the best."""
@@ -156,7 +162,10 @@ class Metric:
 
     def between(self, low: float, high: float) -> str:
         """An interval of values: `71.2 to 84.0 %`."""
-        return as_text(low + high, f"{self._scaled(low)} to {self._scaled(high)}{PERCENT if self.percent else ''}")
+        return as_text(
+            low + high,
+            f"{self._scaled(low)} to {self._scaled(high)}{PERCENT if self.percent else ''}",
+        )
 
     def _scaled(self, value: float, sign: str = "") -> str:
         if not self.percent:
@@ -170,10 +179,16 @@ class Metric:
     def of(self, task: Task, classes: Sequence[str] | None) -> Metric:
         """The metric for a task with these classes. Raises `UnalikeError` if it is not defined for them."""
         if task.name not in self.tasks:
-            fitting = ", ".join(m.name for m in KNOWN.values() if task.name in m.tasks and m.name != "loss")
-            raise UnalikeError(f"metric {self.name!r} is not defined for {task.name}; expected one of {fitting}")
+            fitting = ", ".join(
+                m.name for m in KNOWN.values() if task.name in m.tasks and m.name != "loss"
+            )
+            raise UnalikeError(
+                f"metric {self.name!r} is not defined for {task.name}; expected one of {fitting}"
+            )
         if self.two_classes and classes is not None and len(classes) != 2:
-            raise UnalikeError(f"metric {self.name!r} is defined for two classes; the data has {len(classes)}")
+            raise UnalikeError(
+                f"metric {self.name!r} is defined for two classes; the data has {len(classes)}"
+            )
         if self.positive is None:
             return self
         if classes is None or self.positive not in classes:
@@ -189,14 +204,19 @@ def read(specs: Iterable[str]) -> list[Metric]:
     found = [registry.build(parse_one(spec)) for spec in specs]
     columns = [metric.name for metric in found]
     if len(set(columns)) < len(columns):
-        raise UnalikeError(f"found the metrics {', '.join(columns)}; expected each once: leave one out")
+        raise UnalikeError(
+            f"found the metrics {', '.join(columns)}; expected each once: leave one out"
+        )
     return found
 
 
 def own_metric(name: str, formula: Formula | None = None) -> Metric:
     """A metric of the user's own, of which neither direction nor bounds are known."""
     return Metric(
-        *(name, 0, name, name.replace("_", " "), (*LABELS, *NUMBERS), formula), low=-np.inf, high=np.inf, leads=False
+        *(name, 0, name, name.replace("_", " "), (*LABELS, *NUMBERS), formula),
+        low=-np.inf,
+        high=np.inf,
+        leads=False,
     )
 
 
@@ -232,12 +252,18 @@ def _exchanged(formula: Formula) -> Formula:
     """The formula with the two classes exchanged, so that the first one is positive."""
 
     def exchanged(labels: np.ndarray, predicted: np.ndarray, logits: np.ndarray) -> float:
-        return formula(1 - labels.astype(np.int64), 1 - predicted, -logits if logits.ndim == 1 else logits[:, ::-1])
+        return formula(
+            1 - labels.astype(np.int64),
+            1 - predicted,
+            -logits if logits.ndim == 1 else logits[:, ::-1],
+        )
 
     return exchanged
 
 
-def _by_class(score: Callable[[np.ndarray, np.ndarray], float], labels: np.ndarray, logits: np.ndarray) -> float:
+def _by_class(
+    score: Callable[[np.ndarray, np.ndarray], float], labels: np.ndarray, logits: np.ndarray
+) -> float:
     """The score (of labels true/false and probabilities) of the positive class of two, or the mean over more classes.
 
     A class counts if some samples have it and others do not, as scikit-learn's "macro" average over one class against the rest.
@@ -245,7 +271,9 @@ def _by_class(score: Callable[[np.ndarray, np.ndarray], float], labels: np.ndarr
     p = probabilities(logits)
     classes = [1] if p.shape[1] == 2 else range(p.shape[1])
     own = [(labels == k, p[:, k]) for k in classes]
-    found = [score(positive, value) for positive, value in own if positive.any() and not positive.all()]
+    found = [
+        score(positive, value) for positive, value in own if positive.any() and not positive.all()
+    ]
     return float(np.mean(found)) if found and np.isfinite(logits).all() else np.nan
 
 
@@ -268,7 +296,9 @@ def _average_precision(labels: np.ndarray, predicted: np.ndarray, logits: np.nda
     return _by_class(average_precision_score, labels, logits)
 
 
-def _sensitivity(specificity: float, labels: np.ndarray, predicted: np.ndarray, logits: np.ndarray) -> float:
+def _sensitivity(
+    specificity: float, labels: np.ndarray, predicted: np.ndarray, logits: np.ndarray
+) -> float:
     from sklearn.metrics import roc_curve
 
     def score(positive: np.ndarray, value: np.ndarray) -> float:
@@ -311,11 +341,21 @@ def sensitivity_at(*, specificity: float = 0.95, positive: str | None = None) ->
     `positive` names the positive class of two; the last one unless given.
     """
     if not 0 < specificity < 1:
-        raise UnalikeError(f"sensitivity_at: found specificity={specificity!r}, expected a share such as 0.95")
+        raise UnalikeError(
+            f"sensitivity_at: found specificity={specificity!r}, expected a share such as 0.95"
+        )
     percent = f"{100 * specificity:.6g}"
     title = f"Sensitivity at {percent} % specificity"
-    column, formula = f"sensitivity_at_{percent.replace('.', '_')}", partial(_sensitivity, specificity)
-    kinds: dict[str, Any] = {"percent": True, "two_classes": True, "positive": positive, "specificity": specificity}
+    column, formula = (
+        f"sensitivity_at_{percent.replace('.', '_')}",
+        partial(_sensitivity, specificity),
+    )
+    kinds: dict[str, Any] = {
+        "percent": True,
+        "two_classes": True,
+        "positive": positive,
+        "specificity": specificity,
+    }
     return Metric(column, +1, title, title.lower(), formula=formula, **kinds)
 
 
@@ -341,7 +381,9 @@ SUMMARIES = {
     "rmse": "Root of the mean squared error.",
     "median_absolute_error": "Median of the absolute errors.",
 }
-ATTACK_SUCCESS = Metric("attack_success", -1, "Attack success", "success rate of the backdoor", percent=True)
+ATTACK_SUCCESS = Metric(
+    "attack_success", -1, "Attack success", "success rate of the backdoor", percent=True
+)
 """The share of samples with the trigger of a backdoor that are taken for its class; a column of runs with one alone."""
 
 KNOWN = {
@@ -352,11 +394,26 @@ KNOWN = {
         Metric("macro_f1", +1, "Macro-F1", "macro F1", percent=True),
         Metric("roc_auc", +1, "ROC AUC", "ROC AUC", formula=_roc_auc, percent=True),
         Metric(
-            "average_precision", +1, "Average precision", "average precision", formula=_average_precision, percent=True
+            "average_precision",
+            +1,
+            "Average precision",
+            "average precision",
+            formula=_average_precision,
+            percent=True,
         ),
-        Metric("brier_score", -1, "Brier score", "Brier score", formula=_brier, high=2.0, is_mean=True),
-        Metric("calibration_error", -1, "Calibration error", "calibration error", formula=partial(_calibration, 10)),
-        Metric("log_loss", -1, "Log loss", "log loss", formula=_log_loss, high=np.inf, is_mean=True),
+        Metric(
+            "brier_score", -1, "Brier score", "Brier score", formula=_brier, high=2.0, is_mean=True
+        ),
+        Metric(
+            "calibration_error",
+            -1,
+            "Calibration error",
+            "calibration error",
+            formula=partial(_calibration, 10),
+        ),
+        Metric(
+            "log_loss", -1, "Log loss", "log loss", formula=_log_loss, high=np.inf, is_mean=True
+        ),
         Metric("rmse", -1, "RMSE", "RMSE", NUMBERS, high=np.inf),
         Metric("mae", -1, "MAE", "MAE", NUMBERS, high=np.inf),
         Metric("r2", +1, "R²", "R²", NUMBERS, low=-np.inf),

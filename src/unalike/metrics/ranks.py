@@ -28,7 +28,12 @@ class Ranks:
         """Pairs (better, worse) with mean ranks further apart than the critical difference."""
         ordered = self.mean.sort_values(kind="stable")
         names = [str(name) for name in ordered.index]
-        return [(a, b) for i, a in enumerate(names) for b in names[i + 1 :] if ordered[b] - ordered[a] > self.critical]
+        return [
+            (a, b)
+            for i, a in enumerate(names)
+            for b in names[i + 1 :]
+            if ordered[b] - ordered[a] > self.critical
+        ]
 
     @property
     def groups(self) -> list[list[str]]:
@@ -38,8 +43,15 @@ class Ranks:
         """
         ordered = self.mean.sort_values(kind="stable")
         names = [str(name) for name in ordered.index]
-        ends = [max(j for j in range(len(names)) if ordered[names[j]] - ordered[a] <= self.critical) for a in names]
-        return [names[i : end + 1] for i, end in enumerate(ends) if end > i and (i == 0 or end > ends[i - 1])]
+        ends = [
+            max(j for j in range(len(names)) if ordered[names[j]] - ordered[a] <= self.critical)
+            for a in names
+        ]
+        return [
+            names[i : end + 1]
+            for i, end in enumerate(ends)
+            if end > i and (i == 0 or end > ends[i - 1])
+        ]
 
 
 def ranks(scores: pd.DataFrame, sign: int = 1) -> Ranks:
@@ -57,6 +69,10 @@ def ranks(scores: pd.DataFrame, sign: int = 1) -> Ranks:
     table = (-sign * scores.apply(without_rounding, axis=1)).rank(axis=1)
     q = float(stats.studentized_range.ppf(1 - ALPHA, methods, np.inf)) / math.sqrt(2)
     columns = [table[name] for name in table]
-    varied = methods > 2 and any(column.nunique() > 1 or column.iloc[0] != columns[0].iloc[0] for column in columns)
+    varied = methods > 2 and any(
+        column.nunique() > 1 or column.iloc[0] != columns[0].iloc[0] for column in columns
+    )
     friedman = float(stats.friedmanchisquare(*columns).pvalue) if varied else math.nan
-    return Ranks(table.mean(), q * math.sqrt(methods * (methods + 1) / (6 * blocks)), blocks, friedman)
+    return Ranks(
+        table.mean(), q * math.sqrt(methods * (methods + 1) / (6 * blocks)), blocks, friedman
+    )

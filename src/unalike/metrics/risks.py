@@ -39,7 +39,10 @@ class Risks:
     @property
     def seeds(self) -> list[Risks]:
         """The same, seed by seed."""
-        return [Risks(*(a[self.seed == s] for a in (self.outcome, self.risk, self.seed))) for s in np.unique(self.seed)]
+        return [
+            Risks(*(a[self.seed == s] for a in (self.outcome, self.risk, self.seed)))
+            for s in np.unique(self.seed)
+        ]
 
     @property
     def repeats(self) -> int:
@@ -84,7 +87,9 @@ class Risks:
         1 is right; below 1 risks are too extreme, above 1 too moderate (Cox, 1958). NaN where no fit is finite.
         """
         z = logit(np.clip(self.risk, EDGE, 1 - EDGE))
-        return _coefficient(np.stack([z, np.ones_like(z)], 1), np.zeros_like(z), self.outcome, self.repeats, level)
+        return _coefficient(
+            np.stack([z, np.ones_like(z)], 1), np.zeros_like(z), self.outcome, self.repeats, level
+        )
 
     def intercept(self, level: float = 0.05) -> tuple[float, float, float]:
         """Calibration in the large: a of logit P(outcome) = a + logit(risk) with Wald's interval.
@@ -97,7 +102,9 @@ class Risks:
     def sensitivities(self, specificities: np.ndarray) -> np.ndarray:
         """The largest share of positives above a threshold that leaves this share of the others below it; mean over seeds."""
         own = [
-            _sensitivities(one.outcome, one.risk, specificities) for one in self.seeds if one.positives and one.others
+            _sensitivities(one.outcome, one.risk, specificities)
+            for one in self.seeds
+            if one.positives and one.others
         ]
         return np.mean(own, axis=0) if own else np.full(len(specificities), np.nan)
 
@@ -120,9 +127,15 @@ class Risks:
 def risks_of(table: pd.DataFrame, methods: Sequence[str]) -> dict[str, dict[str, Risks]]:
     """Client -> method -> its risks, from a table of risks."""
     found: dict[str, dict[str, Risks]] = {str(name): {} for name in table["client"].unique()}
-    for (client, method), own in table[table["method"].isin(methods)].groupby(["client", "method"], sort=False):
-        found[str(client)][str(method)] = Risks(*(own[name].to_numpy() for name in ("outcome", "risk", "seed")))
-    return {c: {m: by_method[m] for m in methods if m in by_method} for c, by_method in found.items()}
+    for (client, method), own in table[table["method"].isin(methods)].groupby(
+        ["client", "method"], sort=False
+    ):
+        found[str(client)][str(method)] = Risks(
+            *(own[name].to_numpy() for name in ("outcome", "risk", "seed"))
+        )
+    return {
+        c: {m: by_method[m] for m in methods if m in by_method} for c, by_method in found.items()
+    }
 
 
 def wilson(share: float, count: float, level: float = 0.05) -> tuple[float, float]:

@@ -89,7 +89,10 @@ def draws_of(resampled: pd.DataFrame | None, column: Column) -> Draws:
     if resampled is None or column.name not in resampled:
         return {}
     known = resampled[resampled[column.name].notna()].groupby("method", sort=False)
-    return {str(name): rows.pivot(index="draw", columns="seed", values=column.name) for name, rows in known}
+    return {
+        str(name): rows.pivot(index="draw", columns="seed", values=column.name)
+        for name, rows in known
+    }
 
 
 def sampling_variances(draws: Draws, baseline: str, methods: Sequence[str]) -> np.ndarray:

@@ -53,7 +53,12 @@ class Scores:
     @classmethod
     def join(cls, scores: Sequence[Scores]) -> Scores:
         """The samples of several evaluations."""
-        return cls(*(np.concatenate([getattr(s, name) for s in scores]) for name in cls.__dataclass_fields__))
+        return cls(
+            *(
+                np.concatenate([getattr(s, name) for s in scores])
+                for name in cls.__dataclass_fields__
+            )
+        )
 
 
 def score(
@@ -74,7 +79,11 @@ def score(
         losses.append(task.losses(found, rows))
         predicted.append(task.predict(found))
         kept.append(
-            found.flatten() if task.name != "classification" else found if logits or task.areas else found[:, :0]
+            found.flatten()
+            if task.name != "classification"
+            else found
+            if logits or task.areas
+            else found[:, :0]
         )
     arrays = (torch.cat(found).cpu().numpy() for found in (losses, predicted, kept))
     loss, guess, own = arrays
@@ -96,7 +105,9 @@ def outputs(predict: Predict, x: Tensor, index: Tensor | None = None) -> Iterato
         with torch.no_grad():
             return iter([predict(x.new_zeros(1, *x.shape[1:]))[:0]])
     pieces = picked.split(rows_at_once(x))
-    return compiled_loops.each(logits, pieces) if torch.get_num_threads() == 1 else map(logits, pieces)
+    return (
+        compiled_loops.each(logits, pieces) if torch.get_num_threads() == 1 else map(logits, pieces)
+    )
 
 
 def rows_at_once(x: Tensor) -> int:

@@ -25,7 +25,9 @@ from unalike.metrics.named_metrics import Metric
 def plain_protocol(rounds: pd.DataFrame, clients: pd.DataFrame, metric: Metric) -> str:
     """The protocol of the columns without a prefix, for tables without a schema: `server` if only `rounds` has scores there."""
     scored = [
-        name in table and bool(table[name].notna().any()) for table in (rounds, clients) for name in [metric.name]
+        name in table and bool(table[name].notna().any())
+        for table in (rounds, clients)
+        for name in [metric.name]
     ]
     return "server" if scored == [True, False] else "clients"
 
@@ -33,7 +35,9 @@ def plain_protocol(rounds: pd.DataFrame, clients: pd.DataFrame, metric: Metric) 
 def in_order(table: pd.DataFrame, methods: Iterable[str]) -> pd.DataFrame:
     """The rows sorted by method in the given order; the order within a method is kept."""
     place = {name: i for i, name in enumerate(methods)}
-    return table.sort_values("method", key=lambda names: names.map(place), kind="stable", ignore_index=True)
+    return table.sort_values(
+        "method", key=lambda names: names.map(place), kind="stable", ignore_index=True
+    )
 
 
 MOST_ROUNDS = 10
@@ -73,7 +77,11 @@ def scoring_rule(rounds: pd.DataFrame, columns: Columns) -> str:
     if len(counts) != 1:
         return f"mean of the last third of the evaluated rounds, at most {MOST_ROUNDS}"
     counted = scored_rounds(counts[0])
-    return f"mean of the last {counted} of {counts[0]} evaluated rounds" if counted > 1 else "the last evaluated round"
+    return (
+        f"mean of the last {counted} of {counts[0]} evaluated rounds"
+        if counted > 1
+        else "the last evaluated round"
+    )
 
 
 def _evaluated(rounds: pd.DataFrame, column: Column) -> pd.DataFrame:
@@ -106,19 +114,29 @@ def still_rising(rounds: pd.DataFrame, column: Column, smallest: float) -> list[
         return []
     found = []
     for method, own in _evaluated(rounds, column).groupby("method", sort=False):
-        lines = [_line(run.tail(max(3, len(run) // 3 + 1)), column.name) for _, run in own.groupby("seed")]
+        lines = [
+            _line(run.tail(max(3, len(run) // 3 + 1)), column.name)
+            for _, run in own.groupby("seed")
+        ]
         gains = column.metric.sign * pd.Series([gain for gain, _ in lines], dtype=float)
         error = gains.std(ddof=1) / math.sqrt(len(gains)) if len(gains) > 1 else 0.0
         if gains.mean() > max(smallest, 2 * error):
             found.append(
-                Rise(str(method), float(gains.mean()), max(span for _, span in lines), int(own["round"].max()))
+                Rise(
+                    str(method),
+                    float(gains.mean()),
+                    max(span for _, span in lines),
+                    int(own["round"].max()),
+                )
             )
     return found
 
 
 def _line(run: pd.DataFrame, column: str) -> tuple[float, int]:
     """The change of a column along its regression line, and the number of rounds that the line spans."""
-    return trend(run["round"].tolist(), run[column].tolist()), int(run["round"].max() - run["round"].min())
+    return trend(run["round"].tolist(), run[column].tolist()), int(
+        run["round"].max() - run["round"].min()
+    )
 
 
 def _of_last_stage(rounds: pd.DataFrame) -> pd.Series:
@@ -149,7 +167,15 @@ def client_effects(clients: pd.DataFrame, baseline: str, column: Column) -> pd.D
         compared = method != baseline and len(gain) > 0
         better, worse = ((gain > 0).mean(), (gain < 0).mean()) if compared else (math.nan, math.nan)
         loss = max(0.0, -gain.min()) if compared else math.nan
-        rows.append({"method": method, "worst": worst, "better_off": better, "worse_off": worse, "largest_loss": loss})
+        rows.append(
+            {
+                "method": method,
+                "worst": worst,
+                "better_off": better,
+                "worse_off": worse,
+                "largest_loss": loss,
+            }
+        )
     return pd.DataFrame(rows, columns=columns)
 
 
@@ -171,4 +197,6 @@ def require_method(rounds: pd.DataFrame, baseline: str) -> None:
     require_columns(rounds, "rounds", "method")
     known = rounds["method"].unique()
     if baseline not in known:
-        raise UnalikeError(f"the baseline {baseline!r} was not run; expected one of {', '.join(map(repr, known))}")
+        raise UnalikeError(
+            f"the baseline {baseline!r} was not run; expected one of {', '.join(map(repr, known))}"
+        )

@@ -8,7 +8,13 @@ import pandas as pd
 
 from unalike.metrics.columns import Column, Columns
 from unalike.metrics.costs import totals
-from unalike.metrics.inference import TESTED, difference_table, family_tests, posterior_means, probability_best
+from unalike.metrics.inference import (
+    TESTED,
+    difference_table,
+    family_tests,
+    posterior_means,
+    probability_best,
+)
 from unalike.metrics.named_metrics import Metric
 from unalike.metrics.sampling import Draws, draws_of, sampling_variances
 from unalike.metrics.statistics import in_order, require_method, tail_mean, worst_decile
@@ -19,7 +25,11 @@ COMPARED = (*TESTED[:2], "shrunken", *TESTED[2:-3])
 
 
 def summary(
-    rounds: pd.DataFrame, clients: pd.DataFrame, columns: Columns, rules: Rules, resampled: pd.DataFrame | None = None
+    rounds: pd.DataFrame,
+    clients: pd.DataFrame,
+    columns: Columns,
+    rules: Rules,
+    resampled: pd.DataFrame | None = None,
 ) -> pd.DataFrame:
     """One row per method and protocol, in order of appearance. The columns, for accuracy, are:
 
@@ -62,7 +72,9 @@ def _of_protocol(
 ) -> pd.DataFrame:
     metric, costs = column.metric, totals(rounds)
     others = {m.name: columns.get(column.protocol, m.name) for m in columns.metrics if m != metric}
-    by_method = {name: scores_by_seed(rounds, other) for name, other in others.items() if other is not None}
+    by_method = {
+        name: scores_by_seed(rounds, other) for name, other in others.items() if other is not None
+    }
     rows = []
     for method, values in scores.items():
         row: dict[str, Any] = {"method": method, "protocol": column.protocol, "seeds": len(values)}
@@ -72,7 +84,11 @@ def _of_protocol(
         rows.append(row | costs.loc[method].to_dict())
     role_of = roles(rounds, column, scores, rules)
     tests = judged(scores, role_of, rules, metric, draws).drop(columns=[*TESTED[-3:]])
-    return pd.DataFrame(rows).assign(role=list(role_of.values())).merge(tests, left_on="method", right_index=True)
+    return (
+        pd.DataFrame(rows)
+        .assign(role=list(role_of.values()))
+        .merge(tests, left_on="method", right_index=True)
+    )
 
 
 def judged(
@@ -91,7 +107,11 @@ def judged(
 
     def tested(names: list[str]) -> pd.DataFrame:
         return family_tests(
-            d[names], metric.sign, rules.level, rules.overlap, sampling_variances(draws, rules.baseline, names)
+            d[names],
+            metric.sign,
+            rules.level,
+            rules.overlap,
+            sampling_variances(draws, rules.baseline, names),
         )
 
     tables = [tested(candidates)]
@@ -103,10 +123,14 @@ def judged(
     gain, low, high = (metric.sign * tests[name] for name in ("difference", "ci_low", "ci_high"))
     smallest = rules.effect(metric, float(base.mean()) if len(base) else math.nan)
     words = pd.Series(
-        verdicts(gain, low, high, tests["p_holm"], rules.level, smallest), index=tests.index, dtype=object
+        verdicts(gain, low, high, tests["p_holm"], rules.level, smallest),
+        index=tests.index,
+        dtype=object,
     )
     means = posterior_means(d[candidates], tests.loc[candidates], metric.sign)
-    tests = tests.assign(verdict=words.where(tests.index.isin(candidates) & (tests["pairs"] > 0), ""))
+    tests = tests.assign(
+        verdict=words.where(tests.index.isin(candidates) & (tests["pairs"] > 0), "")
+    )
     return tests.reindex(list(scores)).assign(
         **{n: tests[n].reindex(list(scores)).fillna(0).astype(int) for n in ("pairs", "won")},
         verdict=lambda t: t["verdict"].fillna(""),
@@ -120,7 +144,10 @@ def scores_by_seed(rounds: pd.DataFrame, column: Column) -> dict[str, pd.Series]
     if column.name not in rounds:
         return {}
     means = tail_mean(rounds, column)
-    return {str(method): values.droplevel("method") for method, values in means.groupby("method", sort=False)}
+    return {
+        str(method): values.droplevel("method")
+        for method, values in means.groupby("method", sort=False)
+    }
 
 
 def _sd(values: pd.Series) -> float:
@@ -132,7 +159,9 @@ def _spread(clients: pd.DataFrame, column: Column, method: str) -> dict[str, flo
     """Standard deviation over clients (ddof 1) and worst decile, each within a seed, then the mean over seeds."""
     if column.name not in clients:
         return {"client_sd": math.nan, "worst_decile": math.nan}
-    by_seed = clients[(clients["method"] == method) & clients[column.name].notna()].groupby("seed")[column.name]
+    by_seed = clients[(clients["method"] == method) & clients[column.name].notna()].groupby("seed")[
+        column.name
+    ]
     worst = by_seed.agg(lambda values: worst_decile(values, column.metric))
     return {"client_sd": by_seed.std(ddof=1).mean(), "worst_decile": worst.mean()}
 

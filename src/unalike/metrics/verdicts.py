@@ -68,10 +68,14 @@ def verdicts(
     gain, low, high, p = (np.asarray(x, dtype=float) for x in (gain, low, high, p))
     within = (np.maximum(np.abs(low), np.abs(high)) <= smallest) & ~np.isnan(low)
     shown = (p < level) & (np.abs(gain) >= smallest)
-    return np.select([within, shown & (gain > 0), shown & (gain < 0)], [EQUAL, BETTER, WORSE], UNDECIDED)
+    return np.select(
+        [within, shown & (gain > 0), shown & (gain < 0)], [EQUAL, BETTER, WORSE], UNDECIDED
+    )
 
 
-def roles(rounds: pd.DataFrame, column: Column, methods: Iterable[str], rules: Rules) -> dict[str, str]:
+def roles(
+    rounds: pd.DataFrame, column: Column, methods: Iterable[str], rules: Rules
+) -> dict[str, str]:
     """The role of each method under one protocol; `column` is that of its deciding metric.
 
     A method whose scores equal those of the baseline or of an earlier candidate is no candidate: it repeats another one. Ditto,
@@ -125,7 +129,9 @@ def level_of_each_look(first: int, last: int) -> float:
     """
     if last <= first:
         return ALPHA
-    bound = optimize.brentq(lambda z: _crossing(z, first, last) - ALPHA, stats.norm.isf(ALPHA / 2), 5.0, xtol=1e-5)
+    bound = optimize.brentq(
+        lambda z: _crossing(z, first, last) - ALPHA, stats.norm.isf(ALPHA / 2), 5.0, xtol=1e-5
+    )
     return float(2 * stats.norm.sf(bound))
 
 

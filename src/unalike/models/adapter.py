@@ -27,7 +27,12 @@ class Logits(nn.Module):
     """
 
     def __init__(
-        self, module: nn.Module, output: str | int = "logits", *, input: str | None = None, mask: str | None = None
+        self,
+        module: nn.Module,
+        output: str | int = "logits",
+        *,
+        input: str | None = None,
+        mask: str | None = None,
     ):
         super().__init__()
         if not isinstance(module, nn.Module):
@@ -36,7 +41,11 @@ class Logits(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         masks = {} if self.mask is None else {self.mask: (x != 0).long()}
-        result = self.module(x, **masks) if self.input is None else self.module(**{self.input: x}, **masks)
+        result = (
+            self.module(x, **masks)
+            if self.input is None
+            else self.module(**{self.input: x}, **masks)
+        )
         logits = _entry(result, self.output)
         if not isinstance(logits, Tensor):
             raise UnalikeError(
@@ -48,7 +57,11 @@ class Logits(nn.Module):
 
 def _entry(result: Any, output: str | int) -> Any:
     if isinstance(output, int):
-        return result[output] if isinstance(result, Sequence) and -len(result) <= output < len(result) else None
+        return (
+            result[output]
+            if isinstance(result, Sequence) and -len(result) <= output < len(result)
+            else None
+        )
     return result.get(output) if isinstance(result, Mapping) else getattr(result, output, None)
 
 

@@ -8,7 +8,9 @@ from torch import nn
 from unalike._utils.errors import UnalikeError, unknown
 
 
-def widths(model: str, option: str, value: int | tuple[int, ...], least: int = 0) -> tuple[int, ...]:
+def widths(
+    model: str, option: str, value: int | tuple[int, ...], least: int = 0
+) -> tuple[int, ...]:
     """Return widths as a tuple; a number is one layer. Raises `UnalikeError` unless they are `least` or more positive integers."""
     several = (value,) if isinstance(value, int) else tuple(value)
     if len(several) < least or not all(isinstance(n, int) and n >= 1 for n in several):

@@ -40,8 +40,14 @@ def start_from(model: Model, path: str | Path, partial: bool = False) -> tuple[M
     """
     stored, initial = read_state_dict(path), model.state_dict(model.params | model.buffers)
     other = [n for n, t in stored.items() if n in initial and not _fits(t, initial[n])]
-    layers = {_layer(n) for n in other}  # the bias of another layer would mean nothing beside this one's weight
-    fitting = {n: t.to(initial[n].dtype) for n, t in stored.items() if n in initial and _layer(n) not in layers}
+    layers = {
+        _layer(n) for n in other
+    }  # the bias of another layer would mean nothing beside this one's weight
+    fitting = {
+        n: t.to(initial[n].dtype)
+        for n, t in stored.items()
+        if n in initial and _layer(n) not in layers
+    }
     lacking = [n for n in initial if n not in stored]
     unknown = [n for n in stored if n not in initial]
     if not partial and (lacking or unknown or other):
@@ -59,8 +65,12 @@ def start_from(model: Model, path: str | Path, partial: bool = False) -> tuple[M
         )
     broken = next((n for n, t in fitting.items() if not t.isfinite().all()), None)
     if broken is not None:
-        raise UnalikeError(f"{path}: {broken} has numbers that are not finite; expected finite numbers only")
-    return model.starting_from(fitting), Start(str(path), partial, _summary(initial, stored, fitting))
+        raise UnalikeError(
+            f"{path}: {broken} has numbers that are not finite; expected finite numbers only"
+        )
+    return model.starting_from(fitting), Start(
+        str(path), partial, _summary(initial, stored, fitting)
+    )
 
 
 def read_state_dict(path: str | Path) -> Tree:
@@ -73,16 +83,36 @@ def read_state_dict(path: str | Path) -> Tree:
         )
     is_torch = file.suffix != ".safetensors"
     try:
-        stored = torch.load(file, map_location="cpu", weights_only=True) if is_torch else load_file(file)
-    except (OSError, EOFError, RuntimeError, ValueError, KeyError, SafetensorError, pickle.UnpicklingError) as error:
+        stored = (
+            torch.load(file, map_location="cpu", weights_only=True) if is_torch else load_file(file)
+        )
+    except (
+        OSError,
+        EOFError,
+        RuntimeError,
+        ValueError,
+        KeyError,
+        SafetensorError,
+        pickle.UnpicklingError,
+    ) as error:
         why = str(error).split("\n")[0][:120]
         raise UnalikeError(
             f"cannot read {file} ({why}); expected .safetensors, or what torch.save(module.state_dict(), FILE) wrote: tensors "
             "alone, since nothing else is read"
         ) from None
-    if not isinstance(stored, dict) or not stored or not all(isinstance(t, Tensor) for t in stored.values()):
-        kinds = f"a dict with {_listed(list(map(str, stored)))}" if isinstance(stored, dict) else type(stored).__name__
-        raise UnalikeError(f"{file} holds {kinds}; expected tensors by name: torch.save(module.state_dict(), FILE)")
+    if (
+        not isinstance(stored, dict)
+        or not stored
+        or not all(isinstance(t, Tensor) for t in stored.values())
+    ):
+        kinds = (
+            f"a dict with {_listed(list(map(str, stored)))}"
+            if isinstance(stored, dict)
+            else type(stored).__name__
+        )
+        raise UnalikeError(
+            f"{file} holds {kinds}; expected tensors by name: torch.save(module.state_dict(), FILE)"
+        )
     return stored
 
 
@@ -92,7 +122,10 @@ def _fits(found: Tensor, own: Tensor) -> bool:
 
 
 def _summary(own: Tree, found: Tree, fitting: Tree) -> str:
-    rest = {"left as initialized": [n for n in own if n not in fitting], "not used": [n for n in found if n not in own]}
+    rest = {
+        "left as initialized": [n for n in own if n not in fitting],
+        "not used": [n for n in found if n not in own],
+    }
     lists = (f"; {what}: {_listed(names, 10)}" for what, names in rest.items() if names)
     return f"{len(fitting)} of {len(own)} tensors" + "".join(lists)
 

@@ -62,7 +62,9 @@ class EmnistCNN(nn.Module):
     def __init__(self, input_shape: tuple[int, ...], classes: int | None):
         super().__init__()
         in_channels, height, width = check.images("emnist_cnn", input_shape, smallest=4)
-        self.body = nn.Sequential(*_pooled_convolutions((in_channels, 16, 32), padding=2), nn.Flatten())
+        self.body = nn.Sequential(
+            *_pooled_convolutions((in_channels, 16, 32), padding=2), nn.Flatten()
+        )
         self.head = nn.Linear(32 * (height // 4) * (width // 4), classes or 1)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -107,7 +109,9 @@ class McMahanCNN(nn.Module):
         super().__init__()
         in_channels, height, width = check.images("mcmahan_cnn", input_shape, smallest=4)
         self.convolutions = nn.Sequential(*_pooled_convolutions((in_channels, 32, 64), padding=2))
-        self.hidden = nn.Sequential(nn.Flatten(), *hidden_layers([64 * (height // 4) * (width // 4), 512]))
+        self.hidden = nn.Sequential(
+            nn.Flatten(), *hidden_layers([64 * (height // 4) * (width // 4), 512])
+        )
         self.head = nn.Linear(512, classes or 1)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -115,13 +119,19 @@ class McMahanCNN(nn.Module):
 
 
 def convolutions(
-    in_channels: int, sides: list[int], widths: tuple[int, ...], norm: str | None, padding: int | None
+    in_channels: int,
+    sides: list[int],
+    widths: tuple[int, ...],
+    norm: str | None,
+    padding: int | None,
 ) -> tuple[nn.Sequential, int]:
     """Make 3x3 convolutions (norm, ReLU) with pooling between them; returns them and the pixels of their output."""
     if padding is None:
         padding = 0 if min(sides) >= PUBLISHED else 1
     if padding < 0:
-        raise UnalikeError(f"cnn: found padding={padding}, expected 0 or more pixels, or None to choose by the image")
+        raise UnalikeError(
+            f"cnn: found padding={padding}, expected 0 or more pixels, or None to choose by the image"
+        )
     area = math.prod(_side(side, len(widths), padding) for side in sides)
     layers: list[nn.Module] = []
     for before, after in pairwise((in_channels, *widths)):

@@ -36,7 +36,10 @@ def statistic(model: nn.Module, context: Context, length: int, remedy: str | Non
     if tuple(value.shape) != (length,):
         raise UnalikeError(
             f"{kind}: the client's statistic has shape {tuple(value.shape)}, expected ({length},); "
-            + (remedy or f"build the model with statistic={value.numel()}, or choose the statistic it was built for")
+            + (
+                remedy
+                or f"build the model with statistic={value.numel()}, or choose the statistic it was built for"
+            )
         )
     return value
 
@@ -59,7 +62,14 @@ def fitted(name_or_spec: str, context: Context) -> str:
 class _Interaction(nn.Module):
     """A linear head without bias on the products of gate(mu) and [x, 1]."""
 
-    def __init__(self, input_shape: tuple[int, ...], classes: int | None, length: int, gate: nn.Module, gates: int):
+    def __init__(
+        self,
+        input_shape: tuple[int, ...],
+        classes: int | None,
+        length: int,
+        gate: nn.Module,
+        gates: int,
+    ):
         super().__init__()
         self.length, self.gate = length, gate
         self.head = nn.Linear(gates * (math.prod(input_shape) + 1), classes or 1, bias=False)
@@ -83,7 +93,9 @@ class ConditionalLinear(_Interaction):
     Input: float32 [B, ...]. mu: [m].
     """
 
-    def __init__(self, input_shape: tuple[int, ...], classes: int | None, *, statistic: int | None = None):
+    def __init__(
+        self, input_shape: tuple[int, ...], classes: int | None, *, statistic: int | None = None
+    ):
         length = _length("conditional_linear", input_shape, classes, statistic)
         super().__init__(input_shape, classes, length, nn.Identity(), length)
 
@@ -99,7 +111,12 @@ class ConditionalEnsemble(_Interaction):
     """
 
     def __init__(
-        self, input_shape: tuple[int, ...], classes: int | None, *, experts: int = 8, statistic: int | None = None
+        self,
+        input_shape: tuple[int, ...],
+        classes: int | None,
+        *,
+        experts: int = 8,
+        statistic: int | None = None,
     ):
         length = _length("conditional_ensemble", input_shape, classes, statistic)
         (count,) = check.widths("conditional_ensemble", "experts", experts)
@@ -127,7 +144,10 @@ class ConditionalMLP(nn.Module):
     ):
         super().__init__()
         self.length = _length("conditional_mlp", input_shape, classes, statistic)
-        widths = [math.prod(input_shape) + self.length, *check.widths("conditional_mlp", "hidden", hidden)]
+        widths = [
+            math.prod(input_shape) + self.length,
+            *check.widths("conditional_mlp", "hidden", hidden),
+        ]
         self.body = nn.Sequential(*hidden_layers(widths))
         self.head = nn.Linear(widths[-1], classes or 1)
 
@@ -164,7 +184,9 @@ class ConditionalCNN(nn.Module):
         self.labels = classes or 1
         widths = check.widths("conditional_cnn", "channels", channels, least=1)
         (units,) = check.widths("conditional_cnn", "hidden", hidden)
-        self.convolutions, area = convolutions(in_channels * (1 + self.components), sides, widths, norm, None)
+        self.convolutions, area = convolutions(
+            in_channels * (1 + self.components), sides, widths, norm, None
+        )
         width = area * widths[-1] + self.components * self.labels
         self.hidden = nn.Sequential(nn.Linear(width, units), nn.ReLU())
         self.head = nn.Linear(units, classes or 1)
@@ -175,14 +197,22 @@ class ConditionalCNN(nn.Module):
         mu = statistic(self, context, self.components * (pixels + self.labels), remedy)
         mu = mu.unflatten(0, (self.components, -1))
         in_channels, height, width = self.image
-        extra = mu[:, :pixels].reshape(self.components * in_channels, height, width).expand(x.shape[0], -1, -1, -1)
+        extra = (
+            mu[:, :pixels]
+            .reshape(self.components * in_channels, height, width)
+            .expand(x.shape[0], -1, -1, -1)
+        )
         features = self.convolutions(torch.cat([x, extra], 1)).flatten(1)
         labels = mu[:, pixels:].flatten().expand(x.shape[0], -1)
         return self.head(self.hidden(torch.cat([features, labels], 1)))
 
 
-def _length(model: str, input_shape: tuple[int, ...], classes: int | None, found: int | None) -> int:
+def _length(
+    model: str, input_shape: tuple[int, ...], classes: int | None, found: int | None
+) -> int:
     (length,) = check.widths(
-        model, "statistic", found if found is not None else (math.prod(input_shape) + 1) * (classes or 1)
+        model,
+        "statistic",
+        found if found is not None else (math.prod(input_shape) + 1) * (classes or 1),
     )
     return length

@@ -36,7 +36,11 @@ class MLP(nn.Module):
     """
 
     def __init__(
-        self, input_shape: tuple[int, ...], classes: int | None, *, hidden: int | tuple[int, ...] = (200, 200)
+        self,
+        input_shape: tuple[int, ...],
+        classes: int | None,
+        *,
+        hidden: int | tuple[int, ...] = (200, 200),
     ):
         super().__init__()
         widths = [math.prod(input_shape), *check.widths("mlp", "hidden", hidden)]
@@ -55,4 +59,8 @@ def two_nn(input_shape: tuple[int, ...], classes: int | None) -> MLP:
 
 def hidden_layers(widths: list[int]) -> list[nn.Module]:
     """Make a linear layer and ReLU for each step from one width to the next."""
-    return [layer for before, after in pairwise(widths) for layer in (nn.Linear(before, after), nn.ReLU())]
+    return [
+        layer
+        for before, after in pairwise(widths)
+        for layer in (nn.Linear(before, after), nn.ReLU())
+    ]

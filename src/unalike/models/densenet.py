@@ -15,7 +15,10 @@ class Layer(nn.Module):
     def __init__(self, before: int, growth: int, norm: Norm):
         super().__init__()
         self.norm1, self.conv1 = norm(before), nn.Conv2d(before, 4 * growth, 1, bias=False)
-        self.norm2, self.conv2 = norm(4 * growth), nn.Conv2d(4 * growth, growth, 3, padding=1, bias=False)
+        self.norm2, self.conv2 = (
+            norm(4 * growth),
+            nn.Conv2d(4 * growth, growth, 3, padding=1, bias=False),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         """[B, before + growth, H, W] from [B, before, H, W]."""
@@ -60,6 +63,8 @@ class DenseNet(nn.Module):
 
 
 @registry.register("densenet121")
-def densenet121(input_shape: tuple[int, ...], classes: int | None, *, norm: str = "batch") -> DenseNet:
+def densenet121(
+    input_shape: tuple[int, ...], classes: int | None, *, norm: str = "batch"
+) -> DenseNet:
     """DenseNet-121 with the 3x3 stem of the paper's CIFAR networks: 6,956,298 parameters with 10 classes."""
     return DenseNet(input_shape, classes, blocks=(6, 12, 24, 16), growth=32, norm=norm)

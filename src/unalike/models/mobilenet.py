@@ -7,7 +7,15 @@ from unalike.models import check
 from unalike.models.check import Norm
 from unalike.models.registry import registry
 
-STAGES = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
+STAGES = (
+    (1, 16, 1, 1),
+    (6, 24, 2, 2),
+    (6, 32, 3, 2),
+    (6, 64, 4, 2),
+    (6, 96, 3, 1),
+    (6, 160, 3, 2),
+    (6, 320, 1, 1),
+)
 """Table 2 of the paper: expansion, channels, blocks, stride of the first block."""
 
 SMALL = 64
@@ -19,7 +27,11 @@ def _convolution(
 ) -> list[nn.Module]:
     """Make a convolution without bias, its norm and ReLU6."""
     padding = side // 2
-    return [nn.Conv2d(before, after, side, stride, padding, groups=groups, bias=False), norm(after), nn.ReLU6()]
+    return [
+        nn.Conv2d(before, after, side, stride, padding, groups=groups, bias=False),
+        norm(after),
+        nn.ReLU6(),
+    ]
 
 
 class InvertedResidual(nn.Module):
@@ -54,11 +66,20 @@ class MobileNetV2(nn.Module):
     Input: float32 [B, channels, height, width].
     """
 
-    def __init__(self, input_shape: tuple[int, ...], classes: int | None, *, width: float = 1.0, norm: str = "batch"):
+    def __init__(
+        self,
+        input_shape: tuple[int, ...],
+        classes: int | None,
+        *,
+        width: float = 1.0,
+        norm: str = "batch",
+    ):
         super().__init__()
         in_channels, *sides = check.images("mobilenet_v2", input_shape)
         if not 0 < width < float("inf"):
-            raise UnalikeError(f"mobilenet_v2: found width={width!r}, expected a factor above 0, such as 0.5")
+            raise UnalikeError(
+                f"mobilenet_v2: found width={width!r}, expected a factor above 0, such as 0.5"
+            )
         layer, stem_stride = check.norm_of("mobilenet_v2", norm), 1 if min(sides) <= SMALL else 2
         before = _rounded(32 * width)
         layers = _convolution(in_channels, before, layer, side=3, stride=stem_stride)

@@ -47,7 +47,12 @@ def model(
     Raises:
         UnalikeError: A name or option is unknown, or the model cannot take inputs of this shape.
     """
-    arguments = {"name_or_spec": name_or_spec, "input_shape": input_shape, "classes": classes, "seed": seed}
+    arguments = {
+        "name_or_spec": name_or_spec,
+        "input_shape": input_shape,
+        "classes": classes,
+        "seed": seed,
+    }
     check_kinds(model, arguments)
     call = read(name_or_spec)
     shape = tuple(int(n) for n in input_shape)
@@ -57,9 +62,13 @@ def model(
             "(1, 28, 28), and the number of classes (None for one output)"
         )
     if not 0 <= seed < 2**63:
-        raise UnalikeError(f"model {call}: found seed={seed}, expected 0 or more and less than 2**63")
+        raise UnalikeError(
+            f"model {call}: found seed={seed}, expected 0 or more and less than 2**63"
+        )
     with isolated(seed):
-        return registry.build(Call(call.name, call.parameters | options), input_shape=shape, classes=classes)
+        return registry.build(
+            Call(call.name, call.parameters | options), input_shape=shape, classes=classes
+        )
 
 
 def is_named(recorded: str) -> bool:

@@ -27,7 +27,10 @@ def _projection(before: int, after: int, stride: int, norm: Norm) -> nn.Module:
     return nn.Sequential(nn.Conv2d(before, after, 1, stride, bias=False), norm(after))
 
 
-SHORTCUTS: dict[str, Callable[[int, int, int, Norm], nn.Module]] = {"projection": _projection, "pad": Pad}
+SHORTCUTS: dict[str, Callable[[int, int, int, Norm], nn.Module]] = {
+    "projection": _projection,
+    "pad": Pad,
+}
 """Shortcuts for blocks that change the shape: option B and option A of He et al. 2016."""
 
 
@@ -101,7 +104,11 @@ class ResNet(nn.Module):
 
 @registry.register("resnet20")
 def resnet20(
-    input_shape: tuple[int, ...], classes: int | None, *, norm: str = "batch", shortcut: str = "projection"
+    input_shape: tuple[int, ...],
+    classes: int | None,
+    *,
+    norm: str = "batch",
+    shortcut: str = "projection",
 ) -> ResNet:
     """ResNet-20 for 32x32 images: 272,474 parameters with 10 classes.
 
@@ -109,26 +116,36 @@ def resnet20(
 
     Source: He et al. 2016, section 4.2.
     """
-    return ResNet(input_shape, classes, widths=(16, 32, 64), blocks=(3, 3, 3), norm=norm, shortcut=shortcut)
+    return ResNet(
+        input_shape, classes, widths=(16, 32, 64), blocks=(3, 3, 3), norm=norm, shortcut=shortcut
+    )
 
 
 @registry.register("resnet18")
-def resnet18(input_shape: tuple[int, ...], classes: int | None, *, norm: str = "batch", stem: str = "cifar") -> ResNet:
+def resnet18(
+    input_shape: tuple[int, ...], classes: int | None, *, norm: str = "batch", stem: str = "cifar"
+) -> ResNet:
     """ResNet-18 (He et al. 2016): 11,173,962 parameters with 10 classes and the 3x3 stem.
 
     stem="imagenet" is the published network, as in torchvision: 11,689,512 parameters with 1,000 classes. It divides the sides of
     an image by 32 instead of 8, and takes a fifteenth of the operations.
     """
-    return ResNet(input_shape, classes, widths=(64, 128, 256, 512), blocks=(2, 2, 2, 2), norm=norm, stem=stem)
+    return ResNet(
+        input_shape, classes, widths=(64, 128, 256, 512), blocks=(2, 2, 2, 2), norm=norm, stem=stem
+    )
 
 
 @registry.register("resnet34")
-def resnet34(input_shape: tuple[int, ...], classes: int | None, *, norm: str = "batch", stem: str = "cifar") -> ResNet:
+def resnet34(
+    input_shape: tuple[int, ...], classes: int | None, *, norm: str = "batch", stem: str = "cifar"
+) -> ResNet:
     """ResNet-34 (He et al. 2016): 21,282,122 parameters with 10 classes and the 3x3 stem.
 
     stem="imagenet" is as for `resnet18`: 21,797,672 parameters with 1,000 classes.
     """
-    return ResNet(input_shape, classes, widths=(64, 128, 256, 512), blocks=(3, 4, 6, 3), norm=norm, stem=stem)
+    return ResNet(
+        input_shape, classes, widths=(64, 128, 256, 512), blocks=(3, 4, 6, 3), norm=norm, stem=stem
+    )
 
 
 @registry.register("wrn56_4")

@@ -33,7 +33,11 @@ class CharLSTM(nn.Module):
     ):
         super().__init__()
         check.tokens("char_lstm", input_shape)
-        check.widths("char_lstm", "vocabulary, embedding, hidden and layers", (vocabulary, embedding, hidden, layers))
+        check.widths(
+            "char_lstm",
+            "vocabulary, embedding, hidden and layers",
+            (vocabulary, embedding, hidden, layers),
+        )
         self.characters = nn.Embedding(vocabulary, embedding)
         self.lstm = nn.LSTM(embedding, hidden, layers, batch_first=True)
         self.head = nn.Linear(hidden, classes or 1)
@@ -68,14 +72,20 @@ class TextCNN(nn.Module):
     ):
         super().__init__()
         check.tokens("textcnn", input_shape)
-        check.widths("textcnn", "vocabulary, embedding and filters", (vocabulary, embedding, filters))
+        check.widths(
+            "textcnn", "vocabulary, embedding and filters", (vocabulary, embedding, filters)
+        )
         if not 0 <= dropout < 1:
-            raise UnalikeError(f"textcnn: found dropout={dropout!r}, expected a share of 0 or more and below 1")
+            raise UnalikeError(
+                f"textcnn: found dropout={dropout!r}, expected a share of 0 or more and below 1"
+            )
         windows = check.widths("textcnn", "widths", widths, least=1)
         self.words = nn.Embedding(vocabulary, embedding)
         nn.init.uniform_(self.words.weight, -0.25, 0.25)
         self.windows = nn.ModuleList(
-            nn.Sequential(nn.ConstantPad1d((0, width - 1), 0.0), nn.Conv1d(embedding, filters, width))
+            nn.Sequential(
+                nn.ConstantPad1d((0, width - 1), 0.0), nn.Conv1d(embedding, filters, width)
+            )
             for width in windows
         )
         self.dropout = nn.Dropout(dropout)
@@ -84,7 +94,9 @@ class TextCNN(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         real = (x != 0).to(self.words.weight.dtype).unsqueeze(-2)
         words = self.words(x).transpose(-2, -1) * real
-        return self.head(self.dropout(torch.cat([_strongest(conv, words, real) for conv in self.windows], -1)))
+        return self.head(
+            self.dropout(torch.cat([_strongest(conv, words, real) for conv in self.windows], -1))
+        )
 
 
 def _strongest(conv: nn.Module, words: Tensor, real: Tensor) -> Tensor:

@@ -36,7 +36,11 @@ class VGG(nn.Module):
             if after == POOL:
                 made.append(nn.MaxPool2d(2))
             else:
-                made += [nn.Conv2d(before, after, 3, padding=1), *(layer(after) for layer in norms), nn.ReLU()]
+                made += [
+                    nn.Conv2d(before, after, 3, padding=1),
+                    *(layer(after) for layer in norms),
+                    nn.ReLU(),
+                ]
                 before = after
         self.convolutions = nn.Sequential(*made, nn.Flatten())
         area = (height // 2**pools) * (width // 2**pools)
@@ -51,7 +55,11 @@ class VGG(nn.Module):
 
 @registry.register("vgg11")
 def vgg11(
-    input_shape: tuple[int, ...], classes: int | None, *, norm: str | None = "group", hidden: int | tuple[int, ...] = ()
+    input_shape: tuple[int, ...],
+    classes: int | None,
+    *,
+    norm: str | None = "group",
+    hidden: int | tuple[int, ...] = (),
 ) -> VGG:
     """VGG-11 with group normalization: 9,231,114 parameters for 3x32x32 images and 10 classes.
 

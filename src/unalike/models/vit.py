@@ -69,10 +69,14 @@ class ViT(nn.Module):
                 "choose a patch that divides both sides"
             )
         if width % heads:
-            raise UnalikeError(f"vit: width={width} does not divide among heads={heads}; choose heads that divide it")
+            raise UnalikeError(
+                f"vit: width={width} does not divide among heads={heads}; choose heads that divide it"
+            )
         self.patches = nn.Conv2d(channels, width, patch, patch)
         self.token = nn.Parameter(torch.zeros(1, 1, width))
-        self.positions = nn.Parameter(torch.empty(1, 1 + (height // patch) * (wide // patch), width))
+        self.positions = nn.Parameter(
+            torch.empty(1, 1 + (height // patch) * (wide // patch), width)
+        )
         self.blocks = nn.Sequential(*(TransformerBlock(width, heads) for _ in range(depth)))
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, classes or 1)

@@ -48,7 +48,9 @@ class Forecaster:
     def _forest(self) -> RandomForestRegressor:
         from sklearn.ensemble import RandomForestRegressor
 
-        forest = RandomForestRegressor(TREES, min_samples_leaf=SMALLEST_LEAF, max_features=0.5, random_state=SEED)
+        forest = RandomForestRegressor(
+            TREES, min_samples_leaf=SMALLEST_LEAF, max_features=0.5, random_state=SEED
+        )
         return forest.fit(self.runs.features, self.gains.to_numpy())
 
     @cached_property
@@ -101,7 +103,9 @@ class Forecaster:
         """One small tree that predicts the gains of all methods: less exact than the forest, but it can be read."""
         from sklearn.tree import DecisionTreeRegressor
 
-        tree = DecisionTreeRegressor(max_depth=DEPTH, min_samples_leaf=2 * SMALLEST_LEAF, random_state=SEED)
+        tree = DecisionTreeRegressor(
+            max_depth=DEPTH, min_samples_leaf=2 * SMALLEST_LEAF, random_state=SEED
+        )
         return tree.fit(self.runs.features, self.gains.to_numpy())
 
     def reasons(self, features: np.ndarray) -> list[str]:
@@ -109,12 +113,20 @@ class Forecaster:
         tree: Any = self.explanation.tree_
         path = self.explanation.decision_path(features[None]).indices
         titles, cuts = list(TITLES.values()), dict[int, dict[str, float]]()
-        for node in path[:-1]:  # a feature may be asked for twice: each later cut is the sharper one of its direction
+        for node in path[
+            :-1
+        ]:  # a feature may be asked for twice: each later cut is the sharper one of its direction
             feature, cut = int(tree.feature[node]), tree.threshold[node]
             relation = "at most" if features[feature] <= cut else "above"
             cuts.setdefault(feature, {})[relation] = cut
-        texts = {i: " and ".join(f"{relation} {cut:.3g}" for relation, cut in own.items()) for i, own in cuts.items()}
-        return [f"{titles[i]}: {features[i]:.3g}, {text}".replace(" -", " −") for i, text in texts.items()]
+        texts = {
+            i: " and ".join(f"{relation} {cut:.3g}" for relation, cut in own.items())
+            for i, own in cuts.items()
+        }
+        return [
+            f"{titles[i]}: {features[i]:.3g}, {text}".replace(" -", " −")
+            for i, text in texts.items()
+        ]
 
 
 def weighted_quantile(values: np.ndarray, weights: np.ndarray, share: float) -> float:

@@ -34,7 +34,9 @@ def render(recommendation: Recommendation) -> str:
         findings=recommendation.findings,
         kinds=[
             (kind, capital(text))
-            for kind, _, text in (line.partition(": ") for line in recommendation.diagnosis.findings)
+            for kind, _, text in (
+                line.partition(": ") for line in recommendation.diagnosis.findings
+            )
         ],
         reasons=recommendation.reasons,
         panels=panels(recommendation),
@@ -53,7 +55,9 @@ def panels(recommendation: Recommendation) -> dict[str, Panel | None]:
 
 def _gains(advice: Sequence[Advice]) -> Panel:
     gains = [MeanInterval(one.gain, one.low, one.high) for one in advice]
-    figure = _dots([one.method for one in advice], gains, Axis("gain over FedAvg (points)", form=".1f"))
+    figure = _dots(
+        [one.method for one in advice], gains, Axis("gain over FedAvg (points)", form=".1f")
+    )
     caption = (
         "Markers: the median gain over FedAvg. Bars: eight of ten stored tasks lie between their ends, by weight. Left of the "
         "dotted line: worse than FedAvg."
@@ -68,10 +72,16 @@ def _regret(recommendation: Recommendation) -> Panel:
     for by in own_first:
         label = HELD_OUT_TITLES[by]
         policies = recommendation.judgement.regret[by]
-        regret = {policy: mean for policy, mean in policies.items() if policy != SURE or HELD_OUT[by].owners}
+        regret = {
+            policy: mean
+            for policy, mean in policies.items()
+            if policy != SURE or HELD_OUT[by].owners
+        }
         axis = Axis("regret (points)", from_zero=True, form=".1f")
         figure = _dots(list(regret), list(regret.values()), axis)
-        alt = "; ".join(f"{policy} {POINTS.amount(estimate.mean)}" for policy, estimate in regret.items())
+        alt = "; ".join(
+            f"{policy} {POINTS.amount(estimate.mean)}" for policy, estimate in regret.items()
+        )
         views.append(View(label, figure, f"{label}, mean regret in points: {alt}."))
     caption = (
         "Regret: the score of the best method of a task less that of the chosen method, on tasks that were held out. Markers: "
@@ -83,9 +93,13 @@ def _regret(recommendation: Recommendation) -> Panel:
 
 def _dots(names: Sequence[str], estimates: Sequence[MeanInterval], axis: Axis) -> Figure:
     """One row per name: an estimate in points with its interval, the first one on top."""
-    values, low, high = ([100 * getattr(one, end) for one in estimates] for end in ("mean", "low", "high"))
+    values, low, high = (
+        [100 * getattr(one, end) for one in estimates] for end in ("mean", "low", "high")
+    )
     places = list(range(len(names)))
-    dots = Points(look=plain(BLUE), x=values, y=places, low=low, high=high, texts=list(names), size=10)
+    dots = Points(
+        look=plain(BLUE), x=values, y=places, low=low, high=high, texts=list(names), size=10
+    )
     return rows_plot(list(names), [dots, Rule(0)], axis, ROW_HEIGHT)
 
 
@@ -96,7 +110,9 @@ def _alike(recommendation: Recommendation) -> Table:
         words("Best method", lambda task: task.best),
         number(f"Gain of {recommendation.advice[0].method}", lambda task: task.gain, POINTS.change),
     ]
-    caption = "The stored tasks that are most alike; C: share of clients in a round, E: local epochs"
+    caption = (
+        "The stored tasks that are most alike; C: share of clients in a round, E: local epochs"
+    )
     return Table.of(caption, columns, recommendation.alike)
 
 

@@ -128,7 +128,11 @@ def recommend_for_population(
     [own_metric] = read_metrics([metric or ("rmse" if population.classes is None else "accuracy")])
     own_metric = own_metric.of(population.task, population.classes)
     diagnosis = diagnose_population(population, name, seed=seed)
-    owners, stored, judged = _has_owners(population), StoredRuns.read(), judgement.read(objective, candidates)
+    owners, stored, judged = (
+        _has_owners(population),
+        StoredRuns.read(),
+        judgement.read(objective, candidates),
+    )
     runs, in_metric = stored.natural if owners else stored.made, stored.in_metric(own_metric.name)
     own = features(population, diagnosis, conditions)
     vector = np.array([own[name] for name in TITLES])
@@ -136,7 +140,9 @@ def recommend_for_population(
     forecaster = Forecaster(runs, objective, tuple(known.columns))
     unlike = forecaster.is_unlike(vector)
     alike = not unlike and judged.policy(owners) == judgement.FORECAST
-    likeness = np.full(len(runs.tasks), 1 / len(runs.tasks)) if owners else forecaster.weights(vector)
+    likeness = (
+        np.full(len(runs.tasks), 1 / len(runs.tasks)) if owners else forecaster.weights(vector)
+    )
     weights = likeness if alike or owners else np.full(len(likeness), 1 / len(likeness))
     headroom = _headroom(own_metric, own) if objective == "accuracy" else 1.0
     gains = forecaster.gains.clip(upper=headroom)
@@ -163,7 +169,9 @@ def recommend_for_population(
         unlike=unlike,
         notes=[
             *_notes(runs, own),
-            *_notes_on_metric(own["majority"], own_metric, metric is not None, len(in_metric.tasks)),
+            *_notes_on_metric(
+                own["majority"], own_metric, metric is not None, len(in_metric.tasks)
+            ),
         ],
         command=command,
     )
@@ -171,7 +179,11 @@ def recommend_for_population(
 
 def _has_owners(population: Population) -> bool:
     """Whether the clients own their data: they come from a program, or from a column of the data."""
-    return population.classes is None or population.plan is None or read_scheme(population.plan.spec)[0].name == NATURAL
+    return (
+        population.classes is None
+        or population.plan is None
+        or read_scheme(population.plan.spec)[0].name == NATURAL
+    )
 
 
 def _headroom(metric: Metric, own: dict[str, float]) -> float:
@@ -203,15 +215,24 @@ def _advice(runs: StoredRuns, gains: pd.Series, weights: np.ndarray) -> Advice:
 def _for_owners(advice: Advice, gains: pd.Series, in_metric: StoredRuns, others: int) -> Advice:
     """Advice for real owners: sure only if the lower bound of its gain is above 0, at a rate of the tasks in their metric."""
     rates = in_metric.means["rate"] if len(in_metric.tasks) else pd.Series([advice.rate])
-    return replace(advice, sure=lower_bound(gains.to_numpy(), others) > 0, rate=float(rates.mode().iloc[0]))
+    return replace(
+        advice, sure=lower_bound(gains.to_numpy(), others) > 0, rate=float(rates.mode().iloc[0])
+    )
 
 
-def _alike(forecaster: Forecaster, nearness: np.ndarray, weights: np.ndarray, method: str) -> list[AlikeTask]:
+def _alike(
+    forecaster: Forecaster, nearness: np.ndarray, weights: np.ndarray, method: str
+) -> list[AlikeTask]:
     """The nearest tasks with any weight, and the gain of `method` there."""
     gains = forecaster.gains
     most = np.argsort(-nearness, kind="stable")[:MOST_ALIKE]
     return [
-        AlikeTask(str(gains.index[t]), float(weights[t]), str(gains.iloc[t].idxmax()), float(gains.iloc[t][method]))
+        AlikeTask(
+            str(gains.index[t]),
+            float(weights[t]),
+            str(gains.iloc[t].idxmax()),
+            float(gains.iloc[t][method]),
+        )
         for t in most
         if weights[t] > 0
     ]
@@ -220,7 +241,9 @@ def _alike(forecaster: Forecaster, nearness: np.ndarray, weights: np.ndarray, me
 def _notes_on_metric(majority: float, metric: Metric, chosen: bool, measured: int) -> list[str]:
     """A note where the stored runs have no gains in the metric, or where accuracy hardly tells methods apart."""
     if not measured:
-        return [f"The stored runs have no {metric.word}: gains in it may be others. The comparison decides by it."]
+        return [
+            f"The stored runs have no {metric.word}: gains in it may be others. The comparison decides by it."
+        ]
     if chosen or majority < LOPSIDED:
         return []
     return [

@@ -20,7 +20,10 @@ from unalike.reporting.wording import listing, share, significant
 if TYPE_CHECKING:
     import pandas as pd
 
-OBJECTIVE_NAMES = {"accuracy": "accuracy", "worst_decile": "accuracy of the worst tenth of the clients"}
+OBJECTIVE_NAMES = {
+    "accuracy": "accuracy",
+    "worst_decile": "accuracy of the worst tenth of the clients",
+}
 """Objective -> its name in a sentence."""
 POINTS = KNOWN["accuracy"]
 """The metric whose differences are points of a share, as gains and regrets are written."""
@@ -124,7 +127,11 @@ class Recommendation:
         if not self.measured or (self.metric.name == "accuracy" and not self.owners):
             return ADVICE_COLUMNS
         heading = f"In {self.metric.word}, {self.measured} data sets"
-        return (*ADVICE_COLUMNS[:3], number(heading, lambda one: one.measured, POINTS.change), *ADVICE_COLUMNS[3:])
+        return (
+            *ADVICE_COLUMNS[:3],
+            number(heading, lambda one: one.measured, POINTS.change),
+            *ADVICE_COLUMNS[3:],
+        )
 
     @property
     def table(self) -> pd.DataFrame:
@@ -168,7 +175,9 @@ class Recommendation:
         return f"<Recommendation for {self.name}: {names}>"
 
     def _repr_html_(self) -> str:
-        return "".join(map(paragraph, self.findings)) + html(Table.of("", self.columns, self.advice))
+        return "".join(map(paragraph, self.findings)) + html(
+            Table.of("", self.columns, self.advice)
+        )
 
     def _choice(self) -> str:
         others = [one.method for one in self.short_list]
@@ -191,7 +200,11 @@ class Recommendation:
                 f"This counts the {self.judgement.owners} stored data sets with real owners alike, each in its own metric. "
                 "A gain is sure if the sign test, corrected for the number of methods, says so"
             )
-            unlike = "; your clients are unlike all of them, so even this is a guess" if self.unlike else ""
+            unlike = (
+                "; your clients are unlike all of them, so even this is a guess"
+                if self.unlike
+                else ""
+            )
             return f"{text}{unlike}."
         tasks = self.judgement.tasks
         if self.unlike:

@@ -48,7 +48,17 @@ OBJECTIVES = ("accuracy", "worst_decile")
 """Scores that a recommendation can be made for."""
 METRICS = ("accuracy", "balanced_accuracy", "macro_f1", "roc_auc", "rmse", "mae")
 """Metrics that runs are stored in; the tasks with real owners have all that are defined for them, the others accuracy."""
-RESULTS = ("method", "spec", "rate", "validation", "seed", *METRICS, "worst_decile", "bytes", "seconds")
+RESULTS = (
+    "method",
+    "spec",
+    "rate",
+    "validation",
+    "seed",
+    *METRICS,
+    "worst_decile",
+    "bytes",
+    "seconds",
+)
 """Columns that differ between the runs of a task."""
 WORST_ERROR = 2.0
 """The largest error that counts, in errors of FedAvg: a run that diverged has lost as much as FedAvg's whole error."""
@@ -68,7 +78,9 @@ class StoredRuns:
         try:
             return cls(pd.read_parquet(path))
         except (OSError, ValueError) as error:
-            raise UnalikeError(f"cannot read the stored runs {path}: {error}; install unalike again") from None
+            raise UnalikeError(
+                f"cannot read the stored runs {path}: {error}; install unalike again"
+            ) from None
 
     @cached_property
     def tasks(self) -> pd.DataFrame:
@@ -95,7 +107,9 @@ class StoredRuns:
         """
         table, metrics = self.table, self.table["metric"]
         if objective == "accuracy":
-            table = table.assign(accuracy=sum(table[name].where(metrics == name, 0) for name in metrics.unique()))
+            table = table.assign(
+                accuracy=sum(table[name].where(metrics == name, 0) for name in metrics.unique())
+            )
         wide = table.pivot_table(index="task", columns="method", values=objective)
         wide = wide.reindex(index=self.tasks.index, columns=list(METHODS))
         signs = {metric.name: metric.sign for metric in read_metrics(metrics.unique())}
@@ -121,7 +135,9 @@ class StoredRuns:
     def in_metric(self, name: str) -> StoredRuns:
         """The runs of real owners' tasks that are stored in a metric, with this as the metric of the tasks."""
         table = self.natural.table
-        return StoredRuns(table[table[name].notna()].assign(metric=name) if name in METRICS else table[:0])
+        return StoredRuns(
+            table[table[name].notna()].assign(metric=name) if name in METRICS else table[:0]
+        )
 
     def of(self, tasks: np.ndarray) -> StoredRuns:
         """The runs of some tasks, by their positions in `tasks`."""

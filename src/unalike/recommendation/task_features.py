@@ -38,7 +38,9 @@ class Conditions:
     model: ModelLike
 
 
-def features(population: Population, diagnosis: Diagnosis, conditions: Conditions) -> dict[str, float]:
+def features(
+    population: Population, diagnosis: Diagnosis, conditions: Conditions
+) -> dict[str, float]:
     """The features of clients that train under these conditions; see `TITLES`. A measure that is not available counts as 0."""
     measures, clients = diagnosis.measures, len(diagnosis.counts)
     samples = float(diagnosis.counts.to_numpy().sum()) / clients
@@ -49,7 +51,9 @@ def features(population: Population, diagnosis: Diagnosis, conditions: Condition
         "label_skew": _beyond_chance(measures.get("label_tv")),
         "quantity_skew": _known(measures["size_gini"].value),
         "feature_skew": _beyond_chance(measures.get("feature_distance_within")),
-        "concept_shift": _known(measures["concept_gap"].value) if "concept_gap" in measures else 0.0,
+        "concept_shift": _known(measures["concept_gap"].value)
+        if "concept_gap" in measures
+        else 0.0,
         "clusters": max((_beyond_chance(m, NO_GROUPS) for m in silhouettes), default=0.0),
         "clients": float(clients),
         "cohort": float(cohort_size(conditions.participation, clients)),

@@ -20,9 +20,14 @@ def client_columns(content: ReportContent, methods: bool = False) -> list[TableC
     columns.append(number("Test samples", "n_test", wording.mean_count))
     if table["n_positive"].notna().any():
         columns.append(number("Positives", "n_positive", wording.mean_count))
-    if (own := table.loc[table["seeds"] > 0, "seeds"]).min() < own.max():  # others had one class in some seeds
+    if (
+        own := table.loc[table["seeds"] > 0, "seeds"]
+    ).min() < own.max():  # others had one class in some seeds
         columns.append(number("Seeds", "seeds", wording.mean_count))
-    columns += [number(metric.title, "score", metric.text), interval(level, "low", "high", metric.between)]
+    columns += [
+        number(metric.title, "score", metric.text),
+        interval(level, "low", "high", metric.between),
+    ]
     for other in content.compared_with:
         if table[f"to_{other}"].notna().any():
             columns.append(difference_to(other, metric))
@@ -32,7 +37,11 @@ def client_columns(content: ReportContent, methods: bool = False) -> list[TableC
 
 def difference_to(other: str, metric: Metric) -> TableColumn:
     """The column of differences to a method: gains, where more is better."""
-    return number(f"{'Gain over' if metric.sign > 0 else 'Difference from'} {other}", f"to_{other}", metric.difference)
+    return number(
+        f"{'Gain over' if metric.sign > 0 else 'Difference from'} {other}",
+        f"to_{other}",
+        metric.difference,
+    )
 
 
 def client_table(content: ReportContent, method: str) -> Table | None:
@@ -42,7 +51,11 @@ def client_table(content: ReportContent, method: str) -> Table | None:
     if own.empty:
         return None
     seeds = wording.plural(int(own["seeds"].max()), "seed")
-    return Table.of(f"Every client with {method}, mean over {seeds}", _filled(client_columns(content), own), rows(own))
+    return Table.of(
+        f"Every client with {method}, mean over {seeds}",
+        _filled(client_columns(content), own),
+        rows(own),
+    )
 
 
 def clients_of_best(content: ReportContent) -> list[Table]:
@@ -67,4 +80,8 @@ def client_tables(content: ReportContent) -> list[Table]:
 def _filled(columns: list[TableColumn], table: pd.DataFrame) -> list[TableColumn]:
     """The columns that have a number in some row, and those of text."""
     made = [(column, [column.cell(row) for row in rows(table)]) for column in columns]
-    return [c for c, cells in made if any(not cell.numeric or cell.value == cell.value for cell in cells)]
+    return [
+        c
+        for c, cells in made
+        if any(not cell.numeric or cell.value == cell.value for cell in cells)
+    ]

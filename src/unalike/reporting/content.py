@@ -12,7 +12,16 @@ from unalike.metrics.client_scores import MEAN, POOLED, client_scores, scored_ac
 from unalike.metrics.columns import TEST, USED, Column, Columns
 from unalike.metrics.models_in_use import personal_methods, protocol_in_use, with_models_in_use
 from unalike.metrics.named_metrics import Metric
-from unalike.metrics.sampling import DIVISIONS, OWNERS, PARTITIONS, POOLED_SCORE, SPLITS, TRAINING, UNKNOWN, SharedFacts
+from unalike.metrics.sampling import (
+    DIVISIONS,
+    OWNERS,
+    PARTITIONS,
+    POOLED_SCORE,
+    SPLITS,
+    TRAINING,
+    UNKNOWN,
+    SharedFacts,
+)
 from unalike.metrics.statistics import in_order
 from unalike.metrics.summary import scores_by_seed, summary
 from unalike.metrics.verdicts import Rules
@@ -88,19 +97,33 @@ class ReportContent(SharedFacts):
     def __post_init__(self) -> None:
         _check_labels(self.labels, self.baseline)
         _check_table(
-            "rounds", self.rounds, ["method", "seed", "round"], ["seconds", "bytes_down", "bytes_up"], self.labels
+            "rounds",
+            self.rounds,
+            ["method", "seed", "round"],
+            ["seconds", "bytes_down", "bytes_up"],
+            self.labels,
         )
-        _check_table("clients", self.clients, ["method", "seed", "client"], ["n_train", "n_test"], self.labels)
+        _check_table(
+            "clients",
+            self.clients,
+            ["method", "seed", "client"],
+            ["n_train", "n_test"],
+            self.labels,
+        )
         for name, table in (("rounds", self.rounds), ("clients", self.clients)):
             if self.metric.name not in table:
-                raise UnalikeError(f"the {name} table has no {self.metric.name}, by which the methods are compared")
+                raise UnalikeError(
+                    f"the {name} table has no {self.metric.name}, by which the methods are compared"
+                )
         if self.target is not None and not self.metric.low <= self.target <= self.metric.high:
             expected = (
                 "a share such as 0.8"
                 if self.metric.percent
                 else f"a number from {self.metric.low:g} to {self.metric.high:g}"
             )
-            raise UnalikeError(f"target={self.target:g} is not a possible {self.metric.word}; expected {expected}")
+            raise UnalikeError(
+                f"target={self.target:g} is not a possible {self.metric.word}; expected {expected}"
+            )
         for name in ("rounds", "clients"):
             object.__setattr__(self, name, in_order(getattr(self, name), self.labels))
         if self.decisive == USED:
@@ -111,8 +134,15 @@ class ReportContent(SharedFacts):
                 object.__setattr__(self, name, used)
             object.__setattr__(self, "columns", columns.with_used())
         if self.across != POOLED_SCORE:
-            rounds, columns = scored_across(self.across, self.rounds, self.client_rounds, self.columns)
-            made = {"pooled_rounds": self.rounds, "own_metric": self.metric, "rounds": rounds, "columns": columns}
+            rounds, columns = scored_across(
+                self.across, self.rounds, self.client_rounds, self.columns
+            )
+            made = {
+                "pooled_rounds": self.rounds,
+                "own_metric": self.metric,
+                "rounds": rounds,
+                "columns": columns,
+            }
             for name, value in (made | {"resampled": None}).items():
                 object.__setattr__(self, name, value)
 
@@ -130,13 +160,17 @@ class ReportContent(SharedFacts):
     def rules(self) -> Rules:
         """The rules by which the methods are judged."""
         references = {method.label: method.reference for method in self.methods if method.reference}
-        return Rules(self.baseline, references, self.smallest_effect, self.looks, self.sampling.overlap)
+        return Rules(
+            self.baseline, references, self.smallest_effect, self.looks, self.sampling.overlap
+        )
 
     @cached_property
     def summary(self) -> pd.DataFrame:
         """One row per method and protocol (`metrics.summary.summary`); a score over the worst tenth is `worst_decile`, too."""
         table = summary(self.rounds, self.clients, self.columns, self.rules, self.resampled)
-        return table.assign(worst_decile=table[self.metric.name]) if self.across == "worst" else table
+        return (
+            table.assign(worst_decile=table[self.metric.name]) if self.across == "worst" else table
+        )
 
     @property
     def about(self) -> str:
@@ -148,14 +182,23 @@ class ReportContent(SharedFacts):
         column = self.columns.get(self.decisive)
         fixed = self.resampled is not None and column is not None and column.name in self.resampled
         drawn = {
-            PARTITIONS: ("other partitions of this data set", f"{seeds} seeds with a partition each"),
-            DIVISIONS: ("this test set only: other partitions", f"{seeds} seeds divide the same test samples"),
+            PARTITIONS: (
+                "other partitions of this data set",
+                f"{seeds} seeds with a partition each",
+            ),
+            DIVISIONS: (
+                "this test set only: other partitions",
+                f"{seeds} seeds divide the same test samples",
+            ),
             SPLITS: (f"other samples of {clients}", f"{seeds} redrawn splits"),
             OWNERS: (
                 "other clients like " + ("this one" if count == 1 else f"these {count}"),
                 f"{seeds} seeds, each tests clients that it leaves out of training",
             ),
-            TRAINING: ("" if fixed else "this test set only:", f"{seeds} seeds on the same samples"),
+            TRAINING: (
+                "" if fixed else "this test set only:",
+                f"{seeds} seeds on the same samples",
+            ),
             UNKNOWN: ("", f"{seeds} seeds; what they share was not recorded"),
         }
         subject, how = drawn[self.sampling.redrawn]
@@ -187,9 +230,14 @@ class ReportContent(SharedFacts):
             return {}
         own = table[(table["method"] == found.best) & ~table["client"].isin([MEAN, POOLED])]
         loss = -self.metric.sign * own[f"to_{self.baseline}"]
-        lost = own.loc[loss[loss >= self.smallest_difference].sort_values(ascending=False, kind="stable").index]
+        lost = own.loc[
+            loss[loss >= self.smallest_difference].sort_values(ascending=False, kind="stable").index
+        ]
         ends = [f"to_{self.baseline}{end}" for end in ("", "_low", "_high")]
-        return {str(row["client"]): (row[ends[0]], row[ends[1]], row[ends[2]]) for row in lost.to_dict("records")}
+        return {
+            str(row["client"]): (row[ends[0]], row[ends[1]], row[ends[2]])
+            for row in lost.to_dict("records")
+        }
 
     @property
     def same_clients(self) -> bool:
@@ -199,7 +247,10 @@ class ReportContent(SharedFacts):
     @property
     def compared_with(self) -> list[str]:
         """The methods that every client is compared with: the baseline, and training alone where it was run."""
-        return [self.baseline, *(m.label for m in self.methods if m.alone and m.label != self.baseline)]
+        return [
+            self.baseline,
+            *(m.label for m in self.methods if m.alone and m.label != self.baseline),
+        ]
 
     @cached_property
     def client_scores(self) -> pd.DataFrame:
@@ -216,7 +267,9 @@ class ReportContent(SharedFacts):
             return table
         judged, pooled = self.scored(self.decisive).set_index("method"), table["client"] == POOLED
         for end in ("low", "high"):  # one difference has one interval
-            table.loc[pooled, f"to_{self.baseline}_{end}"] = table["method"].map(judged[f"ci_{end}"])
+            table.loc[pooled, f"to_{self.baseline}_{end}"] = table["method"].map(
+                judged[f"ci_{end}"]
+            )
         return table
 
     @cached_property
@@ -234,7 +287,9 @@ class ReportContent(SharedFacts):
     @property
     def _ungrouped(self) -> list[str]:
         """The baseline and the methods that end with one model for all clients."""
-        return [label for label in self.labels if label == self.baseline or label not in self.grouped]
+        return [
+            label for label in self.labels if label == self.baseline or label not in self.grouped
+        ]
 
     def judged(self, protocol: str) -> list[str]:
         """The methods that a protocol judges; beside the models in use, methods with groups have no shared model."""
@@ -251,14 +306,21 @@ class ReportContent(SharedFacts):
 
     def scored(self, protocol: str) -> pd.DataFrame:
         """The rows of the summary under a protocol, of the methods that it judges."""
-        return self.summary[(self.summary["protocol"] == protocol) & self.summary["method"].isin(self.judged(protocol))]
+        return self.summary[
+            (self.summary["protocol"] == protocol)
+            & self.summary["method"].isin(self.judged(protocol))
+        ]
 
     def pooled(self, protocol: str) -> pd.DataFrame:
         """The same with the scores of all test samples pooled, whatever score across the clients decides."""
         table = self.scored(protocol)
         if self.pooled_rounds is None:
             return table
-        own = [column for column in self.columns.all if (column.protocol, column.split) == (protocol, TEST)]
+        own = [
+            column
+            for column in self.columns.all
+            if (column.protocol, column.split) == (protocol, TEST)
+        ]
         means = {c.metric.name: scores_by_seed(self.pooled_rounds, c) for c in own}
         return table.assign(
             **{
@@ -300,7 +362,11 @@ class ReportContent(SharedFacts):
 
     def model_kind(self, method: str, protocol: str) -> str:
         """The models of a method that a protocol scores, in one word: `shared`, `group` or `personal`."""
-        scored = ("personal" if method in self.personal else self.plain) if protocol == USED else protocol
+        scored = (
+            ("personal" if method in self.personal else self.plain)
+            if protocol == USED
+            else protocol
+        )
         kind = MODELS[scored].partition(" model")[0]
         return "group" if kind == "shared" and method in self.grouped else kind
 
@@ -317,8 +383,12 @@ class ReportContent(SharedFacts):
     @property
     def scores(self) -> dict[str, Column]:
         """Protocol -> the column of its score, for the protocols that have one in `rounds`; the decisive one first."""
-        found = {column.protocol: column for column in self.columns.scores if column.name in self.rounds}
-        return {name: found[name] for name in dict.fromkeys((self.decisive, *found)) if name in found}
+        found = {
+            column.protocol: column for column in self.columns.scores if column.name in self.rounds
+        }
+        return {
+            name: found[name] for name in dict.fromkeys((self.decisive, *found)) if name in found
+        }
 
     @property
     def tabled(self) -> list[str]:
@@ -337,10 +407,14 @@ def _check_labels(labels: list[str], baseline: str) -> None:
     if twice:
         raise UnalikeError(f"two methods share the label {twice[0]!r}; give each its own")
     if baseline not in labels:
-        raise UnalikeError(f"the baseline {baseline!r} is not among the methods; expected one of {', '.join(labels)}")
+        raise UnalikeError(
+            f"the baseline {baseline!r} is not among the methods; expected one of {', '.join(labels)}"
+        )
 
 
-def _check_table(name: str, table: pd.DataFrame, key: list[str], others: list[str], labels: list[str]) -> None:
+def _check_table(
+    name: str, table: pd.DataFrame, key: list[str], others: list[str], labels: list[str]
+) -> None:
     """Check that a table has its columns, one row per `key`, and rows of every method and of no other."""
     missing = [column for column in key + others if column not in table]
     if missing:
@@ -349,10 +423,14 @@ def _check_table(name: str, table: pd.DataFrame, key: list[str], others: list[st
         )
     unknown = sorted(set(table["method"]) - set(labels))
     if unknown:
-        raise UnalikeError(f"the {name} table has the method {unknown[0]!r}; expected only {', '.join(labels)}")
+        raise UnalikeError(
+            f"the {name} table has the method {unknown[0]!r}; expected only {', '.join(labels)}"
+        )
     absent = [label for label in labels if label not in set(table["method"])]
     if absent:
-        raise UnalikeError(f"the {name} table has no rows of {absent[0]!r}; leave the method out or add its rows")
+        raise UnalikeError(
+            f"the {name} table has no rows of {absent[0]!r}; leave the method out or add its rows"
+        )
     twice = table[table.duplicated(key)]
     if len(twice):
         found = ", ".join(f"{column} {twice.iloc[0][column]}" for column in key)

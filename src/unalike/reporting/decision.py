@@ -13,7 +13,16 @@ from unalike.metrics.inference import MOST_NEEDED, difference_table, family_test
 from unalike.metrics.named_metrics import Metric
 from unalike.metrics.sampling import Draws, draws_of, sampling_variances
 from unalike.metrics.summary import scores_by_seed
-from unalike.metrics.verdicts import BETTER, CANDIDATE, EQUAL, UNDECIDED, WORSE, Rules, repeats, verdicts
+from unalike.metrics.verdicts import (
+    BETTER,
+    CANDIDATE,
+    EQUAL,
+    UNDECIDED,
+    WORSE,
+    Rules,
+    repeats,
+    verdicts,
+)
 from unalike.reporting import wording
 
 FEW_SEEDS = 3
@@ -110,7 +119,10 @@ class Decision:
         if self.reason:
             return self.reason
         return " ".join(
-            filter(None, (self._verdict(), self._losses(), self._chances(), self._costs(), self._outlook()))
+            filter(
+                None,
+                (self._verdict(), self._losses(), self._chances(), self._costs(), self._outlook()),
+            )
         )
 
     def _verdict(self) -> str:
@@ -127,12 +139,16 @@ class Decision:
         ahead = f"ahead in {self.seeds_won} of {self.seeds} seeds"
         if self.choice == self.best:
             use = (
-                "Use" if math.isnan(self.epsilon) else f"At epsilon {wording.significant(self.epsilon, digits=2)}, use"
+                "Use"
+                if math.isnan(self.epsilon)
+                else f"At epsilon {wording.significant(self.epsilon, digits=2)}, use"
             )
             return f"{use} {self.best}: {self.metric.text(self.score)}, {measured}, {ahead}."
         if found in (EQUAL, WORSE):
             keep = "Keep" if self.choice else "For now, keep"
-            return f"{keep} {self.baseline}: the best candidate, {self.best}, is {found}: {measured}."
+            return (
+                f"{keep} {self.baseline}: the best candidate, {self.best}, is {found}: {measured}."
+            )
         none = f"Undecided: no candidate is shown to be better than {self.baseline}"
         if self.is_behind:
             return f"{none}, and on average none is. The best of them, {self.best}, is behind: {measured}, {ahead}."
@@ -152,11 +168,21 @@ class Decision:
         return f"On average over the seeds, {lose}: {', '.join(texts)}{rest}."
 
     def _chances(self) -> str:
-        if math.isnan(self.probability_best) or self.is_behind or self.verdicts[self.best] in (EQUAL, WORSE):
+        if (
+            math.isnan(self.probability_best)
+            or self.is_behind
+            or self.verdicts[self.best] in (EQUAL, WORSE)
+        ):
             return ""
         methods = wording.plural(len(self.verdicts), "candidate")
-        chance = wording.chance(self.probability_best).replace(">", "more than").replace("<", "less than")
-        chances = f"Among {methods} and {self.baseline}, it is the best with a probability of {chance}"
+        chance = (
+            wording.chance(self.probability_best)
+            .replace(">", "more than")
+            .replace("<", "less than")
+        )
+        chances = (
+            f"Among {methods} and {self.baseline}, it is the best with a probability of {chance}"
+        )
         beaten = [name for name, found in self.rivals.items() if found == WORSE]
         if self.rivals and len(beaten) == len(self.rivals):
             return f"{chances}; it is shown to be better than each {'of them' if self.choice == self.best else 'other candidate'}."
@@ -169,7 +195,11 @@ class Decision:
         texts = [f"{_ratio(ratio)} {name}" for name, ratio in known.items()]
         own = f"It costs {wording.listing(texts)} of {self.baseline}." if texts else ""
         others = [f"{name} ({_ratio(ratio)} bytes)" for name, ratio in self.cheaper.items()]
-        return f"{own} Practically equal and cheaper: {wording.listing(others)}.".strip() if others else own
+        return (
+            f"{own} Practically equal and cheaper: {wording.listing(others)}.".strip()
+            if others
+            else own
+        )
 
     def _outlook(self) -> str:
         if self.settles == 0 or not self.best:
@@ -178,7 +208,9 @@ class Decision:
         if self.choice == self.best:
             told = f"It is not told apart from {wording.few(rivals)}"
         else:
-            told = "" if self.open == (self.best,) else f"Still open: {wording.few(list(self.open))}"
+            told = (
+                "" if self.open == (self.best,) else f"Still open: {wording.few(list(self.open))}"
+            )
         limited = self.settles == MOST_NEEDED and self.samples_limit
         if self.settles is None or (limited and self.seeds <= FEW_SEEDS):
             return f"{told}." if told else ""
@@ -186,15 +218,25 @@ class Decision:
             few = "More seeds will not settle that: more samples would."
             return f"{told}. {few}" if told else few
         more = wording.plural(self.settles, "more seed")
-        about = f"about {more}" if self.settles < MOST_NEEDED / 5 else f"hundreds of seeds (about {self.settles})"
-        return f"{told}; {about} would settle that." if told else f"{wording.capital(about)} would settle it."
+        about = (
+            f"about {more}"
+            if self.settles < MOST_NEEDED / 5
+            else f"hundreds of seeds (about {self.settles})"
+        )
+        return (
+            f"{told}; {about} would settle that."
+            if told
+            else f"{wording.capital(about)} would settle it."
+        )
 
 
 def _ratio(ratio: float) -> str:
     """A share of a cost: `no`, `the same`, `2 times the`."""
     if ratio == 0:
         return "no"
-    return "the same" if abs(ratio - 1) < 0.05 else f"{wording.significant(ratio, digits=2)} times the"
+    return (
+        "the same" if abs(ratio - 1) < 0.05 else f"{wording.significant(ratio, digits=2)} times the"
+    )
 
 
 def decide(
@@ -211,7 +253,9 @@ def decide(
     candidates = scored[scored["role"] == CANDIDATE]
     compared = candidates[candidates["difference"].map(math.isfinite)]
     models = "shared model" if protocol == columns.plain else "model"
-    reason = _nothing_to_decide(scored, candidates, compared, rules.baseline, models, rounds["method"].nunique())
+    reason = _nothing_to_decide(
+        scored, candidates, compared, rules.baseline, models, rounds["method"].nunique()
+    )
     if reason and compared.empty:
         return Decision(rules.baseline, metric, reason=reason, protocol=protocol)
     best = str((metric.sign * compared["difference"]).idxmax())
@@ -226,8 +270,12 @@ def decide(
     open_ = _open(best, found, rivals)
     family = max(1, int(candidates["p"].notna().sum()))
     own = _tests(by_seed, draws, [rules.baseline, *found], rules, metric, rules.level / family)
-    against_base = partial(_needs, own, smallest=smallest, level=rules.level / family, overlap=rules.overlap)
-    against_best = partial(_needs, rival_tests, smallest=smallest, level=rules.level, overlap=rules.overlap)
+    against_base = partial(
+        _needs, own, smallest=smallest, level=rules.level / family, overlap=rules.overlap
+    )
+    against_best = partial(
+        _needs, rival_tests, smallest=smallest, level=rules.level, overlap=rules.overlap
+    )
     if found[best] == BETTER:
         needs = against_best(open_)
     elif (
@@ -269,7 +317,12 @@ def decide(
 
 
 def _nothing_to_decide(
-    scored: pd.DataFrame, candidates: pd.DataFrame, compared: pd.DataFrame, baseline: str, models: str, methods: int
+    scored: pd.DataFrame,
+    candidates: pd.DataFrame,
+    compared: pd.DataFrame,
+    baseline: str,
+    models: str,
+    methods: int,
 ) -> str:
     """The reason why there is no decision among so many methods; empty if there is one. `models` says in words what is scored."""
     if len(scored.index.difference([baseline])) == 0:
@@ -291,7 +344,12 @@ def _nothing_to_decide(
 
 
 def _tests(
-    by_seed: Mapping[str, pd.Series], draws: Draws, methods: list[str], rules: Rules, metric: Metric, level: float
+    by_seed: Mapping[str, pd.Series],
+    draws: Draws,
+    methods: list[str],
+    rules: Rules,
+    metric: Metric,
+    level: float,
 ) -> pd.DataFrame:
     """The tests of the methods against the first of them, with the variance that their test samples add (`sampling`)."""
     d = difference_table({name: by_seed[name] for name in methods}, methods[0])
@@ -332,22 +390,31 @@ def _cheaper(scored: pd.DataFrame, best: str, rivals: Mapping[str, str]) -> dict
 def _open(best: str, found: Mapping[str, str], rivals: Mapping[str, str]) -> tuple[str, ...]:
     """The methods whose comparison is not decided and matters: with the best if it is better, else with the baseline."""
     if found[best] == BETTER:
-        return tuple(name for name, word in rivals.items() if word == UNDECIDED and found[name] != WORSE)
-    return tuple(name for name, word in found.items() if word == UNDECIDED and rivals.get(name) != WORSE)
+        return tuple(
+            name for name, word in rivals.items() if word == UNDECIDED and found[name] != WORSE
+        )
+    return tuple(
+        name for name, word in found.items() if word == UNDECIDED and rivals.get(name) != WORSE
+    )
 
 
 def _contenders(best: str, found: Mapping[str, str], rivals: Mapping[str, str]) -> list[str]:
     """Candidates that may still turn out best and are not yet shown to be equal to it."""
     return [
-        name for name, word in rivals.items() if WORSE not in (word, found[name]) and UNDECIDED in (word, found[name])
+        name
+        for name, word in rivals.items()
+        if WORSE not in (word, found[name]) and UNDECIDED in (word, found[name])
     ]
 
 
-def _needs(tests: pd.DataFrame, names: Sequence[str], smallest: float, level: float, overlap: float) -> list[int]:
+def _needs(
+    tests: pd.DataFrame, names: Sequence[str], smallest: float, level: float, overlap: float
+) -> list[int]:
     """For each method that can be tested, about how many more seeds would decide its comparison; `MOST_NEEDED` also for never."""
     known = tests.loc[list(names), ["difference", "sd", "sampling", "pairs"]].dropna(subset=["sd"])
     needed = [
-        (seeds_needed(d, sd, smallest, level, overlap, extra), pairs) for d, sd, extra, pairs in known.to_numpy(float)
+        (seeds_needed(d, sd, smallest, level, overlap, extra), pairs)
+        for d, sd, extra, pairs in known.to_numpy(float)
     ]
     return [n if n == MOST_NEEDED else max(1, n - int(pairs)) for n, pairs in needed]
 

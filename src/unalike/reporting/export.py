@@ -42,8 +42,14 @@ def export_clients(parts: Parts, format: str) -> str:
             "no comparison has the same clients under all seeds, so no client has a score over the seeds"
         )
     if format == "csv":
-        rows = pd.concat([content.client_scores.assign(partition=partition) for partition, content in found])
-        return str(rows[["partition", *rows.columns.drop("partition")]].to_csv(index=False, lineterminator="\n"))
+        rows = pd.concat(
+            [content.client_scores.assign(partition=partition) for partition, content in found]
+        )
+        return str(
+            rows[["partition", *rows.columns.drop("partition")]].to_csv(
+                index=False, lineterminator="\n"
+            )
+        )
     if format not in TABLES:
         raise unknown("format", format, ["csv", *TABLES])
     return TABLES[format]((f"{name} clients", _clients(name, content)) for name, content in found)
@@ -58,13 +64,19 @@ def _latex(tables: Iterable[tuple[str, Table]]) -> str:
     return "\n\n".join(["% needs \\usepackage{booktabs}", *written]) + "\n"
 
 
-TABLES: dict[str, Callable[[Iterable[tuple[str, Table]]], str]] = {"markdown": _markdown, "latex": _latex}
+TABLES: dict[str, Callable[[Iterable[tuple[str, Table]]], str]] = {
+    "markdown": _markdown,
+    "latex": _latex,
+}
 
 
 def _tables(parts: Parts) -> Iterator[tuple[str, Table]]:
     """A name and a table for a paper, for each partition and protocol."""
     for partition, content in parts:
-        seeds, level = wording.plural(len(content.seeds), "seed"), wording.confidence(content.rules.level)
+        seeds, level = (
+            wording.plural(len(content.seeds), "seed"),
+            wording.confidence(content.rules.level),
+        )
         rule = scoring_rule(content.rounds, content.columns).capitalize()
         for protocol in filter(lambda protocol: len(content.scored(protocol)), content.tabled):
             caption = (
@@ -72,7 +84,9 @@ def _tables(parts: Parts) -> Iterator[tuple[str, Table]]:
                 f"the best in bold. Differences to {content.baseline} with {level} intervals; p of the moderated paired t test, "
                 f"corrected by Holm. {rule}. {content.about}"
             )
-            table = Table.of(caption, paper_columns(content, protocol), rows(content.scored(protocol)))
+            table = Table.of(
+                caption, paper_columns(content, protocol), rows(content.scored(protocol))
+            )
             yield f"{partition} {protocol}", table
 
 
@@ -87,7 +101,9 @@ def _clients(partition: str, content: ReportContent) -> Table:
 
 
 def _csv(parts: Parts) -> str:
-    tables = [content.summary.assign(partition=name, baseline=content.baseline) for name, content in parts]
+    tables = [
+        content.summary.assign(partition=name, baseline=content.baseline) for name, content in parts
+    ]
     table = pd.concat(tables, ignore_index=True).drop(columns="seconds")
     first = ["partition", "method", "protocol", "baseline"]
     table = table[[*first, *(name for name in table if name not in first)]]
@@ -123,7 +139,14 @@ FORMATS: dict[str, Callable[[Parts], str]] = {
 }
 
 
-ENDINGS = {".html": "html", ".htm": "html", ".md": "markdown", ".tex": "latex", ".csv": "csv", ".json": "json"}
+ENDINGS = {
+    ".html": "html",
+    ".htm": "html",
+    ".md": "markdown",
+    ".tex": "latex",
+    ".csv": "csv",
+    ".json": "json",
+}
 """Ending of a file -> its format."""
 
 

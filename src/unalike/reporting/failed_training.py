@@ -69,7 +69,9 @@ def some_learned_nothing(scored: pd.DataFrame, metric: Metric, classes: int | No
 
 def _advice(table: pd.DataFrame, methods: Iterable[str], usual: str) -> str:
     """The usual advice, or another one where all these methods of a table are private: their noise hurts more."""
-    private = "epsilon" in table and table.loc[table["method"].isin([*methods]), "epsilon"].notna().all()
+    private = (
+        "epsilon" in table and table.loc[table["method"].isin([*methods]), "epsilon"].notna().all()
+    )
     return f"{wording.capital(LESS_NOISE if private else usual)}."
 
 
@@ -86,12 +88,18 @@ def cautions(
     `scored` are the rows of the summary under the protocol that decides, `personal` the methods judged by personal models.
     """
     found, metric, loss = [], columns.metric, columns.get(protocol, "loss")
-    for method, own in rounds.groupby("method", sort=False) if loss is not None and loss.name in rounds else ():
+    for method, own in (
+        rounds.groupby("method", sort=False) if loss is not None and loss.name in rounds else ()
+    ):
         assert loss is not None
         known = own[own[loss.name].notna()].sort_values("round").groupby("seed")[loss.name]
         first, last = float(known.first().max()), float(known.last().max())
         if math.isnan(last):
-            found += [] if method in personal else [f"{method} has no score: {UNSCORED.format(protocol)}."]
+            found += (
+                []
+                if method in personal
+                else [f"{method} has no score: {UNSCORED.format(protocol)}."]
+            )
         elif has_exploded(first, last):
             found.append(
                 f"The training of {method} exploded: its loss is {last:.3g}, {first:.3g} before training. "
@@ -99,8 +107,14 @@ def cautions(
             )
     levels = {str(row["method"]): float(row[metric.name]) for row in rows(scored)}
     effect = rules.effect(metric, levels.get(rules.baseline, math.nan))
-    others = {name: level for name, level in levels.items() if name not in rules.references and not math.isnan(level)}
-    for method in (name for name in levels if rules.references.get(name, "").startswith("upper") and others):
+    others = {
+        name: level
+        for name, level in levels.items()
+        if name not in rules.references and not math.isnan(level)
+    }
+    for method in (
+        name for name in levels if rules.references.get(name, "").startswith("upper") and others
+    ):
         best, level = max(others, key=lambda name: metric.sign * others[name]), levels[method]
         if metric.sign * (level - others[best]) < -effect:
             why = "Its training does not suit it; try another learning rate or more rounds."

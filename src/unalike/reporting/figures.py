@@ -29,18 +29,26 @@ def history_figure(history: History, metric: str | None, label: str) -> go.Figur
     rounds = history.rounds
     shown_column = history.columns.shown(history.last)
     column = metric or ("" if shown_column is None else shown_column.name)
-    known = [str(name) for name in rounds if pd.api.types.is_float_dtype(rounds[name]) and rounds[name].notna().any()]
+    known = [
+        str(name)
+        for name in rounds
+        if pd.api.types.is_float_dtype(rounds[name]) and rounds[name].notna().any()
+    ]
     if column not in known:
         raise unknown("metric of this run", column, known)
     shown = rounds.assign(method=label, seed=0).dropna(subset=[column])
-    return notebook_figure(report_charts.curves(shown, column, column.replace("_", " "), looks([label])))
+    return notebook_figure(
+        report_charts.curves(shown, column, column.replace("_", " "), looks([label]))
+    )
 
 
 @figures.register("clients")
 def clients_figure(population: Population) -> go.Figure:
     """Training samples by client and class."""
     if population.classes is None:
-        raise UnalikeError("the labels are numbers and not classes, so there is nothing to draw; see population.sizes")
+        raise UnalikeError(
+            "the labels are numbers and not classes, so there is nothing to draw; see population.sizes"
+        )
     return notebook_figure(division(population))
 
 
@@ -50,7 +58,9 @@ def division(population: Population, title: str = "") -> Figure:
     if population.classes is None:
         figure = report_charts.sizes(pd.Series(population.sizes, names))
     else:
-        figure = report_charts.labels(pd.DataFrame(population.label_counts(), names, population.classes))
+        figure = report_charts.labels(
+            pd.DataFrame(population.label_counts(), names, population.classes)
+        )
     return replace(figure, plots=[replace(plot, title=title) for plot in figure.plots])
 
 

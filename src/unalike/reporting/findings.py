@@ -49,19 +49,38 @@ def findings(content: ReportContent) -> Findings:
     failed = failed_training.cautions(
         content.rounds, judged, content.columns, content.rules, content.decisive, content.personal
     )
-    idle = failed_training.some_learned_nothing(content.pooled(content.decisive), content.metric, content.classes)
+    idle = failed_training.some_learned_nothing(
+        content.pooled(content.decisive), content.metric, content.classes
+    )
     failed += _other_clients(content)
     cautions = [*idle, *failed, *_otherwise_by_mean(content), *_rising(content), *_untuned(content)]
-    limits = [*privacy(content), *_chance_level(content), *_limits(content, others), *_uneven(content, rows(judged))]
+    limits = [
+        *privacy(content),
+        *_chance_level(content),
+        *_limits(content, others),
+        *_uneven(content, rows(judged)),
+    ]
     standing, shared = _standing(others, content), _shared(content)
-    return Findings(content.about, str(content.decision), _models(content), cautions, standing, shared, details, limits)
+    return Findings(
+        content.about,
+        str(content.decision),
+        _models(content),
+        cautions,
+        standing,
+        shared,
+        details,
+        limits,
+    )
 
 
 def _standing(others: list[Row], content: ReportContent) -> str:
     """The methods by verdict; empty if nothing was decided."""
     if content.decision.reason:
         return ""
-    groups = {word: [row["method"] for row in others if row["verdict"] == word] for word in (BETTER, WORSE, EQUAL)}
+    groups = {
+        word: [row["method"] for row in others if row["verdict"] == word]
+        for word in (BETTER, WORSE, EQUAL)
+    }
     groups[UNDECIDED] = [row["method"] for row in others if row["verdict"] == UNDECIDED]
     parts = [f"{word}: {wording.listing(names)}" for word, names in groups.items() if names]
     outside: dict[str, list[str]] = {}
@@ -77,9 +96,18 @@ def _models(content: ReportContent) -> str:
     """The models that are judged; empty if no method has personal models."""
     if not content.personal:
         return ""
-    kinds = {"personal": "the personal models", "group": "the groups' models", "shared": "the shared model"}
-    using = {kind: [name for name in content.labels if content.model_kind(name, USED) == kind] for kind in kinds}
-    personal, *others = (f"{kinds[kind]} of {wording.few(names)}" for kind, names in using.items() if names)
+    kinds = {
+        "personal": "the personal models",
+        "group": "the groups' models",
+        "shared": "the shared model",
+    }
+    using = {
+        kind: [name for name in content.labels if content.model_kind(name, USED) == kind]
+        for kind in kinds
+    }
+    personal, *others = (
+        f"{kinds[kind]} of {wording.few(names)}" for kind, names in using.items() if names
+    )
     if content.decisive == content.plain:
         return f"Not judged here: {personal}, which are scored on the clients' test samples; run with the protocol clients, too."
     models = wording.listing([personal, *others])
@@ -105,9 +133,7 @@ def _sentence(row: Row, content: ReportContent) -> str:
     if row["role"] != CANDIDATE:
         return f"{level}, {gain} compared with {baseline}; no candidate, but {row['role']}."
     if row["pairs"] == 1:
-        return (
-            f"{level}, {gain} compared with {baseline} under the one seed that both ran; one seed shows no difference."
-        )
+        return f"{level}, {gain} compared with {baseline} under the one seed that both ran; one seed shows no difference."
     if math.isnan(row["p"]):
         return f"{level}, {gain} compared with {baseline} under every seed: without a spread, no test is possible."
     between = metric.interval(row["ci_low"], row["ci_high"])
@@ -139,7 +165,9 @@ def _rising(content: ReportContent) -> list[str]:
     judged = set(table.loc[table["role"].isin([BASELINE, CANDIDATE]), "method"])
     rises = [
         rise
-        for rise in still_rising(content.rounds, content.decisive_column, content.smallest_difference)
+        for rise in still_rising(
+            content.rounds, content.decisive_column, content.smallest_difference
+        )
         if rise.method in judged
     ]
     if not rises:
@@ -153,17 +181,25 @@ def _rising(content: ReportContent) -> list[str]:
     rest = f" ({wording.plural(others, 'other method')} rose, too)" if others > 0 else ""
     rounds = max(rise.rounds for rise in rises)
     aim = "rank these methods" if len(judged) > 1 else "judge this method"
-    return [f"Curves still rise: {wording.listing(texts)}{rest}. {rounds} rounds are too few to {aim}."]
+    return [
+        f"Curves still rise: {wording.listing(texts)}{rest}. {rounds} rounds are too few to {aim}."
+    ]
 
 
 def _other_clients(content: ReportContent) -> list[str]:
     """A warning for methods that are tested on other clients than the baseline: malicious clients have no test samples."""
     if content.decisive == "server":
         return []
-    own = content.clients[content.clients["n_test"] > 0].groupby(["method", "seed"], sort=False)["client"].agg(set)
+    own = (
+        content.clients[content.clients["n_test"] > 0]
+        .groupby(["method", "seed"], sort=False)["client"]
+        .agg(set)
+    )
     tested = dict(zip(own.index.tolist(), own))
     base = {seed: names for (method, seed), names in tested.items() if method == content.baseline}
-    others = dict.fromkeys(method for (method, seed), names in tested.items() if names != base.get(seed, names))
+    others = dict.fromkeys(
+        method for (method, seed), names in tested.items() if names != base.get(seed, names)
+    )
     if not others:
         return []
     return [
@@ -184,7 +220,10 @@ def _otherwise_by_mean(content: ReportContent) -> list[str]:
     mean = table[(table["method"] == decision.best) & (table["client"] == MEAN)]
     ends = [f"to_{content.baseline}{end}" for end in ("", "_low", "_high")]
     for d, low, high in mean[ends].itertuples(index=False):
-        if d * decision.difference < 0 and min(abs(d), abs(decision.difference)) >= content.smallest_difference:
+        if (
+            d * decision.difference < 0
+            and min(abs(d), abs(decision.difference)) >= content.smallest_difference
+        ):
             between = "" if math.isnan(low) else f" ({content.metric.interval(low, high)})"
             gain = f"{content.metric.difference(d)}{between}"
             return [
@@ -199,7 +238,9 @@ def _untuned(content: ReportContent) -> list[str]:
     specs = [method.untuned for method in content.methods if method.untuned]
     if not specs:
         return []
-    return [f"Not tuned: {wording.listing(specs)} ran with default settings; others may suit this data better."]
+    return [
+        f"Not tuned: {wording.listing(specs)} ran with default settings; others may suit this data better."
+    ]
 
 
 def privacy(content: ReportContent) -> list[str]:
@@ -219,14 +260,19 @@ def _chance_level(content: ReportContent) -> list[str]:
     if content.metric.name != "accuracy" or content.label_counts is None:
         return []
     trained = content.label_counts.sum()
-    most, under = str(trained.idxmax()), f" under seed {content.seed}" if len(content.seeds) > 1 else ""
+    most, under = (
+        str(trained.idxmax()),
+        f" under seed {content.seed}" if len(content.seeds) > 1 else "",
+    )
     if not content.confusions:
         share = content.metric.text(trained[most] / trained.sum())
         return [f"The most frequent class, {most!r}, has {share} of the training samples{under}."]
     entry = content.confusions[0]
     tested = pd.DataFrame(entry["counts"], index=entry["classes"]).sum(axis=1)
     share = content.metric.text(tested.get(most, 0) / tested.sum())
-    return [f"Always predicting {most!r}, the class of most training samples{under}, has an accuracy of about {share}."]
+    return [
+        f"Always predicting {most!r}, the class of most training samples{under}, has an accuracy of about {share}."
+    ]
 
 
 def _limits(content: ReportContent, others: list[Row]) -> list[str]:
@@ -234,7 +280,9 @@ def _limits(content: ReportContent, others: list[Row]) -> list[str]:
     tested = sum(not math.isnan(row["p"]) for row in others)
     limits = []
     if seeds == 2:
-        limits.append("Two seeds give very wide intervals; three are the usual minimum, five are better.")
+        limits.append(
+            "Two seeds give very wide intervals; three are the usual minimum, five are better."
+        )
     if tested and seeds < EXACT_NEEDS:
         limits.append(
             f"With {wording.plural(seeds, 'seed')}, a test that assumes no normal distribution cannot give less than "
@@ -258,7 +306,11 @@ def _limits(content: ReportContent, others: list[Row]) -> list[str]:
 def _uneven(content: ReportContent, judged: list[Row]) -> list[str]:
     """A warning if some methods have fewer seeds than others, so that means are not over the same seeds."""
     seeds = len(content.seeds)
-    fewer = [f"{row['method']} has {row['seeds']} of {seeds} seeds" for row in judged if row["seeds"] < seeds]
+    fewer = [
+        f"{row['method']} has {row['seeds']} of {seeds} seeds"
+        for row in judged
+        if row["seeds"] < seeds
+    ]
     if not fewer:
         return []
     return [

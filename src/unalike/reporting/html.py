@@ -35,7 +35,11 @@ def fill(template: str, **parts: Any) -> str:
         lstrip_blocks=True,
         loader=jinja2.FunctionLoader(_asset),
     )
-    assets = {"style": _inline("style.css"), "script": _inline("report.js"), "plotly": _packed_plotly}
+    assets = {
+        "style": _inline("style.css"),
+        "script": _inline("report.js"),
+        "plotly": _packed_plotly,
+    }
     return environment.get_template(template).render(**assets, **parts)
 
 

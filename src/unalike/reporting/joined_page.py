@@ -48,17 +48,26 @@ def render(content: JoinedContent) -> str:
         "joined_page.html.j2",
         title=content.title,
         warnings=[f"{name}: {text}" for name, part in content.parts for text in part.warnings],
-        scale={"folder": len(content.letters), "comparison": len(content.parts), "method": len(style)},
+        scale={
+            "folder": len(content.letters),
+            "comparison": len(content.parts),
+            "method": len(style),
+        },
         answer=_answer(content),
         obstacles=content.obstacles,
         differences=_differences(content),
-        over=None if content.pooled is None else _ranking(content.pooled, dict(content.parts), style),
+        over=None
+        if content.pooled is None
+        else _ranking(content.pooled, dict(content.parts), style),
         parts=[_part(i, name, part, style) for i, (name, part) in enumerate(content.parts)],
     )
 
 
 def _answer(content: JoinedContent) -> str:
-    folders, parts = wording.plural(len(content.letters), "folder"), wording.plural(len(content.parts), "comparison")
+    folders, parts = (
+        wording.plural(len(content.letters), "folder"),
+        wording.plural(len(content.parts), "comparison"),
+    )
     if content.obstacles and content.pooled is None:
         return f"{folders} give {parts} that cannot be compared with each other, only read side by side."
     if content.pooled is None:
@@ -78,10 +87,16 @@ def _differences(content: JoinedContent) -> Table | None:
         ("Setting", *content.letters),
         *((name.replace("_", " "), *values) for name, values in content.differences),
     ]
-    if len(content.letters) > len(content.differences):  # more folders than settings: one row per folder
+    if len(content.letters) > len(
+        content.differences
+    ):  # more folders than settings: one row per folder
         lines = [("Folder", *lines[0][1:]), *lines[1:]]
         lines = list(zip(*lines))
-    return Table("Differences between the folders", lines[0], [[TableCell(v, v) for v in line] for line in lines[1:]])
+    return Table(
+        "Differences between the folders",
+        lines[0],
+        [[TableCell(v, v) for v in line] for line in lines[1:]],
+    )
 
 
 def _ranking(pooled: Pooled, parts: dict[str, ReportContent], style: Looks) -> dict[str, Any]:
@@ -97,9 +112,14 @@ def _ranking(pooled: Pooled, parts: dict[str, ReportContent], style: Looks) -> d
         f"{wording.share(ALPHA)} by Nemenyi's test: their mean ranks are within the critical difference, CD = {ranks.critical:.2f}."
     )
     view = panels.View(
-        "Ranks", rank_diagram.wide(ranks, style), rank_diagram.description(ranks), rank_diagram.narrow(ranks, style)
+        "Ranks",
+        rank_diagram.wide(ranks, style),
+        rank_diagram.description(ranks),
+        rank_diagram.narrow(ranks, style),
     )
-    limits = ["A partition counts once: its scores are means over the seeds that all ranked methods have on it."]
+    limits = [
+        "A partition counts once: its scores are means over the seeds that all ranked methods have on it."
+    ]
     if ranks.blocks < FEW:
         limits.append(
             f"{ranks.blocks} partitions are very few: ranks are between 1 and {len(names)}, and the critical difference "
@@ -115,7 +135,10 @@ def _ranking(pooled: Pooled, parts: dict[str, ReportContent], style: Looks) -> d
 def _rank_clauses(apart: list[tuple[str, str]]) -> str:
     """Pairs (better, worse) as text, with one clause for each worse method."""
     better = {worse: [a for a, b in apart if b == worse] for _, worse in apart}
-    return "; ".join(f"{wording.listing(a)} {'ranks' if len(a) == 1 else 'rank'} before {b}" for b, a in better.items())
+    return "; ".join(
+        f"{wording.listing(a)} {'ranks' if len(a) == 1 else 'rank'} before {b}"
+        for b, a in better.items()
+    )
 
 
 FEW = 6
@@ -130,9 +153,17 @@ def _means(pooled: Pooled, baseline: str, metric: Metric, style: Looks) -> Table
     d = difference_table({str(name): values for name, values in scores.items()}, baseline)
     tests = rows(family_tests(d, metric.sign).rename_axis("method").reset_index())
     by_name = summary_columns(metric, baseline, style)
-    rank = number("Mean rank", lambda row: float(ranks.mean[row["method"]]), lambda value: f"{value:.2f}")
-    columns = [by_name["method"], rank, *(by_name[name] for name in ("difference", "interval", "p", "better"))]
-    return Table.of(f"Differences to {baseline}, paired over {ranks.blocks} partitions", columns, tests)
+    rank = number(
+        "Mean rank", lambda row: float(ranks.mean[row["method"]]), lambda value: f"{value:.2f}"
+    )
+    columns = [
+        by_name["method"],
+        rank,
+        *(by_name[name] for name in ("difference", "interval", "p", "better")),
+    ]
+    return Table.of(
+        f"Differences to {baseline}, paired over {ranks.blocks} partitions", columns, tests
+    )
 
 
 def _part(i: int, name: str, part: ReportContent, style: Looks) -> dict[str, Any]:
@@ -145,9 +176,15 @@ def _part(i: int, name: str, part: ReportContent, style: Looks) -> dict[str, Any
     return {
         "name": name,
         "found": findings(part),
-        "panels": {name: panel and replace(panel, key=f"{panel.key}-{i}") for name, panel in drawn.items()},
+        "panels": {
+            name: panel and replace(panel, key=f"{panel.key}-{i}") for name, panel in drawn.items()
+        },
         "tables": [tables.scores(part, protocol, style) for protocol in part.tabled]
-        + ([] if part.target is None else [tables.target(part, protocol, style) for protocol in part.tabled]),
+        + (
+            []
+            if part.target is None
+            else [tables.target(part, protocol, style) for protocol in part.tabled]
+        ),
         "clients": client_tables(part),
         "command": part.command,
     }

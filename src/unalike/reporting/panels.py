@@ -51,9 +51,15 @@ def differences(content: ReportContent, looks: Looks) -> Panel | None:
         compared = content.scored(protocol).dropna(subset="difference")
         if len(compared):
             alt = f"{label}: differences in {content.metric.word} to {base} for {wording.listing(compared['method'])}."
-            views.append(View(label, report_charts.forest(compared, base, content.metric, looks), alt))
+            views.append(
+                View(label, report_charts.forest(compared, base, content.metric, looks), alt)
+            )
     confidence = wording.confidence(content.rules.level)
-    bars = f"bars: {confidence} intervals over paired seeds" if len(content.seeds) > 1 else "one seed, so no intervals"
+    bars = (
+        f"bars: {confidence} intervals over paired seeds"
+        if len(content.seeds) > 1
+        else "one seed, so no intervals"
+    )
     caption = f"Difference in {content.metric.word} to {base} (dotted line). Markers: mean over seeds; {bars}."
     return _panel("differences", caption, views, [])
 
@@ -64,11 +70,20 @@ def curves(content: ReportContent, looks: Looks) -> Panel | None:
     for protocol in content.scores:
         for name, split in ((metric, TEST), ("loss", TEST), (metric, VALIDATION)):
             column = content.columns.get(protocol, name, split)
-            shown = {} if column is None else _scored(content.rounds, column.name, _judged(content, protocol, looks))
+            shown = (
+                {}
+                if column is None
+                else _scored(content.rounds, column.name, _judged(content, protocol, looks))
+            )
             if column is not None and shown:
                 where = " on validation samples" if split == VALIDATION else ""
-                title, axis = column.metric.title + where, column.metric.word + where + column.metric.axis_unit
-                figure = report_charts.curves(content.rounds, column.name, axis, shown, column.metric.scale)
+                title, axis = (
+                    column.metric.title + where,
+                    column.metric.word + where + column.metric.axis_unit,
+                )
+                figure = report_charts.curves(
+                    content.rounds, column.name, axis, shown, column.metric.scale
+                )
                 label = f"{title}, {MODELS[protocol]}"
                 views.append(View(label, figure, f"{label} by round for {wording.listing(shown)}."))
     if shown := _scored(content.rounds, "train_loss", looks):
@@ -132,13 +147,19 @@ def class_scores(content: ReportContent, looks: Looks) -> Panel | None:
     figure = report_charts.class_scores(shares, looks)
     alt = f"Accuracy on each class under {wording.listing(shares)}."
     caption = f"Share of right predictions among the test samples of a class, {content.when_scored}, {_over(content)}."
-    return _panel("classes", caption, [View("Classes", figure, alt)], [(name, looks[name]) for name in shares])
+    return _panel(
+        "classes", caption, [View("Classes", figure, alt)], [(name, looks[name]) for name in shares]
+    )
 
 
 def confusions(content: ReportContent, looks: Looks) -> Panel | None:
     """The classes that each method takes for one another."""
     views = [
-        View(wording.short(name), report_charts.confusion(counts), f"Classes by predicted classes under {name}.")
+        View(
+            wording.short(name),
+            report_charts.confusion(counts),
+            f"Classes by predicted classes under {name}.",
+        )
         for name, counts in list(_confusions(content, looks).items())[: report_charts.MOST_BANDS]
     ]
     caption = (
@@ -158,7 +179,11 @@ def _confusions(content: ReportContent, looks: Looks) -> dict[str, pd.DataFrame]
     """Method -> test samples by class and predicted class, in the order of the methods."""
     entries = {entry["method"]: entry for entry in content.confusions}
     return {
-        name: pd.DataFrame(entries[name]["counts"], index=entries[name]["classes"], columns=entries[name]["classes"])
+        name: pd.DataFrame(
+            entries[name]["counts"],
+            index=entries[name]["classes"],
+            columns=entries[name]["classes"],
+        )
         for name in looks
         if name in entries
     }
@@ -175,10 +200,16 @@ def distributions(content: ReportContent, looks: Looks) -> Panel | None:
         shown = _scored(content.clients, column.name, _judged(content, protocol, looks))
         if shown:
             title = f"{metric.word}{metric.axis_unit} of one client"
-            figure = report_charts.distribution(content.clients, column.name, title, shown, metric.scale)
+            figure = report_charts.distribution(
+                content.clients, column.name, title, shown, metric.scale
+            )
             label = wording.capital(MODELS[protocol])
             views.append(
-                View(label, figure, f"{label}: {metric.word} of single clients under {wording.listing(shown)}.")
+                View(
+                    label,
+                    figure,
+                    f"{label}: {metric.word} of single clients under {wording.listing(shown)}.",
+                )
             )
     caption = (
         "Dots: one client under one seed (only the outliers if there are very many). "
@@ -218,9 +249,7 @@ def cost(content: ReportContent, looks: Looks) -> Panel | None:
         if shown
     ]
     towards = "higher" if content.metric.sign > 0 else "lower"
-    caption = (
-        f"Cost of the shared model's {content.metric.word}: {towards} and further left is better. Mean over seeds."
-    )
+    caption = f"Cost of the shared model's {content.metric.word}: {towards} and further left is better. Mean over seeds."
     return _panel("cost", caption, views, list(shown.items()))
 
 
@@ -251,7 +280,9 @@ def pareto(content: ReportContent, looks: Looks) -> Panel | None:
     return _panel("pareto", caption, views, list(looks.items()))
 
 
-def _panel(key: str, caption: str, views: list[View], legend: list[tuple[str, Look]]) -> Panel | None:
+def _panel(
+    key: str, caption: str, views: list[View], legend: list[tuple[str, Look]]
+) -> Panel | None:
     return Panel(key, caption, views, legend) if views else None
 
 

@@ -20,7 +20,9 @@ def save(contents: Sequence[tuple[str, ReportContent]], ranks: Ranks | None, fol
     The folder is made if it does not exist; `ranks` is None if there are none. Raises `UnalikeError` if the figures cannot be
     written.
     """
-    shared = looks(list(dict.fromkeys(label for _, content in contents for label in content.labels)))
+    shared = looks(
+        list(dict.fromkeys(label for _, content in contents for label in content.labels))
+    )
     try:
         folder.mkdir(parents=True, exist_ok=True)
         prefixes = _file_prefixes([name for name, _ in contents])
@@ -30,7 +32,9 @@ def save(contents: Sequence[tuple[str, ReportContent]], ranks: Ranks | None, fol
         if ranks is not None:
             write(rank_diagram.wide(ranks, shared), folder / "ranks")
     except OSError as error:
-        raise UnalikeError(f"cannot write figures into {folder}: {error.strerror}; give a folder with room") from None
+        raise UnalikeError(
+            f"cannot write figures into {folder}: {error.strerror}; give a folder with room"
+        ) from None
     return folder
 
 
@@ -47,12 +51,18 @@ def figures(content: ReportContent, shared: Looks | None = None) -> Iterator[tup
         unit = metric.word + metric.axis_unit
         if judged["difference"].notna().any():
             compared = judged[judged["difference"].notna()]
-            yield f"differences{suffix}", report_charts.forest(compared, content.baseline, metric, style)
+            yield (
+                f"differences{suffix}",
+                report_charts.forest(compared, content.baseline, metric, style),
+            )
         title = f"{unit}, {MODELS[protocol]}"
         yield f"curves{suffix}", report_charts.curves(content.rounds, column, title, style, scale)
         if column in content.clients and content.clients[column].notna().any():
             title = f"{unit} of one client"
-            yield f"clients{suffix}", report_charts.distribution(content.clients, column, title, style, scale)
+            yield (
+                f"clients{suffix}",
+                report_charts.distribution(content.clients, column, title, style, scale),
+            )
         traded = tradeoff(judged, metric)
         if len(traded) > 1:
             titles = {
@@ -61,7 +71,9 @@ def figures(content: ReportContent, shared: Looks | None = None) -> Iterator[tup
                 "mb": "MB to and from all clients",
                 "seconds": "seconds",
             }
-            plots = [report_charts.pareto(traded, x, y, metric, titles, style) for x, y in PAIRS[:3]]
+            plots = [
+                report_charts.pareto(traded, x, y, metric, titles, style) for x, y in PAIRS[:3]
+            ]
             yield f"pareto{suffix}", Figure(plots, 400)
 
 

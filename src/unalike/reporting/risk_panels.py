@@ -31,7 +31,11 @@ def explanation(content: ReportContent) -> str:
             "is no calibration, ROC curve or decision curve."
         )
     outcome = list(content.label_counts)[-1] if content.label_counts is not None else "positive"
-    few = [name for name, own in _shown(content).items() if not any(risks.enough for risks in own.values())]
+    few = [
+        name
+        for name, own in _shown(content).items()
+        if not any(risks.enough for risks in own.values())
+    ]
     why = f"fewer than {FEWEST} positives or {FEWEST} others a seed"
     without = f" No curves for {wording.few(few, 'client')}: {why}." if few else ""
     return (
@@ -42,7 +46,11 @@ def explanation(content: ReportContent) -> str:
 
 def risk_table(content: ReportContent, looks: Looks) -> Table | None:
     """Counts, calibration and sensitivity of each client, and the unweighted mean of the clients."""
-    rows = [_row(client, m, risks, content) for client, own in _shown(content).items() for m, risks in own.items()]
+    rows = [
+        _row(client, m, risks, content)
+        for client, own in _shown(content).items()
+        for m, risks in own.items()
+    ]
     if not rows:
         return None
     counts = ("client", "method", "positives", "others")
@@ -50,8 +58,12 @@ def risk_table(content: ReportContent, looks: Looks) -> Table | None:
     for method in _methods(content) if len(_shown(content)) > 1 else ():
         own = pd.DataFrame([row for row in rows if row["method"] == method])[numbers]
         whole, means = len(own.dropna()), own.mean()
-        name = MEAN if whole == len(own) else f"{MEAN} with the score ({whole} of {len(own)} have all)"
-        rows.append({key: means.get(key, math.nan) for key in rows[0]} | {"client": name, "method": method})
+        name = (
+            MEAN if whole == len(own) else f"{MEAN} with the score ({whole} of {len(own)} have all)"
+        )
+        rows.append(
+            {key: means.get(key, math.nan) for key in rows[0]} | {"client": name, "method": method}
+        )
     level = f"{wording.confidence(content.rules.level)} interval"
     columns = [
         words("Client", "client"),
@@ -63,12 +75,23 @@ def risk_table(content: ReportContent, looks: Looks) -> Table | None:
         interval(level, "slope_low", "slope_high", _between),
         number("Calibration in the large", "intercept", _two),
         interval(level, "intercept_low", "intercept_high", _between),
-        number(f"Sensitivity at {wording.share(content.specificity)} specificity", "sensitivity", wording.share),
+        number(
+            f"Sensitivity at {wording.share(content.specificity)} specificity",
+            "sensitivity",
+            wording.share,
+        ),
         interval(
-            level, "sensitivity_low", "sensitivity_high", lambda a, b: f"{wording.share(a)} to {wording.share(b)}"
+            level,
+            "sensitivity_low",
+            "sensitivity_high",
+            lambda a, b: f"{wording.share(a)} to {wording.share(b)}",
         ),
     ]
-    return Table.of("Risks by client: counts of a seed's test samples, calibration and sensitivity", columns, rows)
+    return Table.of(
+        "Risks by client: counts of a seed's test samples, calibration and sensitivity",
+        columns,
+        rows,
+    )
 
 
 def risk_panels(content: ReportContent, looks: Looks) -> dict[str, Panel | None]:
@@ -77,16 +100,36 @@ def risk_panels(content: ReportContent, looks: Looks) -> dict[str, Panel | None]
     clients = {client: own for client, own in enough.items() if own}
     legend = [(name, looks[name]) for name in _methods(content)] if clients else []
     calibration = [
-        View(c, _calibration(own, looks, content.rules.level), f"Observed share by predicted risk at {c}.")
+        View(
+            c,
+            _calibration(own, looks, content.rules.level),
+            f"Observed share by predicted risk at {c}.",
+        )
         for c, own in clients.items()
     ]
-    roc = [View(c, _roc(_sensitivities(own), looks), f"ROC curve at {c}.") for c, own in clients.items()]
+    roc = [
+        View(c, _roc(_sensitivities(own), looks), f"ROC curve at {c}.")
+        for c, own in clients.items()
+    ]
     benefit = [
-        View(c, _benefit(_benefits(own), looks), f"Net benefit by threshold at {c}.") for c, own in clients.items()
+        View(c, _benefit(_benefits(own), looks), f"Net benefit by threshold at {c}.")
+        for c, own in clients.items()
     ]
     if len(clients) > 1:
-        roc.append(View(MEAN, _roc(_means(clients, _sensitivities), looks), "ROC curve, mean of the clients."))
-        benefit.append(View(MEAN, _benefit(_means(clients, _benefits), looks), "Net benefit, mean of the clients."))
+        roc.append(
+            View(
+                MEAN,
+                _roc(_means(clients, _sensitivities), looks),
+                "ROC curve, mean of the clients.",
+            )
+        )
+        benefit.append(
+            View(
+                MEAN,
+                _benefit(_means(clients, _benefits), looks),
+                "Net benefit, mean of the clients.",
+            )
+        )
     captions = {
         "calibration": "Test samples in groups of equal size by predicted risk; the pointer shows their number in a seed. "
         f"Bars: {wording.confidence(content.rules.level)} intervals (Wilson). On the dotted line, risks are right.",
@@ -110,7 +153,11 @@ def _methods(content: ReportContent) -> list[str]:
 
 def _shown(content: ReportContent) -> dict[str, dict[str, Risks]]:
     """Client -> method -> risks; none where seeds have other clients, or very many."""
-    if content.risks is None or not content.same_clients or content.risks["client"].nunique() > MOST_CLIENTS:
+    if (
+        content.risks is None
+        or not content.same_clients
+        or content.risks["client"].nunique() > MOST_CLIENTS
+    ):
         return {}
     return risks_of(content.risks, _methods(content))
 
@@ -118,29 +165,65 @@ def _shown(content: ReportContent) -> dict[str, dict[str, Risks]]:
 def _row(client: str, method: str, risks: Risks, content: ReportContent) -> dict[str, Any]:
     level, found = content.rules.level, [(math.nan,) * 3] * 3
     if risks.enough:
-        found = [risks.slope(level), risks.intercept(level), risks.sensitivity(content.specificity, level)]
+        found = [
+            risks.slope(level),
+            risks.intercept(level),
+            risks.sensitivity(content.specificity, level),
+        ]
     counts = {"positives": risks.positives, "others": risks.others, "brier": risks.brier}
-    names = (name + end for name in ("slope", "intercept", "sensitivity") for end in ("", "_low", "_high"))
-    return {"client": client, "method": method} | counts | dict(zip(names, chain.from_iterable(found), strict=True))
+    names = (
+        name + end
+        for name in ("slope", "intercept", "sensitivity")
+        for end in ("", "_low", "_high")
+    )
+    return (
+        {"client": client, "method": method}
+        | counts
+        | dict(zip(names, chain.from_iterable(found), strict=True))
+    )
 
 
 def _calibration(own: Mapping[str, Risks], looks: Looks, level: float) -> Figure:
     marks: list[AnyMark] = [Line(look=DOTTED, x=[0, 100], y=[0, 100], markers=False, width=1.5)]
     for name, risks in own.items():
         table = risks.reliability(level)
-        expected, observed, low, high = (list(100 * table[c]) for c in ("expected", "observed", "low", "high"))
-        texts = [f"{name}: {wording.mean_count(count)} samples" for count in table["count"]]
-        marks.append(Line(look=looks[name], label=name, x=expected, y=observed, markers=False, width=1.25))
-        marks.append(
-            Points(look=looks[name], label=name, x=expected, y=observed, low=low, high=high, along="y", texts=texts)
+        expected, observed, low, high = (
+            list(100 * table[c]) for c in ("expected", "observed", "low", "high")
         )
-    return plot(marks, Axis("predicted risk (%)", limits=(-3, 103)), Axis("observed share (%)", limits=(-3, 103)))
+        texts = [f"{name}: {wording.mean_count(count)} samples" for count in table["count"]]
+        marks.append(
+            Line(look=looks[name], label=name, x=expected, y=observed, markers=False, width=1.25)
+        )
+        marks.append(
+            Points(
+                look=looks[name],
+                label=name,
+                x=expected,
+                y=observed,
+                low=low,
+                high=high,
+                along="y",
+                texts=texts,
+            )
+        )
+    return plot(
+        marks,
+        Axis("predicted risk (%)", limits=(-3, 103)),
+        Axis("observed share (%)", limits=(-3, 103)),
+    )
 
 
 def _roc(curves: Mapping[str, np.ndarray], looks: Looks) -> Figure:
     chance = Line(look=DOTTED, x=[0, 100], y=[0, 100], markers=False, width=1.5)
     lines = [
-        Line(look=looks[name], label=name, x=list(100 * GRID), y=list(100 * found), markers=False, step="x")
+        Line(
+            look=looks[name],
+            label=name,
+            x=list(100 * GRID),
+            y=list(100 * found),
+            markers=False,
+            step="x",
+        )
         for name, found in curves.items()
     ]
     x = Axis("false alarms: 100 % − specificity (%)", limits=(-3, 103))
@@ -150,7 +233,10 @@ def _roc(curves: Mapping[str, np.ndarray], looks: Looks) -> Figure:
 def _benefit(curves: Mapping[str, np.ndarray], looks: Looks) -> Figure:
     x = list(100 * THRESHOLDS)
     known = {"treat all": DASHED} | dict(looks)
-    lines = [Line(look=known[n], label=n, x=x, y=list(found), markers=False) for n, found in curves.items()]
+    lines = [
+        Line(look=known[n], label=n, x=x, y=list(found), markers=False)
+        for n, found in curves.items()
+    ]
     nobody = Line(look=DOTTED, label="treat none", x=[0, 100], y=[0, 0], markers=False, width=1.5)
     top = max(float(np.max(found)) for found in curves.values())
     y = Axis("net benefit", limits=(-0.25 * top, 1.1 * top))
@@ -169,7 +255,8 @@ def _benefits(own: Mapping[str, Risks]) -> dict[str, np.ndarray]:
 
 
 def _means(
-    clients: Mapping[str, Mapping[str, Risks]], of: Callable[[Mapping[str, Risks]], dict[str, np.ndarray]]
+    clients: Mapping[str, Mapping[str, Risks]],
+    of: Callable[[Mapping[str, Risks]], dict[str, np.ndarray]],
 ) -> dict[str, np.ndarray]:
     """The mean of the clients' curves."""
     found = [of(own) for own in clients.values()]

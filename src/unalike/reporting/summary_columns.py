@@ -11,7 +11,16 @@ from unalike.metrics.verdicts import CANDIDATE
 from unalike.reporting import wording
 from unalike.reporting.charts.palette import Looks
 from unalike.reporting.content import MODELS, ReportContent
-from unalike.reporting.table import Row, Table, TableCell, TableColumn, interval, number, rows, words
+from unalike.reporting.table import (
+    Row,
+    Table,
+    TableCell,
+    TableColumn,
+    interval,
+    number,
+    rows,
+    words,
+)
 
 SHOWN = (
     *("method", "model", "verdict", "score", "sd", "difference", "interval", "p", "best"),
@@ -20,7 +29,9 @@ SHOWN = (
 """The columns that a terminal and a notebook show; epsilon only if a method is private."""
 
 
-def summary_columns(metric: Metric, baseline: str, looks: Looks | None = None) -> dict[str, TableColumn]:
+def summary_columns(
+    metric: Metric, baseline: str, looks: Looks | None = None
+) -> dict[str, TableColumn]:
     """Name -> column, for the rows of a summary that are scored by `metric` and compared with `baseline`."""
     level = wording.confidence(ALPHA)
     return {
@@ -34,7 +45,9 @@ def summary_columns(metric: Metric, baseline: str, looks: Looks | None = None) -
         "t": number("t test, p", "p", wording.probability),
         "p": number("p, corrected", "p_holm", wording.probability),
         "exact": number("sign flips, corrected p", "p_exact", wording.probability),
-        "won": TableColumn("Seeds won", lambda row: TableCell(f"{row['won']} of {row['pairs']}", row["won"])),
+        "won": TableColumn(
+            "Seeds won", lambda row: TableCell(f"{row['won']} of {row['pairs']}", row["won"])
+        ),
         "better": number("Share won", "better", wording.share),
         "best": number("P(best)", "probability_best", wording.chance),
         "spread": number("Spread over clients (sd)", "client_sd", metric.amount),
@@ -45,7 +58,9 @@ def summary_columns(metric: Metric, baseline: str, looks: Looks | None = None) -
         "time": number("Time", "seconds", wording.duration),
         "evaluation": number("Time of evaluation", "evaluation_seconds", wording.duration),
         "epsilon": number("Epsilon", lambda row: row.get("epsilon", math.nan), wording.decimal),
-        "loss": number("Loss", "loss", lambda loss: wording.decimal(loss, 3 if abs(loss) < 1000 else 0)),
+        "loss": number(
+            "Loss", "loss", lambda loss: wording.decimal(loss, 3 if abs(loss) < 1000 else 0)
+        ),
         "seeds": number("Seeds", "seeds"),
     }
 
@@ -62,14 +77,22 @@ def paper_columns(content: ReportContent, protocol: str) -> list[TableColumn]:
 
     def score(row: Row) -> TableCell:
         mean, sd = row[metric.name], row[f"{metric.name}_sd"]
-        text = metric.amount(mean) if math.isnan(sd) else f"{metric.amount(mean)} ± {metric.amount(sd)}"
+        text = (
+            metric.amount(mean)
+            if math.isnan(sd)
+            else f"{metric.amount(mean)} ± {metric.amount(sd)}"
+        )
         strong = row["method"] not in content.rules.references and metric.amount(mean) == best
         return TableCell(text, mean, strong=strong)
 
     def difference(row: Row) -> TableCell:
-        low, high = (metric.difference(row[end]).removesuffix(metric.unit) for end in ("ci_low", "ci_high"))
+        low, high = (
+            metric.difference(row[end]).removesuffix(metric.unit) for end in ("ci_low", "ci_high")
+        )
         gain = metric.difference(row["difference"]).removesuffix(metric.unit)
-        return TableCell(gain if MISSING in (gain, low) else f"{gain} [{low}, {high}]", row["difference"])
+        return TableCell(
+            gain if MISSING in (gain, low) else f"{gain} [{low}, {high}]", row["difference"]
+        )
 
     unit = f" ({metric.unit.strip()})" if metric.unit else ""
     return [

@@ -55,9 +55,9 @@ def _clients(content: ReportContent) -> pd.DataFrame | None:
     scores = content.client_scores
     if scores.empty:
         return None
-    own = scores[(scores["method"] == content.decision.leader) & ~scores["client"].isin([MEAN, POOLED])].dropna(
-        subset="score"
-    )
+    own = scores[
+        (scores["method"] == content.decision.leader) & ~scores["client"].isin([MEAN, POOLED])
+    ].dropna(subset="score")
     gain = content.metric_of_clients.sign * own[f"to_{content.baseline}"]
     own = own.assign(gain=gain).sort_values("gain", kind="stable")
     if len(own) > MOST_CLIENTS:
@@ -75,7 +75,12 @@ def _table(content: ReportContent, own: pd.DataFrame) -> Table:
     if best != content.baseline:
         columns += [
             difference_to(content.baseline, metric),
-            interval(f"{wording.confidence(content.rules.level)} interval", f"{to}_low", f"{to}_high", metric.interval),
+            interval(
+                f"{wording.confidence(content.rules.level)} interval",
+                f"{to}_low",
+                f"{to}_high",
+                metric.interval,
+            ),
             words("Shown", lambda row: _shown(row, to, metric.sign)),
         ]
     return Table.of(f"Every client with {best}", columns, rows(own))
@@ -100,19 +105,21 @@ def _about(content: ReportContent) -> str:
 
 def _risks(content: ReportContent, clients: pd.DataFrame | None) -> list[str]:
     """The clients that lose, the epsilon of private methods, the warnings of the report, and what holds of every comparison."""
-    warnings = [wording.short(text, LONGEST) for text in (*content.warnings, *findings(content).cautions)]
+    warnings = [
+        wording.short(text, LONGEST) for text in (*content.warnings, *findings(content).cautions)
+    ]
     worst, found = list(content.decision.losers.items())[:MOST_RISKS], []
     if lose := [f"{name} ({content.metric.difference(d)})" for name, (d, *_) in worst]:
-        found.append(f"With {content.decision.best}, on average these clients lose: {wording.listing(lose)}.")
+        found.append(
+            f"With {content.decision.best}, on average these clients lose: {wording.listing(lose)}."
+        )
     if clients is not None:
         fewest = np.minimum(clients["n_positive"], clients["n_test"] - clients["n_positive"])
         if few := list(map(str, clients["client"][fewest < FEWEST])):
             found.append(
                 f"Fewer than {FEWEST} test samples of one outcome, so that nothing is certain: {wording.few(few, 'client')}."
             )
-    always = (
-        "These are past data. New patients, devices or rules of coding can change every number; test again before use."
-    )
+    always = "These are past data. New patients, devices or rules of coding can change every number; test again before use."
     return [*found, *privacy(content), *warnings[:MOST_RISKS], always]
 
 
@@ -125,5 +132,9 @@ def _cost(content: ReportContent) -> str:
     row = table[name]
     sent, time = wording.megabytes(row["mb_down"] + row["mb_up"]), wording.duration(row["seconds"])
     own = f"One training run of {name}: {sent} MB sent, {time} of computation"
-    times = [f"{ratio:.1f} times the {what}" for what, ratio in found.cost.items() if math.isfinite(ratio)]
+    times = [
+        f"{ratio:.1f} times the {what}"
+        for what, ratio in found.cost.items()
+        if math.isfinite(ratio)
+    ]
     return f"{own}{f' ({wording.listing(times)} of {content.baseline})' if times and name != content.baseline else ''}."

@@ -66,7 +66,11 @@ class Table:
     @classmethod
     def of(cls, caption: str, columns: Sequence[TableColumn], rows: Iterable[Any]) -> Table:
         """The cells of every row under the titles of the columns."""
-        return cls(caption, [c.title for c in columns], [[column.cell(row) for column in columns] for row in rows])
+        return cls(
+            caption,
+            [c.title for c in columns],
+            [[column.cell(row) for column in columns] for row in rows],
+        )
 
     @property
     def texts(self) -> list[list[str]]:
@@ -128,14 +132,21 @@ def interval(title: str, low: Get, high: Get, form: Callable[[float, float], str
 def markdown(table: Table) -> str:
     """The table in Markdown; its caption is left out."""
     sides = ["--:" if numeric else ":--" for numeric in table.numeric]
-    body = [[f"**{cell.text}**" if cell.strong else cell.text for cell in row] for row in table.rows]
+    body = [
+        [f"**{cell.text}**" if cell.strong else cell.text for cell in row] for row in table.rows
+    ]
     lines = [table.columns, sides, *body]
-    return "\n".join(f"| {' | '.join(text.translate(_MARKDOWN) for text in line)} |" for line in lines)
+    return "\n".join(
+        f"| {' | '.join(text.translate(_MARKDOWN) for text in line)} |" for line in lines
+    )
 
 
 def latex(table: Table, label: str = "") -> str:
     """The table in LaTeX, for the package booktabs: a floating table if it has a caption and is given a label."""
-    cells = [[rf"\textbf{{{_escaped(c.text)}}}" if c.strong else _escaped(c.text) for c in row] for row in table.rows]
+    cells = [
+        [rf"\textbf{{{_escaped(c.text)}}}" if c.strong else _escaped(c.text) for c in row]
+        for row in table.rows
+    ]
     head, *body = [" & ".join(row) + r" \\" for row in (map(_escaped, table.columns), *cells)]
     sides = "".join("r" if numeric else "l" for numeric in table.numeric)
     begin, end = rf"\begin{{tabular}}{{{sides}}}", r"\end{tabular}"
@@ -152,7 +163,10 @@ def plain(table: Table) -> str:
     widths = [max(len(line[i]) for line in lines) for i in range(len(table.columns))]
     sides = [">" if numeric else "<" for numeric in table.numeric]
     return "\n".join(
-        "  ".join(f"{text:{side}{width}}" for text, side, width in zip(line, sides, widths)).rstrip() for line in lines
+        "  ".join(
+            f"{text:{side}{width}}" for text, side, width in zip(line, sides, widths)
+        ).rstrip()
+        for line in lines
     )
 
 

@@ -71,9 +71,13 @@ def target(content: ReportContent, protocol: str, looks: Looks) -> Table | None:
         by_name["time"],
         by_name["seeds"],
     ]
-    what = metric.text(goal) + (f", the final mean of {content.baseline}" if content.target is None else "")
+    what = metric.text(goal) + (
+        f", the final mean of {content.baseline}" if content.target is None else ""
+    )
     return _table(
-        f"Cost to reach {metric.word} {what}, {MODELS[protocol]}: mean over seeds, if all reach it", columns, spent
+        f"Cost to reach {metric.word} {what}, {MODELS[protocol]}: mean over seeds, if all reach it",
+        columns,
+        spent,
     )
 
 
@@ -101,7 +105,9 @@ def estimate(content: ReportContent) -> Table | None:
         number("Estimated", "estimated", lambda value: wording.decimal(value, 1)),
         number("Actual", "actual", lambda value: wording.decimal(value, 1)),
     ]
-    table = pd.DataFrame(content.estimate, columns=["what", "unit", "estimated", "actual"]).astype({"actual": float})
+    table = pd.DataFrame(content.estimate, columns=["what", "unit", "estimated", "actual"]).astype(
+        {"actual": float}
+    )
     return _table("Cost per run: the estimate of --dry-run and the actual cost", columns, table)
 
 
@@ -113,7 +119,12 @@ def effects(content: ReportContent, protocol: str, looks: Looks) -> Table | None
     )
     shown = shown[shown["worst"].notna()]
     by_name = summary_columns(metric, base, looks)
-    columns = [by_name["method"], by_name["spread"], by_name["worst"], number("Worst client", "worst", metric.text)]
+    columns = [
+        by_name["method"],
+        by_name["spread"],
+        by_name["worst"],
+        number("Worst client", "worst", metric.text),
+    ]
     if shown["better_off"].notna().any():
         columns += [
             number(f"Better off than with {base}", "better_off", wording.share),
@@ -130,14 +141,25 @@ def single_clients(content: ReportContent, looks: Looks) -> Table | None:
     """
     metric = content.metric
     first = content.clients[content.clients["seed"] == content.seed]
-    wide = pd.concat([_wide(first, content.scores[name].name, _TAGS[name]) for name in content.tabled], axis=1)
+    wide = pd.concat(
+        [_wide(first, content.scores[name].name, _TAGS[name]) for name in content.tabled], axis=1
+    )
     facts = first.groupby("client", sort=False)[["n_train", "n_test"]].first()
     columns = [words("Client", "client"), number("Training samples", "n_train", wording.whole)]
-    columns += [number("Test samples", "n_test", wording.whole), *(number(str(n), str(n), metric.text) for n in wide)]
+    columns += [
+        number("Test samples", "n_test", wording.whole),
+        *(number(str(n), str(n), metric.text) for n in wide),
+    ]
     return _table(f"Every client, seed {content.seed}", columns, facts.join(wide).reset_index())
 
 
-_TAGS = {"server": "", "clients": "", "personal": ", personal", "local": ", after local training", USED: ", in use"}
+_TAGS = {
+    "server": "",
+    "clients": "",
+    "personal": ", personal",
+    "local": ", after local training",
+    USED: ", in use",
+}
 
 
 def costs(content: ReportContent, looks: Looks) -> Table | None:
@@ -166,7 +188,9 @@ def methods(content: ReportContent, looks: Looks) -> Table | None:
     columns = [words("Method", "method", looks), words("Every field", "spec")]
     if any(method.work for method in content.methods):
         columns.append(words("Local training of its own", "work"))
-    specs = pd.DataFrame([{"method": m.label, "spec": m.spec, "work": m.work} for m in content.methods])
+    specs = pd.DataFrame(
+        [{"method": m.label, "spec": m.spec, "work": m.work} for m in content.methods]
+    )
     return _table("The methods, with every field", columns, specs)
 
 
@@ -174,7 +198,10 @@ def facts(caption: str, values: dict[str, Any]) -> Table | None:
     """A table of names and values, such as versions."""
     if not values:
         return None
-    columns = [words("Name", lambda item: item[0]), words("Value", lambda item: wording.plain(item[1]))]
+    columns = [
+        words("Name", lambda item: item[0]),
+        words("Value", lambda item: wording.plain(item[1])),
+    ]
     return Table.of(caption, columns, values.items())
 
 

@@ -31,11 +31,18 @@ def under_attack(population: Population, method: Method, seed: int) -> Populatio
         Ragged.of(() if k in malicious else rows for k, rows in enumerate(part))
         for part in (population.test, population.val)
     )
-    x, y, train, classes = [population.x], [population.y], population.train, len(population.classes or ())
+    x, y, train, classes = (
+        [population.x],
+        [population.y],
+        population.train,
+        len(population.classes or ()),
+    )
     if type(attack).poison is not Attack.poison:  # the poisoned samples stand behind all others
         rows, count = [*train], len(population.x)
         for k in sorted(malicious):
-            made = attack.poison(Batch(*population[k].train), classes, seeds.generator(seed, attack.name, k))
+            made = attack.poison(
+                Batch(*population[k].train), classes, seeds.generator(seed, attack.name, k)
+            )
             x, y = [*x, made.x], [*y, made.y]
             rows[k] = np.arange(count, count := count + len(made.y))
         train = Ragged.of(rows)

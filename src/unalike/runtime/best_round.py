@@ -36,7 +36,9 @@ class BestRound:
     @classmethod
     def saved(cls, tensors: Tree, facts: dict[str, Any]) -> BestRound | None:
         """The one in a checkpoint."""
-        return cls(**facts["best"], tensors=tree.under(tensors, "best/")) if "best" in facts else None
+        return (
+            cls(**facts["best"], tensors=tree.under(tensors, "best/")) if "best" in facts else None
+        )
 
     def restore(self, clients: StageBackend, history: History) -> None:
         """Give the stage the models of the best round, and mark the best rounds in the history."""
@@ -45,13 +47,21 @@ class BestRound:
 
 
 def best_round(
-    before: BestRound | None, index: int, clients: StageBackend, row: dict[str, Any], columns: Columns
+    before: BestRound | None,
+    index: int,
+    clients: StageBackend,
+    row: dict[str, Any],
+    columns: Columns,
 ) -> BestRound | None:
     """The best round of a stage when a round with this `row` is complete; `before` is the best one of the rounds before.
 
     The models that are kept are those of the round that is best for the personal models, or without them for the shared one.
     """
-    scored = [c for p in columns.protocols if (c := columns.get(p, split=VALIDATION)) and not math.isnan(c.value(row))]
+    scored = [
+        c
+        for p in columns.protocols
+        if (c := columns.get(p, split=VALIDATION)) and not math.isnan(c.value(row))
+    ]
     best = before if before is not None and before.stage == index else None
     rows = dict(best.rows) if best else {}
     for column in scored:

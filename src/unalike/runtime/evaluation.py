@@ -63,7 +63,9 @@ class Split(Protocol):
     def of(self, clients: Sequence[int]) -> Rows:
         """The samples of these clients."""
 
-    def metrics(self, task: Task, scores: Scores, clients_shown: Sequence[int], custom: RunMetrics) -> ProtocolMetrics:
+    def metrics(
+        self, task: Task, scores: Scores, clients_shown: Sequence[int], custom: RunMetrics
+    ) -> ProtocolMetrics:
         """The metrics of scores on these samples, and per client for `clients_shown`."""
 
 
@@ -79,7 +81,9 @@ class ClientSplit:
         found = np.concatenate([self.rows[k] for k in clients] or [np.zeros(0, np.int64)])
         return found, np.repeat(np.asarray(clients, np.int64), self.rows.sizes[list(clients)])
 
-    def metrics(self, task: Task, scores: Scores, clients_shown: Sequence[int], custom: RunMetrics) -> ProtocolMetrics:
+    def metrics(
+        self, task: Task, scores: Scores, clients_shown: Sequence[int], custom: RunMetrics
+    ) -> ProtocolMetrics:
         clients = per_client(task, _of(clients_shown, scores), len(clients_shown), custom)
         return ProtocolMetrics(measure(task, scores, custom), clients)
 
@@ -89,13 +93,19 @@ class TriggeredSplit(ClientSplit):
 
     def __init__(self, population: Population, attack: Attack):
         self.goal = attack.goal
-        others = Ragged.of(rows[population.y[rows].numpy(force=True) != self.goal] for rows in population.test)
+        others = Ragged.of(
+            rows[population.y[rows].numpy(force=True) != self.goal] for rows in population.test
+        )
         super().__init__(replace(population, x=attack.triggered(population.x)), others)
 
-    def metrics(self, task: Task, scores: Scores, clients_shown: Sequence[int], custom: RunMetrics) -> ProtocolMetrics:
+    def metrics(
+        self, task: Task, scores: Scores, clients_shown: Sequence[int], custom: RunMetrics
+    ) -> ProtocolMetrics:
         """The success of the backdoor over all samples together; no metric of each client."""
         taken = float((scores.predicted == self.goal).sum())
-        return ProtocolMetrics({ATTACK_SUCCESS.name: taken / max(1, len(scores.y))}, [{} for _ in clients_shown])
+        return ProtocolMetrics(
+            {ATTACK_SUCCESS.name: taken / max(1, len(scores.y))}, [{} for _ in clients_shown]
+        )
 
 
 class ServerSplit:
@@ -107,7 +117,9 @@ class ServerSplit:
     def of(self, clients: Sequence[int]) -> Rows:
         return np.arange(len(self.y)), np.zeros(len(self.y), np.int64)
 
-    def metrics(self, task: Task, scores: Scores, clients_shown: Sequence[int], custom: RunMetrics) -> ProtocolMetrics:
+    def metrics(
+        self, task: Task, scores: Scores, clients_shown: Sequence[int], custom: RunMetrics
+    ) -> ProtocolMetrics:
         return ProtocolMetrics(measure(task, scores, custom), None)
 
 
@@ -141,7 +153,11 @@ class Evaluator:
 
     def __init__(self, run_config: RunConfig):
         population, chain = run_config.population, run_config.options.chain
-        self.population, self.protocols, self.custom = population, run_config.options.protocols, run_config.metrics
+        self.population, self.protocols, self.custom = (
+            population,
+            run_config.options.protocols,
+            run_config.metrics,
+        )
         self.columns = run_config.columns
         self.prepare = None if chain is None else chain.fixed
         self.splits: dict[str, Split] = {"test": ClientSplit(population, population.test)}
@@ -162,15 +178,24 @@ class Evaluator:
     def __call__(self, models: ClientModels, result: RoundResult | None) -> tuple[Row, list[Row]]:
         """The metrics of a round (None: before training), and one row per client."""
         with profiled("evaluation"):
-            return self.tables(models.state, result, lambda protocol: self.measured(protocol, models, result))
+            return self.tables(
+                models.state, result, lambda protocol: self.measured(protocol, models, result)
+            )
 
     def tables(
-        self, stage: StageState, result: RoundResult | None, measured: Callable[[str], MeasuredSplits]
+        self,
+        stage: StageState,
+        result: RoundResult | None,
+        measured: Callable[[str], MeasuredSplits],
     ) -> tuple[Row, list[Row]]:
         """The same, where `measured` gives the metrics under each protocol."""
         clients_shown = shown(stage, result)
         nothing = dict.fromkeys(metric_names(self.population.task, self.custom), float("nan"))
-        values = {f"{group}: {n}": t for group, state in stage.states.items() for n, t in state.params.items()}
+        values = {
+            f"{group}: {n}": t
+            for group, state in stage.states.items()
+            for n, t in state.params.items()
+        }
         with untouched(stage.method, values):
             splits = {name: measured(name) for name in self.names(stage)}
         row: Row = {}
@@ -191,10 +216,14 @@ class Evaluator:
                     scored |= zip(labels, metrics.values(), strict=True)
         return row, self._clients(stage, result, table, clients_shown)
 
-    def measured(self, protocol: str, models: ClientModels, result: RoundResult | None) -> MeasuredSplits:
+    def measured(
+        self, protocol: str, models: ClientModels, result: RoundResult | None
+    ) -> MeasuredSplits:
         """The metrics of the round's models under a protocol."""
         splits, clients_shown = self.splits_of(protocol), shown(models.state, result)
-        if protocol == "personal" and not clients_shown:  # before training, with more than MANY clients
+        if (
+            protocol == "personal" and not clients_shown
+        ):  # before training, with more than MANY clients
             return dict.fromkeys(splits)
         return self.scored(splits, MODELS[protocol](models, result), clients_shown)
 
@@ -202,7 +231,9 @@ class Evaluator:
         """The samples that a protocol is measured on."""
         test = "server" if protocol == "server" and "server" in self.splits else "test"
         further = {VALIDATION: "val", TRIGGERED: TRIGGERED if protocol != "server" else ""}
-        return {TEST: test} | {split: name for split, name in further.items() if name in self.splits}
+        return {TEST: test} | {
+            split: name for split, name in further.items() if name in self.splits
+        }
 
     def last(self, models: ClientModels, protocol: str, split: str) -> Scores | None:
         """The samples of a split as the last models of a run score them, which is done once; None where there is no model."""
@@ -217,7 +248,10 @@ class Evaluator:
 
         None for regression, and where there is no test sample or no model.
         """
-        classes, split = self.population.classes, "test" if len(self.population.test.values) else "server"
+        classes, split = (
+            self.population.classes,
+            "test" if len(self.population.test.values) else "server",
+        )
         if classes is None or split not in self.splits:
             return None
         scores, size = self.last(models, self._in_use(models), split), len(classes)
@@ -239,7 +273,10 @@ class Evaluator:
             return None
         scores = scores.of(np.argsort(scores.client, kind="stable"))
         sizes = np.bincount(scores.client)[scores.client]
-        starts, rng = np.searchsorted(scores.client, scores.client), np.random.default_rng(RESAMPLE_SEED)
+        starts, rng = (
+            np.searchsorted(scores.client, scores.client),
+            np.random.default_rng(RESAMPLE_SEED),
+        )
         draws = (starts + (rng.random(len(sizes)) * sizes).astype(int) for _ in range(RESAMPLES))
         return [measure(self.population.task, scores.of(rows), self.custom) for rows in draws]
 
@@ -249,7 +286,11 @@ class Evaluator:
         None where there are more or fewer than two classes, more than `MOST_RISKS` samples or `MANY` clients, or no samples.
         """
         samples = len(self.population.test.values)
-        if not self.population.task.areas or not 0 < samples <= MOST_RISKS or len(self.population) > MANY:
+        if (
+            not self.population.task.areas
+            or not 0 < samples <= MOST_RISKS
+            or len(self.population) > MANY
+        ):
             return None
         return self.last(models, self._in_use(models), "test")
 
@@ -257,7 +298,9 @@ class Evaluator:
         """The protocol of the models that clients use."""
         return "personal" if models.state.is_personal else "clients"
 
-    def scored(self, splits: Splits, models: Models | None, clients_shown: Sequence[int] = ()) -> MeasuredSplits:
+    def scored(
+        self, splits: Splits, models: Models | None, clients_shown: Sequence[int] = ()
+    ) -> MeasuredSplits:
         """The metrics of models on these splits, and per client for `clients_shown`; None where there is no model."""
         return (
             dict.fromkeys(splits)
@@ -265,11 +308,16 @@ class Evaluator:
             else self.measures(splits, self.scores(splits, models), clients_shown)
         )
 
-    def measures(self, splits: Splits, scores: SplitScores, clients_shown: Sequence[int]) -> MeasuredSplits:
+    def measures(
+        self, splits: Splits, scores: SplitScores, clients_shown: Sequence[int]
+    ) -> MeasuredSplits:
         """The metrics of scores on these splits, and per client for `clients_shown`."""
         task, custom = self.population.task, self.custom
         joined = {split: Scores.join(found) for split, found in scores.items()}
-        return {s: self.splits[name].metrics(task, joined[s], clients_shown, custom) for s, name in splits.items()}
+        return {
+            s: self.splits[name].metrics(task, joined[s], clients_shown, custom)
+            for s, name in splits.items()
+        }
 
     def scores(self, splits: Splits, models: Models) -> SplitScores:
         """The scores of each model on these splits. A model is made once, because fine-tuning it is expensive."""
@@ -284,14 +332,25 @@ class Evaluator:
         return self.score(predict, split, self.splits[split].of(clients))
 
     def _clients(
-        self, stage: StageState, done: RoundResult | None, table: list[Metrics], clients_shown: Sequence[int]
+        self,
+        stage: StageState,
+        done: RoundResult | None,
+        table: list[Metrics],
+        clients_shown: Sequence[int],
     ) -> list[Row]:
         rows = []
         places = np.asarray(clients_shown, np.int64)
         train, test = self.population.sizes[places], self.population.test.sizes[places]
-        personal, front = self.columns.get("personal", "accuracy"), [*in_front(next(iter(table), {}))]
-        for k, n_train, n_test, scored in zip(places.tolist(), train.tolist(), test.tolist(), table, strict=True):
-            row: Row = {"client": k, "n_train": n_train, "n_test": n_test} | {name: scored[name] for name in front}
+        personal, front = (
+            self.columns.get("personal", "accuracy"),
+            [*in_front(next(iter(table), {}))],
+        )
+        for k, n_train, n_test, scored in zip(
+            places.tolist(), train.tolist(), test.tolist(), table, strict=True
+        ):
+            row: Row = {"client": k, "n_train": n_train, "n_test": n_test} | {
+                name: scored[name] for name in front
+            }
             if personal is not None:
                 row[personal.name] = scored.get(personal.name, float("nan"))
             row["status"] = "no training data" if not n_train else "idle"
@@ -309,7 +368,9 @@ class Evaluator:
         index = torch.from_numpy(indices)
         chosen = predict if self.prepare is None else self.prepare.before(predict)
         task, labels, kept = self.population.task, samples.y[index], bool(self.custom)
-        return score(task, chosen, samples.x, labels, owner, logits=kept, index=index.to(samples.x.device))
+        return score(
+            task, chosen, samples.x, labels, owner, logits=kept, index=index.to(samples.x.device)
+        )
 
 
 def shown(stage: StageState, done: RoundResult | None) -> Sequence[int]:
@@ -345,7 +406,12 @@ def server_models(stage: StageState) -> Models | None:
             f"protocol 'server' has one model for all clients, and this run {stage.differs}; use 'clients'"
         )
     [state] = stage.states.values()
-    return [(range(len(stage.population)), SharedModel(stage.settings.model, state.params, state.buffers))]
+    return [
+        (
+            range(len(stage.population)),
+            SharedModel(stage.settings.model, state.params, state.buffers),
+        )
+    ]
 
 
 def _clients(models: ClientModels, result: RoundResult | None) -> Models | None:
@@ -356,7 +422,11 @@ def _clients(models: ClientModels, result: RoundResult | None) -> Models | None:
     if not stage.is_everybodys:
         clients_shown = sorted(k for ids in members.values() for k in ids)
         return (([k], models.shared_model(k)) for k in clients_shown)
-    return [(members[g], SharedModel(model, s.params, s.buffers)) for g, s in stage.states.items() if members[g]]
+    return [
+        (members[g], SharedModel(model, s.params, s.buffers))
+        for g, s in stage.states.items()
+        if members[g]
+    ]
 
 
 def _personal(models: ClientModels, result: RoundResult | None) -> Models | None:

@@ -32,12 +32,24 @@ RUN = ("unalike", "method", "rounds", "seed", "work", "model", "data", "site")
 BATCHES = (1, 2, 7)
 """Numbers of samples with which an exported model is compared with the model."""
 TOLERANCE = 1e-6
-FAILURES = (RuntimeError, ValueError, TypeError, AttributeError, KeyError, AssertionError, NotImplementedError)
+FAILURES = (
+    RuntimeError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    KeyError,
+    AssertionError,
+    NotImplementedError,
+)
 """What torch.export raises for a model that it cannot follow."""
 
 
 def export_model(
-    folder: str | Path, predict: Predict, config: Mapping[str, Any], encoding: Encoding | None, client: int | str | None
+    folder: str | Path,
+    predict: Predict,
+    config: Mapping[str, Any],
+    encoding: Encoding | None,
+    client: int | str | None,
 ) -> Path:
     """Write a model, the encoding of its samples and an example of its use into a folder.
 
@@ -46,7 +58,11 @@ def export_model(
     its `forward` asks for values in Python, or the exported model predicts something else.
     """
     path, data = Path(folder), config["data"]
-    task, classes, like = find_task(data["task"]), data.get("classes"), _example(predict, data["input_shape"])
+    task, classes, like = (
+        find_task(data["task"]),
+        data.get("classes"),
+        _example(predict, data["input_shape"]),
+    )
     program = _program(_Probabilities(predict, task), like)
     path.mkdir(parents=True, exist_ok=True)
     with warnings.catch_warnings():  # about weights that are rows of one tensor
@@ -61,7 +77,9 @@ def export_model(
         "run": {"client": client} | {name: config[name] for name in RUN if name in config},
     }
     write_bytes(path / FACTS, (json.dumps(facts, indent=1, ensure_ascii=False) + "\n").encode())
-    template = jinja2.Template(EXAMPLE.read_text("utf-8"), trim_blocks=True, keep_trailing_newline=True)
+    template = jinja2.Template(
+        EXAMPLE.read_text("utf-8"), trim_blocks=True, keep_trailing_newline=True
+    )
     write_bytes(path / SCRIPT, template.render(encoding=encoding).encode())
     return path
 
@@ -94,10 +112,14 @@ def _program(module: nn.Module, like: Tensor) -> torch.export.ExportedProgram:
     """The module as a program of torch.export for any number of samples, compared with the module on some of them."""
     samples = {n: torch.cat([like] * n)[:n] for n in BATCHES}
     if like.is_floating_point():
-        samples = {n: x + torch.linspace(-1, 1, x.numel()).reshape(x.shape) for n, x in samples.items()}
+        samples = {
+            n: x + torch.linspace(-1, 1, x.numel()).reshape(x.shape) for n, x in samples.items()
+        }
     try:
         with torch.no_grad():
-            wanted = {n: module(x) for n, x in samples.items()}  # first: a module may try something in its first call
+            wanted = {
+                n: module(x) for n, x in samples.items()
+            }  # first: a module may try something in its first call
             any_number = ({0: torch.export.Dim("samples")},)
             program = torch.export.export(module.eval(), (samples[2],), dynamic_shapes=any_number)
             found = {n: program.module()(x) for n, x in samples.items()}

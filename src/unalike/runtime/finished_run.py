@@ -27,7 +27,15 @@ from unalike.data.population import Population
 from unalike.data.population_arrays import LABELS
 from unalike.data.ragged import NumberedNames, Ragged
 from unalike.data.table_encoding import Encoding
-from unalike.methods.plan import Answers, QueryStep, StageResults, complete_spec, next_step, plan, steps_of
+from unalike.methods.plan import (
+    Answers,
+    QueryStep,
+    StageResults,
+    complete_spec,
+    next_step,
+    plan,
+    steps_of,
+)
 from unalike.metrics import failures
 from unalike.metrics.named_metrics import probabilities
 from unalike.metrics.scoring import SharedModel
@@ -78,7 +86,9 @@ class Run:
         classes = run_config.population.classes
         self.notes = (
             *notes,
-            *failures.of_run(history.rows, history.columns, None if classes is None else len(classes)),
+            *failures.of_run(
+                history.rows, history.columns, None if classes is None else len(classes)
+            ),
         )
         self.warnings = tuple(note for note in notes if note != run_config.sanity)
         """The notes that do not judge the scores: a report does that itself."""
@@ -98,7 +108,9 @@ class Run:
         nothing was recorded.
         """
         if self._records is None:
-            raise UnalikeError("this run recorded nothing; ask for it, as in ua.run(..., record='server + updates')")
+            raise UnalikeError(
+                "this run recorded nothing; ask for it, as in ua.run(..., record='server + updates')"
+            )
         return self._records.table
 
     @property
@@ -200,7 +212,9 @@ class Run:
         samples = new_samples(data, population.encoding, population.input_shape, keep, data_dir)
         if client is None and state.is_personal:
             warn(shared_model_note(self.config))
-        return samples.to(population.x.device).predictions(predict, population.task, population.classes)
+        return samples.to(population.x.device).predictions(
+            predict, population.task, population.classes
+        )
 
     def export(self, folder: str | Path, *, client: int | str | None = None) -> Path:
         """Write the shared model, or that of a client, as a folder that predicts without this library.
@@ -218,7 +232,9 @@ class Run:
         Raises:
             UnalikeError: torch.export cannot follow the model, or there is no such model, as for `predict`.
         """
-        return export_model(folder, self._prepared(client), self.config, self.run_config.population.encoding, client)
+        return export_model(
+            folder, self._prepared(client), self.config, self.run_config.population.encoding, client
+        )
 
     def _prepared(self, client: int | str | None) -> Predict:
         """The predictions of a client's model, or the shared one, of samples as they are before the transforms."""
@@ -248,7 +264,9 @@ class Run:
         """
         counts = self._evaluator.confusion(self._with_samples())
         if counts is None:
-            raise UnalikeError("found no test sample with a class, so there is no confusion to count")
+            raise UnalikeError(
+                "found no test sample with a class, so there is no confusion to count"
+            )
         import pandas as pd
 
         classes = self.run_config.population.classes
@@ -278,7 +296,10 @@ class Run:
         """
         import pandas as pd
 
-        scores, names = self._evaluator.risks(self._with_samples()), self.run_config.population.names
+        scores, names = (
+            self._evaluator.risks(self._with_samples()),
+            self.run_config.population.names,
+        )
         if scores is None:
             return None
         risk = probabilities(scores.logits)[:, 1].astype("float32")
@@ -292,7 +313,9 @@ class Run:
     def _with_samples(self) -> LocalStage:
         """The runner, if the clients' samples are here: those of a federation are elsewhere, and a folder holds none."""
         if not self._has_samples or not isinstance(self._runner, LocalStage):
-            raise UnalikeError("the samples of this run are not here; call ua.run with its arguments and out=")
+            raise UnalikeError(
+                "the samples of this run are not here; call ua.run with its arguments and out="
+            )
         return self._runner
 
     def plot(self, metric: str | None = None) -> go.Figure:
@@ -315,12 +338,18 @@ class Run:
             "folder": self.out or "",
         }
         shown = [[name, value] for name, value in facts.items() if value != ""]
-        return table(["run", ""], shown) + self.history.sparkline() + "".join(map(paragraph, self.notes))
+        return (
+            table(["run", ""], shown)
+            + self.history.sparkline()
+            + "".join(map(paragraph, self.notes))
+        )
 
     def _state(self) -> ServerState:
         states = self._runner.state.states
         if len(states) > 1:
-            raise UnalikeError(f"{self.method} ends with {len(states)} models, one per group; use run.personal(client)")
+            raise UnalikeError(
+                f"{self.method} ends with {len(states)} models, one per group; use run.personal(client)"
+            )
         return next(iter(states.values()))
 
 
@@ -351,7 +380,11 @@ def open_run(folder: str | Path, *, model: ModelLike | None = None) -> Run:
     if config is None or saved is None:
         raise UnalikeError(
             f"{folder} holds no run with a checkpoint; give the folder of ua.run(..., out=...) or `unalike run --out`"
-            + ("; a comparison is opened with ua.open_comparison" if (directory.path / "cells").exists() else "")
+            + (
+                "; a comparison is opened with ua.open_comparison"
+                if (directory.path / "cells").exists()
+                else ""
+            )
         )
     tensors, facts = saved
     history = History.load(directory.path, directory.first_protocol, facts["round"])
@@ -359,11 +392,23 @@ def open_run(folder: str | Path, *, model: ModelLike | None = None) -> Run:
     clients = _last_stage(run_config, directory, tensors, facts["stages"])
     if best := BestRound.saved(tensors, facts):
         best.restore(clients, history)
-    ended = next((str(e.get("why", "")) for e in reversed(directory.events) if e["event"] == "finished"), "")
-    return Run(run_config, clients, history, directory.notes, directory.path, ended or "not finished", config)
+    ended = next(
+        (str(e.get("why", "")) for e in reversed(directory.events) if e["event"] == "finished"), ""
+    )
+    return Run(
+        run_config,
+        clients,
+        history,
+        directory.notes,
+        directory.path,
+        ended or "not finished",
+        config,
+    )
 
 
-def _run_config(directory: RunDirectory, config: Config, history: History, model: ModelLike | None) -> RunConfig:
+def _run_config(
+    directory: RunDirectory, config: Config, history: History, model: ModelLike | None
+) -> RunConfig:
     """The run config of a folder, with placeholders for the samples, which the folder does not hold."""
     options = {f.name: config[f.name] for f in fields(RunOptions) if f.name in config}
     options |= {"protocol": tuple(config["protocol"]), "device": "cpu"}
@@ -374,11 +419,22 @@ def _run_config(directory: RunDirectory, config: Config, history: History, model
             "ua.open_run(folder, model=...)"
         )
     made, _ = make_model(name if model is None else model, population, config["seed"])
-    chosen, work = RunOptions(**options), Work(**{"batch_size": None} | config["work"])  # TOML leaves out None
+    chosen, work = (
+        RunOptions(**options),
+        Work(**{"batch_size": None} | config["work"]),
+    )  # TOML leaves out None
     proxy = (population.x, population.y) if "proxy" in config["data"] else None
     made = made.at(chosen.precision)
     return RunConfig(
-        plan(config["method"]), population, made, work, chosen, name, name, proxy=proxy, asked=directory.asked
+        plan(config["method"]),
+        population,
+        made,
+        work,
+        chosen,
+        name,
+        name,
+        proxy=proxy,
+        asked=directory.asked,
     )
 
 
@@ -397,11 +453,16 @@ def _placeholders(directory: RunDirectory, data: Config, history: History) -> Po
     names = directory.names or (NumberedNames(count) if division is None else division.names)
     clusters = None if division is None else division.clusters
     empty, classes, task = Ragged.empty(count), data.get("classes"), find_task(data["task"])
-    return Population(x, y, train, test, empty, names, classes, task, clusters=clusters, encoding=encoding)
+    return Population(
+        x, y, train, test, empty, names, classes, task, clusters=clusters, encoding=encoding
+    )
 
 
 def _last_stage(
-    run_config: RunConfig, directory: RunDirectory, tensors: Tree, stages: list[list[dict[str, Any]]]
+    run_config: RunConfig,
+    directory: RunDirectory,
+    tensors: Tree,
+    stages: list[list[dict[str, Any]]],
 ) -> LocalStage:
     """The clients of the last stage in a checkpoint: the plan is followed with the results that the checkpoint holds."""
     steps = steps_of(run_config.plan, run_config.plan_inputs)

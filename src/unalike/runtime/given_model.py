@@ -29,7 +29,9 @@ Held = dict[str, tuple[int, torch.Tensor]]
 def make_model(given: ModelLike, population: Population, seed: int) -> tuple[Model, str]:
     """The model that a user gave, and its name."""
     if isinstance(given, str):
-        return Model(build_model(given, population.input_shape, population.outputs, seed)), models.spelled(given)
+        return Model(
+            build_model(given, population.input_shape, population.outputs, seed)
+        ), models.spelled(given)
     if isinstance(given, nn.Module):
         return _filled(given, population), _own_name(type(given).__name__)
     if callable(given):
@@ -41,7 +43,9 @@ def make_model(given: ModelLike, population: Population, seed: int) -> tuple[Mod
                 f"model={given!r}: {error}; expected a function that makes a module of nothing"
             ) from error
         if isinstance(module, nn.Module):
-            return _filled(module, population), _own_name(getattr(given, "__name__", type(module).__name__))
+            return _filled(module, population), _own_name(
+                getattr(given, "__name__", type(module).__name__)
+            )
     raise UnalikeError(
         f"model={given!r}: expected a name such as 'mlp', a torch.nn.Module or a function that makes one"
     )
@@ -54,7 +58,12 @@ def _own_name(name: str) -> str:
 
 def note_drawn_weights(model: ModelLike, start: object, out: str | Path | None) -> None:
     """Warn where a new folder is to hold runs of a module as it is, whose weights another process may not have."""
-    if isinstance(model, nn.Module) and start is None and out is not None and not Path(out).exists():
+    if (
+        isinstance(model, nn.Module)
+        and start is None
+        and out is not None
+        and not Path(out).exists()
+    ):
         warn(
             f"{out} is continued from the same initial weights only: if torch drew those of the module, another process cannot go "
             "on; give a function that makes it (model=Net instead of model=Net()), or call torch.manual_seed(0) before"
@@ -82,9 +91,15 @@ def example_context(plan: Plan, population: Population) -> Context:
 
 def check_fit(model: Model, population: Population, context: Context) -> None:
     """Make one forward pass on two samples. Raises `UnalikeError` where the model does not fit the data."""
-    trained = {n: str(w.dtype).removeprefix("torch.") for n, w in model.params.items() if model.trainable(n)}
+    trained = {
+        n: str(w.dtype).removeprefix("torch.")
+        for n, w in model.params.items()
+        if model.trainable(n)
+    }
     if not trained:
-        raise UnalikeError("the model has no parameter that trains; expected one that requires a gradient")
+        raise UnalikeError(
+            "the model has no parameter that trains; expected one that requires a gradient"
+        )
     odd = next((n for n, kind in trained.items() if kind not in ("float32", "float64")), None)
     if odd is not None:
         raise UnalikeError(
@@ -109,7 +124,11 @@ def check_fit(model: Model, population: Population, context: Context) -> None:
         )
     _leaves_alone(model, held)
     wanted = population.outputs
-    fits = logits.numel() == len(x) if wanted is None else logits.dim() == 2 and logits.shape[1] >= wanted
+    fits = (
+        logits.numel() == len(x)
+        if wanted is None
+        else logits.dim() == 2 and logits.shape[1] >= wanted
+    )
     if len(logits) != len(x) or not fits:
         kinds = "float labels mean regression and bool labels binary, integer labels make classes"
         raise UnalikeError(
@@ -191,7 +210,10 @@ def _held(model: Model) -> Held:
 def _leaves_alone(model: Model, held: Held) -> None:
     """Raise `UnalikeError` where a parameter was written over since."""
     now = model.params
-    written = next((n for n, (v, w) in held.items() if now[n]._version != v or not torch.equal(now[n], w)), None)
+    written = next(
+        (n for n, (v, w) in held.items() if now[n]._version != v or not torch.equal(now[n], w)),
+        None,
+    )
     if written is not None:
         raise UnalikeError(
             f"the model writes over its parameter {written} in forward, so that evaluation would change what is trained; expected "

@@ -44,7 +44,9 @@ class LocalBackend:
 
     def query(self, step: QueryStep, index: int) -> Answers:
         run_config = self.run_config
-        return ask_clients(step, run_config.settings, run_config.population, run_config.options.chain)
+        return ask_clients(
+            step, run_config.settings, run_config.population, run_config.options.chain
+        )
 
     def end_step(self, outcome: Answers | StageResults) -> None:
         """The next step needs no preparation."""
@@ -58,7 +60,9 @@ class LocalStage:
 
     trains_ahead = False
 
-    def __init__(self, run_config: RunConfig, stage: Stage, index: int = 0, folder: Path | None = None):
+    def __init__(
+        self, run_config: RunConfig, stage: Stage, index: int = 0, folder: Path | None = None
+    ):
         self.run_config = run_config
         recorded = run_config.recording is not None and run_config.recording.needs_updates
         self.single = "local" in run_config.options.protocols or recorded
@@ -67,7 +71,11 @@ class LocalStage:
         self.evaluator = self._evaluator()
         chain = run_config.options.chain
         self.state = StageState(
-            run_config, stage, index, partial(self._client_states, folder), partial(least_answer, transform=chain)
+            run_config,
+            stage,
+            index,
+            partial(self._client_states, folder),
+            partial(least_answer, transform=chain),
         )
         context = next(iter(self.state.groups.values())).client_pool.some_context
         self._bytes = wire_bytes(stage, self.state.settings, context)
@@ -104,10 +112,18 @@ class LocalStage:
     def _decide(self) -> Choice:
         state = self.state
         largest = max(state.all_members, key=lambda name: len(state.all_members[name]))
-        members, participation = len(state.all_members[largest]), self.run_config.options.participation
+        members, participation = (
+            len(state.all_members[largest]),
+            self.run_config.options.participation,
+        )
         count = 1 if state.stage.pooled else cohort_size(participation, members)
         rounds = state.stage.rounds - state.done
-        return decide(self._wanted, state.groups[largest].client_pool, self._clients_of_a_process(count), rounds)
+        return decide(
+            self._wanted,
+            state.groups[largest].client_pool,
+            self._clients_of_a_process(count),
+            rounds,
+        )
 
     def _clients_of_a_process(self, count: int) -> int:
         return count
@@ -131,7 +147,10 @@ class LocalStage:
         started, groups = time.perf_counter(), dict[str, GroupUpdates]()
         for name, ids in self._cohorts(train).items():
             group = self.state.groups[name]
-            with notes_about(name), untouched(group.method, group.state.params | group.state.buffers):
+            with (
+                notes_about(name),
+                untouched(group.method, group.state.params | group.state.buffers),
+            ):
                 broadcast, sink = group.broadcast(ids), group.open_sink(ids, self.single)
                 group.executor.feed(broadcast, ids, group.accepted, sink)
                 updates = group.collect(sink, ids, self.single)
@@ -154,8 +173,12 @@ class LocalStage:
     def _with_costs(self, groups: dict[str, GroupUpdates], seconds: float) -> RoundUpdates:
         """The updates with what crossed the wire; nothing of pooled clients does."""
         pooled = self.state.stage.pooled
-        up = 0 if pooled else sum(len(u.ids) * (self._bytes["up"] + u.sent) for u in groups.values())
-        return RoundUpdates(groups, seconds, sum(len(u.ids) for u in groups.values()) * self._bytes["down"], up)
+        up = (
+            0 if pooled else sum(len(u.ids) * (self._bytes["up"] + u.sent) for u in groups.values())
+        )
+        return RoundUpdates(
+            groups, seconds, sum(len(u.ids) for u in groups.values()) * self._bytes["down"], up
+        )
 
     # models ---------------------------------------------------------------------------------------------------------------
 
@@ -166,16 +189,24 @@ class LocalStage:
         for group, ids, broadcast in self.by_group(clients):
             yield from group.personal_models(ids, broadcast)
 
-    def by_group(self, clients: Sequence[int]) -> Iterator[tuple[ModelGroup, list[int], Broadcast | None]]:
+    def by_group(
+        self, clients: Sequence[int]
+    ) -> Iterator[tuple[ModelGroup, list[int], Broadcast | None]]:
         """The clients by group, with the broadcast that their models are made of where the method does that."""
         for name, ids in self.state.by_group([*clients]).items():
             yield self.state.groups[name], ids, self._evaluated_broadcast(name, ids)
 
     def _evaluated_broadcast(self, name: str, ids: Sequence[int]) -> Broadcast | None:
-        return self.state.groups[name].broadcast(ids) if self.state.method.evaluates_broadcast else None
+        return (
+            self.state.groups[name].broadcast(ids)
+            if self.state.method.evaluates_broadcast
+            else None
+        )
 
     def local_model(self, result: RoundResult, client: int) -> Predict:
-        name = next(name for name, cohort in result.cohorts.items() if client in cohort.ids)  # where it trained
+        name = next(
+            name for name, cohort in result.cohorts.items() if client in cohort.ids
+        )  # where it trained
         group, cohort = self.state.groups[name], result.cohorts[name]
         return group.local_model(client, result.before[name], cohort.one(client))
 
@@ -205,7 +236,9 @@ def least_answer(state: StageState, client: int, transform: BatchTransform | Non
     assert query is not None
 
     def answer(of: ServerState) -> float:
-        [number] = ask_client(query, state.settings, of, state.population, client, transform).values()
+        [number] = ask_client(
+            query, state.settings, of, state.population, client, transform
+        ).values()
         return float(number)
 
     return min(state.groups, key=lambda name: answer(state.groups[name].state))

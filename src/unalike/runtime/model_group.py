@@ -94,8 +94,12 @@ class ModelGroup:
         self.state = initial_server_state(self.method, settings, start)
         self.accepted: AcceptedRounds = {}
         self.client_states = client_states
-        self._untrained = frozenset(() if stage.pooled else np.flatnonzero(source.sizes == 0).tolist())
-        self.client_pool = self._described = ClientPool(self.method, settings, source, client_states, transform)
+        self._untrained = frozenset(
+            () if stage.pooled else np.flatnonzero(source.sizes == 0).tolist()
+        )
+        self.client_pool = self._described = ClientPool(
+            self.method, settings, source, client_states, transform
+        )
         if stage.pooled and self.method.is_conditioned(settings.model):
             self.client_pool = pooled_with_facts(self._described)
 
@@ -118,20 +122,26 @@ class ModelGroup:
         weights = sum_weights(self.method, self.settings, self.state, expected)
         return StreamingSum(self.method, self.state, weights, self.settings.buffers)
 
-    def collect(self, sink: StreamingSum | UpdateBuffer, ids: Sequence[int], single: bool = False) -> GroupUpdates:
+    def collect(
+        self, sink: StreamingSum | UpdateBuffer, ids: Sequence[int], single: bool = False
+    ) -> GroupUpdates:
         """The usable updates in a sink. Raises `Diverged` where there is none."""
         if isinstance(sink, StreamingSum):
             sums = sink.sums
             self._check_some_usable(ids, sums.refused)
             odd = oversized(sums.norms)
-            return GroupUpdates(ids, sums.refused, sums.sent, sums=sums, weights=sink.shares, oversized=odd)
+            return GroupUpdates(
+                ids, sums.refused, sums.sent, sums=sums, weights=sink.shares, oversized=odd
+            )
         taken = sink.taken
         assert taken is not None and taken.ids == list(ids)  # all clients answered
         cohort = Cohort(tuple(ids), taken.stacked, self.members)
         refused = find_faults(cohort.ids, cohort.stacked)
         self._check_some_usable(ids, refused)
         if refused:
-            cohort = cohort.rows(torch.tensor([i for i, k in enumerate(cohort.ids) if k not in refused]))
+            cohort = cohort.rows(
+                torch.tensor([i for i, k in enumerate(cohort.ids) if k not in refused])
+            )
         sent = tree.nbytes(cohort.update) // len(cohort.ids)
         update = decode_updates(self.method, cohort.update, self.state)
         odd = oversized(update_norms(cohort.ids, update))
@@ -140,7 +150,11 @@ class ModelGroup:
     def _check_some_usable(self, ids: Sequence[int], refused: dict[int, str]) -> None:
         if len(refused) == len(ids):
             client, why = min(refused.items())
-            scaled = ", or divide the target, which is not scaled" if self.settings.task.name == "regression" else ""
+            scaled = (
+                ", or divide the target, which is not scaled"
+                if self.settings.task.name == "regression"
+                else ""
+            )
             noise = "" if self.method.privacy is None else f"; {LESS_NOISE}"
             raise Diverged(
                 f"round {self.state.round + 1}: no client sent a usable update; the first, {self.source.names[client]!r}: {why}. "
@@ -157,7 +171,9 @@ class ModelGroup:
             return updates.cohort if updates.keep else updates.cohort.numbers, updates.refused
         assert updates.sums is not None and updates.weights is not None
         round = self.state.round
-        done = advance_from_sums(self.method, self.settings, self.state, updates.sums, updates.weights, self.members)
+        done = advance_from_sums(
+            self.method, self.settings, self.state, updates.sums, updates.weights, self.members
+        )
         if done is None:
             if not updates.refused or updates.again is None:
                 raise Diverged(
@@ -165,7 +181,9 @@ class ModelGroup:
                     'training, such as losses; a part that weighs by that must say needs = "updates" in its class'
                 )
             # without the refused clients the others have other weights
-            cohort, refused = self.advance(updates.again([k for k in updates.ids if k not in updates.refused]))
+            cohort, refused = self.advance(
+                updates.again([k for k in updates.ids if k not in updates.refused])
+            )
             return cohort, updates.refused | refused
         self.state, cohort = done
         if not self.client_states.empty:  # else a million clients would be counted for nothing
@@ -180,7 +198,9 @@ class ModelGroup:
         round = self.state.round
         if self.method.linear:
             place = {client: i for i, client in enumerate(cohort.ids)}
-            self.state = self._summed(cohort, read or (lambda k: select_rows(cohort.stacked, torch.tensor([place[k]]))))
+            self.state = self._summed(
+                cohort, read or (lambda k: select_rows(cohort.stacked, torch.tensor([place[k]])))
+            )
         else:
             self.state = advance(self.method, self.settings, self.state, cohort)
         self.accepted.update(dict.fromkeys(cohort.ids, round))
@@ -190,16 +210,22 @@ class ModelGroup:
         total = StreamingSum(self.method, self.state, weights, self.settings.buffers)
         for client in cohort.ids:
             total.add([client], read(client))
-        done = advance_from_sums(self.method, self.settings, self.state, total.sums, weights, self.members)
+        done = advance_from_sums(
+            self.method, self.settings, self.state, total.sums, weights, self.members
+        )
         if done is None:  # the weights are those of these very updates
-            raise Diverged(f"round {self.state.round + 1}: the weights of the updates are not finite")
+            raise Diverged(
+                f"round {self.state.round + 1}: the weights of the updates are not finite"
+            )
         return done[0]
 
     def client_state(self, client: int) -> PartTrees:
         """The client's current state."""
         return self.client_states.get(client, self.accepted.get(client))
 
-    def belongings(self, client: int, broadcast: Broadcast | None = None) -> tuple[Tree, Tree, Tree]:
+    def belongings(
+        self, client: int, broadcast: Broadcast | None = None
+    ) -> tuple[Tree, Tree, Tree]:
         """The personalizer's state of a client, its buffers of the shared model, and those of its own model.
 
         The message in the `broadcast` to the client is joined to its state where the part predicts by it.
@@ -224,7 +250,12 @@ class ModelGroup:
 
     def shared_model(self, client: int) -> Predict:
         """The shared model as the client uses it: fed with its own facts, and with its own buffers where none are averaged."""
-        return SharedModel(self.settings.model, self.state.params, self._shared_buffers(client), self.context(client))
+        return SharedModel(
+            self.settings.model,
+            self.state.params,
+            self._shared_buffers(client),
+            self.context(client),
+        )
 
     def _shared_buffers(self, client: int) -> Tree:
         """The shared model's buffers as the client uses it. Fixed buffers are the server's, whatever training made of them."""
@@ -243,7 +274,15 @@ class ModelGroup:
             yield from ((k, self._own_model(k, broadcast)) for k in ids)
             return
         for k, tuned in (executor or self.executor).tune(broadcast, ids, self.accepted):
-            yield k, SharedModel(self.settings.model, tuned, tree.only(tuned, self.state.buffers), self.context(k))
+            yield (
+                k,
+                SharedModel(
+                    self.settings.model,
+                    tuned,
+                    tree.only(tuned, self.state.buffers),
+                    self.context(k),
+                ),
+            )
 
     def personal(self, client: int, broadcast: Broadcast | None) -> Tree:
         """The parameters and buffers of a client's model, in state-dict order; `broadcast` as for `personal_models`."""
@@ -253,7 +292,8 @@ class ModelGroup:
             return model.state_dict(tuned)
         mine, _, own = self.belongings(client, broadcast)
         return model.state_dict(
-            (self.state.params if part is None else part.personal(model, self.state.params, mine)) | own
+            (self.state.params if part is None else part.personal(model, self.state.params, mine))
+            | own
         )
 
     def _own_model(self, client: int, broadcast: Broadcast | None) -> Predict:
@@ -263,15 +303,23 @@ class ModelGroup:
         if part is None:
             return SharedModel(model, params, buffers, context)
         return lambda x: (
-            part.predict(model.channels_last(x[:2], context), params | buffers, mine, own, x, context).logits
+            part.predict(
+                model.channels_last(x[:2], context), params | buffers, mine, own, x, context
+            ).logits
         )
 
     def local_model(self, client: int, before: ServerState, client_update: ClientUpdate) -> Predict:
         """The client's model after local training from `before`: its update as the server decodes it, with its own parameters."""
-        model, part, client_state = self.settings.model, self.method.personalizer, self.client_state(client)
+        model, part, client_state = (
+            self.settings.model,
+            self.method.personalizer,
+            self.client_state(client),
+        )
         update = decode_update(self.method, client_update.update, before)
         params = before.params | tree.map(lambda u, w: w + u, update, before.params)
         mine = {} if part is None else client_state.get(part.name, {})
-        params |= {n: w for n, w in mine.items() if n in params and not self.method.shares(n, model)}
+        params |= {
+            n: w for n, w in mine.items() if n in params and not self.method.shares(n, model)
+        }
         buffers = before.buffers | client_update.buffers | client_state.get(BUFFERS, {})
         return SharedModel(model, params, buffers, self.context(client))

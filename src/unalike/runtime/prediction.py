@@ -47,7 +47,9 @@ class NewSamples:
         """The same on a device."""
         return replace(self, x=self.x.to(device))
 
-    def predictions(self, predict: Predict, task: Task, classes: Sequence[str] | None) -> pd.DataFrame:
+    def predictions(
+        self, predict: Predict, task: Task, classes: Sequence[str] | None
+    ) -> pd.DataFrame:
         """The table of predictions: the kept columns, `prediction`, and `probability_CLASS` for each class.
 
         Of classes the prediction is the name, of regression a number in the unit of the target.
@@ -60,8 +62,12 @@ class NewSamples:
         if chances is not None:
             names = list(classes or map(str, range(chances.shape[1])))
             columns[PREDICTION] = [names[int(k)] for k in predicted]
-            columns |= {PROBABILITY + name: chances[:, k].numpy(force=True) for k, name in enumerate(names)}
-        return pd.DataFrame(columns, index=self.index).rename_axis(index="sample" if self.index is None else None)
+            columns |= {
+                PROBABILITY + name: chances[:, k].numpy(force=True) for k, name in enumerate(names)
+            }
+        return pd.DataFrame(columns, index=self.index).rename_axis(
+            index="sample" if self.index is None else None
+        )
 
 
 def new_samples(
@@ -84,7 +90,11 @@ def new_samples(
     keep = [keep] if isinstance(keep, str) else list(keep)
     if hasattr(data, "iloc"):
         return _rows(data, data.index, encoding, keep, "the table")
-    if isinstance(data, str | Path) and (path := table_at(str(data), data_dir)) is not None and encoding is not None:
+    if (
+        isinstance(data, str | Path)
+        and (path := table_at(str(data), data_dir)) is not None
+        and encoding is not None
+    ):
         frame = opened(path, encoding, keep, **dialect)
         return _rows(frame, None, encoding.dated(frame, date, path.name), keep, path.name)
     for name, value in ({"keep": keep, "date": list(date)} | dialect).items():
@@ -96,11 +106,15 @@ def new_samples(
         data = load(data, data_dir)
     x = data.merged()[0] if isinstance(data, Dataset) else array_checks.inputs(data, "the samples")
     if list(x.shape[1:]) != list(shape):
-        raise UnalikeError(f"the samples have shape {list(x.shape[1:])}, the model takes {list(shape)}")
+        raise UnalikeError(
+            f"the samples have shape {list(x.shape[1:])}, the model takes {list(shape)}"
+        )
     return NewSamples(x)
 
 
-def _rows(frame: Any, index: Any, encoding: Encoding | None, keep: list[str], where: str) -> NewSamples:
+def _rows(
+    frame: Any, index: Any, encoding: Encoding | None, keep: list[str], where: str
+) -> NewSamples:
     """The rows of a table."""
     if encoding is None:
         raise UnalikeError(

@@ -14,22 +14,39 @@ from unalike.training.wire import Item
 
 
 def check_privacy(
-    asked: str, steps: Sequence[Step], items: Sequence[Item], settings: StageSettings, options: RunOptions
+    asked: str,
+    steps: Sequence[Step],
+    items: Sequence[Item],
+    settings: StageSettings,
+    options: RunOptions,
 ) -> None:
     """Raise `UnalikeError` where a private method would leak outside the accounting, and where its budget cannot be kept.
 
     `asked` is the method as typed, `steps` are those of its plan, `items` what crosses the wire in them.
     """
     stages = [step for step in steps if isinstance(step, Stage)]
-    part = next((stage.method.privacy for stage in stages if stage.method.privacy is not None), None)
+    part = next(
+        (stage.method.privacy for stage in stages if stage.method.privacy is not None), None
+    )
     if part is None:
         return
     settings = replace(settings, work=stages[0].method.local_work(settings.work))
     known = part.accounted(settings.model, options.buffers)
-    sent = [f"{item.what} has no noise" for item in items if item.direction == "up" and not known(item.what)]
-    if leaks := [*_of_plan(steps), *part.leaks(stages[0].method, settings), *sent, *_of_decisions(options)]:
+    sent = [
+        f"{item.what} has no noise"
+        for item in items
+        if item.direction == "up" and not known(item.what)
+    ]
+    if leaks := [
+        *_of_plan(steps),
+        *part.leaks(stages[0].method, settings),
+        *sent,
+        *_of_decisions(options),
+    ]:
         listed = "; ".join(dict.fromkeys(leaks))
-        raise UnalikeError(f"{part.name} cannot account {asked}: {listed}. Leave out what is named, or {part.name}")
+        raise UnalikeError(
+            f"{part.name} cannot account {asked}: {listed}. Leave out what is named, or {part.name}"
+        )
     z, limit = part.multipliers(settings), min(part.epsilon or math.inf, options.epsilon_limit)
     if settings.secret_noise and part.epsilon is not None:
         raise UnalikeError(
@@ -48,7 +65,9 @@ def _agreed(part: Privacy, settings: StageSettings) -> str:
     assert settings.sampling is not None
     found, batch = {}, settings.work.batch_size or 1
     for n in (100, 10, 1):
-        sampling = replace(settings.sampling, sizes=(n * batch, 2 * n * batch))  # two batches may need more than one
+        sampling = replace(
+            settings.sampling, sizes=(n * batch, 2 * n * batch)
+        )  # two batches may need more than one
         z = float(part.multipliers(replace(settings, sampling=sampling)).max())
         found[f"{z:.4g}"] = f" where every site has {n} batches or more in a pass" * (n > 1)
     return ", ".join(f"{z}{where}" for z, where in found.items())

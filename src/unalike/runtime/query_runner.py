@@ -28,16 +28,25 @@ def ask_client(
 ) -> Tree:
     """One client's answer, on its samples as evaluation would prepare them; noise is drawn from its `secret`."""
     index, some = torch.from_numpy(population.train[client]), population.x[:2]
-    batches = [Batch(population.x[i], population.y[i]) for i in index.split(rows_at_once(some))] if len(index) else []
+    batches = (
+        [Batch(population.x[i], population.y[i]) for i in index.split(rows_at_once(some))]
+        if len(index)
+        else []
+    )
     if transform is not None:
         batches = [b._replace(x=transform.fixed(b.x, b.x.new_zeros(len(b.x), 0))) for b in batches]
     with torch.no_grad():
         model = settings.model.channels_last(some)
-        return query.answer(QueryInputs(model, settings.task, state.params, state.buffers, batches, secret))
+        return query.answer(
+            QueryInputs(model, settings.task, state.params, state.buffers, batches, secret)
+        )
 
 
 def ask_clients(
-    step: QueryStep, settings: StageSettings, population: Population, transform: BatchTransform | None = None
+    step: QueryStep,
+    settings: StageSettings,
+    population: Population,
+    transform: BatchTransform | None = None,
 ) -> Answers:
     """The answers of all clients with training samples. Answers that are not finite are refused, as updates are."""
     model = step.model or settings.model

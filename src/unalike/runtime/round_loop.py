@@ -155,17 +155,23 @@ def run(
         >>> run = ua.run("fedprox(mu=0.1)", data="digits")  # doctest: +SKIP
         >>> run.history.rounds  # doctest: +SKIP
     """
-    options = {name: value for name, value in locals().items() if name in options_of(SimulationOptions)}
+    options = {
+        name: value for name, value in locals().items() if name in options_of(SimulationOptions)
+    }
     options["stop"] = stop if isinstance(stop, str) else None
     if not (stop is None or isinstance(stop, str) or callable(stop)):
         raise UnalikeError(
             f"stop={stop!r}: expected a rule such as 'accuracy >= 0.9', or a function of a row of the history"
         )
     trackers, work = Trackers.of(track), with_loss(work, loss)
-    check_keywords("ua.run", unknown, [n for n in signature(run).parameters if n != "unknown"], fields_of(Work))
+    check_keywords(
+        "ua.run", unknown, [n for n in signature(run).parameters if n != "unknown"], fields_of(Work)
+    )
     network: dict[str, Any] = {"model": model, "start": start, "start_partial": start_partial}
     request = ClientsRequest(clients, data, data_dir, partition, split, val, test, folds=folds)
-    asked = check_inputs([spec], work=work, has_test=request.has_test, record=record, **network, **options)
+    asked = check_inputs(
+        [spec], work=work, has_test=request.has_test, record=record, **network, **options
+    )
     given = request.read(needs_test="server" in asked.protocols)
     run_config = prepare_run(
         spec,
@@ -185,7 +191,9 @@ def run(
     follow_leader([run_config])
     called = (lambda history: stop(dict(history.last))) if callable(stop) else None
     with progress_reporting(progress, rounds, "training") as report:
-        return execute(run_config, out=out, resume=resume, stop=called, progress=report, trackers=trackers)
+        return execute(
+            run_config, out=out, resume=resume, stop=called, progress=report, trackers=trackers
+        )
 
 
 def execute(
@@ -208,7 +216,11 @@ def execute(
         for index, clients in _stages(run_config, backend, recorder):
             stage = clients.state
             _resume_history(run_config, clients, index, recorder, stop)
-            updates = None if len(recorder.history) else _close_round(run_config, clients, index, recorder)
+            updates = (
+                None
+                if len(recorder.history)
+                else _close_round(run_config, clients, index, recorder)
+            )
             while not recorder.ended and not stage.over:
                 if stage.pending is None:
                     with recorder.listening():
@@ -235,7 +247,9 @@ def run_round(clients: StageBackend, updates: RoundUpdates | None = None) -> Rou
     if stage.stage.trained:
         if updates is None:
             cohort = stage.draw(stage.done)  # empty perhaps, where each client is drawn by itself
-            updates = clients.exchange(train=cohort).updates if cohort else RoundUpdates({}, 0.0, 0, 0)
+            updates = (
+                clients.exchange(train=cohort).updates if cohort else RoundUpdates({}, 0.0, 0, 0)
+            )
         assert updates is not None
         _aggregate(stage, updates, result)
     stage.count_round()
@@ -271,7 +285,9 @@ def _close_round(
     stage, result = clients.state, clients.state.pending
     number, epsilon = recorder.next_round, stage.epsilon_after(stage.done)
     for client, why in result.refused.items() if result else ():
-        recorder.log.event("refused", round=number, client=run_config.population.names[client], why=why)
+        recorder.log.event(
+            "refused", round=number, client=run_config.population.names[client], why=why
+        )
     recorder.log.note_clients(number, run_config.population.names, result.faults if result else {})
     replies = Replies(evaluation_seconds=0.0)
     if result is None or _is_evaluated(run_config, stage, result, number, recorder):
@@ -291,7 +307,11 @@ def _close_round(
 
 @contextmanager
 def _opened(
-    run_config: RunConfig, backend: Backend | None, out: str | Path | None, resume: bool, trackers: Trackers
+    run_config: RunConfig,
+    backend: Backend | None,
+    out: str | Path | None,
+    resume: bool,
+    trackers: Trackers,
 ) -> Iterator[tuple[Backend, RunRecorder]]:
     """The backend and the recorder of a run, while it goes.
 
@@ -315,7 +335,9 @@ def _opened(
             raise
 
 
-def _stages(run_config: RunConfig, backend: Backend, recorder: RunRecorder) -> Iterator[tuple[int, StageBackend]]:
+def _stages(
+    run_config: RunConfig, backend: Backend, recorder: RunRecorder
+) -> Iterator[tuple[int, StageBackend]]:
     """The stages of the plan with their step numbers. Client queries between them are asked on the way."""
     steps = steps_of(run_config.plan, run_config.plan_inputs)
     step, index, earlier, groups = next(steps, None), 0, 0, 0
@@ -342,17 +364,23 @@ def _stages(run_config: RunConfig, backend: Backend, recorder: RunRecorder) -> I
         backend.end_step(outcome)
         step, index = next_step(steps, outcome), index + 1
     if groups == 1 and getattr(run_config.plan, "divides", False):
-        recorder.log.note("all clients are in one group: one model was trained, as by the method without groups")
+        recorder.log.note(
+            "all clients are in one group: one model was trained, as by the method without groups"
+        )
 
 
-def _answers(run_config: RunConfig, step: QueryStep, index: int, recorder: RunRecorder, backend: Backend) -> Answers:
+def _answers(
+    run_config: RunConfig, step: QueryStep, index: int, recorder: RunRecorder, backend: Backend
+) -> Answers:
     """The answers to a client query: those of the checkpoint, or asked for now."""
     answers = recorder.checkpoints.restore_answers(index, step.name)
     if answers is None:
         answers = backend.query(step, index)
         recorder.checkpoints.take_answers(index, step.name, answers)
         recorder.charge(query_wire(step, run_config.model), len(answers.clients))
-        recorder.log.event("query", name=step.name, query=repr(step.query), clients=len(answers.clients))
+        recorder.log.event(
+            "query", name=step.name, query=repr(step.query), clients=len(answers.clients)
+        )
     return answers
 
 
@@ -366,7 +394,9 @@ def _begin_stage(
     for warning in caught:
         recorder.log.note(str(warning.message))
         warn(str(warning.message))
-    clients = backend.stage(stage, index, None if recorder.directory is None else recorder.directory.client_states)
+    clients = backend.stage(
+        stage, index, None if recorder.directory is None else recorder.directory.client_states
+    )
     settings = clients.state.settings
     if stage.start is not None and settings.buffers == "local" and settings.model.buffers:
         recorder.log.note(
@@ -383,7 +413,11 @@ def _begin_stage(
 
 
 def _resume_history(
-    run_config: RunConfig, clients: StageBackend, index: int, recorder: RunRecorder, stop: Ending | None
+    run_config: RunConfig,
+    clients: StageBackend,
+    index: int,
+    recorder: RunRecorder,
+    stop: Ending | None,
 ) -> None:
     """Prepare the history of a stage: charge the bytes that are sent once at its beginning.
 
@@ -391,22 +425,33 @@ def _resume_history(
     """
     stage = clients.state
     if stage.done == 0 and not recorder.checkpoints.holds(index):
-        recorder.charge((i for i in stage_wire(stage.stage, stage.settings.model) if i.once), len(stage.eligible))
+        recorder.charge(
+            (i for i in stage_wire(stage.stage, stage.settings.model) if i.once),
+            len(stage.eligible),
+        )
     if len(recorder.history) > 1 and recorder.checkpoints.ends_in(index):
         recorder.ended = _why_ended(run_config, stage, recorder.history, stop)
 
 
 def _is_evaluated(
-    run_config: RunConfig, stage: StageState, result: RoundResult, number: int, recorder: RunRecorder
+    run_config: RunConfig,
+    stage: StageState,
+    result: RoundResult,
+    number: int,
+    recorder: RunRecorder,
 ) -> bool:
     """Whether a round is evaluated: every few rounds, and always at the end of a stage or run, as by its budget."""
     if number % run_config.options.evaluate_every == 0 or stage.last_done:
         return True
-    with_this = History([*recorder.history.rows, _row(number, result, {})], columns=run_config.columns)
+    with_this = History(
+        [*recorder.history.rows, _row(number, result, {})], columns=run_config.columns
+    )
     return bool(_why_ended(run_config, stage, with_this, None))
 
 
-def _why_ended(run_config: RunConfig, stage: StageState, history: History, stop: Ending | None) -> str:
+def _why_ended(
+    run_config: RunConfig, stage: StageState, history: History, stop: Ending | None
+) -> str:
     """The reason why the run ends with the newest row; empty if it goes on."""
     over = run_config.ending.why(history) or stage.budget_spent(run_config.options.epsilon_limit)
     return over or ("stopped by the caller" if stop is not None and stop(history) else "")
@@ -414,17 +459,25 @@ def _why_ended(run_config: RunConfig, stage: StageState, history: History, stop:
 
 def _note_evaluation(run_config: RunConfig, recorder: RunRecorder) -> None:
     """Suggest fewer evaluations, once, where they take longer than training."""
-    training, evaluation = (sum(row.get(name, math.nan) for row in recorder.history.rows) for name in TIMES)
+    training, evaluation = (
+        sum(row.get(name, math.nan) for row in recorder.history.rows) for name in TIMES
+    )
     if run_config.options.evaluate_every == 1 and evaluation > max(training, NOTABLE):
         recorder.log.note(
             "evaluation takes longer than training: evaluate_every=5 (--evaluate-every 5) evaluates every fifth round alone"
         )
 
 
-def _row(number: int, result: RoundResult | None, metrics: Row, evaluation_seconds: float = 0.0) -> Row:
+def _row(
+    number: int, result: RoundResult | None, metrics: Row, evaluation_seconds: float = 0.0
+) -> Row:
     """A row of the history: the chosen metrics and the usual columns, then the others."""
     found = RoundResult() if result is None else result
-    cost: Row = {"train_loss": found.train_loss, "bytes_down": found.bytes_down, "bytes_up": found.bytes_up}
+    cost: Row = {
+        "train_loss": found.train_loss,
+        "bytes_down": found.bytes_down,
+        "bytes_up": found.bytes_up,
+    }
     times = dict(zip(TIMES, (found.seconds, evaluation_seconds), strict=True))
     effort = {"round": number, **times, "participants": len(found.trained)}
     return effort | in_front(metrics) | cost | metrics

@@ -33,7 +33,14 @@ from unalike.models.checkpoint import Start, start_from
 from unalike.models.conditional import fitted
 from unalike.models.registry import is_named
 from unalike.runtime.attackers import malicious_clients, under_attack
-from unalike.runtime.given_model import ModelLike, check_fit, check_loss, check_repeats, example_context, make_model
+from unalike.runtime.given_model import (
+    ModelLike,
+    check_fit,
+    check_loss,
+    check_repeats,
+    example_context,
+    make_model,
+)
 from unalike.runtime.privacy import check_privacy
 from unalike.runtime.records.recording import Hook, Recording
 from unalike.runtime.records.run_directory import Config, digest, fingerprint
@@ -88,16 +95,31 @@ class RunConfig:
         if self.plan_inputs.clusters is not None:
             data["clusters"] = digest({"of": [int(c) for c in self.plan_inputs.clusters]})
         if partition is not None:
-            data |= {"name": partition.data, "partition": partition.spec, "partition_seed": partition.seed}
+            data |= {
+                "name": partition.data,
+                "partition": partition.spec,
+                "partition_seed": partition.seed,
+            }
             data |= {"val": partition.val_share} if partition.val_share else {}
         module, work = None if is_named(self.model_name) else self.model.plain, self.work
         formulas = [metric.formula for metric in self.metrics.values()]
-        used = self.plan, *method_of(self.plan).parts, work.loss, work.optimizer, work.schedule, *formulas
+        used = (
+            self.plan,
+            *method_of(self.plan).parts,
+            work.loss,
+            work.optimizer,
+            work.schedule,
+            *formulas,
+        )
         code = sources([*used, *(module.modules() if module else ())])
         return {
             "unalike": __version__,
             "method": complete_spec(self.plan),
-            **{name: value for name, value in asdict(self.options).items() if (name, value) not in NEWER},
+            **{
+                name: value
+                for name, value in asdict(self.options).items()
+                if (name, value) not in NEWER
+            },
             "protocol": list(self.options.protocols),
             **({"metrics": list(self.metrics)} if self.metrics else {}),
             "work": self.work.record,
@@ -120,7 +142,15 @@ class RunConfig:
             proxy = proxy._replace(x=fixed(proxy.x, proxy.x.new_zeros(len(proxy.x), 0)))
         options = self.options
         return StageSettings(
-            *(self.model, self.population.task, self.work, options.seed, options.buffers, proxy, classes),
+            *(
+                self.model,
+                self.population.task,
+                self.work,
+                options.seed,
+                options.buffers,
+                proxy,
+                classes,
+            ),
             sampling=self.sampling,
             secret_noise=bool(self.federated),
             malicious=malicious_clients(method_of(self.plan), self.population.sizes, options.seed),
@@ -133,9 +163,13 @@ class RunConfig:
         eligible = max(1, len(sizes))
         poisson = options.sampling == "poisson" and options.participation < 1
         count = cohort_size(options.participation, eligible)
-        expected, fewest = (options.participation * eligible, 0) if poisson else (count, self.federated or count)
+        expected, fewest = (
+            (options.participation * eligible, 0) if poisson else (count, self.federated or count)
+        )
         draw = "all" if self.federated or expected == eligible else options.sampling
-        return Sampling(eligible, expected, draw, options.rounds, fewest, tuple(np.unique(sizes).tolist()))
+        return Sampling(
+            eligible, expected, draw, options.rounds, fewest, tuple(np.unique(sizes).tolist())
+        )
 
     @cached_property
     def ending(self) -> StopRules:
@@ -145,12 +179,19 @@ class RunConfig:
     @cached_property
     def columns(self) -> Columns:
         """The columns of scores that the history of the run may have."""
-        metrics, attack = run_metrics(self.population.task, self.metrics).values(), method_of(self.plan).attack
-        found = Columns.of((*self.options.protocols, "personal"), metrics, bool(len(self.population.val.values)))
+        metrics, attack = (
+            run_metrics(self.population.task, self.metrics).values(),
+            method_of(self.plan).attack,
+        )
+        found = Columns.of(
+            (*self.options.protocols, "personal"), metrics, bool(len(self.population.val.values))
+        )
         if attack is None or attack.goal is None:
             return found
         own = [p for p in found.protocols if p != "server"]
-        return found | Columns(tuple(Column(p, TEST, ATTACK_SUCCESS, p == found.plain) for p in own))
+        return found | Columns(
+            tuple(Column(p, TEST, ATTACK_SUCCESS, p == found.plain) for p in own)
+        )
 
     @property
     def warnings(self) -> list[str]:
@@ -187,7 +228,9 @@ class RunConfig:
     def sanity(self) -> str:
         """The score of a constant prediction, for comparison; empty where the samples are elsewhere."""
         in_use = self.options.protocols[:1] == ("server",) and self.test is not None
-        return sanity.constant_prediction(self.population, self.test[1] if in_use and self.test else None)
+        return sanity.constant_prediction(
+            self.population, self.test[1] if in_use and self.test else None
+        )
 
     @property
     def plan_inputs(self) -> PlanInputs:
@@ -196,7 +239,14 @@ class RunConfig:
         samples, clusters = int(population.sizes.sum()), population.clusters
         proxy = _batch(self.proxy)
         return PlanInputs(
-            len(population), options.rounds, self.model, options.seed, samples, clusters, proxy, population.task
+            len(population),
+            options.rounds,
+            self.model,
+            options.seed,
+            samples,
+            clusters,
+            proxy,
+            population.task,
         )
 
     @cached_property
@@ -207,19 +257,26 @@ class RunConfig:
     def obstacle(self, rounds: int) -> str:
         """The reason why a run of so many rounds, fewer than these, is not the beginning of this one; empty if it is."""
         shorter = replace(self, options=replace(self.options, rounds=rounds))
-        before, own = ([getattr(step, "rounds", 0) for step in config.outline[:-1]] for config in (shorter, self))
+        before, own = (
+            [getattr(step, "rounds", 0) for step in config.outline[:-1]]
+            for config in (shorter, self)
+        )
         if before != own:
             return f"{self.asked} divides its rounds among stages, so {rounds} rounds are not the beginning of more"
         every = self.options.evaluate_every
         return (
-            f"with evaluate_every={every}, round {rounds} is evaluated only as the last one" if rounds % every else ""
+            f"with evaluate_every={every}, round {rounds} is evaluated only as the last one"
+            if rounds % every
+            else ""
         )
 
     @property
     def wire(self) -> list[Item]:
         """The tensors that cross the wire in them."""
         some = next((Batch(*c.train) for c in self.population if len(c.train[1])), None)
-        return plan_wire(self.outline, self.model, lambda m: {} if some is None else m.facts(some, self.settings))
+        return plan_wire(
+            self.outline, self.model, lambda m: {} if some is None else m.facts(some, self.settings)
+        )
 
     @property
     def key(self) -> str:
@@ -236,8 +293,12 @@ class RunConfig:
         if device.type == "cpu":
             return self
         if device.index is None:
-            device = torch.device(device.type, place % torch.get_device_module(device).device_count())
-        test, proxy = (pair and (pair[0].to(device), pair[1].to(device)) for pair in (self.test, self.proxy))
+            device = torch.device(
+                device.type, place % torch.get_device_module(device).device_count()
+            )
+        test, proxy = (
+            pair and (pair[0].to(device), pair[1].to(device)) for pair in (self.test, self.proxy)
+        )
         population, model = self.population.to(device), self.model.to(device)
         return replace(self, population=population, model=model, test=test, proxy=proxy)
 
@@ -263,7 +324,9 @@ def prepare_run(
     population = clients if isinstance(clients, Population) else Population.of(clients)
     population = under_attack(population, method_of(plan), chosen.seed)
     context = example_context(plan, population)
-    made, name = make_model(fitted(model, context) if isinstance(model, str) else model, population, chosen.seed)
+    made, name = make_model(
+        fitted(model, context) if isinstance(model, str) else model, population, chosen.seed
+    )
     asked = model if isinstance(model, str) else name
     started = None
     if start is not None:
@@ -277,7 +340,9 @@ def prepare_run(
             raise UnalikeError(
                 f"transform={chosen.transform!r} is for images; found samples of shape {shape}: leave it out"
             )
-        chosen.chain(population.x[:1], torch.zeros(1, chosen.chain.draws))  # an error now, not in the first round
+        chosen.chain(
+            population.x[:1], torch.zeros(1, chosen.chain.draws)
+        )  # an error now, not in the first round
     population, made = population.to("cpu"), made.to("cpu").at(chosen.precision)
     held_out, public = _tensors("test", test, population), _tensors("proxy", proxy, population)
     named = {m.name: m.of(population.task, population.classes) for m in chosen.chosen_metrics}
@@ -288,7 +353,21 @@ def prepare_run(
     recording = Recording.of(record)
     if getattr(plan, "needs_products", False):
         recording = replace(recording or Recording(), products=True)
-    given = plan, population, made, work, chosen, asked, name, held_out, public, columns, words, started, recording
+    given = (
+        plan,
+        population,
+        made,
+        work,
+        chosen,
+        asked,
+        name,
+        held_out,
+        public,
+        columns,
+        words,
+        started,
+        recording,
+    )
     run_config = RunConfig(*given, federated=federated)
     _ = run_config.ending
     if chosen.select == "best" and not run_config.columns.validated:
@@ -296,7 +375,9 @@ def prepare_run(
             "select='best' chooses a round by its score, which must not be that of the test samples, and the clients have no "
             "validation samples; give ua.partition(..., val=0.1), --val 0.1 or ClientData(val=...)"
         )
-    first = next(steps_of(run_config.plan, run_config.plan_inputs))  # an error now if the plan lacks something
+    first = next(
+        steps_of(run_config.plan, run_config.plan_inputs)
+    )  # an error now if the plan lacks something
     if isinstance(first, Stage):
         first.method.check_task(population.task)
         first.method.check_loss(work)
@@ -313,15 +394,24 @@ def _check_tested(run_config: RunConfig) -> None:
         return
     for last in [step for step in run_config.outline if isinstance(step, Stage)][-1:]:
         groups = len(last.members(len(population)))
-        divided = "makes groups of clients by what they train" if getattr(run_config.plan, "divides", False) else ""
-        if why := last.differs(last.model or run_config.model, run_config.options.buffers, groups) or divided:
+        divided = (
+            "makes groups of clients by what they train"
+            if getattr(run_config.plan, "divides", False)
+            else ""
+        )
+        if (
+            why := last.differs(last.model or run_config.model, run_config.options.buffers, groups)
+            or divided
+        ):
             raise UnalikeError(
                 f"only clients that never train are tested, and {run_config.asked} {why}; so it has no model for them: leave it "
                 "out, or name a partition in which clients test their own samples, such as natural"
             )
 
 
-def _tensors(name: str, found: Pair | None, population: Population) -> tuple[torch.Tensor, torch.Tensor] | None:
+def _tensors(
+    name: str, found: Pair | None, population: Population
+) -> tuple[torch.Tensor, torch.Tensor] | None:
     if found is None:
         return None
     x, y = array_checks.pair(found, name)
@@ -336,7 +426,9 @@ def _tensors(name: str, found: Pair | None, population: Population) -> tuple[tor
         array_checks.label_range(y, population.outputs, name)
     x, y = x.to(population.x), y.to(population.y)
     if population.plan is not None and not x.is_floating_point():
-        x = replace_untrained(x, trained_words(population))  # as the partition did with the clients' own
+        x = replace_untrained(
+            x, trained_words(population)
+        )  # as the partition did with the clients' own
     return x, y
 
 

@@ -57,13 +57,19 @@ class RunOptions(SimulationOptions):
     @property
     def protocols(self) -> tuple[str, ...]:
         """The protocols, each once."""
-        return (self.protocol,) if isinstance(self.protocol, str) else tuple(dict.fromkeys(self.protocol))
+        return (
+            (self.protocol,)
+            if isinstance(self.protocol, str)
+            else tuple(dict.fromkeys(self.protocol))
+        )
 
 
 def with_loss(work: object, loss: str | LossFunction | None) -> Work | None:
     """The local training with the loss of the keyword `loss`. Raises `UnalikeError` for anything but work, or for two losses."""
     if not isinstance(work, Work | None):
-        raise UnalikeError(f"work={work!r}: expected ua.Work(epochs=2, lr=0.1, ...), or from ua.compare one by method")
+        raise UnalikeError(
+            f"work={work!r}: expected ua.Work(epochs=2, lr=0.1, ...), or from ua.compare one by method"
+        )
     if loss is None:
         return work
     if work is not None and work.loss not in (None, loss):
@@ -107,7 +113,9 @@ def check_inputs(
     if start is not None:
         read_state_dict(start)
     elif start_partial:
-        raise UnalikeError("found start_partial=True without start; give start=FILE, or leave start_partial out")
+        raise UnalikeError(
+            "found start_partial=True without start; give start=FILE, or leave start_partial out"
+        )
     Recording.of(record)
     _check_protocols(chosen.protocols, has_test)
     _check_executor(chosen.executor)
@@ -145,15 +153,21 @@ def _check_device(name: str) -> None:
         device = torch.device(name)
         count = 1 if device.type == "cpu" else torch.get_device_module(device).device_count()
     except (RuntimeError, AttributeError) as error:
-        raise UnalikeError(f"device={name!r} cannot be used: {str(error).splitlines()[0]}") from None
+        raise UnalikeError(
+            f"device={name!r} cannot be used: {str(error).splitlines()[0]}"
+        ) from None
     if (device.index or 0) >= count:
-        raise UnalikeError(f"device={name!r} cannot be used: torch finds {count} devices of this kind")
+        raise UnalikeError(
+            f"device={name!r} cannot be used: torch finds {count} devices of this kind"
+        )
 
 
 def _check_modes(kind: str) -> None:
     """Refuse modes of torch that hold here but were meant for something else."""
     if torch.is_inference_mode_enabled():
-        raise UnalikeError("nothing can be trained inside of torch.inference_mode(); call this outside of it")
+        raise UnalikeError(
+            "nothing can be trained inside of torch.inference_mode(); call this outside of it"
+        )
     if any(torch.is_autocast_enabled(k) for k in ("cpu", kind)):
         raise UnalikeError(
             "training inside of torch.autocast would round numbers that have to stay exact; call this outside of it, and write "

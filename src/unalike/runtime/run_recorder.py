@@ -118,10 +118,20 @@ class Checkpoints:
     def write(self, best: BestRound | None) -> None:
         """Write the checkpoint, and delete client states that it does not need."""
         assert self._directory is not None
-        steps: dict[int, StateDict] = {index: state_dict for index, (_, state_dict) in self._stages.items()}
+        steps: dict[int, StateDict] = {
+            index: state_dict for index, (_, state_dict) in self._stages.items()
+        }
         last = max(steps)  # a query after it is asked again: no round follows it yet
-        steps |= {i: (a.tree, [{"clients": list(a.clients)}]) for i, (_, a) in self._answers.items() if i < last}
-        tensors = {f"{i}/{path}": t for i, (tensors, _) in sorted(steps.items()) for path, t in tensors.items()}
+        steps |= {
+            i: (a.tree, [{"clients": list(a.clients)}])
+            for i, (_, a) in self._answers.items()
+            if i < last
+        }
+        tensors = {
+            f"{i}/{path}": t
+            for i, (tensors, _) in sorted(steps.items())
+            for path, t in tensors.items()
+        }
         facts = self._facts | {"stages": [groups for _, (_, groups) in sorted(steps.items())]}
         if best is not None:
             tensors |= {f"best/{path}": t for path, t in best.tensors.items()}
@@ -173,7 +183,9 @@ class RunLog:
     def resume(self, last: int) -> None:
         """Take over the notes of rounds up to `last`."""
         events = [] if self._directory is None else self._directory.events
-        for event in (e for e in events if e["event"] == "warning" and e.get("round", last + 1) <= last):
+        for event in (
+            e for e in events if e["event"] == "warning" and e.get("round", last + 1) <= last
+        ):
             self.notes = list(dict.fromkeys([*self.notes, event["text"]]))
             self._named.add(event["client"])
 
@@ -181,7 +193,13 @@ class RunLog:
 class RunRecorder:
     """Records a run while it goes: each part of the record by itself, and what a complete round changes in all of them."""
 
-    def __init__(self, directory: RunDirectory | None, run_config: RunConfig, resume: bool, trackers: Trackers):
+    def __init__(
+        self,
+        directory: RunDirectory | None,
+        run_config: RunConfig,
+        resume: bool,
+        trackers: Trackers,
+    ):
         self.directory, self.run_config = directory, run_config
         folder = None if directory is None else directory.path
         saved = None
@@ -191,7 +209,9 @@ class RunRecorder:
         self.log = RunLog(directory)
         self.log.event("begun", method=run_config.asked)
         self.history = History(columns=run_config.columns)
-        self.records = None if run_config.recording is None else RoundRecords(run_config.recording, folder)
+        self.records = (
+            None if run_config.recording is None else RoundRecords(run_config.recording, folder)
+        )
         """The entries that `record=` asks for."""
         self.checkpoints = Checkpoints(directory, saved)
         self.tracking = trackers.follow(
@@ -209,7 +229,9 @@ class RunRecorder:
 
     def _resume(self, directory: RunDirectory, tensors: Tree, facts: dict[str, Any]) -> None:
         self.history = History.load(directory.path, self.run_config.columns.plain, facts["round"])
-        self.history.columns = self.run_config.columns  # tables of older versions tell of the rounds until now alone
+        self.history.columns = (
+            self.run_config.columns
+        )  # tables of older versions tell of the rounds until now alone
         if self.records is not None:
             self.records.load(facts.get("recorded", facts["round"]))
         self._best = BestRound.saved(tensors, facts)
@@ -240,10 +262,14 @@ class RunRecorder:
         return self.history.last["round"] + 1 if len(self.history) else 0
 
     @profiled_function("bookkeeping")
-    def add(self, index: int, clients: StageBackend, row: dict[str, Any], rows: list[dict[str, Any]]) -> None:
+    def add(
+        self, index: int, clients: StageBackend, row: dict[str, Any], rows: list[dict[str, Any]]
+    ) -> None:
         """Add a complete round; write a checkpoint if one is due."""
         staged = {"stage": index} if index else {}
-        self.history.add(row | {way: row[way] + cost for way, cost in self._unpaid.items()} | staged, rows)
+        self.history.add(
+            row | {way: row[way] + cost for way, cost in self._unpaid.items()} | staged, rows
+        )
         self._unpaid = dict(NOTHING_UNPAID)
         if self.run_config.options.select == "best":
             self._best = best_round(self._best, index, clients, row, self.history.columns)
@@ -282,11 +308,22 @@ class RunRecorder:
                 self.history.save(path)
         ended, answers = self.ended or ALL_DONE, self.checkpoints.answers
         run = Run(
-            self.run_config, clients, self.history, self.log.notes, path, ended, records=self.records, answers=answers
+            self.run_config,
+            clients,
+            self.history,
+            self.log.notes,
+            path,
+            ended,
+            records=self.records,
+            answers=answers,
         )
         if path is not None:
             for name, state in clients.state.states.items():
-                file = "model.safetensors" if len(clients.state.states) == 1 else f"model-{name}.safetensors"
+                file = (
+                    "model.safetensors"
+                    if len(clients.state.states) == 1
+                    else f"model-{name}.safetensors"
+                )
                 write_tensors(path / file, run.model.state_dict(state.params | state.buffers))
             with suppress(UnalikeError):  # the samples are elsewhere, as those of a federation
                 if (risks := run.risks) is not None:

@@ -29,7 +29,9 @@ def shortfalls(state: StageState, run_config: RunConfig) -> list[str]:
     for screening in method.role(Screening):
         seen = seen._replace(participants=screening.rows(seen.participants))
     parts = ((p, p.shortfall(seen if p is method.aggregator else setup)) for p in method.parts)
-    return found + [f"{spec_text(p)} cannot do here what it is named for: {why}" for p, why in parts if why]
+    return found + [
+        f"{spec_text(p)} cannot do here what it is named for: {why}" for p, why in parts if why
+    ]
 
 
 def setup_of(state: StageState, run_config: RunConfig) -> Setup:
@@ -40,12 +42,24 @@ def setup_of(state: StageState, run_config: RunConfig) -> Setup:
         fewest = min(int((sizes[list(ids)] > 0).sum()) for ids in state.all_members.values())
     share = state.cohort_size / len(state.eligible)
     samples = sizes[sizes > 0]
-    steps = state.settings.work.steps_for(int(samples.min())), state.settings.work.steps_for(int(samples.max()))
+    steps = (
+        state.settings.work.steps_for(int(samples.min())),
+        state.settings.work.steps_for(int(samples.max())),
+    )
     needed = state.method.has_facts(state.settings.work)
     counted = needed and population.is_here and population.classes is not None
-    one_class = int((np.count_nonzero(population.label_counts(), axis=1) == 1).sum()) if counted else 0
+    one_class = (
+        int((np.count_nonzero(population.label_counts(), axis=1) == 1).sum()) if counted else 0
+    )
     options, participants = run_config.options, max(1, round(share * fewest))
-    numbers = participants, len(state.eligible), options.rounds, steps, options.evaluate_every, one_class
+    numbers = (
+        participants,
+        len(state.eligible),
+        options.rounds,
+        steps,
+        options.evaluate_every,
+        one_class,
+    )
     return Setup(state.settings, *numbers)
 
 
@@ -54,7 +68,9 @@ def _untrained(state: StageState) -> list[str]:
     population, tested = state.population, state.population.test.sizes > 0
     idle = np.flatnonzero(tested & (population.sizes == 0) & (not state.has_shared_model)).tolist()
     text = "with a part of the model that nobody trains, as each client keeps and trains its own"
-    return [f"the scores count {listed([population.names[k] for k in idle])} {text}"] if idle else []
+    return (
+        [f"the scores count {listed([population.names[k] for k in idle])} {text}"] if idle else []
+    )
 
 
 def _alone(method: Method, setup: Setup) -> list[str]:
@@ -62,7 +78,9 @@ def _alone(method: Method, setup: Setup) -> list[str]:
         return []
     parts = [p.name for p in method.parts if p not in DEFAULTS.values()]
     idle = f", and {' and '.join(parts)} cannot compare it with others" if parts else ""
-    return [f"one client takes part in a round: no models are averaged{idle}; let more clients take part"]
+    return [
+        f"one client takes part in a round: no models are averaged{idle}; let more clients take part"
+    ]
 
 
 def _never_again(method: Method, setup: Setup) -> list[str]:
@@ -71,7 +89,9 @@ def _never_again(method: Method, setup: Setup) -> list[str]:
     clients = [p.name for p in method.parts if type(p).client_init is not Part.client_init]
     server = (Part.server_init, Part.server_open)
     kept = [p.name for p in method.parts if (type(p).server_init, type(p).server_open) != server]
-    names = [n for n in dict.fromkeys([*clients, *(kept if setup.rounds == 1 else [])]) if times < 2]
+    names = [
+        n for n in dict.fromkeys([*clients, *(kept if setup.rounds == 1 else [])]) if times < 2
+    ]
     if not names:
         return []
     return [
@@ -85,6 +105,12 @@ def _unused_work(asked: Work, work: Work) -> list[str]:
     names = [f.name for f in dataclasses.fields(Work)]
     usual = Work()
     unused = [
-        f"{n}={getattr(asked, n)!r}" for n in names if getattr(asked, n) not in (getattr(usual, n), getattr(work, n))
+        f"{n}={getattr(asked, n)!r}"
+        for n in names
+        if getattr(asked, n) not in (getattr(usual, n), getattr(work, n))
     ]
-    return [f"the method has local work of its own, so that {', '.join(unused)} has no effect"] if unused else []
+    return (
+        [f"the method has local work of its own, so that {', '.join(unused)} has no effect"]
+        if unused
+        else []
+    )

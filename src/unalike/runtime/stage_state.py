@@ -69,7 +69,12 @@ class StageState:
     """
 
     def __init__(
-        self, run_config: RunConfig, stage: Stage, index: int, make_states: MakeStates, choose: Choose | None = None
+        self,
+        run_config: RunConfig,
+        stage: Stage,
+        index: int,
+        make_states: MakeStates,
+        choose: Choose | None = None,
     ):
         self.stage, self.method = stage, stage.method
         self.population = population = run_config.population
@@ -97,7 +102,9 @@ class StageState:
         """Clients in a round; the expected number where each one is drawn by itself."""
         self.all_members = stage.members(len(population))
         # very many clients are in one group, which needs no table
-        self._group_of = {k: name for name, ids in self.all_members.items() for k in ids} if stage.groups else {}
+        self._group_of = (
+            {k: name for name, ids in self.all_members.items() for k in ids} if stage.groups else {}
+        )
         self.choices: dict[int, str] = {}
         """Client -> the group that it chose for this round, where clients choose."""
         self._choose = choose
@@ -106,20 +113,30 @@ class StageState:
             settings, source = replace(self.settings, group=i), self._source(ids)
             members, kept = self._members_with_samples(ids), make_states(stage, settings, source)
             start = None if stage.start is None else stage.start[name]
-            self.groups[name] = ModelGroup(stage, settings, source, members, kept, run_config.options.chain, start)
+            self.groups[name] = ModelGroup(
+                stage, settings, source, members, kept, run_config.options.chain, start
+            )
 
     def _members_with_samples(self, ids: Sequence[int]) -> Members:
-        sizes = self.population.sizes if len(ids) == len(self.population) else self.population.sizes[list(ids)]
+        sizes = (
+            self.population.sizes
+            if len(ids) == len(self.population)
+            else self.population.sizes[list(ids)]
+        )
         return Members(1 if self.stage.pooled else int((sizes > 0).sum()), float(sizes.sum()))
 
     def _source(self, ids: Sequence[int]) -> Population:
         """The clients of a group as they train: with shared samples, or pooled into one."""
         if self.stage.shared is not None:
             return self.population.with_shared(self.stage.shared)
-        if not self.stage.pooled or self.is_conditioned:  # samples with facts are pooled by their group
+        if (
+            not self.stage.pooled or self.is_conditioned
+        ):  # samples with facts are pooled by their group
             return self.population
         is_whole = len(ids) == len(self.population)
-        return (self.population if is_whole else Population.of([self.population[k] for k in ids])).pooled()
+        return (
+            self.population if is_whole else Population.of([self.population[k] for k in ids])
+        ).pooled()
 
     @property
     def place(self) -> tuple[int, int]:
@@ -138,7 +155,9 @@ class StageState:
             return [*self.eligible]
         rng = seeds.generator(self.settings.seed, "cohort", self.earlier + number)
         if self.sampling.draw == "poisson":
-            drawn = np.flatnonzero(rng.random(len(self.eligible)) < self.sampling.expected / self.sampling.units)
+            drawn = np.flatnonzero(
+                rng.random(len(self.eligible)) < self.sampling.expected / self.sampling.units
+            )
         else:
             drawn = np.sort(rng.choice(len(self.eligible), count, replace=False))
         places = drawn.tolist()
@@ -237,7 +256,9 @@ class StageState:
     @property
     def is_everybodys(self) -> bool:
         """Whether the shared model predicts the same for every client: it is fed no client's facts and no client's buffers."""
-        return not self.is_conditioned and not (self.settings.buffers == "local" and self.settings.model.buffers)
+        return not self.is_conditioned and not (
+            self.settings.buffers == "local" and self.settings.model.buffers
+        )
 
     @property
     def differs(self) -> str:
@@ -268,7 +289,9 @@ class StageState:
             found = tree.unpack({n: t.to(device) for n, t in tree.under(tensors, f"{i}/").items()})
             params, buffers = found.get("params", {}), found.get("buffers", {})
             if set(params) != set(group.state.params):
-                raise UnalikeError("the checkpoint holds another model's parameters; start in another folder")
+                raise UnalikeError(
+                    "the checkpoint holds another model's parameters; start in another folder"
+                )
             group.state = ServerState(
                 facts[i]["round"],
                 {n: params[n] for n in group.state.params},
@@ -287,7 +310,9 @@ class StageState:
     def prune_client_states(self, facts: list[Facts] | None = None) -> None:
         """Delete the files of client states that are outdated now, or were when `facts` were made."""
         for i, group in enumerate(self.groups.values()):
-            group.client_states.prune(group.accepted if facts is None else dict(facts[i]["accepted"]))
+            group.client_states.prune(
+                group.accepted if facts is None else dict(facts[i]["accepted"])
+            )
 
     def pin_client_states(self, facts: list[Facts]) -> None:
         """Keep the client states that were current when `facts` were made, whatever comes."""
@@ -305,11 +330,17 @@ def wire_bytes(stage: Stage, settings: StageSettings, context: Context) -> dict[
 
     Updates are weighed as they are sent, since an upload may leave something out in some rounds.
     """
-    items = [i for i in stage_wire(stage, settings.model, context) if not i.once and i.what != "update"]
+    items = [
+        i for i in stage_wire(stage, settings.model, context) if not i.once and i.what != "update"
+    ]
     return {way: sum(i.bytes for i in items if i.direction == way) for way in ("down", "up")}
 
 
 def with_samples(sizes: np.ndarray) -> Sequence[int]:
     """The clients with samples; where all have some, a million of them take no memory."""
     filled = np.flatnonzero(sizes)
-    return range(len(sizes)) if len(filled) == len(sizes) else array("i", filled.astype(np.int32).tobytes())
+    return (
+        range(len(sizes))
+        if len(filled) == len(sizes)
+        else array("i", filled.astype(np.int32).tobytes())
+    )

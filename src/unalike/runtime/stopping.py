@@ -71,7 +71,10 @@ def best_row(rows: Iterable[Row], column: Column, delta: float = 0.0, sign: int 
 def column_for(name: str, columns: Columns) -> Column | None:
     """The column that a rule names: that of the validation samples where there are any. None: there is no such column."""
     split = VALIDATION if columns.validated else TEST
-    return next((column for column in columns.all if column.split == split and name in column.spellings), None)
+    return next(
+        (column for column in columns.all if column.split == split and name in column.spellings),
+        None,
+    )
 
 
 def stop_rule(text: str, columns: Columns) -> Rule:
@@ -81,7 +84,11 @@ def stop_rule(text: str, columns: Columns) -> Rule:
 
 def names_in(text: str | None) -> set[str]:
     """The names in the text of a stop rule, `patience` among them. Raises `UnalikeError` where it is no expression."""
-    return {node.id for node in ast.walk(_parsed(text)) if isinstance(node, ast.Name)} if text else set()
+    return (
+        {node.id for node in ast.walk(_parsed(text)) if isinstance(node, ast.Name)}
+        if text
+        else set()
+    )
 
 
 def _parsed(text: str) -> ast.expr:
@@ -93,9 +100,16 @@ def _parsed(text: str) -> ast.expr:
 
 def _rule(node: ast.expr, columns: Columns) -> Rule:
     if isinstance(node, ast.BoolOp):
-        rules, joined = [_rule(value, columns) for value in node.values], any if isinstance(node.op, ast.Or) else all
+        rules, joined = (
+            [_rule(value, columns) for value in node.values],
+            any if isinstance(node.op, ast.Or) else all,
+        )
         return lambda history: joined([rule(history) for rule in rules])
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "patience":
+    if (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id == "patience"
+    ):
         return _patience(node, columns)
     if isinstance(node, ast.Compare) and len(node.ops) == 1 and isinstance(node.left, ast.Name):
         return _threshold(node, columns)
@@ -105,7 +119,9 @@ def _rule(node: ast.expr, columns: Columns) -> Rule:
 def _threshold(node: ast.Compare, columns: Columns) -> Rule:
     compared, name = COMPARED.get(type(node.ops[0])), ast.unparse(node.left)
     if compared is None:
-        raise UnalikeError(f"stop: {ast.unparse(node)!r} compares in a way that is not known; expected >=, >, <= or <")
+        raise UnalikeError(
+            f"stop: {ast.unparse(node)!r} compares in a way that is not known; expected >=, >, <= or <"
+        )
     limit, read = _number(node.comparators[0]), _reader(name, columns)
     return lambda history: compared(read(history), limit)
 
@@ -121,11 +137,18 @@ def _reader(name: str, columns: Columns) -> Callable[[History], float]:
     own = column_for(over[2], columns) if over else None
     if over is None or own is None:
         metrics = [metric.name for metric in columns.metrics]
-        names = [*metrics, *(f"personal_{one}" for one in metrics), *(f"min_{one}" for one in metrics), *TOTALS]
+        names = [
+            *metrics,
+            *(f"personal_{one}" for one in metrics),
+            *(f"min_{one}" for one in metrics),
+            *TOTALS,
+        ]
         raise UnalikeError(f"stop: {name!r} is unknown; expected one of {', '.join(names)}")
 
     def over_clients(history: History) -> float:
-        scores = np.array([_in_use(row, own, columns).value(row) for row in history.last_clients], float)
+        scores = np.array(
+            [_in_use(row, own, columns).value(row) for row in history.last_clients], float
+        )
         scores = scores[~np.isnan(scores)]
         return float(OVER_CLIENTS[over[1]](scores)) if len(scores) else math.nan
 
@@ -135,19 +158,39 @@ def _reader(name: str, columns: Columns) -> Callable[[History], float]:
 def _in_use(row: Row, column: Column, columns: Columns) -> Column:
     """The column; that of the personal models where it is empty, as of methods that have no shared model."""
     own = columns.get("personal", column.metric.name, column.split) if column.plain else None
-    return own if own is not None and math.isnan(column.value(row)) and not math.isnan(own.value(row)) else column
+    return (
+        own
+        if own is not None and math.isnan(column.value(row)) and not math.isnan(own.value(row))
+        else column
+    )
 
 
 def _patience(node: ast.Call, columns: Columns) -> Rule:
     try:
-        given = {key: ast.literal_eval(value) for key, value in zip(("rounds", "metric", "delta"), node.args)}
+        given = {
+            key: ast.literal_eval(value)
+            for key, value in zip(("rounds", "metric", "delta"), node.args)
+        }
         given |= {str(k.arg): ast.literal_eval(k.value) for k in node.keywords}
     except ValueError:
         given = {}
-    rounds, metric, delta = given.get("rounds"), given.get("metric", columns.metric.name), given.get("delta", 0.0)
+    rounds, metric, delta = (
+        given.get("rounds"),
+        given.get("metric", columns.metric.name),
+        given.get("delta", 0.0),
+    )
     less = given.get("less")
-    told = isinstance(rounds, int) and rounds > 0 and isinstance(delta, int | float) and isinstance(metric, str)
-    if not told or set(given) - {"rounds", "metric", "delta", "less"} or not isinstance(less, bool | None):
+    told = (
+        isinstance(rounds, int)
+        and rounds > 0
+        and isinstance(delta, int | float)
+        and isinstance(metric, str)
+    )
+    if (
+        not told
+        or set(given) - {"rounds", "metric", "delta", "less"}
+        or not isinstance(less, bool | None)
+    ):
         raise UnalikeError(
             f"stop: {ast.unparse(node)!r} is no rule; expected patience(rounds=10) or "
             'patience(rounds=10, metric="loss", delta=0.001)'
@@ -172,7 +215,9 @@ def _patience(node: ast.Call, columns: Columns) -> Rule:
     sign = 0 if less is None else 1 - 2 * less
 
     def stale(history: History) -> bool:
-        first = last_stage(history.rows)  # a new stage may start with lower scores than the one before
+        first = last_stage(
+            history.rows
+        )  # a new stage may start with lower scores than the one before
         stage = [row for row in history.rows if row["round"] >= first]
         best = best_row(stage, _in_use(history.last, column, columns), delta, sign)
         return best is not None and history.last["round"] - best["round"] >= rounds

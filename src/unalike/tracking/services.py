@@ -39,10 +39,16 @@ class MLflow:
             self._id = run.known_as
             self._client.update_run(self._id, status="RUNNING")
             for name in self._client.get_run(self._id).data.metrics:
-                self._last = max(self._last, *(m.step for m in self._client.get_metric_history(self._id, name)))
+                self._last = max(
+                    self._last, *(m.step for m in self._client.get_metric_history(self._id, name))
+                )
             return self._id
         found = self._client.get_experiment_by_name(self.experiment)
-        experiment = self._client.create_experiment(self.experiment) if found is None else found.experiment_id
+        experiment = (
+            self._client.create_experiment(self.experiment)
+            if found is None
+            else found.experiment_id
+        )
         tags = {"mlflow.runName": run.name} | ({"comparison": run.group} if run.group else {})
         self._id = self._client.create_run(experiment, tags=tags).info.run_id
         parameters = [Param(name, str(value)[:LONGEST]) for name, value in run.config.items()]
@@ -55,7 +61,9 @@ class MLflow:
 
         step, now = int(row["round"]), int(time.time() * 1000)
         if step > self._last:  # a resumed run logs all its rounds again
-            metrics = [Metric(name, value, now, step) for name, value in row.items() if name != "round"]
+            metrics = [
+                Metric(name, value, now, step) for name, value in row.items() if name != "round"
+            ]
             self._client.log_batch(self._id, metrics=metrics)
 
     def end(self, files: Sequence[Path], finished: bool) -> None:
@@ -160,8 +168,12 @@ class WeightsAndBiases:
 
     def log(self, row: Row) -> None:
         step = int(row["round"])
-        if step >= self._run.step:  # a resumed run logs all its rounds again; the server has the first ones
-            self._run.log({name: value for name, value in row.items() if name != "round"}, step=step)
+        if (
+            step >= self._run.step
+        ):  # a resumed run logs all its rounds again; the server has the first ones
+            self._run.log(
+                {name: value for name, value in row.items() if name != "round"}, step=step
+            )
 
     def end(self, files: Sequence[Path], finished: bool) -> None:
         import wandb
@@ -175,7 +187,9 @@ class WeightsAndBiases:
 
 
 @registry.register("wandb")
-def wandb_run(*, project: str = "unalike", mode: str | None = None, entity: str | None = None) -> WeightsAndBiases:
+def wandb_run(
+    *, project: str = "unalike", mode: str | None = None, entity: str | None = None
+) -> WeightsAndBiases:
     """Runs of a Weights & Biases project; mode='offline' keeps them in files."""
     require_extra("wandb", "wandb", what="track='wandb'")
     if mode is not None and mode not in get_args(Mode):

@@ -83,7 +83,9 @@ class Tracking:
 
         def start(tracker: Tracker) -> None:
             key = repr(tracker)
-            run = TrackedRun(**vars(self._run) | {"config": flat(self._run.config), "known_as": names.get(key)})
+            run = TrackedRun(
+                **vars(self._run) | {"config": flat(self._run.config), "known_as": names.get(key)}
+            )
             names[key] = tracker.begin(run)
 
         self._each(start)

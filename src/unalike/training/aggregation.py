@@ -76,7 +76,9 @@ class UpdateBuffer:
             self._rows = map_tensors(Tensor.contiguous, client_update)
             return
         if self._rows is None:
-            self._rows = map_tensors(lambda t: t.new_empty((len(self.ids), *t.shape[1:])), client_update)
+            self._rows = map_tensors(
+                lambda t: t.new_empty((len(self.ids), *t.shape[1:])), client_update
+            )
         index = _index([self._row_of[client] for client in ids])
         for rows, t in zip(tensors_of(self._rows), tensors_of(client_update), strict=True):
             rows[index] = t
@@ -93,7 +95,9 @@ class UpdateBuffer:
         if len(self._arrived) == len(self.ids):
             return BufferedUpdates(self.ids, self._rows)
         rows = [row for client, row in self._row_of.items() if client in self._arrived]
-        return BufferedUpdates([self.ids[i] for i in rows], select_rows(self._rows, torch.tensor(rows)))
+        return BufferedUpdates(
+            [self.ids[i] for i in rows], select_rows(self._rows, torch.tensor(rows))
+        )
 
 
 @dataclass(frozen=True)
@@ -160,7 +164,13 @@ class StreamingSum:
         buffers: str = "average",
         encoded: bool = False,
     ):
-        self.method, self.sent, self.shares, self.rule, self.encoded = method, sent, shares, buffers, encoded
+        self.method, self.sent, self.shares, self.rule, self.encoded = (
+            method,
+            sent,
+            shares,
+            buffers,
+            encoded,
+        )
         self.folding = [p for p in method.parts if type(p).fold is not Part.fold]
         self._sums = UpdateSums({}, {}, {}, None, {})
         self._numbers = UpdateBuffer(shares.ids)
@@ -170,9 +180,13 @@ class StreamingSum:
     def sums(self) -> UpdateSums:
         """The sums so far."""
         sums = self._sums
-        update, buffers = (tree.map(Tensor.contiguous, part) for part in (sums.update, sums.buffers))
+        update, buffers = (
+            tree.map(Tensor.contiguous, part) for part in (sums.update, sums.buffers)
+        )
         folded = map_tensors(Tensor.contiguous, sums.folded)
-        return replace(sums, update=update, buffers=buffers, folded=folded, taken=self._numbers.taken)
+        return replace(
+            sums, update=update, buffers=buffers, folded=folded, taken=self._numbers.taken
+        )
 
     def factors(self, ids: Sequence[int]) -> Tensor | None:
         """The coefficients of `ids`; None if a part reads single updates (`fold`, uploads)."""
@@ -184,11 +198,19 @@ class StreamingSum:
     def add(self, ids: Sequence[int], client_update: ClientUpdate, summed: bool = False) -> None:
         """Add the stacked updates of `ids`; see `UpdateSink.add`. Invalid updates are left out and noted."""
         mine = self.shares.of(ids)
-        total = tree.row(client_update.update, 0) if summed else self._finite_sum(mine.coefficients, client_update)
-        norms = {} if summed or self.method.role(Upload) else update_norms(ids, client_update.update)
+        total = (
+            tree.row(client_update.update, 0)
+            if summed
+            else self._finite_sum(mine.coefficients, client_update)
+        )
+        norms = (
+            {} if summed or self.method.role(Upload) else update_norms(ids, client_update.update)
+        )
         # a finite sum has finite terms, and so has a finite norm: then the updates need not be read again to find faults
         read = total is not None or (norms and all(map(math.isfinite, norms.values())))
-        if not summed and (faults := find_faults(ids, client_update._replace(update={}) if read else client_update)):
+        if not summed and (
+            faults := find_faults(ids, client_update._replace(update={}) if read else client_update)
+        ):
             self._sums.refused |= faults
             if keep := [i for i, client in enumerate(ids) if client not in faults]:
                 self.add([ids[i] for i in keep], select_rows(client_update, torch.tensor(keep)))
@@ -200,14 +222,18 @@ class StreamingSum:
         if total is None:
             # encoded numbers may be too coarse to be multiplied
             kept = (
-                tree.map(lambda t: t.to(tree.dtype(self.sent.params)), client_update.update) if self.encoded else update
+                tree.map(lambda t: t.to(tree.dtype(self.sent.params)), client_update.update)
+                if self.encoded
+                else update
             )
             sums.update = _add_weighted(sums.update, kept, mine.coefficients)
         else:
             sums.update = _add_onto(sums.update, total)
         self._add_buffers(client_update.buffers, mine)
         for p in self.folding:
-            folded = sum_of_folds(p, update, client_update.messages.get(p.name, {}), mine.importance)
+            folded = sum_of_folds(
+                p, update, client_update.messages.get(p.name, {}), mine.importance
+            )
             sums.folded[p.name] = tree.total(sums.folded.get(p.name, {}), folded)
         self._numbers.add(ids, client_update.numbers)
 
@@ -257,7 +283,9 @@ class StreamingSum:
             return before or found
         if self.rule == "first":
             return found if earlier else before
-        return tree.map(lambda a, b: a + b if a.is_floating_point() else torch.maximum(a, b), before, found)
+        return tree.map(
+            lambda a, b: a + b if a.is_floating_point() else torch.maximum(a, b), before, found
+        )
 
 
 def decode_updates(method: Method, update: Tree, sent: Broadcast | ServerState) -> Tree:

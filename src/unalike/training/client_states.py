@@ -59,11 +59,15 @@ class ClientStates:
         """The client's state as of its last accepted round; None if none of its updates was accepted."""
         if accepted is None:
             return self._initial
-        return {name: tree.row(t, 0) for name, t in self.stacked([client], {client: accepted}).items()}
+        return {
+            name: tree.row(t, 0) for name, t in self.stacked([client], {client: accepted}).items()
+        }
 
     def put(self, client: int, round: int, client_state: PartTrees, accepted: int | None) -> None:
         """Keep the client's state of `round` beside the accepted version; drop all other versions."""
-        stacked = {name: tree.map(lambda t: t.unsqueeze(0), held) for name, held in client_state.items()}
+        stacked = {
+            name: tree.map(lambda t: t.unsqueeze(0), held) for name, held in client_state.items()
+        }
         self.put_stacked([client], round, stacked, {} if accepted is None else {client: accepted})
 
     def stacked(self, clients: Sequence[int], accepted: Mapping[int, int]) -> PartTrees:
@@ -77,7 +81,11 @@ class ClientStates:
         return tree.unpack(self._table.read(rows))
 
     def put_stacked(
-        self, clients: Sequence[int], round: int, client_state: PartTrees, accepted: Mapping[int, int]
+        self,
+        clients: Sequence[int],
+        round: int,
+        client_state: PartTrees,
+        accepted: Mapping[int, int],
     ) -> None:
         """`put` of many clients, with their states stacked along a leading [K].
 
@@ -90,8 +98,13 @@ class ClientStates:
             raise _unlike(self._kinds, found)
         if self.empty:
             return
-        numbers, stand = np.array(clients), np.stack([_rounds(clients, given) for given in (accepted, self._pinned)])
-        self._on_disk -= {(client, round) for client in clients}  # a file of the same round is older
+        numbers, stand = (
+            np.array(clients),
+            np.stack([_rounds(clients, given) for given in (accepted, self._pinned)]),
+        )
+        self._on_disk -= {
+            (client, round) for client in clients
+        }  # a file of the same round is older
         self._index.keep(numbers, np.where(stand == round, NEVER, stand))
         self._add(numbers, round, packed)
 
@@ -107,11 +120,19 @@ class ClientStates:
         rows = self._index.find(*np.array(versions, np.int64).reshape(-1, 2).T)
         found = dict(zip(versions, rows.tolist(), strict=True))
         due = [version for version, row in found.items() if row and version not in self._on_disk]
-        with ThreadPoolExecutor(WRITERS) as writers:  # a disk takes long for one small file, and no longer for several
+        with ThreadPoolExecutor(
+            WRITERS
+        ) as writers:  # a disk takes long for one small file, and no longer for several
             for first in range(0, len(due), WRITERS):
                 some = due[first : first + WRITERS]
-                held = tree.map(lambda t: t.cpu(), self._table.read(np.array([found[version] for version in some])))
-                paths, client_states = map(self._path, some), (tree.row(held, i) for i in range(len(some)))
+                held = tree.map(
+                    lambda t: t.cpu(),
+                    self._table.read(np.array([found[version] for version in some])),
+                )
+                paths, client_states = (
+                    map(self._path, some),
+                    (tree.row(held, i) for i in range(len(some))),
+                )
                 list(writers.map(write_tensors, paths, client_states))
                 self._on_disk.update(some)
 
@@ -148,7 +169,9 @@ class ClientStates:
         """The row of a state that a file holds."""
         found, _ = read_tensors(self._path((client, round)))
         self._on_disk.add((client, round))
-        return int(self._add(np.array([client]), round, tree.map(lambda t: t.unsqueeze(0), found))[0])
+        return int(
+            self._add(np.array([client]), round, tree.map(lambda t: t.unsqueeze(0), found))[0]
+        )
 
     def _add(self, clients: np.ndarray, round: int, client_state: Tree) -> np.ndarray:
         rows = self._index.free(len(clients))

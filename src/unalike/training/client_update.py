@@ -79,19 +79,29 @@ def train(task: ClientTask, trainers: Trainers = stepwise) -> tuple[ClientUpdate
     return make_client_update(task, run_phases(task, task.method.phases, trainers(task)))
 
 
-def run_phases(task: ClientTask, phases: Sequence[Phase], make_trainer: TrainerFactory) -> TrainedClient:
+def run_phases(
+    task: ClientTask, phases: Sequence[Phase], make_trainer: TrainerFactory
+) -> TrainedClient:
     """Local training, phase by phase."""
     training = LocalTraining(task)
     for number, (phase, batches) in enumerate(zip(phases, task.data.batches, strict=True)):
         work, before = training.start(phase)
-        trainer = make_trainer(work, phase=number, params=training.params, client_state=training.client_state)
+        trainer = make_trainer(
+            work, phase=number, params=training.params, client_state=training.client_state
+        )
         training.end(*trainer.phase(before, batches), moved=bool(batches))
     return training.trained
 
 
 def make_client_update(task: ClientTask, trained: TrainedClient) -> tuple[ClientUpdate, PartTrees]:
     """The client update and the client's new state after training. Stacked clients work if no part is `closing`."""
-    method, settings, broadcast, size, sent = task.method, task.settings, task.broadcast, task.size, task.sent
+    method, settings, broadcast, size, sent = (
+        task.method,
+        task.settings,
+        task.broadcast,
+        task.size,
+        task.sent,
+    )
     params, buffers, steps = trained.params, trained.buffers, trained.steps
     messages, kept = {}, {}
 
@@ -111,14 +121,19 @@ def make_client_update(task: ClientTask, trained: TrainedClient) -> tuple[Client
         if member in method.keepers:
             own = trained.own[member.name]
             view = task.view_of(member, params, buffers, trained.client_state, steps=steps)
-            kept[f"{member.name}.{BUFFERS}"] = own if member.trains else member.kept_buffers(view, own)
+            kept[f"{member.name}.{BUFFERS}"] = (
+                own if member.trains else member.kept_buffers(view, own)
+            )
     if settings.work.keep_optimizer_state:
         kept[SOLVER] = _pack_solver_states(trained.states)
     shared_buffers, kept[BUFFERS] = _split(method, settings, buffers)
 
     spare = {} if method.closing else trained.moved  # no part reads them any more
     rest = [n for n in sent if n not in trained.gained]
-    update = {n: spare[n].sub_(broadcast.params[n]) if n in spare else params[n] - broadcast.params[n] for n in rest}
+    update = {
+        n: spare[n].sub_(broadcast.params[n]) if n in spare else params[n] - broadcast.params[n]
+        for n in rest
+    }
     update = tree.only(update | trained.gained, sent)
     for upload in method.role(Upload):
         view = task.view_of(upload, params, buffers, trained.client_state, steps=steps)
@@ -129,8 +144,12 @@ def make_client_update(task: ClientTask, trained: TrainedClient) -> tuple[Client
     shared = {name: task.context[name] for member in method.parts for name in member.shares}
     made = torch.as_tensor(steps, dtype=size.dtype, device=size.device)
     weight = settings.work.solver.weight(made)
-    loss = trained.loss if method.privacy is None else torch.zeros_like(trained.loss)  # it has no noise
-    client_update = ClientUpdate(update, shared_buffers, _filled(messages), size, made, weight, loss, shared)
+    loss = (
+        trained.loss if method.privacy is None else torch.zeros_like(trained.loss)
+    )  # it has no noise
+    client_update = ClientUpdate(
+        update, shared_buffers, _filled(messages), size, made, weight, loss, shared
+    )
     return client_update, _filled(kept)
 
 
@@ -174,7 +193,9 @@ class LocalTraining:
         self.params, self.client_state, self.buffers = task.start, task.client_state, task.buffers
         work, lr = task.settings.work, task.broadcast.lr
         self._work = work if lr == work.lr else replace(work, lr=lr)
-        self._own = {p.name: task.client_state.get(f"{p.name}.{BUFFERS}", {}) for p in task.method.keepers}
+        self._own = {
+            p.name: task.client_state.get(f"{p.name}.{BUFFERS}", {}) for p in task.method.keepers
+        }
         self._solver_states = _unpack_solver_states(task.client_state.get(SOLVER, {}))
         self._sums: list[StepSums] = []
         self._states: list[dict[str, PartTrees]] = []
@@ -220,7 +241,10 @@ class LocalTraining:
 def initial_client_state(method: Method, settings: StageSettings) -> PartTrees:
     """A client's state before its first participation, with every key that it will ever have: so states can be stacked."""
     model, params = settings.model, method.trained_params(settings.model)
-    client_state = {p.name: p.client_init({n: w for n, w in params.items() if p.keeps(n, model)}) for p in method.parts}
+    client_state = {
+        p.name: p.client_init({n: w for n, w in params.items() if p.keeps(n, model)})
+        for p in method.parts
+    }
     client_state |= {f"{p.name}.{BUFFERS}": model.buffers for p in method.keepers}
     client_state[BUFFERS] = _split(method, settings, model.buffers)[1]
     if settings.work.keep_optimizer_state:
@@ -235,7 +259,9 @@ def initial_client_state(method: Method, settings: StageSettings) -> PartTrees:
     return map_tensors(lambda t: t.to(device), _filled(client_state))
 
 
-def _variables(method: Method, phase: Phase, model: Model, params: Tree, client_state: PartTrees) -> PartTrees:
+def _variables(
+    method: Method, phase: Phase, model: Model, params: Tree, client_state: PartTrees
+) -> PartTrees:
     """The variables of the solver in a phase: the trainable parameters, and the models of the parts that train one."""
     variables = {MODEL: tree.shared(params, trained_names(method, phase, model))}
     return variables | {p.name: client_state[p.name] for p in method.trained}
@@ -254,7 +280,11 @@ def trained_names(method: Method, phase: Phase, model: Model) -> list[str]:
 
 def _split(method: Method, settings: StageSettings, buffers: Tree) -> tuple[Tree, Tree]:
     """The buffers that are sent, and those that stay on the client."""
-    sent = {} if settings.buffers == "local" else tree.only(buffers, method.sent(buffers, settings.model))
+    sent = (
+        {}
+        if settings.buffers == "local"
+        else tree.only(buffers, method.sent(buffers, settings.model))
+    )
     return sent, {n: b for n, b in buffers.items() if n not in sent}
 
 

@@ -120,9 +120,13 @@ def aggregate(
     rest = {n: t for n, t in start.items() if n not in held}
     batch = None if proxy is None else Batch(torch.as_tensor(proxy[0]), torch.as_tensor(proxy[1]))
     _require(method, batch, model, messages, facts, steps, work)
-    settings = StageSettings(_frame(model, held, rest), TASKS["classification"], work or Work(), seed, proxy=batch)
+    settings = StageSettings(
+        _frame(model, held, rest), TASKS["classification"], work or Work(), seed, proxy=batch
+    )
     opened = initial_server_state(method, settings)
-    before = ServerState(state.round if state else 0, held, rest, state.part_states if state else opened.part_states)
+    before = ServerState(
+        state.round if state else 0, held, rest, state.part_states if state else opened.part_states
+    )
     client_update = _client_updates(settings, before, sent, num_examples, steps, messages, facts)
     members = Members(n := population or len(sent), n * float(client_update.size.mean()))
     cohort = Cohort(tuple(range(len(sent))), client_update, members)
@@ -183,7 +187,9 @@ def local_update(
     received, module = _tree(params), Model(model)
     missing = sorted({*module.params, *module.buffers} ^ set(received))
     if missing:
-        raise UnalikeError(f"the parameters do not fit the model: {', '.join(missing[:5])} stand in one of them only")
+        raise UnalikeError(
+            f"the parameters do not fit the model: {', '.join(missing[:5])} stand in one of them only"
+        )
     held, rest = tree.only(received, module.params), tree.only(received, module.buffers)
     module = _frame(model, held, rest)
     whole = Batch(torch.cat([b.x for b in data]), torch.cat([b.y for b in data]))
@@ -193,9 +199,13 @@ def local_update(
     if work.criterion is not None:
         work.criterion.check(settings.task, classes)
     if messages is None:
-        messages = make_broadcast(method, settings, initial_server_state(method, settings), 1).messages
+        messages = make_broadcast(
+            method, settings, initial_server_state(method, settings), 1
+        ).messages
     facts = method.facts(whole, settings) if context is None else context
-    size = torch.tensor(float(len(whole.y) if num_examples is None else num_examples), dtype=tree.dtype(held))
+    size = torch.tensor(
+        float(len(whole.y) if num_examples is None else num_examples), dtype=tree.dtype(held)
+    )
     broadcast = Broadcast(0, held, rest, messages, lr)
     kept = initial_client_state(method, settings) if client_state is None else client_state
     with torch.no_grad():
@@ -205,7 +215,11 @@ def local_update(
         moved = decode_update(method, client_update.update, broadcast)
     new = held | {n: held[n] + u for n, u in moved.items()} | rest | client_update.buffers
     message = PartMessage(
-        client_update.messages, client_update.shared, client_update.size, client_update.steps, client_update.weight
+        client_update.messages,
+        client_update.shared,
+        client_update.size,
+        client_update.steps,
+        client_update.weight,
     )
     return {n: _like(new[n], given) for n, given in params.items()}, message, kept
 
@@ -215,14 +229,19 @@ def _method(spec: object) -> Method:
     if not isinstance(found, Method):
         raise UnalikeError(f"{found!r} has stages of its own and no single round; use ua.run")
     if found.attack is not None:
-        raise UnalikeError(f"{found.attack.name} is an attack on a run with malicious clients; use ua.run")
+        raise UnalikeError(
+            f"{found.attack.name} is an attack on a run with malicious clients; use ua.run"
+        )
     return found
 
 
 def _tree(values: Arrays) -> Tree:
     """Tensors of at least float32; integers stay."""
     tensors = {n: torch.as_tensor(v) for n, v in values.items()}
-    return {n: t.float() if t.dtype in (torch.float16, torch.bfloat16) else t for n, t in tensors.items()}
+    return {
+        n: t.float() if t.dtype in (torch.float16, torch.bfloat16) else t
+        for n, t in tensors.items()
+    }
 
 
 def _like(value: Tensor, given: Array) -> Array:
@@ -279,16 +298,28 @@ def _require(
     if proxy is not None and model is None and any(p.needs_proxy for p in method.parts):
         raise UnalikeError(f"{method!r} computes with the model on the server; give model=")
     for part in method.parts:
-        if lacking := [name for name in part.shares if messages is None and name not in (facts or {})]:
-            raise UnalikeError(f"{part.name} needs facts={{'{lacking[0]}': ...}} [K, ...], or messages=")
+        if lacking := [
+            name for name in part.shares if messages is None and name not in (facts or {})
+        ]:
+            raise UnalikeError(
+                f"{part.name} needs facts={{'{lacking[0]}': ...}} [K, ...], or messages="
+            )
         if type(part).address is not Part.address:
-            raise UnalikeError(f"{part.name} sends every client something of its own, which only run can do")
+            raise UnalikeError(
+                f"{part.name} sends every client something of its own, which only run can do"
+            )
         if part.needs_messages and messages is None:
-            raise UnalikeError(f"{part.name} needs messages=, the list of what every client's local_update returned")
+            raise UnalikeError(
+                f"{part.name} needs messages=, the list of what every client's local_update returned"
+            )
         if part.needs_steps and messages is None and steps is None:
-            raise UnalikeError(f"{part.name} needs steps=, the optimizer steps of every client, or messages=")
+            raise UnalikeError(
+                f"{part.name} needs steps=, the optimizer steps of every client, or messages="
+            )
         if part.needs_rate(method) and work is None:
-            raise UnalikeError(f"{part.name} needs work=Work(lr=...), the learning rate that the clients trained with")
+            raise UnalikeError(
+                f"{part.name} needs work=Work(lr=...), the learning rate that the clients trained with"
+            )
 
 
 def _client_updates(
@@ -303,7 +334,9 @@ def _client_updates(
     count, kind = len(sent), tree.dtype(before.params)
     for name, given in (("num_examples", num_examples), ("steps", steps), ("messages", messages)):
         if given is not None and len(given) != count:
-            raise UnalikeError(f"found {len(given)} {name} and {count} clients; expected one for each")
+            raise UnalikeError(
+                f"found {len(given)} {name} and {count} clients; expected one for each"
+            )
     trainable = {
         n: w for n, w in before.params.items() if settings.model.trainable(n)
     }  # frozen parameters are never sent
@@ -318,8 +351,14 @@ def _client_updates(
         return torch.ones(count, dtype=kind)
 
     made = counted(steps, "steps")
-    weight = settings.work.solver.weight(made) if steps is not None or messages is None else counted(None, "weight")
-    shared: PartTrees = {name: {"counts": torch.as_tensor(value)} for name, value in (facts or {}).items()}
+    weight = (
+        settings.work.solver.weight(made)
+        if steps is not None or messages is None
+        else counted(None, "weight")
+    )
+    shared: PartTrees = {
+        name: {"counts": torch.as_tensor(value)} for name, value in (facts or {}).items()
+    }
     size, loss = counted(num_examples, "size"), torch.zeros(count, dtype=kind)
     return ClientUpdate(
         update,
@@ -334,4 +373,7 @@ def _client_updates(
 
 
 def _stacked(part_trees: list[PartTrees]) -> PartTrees:
-    return {name: tree.stack([d[name] for d in part_trees]) for name in (part_trees[0] if part_trees else {})}
+    return {
+        name: tree.stack([d[name] for d in part_trees])
+        for name in (part_trees[0] if part_trees else {})
+    }

@@ -88,12 +88,18 @@ class LocalStep:
         leaf: Leaf | None = None,
     ):
         self.solver, self.leaf = work.solver, leaf
-        self.losses, self.trained, self.corrections = method.losses, method.trained, method.role(Correction)
+        self.losses, self.trained, self.corrections = (
+            method.losses,
+            method.trained,
+            method.role(Correction),
+        )
         self.params, self.client_state, self.sent = params, client_state, sent
         self.view_of, self.clip = partial(view_of, lr=work.lr, phase=phase), work.clip
         self.stacked = stacked
         self.privacy = method.sample_privacy
-        self.batches = (size / (work.batch_size or size)).ceil() if method.poisson else torch.ones_like(size)
+        self.batches = (
+            (size / (work.batch_size or size)).ceil() if method.poisson else torch.ones_like(size)
+        )
         self.expected_rows = size / self.batches if method.poisson else None
         self.find = _backward if method.plain and not callable(work.loss) else _gradients_of
         self.solve = partial(work.solver.step, lr=work.lr, fused=not self.stacked)
@@ -114,7 +120,9 @@ class LocalStep:
             rows.append(batch.rows if self.expected_rows is None else self.expected_rows)
         return _sums(means, rows), step_state
 
-    def __call__(self, before: StepState, batch: Batch, number: int, owned: bool) -> tuple[Tensor, StepState]:
+    def __call__(
+        self, before: StepState, batch: Batch, number: int, owned: bool
+    ) -> tuple[Tensor, StepState]:
         """One step.
 
         `number` is the step's in its phase, from 0. With `owned` the tensors of `before` may be overwritten. Returns the task's
@@ -130,11 +138,18 @@ class LocalStep:
             }
         variables = {name: v for name, (v, _) in done.items()}
         for member in self.trained:
-            now, part_trees = self.params | before.variables[MODEL], merge_states(self.client_state, before.variables)
+            now, part_trees = (
+                self.params | before.variables[MODEL],
+                merge_states(self.client_state, before.variables),
+            )
             view = self.view_of(member, now, before.buffers, part_trees, step=number)
-            variables[member.name] = member.project(view, grads[member.name], variables[member.name])
+            variables[member.name] = member.project(
+                view, grads[member.name], variables[member.name]
+            )
         after = StepState(variables, {name: s for name, (_, s) in done.items()}, buffers, own)
-        return value, _unless_padding(batch, after, before) if batch.idle and self.expected_rows is None else after
+        return value, _unless_padding(
+            batch, after, before
+        ) if batch.idle and self.expected_rows is None else after
 
     def _gradients(
         self, before: StepState, batch: Batch, number: int, variables: PartTrees
@@ -144,7 +159,9 @@ class LocalStep:
             found = self._private_gradients(before, batch, number, variables, self.privacy)
             return found, (torch.zeros((), device=batch.x.device), before.buffers, before.own)
         if self.stacked:
-            grads, (_, rest) = grad_and_value(partial(self._loss, before, batch, number), has_aux=True)(variables)
+            grads, (_, rest) = grad_and_value(
+                partial(self._loss, before, batch, number), has_aux=True
+            )(variables)
             return grads, rest
         leaves = _leaves_of(variables)  # ordinary autograd is faster for one client
         with torch.enable_grad():
@@ -171,31 +188,49 @@ class LocalStep:
         grads, _ = self._gradients(before, batch, number, variables)
         return tree.only(grads[MODEL], params)
 
-    def _corrected(self, grads: PartTrees, before: StepState, batch: Batch, number: int) -> PartTrees:
+    def _corrected(
+        self, grads: PartTrees, before: StepState, batch: Batch, number: int
+    ) -> PartTrees:
         """The gradients after the method's corrections and clipping."""
         for correction in self.corrections:
             now = self.params | before.variables[MODEL]
             # another gradient of the same samples would be another release
-            gradient_at = None if self.privacy else partial(self._gradient_at, before, batch, number)
+            gradient_at = (
+                None if self.privacy else partial(self._gradient_at, before, batch, number)
+            )
             view = self.view_of(
-                correction, now, before.buffers, self.client_state, step=number, gradient_at=gradient_at
+                correction,
+                now,
+                before.buffers,
+                self.client_state,
+                step=number,
+                gradient_at=gradient_at,
             )
             own = tree.shared(grads[MODEL], self.sent)
             with return_checks.noted(correction, "correct"):
-                made = return_checks.like(correction, "correct", correction.correct(view, own, batch), own)
+                made = return_checks.like(
+                    correction, "correct", correction.correct(view, own, batch), own
+                )
             grads = grads | {MODEL: grads[MODEL] | made}
         if self.clip is not None:
-            grads = {name: g | tree.clipped(tree.shared(g, self.params), self.clip) for name, g in grads.items()}
+            grads = {
+                name: g | tree.clipped(tree.shared(g, self.params), self.clip)
+                for name, g in grads.items()
+            }
         return grads
 
-    def _loss(self, before: StepState, batch: Batch, number: int, variables: PartTrees) -> tuple[Tensor, Any]:
+    def _loss(
+        self, before: StepState, batch: Batch, number: int, variables: PartTrees
+    ) -> tuple[Tensor, Any]:
         """The local loss as a function of the solver's variables; beside it the task's loss and the new buffers."""
         views, output, cache = self._views(before, batch, number, variables)
         terms = []
         for part, view in zip(self.losses, views, strict=True):
             with return_checks.noted(part, "loss"):
                 terms.append(return_checks.scalar(part, "loss", part.loss(view, batch)))
-        own = {name: cache.get(name, old) for name, old in before.own.items()}  # buffers of the parts' models
+        own = {
+            name: cache.get(name, old) for name, old in before.own.items()
+        }  # buffers of the parts' models
         return sum(terms[1:], start=terms[0]), (terms[0].detach(), output.buffers, own)
 
     def _views(
@@ -206,7 +241,9 @@ class LocalStep:
         whole = self.view_of(self.losses[0], now, before.buffers, part_trees, step=number)
         output, cache = whole.at(batch, now), whole.cache
         view_of = partial(self.view_of, step=number, output=output, cache=cache)
-        views = [view_of(p, now, before.own.get(p.name, before.buffers), part_trees) for p in self.losses]
+        views = [
+            view_of(p, now, before.own.get(p.name, before.buffers), part_trees) for p in self.losses
+        ]
         return views, output, cache
 
 
@@ -250,11 +287,16 @@ def _leaves_of(variables: PartTrees) -> PartTrees:
 
 
 def _gradients(
-    value: Tensor, leaves: PartTrees, find: Callable[[Tensor, list[Tensor]], Sequence[Tensor | None]]
+    value: Tensor,
+    leaves: PartTrees,
+    find: Callable[[Tensor, list[Tensor]], Sequence[Tensor | None]],
 ) -> PartTrees:
     """The gradients of the leaves; zeros where the value does not depend on one."""
     flat = [t for v in leaves.values() for t in v.values()]
-    grads = (torch.zeros_like(t) if g is None else g for g, t in zip(find(value, flat), flat, strict=True))
+    grads = (
+        torch.zeros_like(t) if g is None else g
+        for g, t in zip(find(value, flat), flat, strict=True)
+    )
     return {d: {n: next(grads) for n in v} for d, v in leaves.items()}
 
 
@@ -262,7 +304,9 @@ def merge_states(client_state: PartTrees, variables: PartTrees) -> PartTrees:
     """The client state with the solver's current variables of the parts' models."""
     if len(variables) == 1:
         return client_state
-    return client_state | {name: client_state[name] | v for name, v in variables.items() if name != MODEL}
+    return client_state | {
+        name: client_state[name] | v for name, v in variables.items() if name != MODEL
+    }
 
 
 def _unless_padding(batch: Batch, new: StepState, old: StepState) -> StepState:
@@ -273,7 +317,9 @@ def _unless_padding(batch: Batch, new: StepState, old: StepState) -> StepState:
     if batch.weight is None:
         return new
     real = batch.weight.sum() > 0
-    return StepState(*(_choose(real, getattr(new, f.name), getattr(old, f.name)) for f in fields(StepState)))
+    return StepState(
+        *(_choose(real, getattr(new, f.name), getattr(old, f.name)) for f in fields(StepState))
+    )
 
 
 def _choose(condition: Tensor, new: Any, old: Any) -> Any:

@@ -52,12 +52,17 @@ class NormGuard:
                 if not usual > 0 or what not in norms:
                     continue
                 if what == "update" and not norms[what]:
-                    faults.setdefault(site, "its update is zero where others move: it trained nothing")
+                    faults.setdefault(
+                        site, "its update is zero where others move: it trained nothing"
+                    )
                 multiple = self.multiple * (1.0 if what == "update" else LOOSE)
                 multiple *= max(1.0, steps.get(site, usual_steps) / usual_steps)
                 if norms[what] > multiple * usual:
                     limit = f"{multiple:g} times the median {usual:.4g}"
-                    faults.setdefault(site, f"the norm of its {what} is {norms[what]:.4g}; expected at most {limit}")
+                    faults.setdefault(
+                        site,
+                        f"the norm of its {what} is {norms[what]:.4g}; expected at most {limit}",
+                    )
         return faults
 
     def accept(self, client_updates: Mapping[str, Norms]) -> None:
@@ -95,8 +100,12 @@ def absurd(losses: Collection[float], best: float) -> str:
 def norms(client_update: ClientUpdate, update: Tree) -> Norms:
     """The norms of a client update; `update` is its decoded update."""
     parts = {"update": update, "buffers": _floats(client_update.buffers)}
-    parts |= {f"message of {name}": _floats(message) for name, message in client_update.messages.items()}
-    return {what: float(tree.norm(tree.map(lambda t: t.double(), t))) for what, t in parts.items() if t}
+    parts |= {
+        f"message of {name}": _floats(message) for name, message in client_update.messages.items()
+    }
+    return {
+        what: float(tree.norm(tree.map(lambda t: t.double(), t))) for what, t in parts.items() if t
+    }
 
 
 def _floats(values: Tree) -> Tree:

@@ -24,7 +24,9 @@ from unalike.methods.screening import Screening
 from unalike.training.aggregation import SumWeights, UpdateSums, decode_updates, sum_of_folds
 
 
-def initial_server_state(method: Method, settings: StageSettings, start: ServerState | None = None) -> ServerState:
+def initial_server_state(
+    method: Method, settings: StageSettings, start: ServerState | None = None
+) -> ServerState:
     """The server state before the first round; with `start`, its round, its model and its states of the method's parts.
 
     A part with client state starts anew, as the clients do: SCAFFOLD's c is the mean of their c_k, which are 0.
@@ -32,9 +34,15 @@ def initial_server_state(method: Method, settings: StageSettings, start: ServerS
     """
     method.check_task(settings.task)
     model, found = settings.model, {} if start is None else start.part_states
-    kept = {p.name: found.get(p.name) for p in method.parts if type(p).client_init is Part.client_init}
+    kept = {
+        p.name: found.get(p.name) for p in method.parts if type(p).client_init is Part.client_init
+    }
     params = method.trained_params(model)
-    fresh = {p.name: p.server_init(params) | p.server_open(settings) for p in method.parts if not kept.get(p.name)}
+    fresh = {
+        p.name: p.server_init(params) | p.server_open(settings)
+        for p in method.parts
+        if not kept.get(p.name)
+    }
     part_states = {p.name: m for p in method.parts if (m := kept.get(p.name) or fresh[p.name])}
     if start is None:
         return ServerState(0, model.params, model.buffers, part_states)
@@ -43,24 +51,38 @@ def initial_server_state(method: Method, settings: StageSettings, start: ServerS
 
 
 def make_broadcast(
-    method: Method, settings: StageSettings, state: ServerState, population: int, ids: Sequence[int] = ()
+    method: Method,
+    settings: StageSettings,
+    state: ServerState,
+    population: int,
+    ids: Sequence[int] = (),
 ) -> Broadcast:
     """The broadcast of the next round, with the messages addressed to each of the clients `ids`."""
     view_of = partial(_view, method, settings, state, population, state.params)
     messages = {p.name: message for p in method.parts if (message := p.broadcast(view_of(p)))}
     writers = [p for p in method.parts if type(p).address is not Part.address]
-    own = {client: {p.name: p.address(view_of(p), client) for p in writers} for client in ids} if writers else {}
-    return Broadcast(state.round, state.params, state.buffers, messages, settings.work.lr_at(state.round), own)
+    own = (
+        {client: {p.name: p.address(view_of(p), client) for p in writers} for client in ids}
+        if writers
+        else {}
+    )
+    return Broadcast(
+        state.round, state.params, state.buffers, messages, settings.work.lr_at(state.round), own
+    )
 
 
 @profiled_function("aggregation")
-def advance(method: Method, settings: StageSettings, state: ServerState, cohort: Cohort) -> ServerState:
+def advance(
+    method: Method, settings: StageSettings, state: ServerState, cohort: Cohort
+) -> ServerState:
     """The state after a round: decode, forge -> weights, weigh* -> screen* -> final_weights, combine -> absorb -> step* -> params.
 
     Pure. The update is added once, here; parts transform updates and never write parameters. Buffers are handled here alone.
     """
     cohort = cohort.with_update(decode_updates(method, cohort.update, state))
-    view_of = partial(_view, method, settings, state, cohort.population, tree.only(state.params, cohort.update))
+    view_of = partial(
+        _view, method, settings, state, cohort.population, tree.only(state.params, cohort.update)
+    )
     if method.attack is not None:
         cohort = _forged(view_of(method.attack), method.attack, cohort)
     aggregator = method.aggregator
@@ -75,22 +97,36 @@ def advance(method: Method, settings: StageSettings, state: ServerState, cohort:
     update, seen = _combined(method, view_of(aggregator), seen, weights)
     cohort = replace(cohort, measured=seen.measured)
     importance = _importance(method, cohort)
-    folded = {p.name: sum_of_folds(p, cohort.update, _own(cohort, p).message, importance) for p in method.parts}
-    return _moved(method, settings, state, cohort, update, folded, _buffers(method, settings, seen, weights))
+    folded = {
+        p.name: sum_of_folds(p, cohort.update, _own(cohort, p).message, importance)
+        for p in method.parts
+    }
+    return _moved(
+        method, settings, state, cohort, update, folded, _buffers(method, settings, seen, weights)
+    )
 
 
 @profiled_function("aggregation")
-def sum_weights(method: Method, settings: StageSettings, state: ServerState, expected: Cohort) -> SumWeights:
+def sum_weights(
+    method: Method, settings: StageSettings, state: ServerState, expected: Cohort
+) -> SumWeights:
     """Factors of each client's update and buffers, from the numbers of the `expected` client updates only."""
     weights = _weights(method, expected)
     view_of = _view(method, settings, state, expected.population, {}, method.aggregator)
-    coefficients = cast(LinearAggregator, method.aggregator).coefficients(view_of, expected, weights)
+    coefficients = cast(LinearAggregator, method.aggregator).coefficients(
+        view_of, expected, weights
+    )
     return SumWeights(expected.ids, weights, coefficients, _importance(method, expected))
 
 
 @profiled_function("aggregation")
 def advance_from_sums(
-    method: Method, settings: StageSettings, state: ServerState, sums: UpdateSums, given: SumWeights, members: Members
+    method: Method,
+    settings: StageSettings,
+    state: ServerState,
+    sums: UpdateSums,
+    given: SumWeights,
+    members: Members,
 ) -> tuple[ServerState, Cohort] | None:
     """`advance` of a linear method from the sums of a `StreamingSum` with the factors `given`; also returns the cohort's numbers.
 
@@ -101,7 +137,10 @@ def advance_from_sums(
     ids, numbers = sums.taken
     cohort = Cohort(tuple(ids), numbers, members, folded=True)
     exact, given = sum_weights(method, settings, state, cohort), given.of(cohort.ids)
-    weight, coefficient = _factor(exact.weights, given.weights), _factor(exact.coefficients, given.coefficients)
+    weight, coefficient = (
+        _factor(exact.weights, given.weights),
+        _factor(exact.coefficients, given.coefficients),
+    )
     if weight is None or coefficient is None:
         return None
     note("weight", exact.weights)
@@ -114,10 +153,14 @@ def advance_from_sums(
     return _moved(method, settings, state, cohort, update, folded, buffers), cohort
 
 
-def advance_by_nothing(method: Method, settings: StageSettings, state: ServerState, members: Members) -> ServerState:
+def advance_by_nothing(
+    method: Method, settings: StageSettings, state: ServerState, members: Members
+) -> ServerState:
     """The state after a round in which no client takes part: the server steps are given an update of zeros."""
     update = tree.zeros(tree.only(state.params, method.sent(state.params, settings.model)))
-    return _moved(method, settings, state, _nobody(members), update, {p.name: {} for p in method.parts}, {})
+    return _moved(
+        method, settings, state, _nobody(members), update, {p.name: {} for p in method.parts}, {}
+    )
 
 
 def _nobody(members: Members) -> Cohort:
@@ -149,11 +192,17 @@ def _moved(
 
     Where clients are hidden (`Privacy`), steps that need sums alone see no cohort: its numbers would tell who takes part.
     """
-    view_of = partial(_view, method, settings, state, cohort.population, tree.only(state.params, update))
+    view_of = partial(
+        _view, method, settings, state, cohort.population, tree.only(state.params, update)
+    )
     part_states = {p.name: p.absorb(view_of(p), folded[p.name]) for p in method.parts}
     hidden = method.privacy is not None and not method.privacy.per_sample
     for s in method.role(ServerStep):
-        shown = _nobody(cohort.members) if hidden and s is not method.privacy and s.needs == "sums" else cohort
+        shown = (
+            _nobody(cohort.members)
+            if hidden and s is not method.privacy and s.needs == "sums"
+            else cohort
+        )
         server, given, seen = replace(view_of(s), state=part_states[s.name]), update, _own(shown, s)
         if s.moves_buffers:
             server, given, seen = _with_buffers(server, given, seen, state.buffers, buffers)
@@ -165,7 +214,8 @@ def _moved(
     _check_shapes(method, state.params, update)
     return ServerState(
         round=state.round + 1,
-        params=state.params | {n: state.params[n] + u.to(state.params[n].dtype) for n, u in update.items()},
+        params=state.params
+        | {n: state.params[n] + u.to(state.params[n].dtype) for n, u in update.items()},
         buffers=state.buffers | buffers,
         part_states={name: m for name, m in part_states.items() if m},
     )
@@ -179,15 +229,24 @@ def _with_buffers(
     def floats(buffers: Tree) -> Tree:
         return {n: buffers[n].to(tree.dtype(server.params)) for n in new}
 
-    apart = cohort.spread | spread(floats(cohort.stacked.buffers))  # b_k and b_k - b are equally far from their means
+    apart = cohort.spread | spread(
+        floats(cohort.stacked.buffers)
+    )  # b_k and b_k - b are equally far from their means
     before = floats(old)
     moved = tree.map(torch.sub, floats(new), before)
-    return replace(server, params=server.params | before), update | moved, replace(cohort, measured=apart)
+    return (
+        replace(server, params=server.params | before),
+        update | moved,
+        replace(cohort, measured=apart),
+    )
 
 
 def _moved_buffers(old: Tree, new: Tree, moved: Tree) -> Tree:
     """The buffers after a server step: float ones that it was given move, all others are the combined ones."""
-    return {n: old[n] + moved[n].to(b) if n in moved and b.is_floating_point() else b for n, b in new.items()}
+    return {
+        n: old[n] + moved[n].to(b) if n in moved and b.is_floating_point() else b
+        for n, b in new.items()
+    }
 
 
 def _check_shapes(method: Method, params: Tree, update: Tree) -> None:
@@ -201,9 +260,16 @@ def _check_shapes(method: Method, params: Tree, update: Tree) -> None:
 
 
 def _view(
-    method: Method, settings: StageSettings, state: ServerState, population: int, params: Tree, p: Part
+    method: Method,
+    settings: StageSettings,
+    state: ServerState,
+    population: int,
+    params: Tree,
+    p: Part,
 ) -> ServerView:
-    return ServerView(settings, method, params, state.part_states.get(p.name, {}), state.round, population, p.name)
+    return ServerView(
+        settings, method, params, state.part_states.get(p.name, {}), state.round, population, p.name
+    )
 
 
 def _forged(server: ServerView, attack: Attack, cohort: Cohort) -> Cohort:
@@ -211,10 +277,14 @@ def _forged(server: ServerView, attack: Attack, cohort: Cohort) -> Cohort:
     malicious = torch.tensor([k in server.settings.malicious for k in cohort.ids])
     if attack.needs == "sums" or not malicious.any() or not cohort.update:
         return cohort
-    forged = attack.forge(server, tree.row(cohort.update, malicious), tree.row(cohort.update, ~malicious))
+    forged = attack.forge(
+        server, tree.row(cohort.update, malicious), tree.row(cohort.update, ~malicious)
+    )
     places = malicious.nonzero()[:, 0]
     return cohort.with_update(
-        tree.map(lambda u, new: u.index_put((places.to(u.device),), new.to(u)), cohort.update, forged)
+        tree.map(
+            lambda u, new: u.index_put((places.to(u.device),), new.to(u)), cohort.update, forged
+        )
     )
 
 
@@ -222,13 +292,17 @@ def _own(cohort: Cohort, p: Part) -> Cohort:
     return replace(cohort, part=p.name)
 
 
-def _combined(method: Method, server: ServerView, cohort: Cohort, weights: Tensor) -> tuple[Tree, Cohort]:
+def _combined(
+    method: Method, server: ServerView, cohort: Cohort, weights: Tensor
+) -> tuple[Tree, Cohort]:
     """The aggregator's update, and the cohort with its spread if a part needs it: one pass over the updates gives both."""
     rule, own = method.aggregator, _own(cohort, method.aggregator)
     if not cohort.update:  # all parameters are private
         return {}, cohort
     if not (method.adds and any(p.needs == "spread" for p in method.parts)):
-        return return_checks.named(rule, "combine", rule.combine(server, own, weights), cohort.update), cohort
+        return return_checks.named(
+            rule, "combine", rule.combine(server, own, weights), cohort.update
+        ), cohort
     coefficients = cast(LinearAggregator, rule).coefficients(server, own, weights)
     update, measured = weighted_sum_and_spread(cohort.update, coefficients)
     return update, replace(cohort, measured=measured)
@@ -236,7 +310,9 @@ def _combined(method: Method, server: ServerView, cohort: Cohort, weights: Tenso
 
 def _importance(method: Method, cohort: Cohort) -> Tensor:
     [base] = method.role(BaseWeights)
-    return return_checks.weights(base, "importance", base.importance(_own(cohort, base)), len(cohort.ids))
+    return return_checks.weights(
+        base, "importance", base.importance(_own(cohort, base)), len(cohort.ids)
+    )
 
 
 def _weights(method: Method, cohort: Cohort) -> Tensor:
@@ -246,7 +322,9 @@ def _weights(method: Method, cohort: Cohort) -> Tensor:
     count = len(cohort.ids)
     weights = return_checks.weights(base, "weights", base.weights(_own(cohort, base)), count)
     for w in method.role(Weighting):
-        weights = return_checks.weights(w, "weigh", w.weigh(_own(cohort, w), weights / weights.sum()), count)
+        weights = return_checks.weights(
+            w, "weigh", w.weigh(_own(cohort, w), weights / weights.sum()), count
+        )
     return weights / weights.sum()
 
 

@@ -53,7 +53,9 @@ class StateTable:
         parts = [*self._parts(rows)]
         if len(parts) == 1:
             [(block, _, at)] = parts
-            return tree.map(lambda column: column.index_select(0, at).to(self.device), block.columns)
+            return tree.map(
+                lambda column: column.index_select(0, at).to(self.device), block.columns
+            )
         found = tree.map(lambda t: t.new_empty(len(rows), *t.shape), self.like)
         for block, places, at in parts:
             for name, t in found.items():
@@ -66,7 +68,9 @@ class StateTable:
         for block, places, at in parts:
             for name, column in block.columns.items():
                 own = stacked[name].detach().to(self.device)
-                own = own if len(parts) == 1 else own.index_select(0, places)  # large ones are not copied twice
+                own = (
+                    own if len(parts) == 1 else own.index_select(0, places)
+                )  # large ones are not copied twice
                 column.index_copy_(0, at, own.to(block.device))
 
     def _parts(self, rows: np.ndarray) -> Iterator[tuple[TableBlock, Tensor, Tensor]]:
@@ -82,7 +86,9 @@ class StateTable:
     def _grow(self) -> None:
         """Add a block of a quarter of the rows so far: few blocks, and little unused room."""
         rows = max(1, BLOCK // self._width, self.rows // 4)
-        room = (self.budget - sum(tree.nbytes(block.columns) for block in self._blocks)) // self._width
+        room = (
+            self.budget - sum(tree.nbytes(block.columns) for block in self._blocks)
+        ) // self._width
         rows = min(rows, room) if room > 0 else rows
         columns = _columns(self.like, rows, self._beside if room > 0 else _mapped)
         if not self._blocks:

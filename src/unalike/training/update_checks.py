@@ -24,9 +24,14 @@ def find_faults(ids: Sequence[int], client_update: ClientUpdate) -> dict[int, st
         for rule in (_finite, *_rules(what)):
             for place in (~rule(tensor)).nonzero().flatten().tolist():
                 found.setdefault(ids[place], WORDS[rule].format(what=what))
-    for client, size, steps in zip(ids, client_update.size.tolist(), client_update.steps.tolist(), strict=True):
+    for client, size, steps in zip(
+        ids, client_update.size.tolist(), client_update.steps.tolist(), strict=True
+    ):
         if not size > 0 or not steps > 0:
-            found.setdefault(client, f"{size:g} training samples and {steps:g} steps; expected more than none of both")
+            found.setdefault(
+                client,
+                f"{size:g} training samples and {steps:g} steps; expected more than none of both",
+            )
     return found
 
 
@@ -42,7 +47,9 @@ def update_norms(ids: Sequence[int], update: Tree) -> dict[int, float]:
         return {}
     tensors, unit = [t.float() for t in update.values()], 1.0
     norms = _norms(tensors)
-    if not all(map(math.isfinite, chain.from_iterable(norms))):  # squares beyond the range of float32
+    if not all(
+        map(math.isfinite, chain.from_iterable(norms))
+    ):  # squares beyond the range of float32
         unit = 2.0**80
         norms = _norms([t / unit for t in tensors])
     return dict(zip(ids, (unit * math.hypot(*row) for row in norms), strict=True))
@@ -51,7 +58,9 @@ def update_norms(ids: Sequence[int], update: Tree) -> dict[int, float]:
 def _norms(tensors: Sequence[Tensor]) -> list[list[float]]:
     """The norms of the rows of tensors [K, ...], tensor by tensor, for each row."""
     rows = [t if t.dim() > 1 else t[:, None] for t in tensors]
-    return torch.stack([torch.linalg.vector_norm(t, dim=tuple(range(1, t.dim()))) for t in rows], 1).tolist()
+    return torch.stack(
+        [torch.linalg.vector_norm(t, dim=tuple(range(1, t.dim()))) for t in rows], 1
+    ).tolist()
 
 
 def oversized(norms: Mapping[int, float]) -> dict[int, str]:
@@ -63,7 +72,9 @@ def oversized(norms: Mapping[int, float]) -> dict[int, str]:
     if not largest > OVERSIZED * usual > 0:
         return {}
     text = "its update counted, with a norm of {:.3g}, {:.3g} times the median of the others: look at its data"
-    return {k: text.format(norm, norm / usual) for k, norm in norms.items() if norm > OVERSIZED * usual}
+    return {
+        k: text.format(norm, norm / usual) for k, norm in norms.items() if norm > OVERSIZED * usual
+    }
 
 
 def loses_apart(losses: Tensor) -> bool:
@@ -73,7 +84,11 @@ def loses_apart(losses: Tensor) -> bool:
 
 def all_finite(tensors: Iterable[Tensor]) -> bool:
     """Whether all values are finite, by one sum over everything: it is not finite if any value is not."""
-    sums = [t.sum(dtype=torch.promote_types(t.dtype, torch.float32)) for t in tensors if t.is_floating_point()]
+    sums = [
+        t.sum(dtype=torch.promote_types(t.dtype, torch.float32))
+        for t in tensors
+        if t.is_floating_point()
+    ]
     return not sums or math.isfinite(float(torch.stack([s.to(sums[0]) for s in sums]).sum()))
 
 
@@ -87,9 +102,15 @@ def _values(client_update: ClientUpdate) -> Tree:
     """Description -> tensor [K, ...], for everything in the updates that clients computed from their data."""
     found = {f"update of {n}": t for n, t in client_update.update.items()}
     found |= {f"buffer {n}": t for n, t in client_update.buffers.items()}
-    found |= {f"message {part}/{n}": t for part, message in client_update.messages.items() for n, t in message.items()}
+    found |= {
+        f"message {part}/{n}": t
+        for part, message in client_update.messages.items()
+        for n, t in message.items()
+    }
     return found | {
-        f"shared fact {fact}/{n}": t for fact, facts in client_update.shared.items() for n, t in facts.items()
+        f"shared fact {fact}/{n}": t
+        for fact, facts in client_update.shared.items()
+        for n, t in facts.items()
     }
 
 

@@ -38,13 +38,17 @@ def expected_steps(method: Method, settings: StageSettings, samples: int) -> int
     model, total = settings.model, 0
     sent = {*method.sent(model.params, model)}
     for phase in method.phases:
-        moves = {n for n in model.params if method.trains(n, model) and model.within(phase.moves, n)}
+        moves = {
+            n for n in model.params if method.trains(n, model) and model.within(phase.moves, n)
+        }
         if not sent or moves & sent:
             total += phase.work(settings.work).steps_for(samples)
     return total
 
 
-def check_update(found: Tree, like: ClientUpdate, settings: StageSettings, samples: int, steps: int) -> ClientUpdate:
+def check_update(
+    found: Tree, like: ClientUpdate, settings: StageSettings, samples: int, steps: int
+) -> ClientUpdate:
     """The client update in the tensors `found`, if its broadcast asks for it. Raises `RefusedUpdate`.
 
     `samples` and `steps` are those that the client must have: no weight can be had by claiming others.
@@ -52,7 +56,11 @@ def check_update(found: Tree, like: ClientUpdate, settings: StageSettings, sampl
     wanted = flat(like)
     check_tree(found, wanted)
     size, made = (torch.tensor(n, dtype=like.size.dtype) for n in (samples, steps))
-    for what, must in (("size", size), ("steps", made), ("weight", settings.work.solver.weight(made))):
+    for what, must in (
+        ("size", size),
+        ("steps", made),
+        ("weight", settings.work.solver.weight(made)),
+    ):
         if not torch.equal(found[what].to(must.dtype), must):
             raise RefusedUpdate(f"{what} {found[what].item():g}; expected {must.item():g}")
     if not bool(found["loss"].isfinite()):
@@ -78,8 +86,14 @@ def check_tree(found: Tree, wanted: Tree) -> None:
     """Whether a tree has exactly these names, shapes and types; nothing is broadcast or cast. Raises `RefusedUpdate`."""
     missing, more = [n for n in wanted if n not in found], [n for n in found if n not in wanted]
     if missing or more:
-        said = [f"{what} {', '.join(names[:5])}" for what, names in (("lacks", missing), ("has", more)) if names]
-        raise RefusedUpdate(f"the client update {' and '.join(said)}; expected {len(wanted)} tensors by name")
+        said = [
+            f"{what} {', '.join(names[:5])}"
+            for what, names in (("lacks", missing), ("has", more))
+            if names
+        ]
+        raise RefusedUpdate(
+            f"the client update {' and '.join(said)}; expected {len(wanted)} tensors by name"
+        )
     for name, like in wanted.items():
         t = found[name]
         if t.shape != like.shape:
@@ -93,7 +107,11 @@ def _check_counts(what: str, facts: Tree, samples: int) -> None:
     if counts is None:
         return
     whole = counts.double()
-    if bool((whole < 0).any()) or not torch.equal(whole, whole.round()) or whole.sum().item() != samples:
+    if (
+        bool((whole < 0).any())
+        or not torch.equal(whole, whole.round())
+        or whole.sum().item() != samples
+    ):
         raise RefusedUpdate(
             f"{what}: counts that sum to {whole.sum().item():g}; expected whole numbers, {samples} in all"
         )
@@ -106,9 +124,9 @@ def flat(client_update: ClientUpdate) -> Tree:
     """A client update as one flat tree, as it is sent."""
     part_trees = {f"messages.{name}": t for name, t in client_update.messages.items()}
     part_trees |= {f"shared.{name}": t for name, t in client_update.shared.items()}
-    return tree.pack({"update": client_update.update, "buffers": client_update.buffers} | part_trees) | {
-        name: getattr(client_update, name) for name in SCALARS
-    }
+    return tree.pack(
+        {"update": client_update.update, "buffers": client_update.buffers} | part_trees
+    ) | {name: getattr(client_update, name) for name in SCALARS}
 
 
 def nested(found: Tree) -> ClientUpdate:
@@ -120,5 +138,12 @@ def nested(found: Tree) -> ClientUpdate:
     )
     size, steps, weight, loss = (found[name] for name in SCALARS)
     return ClientUpdate(
-        part_trees.get("update", {}), part_trees.get("buffers", {}), messages, size, steps, weight, loss, shared
+        part_trees.get("update", {}),
+        part_trees.get("buffers", {}),
+        messages,
+        size,
+        steps,
+        weight,
+        loss,
+        shared,
     )

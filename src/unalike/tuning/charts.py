@@ -18,7 +18,9 @@ APART = 0.012
 """Distance between the intervals of two methods, so that none hides another."""
 
 
-def slopes(ranked: Sequence[Ranked], metric: Metric, title: str, looks: Looks, scale: float) -> Figure:
+def slopes(
+    ranked: Sequence[Ranked], metric: Metric, title: str, looks: Looks, scale: float
+) -> Figure:
     """One line per method from its score before tuning to that after it, with 95 % intervals as far as scores are possible."""
     marks: list[AnyMark] = []
     for i, one in enumerate(ranked):
@@ -31,7 +33,12 @@ def slopes(ranked: Sequence[Ranked], metric: Metric, title: str, looks: Looks, s
             Line(look=look, label=one.method, x=x, y=y, markers=False, width=2.5),
             Points(look=look, label=one.method, x=x, y=y, low=low, high=high, along="y", size=10),
         ]
-    return plot(marks, Axis(ticks={0: "as given", 1: "tuned"}, limits=(-0.18, 1.18)), Axis(title), height=460)
+    return plot(
+        marks,
+        Axis(ticks={0: "as given", 1: "tuned"}, limits=(-0.18, 1.18)),
+        Axis(title),
+        height=460,
+    )
 
 
 def best_so_far(trials: Trials, sign: int, title: str, looks: Looks, scale: float) -> Figure:
@@ -41,7 +48,9 @@ def best_so_far(trials: Trials, sign: int, title: str, looks: Looks, scale: floa
         best, line = math.nan, []
         for trial in of_method:
             if trial.end == FINISHED and trial.score is not None:
-                best = trial.score if math.isnan(best) else sign * max(sign * best, sign * trial.score)
+                best = (
+                    trial.score if math.isnan(best) else sign * max(sign * best, sign * trial.score)
+                )
             line.append(scale * best)
         numbers = [trial.number + 1 for trial in of_method]
         marks.append(Line(look=looks[label], label=label, x=numbers, y=line, step="x"))
@@ -49,7 +58,12 @@ def best_so_far(trials: Trials, sign: int, title: str, looks: Looks, scale: floa
 
 
 def by_value(
-    name: str, methods: Mapping[str, Tunable], trials: Trials, title: str, looks: Looks, scale: float
+    name: str,
+    methods: Mapping[str, Tunable],
+    trials: Trials,
+    title: str,
+    looks: Looks,
+    scale: float,
 ) -> Figure:
     """The score of each trial by the value of one hyperparameter; hollow if the trial was stopped early."""
     marks, log, choices = [], False, dict[str, float]()
@@ -66,7 +80,10 @@ def by_value(
                 x=[_place(trial.values[name], choices) for trial in shown],
                 y=_scores(shown, scale),
                 hollow=_stopped(shown),
-                texts=[f"trial {trial.number}, {trial.end} after {plural(trial.rounds, 'round')}" for trial in shown],
+                texts=[
+                    f"trial {trial.number}, {trial.end} after {plural(trial.rounds, 'round')}"
+                    for trial in shown
+                ],
             )
         )
     ticks = {place: choice for choice, place in choices.items()} or None
@@ -99,7 +116,13 @@ def spreads(trials: Trials, title: str, looks: Looks, scale: float) -> Figure:
                 texts=texts,
                 size=10,
             ),
-            Points(look=ring, x=_scores(first, scale), y=[row] * len(first), hollow=[True] * len(first), size=20),
+            Points(
+                look=ring,
+                x=_scores(first, scale),
+                y=[row] * len(first),
+                hollow=[True] * len(first),
+                size=20,
+            ),
         ]
     return rows_plot(list(trials), marks, Axis(title), 62)
 

@@ -37,7 +37,9 @@ class FreshComparison:
     def prepare(self) -> Experiment:
         """Check and prepare the runs. Raises `UnalikeError` if one of them cannot be trained."""
         seeds = SeedPlan.of(self.seeds)
-        prepared = prepare_experiment(self.methods, self.clients, seeds, work=self.works, **self.settings)
+        prepared = prepare_experiment(
+            self.methods, self.clients, seeds, work=self.works, **self.settings
+        )
         return replace(prepared, facts=replace(prepared.facts, command=self.command))
 
     def run(self, out: Path | None, progress: ProgressCallback, jobs: int) -> Comparison:

@@ -52,7 +52,8 @@ def panels(tuning: Tuning) -> dict[str, Panel | None]:
     """The panels of the page by kind of figure; None where there is nothing to draw."""
     looks = _looks(tuning)
     score, validated = (
-        f"{tuning.metric.word}{where}{tuning.metric.axis_unit}" for where in ("", " on validation samples")
+        f"{tuning.metric.word}{where}{tuning.metric.axis_unit}"
+        for where in ("", " on validation samples")
     )
     after = tuning.after.content()
     return {
@@ -67,21 +68,24 @@ def panels(tuning: Tuning) -> dict[str, Panel | None]:
 def _ranking_panel(tuning: Tuning, score: str, looks: dict[str, Look]) -> Panel:
     figure = charts.slopes(tuning.ranking, tuning.metric, score, looks, tuning.metric.scale)
     alt = "; ".join(
-        f"{one.method} {_place(one.rank_before)} before, {_place(one.rank_after)} after" for one in tuning.ranking
+        f"{one.method} {_place(one.rank_before)} before, {_place(one.rank_after)} after"
+        for one in tuning.ranking
     )
     caption = (
         f"{wording.capital(score)} on test samples that no trial saw, mean over seeds on which nothing was tuned; bars: 95 % "
         "intervals. Left: values as given, right: values of the best trial. Lines that cross are methods that change places."
     )
-    return Panel("ranking", caption, [View("Ranking", figure, f"Ranking: {alt}.")], list(looks.items()))
+    return Panel(
+        "ranking", caption, [View("Ranking", figure, f"Ranking: {alt}.")], list(looks.items())
+    )
 
 
 def _search_panel(tuning: Tuning, score: str, looks: dict[str, Look]) -> Panel:
-    figure = charts.best_so_far(tuning.trials, tuning.metric.sign, f"best {score}", looks, tuning.metric.scale)
-    alt = f"Best {score} by number of trials for {wording.listing(tuning.methods)}."
-    caption = (
-        "The best score among the first trials of a method, on validation samples. All methods have the same budget."
+    figure = charts.best_so_far(
+        tuning.trials, tuning.metric.sign, f"best {score}", looks, tuning.metric.scale
     )
+    alt = f"Best {score} by number of trials for {wording.listing(tuning.methods)}."
+    caption = "The best score among the first trials of a method, on validation samples. All methods have the same budget."
     return Panel("search", caption, [View("Best score", figure, alt)], list(looks.items()))
 
 
@@ -136,7 +140,11 @@ def _trials(tuning: Tuning) -> Table:
         number("Trials", lambda item: len(item[1])),
         *(
             number(title, count(end))
-            for title, end in (("Finished", FINISHED), ("Stopped early", PRUNED), ("Diverged", DIVERGED))
+            for title, end in (
+                ("Finished", FINISHED),
+                ("Stopped early", PRUNED),
+                ("Diverged", DIVERGED),
+            )
         ),
         number("Rounds", lambda item: sum(trial.rounds for trial in item[1])),
         TableColumn("Rounds saved", saved_text),
@@ -162,13 +170,19 @@ def _sensitivity(tuning: Tuning) -> Table:
 
     def near(item: Item) -> TableCell:
         top = best(item)
-        close = [score for score in scores(item) if top is not None and abs(score - top) <= _near(tuning)]
+        close = [
+            score for score in scores(item) if top is not None and abs(score - top) <= _near(tuning)
+        ]
         return TableCell(f"{len(close)} of {len(item[1])}", len(close))
 
     columns = [
         words("Method", lambda item: item[0], _looks(tuning)),
         number("Best", best, metric.text),
-        number("As given", lambda item: next((t.score for t in item[1] if t.number == 0), None), metric.text),
+        number(
+            "As given",
+            lambda item: next((t.score for t in item[1] if t.number == 0), None),
+            metric.text,
+        ),
         number("Median", lambda item: score(item, len(scores(item)) // 2), metric.text),
         number("Worst", lambda item: score(item, -1), metric.text),
         TableColumn(f"Trials within {metric.text(_near(tuning))} of the best", near),

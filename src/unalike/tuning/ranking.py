@@ -48,7 +48,11 @@ class Ranked:
 
 
 def ranking(
-    before: pd.Series, after: pd.Series, methods: Sequence[str], references: Sequence[str], sign: int
+    before: pd.Series,
+    after: pd.Series,
+    methods: Sequence[str],
+    references: Sequence[str],
+    sign: int,
 ) -> list[Ranked]:
     """The methods, best after tuning first, then the references, which have no rank.
 
@@ -56,7 +60,10 @@ def ranking(
     if less is.
     """
     scores = [{name: _of_method(table, name) for name in methods} for table in (before, after)]
-    ranks = [_ranks({n: own for n, own in table.items() if n not in references}, sign) for table in scores]
+    ranks = [
+        _ranks({n: own for n, own in table.items() if n not in references}, sign)
+        for table in scores
+    ]
     found = []
     for name in methods:
         old, new = scores[0][name], scores[1][name]
@@ -81,7 +88,9 @@ def swapped(ranked: Sequence[Ranked]) -> list[tuple[str, str]]:
     return [
         (a.method, b.method)
         for a, b in combinations(known, 2)
-        if ((a.rank_before or 0) - (b.rank_before or 0)) * ((a.rank_after or 0) - (b.rank_after or 0)) < 0
+        if ((a.rank_before or 0) - (b.rank_before or 0))
+        * ((a.rank_after or 0) - (b.rank_after or 0))
+        < 0
     ]
 
 

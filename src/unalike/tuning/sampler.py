@@ -67,7 +67,9 @@ def _study(
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     start = seeds.number(seed, "trial", number) % 2**32
     sampler = optuna.samplers.TPESampler(n_startup_trials=RANDOM_TRIALS, seed=start)
-    study = optuna.create_study(direction="maximize", sampler=sampler, pruner=pruner or optuna.pruners.NopPruner())
+    study = optuna.create_study(
+        direction="maximize", sampler=sampler, pruner=pruner or optuna.pruners.NopPruner()
+    )
     study.add_trials([_frozen_trial(trial, spaces, sign) for trial in done])
     return study
 
@@ -80,14 +82,20 @@ def _frozen_trial(trial: Trial, spaces: Spaces, sign: int) -> optuna.trial.Froze
     import optuna
 
     state = optuna.trial.TrialState
-    inside = {name: value for name, value in trial.values.items() if name in spaces and value in spaces[name]}
+    inside = {
+        name: value
+        for name, value in trial.values.items()
+        if name in spaces and value in spaces[name]
+    }
     finished = trial.end == FINISHED and trial.score is not None
     return optuna.trial.create_trial(
         state=state.COMPLETE if finished else state.PRUNED,
         value=sign * trial.score if finished and trial.score is not None else None,
         params=inside,
         distributions={name: _distribution(spaces[name]) for name in inside},
-        intermediate_values={r: sign * s for r, s in trial.scores if trial.end in (FINISHED, PRUNED)},
+        intermediate_values={
+            r: sign * s for r, s in trial.scores if trial.end in (FINISHED, PRUNED)
+        },
     )
 
 

@@ -38,7 +38,9 @@ class Trial:
     def save(self, folder: Path) -> None:
         """Write the trial into the folder of its method."""
         folder.mkdir(parents=True, exist_ok=True)
-        write_bytes(folder / _file(self.number), (json.dumps(asdict(self), indent=1) + "\n").encode())
+        write_bytes(
+            folder / _file(self.number), (json.dumps(asdict(self), indent=1) + "\n").encode()
+        )
 
 
 def load_trial(folder: Path, number: int) -> Trial | None:

@@ -69,20 +69,31 @@ class TrialRunner:
 
     def run_config(self, tunable: Tunable) -> RunConfig:
         """The run of a trial. Raises `UnalikeError` if it cannot be trained."""
-        return prepare_run(tunable.plan, self.clients, work=tunable.work, seed=self.seed, **self.training)
+        return prepare_run(
+            tunable.plan, self.clients, work=tunable.work, seed=self.seed, **self.training
+        )
 
     def key(self, label: str) -> str:
         """The hash of everything that decides the trials of a method, besides their number."""
         start = self.methods[label]
         spaces = {name: repr(space) for name, space in start.spaces.items()}
         return digest(
-            {"run": self.run_config(start).key, "spaces": spaces, "objective": self.objective.text, "prune": self.prune}
+            {
+                "run": self.run_config(start).key,
+                "spaces": spaces,
+                "objective": self.objective.text,
+                "prune": self.prune,
+            }
         )
 
     def values(self, label: str, number: int, done: Sequence[Trial]) -> Values:
         """The values of a trial: those that the method was given with for trial 0, else those that the sampler chooses."""
         start = self.methods[label]
-        return start.values if number == 0 else next_values(start.spaces, done, number, self.sign, self.seed)
+        return (
+            start.values
+            if number == 0
+            else next_values(start.spaces, done, number, self.sign, self.seed)
+        )
 
     def run(self, label: str, number: int, done: Sequence[Trial]) -> Trial:
         """Run a trial of a method.
@@ -96,18 +107,32 @@ class TrialRunner:
         values = self.values(label, number, done)
         run_config = self.run_config(self.methods[label].with_values(values))
         rounds = run_config.options.rounds
-        watch = _Watch(self.objective, rounds, Pruner(done, self.sign, rounds) if self.prune and number else None)
+        watch = _Watch(
+            self.objective,
+            rounds,
+            Pruner(done, self.sign, rounds) if self.prune and number else None,
+        )
         score: float | None = None
         with suppress(Diverged):
             history = execute(run_config, stop=watch).history
             score = watch.scores[-1][1] if watch.pruned else self._score(run_config, history, label)
         end: End = PRUNED if watch.pruned else DIVERGED if score is None else FINISHED
-        return Trial(number, values, watch.scores, score, end, watch.rounds_done, time.perf_counter() - started)
+        return Trial(
+            number,
+            values,
+            watch.scores,
+            score,
+            end,
+            watch.rounds_done,
+            time.perf_counter() - started,
+        )
 
     def _score(self, run_config: RunConfig, history: History, label: str) -> float | None:
         """The score of a whole run, as the report computes it; None if it has none, as a run whose loss is not finite."""
         clients = last_rounds(history, run_config.population.names)
-        found = self.objective.of_runs(labelled(history.rounds, label, 0), labelled(clients, label, 0), history.columns)
+        found = self.objective.of_runs(
+            labelled(history.rounds, label, 0), labelled(clients, label, 0), history.columns
+        )
         return float(found.iloc[0]) if len(found) and math.isfinite(found.iloc[0]) else None
 
 

@@ -54,10 +54,14 @@ class _Progress:
         return label, min({*range(self.budget.trials)} - begun[label])
 
     def _begun(self, label: str) -> set[int]:
-        return {trial.number for trial in self.done[label]} | {n for name, n in self.running.values() if name == label}
+        return {trial.number for trial in self.done[label]} | {
+            n for name, n in self.running.values() if name == label
+        }
 
 
-def run_trials(runner: TrialRunner, budget: TrialBudget, folder: Path | None, jobs: int, on_trial: OnTrial) -> Trials:
+def run_trials(
+    runner: TrialRunner, budget: TrialBudget, folder: Path | None, jobs: int, on_trial: OnTrial
+) -> Trials:
     """Run the trials that the folder does not hold yet.
 
     `budget` is what each method may spend; `folder` keeps one file per trial. With jobs = 1 the trials run in this process, one
@@ -65,8 +69,12 @@ def run_trials(runner: TrialRunner, budget: TrialBudget, folder: Path | None, jo
     """
     folders = {}
     if folder is not None:
-        folders = {label: folder / f"{slug(label)[:40]}-{runner.key(label)}" for label in runner.methods}
-    progress = _Progress(budget, {label: _stored(folders.get(label), budget) for label in runner.methods})
+        folders = {
+            label: folder / f"{slug(label)[:40]}-{runner.key(label)}" for label in runner.methods
+        }
+    progress = _Progress(
+        budget, {label: _stored(folders.get(label), budget) for label in runner.methods}
+    )
     for label, trials in progress.done.items():
         for trial in trials:
             on_trial(label, trial)
@@ -76,14 +84,18 @@ def run_trials(runner: TrialRunner, budget: TrialBudget, folder: Path | None, jo
         while (task := progress.next()) is not None or progress.running:
             if task is not None and len(progress.running) < jobs:
                 label, number = task
-                progress.running[pool.submit(runner.run, label, number, list(progress.done[label]))] = task
+                progress.running[
+                    pool.submit(runner.run, label, number, list(progress.done[label]))
+                ] = task
                 continue
             for ended in wait(progress.running, return_when=FIRST_COMPLETED).done:
                 label, _ = progress.running.pop(ended)
                 trial = ended.result()
                 if label in folders:
                     trial.save(folders[label])
-                progress.done[label] = sorted([*progress.done[label], trial], key=lambda one: one.number)
+                progress.done[label] = sorted(
+                    [*progress.done[label], trial], key=lambda one: one.number
+                )
                 on_trial(label, trial)
     return progress.done
 

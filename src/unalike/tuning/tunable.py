@@ -77,6 +77,8 @@ def _changed(plan: Plan, by_owner: Mapping[str, Values]) -> Plan:
     if isinstance(plan, Method):
         changed = ((part, by_owner.get(part.name)) for part in plan.parts)
         return Method(*(replace(part, **own) if own else part for part, own in changed))  # type: ignore[type-var]
-    nested = {"method": repr(_changed(method_of(plan), by_owner))} if hasattr(plan, "method") else {}
+    nested = (
+        {"method": repr(_changed(method_of(plan), by_owner))} if hasattr(plan, "method") else {}
+    )
     fields = by_owner.get(getattr(plan, "name", ""), {})
     return replace(plan, **fields, **nested) if fields or nested else plan  # type: ignore[type-var]

@@ -110,10 +110,14 @@ def tune(
         >>> tuning.chosen["scaffold"], tuning.after.summary  # doctest: +SKIP
     """
     own = [name for name in signature(tune).parameters if name != "options"]
-    known = dict.fromkeys([*own, "proxy", "metrics", "start", "start_partial", *fields_of(RunOptions)])
+    known = dict.fromkeys(
+        [*own, "proxy", "metrics", "start", "start_partial", *fields_of(RunOptions)]
+    )
     check_keywords("ua.tune", options, list(known), fields_of(Work))
     share = VAL if val is None and data is not None else val or 0.0
-    request = ClientsRequest(clients, data, data_dir, partition, split, share, options.pop("test", None), folds=folds)
+    request = ClientsRequest(
+        clients, data, data_dir, partition, split, share, options.pop("test", None), folds=folds
+    )
     asked = TuneRequest(
         methods=labelled_methods(methods),
         clients=request,
@@ -127,7 +131,13 @@ def tune(
         jobs=jobs,
     )
     work = with_loss(work, loss)
-    settings = {"model": model, "work": work, "baseline": baseline, "smallest_effect": smallest_effect, **options}
+    settings = {
+        "model": model,
+        "work": work,
+        "baseline": baseline,
+        "smallest_effect": smallest_effect,
+        **options,
+    }
     with progress_reporting(progress, asked.most_rounds, "tuning") as callback:
         return run_tuning(asked, out, callback, **settings)
 
@@ -143,7 +153,11 @@ class TuneRequest(TuningOptions, RoundOptions):
     def __post_init__(self) -> None:
         require_optuna()
         _ = self.goal
-        if private := [label for label, method in self.methods.items() if getattr(plan_of(method), "privacy", None)]:
+        if private := [
+            label
+            for label, method in self.methods.items()
+            if getattr(plan_of(method), "privacy", None)
+        ]:
             raise UnalikeError(
                 f"{', '.join(private)}: trials are chosen by the clients' validation samples, which epsilon does not cover; tune "
                 "the method without its privacy on public data, and give the values that were found"
@@ -151,7 +165,9 @@ class TuneRequest(TuningOptions, RoundOptions):
         check_whole(1, trials=self.trials, rounds=self.rounds, seeds=self.seeds, jobs=self.jobs)
         check_whole(0, seed=self.seed)
         if self.budget_seconds is not None and not self.budget_seconds > 0:
-            raise UnalikeError(f"found budget_seconds={self.budget_seconds!r}, expected a number of seconds above 0")
+            raise UnalikeError(
+                f"found budget_seconds={self.budget_seconds!r}, expected a number of seconds above 0"
+            )
 
     @cached_property
     def goal(self) -> TuningScore:
@@ -175,11 +191,21 @@ def run_tuning(
 ) -> Tuning:
     """Tune as `tune` does. `source`: the command-line flags of the data; `command`: the command that repeats the tuning."""
     folder = None if out is None else Path(out)
-    settings |= {"metric": asked.goal.metrics(_listed(settings.get("metric", ()))), "source": source}
-    given = {label: Tunable(plan_of(method), work or Work()) for label, method in asked.methods.items()}
+    settings |= {
+        "metric": asked.goal.metrics(_listed(settings.get("metric", ()))),
+        "source": source,
+    }
+    given = {
+        label: Tunable(plan_of(method), work or Work()) for label, method in asked.methods.items()
+    }
     before = _comparison(asked, given, command, settings)
     runner = TrialRunner(
-        given, _clients(asked, settings), asked.goal, asked.seed, _training(asked, settings), asked.prune
+        given,
+        _clients(asked, settings),
+        asked.goal,
+        asked.seed,
+        _training(asked, settings),
+        asked.prune,
     )
     # before the trials: an error of the comparison then costs little
     as_given = before.run(folder and folder / "before", _named(progress, "before"), asked.jobs)
@@ -189,7 +215,10 @@ def run_tuning(
 
     budget = TrialBudget(asked.trials, asked.budget_seconds)
     trials = run_trials(runner, budget, folder and folder / "trials", asked.jobs, on_trial)
-    chosen = {label: one.with_values(chosen_values(one, trials[label], runner.sign)) for label, one in given.items()}
+    chosen = {
+        label: one.with_values(chosen_values(one, trials[label], runner.sign))
+        for label, one in given.items()
+    }
     after = _comparison(asked, chosen, command, settings)
     tuning = Tuning(
         name=as_given.name,
@@ -212,7 +241,11 @@ def _comparison(
     asked: TuneRequest, methods: Mapping[str, Tunable], command: str, settings: Mapping[str, Any]
 ) -> FreshComparison:
     """The comparison of the methods with these values, under fresh seeds, tested on samples that no trial saw."""
-    as_typed = {label: method for label, method in asked.methods.items() if plan_of(method) == methods[label].plan}
+    as_typed = {
+        label: method
+        for label, method in asked.methods.items()
+        if plan_of(method) == methods[label].plan
+    }
     return FreshComparison(
         methods={label: as_typed.get(label, one.plan) for label, one in methods.items()},
         works={label: one.work for label, one in methods.items()},
@@ -225,14 +258,21 @@ def _comparison(
 
 def _clients(asked: TuneRequest, settings: Mapping[str, Any]) -> Population:
     """The clients of the trials. Samples that are the server's test set in the comparison are at no client."""
-    given = asked.clients.read(needs_test="server" in _listed(settings.get("protocol", ())), compared=True)
+    given = asked.clients.read(
+        needs_test="server" in _listed(settings.get("protocol", ())), compared=True
+    )
     return on_validation(given.of(asked.seed))
 
 
 def _training(asked: TuneRequest, settings: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of the runs of trials. No protocol is among them: trials are scored at the clients."""
-    names = {"model", "start", "start_partial", "proxy", "metrics", *fields_of(RunOptions)} - {"seed", "protocol"}
-    return {name: value for name, value in settings.items() if name in names} | {"rounds": asked.rounds}
+    names = {"model", "start", "start_partial", "proxy", "metrics", *fields_of(RunOptions)} - {
+        "seed",
+        "protocol",
+    }
+    return {name: value for name, value in settings.items() if name in names} | {
+        "rounds": asked.rounds
+    }
 
 
 def _listed(value: str | Iterable[str]) -> tuple[str, ...]:

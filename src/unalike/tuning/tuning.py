@@ -67,13 +67,17 @@ class Tuning:
     def chosen(self) -> dict[str, Values]:
         """Method -> the values of its best trial; those that it was given with if no trial has finished."""
         sign = self.metric.sign
-        return {label: chosen_values(one, self.trials[label], sign) for label, one in self.methods.items()}
+        return {
+            label: chosen_values(one, self.trials[label], sign)
+            for label, one in self.methods.items()
+        }
 
     @cached_property
     def ranking(self) -> list[Ranked]:
         """The methods before and after tuning, best after it first."""
         before, after = (
-            self.objective.of_runs(one.rounds, one.clients, one.columns) for one in (self.before, self.after)
+            self.objective.of_runs(one.rounds, one.clients, one.columns)
+            for one in (self.before, self.after)
         )
         references = [m["label"] for m in self.after.facts.methods if reference(m["spec"])]
         return ranking(before, after, list(self.methods), references, self.metric.sign)
@@ -114,7 +118,12 @@ class Tuning:
             number("As given", lambda one: one.before.mean, metric.text),
             number("Tuned", lambda one: one.after.mean, metric.text),
             number("Gain", lambda one: one.gain.mean, metric.difference),
-            interval("95 % interval", lambda one: one.gain.low, lambda one: one.gain.high, metric.interval),
+            interval(
+                "95 % interval",
+                lambda one: one.gain.low,
+                lambda one: one.gain.high,
+                metric.interval,
+            ),
             number("Rank as given", lambda one: one.rank_before),
             number("Rank tuned", lambda one: one.rank_after),
         ]
@@ -123,7 +132,11 @@ class Tuning:
     @property
     def notes(self) -> list[str]:
         """Warnings to show above the results."""
-        own = [m["label"] for m in self.after.facts.methods if {"clients", "personal"} <= {*m["protocols"]}]
+        own = [
+            m["label"]
+            for m in self.after.facts.methods
+            if {"clients", "personal"} <= {*m["protocols"]}
+        ]
         notes = list(dict.fromkeys([*self.before.facts.notes, *self.after.facts.notes]))
         if own and not self.objective.personal:
             notes.append(
@@ -173,7 +186,9 @@ class Tuning:
             "seed": self.seed,
             "command": self.command,
             "chosen": self.chosen,
-            "trials": {label: [asdict(trial) for trial in own] for label, own in self.trials.items()},
+            "trials": {
+                label: [asdict(trial) for trial in own] for label, own in self.trials.items()
+            },
             "ranking": json.loads(self.table.to_json(orient="records")),
             "findings": self.findings,
         }
@@ -183,9 +198,7 @@ class Tuning:
         return "\n".join([*self.findings, "", plain(self.before_and_after())])
 
     def __repr__(self) -> str:
-        return (
-            f"<Tuning of {', '.join(self.methods)} on {self.name}, {wording.plural(self.budget.trials, 'trial')} each>"
-        )
+        return f"<Tuning of {', '.join(self.methods)} on {self.name}, {wording.plural(self.budget.trials, 'trial')} each>"
 
     def _gains(self) -> str:
         gained = [one for one in self.ranking if one.gain.low > 0]
@@ -218,7 +231,10 @@ def chosen_values(method: Tunable, trials: Sequence[Trial], sign: int) -> Values
 
 def _values_text(values: Mapping[str, Any]) -> str:
     """Hyperparameters as text: `lr=0.0316, proximal.mu=0.012`."""
-    texts = {name: f"{value:.3g}" if isinstance(value, float) else str(value) for name, value in values.items()}
+    texts = {
+        name: f"{value:.3g}" if isinstance(value, float) else str(value)
+        for name, value in values.items()
+    }
     return ", ".join(f"{name}={text}" for name, text in texts.items())
 
 
@@ -226,10 +242,16 @@ def _order(ranked: Sequence[Ranked]) -> str:
     """The change of the order of the methods, in a sentence."""
     scored = [one for one in ranked if one.rank_before is not None and one.rank_after is not None]
     if len(scored) < 2:
-        return "There are no two methods with scores before and after tuning, so there is no ranking."
+        return (
+            "There are no two methods with scores before and after tuning, so there is no ranking."
+        )
     pairs = len(scored) * (len(scored) - 1) // 2
     before, after = (
-        [one.method for one in scored if getattr(one, rank) == min(getattr(other, rank) for other in scored)]
+        [
+            one.method
+            for one in scored
+            if getattr(one, rank) == min(getattr(other, rank) for other in scored)
+        ]
         for rank in ("rank_before", "rank_after")
     )
     are = "is" if len(before) == 1 else "are"

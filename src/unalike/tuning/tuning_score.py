@@ -71,7 +71,9 @@ class TuningScore:
             return column.value(history.last)
         import pandas as pd
 
-        return worst_decile(pd.Series(list(map(column.value, history.last_clients)), dtype=float), column.metric)
+        return worst_decile(
+            pd.Series(list(map(column.value, history.last_clients)), dtype=float), column.metric
+        )
 
     def of_runs(self, rounds: pd.DataFrame, clients: pd.DataFrame, columns: Columns) -> pd.Series:
         """The score of each run by (method, seed), as the report computes it; a run without a score is left out."""
@@ -81,7 +83,9 @@ class TuningScore:
         for method, own in rounds.groupby("method", sort=False):
             column = self._column_of(own, columns)
             if self.worst:
-                by_seed = clients[clients["method"] == method].groupby("seed", sort=False)[column.name]
+                by_seed = clients[clients["method"] == method].groupby("seed", sort=False)[
+                    column.name
+                ]
                 found[method] = by_seed.agg(lambda values: worst_decile(values, columns.metric))
             else:
                 found[method] = tail_mean(own, column).droplevel("method")
@@ -103,9 +107,13 @@ class TuningScore:
             table = costs.assign(**{column: scores}, round=1).dropna(subset=[column]).reset_index()
         else:
             by_method = comparison.rounds.groupby("method")
-            of = {str(name): self._column_of(own, comparison.columns).name for name, own in by_method}
+            of = {
+                str(name): self._column_of(own, comparison.columns).name for name, own in by_method
+            }
             table = _taken(comparison.rounds, column, of)
-            resampled = None if comparison.resampled is None else _taken(comparison.resampled, column, of)
+            resampled = (
+                None if comparison.resampled is None else _taken(comparison.resampled, column, of)
+            )
         clients = comparison.clients[["method", "seed", "client"]].assign(**{column: math.nan})
         judged = summary(table, clients, columns, content.rules, resampled)
         return decide(table, judged, columns, content.rules, content.plain, resampled)
@@ -121,14 +129,19 @@ class TuningScore:
         assert shared is not None
         personal = personal or shared
         wanted, other = (personal, shared) if self.personal else (shared, personal)
-        return other if math.isnan(wanted.value(row)) and not math.isnan(other.value(row)) else wanted
+        return (
+            other if math.isnan(wanted.value(row)) and not math.isnan(other.value(row)) else wanted
+        )
 
 
 def _taken(table: pd.DataFrame, column: str, of: Mapping[str, str]) -> pd.DataFrame:
     """The table with the scores of each method's own column in one column."""
     import pandas as pd
 
-    scores = [own[of[str(m)]] if of[str(m)] in own else own["seed"] * math.nan for m, own in table.groupby("method")]
+    scores = [
+        own[of[str(m)]] if of[str(m)] in own else own["seed"] * math.nan
+        for m, own in table.groupby("method")
+    ]
     return table.assign(**{column: pd.concat(scores)})
 
 

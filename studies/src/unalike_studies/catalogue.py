@@ -39,7 +39,9 @@ PAPERS = (
 )
 """The modules of `papers/`, in the order of the ledger."""
 STUDIES: dict[str, Study] = {
-    study.name: study for name in PAPERS for study in import_module(f"unalike_studies.papers.{name}").STUDIES
+    study.name: study
+    for name in PAPERS
+    for study in import_module(f"unalike_studies.papers.{name}").STUDIES
 }
 
 

@@ -32,7 +32,16 @@ Options = Mapping[str, Any]
 DIVISION = ("clients", "split", "merge", "val", "min_test")
 """Options of `ua.partition`."""
 RUN = (
-    *("model", "rounds", "participation", "sampling", "executor", "device", "precision", "evaluate_every"),
+    *(
+        "model",
+        "rounds",
+        "participation",
+        "sampling",
+        "executor",
+        "device",
+        "precision",
+        "evaluate_every",
+    ),
     *("metric", "protocol", "buffers", "transform", "stop", "select", "record"),
 )
 """Options of `ua.run`."""
@@ -67,7 +76,11 @@ class StudyCell:
     @cached_property
     def digest(self) -> str:
         """The hash of everything that decides the result. Labels, the executor and the device do not count."""
-        deciding = {name: value for name, value in self.options.items() if name not in ("executor", "device")}
+        deciding = {
+            name: value
+            for name, value in self.options.items()
+            if name not in ("executor", "device")
+        }
         return digest({"spec": self.spec, "seed": self.seed, **deciding})
 
     @property
@@ -88,7 +101,10 @@ class StudyCell:
             )
         data = self._load("data", data_dir)
         data, proxy = _server_samples(data, options, self.seed)
-        work, run = Work(**options.get("work", {})), {name: options[name] for name in RUN if name in options}
+        work, run = (
+            Work(**options.get("work", {})),
+            {name: options[name] for name in RUN if name in options},
+        )
         if "pretrain" in options:
             data, run["model"] = pretrained(
                 data, run["model"], work, run.get("transform"), self.seed, **options["pretrain"]
@@ -104,7 +120,9 @@ class StudyCell:
             work=work,
             test=tested.test if "server" in options.get("protocol", ()) else None,
             proxy=proxy,
-            metrics=_class_accuracies(data.classes or []) if options.get("class_accuracy") else None,
+            metrics=_class_accuracies(data.classes or [])
+            if options.get("class_accuracy")
+            else None,
             **run,
         )
 

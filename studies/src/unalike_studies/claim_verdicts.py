@@ -15,7 +15,12 @@ from unalike._utils.errors import UnalikeError
 from unalike.metrics.inference import t_test
 
 REPRODUCED, SAME_DIRECTION = "reproduced", "same direction"
-NO_EFFECT, NOT_HERE, CONTRADICTED, NOT_RUN = "no effect", "not reproduced here", "contradicted", "not run"
+NO_EFFECT, NOT_HERE, CONTRADICTED, NOT_RUN = (
+    "no effect",
+    "not reproduced here",
+    "contradicted",
+    "not run",
+)
 VERDICTS = (REPRODUCED, SAME_DIRECTION, NO_EFFECT, NOT_HERE, CONTRADICTED, NOT_RUN)
 LEAST_SEEDS = 3
 """The number of seeds below which there is no verdict."""
@@ -77,8 +82,13 @@ class Near:
     def verdict(self, mean: float, low: float, high: float, published: float | None = None) -> str:
         number = published if self.number is None else self.number
         if number is None:
-            raise UnalikeError("Near() without a number is for a claim with a published one; give `number`")
-        is_near, contains = abs(mean - number) <= self.margin, low <= number <= high and math.isfinite(mean)
+            raise UnalikeError(
+                "Near() without a number is for a claim with a published one; give `number`"
+            )
+        is_near, contains = (
+            abs(mean - number) <= self.margin,
+            low <= number <= high and math.isfinite(mean),
+        )
         is_inside = number - self.margin <= low and high <= number + self.margin
         if is_near:
             return REPRODUCED if is_inside or contains else NO_EFFECT

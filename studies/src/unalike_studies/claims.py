@@ -78,11 +78,18 @@ class Claim:
         if self.published is None or not math.isfinite(finding.low):
             return "-"
         number = self.published.value
-        return "above it" if number > finding.high else "below it" if number < finding.low else "yes"
+        return (
+            "above it" if number > finding.high else "below it" if number < finding.low else "yes"
+        )
 
 
 def question(
-    text: str, quantity: Quantity, expects: Expectation, unit: str = UNIT, scale: float = 100, **more: Any
+    text: str,
+    quantity: Quantity,
+    expects: Expectation,
+    unit: str = UNIT,
+    scale: float = 100,
+    **more: Any,
 ) -> Claim:
     """A question of ours, unless `source` is given: no paper states it, and nothing is published."""
     return Claim(text, quantity, expects, None, unit, scale, **{"source": OURS, **more})
@@ -142,7 +149,9 @@ def difference(first: Quantity, second: Quantity) -> Quantity:
     return values
 
 
-def gain(method: str, baseline: str, setting: str, column: str = "accuracy", last: int = 10) -> Quantity:
+def gain(
+    method: str, baseline: str, setting: str, column: str = "accuracy", last: int = 10
+) -> Quantity:
     """The score of a method less that of a baseline in the same setting."""
     return difference(score(method, setting, column, last), score(baseline, setting, column, last))
 
@@ -163,7 +172,11 @@ def best(*quantities: Quantity) -> Quantity:
 
     def values(results: Results) -> dict[int, float]:
         candidates = [quantity(results) for quantity in quantities]
-        if not candidates or len({tuple(sorted(one)) for one in candidates}) > 1 or not candidates[0]:
+        if (
+            not candidates
+            or len({tuple(sorted(one)) for one in candidates}) > 1
+            or not candidates[0]
+        ):
             return {}
         return max(candidates, key=lambda one: sum(one.values()))
 

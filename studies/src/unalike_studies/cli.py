@@ -25,11 +25,17 @@ unalike study report fedmix-quadratic
 
 Name = Annotated[str, typer.Argument(help="Name of a study (see `unalike study list`).")]
 Names = Annotated[
-    list[str], typer.Argument(help="Names of studies (see `unalike study list`), or patterns such as 'fedlws-*'.")
+    list[str],
+    typer.Argument(
+        help="Names of studies (see `unalike study list`), or patterns such as 'fedlws-*'."
+    ),
 ]
-ScaleName = Annotated[str, typer.Option(help="smoke (under a minute), small, or paper (the paper's settings).")]
+ScaleName = Annotated[
+    str, typer.Option(help="smoke (under a minute), small, or paper (the paper's settings).")
+]
 Results = Annotated[
-    Path | None, typer.Option(help="Folder of results; studies/results unless given.", show_default=False)
+    Path | None,
+    typer.Option(help="Folder of results; studies/results unless given.", show_default=False),
 ]
 
 app = CommandApp(help=HELP)
@@ -67,20 +73,31 @@ def run(
     *,
     data_dir: Path | None,
     out: Results = None,
-    jobs: Annotated[int, typer.Option(help="Cells that run at a time, each in a process of its own.")] = 1,
+    jobs: Annotated[
+        int, typer.Option(help="Cells that run at a time, each in a process of its own.")
+    ] = 1,
     method: Annotated[
         list[str] | None,
-        typer.Option(help="Run these methods only, by their labels; repeat the flag.", show_default=False),
+        typer.Option(
+            help="Run these methods only, by their labels; repeat the flag.", show_default=False
+        ),
     ] = None,
     setting: Annotated[
         list[str] | None,
-        typer.Option(help="Run these settings only, by their labels; repeat the flag.", show_default=False),
+        typer.Option(
+            help="Run these settings only, by their labels; repeat the flag.", show_default=False
+        ),
     ] = None,
     seeds: Annotated[
-        str | None, typer.Option(help="Run these seeds only: 3 for the first three, or 0,1,4.", show_default=False)
+        str | None,
+        typer.Option(
+            help="Run these seeds only: 3 for the first three, or 0,1,4.", show_default=False
+        ),
     ] = None,
     device: str,
-    again: Annotated[bool, typer.Option("--again", help="First delete the stored results of these cells.")] = False,
+    again: Annotated[
+        bool, typer.Option("--again", help="First delete the stored results of these cells.")
+    ] = False,
     dry_run: f.DryRun = False,
 ) -> None:
     """Run the cells of studies that have no stored result, and store each as it ends.
@@ -114,7 +131,9 @@ def run(
         if again and not dry_run:
             gather(folder, EVERY, without={cell.digest for cell in cells})
         todo[folder] = missing(cells, folder)
-        print(f"{name}, {scale}: {len(cells) - len(todo[folder])} of {len(cells)} cells have results")
+        print(
+            f"{name}, {scale}: {len(cells) - len(todo[folder])} of {len(cells)} cells have results"
+        )
         if todo[folder] and (dry_run or scale == "paper"):
             estimate(todo[folder], folder, data_dir)
         known_seconds = estimates(folder)
@@ -126,11 +145,16 @@ def run(
     if dry_run:
         return
     try:
-        for done, result in enumerate(run_cells(todo, root=None if again else root, data_dir=data_dir, jobs=jobs), 1):
+        for done, result in enumerate(
+            run_cells(todo, root=None if again else root, data_dir=data_dir, jobs=jobs), 1
+        ):
             text = f"{result.method}, {result.setting}, seed {result.seed}: {result.seconds:.0f} s"
             print(f"{done}/{total} {text}", flush=True)
     except KeyboardInterrupt:
-        print("the results of ended cells are stored; the same command continues from here", file=sys.stderr)
+        print(
+            "the results of ended cells are stored; the same command continues from here",
+            file=sys.stderr,
+        )
         raise
     print(*(f"results: {folder.resolve()}" for folder in todo), sep="\n")
 
@@ -204,4 +228,7 @@ def _with_label(
     for label in labels:
         if label not in values:
             raise unknown(f"{kind} of {', '.join(cells_of)}", label, values)
-    return {name: [cell for cell in cells if getattr(cell, kind) in labels] for name, cells in cells_of.items()}
+    return {
+        name: [cell for cell in cells if getattr(cell, kind) in labels]
+        for name, cells in cells_of.items()
+    }

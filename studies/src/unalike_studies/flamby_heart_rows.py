@@ -31,7 +31,9 @@ CATEGORIES = {
 
 
 @registry.register("flamby_heart")
-def flamby_heart(*, split: int = PUBLISHED_SPLIT, pooled: bool = False, hospital: str | None = None) -> Dataset:
+def flamby_heart(
+    *, split: int = PUBLISHED_SPLIT, pooled: bool = False, hospital: str | None = None
+) -> Dataset:
     """Heart disease in four hospitals by FLamby's rules: 740 complete rows, 13 features; group "hospital".
 
     Args:
@@ -51,7 +53,9 @@ def flamby_heart(*, split: int = PUBLISHED_SPLIT, pooled: bool = False, hospital
     kept = np.flatnonzero(np.isin(names, [hospital]) if hospital else np.ones(len(y), bool))
     order = kept[np.argsort(test[kept], kind="stable")]
     groups = {"hospital": names[order]}
-    return Dataset.divided("flamby_heart", scaled[order], y[order], int((~test[kept]).sum()), groups=groups)
+    return Dataset.divided(
+        "flamby_heart", scaled[order], y[order], int((~test[kept]).sum()), groups=groups
+    )
 
 
 @cache

@@ -15,11 +15,25 @@ from unalike_studies.study import Scale, Study
 RUNS = ("paper", "small")
 """Scales that give verdicts, the more faithful one first."""
 HEAD = (
-    *("claim", "published", "ours", "95 % interval", "published inside", "expected", "seeds", "scale", "verdict"),
+    *(
+        "claim",
+        "published",
+        "ours",
+        "95 % interval",
+        "published inside",
+        "expected",
+        "seeds",
+        "scale",
+        "verdict",
+    ),
     "remarks",
 )
 MADE = "<!-- Made by `unalike study ledger` from studies/results; do not edit. -->"
-OVERVIEW, CLAIMS, QUESTIONS = "reproduction.md", "reproduction_claims.md", "reproduction_questions.md"
+OVERVIEW, CLAIMS, QUESTIONS = (
+    "reproduction.md",
+    "reproduction_claims.md",
+    "reproduction_questions.md",
+)
 """The pages: verdicts by paper and what they rest on, the papers' claims, and questions of ours."""
 
 
@@ -40,12 +54,20 @@ def entries(study: Study, results: Mapping[str, Results]) -> list[Entry]:
 
 def results_of(study: Study, folder: Path) -> dict[str, Results]:
     """Scale -> the study's stored results."""
-    return {name: read(folder / study.name / name, study.scale(name).cells) for name in RUNS if name in study.scales}
+    return {
+        name: read(folder / study.name / name, study.scale(name).cells)
+        for name in RUNS
+        if name in study.scales
+    }
 
 
 def _entry(study: Study, claim: Claim, results: Mapping[str, Results]) -> Entry:
-    findings = {name: claim.finding(stored, study.scale(name).unlike) for name, stored in results.items()}
-    scale = max(findings, key=lambda name: (findings[name].verdict != NOT_RUN, findings[name].seeds))
+    findings = {
+        name: claim.finding(stored, study.scale(name).unlike) for name, stored in results.items()
+    }
+    scale = max(
+        findings, key=lambda name: (findings[name].verdict != NOT_RUN, findings[name].seeds)
+    )
     return Entry(study, claim, scale if findings[scale].seeds else "", findings[scale])
 
 
@@ -61,7 +83,11 @@ def pages(studies: Iterable[Study], folder: Path) -> dict[str, str]:
             if rows := [entry for entry in found[study.name] if wanted(entry.claim)]:
                 lines += [f"## {study.name}", "", f"{study.title}. {study.paper}.", ""]
                 lines += [study.notes, ""] if study.notes else []
-                lines += [markdown(claims_rows(rows)), "", *_spent(study, stored[study.name], folder)]
+                lines += [
+                    markdown(claims_rows(rows)),
+                    "",
+                    *_spent(study, stored[study.name], folder),
+                ]
         return _text(lines)
 
     return {
@@ -80,7 +106,9 @@ def pages(studies: Iterable[Study], folder: Path) -> dict[str, str]:
     }
 
 
-def _overview(studies: Sequence[Study], stored: Mapping[str, Mapping[str, Results]], found: Sequence[Entry]) -> str:
+def _overview(
+    studies: Sequence[Study], stored: Mapping[str, Mapping[str, Results]], found: Sequence[Entry]
+) -> str:
     """The first page: counts of verdicts by source, and the settings that the verdicts on each paper rest on."""
     lines = [
         "# Reproduction ledger",
@@ -109,11 +137,17 @@ def _overview(studies: Sequence[Study], stored: Mapping[str, Mapping[str, Result
     papers = dict.fromkeys(study.paper for study in studies)
     for paper in papers:
         rows = [
-            [f"[{s.name}]({CLAIMS}#{s.name})", name, *_setting(results), s.scale(name).unlike or "-"]
+            [
+                f"[{s.name}]({CLAIMS}#{s.name})",
+                name,
+                *_setting(results),
+                s.scale(name).unlike or "-",
+            ]
             for s in studies
             if s.paper == paper
             for name, results in stored[s.name].items()
-            if len(results) and any(e.study is s and e.scale == name and e.claim.is_papers for e in found)
+            if len(results)
+            and any(e.study is s and e.scale == name and e.claim.is_papers for e in found)
         ]
         if rows:
             head = ["study", "scale", "data", "model", "rounds", "seeds", "unlike the paper"]
@@ -140,10 +174,14 @@ def _counts(found: Sequence[Entry]) -> list[list[str]]:
     """The number of claims with each verdict: of each paper, of each other source, and in all."""
     verdicts: dict[str, list[str]] = {entry.study.paper: [] for entry in found}
     for entry in found:
-        verdicts.setdefault(entry.claim.source or entry.study.paper, []).append(entry.finding.verdict)
+        verdicts.setdefault(entry.claim.source or entry.study.paper, []).append(
+            entry.finding.verdict
+        )
     verdicts["all"] = [verdict for of_source in verdicts.values() for verdict in of_source]
     return [
-        [source, *(str(of_source.count(v)) for v in VERDICTS)] for source, of_source in verdicts.items() if of_source
+        [source, *(str(of_source.count(v)) for v in VERDICTS)]
+        for source, of_source in verdicts.items()
+        if of_source
     ]
 
 
@@ -166,7 +204,11 @@ def _row(entry: Entry) -> list[str]:
 
 def _published(claim: Claim) -> str:
     """The published number with its source; a statement of a paper may have none."""
-    return ("no number" if claim.is_papers else "-") if claim.published is None else str(claim.published)
+    return (
+        ("no number" if claim.is_papers else "-")
+        if claim.published is None
+        else str(claim.published)
+    )
 
 
 def _spent(study: Study, stored: Mapping[str, Results], folder: Path) -> list[str]:

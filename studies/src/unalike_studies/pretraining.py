@@ -15,7 +15,14 @@ from unalike.runtime.run_config import prepare_run
 
 
 def pretrained(
-    data: Dataset, model: str, work: Work, transform: str | None, seed: int, *, share: float, epochs: int
+    data: Dataset,
+    model: str,
+    work: Work,
+    transform: str | None,
+    seed: int,
+    *,
+    share: float,
+    epochs: int,
 ) -> tuple[Dataset, nn.Module]:
     """Train a model on a share of the training samples, drawn at random.
 
@@ -36,8 +43,17 @@ def pretrained(
     cut = round(share * count)
     x, y = (t[rows[:cut]] for t in data.train)
     pooled = partition(Dataset(data.name, (x, y), None, data.classes), "iid", 1, seed, merge=False)
-    options: dict[str, Any] = {"rounds": epochs, "evaluate_every": epochs, "executor": "loop", "transform": transform}
-    run = execute(prepare_run("fedavg", pooled, model=model, seed=seed, work=replace(work, schedule=1.0), **options))
+    options: dict[str, Any] = {
+        "rounds": epochs,
+        "evaluate_every": epochs,
+        "executor": "loop",
+        "transform": transform,
+    }
+    run = execute(
+        prepare_run(
+            "fedavg", pooled, model=model, seed=seed, work=replace(work, schedule=1.0), **options
+        )
+    )
     rest_rows = torch.cat([rows[cut:].sort().values, torch.arange(count, len(data.merged()[1]))])
     x, y = (t[rest_rows] for t in data.merged())
     groups = {column: values[rest_rows.numpy()] for column, values in data.groups.items()}

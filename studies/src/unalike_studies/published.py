@@ -35,19 +35,30 @@ class Printed:
         return f"{self.value:g} ({self.source})"
 
     def __sub__(self, other: Printed) -> Printed:
-        (first, place), (second, other_place) = (number.source.rsplit(", ", 1) for number in (self, other))
-        where = place if place == other_place else f"{place} and {other_place.removeprefix('table ')}"
+        (first, place), (second, other_place) = (
+            number.source.rsplit(", ", 1) for number in (self, other)
+        )
+        where = (
+            place if place == other_place else f"{place} and {other_place.removeprefix('table ')}"
+        )
         return Printed(round(self.value - other.value, 6), f"{first} - {second}, {where}")
 
     @staticmethod
     def mean(*numbers: Printed) -> Printed:
         """The mean of several numbers."""
         place = numbers[0].source.rsplit(", ", 1)[1]
-        return Printed(round(fmean(n.value for n in numbers), 6), f"mean of {len(numbers)} numbers, {place}")
+        return Printed(
+            round(fmean(n.value for n in numbers), 6), f"mean of {len(numbers)} numbers, {place}"
+        )
 
 
 def printed(
-    paper: str, table: str, method: str, dataset: str | None = None, quantity: str = "accuracy", **setting: Any
+    paper: str,
+    table: str,
+    method: str,
+    dataset: str | None = None,
+    quantity: str = "accuracy",
+    **setting: Any,
 ) -> Printed:
     """The number that a paper prints in a row and a column of a table.
 
@@ -82,7 +93,9 @@ def _number(record: Record) -> Printed:
     scale = 100 if record["unit"] == "fraction" else 1
     value, table = round(scale * record["value"], 6), record["table"]
     deviation = "" if record["sd"] is None else f" ± {scale * record['sd']:g}"
-    return Printed(value, f"{value:g}{deviation}, {f'table {table}' if table[0].isdigit() else table}")
+    return Printed(
+        value, f"{value:g}{deviation}, {f'table {table}' if table[0].isdigit() else table}"
+    )
 
 
 @cache
@@ -93,4 +106,6 @@ def _of_table(paper: str, table: str) -> list[Record]:
 @cache
 def records() -> list[Record]:
     """All printed numbers."""
-    return json.loads(gzip.decompress(files(__package__).joinpath("published.json.gz").read_bytes()))
+    return json.loads(
+        gzip.decompress(files(__package__).joinpath("published.json.gz").read_bytes())
+    )

@@ -64,14 +64,22 @@ def by_round(recorded: Recorded, quantity: str, by: str = "layer") -> dict[str, 
             for number, value in zip(recorded["rounds"], series["values"]):
                 if value is not None:
                     values_at.setdefault(number, []).append(value)
-    return {entry: {n: sum(v) / len(v) for n, v in sorted(values_at.items())} for entry, values_at in entries.items()}
+    return {
+        entry: {n: sum(v) / len(v) for n, v in sorted(values_at.items())}
+        for entry, values_at in entries.items()
+    }
 
 
 def _mean(table: pd.DataFrame, where: pd.Series, over: Mapping[str, Any]) -> pd.DataFrame:
     """The table in which the rows `where` are averaged over the columns `over`, which get the values given there."""
     import pandas as pd
 
-    averaged = table[where].assign(**over).groupby([*SERIES, "round"], sort=False, as_index=False)["value"].mean()
+    averaged = (
+        table[where]
+        .assign(**over)
+        .groupby([*SERIES, "round"], sort=False, as_index=False)["value"]
+        .mean()
+    )
     return pd.concat([table[~where], averaged])
 
 
@@ -79,7 +87,9 @@ def _over_pairs(table: pd.DataFrame) -> tuple[pd.DataFrame, str]:
     pairs = table["other"] >= 0
     if not pairs.any():
         return table, ""
-    return _mean(table, pairs, {"client": MEAN, "other": COLUMNS["other"]}), "means over pairs of clients"
+    return _mean(
+        table, pairs, {"client": MEAN, "other": COLUMNS["other"]}
+    ), "means over pairs of clients"
 
 
 def _over_clients(table: pd.DataFrame) -> tuple[pd.DataFrame, str]:
@@ -94,6 +104,8 @@ def _fewer_rounds(least: int) -> Callable[[pd.DataFrame], tuple[pd.DataFrame, st
         count = max(least, MOST_NUMBERS * len(rounds) // len(table), 1)
         step = -(-len(rounds) // count)
         rest = rounds[::-step]
-        return table[table["round"].isin(rest)], f"one of {step} evaluated rounds" if step > 1 else ""
+        return table[
+            table["round"].isin(rest)
+        ], f"one of {step} evaluated rounds" if step > 1 else ""
 
     return thin

@@ -52,10 +52,21 @@ def write_report(study: Study, scale: str, folder: Path) -> tuple[str, list[Path
     about, parts = _about(study, scale, results), _parts(study, scale, results)
     cost = spent(study.scale(scale), results, estimates(folder))
     tables = [f"## {part.title}\n\n{markdown(part.rows)}" for part in parts]
-    text = "\n\n".join([f"# {study.name}, scale {scale}", f"{study.title}.", *about, *tables, cost]) + "\n"
+    text = (
+        "\n\n".join([f"# {study.name}, scale {scale}", f"{study.title}.", *about, *tables, cost])
+        + "\n"
+    )
     write_bytes(folder / "report.md", text.encode())
     kind = f"Study {study.name}, scale {scale}"
-    page = fill("study.html.j2", title=study.title, warnings=[], kind=kind, about=about, parts=parts, spent=cost)
+    page = fill(
+        "study.html.j2",
+        title=study.title,
+        warnings=[],
+        kind=kind,
+        about=about,
+        parts=parts,
+        spent=cost,
+    )
     files = [write_text(page, folder / "report.html")]
     for part in parts:
         if part.panel is not None:
@@ -66,9 +77,13 @@ def write_report(study: Study, scale: str, folder: Path) -> tuple[str, list[Path
 def _about(study: Study, scale: str, results: Results) -> list[str]:
     """The paragraphs before the tables."""
     reduced = study.scale(scale).reduced
-    kept = sorted({cell.recorded["thinned"] for cell in results.cells if cell.recorded.get("thinned")})
+    kept = sorted(
+        {cell.recorded["thinned"] for cell in results.cells if cell.recorded.get("thinned")}
+    )
     recorded = f"Of recorded numbers the results keep {', or '.join(kept)}." if kept else ""
-    return list(filter(None, [f"{study.paper}.", study.notes, reduced and f"Reduced: {reduced}.", recorded]))
+    return list(
+        filter(None, [f"{study.paper}.", study.notes, reduced and f"Reduced: {reduced}.", recorded])
+    )
 
 
 def _parts(study: Study, scale: str, results: Results) -> list[Part]:
@@ -77,18 +92,26 @@ def _parts(study: Study, scale: str, results: Results) -> list[Part]:
     for layout in study.layouts:
         panel = None
         if isinstance(layout, Drawn):
-            figure, alt = styled(layout.figure(shown)), f"{layout.title}; the table has its numbers."
+            figure, alt = (
+                styled(layout.figure(shown)),
+                f"{layout.title}; the table has its numbers.",
+            )
             view = View(layout.title, figure, alt, narrow=replace(figure, in_a_row=1))
             panel = Panel(layout.name, layout.title, [view], [])
         parts.append(Part(layout.title, layout.table(shown), panel))
     warned = Counter(note for cell in results.cells for note in cell.notes)
     if warned:
         parts.append(
-            Part("Warnings", [["cells", "warning"], *([f"{n} of {len(results)}", t] for t, n in warned.items())])
+            Part(
+                "Warnings",
+                [["cells", "warning"], *([f"{n} of {len(results)}", t] for t, n in warned.items())],
+            )
         )
     if study.claims:
         unlike = study.scale(scale).unlike
-        entries = [Entry(study, claim, scale, claim.finding(results, unlike)) for claim in study.claims]
+        entries = [
+            Entry(study, claim, scale, claim.finding(results, unlike)) for claim in study.claims
+        ]
         parts.append(Part("Claims", claims_rows(entries)))
     return parts
 

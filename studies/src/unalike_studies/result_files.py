@@ -41,12 +41,18 @@ def read(folder: Path, cells: Iterable[StudyCell]) -> Results:
     """The stored results of cells, under their present labels."""
     cells = list(cells)
     rows = _rows(folder, {cell.digest for cell in cells})
-    return Results(tuple(_result(rows[cell.digest]).labelled(cell) for cell in cells if cell.digest in rows))
+    return Results(
+        tuple(_result(rows[cell.digest]).labelled(cell) for cell in cells if cell.digest in rows)
+    )
 
 
 def digests(folder: Path) -> set[str]:
     """The digests of the stored results of a folder."""
-    return {digest for table in _tables(folder, EVERY, ["digest"]) for digest in table["digest"].to_pylist()}
+    return {
+        digest
+        for table in _tables(folder, EVERY, ["digest"])
+        for digest in table["digest"].to_pylist()
+    }
 
 
 def find(root: Path, wanted: Iterable[str]) -> dict[str, CellResult]:
@@ -68,7 +74,9 @@ def gather(folder: Path, pattern: str = SINGLE, without: Collection[str] = ()) -
     rows_there = (row for table in _tables(folder, pattern) for row in table.to_pylist())
     rows = {row["digest"]: row for row in rows_there if row["digest"] not in without}
     if rows:
-        ordered = sorted(rows.values(), key=lambda row: (row["setting"], row["method"], row["seed"]))
+        ordered = sorted(
+            rows.values(), key=lambda row: (row["setting"], row["method"], row["seed"])
+        )
         data = _parquet([_without_nulls(row) for row in ordered])
         joined = folder / f"cells-{sha256(data).hexdigest()[:16]}.parquet"
         write_bytes(joined, data)
@@ -81,7 +89,11 @@ def estimates(folder: Path) -> dict[str, float]:
     """The estimates that a folder keeps: "METHOD, SETTING" -> seconds of one cell."""
     path = folder / ESTIMATES
     try:
-        return {} if not path.exists() else {str(name): float(s) for name, s in json.loads(path.read_text()).items()}
+        return (
+            {}
+            if not path.exists()
+            else {str(name): float(s) for name, s in json.loads(path.read_text()).items()}
+        )
     except (ValueError, AttributeError, TypeError) as error:
         raise UnalikeError(f"cannot read {path}: {error}; delete it") from None
 
@@ -101,12 +113,16 @@ def _table(path: Path, columns: list[str] | None) -> pa.Table:
         file = pq.ParquetFile(path)
         if set(file.schema_arrow.names) - set(FIELDS) or "digest" not in file.schema_arrow.names:
             names = ", ".join(file.schema_arrow.names)
-            raise UnalikeError(f"{path} has the columns {names}, not those of results; move it elsewhere")
+            raise UnalikeError(
+                f"{path} has the columns {names}, not those of results; move it elsewhere"
+            )
         return file.read(columns)
     except FileNotFoundError:
         raise
     except (OSError, pa.ArrowException) as error:
-        raise UnalikeError(f"cannot read {path}: {error}; delete it, and run its study again") from None
+        raise UnalikeError(
+            f"cannot read {path}: {error}; delete it, and run its study again"
+        ) from None
 
 
 def _rows(folder: Path, wanted: set[str]) -> dict[str, dict[str, Any]]:
@@ -119,7 +135,9 @@ def _rows(folder: Path, wanted: set[str]) -> dict[str, dict[str, Any]]:
 def _row(result: CellResult) -> dict[str, Any]:
     """The fields of a result; None for empty ones, since an empty mapping has no columns, and options as JSON."""
     values = {name: _finite(getattr(result, name)) for name in FIELDS}
-    empty = {name: None for name, value in values.items() if isinstance(value, list | dict) and not value}
+    empty = {
+        name: None for name, value in values.items() if isinstance(value, list | dict) and not value
+    }
     return {**values, **empty, "options": json.dumps(result.options)}
 
 

@@ -34,12 +34,18 @@ def result_of(cell: StudyCell, run: Run, seconds: float) -> CellResult:
         run.ended,
         notes=list(run.warnings),
         rounds={name: [row.get(name) for row in rows] for name in columns},
-        clients={str(name): finals[name].tolist() for name in finals if not str(name).startswith(CLASS_ACCURACY)},
+        clients={
+            str(name): finals[name].tolist()
+            for name in finals
+            if not str(name).startswith(CLASS_ACCURACY)
+        },
         curves=_curves(run, cell.options.get("client_curves")),
         label_counts=_label_counts(run.run_config),
         transport=_transport(run.run_config, cell.options.get("transport")),
         parameters=_parameters(run, cell.options.get("histogram")),
-        recorded=keep(run.records, [int(row["round"]) for row in rows]) if cell.options.get("record") else {},
+        recorded=keep(run.records, [int(row["round"]) for row in rows])
+        if cell.options.get("record")
+        else {},
     )
 
 
@@ -48,7 +54,9 @@ def diverged(cell: StudyCell, run_config: RunConfig, seconds: float, why: str) -
     return _result(cell, run_config, seconds, DIVERGED, notes=[why])
 
 
-def _result(cell: StudyCell, run_config: RunConfig, seconds: float, ended: str, **measured: object) -> CellResult:
+def _result(
+    cell: StudyCell, run_config: RunConfig, seconds: float, ended: str, **measured: object
+) -> CellResult:
     machine = {"threads": torch.get_num_threads(), "device": run_config.options.device}
     return CellResult(
         cell.method,
@@ -70,7 +78,9 @@ def _parameters(run: Run, options: Mapping[str, Any] | None) -> list[int]:
     if options is None:
         return []
     limit = float(options["limit"])
-    values = torch.cat([value.detach().flatten() for value in run.params.values()]).clamp(-limit, limit)
+    values = torch.cat([value.detach().flatten() for value in run.params.values()]).clamp(
+        -limit, limit
+    )
     return [int(count) for count in values.histc(int(options["bins"]), -limit, limit)]
 
 
@@ -119,7 +129,9 @@ def transport_costs(population: Population, samples: int, seed: int) -> list[lis
     return costs.tolist()
 
 
-def _drawn(population: Population, samples: int, seed: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+def _drawn(
+    population: Population, samples: int, seed: int
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """At most `samples` training samples of each client, as rows, and their labels."""
     rng = np.random.default_rng(seed)
     for client in range(len(population)):

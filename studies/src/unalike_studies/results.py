@@ -92,7 +92,11 @@ class CellResult:
             rest = {name: values for name, values in table.items() if name not in columns}
             return rest | {name: table[other] for name, other in columns.items() if other in table}
 
-        return replace(self, rounds=exchanged(self.rounds), clients=exchanged(self.clients)) if columns else self
+        return (
+            replace(self, rounds=exchanged(self.rounds), clients=exchanged(self.clients))
+            if columns
+            else self
+        )
 
     def labelled(self, cell: StudyCell) -> CellResult:
         """The result under the labels of a cell, which may differ from those under which it was stored."""
@@ -110,9 +114,15 @@ class Results:
 
     def of(self, method: str, setting: str) -> dict[int, CellResult]:
         """Seed -> result of a method in a setting."""
-        return {cell.seed: cell for cell in self.cells if (cell.method, cell.setting) == (method, setting)}
+        return {
+            cell.seed: cell
+            for cell in self.cells
+            if (cell.method, cell.setting) == (method, setting)
+        }
 
-    def scores(self, method: str, setting: str, column: str = "accuracy", last: int = 10) -> dict[int, float]:
+    def scores(
+        self, method: str, setting: str, column: str = "accuracy", last: int = 10
+    ) -> dict[int, float]:
         """Seed -> mean of a column over the last evaluated rounds, without the seeds that lack the column."""
         scores = {seed: cell.score(column, last) for seed, cell in self.of(method, setting).items()}
         return {seed: score for seed, score in scores.items() if not math.isnan(score)}

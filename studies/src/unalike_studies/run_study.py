@@ -90,16 +90,23 @@ def run_cells(
         gather(folder)
     if failures:
         first = failures[0]
-        raise UnalikeError(f"{len(failures)} of {len(places)} cells cannot be run; {first.cell}: {first.error}")
+        raise UnalikeError(
+            f"{len(failures)} of {len(places)} cells cannot be run; {first.cell}: {first.error}"
+        )
 
 
-def _run_all(todo: list[Place], data_dir: str | Path | None, jobs: int) -> Iterator[CellResult | Failure | None]:
+def _run_all(
+    todo: list[Place], data_dir: str | Path | None, jobs: int
+) -> Iterator[CellResult | Failure | None]:
     """The results of cells, or the errors why they cannot be run; None for cells that another process has run meanwhile."""
     if jobs == 1:
         yield from (_run_at(place, data_dir) for place in todo)
         return
     threads = max(1, (os.cpu_count() or 1) // jobs)
-    alone = [(folder, replace(cell, options={"executor": IN_ONE_PROCESS, **cell.options})) for folder, cell in todo]
+    alone = [
+        (folder, replace(cell, options={"executor": IN_ONE_PROCESS, **cell.options}))
+        for folder, cell in todo
+    ]
     notes = set[str]()
     for outcome in in_processes(partial(_run_quietly, data_dir=data_dir), alone, jobs, threads):
         for note in outcome.notes if isinstance(outcome, CellResult) else ():
@@ -162,7 +169,9 @@ def _seconds_before(partial: Path) -> float:
     return float(pd.read_parquet(partial / "rounds.parquet", columns=["seconds"])["seconds"].sum())
 
 
-def estimate(cells: Iterable[StudyCell], folder: Path, data_dir: str | Path | None = None) -> dict[str, float]:
+def estimate(
+    cells: Iterable[StudyCell], folder: Path, data_dir: str | Path | None = None
+) -> dict[str, float]:
     """Estimate the seconds of one cell of every method and setting from a few rounds each, and keep them in the folder.
 
     Returns:

@@ -87,9 +87,13 @@ class Scale:
             if (method, setting) not in self.left_out
         ]
 
-    def _options(self, given: str | Variant, setting: str, options: Options) -> tuple[str, dict[str, Any]]:
+    def _options(
+        self, given: str | Variant, setting: str, options: Options
+    ) -> tuple[str, dict[str, Any]]:
         variant = Variant(given) if isinstance(given, str) else given
-        return variant.elsewhere.get(setting, variant.spec), merged(self.common, options, variant.options)
+        return variant.elsewhere.get(setting, variant.spec), merged(
+            self.common, options, variant.options
+        )
 
 
 @dataclass(frozen=True)
@@ -160,7 +164,10 @@ class StudyTemplate:
         placed = {} if settings is None else {"settings": settings}
         own = {"smoke": smoke, "small": {**placed, **small}, "paper": {**placed, **paper}}
         shared["methods"] = methods
-        scales = {scale: _changed(usual, {**shared, **own[scale]}, more) for scale, usual in self.scales.items()}
+        scales = {
+            scale: _changed(usual, {**shared, **own[scale]}, more)
+            for scale, usual in self.scales.items()
+        }
         layouts = self.layouts if layouts is None else layouts
         return Study(name, title, self.paper, scales, tuple(claims), layouts, notes)
 

@@ -17,7 +17,10 @@ SILENCE = 30.0
 
 
 def serve(
-    path: Path, handle: Callable[[bytes], bytes], limit: int, stopped: Callable[[], bool] = lambda: False
+    path: Path,
+    handle: Callable[[bytes], bytes],
+    limit: int,
+    stopped: Callable[[], bool] = lambda: False,
 ) -> None:
     """Answer requests one after the other until `stopped()`. Requests that are too long or incomplete are dropped.
 

@@ -37,7 +37,9 @@ def locked(folder: Path, otherwise: str) -> Iterator[None]:
     try:
         handle = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
-        raise UnalikeError(f"cannot write {folder / '.lock'}: {error.strerror}; choose another folder") from None
+        raise UnalikeError(
+            f"cannot write {folder / '.lock'}: {error.strerror}; choose another folder"
+        ) from None
     try:
         _take(handle, folder, otherwise)
         yield
@@ -74,4 +76,6 @@ def _take(handle: int, folder: Path, otherwise: str) -> None:
     except BlockingIOError:
         raise UnalikeError(otherwise) from None
     except OSError as error:  # as on file systems of some clusters
-        warn(f"{folder} cannot be locked ({error.strerror}): see to it that no other process writes it")
+        warn(
+            f"{folder} cannot be locked ({error.strerror}): see to it that no other process writes it"
+        )

@@ -16,7 +16,11 @@ def free_port() -> int:
 def check_port(host: str, port: int, remedy: str) -> None:
     """Raise `UnalikeError`, which ends with the `remedy`, if this process cannot listen at host:port."""
     try:
-        with socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET):
+        with socket.create_server(
+            (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET
+        ):
             pass
     except OSError as error:
-        raise UnalikeError(f"cannot listen at {host}:{port}: {os.strerror(error.errno or 0)}; {remedy}") from None
+        raise UnalikeError(
+            f"cannot listen at {host}:{port}: {os.strerror(error.errno or 0)}; {remedy}"
+        ) from None

@@ -15,7 +15,9 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-def in_processes(work: Callable[[Item], Result], items: Iterable[Item], jobs: int, threads: int) -> Iterator[Result]:
+def in_processes(
+    work: Callable[[Item], Result], items: Iterable[Item], jobs: int, threads: int
+) -> Iterator[Result]:
     """Yield `work(item)` of all items as they end, `jobs` at a time.
 
     See `process_pool` for errors and the end of this process.
@@ -36,7 +38,9 @@ def process_pool(jobs: int, threads: int) -> Iterator[ProcessPoolExecutor]:
     also end with this one, however it ends.
     """
     context = get_context("spawn")
-    reader, writer = context.Pipe(duplex=False)  # closed, with this process at the latest: the processes end
+    reader, writer = context.Pipe(
+        duplex=False
+    )  # closed, with this process at the latest: the processes end
     with reader, writer, ProcessPoolExecutor(jobs, context, _begin, (threads, reader)) as pool:
         try:
             yield pool

@@ -30,7 +30,9 @@ class Terminated(SystemExit):
 class Child:
     """A command in a wrapper process (`child_process.py`): it ends with all descendants on `stop` or when this process ends."""
 
-    def __init__(self, name: str, command: Sequence[str], log: Path, env: Mapping[str, str] | None = None):
+    def __init__(
+        self, name: str, command: Sequence[str], log: Path, env: Mapping[str, str] | None = None
+    ):
         self.name, self.log = name, log
         log.parent.mkdir(parents=True, exist_ok=True)
         with open(log, "ab") as file:
@@ -86,7 +88,9 @@ class Supervisor:
         self.children: list[Child] = []
         self._stack = ExitStack()
 
-    def start(self, name: str, command: Sequence[str], env: Mapping[str, str] | None = None) -> Child:
+    def start(
+        self, name: str, command: Sequence[str], env: Mapping[str, str] | None = None
+    ) -> Child:
         """Start a command with its output in `<name>.log`."""
         child = Child(name, command, self.logs / f"{name}.log", env)
         self.children.append(child)
@@ -115,7 +119,9 @@ class Supervisor:
         while not ready():
             self.check()
             if time.monotonic() > deadline:
-                raise UnalikeError(f"{what} took longer than {seconds:.0f} s; see the logs in {self.logs}")
+                raise UnalikeError(
+                    f"{what} took longer than {seconds:.0f} s; see the logs in {self.logs}"
+                )
             time.sleep(POLL)
 
     def __enter__(self) -> Self:

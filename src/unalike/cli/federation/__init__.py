@@ -19,7 +19,17 @@ app = CommandApp(help=HELP)
 app.command(summarize.NAME)(summarize.command)
 for module in (init, up):
     app.command(module.NAME)(needs_federation(module.command))
-for command in (control.status, control.run, stop, keys.keys, init.enrol, keys.renew, keys.revoke, rollback, audit):
+for command in (
+    control.status,
+    control.run,
+    stop,
+    keys.keys,
+    init.enrol,
+    keys.renew,
+    keys.revoke,
+    rollback,
+    audit,
+):
     app.command()(needs_federation(command))
 for name in control.HELP:
     app.command(name)(needs_federation(control.command_of(name)))

@@ -94,16 +94,34 @@ def _row(site: dict[str, Any]) -> tuple[str, ...]:
     """The cells of a site: it has departed if it takes part and is not connected."""
     absent = "revoked" if site["revoked"] else "departed" if site["in_run"] else "no"
     when = datetime.fromtimestamp(site["last_answer"] or 0).astimezone()
-    last, takes_part = f"{when:%Y-%m-%d %H:%M:%S%z}" * bool(site["last_answer"]), {True: "yes", False: "no"}
-    counts = str(site["late"]), "not set" if site["samples"] == MOST_SAMPLES else str(site["samples"])
-    return site["name"], "yes" if site["connected"] else absent, takes_part.get(site["in_run"], ""), last, *counts
+    last, takes_part = (
+        f"{when:%Y-%m-%d %H:%M:%S%z}" * bool(site["last_answer"]),
+        {True: "yes", False: "no"},
+    )
+    counts = (
+        str(site["late"]),
+        "not set" if site["samples"] == MOST_SAMPLES else str(site["samples"]),
+    )
+    return (
+        site["name"],
+        "yes" if site["connected"] else absent,
+        takes_part.get(site["in_run"], ""),
+        last,
+        *counts,
+    )
 
 
 def run(
     folder: Folder,
-    method: Annotated[list[str], typer.Option(help="Agreed method to run; repeat for several.")] = [],  # noqa: B006
-    seeds: Annotated[int, typer.Option(help="Number of seeds of each method, from the first on.", min=1)] = 1,
-    again: Annotated[bool, typer.Option("--again", help="Also where there is a run, for new samples.")] = False,
+    method: Annotated[
+        list[str], typer.Option(help="Agreed method to run; repeat for several.")
+    ] = [],  # noqa: B006
+    seeds: Annotated[
+        int, typer.Option(help="Number of seeds of each method, from the first on.", min=1)
+    ] = 1,
+    again: Annotated[
+        bool, typer.Option("--again", help="Also where there is a run, for new samples.")
+    ] = False,
 ) -> None:
     """Add runs to the queue of a federation; start the rounds of a waiting one.
 
@@ -122,7 +140,11 @@ def run(
     home = FederationFolder(folder)
     with suppress(NotUp):
         send(home.socket, "status")  # no run is added to a federation that cannot answer
-    added = add_runs(home.path, home.federation, method, seeds, again) if method or again or seeds > 1 else []
+    added = (
+        add_runs(home.path, home.federation, method, seeds, again)
+        if method or again or seeds > 1
+        else []
+    )
     for name in added:
         print(f"added {name}")
     if home.socket.exists() or not added:
@@ -131,7 +153,10 @@ def run(
         print(f"then `unalike federation up {folder}`")
 
 
-def rollback(folder: Folder, to: Annotated[int, typer.Option(help="Round whose models the run goes on from.")]) -> None:
+def rollback(
+    folder: Folder,
+    to: Annotated[int, typer.Option(help="Round whose models the run goes on from.")],
+) -> None:
     """Go back to the models of an earlier round.
 
     Every tenth round is kept unless federation.toml has another `keep_every`. Sites begin without the states that a method keeps
@@ -151,7 +176,8 @@ def rollback(folder: Folder, to: Annotated[int, typer.Option(help="Round whose m
 
 
 def audit(
-    folder: Annotated[Path, typer.Argument(help="Folder of the federation, or of a site.")], as_json: AsJson = False
+    folder: Annotated[Path, typer.Argument(help="Folder of the federation, or of a site.")],
+    as_json: AsJson = False,
 ) -> None:
     """Check and print what was asked, when, and what left.
 

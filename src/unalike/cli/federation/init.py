@@ -33,8 +33,12 @@ Names = Annotated[
         help="Number of sites, or their names, also with the largest number of samples: 5, or north:120,south:95."
     ),
 ]
-Shape = Annotated[str | None, typer.Option(help="Shape of a sample, such as 1,28,28, instead of --like.")]
-Classes = Annotated[str | None, typer.Option(help="Number of classes, or their names: 10, or no,yes.")]
+Shape = Annotated[
+    str | None, typer.Option(help="Shape of a sample, such as 1,28,28, instead of --like.")
+]
+Classes = Annotated[
+    str | None, typer.Option(help="Number of classes, or their names: 10, or no,yes.")
+]
 Samples = Annotated[
     int | None,
     typer.Option(
@@ -70,10 +74,14 @@ def terms(
 def command(
     folder: Annotated[Path, typer.Argument(help="New folder for the federation.")],
     sites: Names = "3",
-    host: Annotated[str, typer.Option(help="Name or address under which sites reach this machine.")] = "localhost",
+    host: Annotated[
+        str, typer.Option(help="Name or address under which sites reach this machine.")
+    ] = "localhost",
     port: Annotated[int, typer.Option(help="Port that sites connect to.")] = 8443,
     listen: Annotated[str, typer.Option(help="Address of this machine to listen on.")] = "0.0.0.0",
-    name: Annotated[str | None, typer.Option(help="Name of the federation; the folder's name unless given.")] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Name of the federation; the folder's name unless given.")
+    ] = None,
     like: Annotated[
         str | None,
         typer.Option(
@@ -90,22 +98,29 @@ def command(
     accept: Annotated[
         bool,
         typer.Option(
-            "--accept", help="Agree on columns of --like, too, that look like identifiers, or dates as texts."
+            "--accept",
+            help="Agree on columns of --like, too, that look like identifiers, or dates as texts.",
         ),
     ] = False,
     *,
     table: dict[str, Any],
     shape: Shape = None,
     classes: Classes = None,
-    task: Annotated[str, typer.Option(help="classification, binary or regression.")] = "classification",
-    tokens: Annotated[bool, typer.Option("--tokens", help="Samples are integers, as for text.")] = False,
+    task: Annotated[
+        str, typer.Option(help="classification, binary or regression.")
+    ] = "classification",
+    tokens: Annotated[
+        bool, typer.Option("--tokens", help="Samples are integers, as for text.")
+    ] = False,
     samples: Samples = None,
     site_key: SiteKey = [],  # noqa: B006
     test: Annotated[
-        str | None, typer.Option(help="File with test samples of the server, for --protocol server.")
+        str | None,
+        typer.Option(help="File with test samples of the server, for --protocol server."),
     ] = None,
     proxy: Annotated[
-        str | None, typer.Option(help="File with samples of the server, for methods that train on the server.")
+        str | None,
+        typer.Option(help="File with samples of the server, for methods that train on the server."),
     ] = None,
     start: dict[str, Any],
     terms: dict[str, Any],
@@ -139,7 +154,11 @@ def command(
         schema = schema_like(data_flags.spec(like, table), accept=accept)
     else:
         schema = _schema(shape, classes, task, tokens)
-    own = {name: value for name, value in table.items() if name not in ("group", "unit", "drop", "date")}
+    own = {
+        name: value
+        for name, value in table.items()
+        if name not in ("group", "unit", "drop", "date")
+    }
     server_samples = {
         name: own_samples(cast(Any, schema), data_flags.spec(file, own))
         for name, file in (("test", test), ("proxy", proxy))
@@ -166,16 +185,22 @@ def command(
         )
     if made.federation.data.encoding is not None:
         source = like or f"{len(summary)} summaries"
-        print(f"every bundle holds the encoding of tables: scales and categories (or words) of {source}")
+        print(
+            f"every bundle holds the encoding of tables: scales and categories (or words) of {source}"
+        )
     print(f"made {folder.resolve()}; hand over, each to its site alone:")
     for site, bundle in made.bundles.items():
         print(f"  {site}: {bundle}")
-    print(f"then `unalike federation up {folder}` here, and `unalike join BUNDLE --data FILE` on every site")
+    print(
+        f"then `unalike federation up {folder}` here, and `unalike join BUNDLE --data FILE` on every site"
+    )
 
 
 def enrol(
     folder: Folder,
-    site: Annotated[str, typer.Argument(help="New site and its largest number of samples: west:500.")],
+    site: Annotated[
+        str, typer.Argument(help="New site and its largest number of samples: west:500.")
+    ],
     site_key: SiteKey = [],  # noqa: B006
 ) -> None:
     """Enrol a further site in a federation that is open (`init --open`), for the next runs.
@@ -199,7 +224,9 @@ def share_or_number(name: str, value: float) -> float | int:
     if 0 < value <= 1:
         return value
     if value < 1 or not value.is_integer():
-        raise UnalikeError(f"--{name} {value:g}: expected a share of sites above 0 and up to 1, or a number of sites")
+        raise UnalikeError(
+            f"--{name} {value:g}: expected a share of sites above 0 and up to 1, or a number of sites"
+        )
     return int(value)
 
 
@@ -212,7 +239,9 @@ def sample_caps(text: str, samples: int | None, summaries: Sequence[Path]) -> di
     if text.isdecimal():
         names = [f"site-{i + 1}" for i in range(int(text))]
     if not names or len(set(names)) < len(names):
-        raise UnalikeError(f"--sites {text}: no site, or two of one name; expected 1 or more, or names, each once")
+        raise UnalikeError(
+            f"--sites {text}: no site, or two of one name; expected 1 or more, or names, each once"
+        )
     if not all(number.strip().isdecimal() and int(number) for number in own.values()):
         raise UnalikeError(
             f"--sites {text}: expected names, or names with positive numbers of samples such as north:120,south:95"
@@ -223,7 +252,11 @@ def sample_caps(text: str, samples: int | None, summaries: Sequence[Path]) -> di
             f"found summaries of {', '.join(sorted(named))}; expected one of every site, also of "
             f"{', '.join(name for name in names if name not in named)}; north.json is the one of north"
         )
-    summed = {file.stem: math.ceil(1.1 * TableSummary.load(file).rows) for file in summaries if samples is None}
+    summed = {
+        file.stem: math.ceil(1.1 * TableSummary.load(file).rows)
+        for file in summaries
+        if samples is None
+    }
     usual = {name: samples or summed.get(name, MOST_SAMPLES) for name in names}
     return usual | {name.strip(): int(number) for name, number in own.items()}
 
@@ -239,7 +272,9 @@ def schema_like(data: str, accept: bool = False) -> object:
         try:
             dataset = load(data)
         except DoubtfulColumn as doubt:
-            raise UnalikeError(f"{doubt}. Every site gets the values that are agreed on; --accept keeps them") from None
+            raise UnalikeError(
+                f"{doubt}. Every site gets the values that are agreed on; --accept keeps them"
+            ) from None
     return Schema.like(dataset.train[0], dataset.classes, dataset.task, dataset.encoding)
 
 
@@ -264,5 +299,13 @@ def _schema(shape: str | None, classes: str | None, task: str, tokens: bool) -> 
         sizes = tuple(int(n) for n in shape.split(","))
     except ValueError:
         raise UnalikeError(f"--shape {shape!r}; expected sizes such as 1,28,28") from None
-    named = None if classes is None else int(classes) if classes.isdecimal() else tuple(classes.split(","))
-    return Schema(shape=sizes, classes=named, task=cast(Any, task), tokens=tokens)  # Schema checks the task
+    named = (
+        None
+        if classes is None
+        else int(classes)
+        if classes.isdecimal()
+        else tuple(classes.split(","))
+    )
+    return Schema(
+        shape=sizes, classes=named, task=cast(Any, task), tokens=tokens
+    )  # Schema checks the task

@@ -9,7 +9,10 @@ import typer
 
 from unalike.cli.federation.control import Folder
 
-SiteKey = Annotated[list[Path], typer.Option(help="File north.keys, by the site (`unalike federation keys`); repeat.")]
+SiteKey = Annotated[
+    list[Path],
+    typer.Option(help="File north.keys, by the site (`unalike federation keys`); repeat."),
+]
 
 
 def keys(folder: Annotated[Path, typer.Argument(help="The site's folder, such as north.")]) -> None:
@@ -30,7 +33,9 @@ def keys(folder: Annotated[Path, typer.Argument(help="The site's folder, such as
         write_private(folder / name, content)
     shown = folder.with_suffix(".keys")
     write_bytes(shown, json.dumps(public, indent=1).encode())
-    print(f"made {folder.resolve()}; send {shown} to the coordinator. Its fingerprint: {fingerprint(public)}")
+    print(
+        f"made {folder.resolve()}; send {shown} to the coordinator. Its fingerprint: {fingerprint(public)}"
+    )
 
 
 def site_keys(files: Sequence[Path]) -> dict[str, dict[str, str]]:
@@ -46,7 +51,8 @@ def site_keys(files: Sequence[Path]) -> dict[str, dict[str, str]]:
 def renew(
     folder: Folder,
     site: Annotated[
-        list[str], typer.Option(help="Site that gets new keys and a new bundle; repeat the flag for several.")
+        list[str],
+        typer.Option(help="Site that gets new keys and a new bundle; repeat the flag for several."),
     ] = [],  # noqa: B006  (Typer copies it)
     host: Annotated[
         list[str],
@@ -81,7 +87,9 @@ def renew(
     print(f"then `unalike federation up {folder}`")
 
 
-def revoke(folder: Folder, sites: Annotated[list[str], typer.Argument(help="Sites to exclude.")]) -> None:
+def revoke(
+    folder: Folder, sites: Annotated[list[str], typer.Argument(help="Sites to exclude.")]
+) -> None:
     """Revoke sites: their keys are no longer accepted.
 
     From the next `unalike federation up` on, they take no part in rounds.

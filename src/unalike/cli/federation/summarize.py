@@ -18,7 +18,10 @@ def command(
     *,
     table: dict[str, Any],
     data_dir: Path | None,
-    least: Annotated[int, typer.Option(help="Fewest rows that a name or a number in the summary is about.", min=1)] = 5,
+    least: Annotated[
+        int,
+        typer.Option(help="Fewest rows that a name or a number in the summary is about.", min=1),
+    ] = 5,
     out: Annotated[Path, typer.Option(help="File for the summary.")] = Path("summary.json"),
 ) -> None:
     """Summarize a site's table for the encoding of a federation.
@@ -39,8 +42,12 @@ def command(
     path, target = table_at(data, data_dir), table.pop("target", None)
     if path is None or target is None:
         missing = f"{data} is no table" if path is None else "found no --target"
-        raise UnalikeError(f"{missing}; expected a table such as north.csv, and --target COLUMN, the column to predict")
+        raise UnalikeError(
+            f"{missing}; expected a table such as north.csv, and --target COLUMN, the column to predict"
+        )
     summary = summarize(path, target=target, least=least, **table)
     summary.save(out)
     kinds = f"{len(summary.numbers)} columns of numbers, {len(summary.categories)} of categories"
-    print(f"wrote {out.resolve()}: {summary.rows} training rows, {kinds}; read it before you send it")
+    print(
+        f"wrote {out.resolve()}: {summary.rows} training rows, {kinds}; read it before you send it"
+    )

@@ -26,16 +26,21 @@ NAME = "up"
 )
 def command(
     folder: Annotated[
-        Path | None, typer.Argument(help="Folder that `unalike federation init` made.", show_default=False)
+        Path | None,
+        typer.Argument(help="Folder that `unalike federation init` made.", show_default=False),
     ] = None,
     wait: Annotated[
-        bool, typer.Option("--wait", help="Wait for `unalike federation run` before the first round.")
+        bool,
+        typer.Option("--wait", help="Wait for `unalike federation run` before the first round."),
     ] = False,
     local: Annotated[
-        int | None, typer.Option(help="Run this number of sites on this machine, on a partition of --data.")
+        int | None,
+        typer.Option(help="Run this number of sites on this machine, on a partition of --data."),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of a --local federation.")] = None,
-    stay: Annotated[bool, typer.Option("--stay", help="Stay up when all runs are done, for later ones.")] = False,
+    stay: Annotated[
+        bool, typer.Option("--stay", help="Stay up when all runs are done, for later ones.")
+    ] = False,
     *,
     source: data_flags.DataFlags,
     held_out: dict[str, Any],
@@ -75,12 +80,20 @@ def command(
     assert local is not None and out is not None
     loaded = replace(source, **held_out).load(terms["protocol"])
     spec = partition or usual_partition(loaded.dataset, "dirichlet(alpha=0.5, min_size=2)")
-    owners = {str(name) for name in next(iter(loaded.dataset.groups.values()), ())} if partition is None else set()
+    owners = (
+        {str(name) for name in next(iter(loaded.dataset.groups.values()), ())}
+        if partition is None
+        else set()
+    )
     if owners and local > len(owners):
-        raise UnalikeError(f"found --local {local}, and the data has {len(owners)} owners; expected --local up to that")
+        raise UnalikeError(
+            f"found --local {local}, and the data has {len(owners)} owners; expected --local up to that"
+        )
     population = divide(loaded.dataset, spec, local, seed=terms["seed"])
     if left_out := sorted(owners - {*population.names}):
-        print_line(f"note: {local} of {len(owners)} owners get a site (--local {local}); left out: {listed(left_out)}")
+        print_line(
+            f"note: {local} of {len(owners)} owners get a site (--local {local}); left out: {listed(left_out)}"
+        )
     server_samples = {"test": loaded.test, "proxy": loaded.proxy}
     again = shlex.join(["unalike", *sys.argv[1:]])
     locally(out, population, terms, print_line, server_samples, again=again, wait=wait)

@@ -35,7 +35,9 @@ def apply_plan(plan: PartitionPlan, data: Dataset) -> Population:
     train, test, val = plan.train, plan.test, plan.val
     calls = [call for call in parse(plan.spec) if call.name in feature_skew.registry]
     if calls:
-        x, y, (train, test, val) = _changed(plan, x, y, [feature_skew.registry.build(call) for call in calls])
+        x, y, (train, test, val) = _changed(
+            plan, x, y, [feature_skew.registry.build(call) for call in calls]
+        )
     details = (plan.names, data.classes, data.task, plan, plan.clusters, data.encoding)
     population = Population(x, y, train, test, val, *details)
     return population if x.is_floating_point() else restrict_vocabulary(population)
@@ -48,7 +50,9 @@ def _changed(
     splits = [getattr(plan, split) for split in SPLITS]
     blocks, rows = [], [np.concatenate(parts) for parts in zip(*splits)]
     for k, mine in enumerate(rows):
-        order = np.argsort(mine)  # so that a change does not depend on the split that a sample is in
+        order = np.argsort(
+            mine
+        )  # so that a change does not depend on the split that a sample is in
         block = x[torch.from_numpy(mine[order])]
         for i, change in enumerate(changes):
             block = change(block, k, plan.clients, generator(plan.seed, "features", i, k))

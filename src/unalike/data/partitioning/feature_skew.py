@@ -17,13 +17,17 @@ from unalike._utils.errors import UnalikeError
 from unalike._utils.option_types import check_positive
 from unalike._utils.registry import Registry
 
-registry = Registry("feature change", home="unalike.data.partitioning.feature_skew", group="unalike.feature_changes")
+registry = Registry(
+    "feature change", home="unalike.data.partitioning.feature_skew", group="unalike.feature_changes"
+)
 
 
 class Change(Protocol):
     """A function from the samples `x` [n, ...] of client k of `clients` to the changed samples."""
 
-    def __call__(self, x: Tensor, client: int, clients: int, rng: np.random.Generator) -> Tensor: ...
+    def __call__(
+        self, x: Tensor, client: int, clients: int, rng: np.random.Generator
+    ) -> Tensor: ...
 
     def clusters(self, clients: int) -> np.ndarray | None:
         """Number the groups of clients that are changed in the same way, [clients]; None if no two are."""
@@ -53,7 +57,11 @@ class Noise:
             )
         noise = torch.from_numpy(rng.standard_normal(tuple(x.shape), dtype=np.float32)).to(x.device)
         grown = self.level * (client / max(1, clients - 1))
-        return x + (grown if self.deviation else float(np.sqrt(self.level * (client + 1) / clients))) * noise
+        return (
+            x
+            + (grown if self.deviation else float(np.sqrt(self.level * (client + 1) / clients)))
+            * noise
+        )
 
     def clusters(self, clients: int) -> np.ndarray | None:
         return None
@@ -80,7 +88,9 @@ class Rotation:
                     f"rotation: found degrees={self.degrees:g}, which turns nothing; expected less than 360"
                 )
         elif not self.degrees or not np.isfinite(self.degrees).all():
-            raise UnalikeError(f"rotation: found degrees={self.degrees!r}, expected angles such as (0, 90, 180, 270)")
+            raise UnalikeError(
+                f"rotation: found degrees={self.degrees!r}, expected angles such as (0, 90, 180, 270)"
+            )
 
     @property
     def angles(self) -> tuple[float, ...]:
@@ -90,7 +100,9 @@ class Rotation:
 
     def __call__(self, x: Tensor, client: int, clients: int, rng: np.random.Generator) -> Tensor:
         if x.dim() != 4:
-            raise UnalikeError(f"rotation: found samples of shape {tuple(x.shape[1:])}, expected images [C, H, W]")
+            raise UnalikeError(
+                f"rotation: found samples of shape {tuple(x.shape[1:])}, expected images [C, H, W]"
+            )
         angle = self.angles[client * len(self.angles) // clients]
         quarters, rest = divmod(angle, 90)
         square = x.shape[-1] == x.shape[-2]
@@ -106,6 +118,11 @@ def _rotated(x: Tensor, angle: float) -> Tensor:
     """Rotate images counter-clockwise by `angle` (radians) about their center."""
     height, width = x.shape[-2:]
     # affine_grid uses coordinates of -1..1 on either axis, so the aspect ratio enters the off-diagonal terms.
-    rows = [[np.cos(angle), -np.sin(angle) * height / width, 0], [np.sin(angle) * width / height, np.cos(angle), 0]]
-    grid = F.affine_grid(x.new_tensor([rows]).expand(len(x), -1, -1), list(x.shape), align_corners=False)
+    rows = [
+        [np.cos(angle), -np.sin(angle) * height / width, 0],
+        [np.sin(angle) * width / height, np.cos(angle), 0],
+    ]
+    grid = F.affine_grid(
+        x.new_tensor([rows]).expand(len(x), -1, -1), list(x.shape), align_corners=False
+    )
     return F.grid_sample(x, grid, align_corners=False)

@@ -77,9 +77,12 @@ class ClientsRequest:
         if not isinstance(self.data, str):
             return {}
         folder = self.data_dir and str(self.data_dir)
-        return {"data": self.data, "data_dir": folder, "split": self.split, "val": self.val or None} | (
-            {} if self.folds is None else {"folds": self.folds}
-        )
+        return {
+            "data": self.data,
+            "data_dir": folder,
+            "split": self.split,
+            "val": self.val or None,
+        } | ({} if self.folds is None else {"folds": self.folds})
 
     def read(self, needs_test: bool, compared: bool = False) -> GivenClients:
         """Read the data, if it is to be read.
@@ -100,10 +103,15 @@ class ClientsRequest:
         dataset, test = load(self.data, self.data_dir), self.test
         if needs_test and test is None:
             dataset, test = test_apart(dataset)
-        scheme, shares = self.partition or usual_partition(dataset), (self.split, 0, True, self.val, self.folds)
+        scheme, shares = (
+            self.partition or usual_partition(dataset),
+            (self.split, 0, True, self.val, self.folds),
+        )
         of = cache(lambda seed: partition(dataset, self.partition, number, seed, *shares))
         if self.tests_of is not None:
-            return GivenClients(cache(lambda seed: tested_as(of(seed), of(self.tests_of), dataset)), test, scheme)
+            return GivenClients(
+                cache(lambda seed: tested_as(of(seed), of(self.tests_of), dataset)), test, scheme
+            )
         return GivenClients(of, test, scheme)
 
     def _given(self, needs_tests: bool) -> GivenClients:
@@ -113,19 +121,27 @@ class ClientsRequest:
             )
         divide = "make them with it: ua.partition(..., val=0.1)"
         divided_already("clients", divide, self.partition, self.val)
-        fixed = self.clients if isinstance(self.clients, Population) else Population.of(self.clients)
+        fixed = (
+            self.clients if isinstance(self.clients, Population) else Population.of(self.clients)
+        )
         asked, split = share_asked(self.split, self.folds)
         if not (asked or (needs_tests and not len(fixed.test.values))):
             return GivenClients(lambda seed: fixed, self.test)
         draw = cache(lambda seed: redrawn(fixed, seed, split, self.folds))
-        return GivenClients(draw if self.tests_of is None else lambda seed: draw(self.tests_of), self.test)
+        return GivenClients(
+            draw if self.tests_of is None else lambda seed: draw(self.tests_of), self.test
+        )
 
 
 def redrawn(clients: Population, seed: int, split: float, folds: int | None = None) -> Population:
     """The clients with test samples drawn anew from their training and test samples, as `draw_tests` does; validation stays."""
     owned = [np.concatenate(parts) for parts in zip(clients.train, clients.test, strict=True)]
-    tests = draw_tests(owned, clients.y.cpu().numpy(), np.arange(len(clients.y)), seed, split, folds)
-    train, test = (Ragged.of(rows[t == one] for rows, t in zip(owned, tests)) for one in (False, True))
+    tests = draw_tests(
+        owned, clients.y.cpu().numpy(), np.arange(len(clients.y)), seed, split, folds
+    )
+    train, test = (
+        Ragged.of(rows[t == one] for rows, t in zip(owned, tests)) for one in (False, True)
+    )
     return replace(clients, train=train, test=test, plan=None)
 
 

@@ -43,7 +43,11 @@ def draw_tests(
         own, place = np.unique(units[rows], return_inverse=True)
         outcome = np.bincount(place, labels[rows].astype(float)) / np.bincount(place)
         free = ~drawn[own]
-        rng = generator(seed, "stratified", k) if folds is None else generator(seed // folds, "folds", k)
+        rng = (
+            generator(seed, "stratified", k)
+            if folds is None
+            else generator(seed // folds, "folds", k)
+        )
         ordered = own[free][np.lexsort((rng.random(free.sum()), outcome[free]))]
         n = len(ordered)
         if folds is None:
@@ -58,7 +62,9 @@ def draw_tests(
     return found
 
 
-def hold_out(data: Dataset, share: float, seed: int = 0, imbalance: float = 1.0) -> tuple[Dataset, Pair]:
+def hold_out(
+    data: Dataset, share: float, seed: int = 0, imbalance: float = 1.0
+) -> tuple[Dataset, Pair]:
     """Hold out a share of the test samples as proxy data for methods that learn on the server.
 
     No unit of the data is divided: the server gets all samples of a chosen one's unit. But for that,
@@ -76,7 +82,9 @@ def hold_out(data: Dataset, share: float, seed: int = 0, imbalance: float = 1.0)
         )
     if not imbalance >= 1 or (imbalance > 1 and data.classes is None):
         expected = (
-            "1, for labels that are no classes" if data.classes is None else "the ratio of two classes, 1 or more"
+            "1, for labels that are no classes"
+            if data.classes is None
+            else "the ratio of two classes, 1 or more"
         )
         raise UnalikeError(f"found imbalance={imbalance!r}, expected {expected}")
     x, y = data.merged()
@@ -88,7 +96,10 @@ def hold_out(data: Dataset, share: float, seed: int = 0, imbalance: float = 1.0)
     else:
         count = len(data.classes)
         largest = max(1, round(share * len(pool) / count))
-        each = [max(1, round(largest * imbalance ** (-label / max(1, count - 1)))) for label in range(count)]
+        each = [
+            max(1, round(largest * imbalance ** (-label / max(1, count - 1))))
+            for label in range(count)
+        ]
         chosen = _drawn(y[torch.from_numpy(pool)].numpy(), pool, each, share, rng)
     if data.unit is not None:  # with every unit of a chosen sample
         chosen = np.flatnonzero(np.isin(data.units, data.units[chosen]))
@@ -105,7 +116,9 @@ def test_apart(data: Dataset) -> tuple[Dataset, Pair]:
     return replace(data, test=None, groups=groups), data.test
 
 
-def _drawn(labels: np.ndarray, pool: np.ndarray, each: list[int], share: float, rng: np.random.Generator) -> np.ndarray:
+def _drawn(
+    labels: np.ndarray, pool: np.ndarray, each: list[int], share: float, rng: np.random.Generator
+) -> np.ndarray:
     chosen = []
     for label, count in enumerate(each):
         members = pool[labels == label]

@@ -6,7 +6,14 @@ import numpy as np
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.option_types import check_count, check_positive
-from unalike.data.partitioning.scheme import Division, by_class, check_smallest, deal, first_large, registry
+from unalike.data.partitioning.scheme import (
+    Division,
+    by_class,
+    check_smallest,
+    deal,
+    first_large,
+    registry,
+)
 
 
 @registry.register("iid")
@@ -41,7 +48,11 @@ def dirichlet(
     check_smallest(name, least, clients, len(labels))
     rows = by_class(labels)
     lengths = [len(row) for row in rows]
-    return deal(rows, first_large(name, least, lambda: _dirichlet_counts(lengths, clients, rng, alpha, balance)), rng)
+    return deal(
+        rows,
+        first_large(name, least, lambda: _dirichlet_counts(lengths, clients, rng, alpha, balance)),
+        rng,
+    )
 
 
 def _dirichlet_counts(
@@ -68,7 +79,13 @@ def _proportional(shares: np.ndarray, total: int) -> np.ndarray:
 
 @registry.register("pathological")
 def pathological(
-    labels: np.ndarray, clients: int, rng: np.random.Generator, *, classes: int, balance: bool = True, least: int = 40
+    labels: np.ndarray,
+    clients: int,
+    rng: np.random.Generator,
+    *,
+    classes: int,
+    balance: bool = True,
+    least: int = 40,
 ) -> list[np.ndarray]:
     """Each client holds `classes` classes, and groups of clients hold the same ones.
 
@@ -83,7 +100,9 @@ def pathological(
     check_count("pathological", 0, least=least)
     rows = by_class(labels)
     if not 1 <= classes <= len(rows):
-        raise UnalikeError(f"pathological: found classes={classes}, expected 1 to the {len(rows)} classes of the data")
+        raise UnalikeError(
+            f"pathological: found classes={classes}, expected 1 to the {len(rows)} classes of the data"
+        )
     quota = np.full(clients, classes)
     counts = np.zeros((len(rows), clients), np.int64)
     holders = math.ceil(clients * classes / len(rows))
@@ -100,7 +119,9 @@ def pathological(
     return deal(rows, counts, rng)
 
 
-def _parts(total: int, holders: int, rng: np.random.Generator, balance: bool, least: float) -> np.ndarray:
+def _parts(
+    total: int, holders: int, rng: np.random.Generator, balance: bool, least: float
+) -> np.ndarray:
     part = total // holders
     low = min(part, int(max(total / holders / 10, least)))
     sizes = np.full(holders, part) if balance else rng.integers(low, max(part, low + 1), holders)
@@ -109,7 +130,9 @@ def _parts(total: int, holders: int, rng: np.random.Generator, balance: bool, le
 
 
 @registry.register("shards")
-def shards(labels: np.ndarray, clients: int, rng: np.random.Generator, *, per_client: int = 2) -> list[np.ndarray]:
+def shards(
+    labels: np.ndarray, clients: int, rng: np.random.Generator, *, per_client: int = 2
+) -> list[np.ndarray]:
     """The samples, sorted by label, are cut into K per_client shards; each client draws `per_client` of them.
 
     Every sample is used once. If the shards divide the classes evenly, a shard holds one class, and a client at most
@@ -132,7 +155,9 @@ def shards(labels: np.ndarray, clients: int, rng: np.random.Generator, *, per_cl
 
 
 @registry.register("classes")
-def classes(labels: np.ndarray, clients: int, rng: np.random.Generator, *, k: int) -> list[np.ndarray]:
+def classes(
+    labels: np.ndarray, clients: int, rng: np.random.Generator, *, k: int
+) -> list[np.ndarray]:
     """Each client holds k classes: client i holds class i mod C and k - 1 others, drawn at random.
 
     Each class is divided evenly among the clients that hold it; every sample is used once.
@@ -143,7 +168,9 @@ def classes(labels: np.ndarray, clients: int, rng: np.random.Generator, *, k: in
     """
     rows = by_class(labels)
     if not 1 <= k <= len(rows):
-        raise UnalikeError(f"classes: found k={k}, expected 1 to the {len(rows)} classes of the data")
+        raise UnalikeError(
+            f"classes: found k={k}, expected 1 to the {len(rows)} classes of the data"
+        )
     holds = np.zeros((len(rows), clients), bool)
     for i in range(clients):
         first = i % len(rows)
@@ -171,7 +198,9 @@ def quantity(
     name = f"quantity(beta={beta})"
     check_positive(name, beta=beta)
     check_smallest(name, min_size, clients, samples)
-    sizes = first_large(name, min_size, lambda: _proportional(rng.dirichlet(np.full(clients, beta)), samples))
+    sizes = first_large(
+        name, min_size, lambda: _proportional(rng.dirichlet(np.full(clients, beta)), samples)
+    )
     return np.split(rng.permutation(samples), np.cumsum(sizes)[:-1])
 
 
@@ -227,17 +256,27 @@ def halves(labels: np.ndarray, clients: int, rng: np.random.Generator) -> Divisi
     """
     rows = by_class(labels)
     if clients < 3 or len(rows) < 2:
-        raise UnalikeError(f"halves: found {clients} clients and {len(rows)} classes, expected 3 and 2 or more")
+        raise UnalikeError(
+            f"halves: found {clients} clients and {len(rows)} classes, expected 3 and 2 or more"
+        )
     half = (len(rows) + 1) // 2
     member = np.arange(clients) * 3 // clients
     first, second, everyone = np.bincount(member)
     pools = [rng.permutation(np.concatenate(part)) for part in (rows[:half], rows[half:])]
     shares = [len(pool) / len(labels) for pool in pools]
-    size = int(min(len(pool) / (n + everyone * s) for pool, n, s in zip(pools, (first, second), shares)))
+    size = int(
+        min(len(pool) / (n + everyone * s) for pool, n, s in zip(pools, (first, second), shares))
+    )
     if not size:
-        raise UnalikeError(f"halves: {len(labels)} samples are too few for {clients} clients: lower clients")
+        raise UnalikeError(
+            f"halves: {len(labels)} samples are too few for {clients} clients: lower clients"
+        )
     mixed = round(size * everyone * shares[0])
     taken = [mixed, size * everyone - mixed]
     parts = [(pool[n:], k) for pool, n, k in zip(pools, taken, (first, second))]
-    parts.append((rng.permutation(np.concatenate([pool[:n] for pool, n in zip(pools, taken)])), everyone))
-    return Division([part[i * size : (i + 1) * size] for part, k in parts for i in range(k)], clusters=member)
+    parts.append(
+        (rng.permutation(np.concatenate([pool[:n] for pool, n in zip(pools, taken)])), everyone)
+    )
+    return Division(
+        [part[i * size : (i + 1) * size] for part, k in parts for i in range(k)], clusters=member
+    )

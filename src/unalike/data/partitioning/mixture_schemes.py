@@ -15,7 +15,13 @@ from unalike.data.partitioning.scheme import Division, by_class, registry
 
 @registry.register("zipf")
 def zipf(
-    labels: np.ndarray, clients: int, rng: np.random.Generator, *, a: float = 2, size: int = 6000, order: str = "random"
+    labels: np.ndarray,
+    clients: int,
+    rng: np.random.Generator,
+    *,
+    a: float = 2,
+    size: int = 6000,
+    order: str = "random",
 ) -> Division:
     """Label skew by Zipf's law: a client's r-th class gets max(1, floor(size p_r)) samples, p_r ~ r^-a over the C classes.
 
@@ -29,11 +35,15 @@ def zipf(
     counts = _counts(size, a, len(rows))
     ranks = _ranks(order, clients, len(rows), rng)
     owned = [_draw(rows, rank, counts, rng) for rank in ranks]
-    return Division(owned, notes=_shortfall("zipf" if a else "even", [int(counts.sum())] * clients, owned))
+    return Division(
+        owned, notes=_shortfall("zipf" if a else "even", [int(counts.sum())] * clients, owned)
+    )
 
 
 @registry.register("even")
-def even(labels: np.ndarray, clients: int, rng: np.random.Generator, *, size: int = 6000) -> Division:
+def even(
+    labels: np.ndarray, clients: int, rng: np.random.Generator, *, size: int = 6000
+) -> Division:
     """Every client has max(1, floor(size / C)) samples of each class: `zipf(a=0)`. Clients may overlap. Source: FedMix."""
     return zipf(labels, clients, rng, a=0, size=size)
 
@@ -48,7 +58,8 @@ class Kind(NamedTuple):
     def scaled(self, factor: float, classes: int) -> Kind:
         """The kind with other numbers of samples, but enough for one of each class."""
         return self._replace(
-            train=max(classes, round(factor * self.train)), test=max(classes, round(factor * self.test))
+            train=max(classes, round(factor * self.train)),
+            test=max(classes, round(factor * self.test)),
         )
 
 
@@ -86,9 +97,16 @@ def mixture(
 
     Source: FedMix. Limit: scale = 1 is the paper's testbed.
     """
-    numbers = {"zipf_more": zipf_more, "zipf_less": zipf_less, "even_more": even_more, "even_less": even_less}
+    numbers = {
+        "zipf_more": zipf_more,
+        "zipf_less": zipf_less,
+        "even_more": even_more,
+        "even_less": even_less,
+    }
     if min(numbers.values()) < 0 or not any(numbers.values()):
-        raise UnalikeError(f"mixture: found {numbers}, expected numbers of clients such as zipf_more=9, even_more=1")
+        raise UnalikeError(
+            f"mixture: found {numbers}, expected numbers of clients such as zipf_more=9, even_more=1"
+        )
     check_positive("mixture", scale=scale)
     kinds = [KINDS[name] for name, number in numbers.items() for _ in range(number)]
     if scale != 1:
@@ -101,7 +119,9 @@ def mixture(
 
 
 def _register_uniform(name: str, kind: Kind) -> None:
-    def uniform(labels: np.ndarray, clients: int, rng: np.random.Generator, *, order: str = "random") -> Division:
+    def uniform(
+        labels: np.ndarray, clients: int, rng: np.random.Generator, *, order: str = "random"
+    ) -> Division:
         return _testbed(labels, [kind] * clients, order, rng)
 
     uniform.__doc__ = f"All clients are of the FedMix kind {name}: {kind.train} training and {kind.test} test samples."
@@ -112,7 +132,9 @@ for _name, _kind in KINDS.items():
     _register_uniform(_name, _kind)
 
 
-def _testbed(labels: np.ndarray, kinds: list[Kind], order: str, rng: np.random.Generator) -> Division:
+def _testbed(
+    labels: np.ndarray, kinds: list[Kind], order: str, rng: np.random.Generator
+) -> Division:
     train, test = [], []
     for row in by_class(labels):
         cut = max(1, int(TRAIN_SHARE * len(row) + 1e-9))
@@ -124,7 +146,10 @@ def _testbed(labels: np.ndarray, kinds: list[Kind], order: str, rng: np.random.G
         tested.append(_draw(test, rank, _counts(kind.test, kind.a, len(train)), rng))
         mine = _draw(train, rank, _counts(kind.train, kind.a, len(train)), rng)
         owned.append(np.concatenate([mine, tested[-1]]))
-    asked = [int(_counts(k.train, k.a, len(train)).sum() + _counts(k.test, k.a, len(train)).sum()) for k in kinds]
+    asked = [
+        int(_counts(k.train, k.a, len(train)).sum() + _counts(k.test, k.a, len(train)).sum())
+        for k in kinds
+    ]
     return Division(owned, tested, notes=_shortfall("mixture", asked, owned))
 
 
@@ -143,16 +168,24 @@ def _shortfall(scheme: str, asked: list[int], owned: list[np.ndarray]) -> tuple[
 def _counts(size: int, a: float, classes: int) -> np.ndarray:
     """Return max(1, floor(size p_r)) for each rank r, [C]."""
     if size < classes:
-        raise UnalikeError(f"zipf: found size={size}, expected at least one sample for each of the {classes} classes")
+        raise UnalikeError(
+            f"zipf: found size={size}, expected at least one sample for each of the {classes} classes"
+        )
     if not 0 <= a < math.inf:
-        raise UnalikeError(f"zipf: found a={a!r}, expected the exponent, a finite number of 0 or more")
+        raise UnalikeError(
+            f"zipf: found a={a!r}, expected the exponent, a finite number of 0 or more"
+        )
     p = np.arange(1, classes + 1, dtype=float) ** -a
     # 0.1 * 6000 / (10 * 0.1) may fall short of 600 by rounding.
     return np.maximum(1, np.floor(size * p / p.sum() + 1e-9).astype(np.int64))
 
 
-def _draw(rows: list[np.ndarray], rank: np.ndarray, counts: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    return np.concatenate([rng.choice(rows[c], min(n, len(rows[c])), replace=False) for c, n in zip(rank, counts)])
+def _draw(
+    rows: list[np.ndarray], rank: np.ndarray, counts: np.ndarray, rng: np.random.Generator
+) -> np.ndarray:
+    return np.concatenate(
+        [rng.choice(rows[c], min(n, len(rows[c])), replace=False) for c, n in zip(rank, counts)]
+    )
 
 
 def _ranks(order: str, clients: int, classes: int, rng: np.random.Generator) -> list[np.ndarray]:

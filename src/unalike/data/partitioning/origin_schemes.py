@@ -37,9 +37,16 @@ def natural(
             f"natural(column={column!r}): found clients={wanted}, the data has {len(names)}; lower clients, "
             "leave it out, or name another partition"
         )
-    chosen = np.arange(len(names)) if wanted is None else np.sort(rng.choice(len(names), wanted, replace=False))
+    chosen = (
+        np.arange(len(names))
+        if wanted is None
+        else np.sort(rng.choice(len(names), wanted, replace=False))
+    )
     owned = [rows[k] for k in chosen]
-    test = [mine[held_out[mine]] if own_test and not held_out[mine].all() else mine[:0] for mine in owned]
+    test = [
+        mine[held_out[mine]] if own_test and not held_out[mine].all() else mine[:0]
+        for mine in owned
+    ]
     truth = None
     if cluster is not None:
         numbers = np.unique(_column("natural", columns, cluster), return_inverse=True)[1]
@@ -54,7 +61,9 @@ def natural(
 
 
 @registry.register("leave_one_out")
-def leave_one_out(columns: Columns, seed: int, *, column: str = "client", client: str | None = None) -> Division:
+def leave_one_out(
+    columns: Columns, seed: int, *, column: str = "client", client: str | None = None
+) -> Division:
     """The owners of `natural`, of whom one never trains and is only tested, while all samples of the others train.
 
     Of K owners in the order of their names, the one with number seed mod K is left out, so that K seeds leave out each of them
@@ -70,13 +79,19 @@ def leave_one_out(columns: Columns, seed: int, *, column: str = "client", client
         )
     place = seed % len(texts) if client is None else texts.index(client)
     test = [mine if k == place else mine[:0] for k, mine in enumerate(rows)]
-    who = f"{client} is" if client is not None else f"one of the {len(texts)} clients, under each seed the next one, is"
+    who = (
+        f"{client} is"
+        if client is not None
+        else f"one of the {len(texts)} clients, under each seed the next one, is"
+    )
     note = f"{who} left out of training and alone is tested; it has no personal model, so methods are judged by their shared ones"
     return Division(rows, test, texts, notes=(note,), all_tests=True)
 
 
 @registry.register("domains")
-def domains(columns: Columns, wanted: int | None, rng: np.random.Generator, *, column: str = "domain") -> Division:
+def domains(
+    columns: Columns, wanted: int | None, rng: np.random.Generator, *, column: str = "domain"
+) -> Division:
     """Feature skew by domain: the samples of each of D domains are divided evenly, at random, among K / D clients.
 
     If D does not divide K, the first domains have one client more. Every sample is used once. A client has the name of its
@@ -92,8 +107,14 @@ def domains(columns: Columns, wanted: int | None, rng: np.random.Generator, *, c
             f"domains ({', '.join(map(str, names[:8]))}); raise clients"
         )
     shares = [len(part) for part in np.array_split(np.arange(clients), len(names))]
-    owned = [part for row, share in zip(rows, shares) for part in np.array_split(rng.permutation(row), share)]
-    return Division(owned, names=_numbered(names, shares), clusters=np.repeat(np.arange(len(names)), shares))
+    owned = [
+        part
+        for row, share in zip(rows, shares)
+        for part in np.array_split(rng.permutation(row), share)
+    ]
+    return Division(
+        owned, names=_numbered(names, shares), clusters=np.repeat(np.arange(len(names)), shares)
+    )
 
 
 @registry.register("index_files")
@@ -105,10 +126,14 @@ def index_files(samples: int, wanted: int | None, *, path: str) -> Division:
     """
     clients = read_indices(path, samples)
     if wanted not in (None, len(clients)):
-        raise UnalikeError(f"index_files: {path} holds {len(clients)} clients, found clients={wanted}; leave it out")
+        raise UnalikeError(
+            f"index_files: {path} holds {len(clients)} clients, found clients={wanted}; leave it out"
+        )
     owned = [np.concatenate([client.train, client.test, client.val]) for client in clients]
     names = [client.name for client in clients]
-    return Division(owned, [client.test for client in clients], names, val=[client.val for client in clients])
+    return Division(
+        owned, [client.test for client in clients], names, val=[client.val for client in clients]
+    )
 
 
 def _column(scheme: str, columns: Columns, column: str) -> np.ndarray:
@@ -124,5 +149,9 @@ def _column(scheme: str, columns: Columns, column: str) -> np.ndarray:
 def _numbered(names: np.ndarray, shares: list[int]) -> list[str]:
     """Name the clients of domain a `a-0`, `a-1`, ..., or `a` if it has one; always with numbers if a domain is called `a-0`."""
     numbers = [f"{name}-{i}" for name, share in zip(names, shares) for i in range(share)]
-    called = [str(name) if share == 1 else f"{name}-{i}" for name, share in zip(names, shares) for i in range(share)]
+    called = [
+        str(name) if share == 1 else f"{name}-{i}"
+        for name, share in zip(names, shares)
+        for i in range(share)
+    ]
     return called if len(set(called)) == len(called) else numbers

@@ -94,7 +94,15 @@ def partition(
     check_keywords("ua.partition", unknown_options, known)
     data = load(data)
     check_kinds(
-        partition, {"spec": spec, "split": split, "min_test": min_test, "merge": merge, "val": val, "folds": folds}
+        partition,
+        {
+            "spec": spec,
+            "split": split,
+            "min_test": min_test,
+            "merge": merge,
+            "val": val,
+            "folds": folds,
+        },
     )
     is_table = data.encoding is not None and data.encoding.words is None
     notes = (ARTIFICIAL,) if spec is None and is_table and not data.groups else ()
@@ -102,7 +110,9 @@ def partition(
     clients = usual_clients(spec) if clients is None else clients
     asked, split = share_asked(split, folds)
     if not 0 < split <= 1:
-        raise UnalikeError(f"found split={split!r}, expected the training share of each client, above 0 and at most 1")
+        raise UnalikeError(
+            f"found split={split!r}, expected the training share of each client, above 0 and at most 1"
+        )
     if not 0 <= val < 1:
         raise UnalikeError(
             f"found val={val!r}, expected the share of the training samples to validate on, from 0 to below 1"
@@ -115,7 +125,9 @@ def partition(
     _warn(division)
     # The run alone notes it: merging is usual for data of benchmarks.
     if held_out.any() and not any(map(len, division.test or ())):
-        division = replace(division, notes=(*division.notes, DIVIDED_ANEW.format(n=held_out.sum(), name=data.name)))
+        division = replace(
+            division, notes=(*division.notes, DIVIDED_ANEW.format(n=held_out.sum(), name=data.name))
+        )
     if asked and division.test is not None and (division.all_tests or all(map(len, division.test))):
         raise UnalikeError(
             f"found {asked} beside {spec}, which keeps each client's own test samples; leave it out"
@@ -161,7 +173,13 @@ def divided_already(
     folds: int | None = None,
 ) -> None:
     """Raise `UnalikeError` if options of a new partition are given although `what` is divided already."""
-    arguments = {"partition": partition, "clients": clients, "split": split, "val": val or None, "folds": folds}
+    arguments = {
+        "partition": partition,
+        "clients": clients,
+        "split": split,
+        "val": val or None,
+        "folds": folds,
+    }
     words = [f"{name}={value!r}" for name, value in arguments.items() if value is not None]
     if words:
         raise UnalikeError(
@@ -180,7 +198,10 @@ def usual_partition(data: Dataset, otherwise: str = USUAL) -> str:
 def check_scheme(spec: str) -> None:
     """Raise `UnalikeError` for a spec with an unknown name, an unknown option, or an option of another type."""
     scheme, changes = read(spec)
-    for call, table in [(scheme, registry), *((change, feature_skew.registry) for change in changes)]:
+    for call, table in [
+        (scheme, registry),
+        *((change, feature_skew.registry) for change in changes),
+    ]:
         table.check(call)
 
 
@@ -191,7 +212,11 @@ def usual_clients(spec: str) -> int | None:
 
 
 def partition_labels(
-    spec: str, labels: Any, clients: int | None = None, seed: int = 0, groups: Mapping[str, Any] | None = None
+    spec: str,
+    labels: Any,
+    clients: int | None = None,
+    seed: int = 0,
+    groups: Mapping[str, Any] | None = None,
 ) -> list[np.ndarray]:
     """Divide samples by their labels alone, for use with another library.
 
@@ -218,10 +243,14 @@ def partition_labels(
     columns = {column: np.asarray(values) for column, values in (groups or {}).items()}
     for column, values in columns.items():
         if values.shape != array.shape:
-            raise UnalikeError(f"column {column!r} has shape {list(values.shape)}, expected one value per label")
+            raise UnalikeError(
+                f"column {column!r} has shape {list(values.shape)}, expected one value per label"
+            )
     _, changes = read(spec)
     if changes:
-        raise UnalikeError(f"{spec!r}: {changes[0].name} changes samples, found labels only; use `partition`")
+        raise UnalikeError(
+            f"{spec!r}: {changes[0].name} changes samples, found labels only; use `partition`"
+        )
     division = _divide(spec, array, clients, seed, columns, np.zeros(array.shape, bool), None)
     _warn(division)
     return [np.asarray(rows, np.int64) for rows in division.owned]
@@ -239,7 +268,9 @@ def read(spec: str) -> tuple[Call, list[Call]]:
             f"{spec!r} divides samples in {len(schemes)} ways; expected one scheme, such as {schemes[0]}, and "
             f"beside it only changes of samples ({', '.join(feature_skew.registry)})"
         )
-    return (schemes or [Call("iid")])[0], [call for call in calls if call.name in feature_skew.registry]
+    return (schemes or [Call("iid")])[0], [
+        call for call in calls if call.name in feature_skew.registry
+    ]
 
 
 def canonical(spec: str) -> str:
@@ -250,7 +281,9 @@ def canonical(spec: str) -> str:
     for call, table in tables:
         parameters = inspect.signature(table[call.name]).parameters.values()
         options = [p for p in parameters if p.kind is p.KEYWORD_ONLY or p.default is not p.empty]
-        complete.append(str(Call(call.name, {p.name: call.parameters.get(p.name, p.default) for p in options})))
+        complete.append(
+            str(Call(call.name, {p.name: call.parameters.get(p.name, p.default) for p in options}))
+        )
     return " + ".join(complete)
 
 
@@ -312,7 +345,10 @@ def _clusters(spec: str, division: Division) -> list[int] | None:
     """Number the true clusters of the clients, which the scheme and the feature changes define together."""
     _, calls = read(spec)
     count = len(division.owned)
-    columns = [division.clusters, *(feature_skew.registry.build(call).clusters(count) for call in calls)]
+    columns = [
+        division.clusters,
+        *(feature_skew.registry.build(call).clusters(count) for call in calls),
+    ]
     numberings = [column for column in columns if column is not None]
     if not numberings:
         return None
@@ -332,17 +368,25 @@ def share_asked(split: float | None, folds: int | None) -> tuple[str, float]:
 
 
 def _split(
-    division: Division, split: float, min_test: int, seed: int, draw: Callable[..., list[np.ndarray]] | None
+    division: Division,
+    split: float,
+    min_test: int,
+    seed: int,
+    draw: Callable[..., list[np.ndarray]] | None,
 ) -> tuple[Ragged, Ragged]:
     """Divide each client's samples into training and test samples; `draw`: `draw_tests`, None for shuffled samples."""
     train, test = [], []
     own_tests = division.test or [rows[:0] for rows in division.owned]
     free = [
-        rows if division.val is None else rows[~np.isin(rows, division.val[k])] for k, rows in enumerate(division.owned)
+        rows if division.val is None else rows[~np.isin(rows, division.val[k])]
+        for k, rows in enumerate(division.owned)
     ]
     drawn = None
     if draw is not None:
-        to_draw = [rows[:0] if len(own) or division.all_tests else rows for rows, own in zip(free, own_tests)]
+        to_draw = [
+            rows[:0] if len(own) or division.all_tests else rows
+            for rows, own in zip(free, own_tests)
+        ]
         drawn = draw(to_draw, seed=seed, split=split, min_test=min_test)
     for k, (rows, own_test) in enumerate(zip(free, own_tests)):
         if len(own_test) or division.all_tests:

@@ -70,7 +70,9 @@ def read_indices(path: Path | str, samples: int) -> list[ClientIndices]:
     """
     source = Path(path)
     if not source.exists():
-        raise UnalikeError(f"found no index files at {source}; expected a folder of them or a JSON file")
+        raise UnalikeError(
+            f"found no index files at {source}; expected a folder of them or a JSON file"
+        )
     clients = _read_folder(source) if source.is_dir() else _read_json(source)
     if not clients:
         raise UnalikeError(
@@ -82,11 +84,20 @@ def read_indices(path: Path | str, samples: int) -> list[ClientIndices]:
 
 
 def _read_folder(root: Path) -> list[ClientIndices]:
-    folders = [p for p in root.iterdir() if (p / "train.txt").is_file() or (p / "test.txt").is_file()]
+    folders = [
+        p for p in root.iterdir() if (p / "train.txt").is_file() or (p / "test.txt").is_file()
+    ]
     if folders:
-        clients = [ClientIndices(unquote(p.name), *(_numbers(p / f"{split}.txt") for split in SPLITS)) for p in folders]
+        clients = [
+            ClientIndices(unquote(p.name), *(_numbers(p / f"{split}.txt") for split in SPLITS))
+            for p in folders
+        ]
     else:
-        clients = [ClientIndices(unquote(p.stem), _numbers(p), _NONE) for p in root.iterdir() if p.suffix == ".txt"]
+        clients = [
+            ClientIndices(unquote(p.stem), _numbers(p), _NONE)
+            for p in root.iterdir()
+            if p.suffix == ".txt"
+        ]
     return sorted(clients, key=lambda client: (_counted(client.name), client.name))
 
 
@@ -101,7 +112,9 @@ def _numbers(file: Path) -> np.ndarray:
         words = file.read_text(encoding="utf-8").split() if file.is_file() else []
     wrong = [word for word in words if not word.isdecimal()]
     if wrong:
-        raise UnalikeError(f"{file} holds {wrong[0]!r}, expected sample numbers of 0 or more, one per line")
+        raise UnalikeError(
+            f"{file} holds {wrong[0]!r}, expected sample numbers of 0 or more, one per line"
+        )
     with reading(file, "sample numbers of 64 bits", OverflowError):
         return np.array(words, np.int64)
 

@@ -53,7 +53,9 @@ class Division:
 def by_class(labels: np.ndarray) -> list[np.ndarray]:
     """Return the indices of each class that occurs, smallest label first. Raises `UnalikeError` for regression labels."""
     if labels.dtype.kind == "f":
-        raise UnalikeError("this scheme divides by classes, found regression labels; use 'iid' or 'quantity(beta=0.5)'")
+        raise UnalikeError(
+            "this scheme divides by classes, found regression labels; use 'iid' or 'quantity(beta=0.5)'"
+        )
     return by_value(labels)[1]
 
 
@@ -66,7 +68,9 @@ def by_value(values: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
 
 def deal(rows: list[np.ndarray], counts: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
     """Shuffle each class's indices and give client k `counts[c, k]` of `rows[c]`."""
-    shares = [np.split(rng.permutation(row), np.cumsum(count)[:-1]) for row, count in zip(rows, counts)]
+    shares = [
+        np.split(rng.permutation(row), np.cumsum(count)[:-1]) for row, count in zip(rows, counts)
+    ]
     return [np.concatenate(share) for share in zip(*shares)]
 
 

@@ -37,7 +37,9 @@ def amazon_reviews(data_dir: Path | None, *, features: int = WIDTH) -> Dataset:
     Raises `UnalikeError`, which says which file to put where, if there is none.
     """
     if features < 1:
-        raise UnalikeError(f"amazon_reviews: found features={features}, expected at least one column")
+        raise UnalikeError(
+            f"amazon_reviews: found features={features}, expected at least one column"
+        )
     x, y, domain, test = _reviews(data_dir)
     order, train = np.argsort(test, kind="stable"), int((~test).sum())
     x = x[order]
@@ -45,14 +47,19 @@ def amazon_reviews(data_dir: Path | None, *, features: int = WIDTH) -> Dataset:
         frequent = np.argsort(-np.asarray(x[:train].sum(0)).ravel(), kind="stable")[:features]
         x = x[:, np.sort(frequent)]
     rows = torch.from_numpy(x.astype(np.float32).toarray())
-    return Dataset.divided("amazon_reviews", rows, y[order], train, CLASSES, {"domain": domain[order]})
+    return Dataset.divided(
+        "amazon_reviews", rows, y[order], train, CLASSES, {"domain": domain[order]}
+    )
 
 
 def _reviews(data_dir: Path | None) -> Reviews:
     for name, convert in READERS.items():
         if data_dir is not None and (data_dir / name).is_file():
             path = data_dir / name
-            with reading(path, "an archive of sparse rows"), np.load(path, allow_pickle=False) as arrays:
+            with (
+                reading(path, "an archive of sparse rows"),
+                np.load(path, allow_pickle=False) as arrays,
+            ):
                 return convert(arrays)
     raise UnalikeError(
         f"amazon_reviews: found no {' or '.join(READERS)} {searched(data_dir)}; put one into the folder of data files "
@@ -65,7 +72,12 @@ def _rows(arrays: Mapping[str, np.ndarray]) -> Reviews:
 
     shape = (len(arrays["y"]), arrays["n_features"].item())
     x = csr_matrix((arrays["counts"], arrays["indices"].astype(np.int32), arrays["indptr"]), shape)
-    return x, arrays["y"], arrays["domains"].astype(str)[arrays["domain"]], arrays["split"].astype(bool)
+    return (
+        x,
+        arrays["y"],
+        arrays["domains"].astype(str)[arrays["domain"]],
+        arrays["split"].astype(bool),
+    )
 
 
 def _columns(arrays: Mapping[str, np.ndarray]) -> Reviews:

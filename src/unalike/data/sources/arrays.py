@@ -34,7 +34,9 @@ def read_npz(path: Path) -> Dataset:
             f"{path} holds one array without a name, expected an archive: write it with numpy.savez(x=x, y=y)"
         )
     with reading(path, "an archive of plain arrays"), archive:
-        arrays = {name: archive[name] for name in archive.files if name in NAMES or name.startswith(GROUP)}
+        arrays = {
+            name: archive[name] for name in archive.files if name in NAMES or name.startswith(GROUP)
+        }
         names = ", ".join(archive.files)
     return _dataset(path, arrays, names)
 
@@ -64,8 +66,14 @@ def joined(
     unit: str | None = None,
 ) -> Dataset:
     """Make a data set of raw training and test arrays; they are joined while they are bytes, which halves the memory."""
-    alike = test is not None and all(a.dtype == b.dtype and a.shape[1:] == b.shape[1:] for a, b in zip(train, test))
-    if test is None or not alike or any(not y.ndim or x.shape[:1] != y.shape[:1] for x, y in (train, test)):
+    alike = test is not None and all(
+        a.dtype == b.dtype and a.shape[1:] == b.shape[1:] for a, b in zip(train, test)
+    )
+    if (
+        test is None
+        or not alike
+        or any(not y.ndim or x.shape[:1] != y.shape[:1] for x, y in (train, test))
+    ):
         # `Dataset` reports arrays that do not fit together.
         tested = None if test is None else (images(test[0]), test[1])
         return Dataset(name, (images(train[0]), train[1]), tested, classes, groups or {}, unit=unit)
@@ -77,12 +85,18 @@ def _dataset(path: Path, arrays: Mapping[str, np.ndarray], found: str) -> Datase
     arrays = {KERAS.get(name, name): values for name, values in arrays.items()}
     part = "train_" if "train_x" in arrays else ""
     if not {f"{part}x", f"{part}y"} <= arrays.keys():
-        raise UnalikeError(f"{path} holds {found}; expected train_x and train_y (and test_x, test_y), or x and y")
+        raise UnalikeError(
+            f"{path} holds {found}; expected train_x and train_y (and test_x, test_y), or x and y"
+        )
     if len({"test_x", "test_y"} & arrays.keys()) == 1:
         raise UnalikeError(f"{path} holds {found}; expected test_x and test_y, or neither")
     train = arrays[f"{part}x"], arrays[f"{part}y"]
     test = (arrays["test_x"], arrays["test_y"]) if "test_x" in arrays else None
-    groups = {name.removeprefix(GROUP): values for name, values in arrays.items() if name.startswith(GROUP)}
+    groups = {
+        name.removeprefix(GROUP): values
+        for name, values in arrays.items()
+        if name.startswith(GROUP)
+    }
     with reading(path, "arrays with class names in UTF-8"):
         names = arrays["classes"].tolist() if "classes" in arrays else ()
         classes = [name.decode() if isinstance(name, bytes) else str(name) for name in names]

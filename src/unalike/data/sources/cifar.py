@@ -37,7 +37,12 @@ def read_python100(path: Path) -> Dataset:
 @layouts.register("data_batch_1.bin")
 def read_binary10(path: Path) -> Dataset:
     """The folder `cifar-10-batches-bin`: records of one label and 3072 bytes."""
-    return _dataset(path, _with_suffix(TEN), lambda file: _binary_batch(file, 1), _lines(path / "batches.meta.txt"))
+    return _dataset(
+        path,
+        _with_suffix(TEN),
+        lambda file: _binary_batch(file, 1),
+        _lines(path / "batches.meta.txt"),
+    )
 
 
 @layouts.register("fine_label_names.txt")
@@ -78,10 +83,14 @@ class ArraysOnly(pickle.Unpickler):
 
 def _table(path: Path, key: bytes) -> dict[bytes, Any]:
     """Read the dictionary in one Python batch. Raises `UnalikeError` if it lacks `key`."""
-    with reading(path, "a CIFAR batch", pickle.UnpicklingError, TypeError, AttributeError, OverflowError):
+    with reading(
+        path, "a CIFAR batch", pickle.UnpicklingError, TypeError, AttributeError, OverflowError
+    ):
         table = ArraysOnly(path).load()
     if not isinstance(table, dict) or key not in table:
-        raise UnalikeError(f"{path} holds {type(table).__name__}, expected a table with {key.decode()}: fetch it again")
+        raise UnalikeError(
+            f"{path} holds {type(table).__name__}, expected a table with {key.decode()}: fetch it again"
+        )
     return table
 
 
@@ -92,7 +101,9 @@ def _python_batch(file: Path) -> Batch:
     x = table.get(b"data")
     if not isinstance(x, np.ndarray) or x.dtype != np.uint8 or x.shape != (len(fine), PIXELS):
         kind = f"{x.dtype} {list(x.shape)}" if isinstance(x, np.ndarray) else type(x).__name__
-        raise UnalikeError(f"{file}: data is {kind}, expected uint8 [{len(fine)}, {PIXELS}] for its labels")
+        raise UnalikeError(
+            f"{file}: data is {kind}, expected uint8 [{len(fine)}, {PIXELS}] for its labels"
+        )
     return x, fine, coarse
 
 
@@ -117,7 +128,10 @@ def _binary_batch(file: Path, labels: int) -> Batch:
 
 
 def _dataset(
-    path: Path, parts: tuple[Sequence[str], Sequence[str]], read: Callable[[Path], Batch], classes: list[str] | None
+    path: Path,
+    parts: tuple[Sequence[str], Sequence[str]],
+    read: Callable[[Path], Batch],
+    classes: list[str] | None,
 ) -> Dataset:
     missing = [name for part in parts for name in part if not (path / name).is_file()]
     if missing:

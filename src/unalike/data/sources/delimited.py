@@ -18,7 +18,21 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MISSING_TEXTS = (
-    *("", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A", "NA"),
+    *(
+        "",
+        "#N/A",
+        "#N/A N/A",
+        "#NA",
+        "-1.#IND",
+        "-1.#QNAN",
+        "-NaN",
+        "-nan",
+        "1.#IND",
+        "1.#QNAN",
+        "<NA>",
+        "N/A",
+        "NA",
+    ),
     *("NULL", "NaN", "None", "n/a", "nan", "null", "?", " ?"),
 )
 """The texts that stand for a missing value: those of pandas, and a question mark."""
@@ -54,7 +68,9 @@ def read_delimited(
 
     for name, value, known in (("sep", sep, SEPARATORS), ("decimal", decimal, tuple(NUMBERS_WITH))):
         if value is not None and value not in known:
-            raise UnalikeError(f"{path.name}: found {name}={value!r}, expected one of {', '.join(map(repr, known))}")
+            raise UnalikeError(
+                f"{path.name}: found {name}={value!r}, expected one of {', '.join(map(repr, known))}"
+            )
     charset, lines = _decoded(path, charset)
     sep = sep or _separator(lines)
     header = pd.Series(next(csv.reader(lines, delimiter=sep), []))
@@ -62,7 +78,9 @@ def read_delimited(
         raise UnalikeError(
             f"{path.name}: two columns have the name {twice!r}; expected each name once: rename or remove one"
         )
-    read: Any = partial(pd.read_csv, path, sep=sep, decimal=decimal or ".", encoding=charset, index_col=False)
+    read: Any = partial(
+        pd.read_csv, path, sep=sep, decimal=decimal or ".", encoding=charset, index_col=False
+    )
     read = partial(read, keep_default_na=False, na_values=MISSING_TEXTS, low_memory=False)
     with warnings.catch_warnings():
         warnings.simplefilter("error", pd.errors.ParserWarning)
@@ -105,11 +123,15 @@ def read_delimited(
     return numbered(frame, record_lines(path, charset)[1:])
 
 
-def numbered(frame: pd.DataFrame, lines: Sequence[int] = (), first: int = 2, place: str = "line") -> pd.DataFrame:
+def numbered(
+    frame: pd.DataFrame, lines: Sequence[int] = (), first: int = 2, place: str = "line"
+) -> pd.DataFrame:
     """A table whose index is the place of each row in its file: its line if each has one, or counted from `first`."""
     import pandas as pd
 
-    frame.index = pd.Index(lines if len(lines) == len(frame) else range(first, first + len(frame)), name=place)
+    frame.index = pd.Index(
+        lines if len(lines) == len(frame) else range(first, first + len(frame)), name=place
+    )
     return frame
 
 
@@ -133,7 +155,14 @@ def _decoded(path: Path, charset: str | None) -> tuple[str, list[str]]:
     found = charset or "utf-8"
     try:  # a separator that no line has gives whole lines
         head = pd.read_csv(
-            path, sep="\x01", header=None, nrows=LINES, quoting=3, dtype=str, keep_default_na=False, encoding=found
+            path,
+            sep="\x01",
+            header=None,
+            nrows=LINES,
+            quoting=3,
+            dtype=str,
+            keep_default_na=False,
+            encoding=found,
         )
     except UnicodeError as error:
         start = error.object[:2] if isinstance(error, UnicodeDecodeError) else b""
@@ -165,7 +194,9 @@ def _separator(lines: Sequence[str]) -> str:
 
     def fields(mark: str) -> tuple[bool, int]:
         widths = [len(row) for row in csv.reader(lines, delimiter=mark) if row]
-        complete = widths[:-1] if len(lines) == LINES else widths  # the last line may stop within quotes
+        complete = (
+            widths[:-1] if len(lines) == LINES else widths
+        )  # the last line may stop within quotes
         return len(set(complete)) == 1 < widths[0], widths[0]
 
     return max(SEPARATORS, key=fields) if lines else SEPARATORS[0]
@@ -187,5 +218,9 @@ def _decimal_mark(column: pd.Series, sep: str) -> str | None:
 
 def _numbers(column: pd.Series, decimal: str) -> pd.Series:
     thousands = "." if decimal == "," else ","
-    plain = column.str.strip().str.replace(thousands, "", regex=False).str.replace(decimal, ".", regex=False)
+    plain = (
+        column.str.strip()
+        .str.replace(thousands, "", regex=False)
+        .str.replace(decimal, ".", regex=False)
+    )
     return plain.astype(float)

@@ -19,7 +19,13 @@ CLASSES = string.digits + string.ascii_uppercase + string.ascii_lowercase
 
 FONTS = (
     *("DejaVuSans", "DejaVuSans-Bold", "DejaVuSans-Oblique", "DejaVuSans-BoldOblique"),
-    *("DejaVuSansMono", "DejaVuSansMono-Oblique", "DejaVuSerif", "DejaVuSerif-Italic", "DejaVuSerif-Bold"),
+    *(
+        "DejaVuSansMono",
+        "DejaVuSansMono-Oblique",
+        "DejaVuSerif",
+        "DejaVuSerif-Italic",
+        "DejaVuSerif-Bold",
+    ),
     *("STIXGeneral", "STIXGeneralItalic", "STIXGeneralBol", "STIXGeneralBolIta"),
     *("cmr10", "cmss10", "cmtt10", "cmb10", "cmmi10"),
 )
@@ -48,12 +54,18 @@ def glyphs(*, train: int = 20000, test: int = 4000, seed: int = 0) -> Dataset:
     check_count("glyphs", 0, test=test, seed=seed)
     parts = [_part(count, seed, part) for part, count in enumerate((train, test))]
     x, y, font = (torch.cat(column) for column in zip(*parts))
-    return Dataset.divided("glyphs", x, y, train, list(CLASSES), {"font": np.array(FONTS)[font.numpy()]})
+    return Dataset.divided(
+        "glyphs", x, y, train, list(CLASSES), {"font": np.array(FONTS)[font.numpy()]}
+    )
 
 
 def _part(count: int, seed: int, part: int) -> tuple[Tensor, Tensor, Tensor]:
     blocks = [_block(generator(seed, "glyphs", part, block)) for block in range(-(-count // BLOCK))]
-    empty = (torch.empty(0, 1, SIDE, SIDE), torch.empty(0, dtype=torch.int64), torch.empty(0, dtype=torch.int64))
+    empty = (
+        torch.empty(0, 1, SIDE, SIDE),
+        torch.empty(0, dtype=torch.int64),
+        torch.empty(0, dtype=torch.int64),
+    )
     x, y, font = (torch.cat(column)[:count] for column in zip(empty, *blocks))
     return x, y, font
 
@@ -63,7 +75,9 @@ def _block(rng: np.random.Generator) -> tuple[Tensor, Tensor, Tensor]:
     y = rng.permutation(np.arange(BLOCK) % len(CLASSES))
     font, stroke = rng.integers(len(FONTS), size=BLOCK), rng.integers(len(STROKES), size=BLOCK)
     drawn = templates()[font, stroke, y][:, None].float() / 255
-    x = F.grid_sample(drawn, _affine(rng) + _elastic(rng), padding_mode="zeros", align_corners=False)
+    x = F.grid_sample(
+        drawn, _affine(rng) + _elastic(rng), padding_mode="zeros", align_corners=False
+    )
     ink = torch.from_numpy(rng.uniform(0.7, 1.0, (BLOCK, 1, 1, 1)).astype(np.float32))
     noise = torch.from_numpy(rng.normal(0, 0.04, x.shape).astype(np.float32))
     # Rounded to bytes, so that the last bits of a machine's arithmetic do not change the data.
@@ -85,24 +99,32 @@ def _affine(rng: np.random.Generator) -> Tensor:
 def _elastic(rng: np.random.Generator) -> Tensor:
     """Draw smooth displacements [BLOCK, 28, 28, 2]: normal at 5x5 points, bicubic between them."""
     coarse = torch.from_numpy(rng.normal(0, 0.05, (BLOCK, 2, 5, 5)).astype(np.float32))
-    return F.interpolate(coarse, size=(SIDE, SIDE), mode="bicubic", align_corners=True).permute(0, 2, 3, 1)
+    return F.interpolate(coarse, size=(SIDE, SIDE), mode="bicubic", align_corners=True).permute(
+        0, 2, 3, 1
+    )
 
 
 @cache
 def templates() -> Tensor:
     """Draw every character in every font and stroke width: bytes [fonts, strokes, 62, 64, 64], ink 255 on 0."""
-    return torch.stack([torch.stack([_drawn(font, stroke) for stroke in STROKES]) for font in FONTS])
+    return torch.stack(
+        [torch.stack([_drawn(font, stroke) for stroke in STROKES]) for font in FONTS]
+    )
 
 
 def _drawn(font: str, stroke: int) -> Tensor:
     import matplotlib
     from PIL import Image, ImageDraw, ImageFont
 
-    pen = ImageFont.truetype(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / f"{font}.ttf", size=GLYPH)
+    pen = ImageFont.truetype(
+        Path(matplotlib.get_data_path()) / "fonts" / "ttf" / f"{font}.ttf", size=GLYPH
+    )
     pages = np.zeros((len(CLASSES), CANVAS, CANVAS), np.uint8)
     for page, character in zip(pages, CLASSES):
         image = Image.new("L", (3 * GLYPH, 3 * GLYPH))
-        ImageDraw.Draw(image).text((GLYPH, GLYPH), character, fill=255, font=pen, stroke_width=stroke)
+        ImageDraw.Draw(image).text(
+            (GLYPH, GLYPH), character, fill=255, font=pen, stroke_width=stroke
+        )
         box = image.crop(image.getbbox())
         # As in EMNIST: the longer side fills the box, the other keeps its proportion, both are centered.
         scale = GLYPH / max(box.size)

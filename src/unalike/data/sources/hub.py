@@ -67,7 +67,9 @@ def of_tables(
         samples, encoding = stacked(flat, path), None
     labels = np.concatenate([np.asarray(list(tables[part][y])) for part in parts])
     classes = getattr(tables[train].features[y], "names", None)
-    return Dataset.divided(path.split("/")[-1], samples, labels, len(rows_of_parts[0]), classes, encoding=encoding)
+    return Dataset.divided(
+        path.split("/")[-1], samples, labels, len(rows_of_parts[0]), classes, encoding=encoding
+    )
 
 
 def available() -> bool:
@@ -81,7 +83,9 @@ def available() -> bool:
 
 def _fetch(path: str, config: str | None) -> Mapping[str, Any]:
     if not available():
-        raise UnalikeError(f"{path} is fetched with the package datasets, found none: pip install 'unalike[hub]'")
+        raise UnalikeError(
+            f"{path} is fetched with the package datasets, found none: pip install 'unalike[hub]'"
+        )
     import datasets
 
     try:
@@ -93,10 +97,14 @@ def _fetch(path: str, config: str | None) -> Mapping[str, Any]:
         ) from None
 
 
-def _check_columns(path: str, tables: Mapping[str, Any], parts: Sequence[str], columns: Sequence[str]) -> None:
+def _check_columns(
+    path: str, tables: Mapping[str, Any], parts: Sequence[str], columns: Sequence[str]
+) -> None:
     missing = [part for part in parts if part not in tables]
     if missing:
-        raise UnalikeError(f"{path} has no split {', '.join(missing)}; expected one of {', '.join(tables)}")
+        raise UnalikeError(
+            f"{path} has no split {', '.join(missing)}; expected one of {', '.join(tables)}"
+        )
     lacking = [column for column in columns if column not in tables[parts[0]].features]
     if lacking:
         names = ", ".join(tables[parts[0]].features)

@@ -19,7 +19,9 @@ TEST = ("t10k", "test")
 def read_idx(path: Path) -> Dataset:
     """One IDX file of images, with the labels file beside it (`...-images-idx3-...` and `...-labels-idx1-...`)."""
     if "-images-idx" not in path.name:
-        raise UnalikeError(f"{path} holds labels, expected the file of images: give {_labels_of(path, 'images-idx3')}")
+        raise UnalikeError(
+            f"{path} holds labels, expected the file of images: give {_labels_of(path, 'images-idx3')}"
+        )
     return joined(path.name.split("-images")[0], _pair(path))
 
 
@@ -64,7 +66,11 @@ def read_array(path: Path) -> np.ndarray:
             f"{path} holds {size} bytes of values, expected {expected} for shape {shape.tolist()}; "
             f"the file is {'truncated' if size < expected else 'too long'}: fetch it again"
         )
-    return np.frombuffer(data, kind, offset=start).reshape(shape).astype(kind.newbyteorder("="), copy=False)
+    return (
+        np.frombuffer(data, kind, offset=start)
+        .reshape(shape)
+        .astype(kind.newbyteorder("="), copy=False)
+    )
 
 
 def _pair(file: Path) -> Arrays:
@@ -72,7 +78,9 @@ def _pair(file: Path) -> Arrays:
     # The labels may be compressed although the images are not, or the other way round.
     label_file = first_file(file.parent, labels, labels.removesuffix(".gz"), f"{labels}.gz")
     if label_file is None:
-        raise UnalikeError(f"{file} has no labels beside it, expected {labels} in {file.parent}: put it there")
+        raise UnalikeError(
+            f"{file} has no labels beside it, expected {labels} in {file.parent}: put it there"
+        )
     x, y = read_array(file), read_array(label_file)
     if x.ndim < 2 or y.ndim != 1 or len(x) != len(y):
         raise UnalikeError(

@@ -35,7 +35,9 @@ class Image(NamedTuple):
 
 
 @layouts.register("*/")
-def read_image_folder(path: Path, *, group: str | Sequence[str] | None = None, size: Size = None) -> Dataset:
+def read_image_folder(
+    path: Path, *, group: str | Sequence[str] | None = None, size: Size = None
+) -> Dataset:
     """`cats/1.png`, `dogs/7.jpg`, ...: the sub-folder is the class, classes in alphabetical order.
 
     If the classes lie in `train/` and `test/` (or `val/`; case does not matter), that division is kept; otherwise every fifth
@@ -54,14 +56,24 @@ def read_image_folder(path: Path, *, group: str | Sequence[str] | None = None, s
     if group is None:
         images = _divided(path)
     else:
-        images = [image._replace(client=folder.name) for folder in _folders(path) for image in _divided(folder)]
+        images = [
+            image._replace(client=folder.name)
+            for folder in _folders(path)
+            for image in _divided(folder)
+        ]
     images.sort(key=lambda image: image.tests)
-    unknown = sorted({image.name for image in images if image.tests} - {i.name for i in images if not i.tests})
+    unknown = sorted(
+        {image.name for image in images if image.tests} - {i.name for i in images if not i.tests}
+    )
     if unknown:
-        raise UnalikeError(f"{path}: test has classes that train has not: {', '.join(unknown[:5])}; add or remove them")
+        raise UnalikeError(
+            f"{path}: test has classes that train has not: {', '.join(unknown[:5])}; add or remove them"
+        )
     groups = {} if group is None else {group: np.array([image.client for image in images])}
     divided = [path] if group is None else _folders(path)
-    return _dataset(path.name, images, size, groups, published=any(_parts(folder) for folder in divided))
+    return _dataset(
+        path.name, images, size, groups, published=any(_parts(folder) for folder in divided)
+    )
 
 
 def _divided(path: Path) -> list[Image]:
@@ -69,7 +81,9 @@ def _divided(path: Path) -> list[Image]:
     parts = _parts(path)
     if not parts:
         images = _by_folder(path)
-        tests = every_fifth(np.unique([image.name for image in images], return_inverse=True)[1]).tolist()
+        tests = every_fifth(
+            np.unique([image.name for image in images], return_inverse=True)[1]
+        ).tolist()
         return [image._replace(tests=test) for image, test in zip(images, tests)]
     train = _by_folder(parts["train"])
     part = next((part for part in TESTS if part in parts), None)
@@ -90,14 +104,22 @@ def read_tiny_imagenet(path: Path, *, size: Size = None) -> Dataset:
     `size` is as for a folder of images. If there is a `words.txt`, it names the classes.
     """
     images = [
-        Image(file, folder.name, False) for folder in _folders(path / "train") for file in _images(folder / "images")
+        Image(file, folder.name, False)
+        for folder in _folders(path / "train")
+        for file in _images(folder / "images")
     ]
     rows = [line.split("\t") for line in _text(path / "val" / "val_annotations.txt").splitlines()]
     if any(len(row) < 2 for row in rows):
-        raise UnalikeError(f"{path / 'val' / 'val_annotations.txt'}: expected lines of a file name, a tab and a class")
+        raise UnalikeError(
+            f"{path / 'val' / 'val_annotations.txt'}: expected lines of a file name, a tab and a class"
+        )
     images += [Image(path / "val" / "images" / row[0], row[1], True) for row in rows]
     words = path / "words.txt"
-    named = dict(line.split("\t", 1) for line in _text(words).splitlines() if "\t" in line) if words.is_file() else {}
+    named = (
+        dict(line.split("\t", 1) for line in _text(words).splitlines() if "\t" in line)
+        if words.is_file()
+        else {}
+    )
     return _dataset(path.name, images, size, named=named)
 
 
@@ -135,12 +157,16 @@ def decode(files: Sequence[Path], size: Size) -> np.ndarray:
         with reading(file, "an image", Image.DecompressionBombError), Image.open(file) as image:
             ImageOps.exif_transpose(image, in_place=True)
             deep = image.mode in DEEP  # `convert` would clip these to 8 bits
-            pixels = Image.fromarray(np.asarray(image, np.float32)) if deep else image.convert("L" if grey else "RGB")
+            pixels = (
+                Image.fromarray(np.asarray(image, np.float32))
+                if deep
+                else image.convert("L" if grey else "RGB")
+            )
             if pixels.size != (width, height):
                 pixels = pixels.resize((width, height), Image.Resampling.BILINEAR)
-            row[:] = np.asarray(pixels, np.float32).reshape(height, width, -1).transpose(2, 0, 1) / (
-                65535 if deep else 255
-            )
+            row[:] = np.asarray(pixels, np.float32).reshape(height, width, -1).transpose(
+                2, 0, 1
+            ) / (65535 if deep else 255)
     return x
 
 
@@ -161,13 +187,19 @@ def _dataset(
 
 
 def _by_folder(path: Path) -> list[Image]:
-    return [Image(file, folder.name, False) for folder in _folders(path) for file in _images(folder)]
+    return [
+        Image(file, folder.name, False) for folder in _folders(path) for file in _images(folder)
+    ]
 
 
 def _folders(path: Path) -> list[Path]:
-    folders = sorted(folder for folder in path.iterdir() if folder.is_dir() and not folder.name.startswith("."))
+    folders = sorted(
+        folder for folder in path.iterdir() if folder.is_dir() and not folder.name.startswith(".")
+    )
     if not folders:
-        raise UnalikeError(f"{path} holds no sub-folders, expected one per class with its images in it")
+        raise UnalikeError(
+            f"{path} holds no sub-folders, expected one per class with its images in it"
+        )
     return folders
 
 
@@ -176,9 +208,7 @@ def _images(folder: Path) -> list[Path]:
     if not files:
         below, hint = sorted(sub.name for sub in folder.glob("*/")), ""
         if below:
-            hint = (
-                f"; its sub-folders are {', '.join(below[:3])}: where {folder.name} is a client, write group='client'"
-            )
+            hint = f"; its sub-folders are {', '.join(below[:3])}: where {folder.name} is a client, write group='client'"
         raise UnalikeError(
             f"the class {folder} has no images, expected at least one {' or '.join(sorted(ENDINGS))}{hint}"
         )

@@ -36,15 +36,21 @@ def of_object(found: Any, encoding: Encoding | None = None, **options: Any) -> D
     splits = found if isinstance(found, Mapping) else {"train": found}
     if splits and all(hasattr(split, "column_names") for split in splits.values()):
         if "target" not in options:
-            return of_tables("data", splits, encoding, **{"test": "test" if "test" in splits else None} | options)
+            return of_tables(
+                "data", splits, encoding, **{"test": "test" if "test" in splits else None} | options
+            )
         splits = {name: splits[name].to_pandas() for name in SPLITS if name in splits}
     elif "train" not in splits and not {"test", "val"} & {*splits}:
         return _of_clients(splits, encoding, **options)
     if "train" not in splits or {*splits} - {*SPLITS}:
-        raise UnalikeError(f"found {', '.join(map(str, splits))}; expected 'train' and 'test', or names of clients")
+        raise UnalikeError(
+            f"found {', '.join(map(str, splits))}; expected 'train' and 'test', or names of clients"
+        )
     frames = all(hasattr(split, "iloc") for split in splits.values())
     if options and not frames:
-        raise UnalikeError(f"found {', '.join(options)} beside a {type(found).__name__}, whose samples have no options")
+        raise UnalikeError(
+            f"found {', '.join(options)} beside a {type(found).__name__}, whose samples have no options"
+        )
     if not frames:
         return Dataset("data", splits["train"], splits.get("test"), class_names(splits["train"]))
     if len(splits) == 1:
@@ -59,7 +65,9 @@ def _of_clients(found: Mapping[Any, Any], encoding: Encoding | None, **options: 
     """The samples of several clients."""
     names = [str(name) for name in found]
     if not names:
-        raise UnalikeError("found no clients in the mapping, expected samples by the names of clients")
+        raise UnalikeError(
+            "found no clients in the mapping, expected samples by the names of clients"
+        )
     if all(hasattr(own, "iloc") for own in found.values()):
         import pandas as pd
 
@@ -72,4 +80,6 @@ def _of_clients(found: Mapping[Any, Any], encoding: Encoding | None, **options: 
     pairs = [array_checks.pair(own, f"client {name!r}") for name, own in zip(names, found.values())]
     x, y = (np.concatenate(arrays) for arrays in zip(*pairs, strict=True))
     groups = {CLIENT: np.repeat(names, [len(labels) for _, labels in pairs])}
-    return Dataset("data", (x, y), None, class_names(next(iter(found.values()))), groups, published=False)
+    return Dataset(
+        "data", (x, y), None, class_names(next(iter(found.values()))), groups, published=False
+    )

@@ -24,12 +24,25 @@ from unalike.data.sources import (  # noqa: F401  (imported, they register names
     table_files,
 )
 from unalike.data.sources.in_memory import of_object
-from unalike.data.sources.registry import FOLDER, NAMED_BY, data_folder, ending, every_fifth, formats, read, registry
+from unalike.data.sources.registry import (
+    FOLDER,
+    NAMED_BY,
+    data_folder,
+    ending,
+    every_fifth,
+    formats,
+    read,
+    registry,
+)
 from unalike.data.table_encoding import Encoding
 
 
 def load(
-    name_or_path: Any, data_dir: str | Path | None = None, *, encoding: Encoding | None = None, **options: Any
+    name_or_path: Any,
+    data_dir: str | Path | None = None,
+    *,
+    encoding: Encoding | None = None,
+    **options: Any,
 ) -> Dataset:
     """Load a data set by name or path.
 
@@ -60,9 +73,14 @@ def load(
     source = _named(str(name_or_path), folder)
     if isinstance(source, Path):
         return read(source, encoding, **options)
-    call, offered = Call(source.name, source.parameters | options), {"data_dir": folder, "encoding": encoding}
+    call, offered = (
+        Call(source.name, source.parameters | options),
+        {"data_dir": folder, "encoding": encoding},
+    )
     parameters = inspect.signature(registry[call.name]).parameters
-    return registry.build(call, **{name: value for name, value in offered.items() if name in parameters})
+    return registry.build(
+        call, **{name: value for name, value in offered.items() if name in parameters}
+    )
 
 
 def table_at(name_or_path: str, data_dir: str | Path | None = None) -> Path | None:
@@ -76,7 +94,9 @@ def table_at(name_or_path: str, data_dir: str | Path | None = None) -> Path | No
 
 
 @registry.register("file")
-def file(data_dir: Path | None, encoding: Encoding | None = None, *, path: str, **options: Any) -> Dataset:
+def file(
+    data_dir: Path | None, encoding: Encoding | None = None, *, path: str, **options: Any
+) -> Dataset:
     """Read a file or folder with options of its reader, as in `file(path='patients.csv', target='outcome')`."""
     return load(path, data_dir, encoding=encoding, **options)
 
@@ -113,12 +133,18 @@ def _existing(path: Path, folder: Path | None) -> Path:
     for candidate in tried:
         if candidate.exists():
             return candidate
-    raise UnalikeError(f"found nothing at {' or '.join(map(str, tried))}; give its path, or set {FOLDER} to its folder")
+    raise UnalikeError(
+        f"found nothing at {' or '.join(map(str, tried))}; give its path, or set {FOLDER} to its folder"
+    )
 
 
 def _not_found(text: str, folder: Path | None) -> UnalikeError:
     suffixes = ", ".join(formats)
-    looked = f"no {text}.npz or the like in {folder}" if folder else f"{FOLDER} names no folder to look in"
+    looked = (
+        f"no {text}.npz or the like in {folder}"
+        if folder
+        else f"{FOLDER} names no folder to look in"
+    )
     return UnalikeError(
         f"{unknown('data set', text, registry)} (as a file: {looked}; put a folder {text} or a file "
         f"{text} with one of the suffixes {suffixes} into that folder ({NAMED_BY}), or give its path)"

@@ -58,7 +58,11 @@ class NaturalTable:
             group=self.group,
             regression=self.regression,
         )
-        if self.positive is not None and data.classes is not None and data.classes[0] == self.positive:
+        if (
+            self.positive is not None
+            and data.classes is not None
+            and data.classes[0] == self.positive
+        ):
             return replace(_with_labels(data, lambda y: 1 - y), classes=data.classes[::-1])
         return data
 
@@ -100,7 +104,9 @@ def smartwatch(data_dir: Path | None) -> Dataset:
     x = (x - x[~test].mean((0, 1))) / x[~test].std((0, 1))
     groups = {name: values[order] for name, values in groups.items()}
     rows = x[order, None].astype(np.float32)
-    return Dataset.divided("smartwatch", rows, y[order], train, classes, groups, unit="recording", published=False)
+    return Dataset.divided(
+        "smartwatch", rows, y[order], train, classes, groups, unit="recording", published=False
+    )
 
 
 def found(name: str, file: str, data_dir: Path | None, source: str, sha256: str) -> Path:
@@ -128,4 +134,9 @@ def found(name: str, file: str, data_dir: Path | None, source: str, sha256: str)
 def _with_labels(data: Dataset, change: Callable[[Tensor], Tensor]) -> Dataset:
     """The data set with other labels for the same samples."""
     (x, y), test = data.train, data.test
-    return replace(data, train=(x, change(y)), test=None if test is None else (test[0], change(test[1])), classes=None)
+    return replace(
+        data,
+        train=(x, change(y)),
+        test=None if test is None else (test[0], change(test[1])),
+        classes=None,
+    )

@@ -18,7 +18,18 @@ from unalike.data.sources.registry import NAMED_BY, first_file, read, registry, 
 from unalike.data.sources.table_files import tokens
 from unalike.data.table_encoding import Encoding
 
-CLOTHES = ["T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"]
+CLOTHES = [
+    "T-shirt/top",
+    "Trouser",
+    "Pullover",
+    "Dress",
+    "Coat",
+    "Sandal",
+    "Shirt",
+    "Sneaker",
+    "Bag",
+    "Ankle boot",
+]
 IDX = "train-images-idx3-ubyte.gz, train-labels-idx1-ubyte.gz, t10k-images-idx3-ubyte.gz, t10k-labels-idx1-ubyte.gz"
 # EMNIST merges letters that look alike in upper and lower case; these lower-case letters stay separate classes.
 MERGED = string.digits + string.ascii_uppercase + "abdefghnqrt"
@@ -65,7 +76,13 @@ def emnist(data_dir: Path | None, *, split: str = "byclass") -> Dataset:
 def cifar10(data_dir: Path | None) -> Dataset:
     """50000 + 10000 photographs, 32x32 color, 10 classes (Krizhevsky 2009)."""
     places = ["cifar-10-batches-py", "cifar-10-batches-bin", "cifar10"]
-    return find("cifar10", data_dir, places, "data_batch_1 ... test_batch", {"path": "uoft-cs/cifar10", "x": "img"})
+    return find(
+        "cifar10",
+        data_dir,
+        places,
+        "data_batch_1 ... test_batch",
+        {"path": "uoft-cs/cifar10", "x": "img"},
+    )
 
 
 @registry.register("cifar100")
@@ -81,12 +98,18 @@ def tiny_imagenet(data_dir: Path | None) -> Dataset:
     """100000 + 10000 photographs, 64x64 color, 200 classes (Le and Yang 2015); the validation set tests."""
     places = ["tiny-imagenet-200", "tiny_imagenet"]
     put = "train/, val/val_annotations.txt and val/images/"
-    return find("tiny_imagenet", data_dir, places, put, {"path": "zh-plus/tiny-imagenet", "test": "valid"})
+    return find(
+        "tiny_imagenet", data_dir, places, put, {"path": "zh-plus/tiny-imagenet", "test": "valid"}
+    )
 
 
 @registry.register("ag_news")
 def ag_news(
-    data_dir: Path | None, encoding: Encoding | None = None, *, length: int = 64, vocabulary: int = 20000
+    data_dir: Path | None,
+    encoding: Encoding | None = None,
+    *,
+    length: int = 64,
+    vocabulary: int = 20000,
 ) -> Dataset:
     """120000 + 7600 English news of 4 topics (Zhang et al. 2015): the tokens of the first `length` words."""
     columns = {"path": "fancyzhx/ag_news", "x": "text"}
@@ -95,7 +118,11 @@ def ag_news(
 
 @registry.register("sogou_news")
 def sogou_news(
-    data_dir: Path | None, encoding: Encoding | None = None, *, length: int = 256, vocabulary: int = 20000
+    data_dir: Path | None,
+    encoding: Encoding | None = None,
+    *,
+    length: int = 256,
+    vocabulary: int = 20000,
 ) -> Dataset:
     """450000 + 60000 Chinese news in pinyin, 5 topics (Zhang et al. 2015): the tokens of the first `length` words."""
     columns = {"path": "community-datasets/sogou_news", "x": ("title", "content")}
@@ -151,7 +178,9 @@ def _news(
         parts = [_rows(_part(folder, stem + part)) for part in ("train", "test")]
         (train_y, train), (test_y, test) = parts
         x, used = tokens([*train, *test], len(train), length, vocabulary, encoding)
-        return Dataset.divided(name, x, np.concatenate([train_y, test_y]), len(train), classes, encoding=used)
+        return Dataset.divided(
+            name, x, np.concatenate([train_y, test_y]), len(train), classes, encoding=used
+        )
 
     if data_dir is not None and first_file(data_dir, f"{name}_train.csv*"):
         return read(data_dir, f"{name}_")
@@ -173,7 +202,9 @@ def _rows(file: Path) -> tuple[np.ndarray, Sequence[str]]:
 
         frame = pd.read_csv(file, header=None, dtype=str, keep_default_na=False)
         if len(frame.columns) < 2:
-            raise UnalikeError(f"{file} holds one column, expected the class and then the texts; fetch it again")
+            raise UnalikeError(
+                f"{file} holds one column, expected the class and then the texts; fetch it again"
+            )
         first = 0 if frame.iloc[0, 0] == "label" else 1
         frame = frame.iloc[1 - first :]
         y = frame[0].to_numpy().astype(np.int64) - first

@@ -78,13 +78,19 @@ def read(path: Path, encoding: Encoding | None = None, **options: Any) -> Datase
     return call_reader(formats[end], path, path.name, encoding, options)
 
 
-def call_reader(reader: Reader, source: Any, where: str, encoding: Encoding | None, options: dict[str, Any]) -> Dataset:
+def call_reader(
+    reader: Reader, source: Any, where: str, encoding: Encoding | None, options: dict[str, Any]
+) -> Dataset:
     """Call a reader of a file or object with its options; the messages about them start with `where`."""
     parameters = inspect.signature(reader).parameters
-    written = [name for name, p in parameters.items() if p.kind is p.KEYWORD_ONLY and name != "encoding"]
+    written = [
+        name for name, p in parameters.items() if p.kind is p.KEYWORD_ONLY and name != "encoding"
+    ]
     for name, value in options.items():
         if not written:
-            raise UnalikeError(f"{where}: found {name}={value!r}, but files of this kind have no options: leave it out")
+            raise UnalikeError(
+                f"{where}: found {name}={value!r}, but files of this kind have no options: leave it out"
+            )
         if name not in written:
             raise UnalikeError(f"{where}: {unknown('option', name, written)}")
     agreed = {"encoding": encoding} if encoding and "encoding" in parameters else {}
@@ -103,7 +109,10 @@ def content(path: Path) -> bytes:
 
 def first_file(folder: Path, *patterns: str) -> Path | None:
     """Return the first file in `folder` that matches one of the patterns, tried in order; None if there is none."""
-    return next((file for pattern in patterns for file in sorted(folder.glob(pattern)) if file.is_file()), None)
+    return next(
+        (file for pattern in patterns for file in sorted(folder.glob(pattern)) if file.is_file()),
+        None,
+    )
 
 
 def every_fifth(y: np.ndarray, units: np.ndarray | None = None) -> np.ndarray:

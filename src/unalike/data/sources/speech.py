@@ -16,7 +16,12 @@ FILES = ("shakespeare.csv", "shakespeare.csv.gz")
 
 @registry.register("shakespeare")
 def shakespeare(
-    data_dir: Path | None, *, length: int = 80, step: int | None = None, speaker: str = "speaker", line: str = "line"
+    data_dir: Path | None,
+    *,
+    length: int = 80,
+    step: int | None = None,
+    speaker: str = "speaker",
+    line: str = "line",
 ) -> Dataset:
     """Lines by speaker from your file `shakespeare.csv`: windows of `length` characters and the character that follows each.
 
@@ -27,25 +32,33 @@ def shakespeare(
     """
     step = length + 1 if step is None else step
     if min(length, step) < 1:
-        raise UnalikeError(f"shakespeare: found length={length} and step={step}, expected 1 or more characters")
+        raise UnalikeError(
+            f"shakespeare: found length={length} and step={step}, expected 1 or more characters"
+        )
     file = None if data_dir is None else first_file(data_dir, *FILES)
     if file is None:
         raise UnalikeError(
             f"shakespeare: found no {FILES[0]} {searched(data_dir)}; put a table there with a column {speaker!r} "
             f"and a column {line!r}, one row for each line of a play"
         )
-    made = {name: _windows(text, length, step) for name, text in _texts(file, speaker, line).items()}
+    made = {
+        name: _windows(text, length, step) for name, text in _texts(file, speaker, line).items()
+    }
     made = {name: windows for name, windows in made.items() if len(windows)}
     if not made:
         raise UnalikeError(
             f"{file}: no speaker has {length + 1} characters; expected longer texts, or a smaller length"
         )
     cuts = {name: len(windows) - len(windows) // 5 for name, windows in made.items()}
-    parts = [(name, made[name][: cuts[name]]) for name in made] + [(name, made[name][cuts[name] :]) for name in made]
+    parts = [(name, made[name][: cuts[name]]) for name in made] + [
+        (name, made[name][cuts[name] :]) for name in made
+    ]
     codes = np.concatenate([windows for _, windows in parts])
     origins = np.repeat([name for name, _ in parts], [len(windows) for _, windows in parts])
     x, y = codes[:, :length] + UNKNOWN + 1, codes[:, length]
-    return Dataset.divided("shakespeare", x, y, sum(cuts.values()), list(CHARACTERS), {"speaker": origins})
+    return Dataset.divided(
+        "shakespeare", x, y, sum(cuts.values()), list(CHARACTERS), {"speaker": origins}
+    )
 
 
 def _texts(file: Path, speaker: str, line: str) -> dict[str, str]:

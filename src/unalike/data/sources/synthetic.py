@@ -21,7 +21,12 @@ Labels = Callable[[np.ndarray, np.random.Generator], np.ndarray]
 
 @registry.register("linear_clusters")
 def linear_clusters(
-    clusters: int = 3, clients: int = 100, points: int = 100, features: int = 10, seed: int = 0, noise: float = 0.1
+    clusters: int = 3,
+    clients: int = 100,
+    points: int = 100,
+    features: int = 10,
+    seed: int = 0,
+    noise: float = 0.1,
 ) -> Dataset:
     """Regression y = x . theta_c + N(0, noise^2) with one theta_c ~ U[-10, 10]^features per cluster and x ~ N(0, I).
 
@@ -33,7 +38,13 @@ def linear_clusters(
     """
     check_not_negative("linear_clusters", noise=noise)
     return _clustered(
-        "linear_clusters", clusters, clients, points, features, seed, lambda s, rng: s + rng.normal(0, noise, len(s))
+        "linear_clusters",
+        clusters,
+        clients,
+        points,
+        features,
+        seed,
+        lambda s, rng: s + rng.normal(0, noise, len(s)),
     )
 
 
@@ -42,10 +53,14 @@ def logistic_clusters(
     clusters: int = 3, clients: int = 100, points: int = 100, features: int = 10, seed: int = 0
 ) -> Dataset:
     """Binary labels [x . theta_c > 0] without noise; otherwise as `linear_clusters`."""
-    return _clustered("logistic_clusters", clusters, clients, points, features, seed, lambda s, rng: s > 0)
+    return _clustered(
+        "logistic_clusters", clusters, clients, points, features, seed, lambda s, rng: s > 0
+    )
 
 
-def _clustered(name: str, clusters: int, clients: int, points: int, features: int, seed: int, label: Labels) -> Dataset:
+def _clustered(
+    name: str, clusters: int, clients: int, points: int, features: int, seed: int, label: Labels
+) -> Dataset:
     check_count(name, clusters=clusters, clients=clients, points=points, features=features)
     check_count(name, 0, seed=seed)
     theta = generator(seed, name).uniform(-10, 10, (clusters, features))
@@ -62,7 +77,12 @@ def _clustered(name: str, clusters: int, clients: int, points: int, features: in
 
 @registry.register("synthetic")
 def synthetic(
-    alpha: float = 1.0, beta: float = 1.0, clients: int = 30, features: int = 60, classes: int = 10, seed: int = 0
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    clients: int = 30,
+    features: int = 60,
+    classes: int = 10,
+    seed: int = 0,
 ) -> Dataset:
     """Synthetic(alpha, beta) of FedProx (Li et al. 2020): y = argmax(W_k x + b_k) for client k.
 
@@ -84,7 +104,9 @@ def synthetic(
         y, cut = (x @ w + b).argmax(1), int(0.9 * size)
         for split, rows in zip(splits, (slice(cut), slice(cut, None))):
             split.append((x[rows], y[rows]))
-    train, test = ((np.concatenate(x), np.concatenate(y)) for x, y in (zip(*split) for split in splits))
+    train, test = (
+        (np.concatenate(x), np.concatenate(y)) for x, y in (zip(*split) for split in splits)
+    )
     owner = [np.repeat(np.arange(clients), [len(y) for _, y in split]) for split in splits]
     names = [str(c) for c in range(classes)]
     return Dataset("synthetic", train, test, names, {"client": np.concatenate(owner)})
@@ -111,7 +133,9 @@ def fcube(points: int = 1000, test: int = 1000, seed: int = 0) -> Dataset:
 
 
 @registry.register("quadratic")
-def quadratic(sizes: tuple[int, ...] = (600, *[60] * 9), optima: tuple[float, ...] = (10.0, *[0.0] * 9)) -> Dataset:
+def quadratic(
+    sizes: tuple[int, ...] = (600, *[60] * 9), optima: tuple[float, ...] = (10.0, *[0.0] * 9)
+) -> Dataset:
     """One quadratic per client: (w + b - e_k)^2 of the model `linear`, where client k has `sizes[k]` equal samples of label e_k.
 
     The objective, the mean over all samples, is least at w + b = sum_k p_k e_k. Clients with more samples make more steps of a
@@ -120,7 +144,14 @@ def quadratic(sizes: tuple[int, ...] = (600, *[60] * 9), optima: tuple[float, ..
     """
     check_count("quadratic", **{f"sizes[{k}]": size for k, size in enumerate(sizes)})
     if len(sizes) != len(optima):
-        raise UnalikeError(f"quadratic: found {len(sizes)} sizes and {len(optima)} optima, expected as many of both")
+        raise UnalikeError(
+            f"quadratic: found {len(sizes)} sizes and {len(optima)} optima, expected as many of both"
+        )
     y = np.repeat(np.asarray(optima, np.float32), sizes)
     pair = np.ones((len(y), 1), np.float32), y
-    return Dataset("quadratic", pair, pair, groups={"client": np.tile(np.repeat(np.arange(len(sizes)), sizes), 2)})
+    return Dataset(
+        "quadratic",
+        pair,
+        pair,
+        groups={"client": np.tile(np.repeat(np.arange(len(sizes)), sizes), 2)},
+    )

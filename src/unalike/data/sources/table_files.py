@@ -121,9 +121,17 @@ def read_table(
             another type such as dates, hardly two rows per class, or a few whole numbers written with decimals, which may be
             classes or amounts.
     """
-    dialect, drop, group = {"sep": sep, "decimal": decimal, "charset": charset}, _several(drop), _several(group)
+    dialect, drop, group = (
+        {"sep": sep, "decimal": decimal, "charset": charset},
+        _several(drop),
+        _several(group),
+    )
     if isinstance(table, Path):
-        name, where, frame = table.name.split(".")[0], table.name, opened(table, encoding, group, **dialect)
+        name, where, frame = (
+            table.name.split(".")[0],
+            table.name,
+            opened(table, encoding, group, **dialect),
+        )
     else:
         name, where, frame = "table", "the table", table.rename(columns=str)
     if encoding is not None:
@@ -132,7 +140,9 @@ def read_table(
     if target is None and encoding is not None:  # rows to predict
         require_columns(frame, [*drop, *group], where)
         groups = {column: frame[column].to_numpy() for column in group}
-        return Dataset(name, (new_rows(frame, encoding, where), None), groups=groups, encoding=encoding)
+        return Dataset(
+            name, (new_rows(frame, encoding, where), None), groups=groups, encoding=encoding
+        )
     if target is None:
         raise UnalikeError(
             f"{where} is a table with the columns {', '.join(map(str, frame))}; name the one to predict, with --target COLUMN "
@@ -161,10 +171,14 @@ def read_table(
             )
         encoding = replace(fit_words(frame[text], train, length, vocabulary, bag), target=target)
     elif (length, vocabulary, bag) != (LENGTH, VOCABULARY, False):
-        raise UnalikeError(f"{where}: length, vocabulary and bag say how a column of text is read; name it with text=")
+        raise UnalikeError(
+            f"{where}: length, vocabulary and bag say how a column of text is read; name it with text="
+        )
     else:
         features = frame.drop(columns=unused)
-        encoding = replace(fit(features, train, where, dates_of(features, _several(date), where)), target=target)
+        encoding = replace(
+            fit(features, train, where, dates_of(features, _several(date), where)), target=target
+        )
     x = new_rows(frame, encoding, where) if agreed else encoding.apply(frame, where)
     return Dataset.divided(name, x, y, train, classes, groups, encoding, unit, split is not None)
 
@@ -173,7 +187,9 @@ for name in ENDINGS:
     formats.register(name)(read_table)
 
 
-def opened(path: Path, encoding: Encoding | None = None, names: Sequence[str] = (), **dialect: Any) -> pd.DataFrame:
+def opened(
+    path: Path, encoding: Encoding | None = None, names: Sequence[str] = (), **dialect: Any
+) -> pd.DataFrame:
     """Read the columns of a table; if the file stores no types, categories of the `encoding` are read as texts.
 
     `names` are columns that name owners or rows, whose zeros in front are kept (01067); `dialect` is the `sep`, `decimal` and
@@ -184,11 +200,17 @@ def opened(path: Path, encoding: Encoding | None = None, names: Sequence[str] = 
     end = ending(path.name) or ""
     with reading(path, "a table"):
         if end in DELIMITED:
-            texts = [category.name for category in encoding.categories if not category.truth] if encoding else []
+            texts = (
+                [category.name for category in encoding.categories if not category.truth]
+                if encoding
+                else []
+            )
             return read_delimited(path, texts, names, **dialect).rename(columns=str)
         for name, value in dialect.items():
             if value is not None:
-                raise UnalikeError(f"{path.name}: found {name}={value!r}, which is for delimited text; leave it out")
+                raise UnalikeError(
+                    f"{path.name}: found {name}={value!r}, which is for delimited text; leave it out"
+                )
         return TYPED[end](path).rename(columns=str)
 
 
@@ -204,7 +226,11 @@ def new_rows(frame: pd.DataFrame, encoding: Encoding, where: str) -> torch.Tenso
 
 
 def tokens(
-    samples: Sequence[str], train: int, length: int, vocabulary: int, encoding: Encoding | None = None
+    samples: Sequence[str],
+    train: int,
+    length: int,
+    vocabulary: int,
+    encoding: Encoding | None = None,
 ) -> tuple[torch.Tensor, Encoding]:
     """Encode texts as tokens int64 [N, length]; returns the tokens and their encoding.
 
@@ -226,7 +252,9 @@ def _tests(column: pd.Series, where: str) -> np.ndarray:
         )
     test = np.array([PARTS[value] for value in values])
     if test.all():
-        raise UnalikeError(f"{where}: the split {column.name!r} has no training rows; expected train or 0 in some")
+        raise UnalikeError(
+            f"{where}: the split {column.name!r} has no training rows; expected train or 0 in some"
+        )
     return test
 
 

@@ -158,20 +158,31 @@ def summarize(
     if classes is not None:
         check_classes(column, len(classes), where)
     train = ~every_fifth(y, None if unit is None else np.array(texts_of(frame[unit])))
-    features, dates = frame[train].drop(columns=unused), dates_of(frame.drop(columns=unused), date, where)
+    features, dates = (
+        frame[train].drop(columns=unused),
+        dates_of(frame.drop(columns=unused), date, where),
+    )
     for note in doubts(features.drop(columns=[*dates]), where):
         warn(note)
     numbers, categories = [], []
     for name, values in zip(map(str, features), (features[column] for column in features)):
         if name in dates:
-            numbers.append(_sums(name, days_of(frame[name], dates[name], where)[train], False, least, dates[name]))
+            numbers.append(
+                _sums(
+                    name, days_of(frame[name], dates[name], where)[train], False, least, dates[name]
+                )
+            )
         elif kind_of(values) == NUMBERS or not values.notna().any():
             numbers.append(_sums(name, floats_of(values, where), False, least))
         elif is_bool_dtype(values):
             numbers.append(_sums(name, floats_of(values, where), True, least))
         else:
-            category_of(values, len(values), where)  # refuses dates, names of rows, numbers with texts among them
-            frequent = {text: n for text, n in sorted(Counter(texts_of(values)).items()) if n >= least}
+            category_of(
+                values, len(values), where
+            )  # refuses dates, names of rows, numbers with texts among them
+            frequent = {
+                text: n for text, n in sorted(Counter(texts_of(values)).items()) if n >= least
+            }
             categories.append(CategoryCounts(name, frequent))
     return TableSummary(
         len(features),
@@ -202,8 +213,12 @@ def agreed(summaries: Mapping[str, TableSummary]) -> tuple[Encoding, TargetNames
             )
     numbers, categories = [], []
     for name in one.columns:
-        sums = {site: n for site, found in summaries.items() for n in found.numbers if n.name == name}
-        counts = {site: c for site, found in summaries.items() for c in found.categories if c.name == name}
+        sums = {
+            site: n for site, found in summaries.items() for n in found.numbers if n.name == name
+        }
+        counts = {
+            site: c for site, found in summaries.items() for c in found.categories if c.name == name
+        }
         if counts:
             categories.append(_category(name, sums, counts))
         else:
@@ -219,7 +234,9 @@ def _sums(name: str, values: np.ndarray, truth: bool, least: int, date: str = ""
     mean, parts = float(known.mean()), min(PARTS, len(known) // least)
     quantiles = np.quantile(known, np.arange(1, parts) / parts).tolist()
     deviations = float(((known - mean) ** 2).sum())
-    return NumberSums(name, len(known), len(values) - len(known), mean, deviations, tuple(quantiles), truth, date)
+    return NumberSums(
+        name, len(known), len(values) - len(known), mean, deviations, tuple(quantiles), truth, date
+    )
 
 
 def _target(column: pd.Series, y: np.ndarray, classes: list[str] | None, least: int) -> TargetNames:
@@ -235,23 +252,37 @@ def _number(name: str, sums: Sequence[NumberSums]) -> Number:
     """The encoding of a column of numbers, as of all rows: missing values are the median before mean and scale are taken."""
     counts, missing = np.array([n.count for n in sums]), sum(n.missing for n in sums)
     if not counts.sum():
-        raise UnalikeError(f"no site has enough values of the column {name!r}; leave it out with --drop {name}")
+        raise UnalikeError(
+            f"no site has enough values of the column {name!r}; leave it out with --drop {name}"
+        )
     forms = sorted({n.date for n in sums})
     if len(forms) > 1 and not forms[0]:
         raise UnalikeError(
             f"the column {name!r} is read in several ways at the sites, as {' and '.join(form or 'numbers' for form in forms)}; "
             f"expected --date {name} at all sites, or at none"
         )
-    date = forms[0] if len(forms) == 1 else FORMATS[0]  # days are agreed on; a site may write them in its own way
+    date = (
+        forms[0] if len(forms) == 1 else FORMATS[0]
+    )  # days are agreed on; a site may write them in its own way
     means = np.array([n.mean for n in sums])
     median = _median(sums)
     rows = counts.sum() + missing
     mean = float((counts @ means + missing * median) / rows)
-    squares = sum(n.deviations for n in sums) + counts @ (means - mean) ** 2 + missing * (median - mean) ** 2
+    squares = (
+        sum(n.deviations for n in sums)
+        + counts @ (means - mean) ** 2
+        + missing * (median - mean) ** 2
+    )
     scale = float(np.sqrt(squares / rows))
     constant = scale <= 10 * np.finfo(float).eps * max(1.0, abs(mean))
     return Number(
-        name, median, mean, 1.0 if constant else scale, missing > 0, all(n.truth for n in sums if n.count), date
+        name,
+        median,
+        mean,
+        1.0 if constant else scale,
+        missing > 0,
+        all(n.truth for n in sums if n.count),
+        date,
     )
 
 
@@ -262,11 +293,15 @@ def _median(sums: Sequence[NumberSums]) -> float:
     sides = np.column_stack(
         [np.nextafter(points, -np.inf), np.nextafter(points, np.inf)]
     ).ravel()  # many values may be equal
-    below = sum((n.count * n.below(sides) for n in held), start=np.zeros(len(sides))) / sum(n.count for n in held)
+    below = sum((n.count * n.below(sides) for n in held), start=np.zeros(len(sides))) / sum(
+        n.count for n in held
+    )
     return float(np.interp(0.5, below, np.repeat(points, 2)))
 
 
-def _category(name: str, sums: Mapping[str, NumberSums], counts: Mapping[str, CategoryCounts]) -> Category:
+def _category(
+    name: str, sums: Mapping[str, NumberSums], counts: Mapping[str, CategoryCounts]
+) -> Category:
     for site, found in sums.items():
         if found.count and not found.truth:
             other = next(iter(counts))
@@ -292,7 +327,9 @@ def _agreed_target(summaries: Mapping[str, TableSummary]) -> TargetNames:
                 f"the target of {site} is {found.target.name!r} ({found.target.kind}), that of {first} {one.target.name!r} "
                 f"({one.target.kind}); expected the same at all sites"
             )
-        if found.target.numbers != one.target.numbers and {*found.target.classes}.isdisjoint(one.target.classes):
+        if found.target.numbers != one.target.numbers and {*found.target.classes}.isdisjoint(
+            one.target.classes
+        ):
             classes = ", ".join(found.target.classes), ", ".join(one.target.classes)
             raise UnalikeError(
                 f"the classes of {site} are {classes[0]}, those of {first} {classes[1]}; expected the same names at all sites"

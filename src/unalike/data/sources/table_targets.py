@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from unalike._utils.errors import UnalikeError, warn
-from unalike.data.columns import FEW_ROWS, NUMBERS, TEXTS, TRUTH, first_place, kind_of, require_columns, texts_of
+from unalike.data.columns import (
+    FEW_ROWS,
+    NUMBERS,
+    TEXTS,
+    TRUTH,
+    first_place,
+    kind_of,
+    require_columns,
+    texts_of,
+)
 from unalike.data.table_encoding import MOST_CATEGORIES
 
 if TYPE_CHECKING:
@@ -41,14 +50,22 @@ def with_target(
             try:
                 value = float(text)
             except ValueError:
-                raise UnalikeError(f"{where}: found the target {target!r}, expected a number after {mark}") from None
+                raise UnalikeError(
+                    f"{where}: found the target {target!r}, expected a number after {mark}"
+                ) from None
         elif mark not in ("==", "!="):
             raise UnalikeError(
                 f"{where}: found the target {target!r}, but {source!r} holds no numbers; expected == or != there"
             )
-        compared = frame[source] if isinstance(value, float) else frame[source].map(str, na_action="ignore")
+        compared = (
+            frame[source]
+            if isinstance(value, float)
+            else frame[source].map(str, na_action="ignore")
+        )
         column = OPERATORS[mark](compared, value)
-        column = (column if mark == "/" else column.astype("boolean").mask(frame[source].isna())).rename(target)
+        column = (
+            column if mark == "/" else column.astype("boolean").mask(frame[source].isna())
+        ).rename(target)
     require_columns(frame, [source], where)
     column = frame[source] if column is None else column
     missing = column.isna().to_numpy()
@@ -62,7 +79,9 @@ def with_target(
     return frame[~missing], column[~missing], source
 
 
-def labels(column: pd.Series, where: str, regression: bool | None = None) -> tuple[np.ndarray, list[str] | None]:
+def labels(
+    column: pd.Series, where: str, regression: bool | None = None
+) -> tuple[np.ndarray, list[str] | None]:
     """Convert a target column to labels, and class names for int64 labels.
 
     With `regression` None, whole numbers written without decimals, and two that are written with them, are classes. Raises
@@ -72,7 +91,9 @@ def labels(column: pd.Series, where: str, regression: bool | None = None) -> tup
 
     kind = kind_of(column)
     if regression and kind not in (NUMBERS, Decimal.__name__):
-        raise UnalikeError(f"{where}: the target {column.name!r} holds {kind}; expected numbers for regression")
+        raise UnalikeError(
+            f"{where}: the target {column.name!r} holds {kind}; expected numbers for regression"
+        )
     if kind == TRUTH:
         return column.to_numpy(bool).astype(np.int64), [str(False), str(True)]
     if kind == Decimal.__name__:
@@ -97,7 +118,9 @@ def labels(column: pd.Series, where: str, regression: bool | None = None) -> tup
             f"{where}: the target {column.name!r} holds {column.nunique()} different whole numbers, read as classes; if they are "
             "amounts, write --regression, in Python regression=True",
         )
-    kinds, codes = np.unique(column.to_numpy() if kind == NUMBERS else texts_of(column), return_inverse=True)
+    kinds, codes = np.unique(
+        column.to_numpy() if kind == NUMBERS else texts_of(column), return_inverse=True
+    )
     return codes, [str(kind) for kind in kinds]
 
 
@@ -109,10 +132,14 @@ def _decimals(column: pd.Series, where: str, classes: bool) -> pd.Series:
     values = np.sort(column.unique())
     whole = not (values % 1 != 0).any()
     if classes and not whole:
-        raise UnalikeError(f"{where}: the target {column.name!r} holds fractions; expected whole numbers for classes")
+        raise UnalikeError(
+            f"{where}: the target {column.name!r} holds fractions; expected whole numbers for classes"
+        )
     if not classes and (len(values) > FEW_VALUES or not whole):
         return column
-    holds = f"{where}: the target {column.name!r} holds {', '.join(f'{value:.1f}' for value in values)}"
+    holds = (
+        f"{where}: the target {column.name!r} holds {', '.join(f'{value:.1f}' for value in values)}"
+    )
     amounts = "amounts, write --regression, in Python regression=True"
     if not classes and len(values) != 2:
         raise UnalikeError(
@@ -127,9 +154,13 @@ def _decimals(column: pd.Series, where: str, classes: bool) -> pd.Series:
 def check_classes(column: pd.Series, classes: int, where: str) -> None:
     """Raise `UnalikeError` for a target with so many values that it is probably an amount or a name, not a class."""
     numbers = kind_of(column) == NUMBERS
-    if len(column) >= FEW_ROWS and (2 * classes > len(column) or (numbers and classes > MOST_CATEGORIES)):
+    if len(column) >= FEW_ROWS and (
+        2 * classes > len(column) or (numbers and classes > MOST_CATEGORIES)
+    ):
         remedy = (
-            "if they are amounts, write --regression, in Python regression=True" if numbers else "name another column"
+            "if they are amounts, write --regression, in Python regression=True"
+            if numbers
+            else "name another column"
         )
         raise UnalikeError(
             f"{where}: the target {column.name!r} has {classes} different values in {len(column)} rows; expected classes that "

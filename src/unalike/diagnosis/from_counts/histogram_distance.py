@@ -63,7 +63,9 @@ class ClientHistograms:
         if not self.noise:
             return total
         wanted = self.sizes.sum(0)[None, :, None]
-        below = np.rint(total.cumsum(-1) * wanted / np.maximum(total.sum(-1, keepdims=True), 1)).astype(np.int64)
+        below = np.rint(
+            total.cumsum(-1) * wanted / np.maximum(total.sum(-1, keepdims=True), 1)
+        ).astype(np.int64)
         below[..., -1] = wanted[..., 0]  # also of a class whose counts were all drowned
         return np.diff(below, axis=-1, prepend=0)
 
@@ -71,7 +73,9 @@ class ClientHistograms:
 def histogram_skew(found: ClientHistograms, seed: int) -> list[Measure]:
     """Measure the feature skew over all samples and within classes."""
     measures = [
-        _measure("feature_distance", "features of all samples (sd)", found.merged().reliable(), seed),
+        _measure(
+            "feature_distance", "features of all samples (sd)", found.merged().reliable(), seed
+        ),
         _measure("feature_distance_within", "features within a class (sd)", found.reliable(), seed),
     ]
     return [measure for measure in measures if measure is not None]
@@ -87,7 +91,10 @@ def distances(counts: np.ndarray, edges: np.ndarray) -> np.ndarray:
     one has, too.
     """
     below, sizes, pool = _below(counts), counts.sum(-1), counts.sum((0, -1))
-    own, together = below / np.maximum(sizes, 1)[..., None], below.sum(0) / np.maximum(pool, 1)[..., None]
+    own, together = (
+        below / np.maximum(sizes, 1)[..., None],
+        below.sum(0) / np.maximum(pool, 1)[..., None],
+    )
     gaps = np.abs(own - together)
     area = ((gaps[..., 1:] + gaps[..., :-1]) / 2 * np.diff(edges)[:, None]).sum(-1)
     comparable = (sizes > 0) & (sizes < pool)
@@ -100,12 +107,16 @@ def dealt(pool: np.ndarray, sizes: np.ndarray, rng: np.random.Generator) -> np.n
     """Histograms [K, R, C, B] of the pool [R, C, B] where every client is dealt `sizes` [K, C] samples of each class by chance."""
     left, found = pool.copy(), np.empty((len(sizes), *pool.shape), np.int64)
     for k, r, c in np.ndindex(*found.shape[:3]):
-        found[k, r, c] = rng.multivariate_hypergeometric(left[r, c], int(sizes[k, c]), method="marginals")
+        found[k, r, c] = rng.multivariate_hypergeometric(
+            left[r, c], int(sizes[k, c]), method="marginals"
+        )
         left[r, c] -= found[k, r, c]
     return found
 
 
-def moved(counts: np.ndarray, edges: np.ndarray, moves: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def moved(
+    counts: np.ndarray, edges: np.ndarray, moves: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """Histograms after every client's samples were moved along each direction, and the ends of as many ranges that hold them.
 
     From `counts` [K, R, C, B], with `edges` [R, B + 1] and `moves` [K, R] in standard deviations of all samples; the new ends
@@ -133,12 +144,23 @@ def _measure(name: str, title: str, found: ClientHistograms, seed: int) -> Measu
         by_chance.append(np.nanmean(distances(found.with_noise(table, rng), edges), 0))
         for offset, reference in zip(OFFSETS, scale) if draw < REFERENCE_DRAWS else ():
             counts, ends = moved(table, edges, offset * rng.standard_normal(table.shape[:2]))
-            scale[reference] += float(np.nanmean(distances(found.with_noise(counts, rng), ends))) / REFERENCE_DRAWS
+            scale[reference] += (
+                float(np.nanmean(distances(found.with_noise(counts, rng), ends))) / REFERENCE_DRAWS
+            )
     # Histograms do not tell how directions depend on each other. They are taken to be as dependent as possible, which spreads the
     # mean over them most, so that the p value is never too small.
     chance = np.sort(by_chance, axis=0).mean(1)
     mean, low, high = mean_interval(own[testable])
-    return Measure(KIND, name, title, mean, low, high, {NO_SKEW: float(chance.mean())} | scale, p_value(mean, chance))
+    return Measure(
+        KIND,
+        name,
+        title,
+        mean,
+        low,
+        high,
+        {NO_SKEW: float(chance.mean())} | scale,
+        p_value(mean, chance),
+    )
 
 
 def _below(counts: np.ndarray) -> np.ndarray:

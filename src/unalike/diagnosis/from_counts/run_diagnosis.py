@@ -65,8 +65,13 @@ def run_diagnosis(run: Run, name: str) -> Diagnosis:
         name=name,
         regression=run.run_config.population.classes is None,
         concept=None,
-        notes=[*_left_out(run, answered, ids), *_notes(run, len(ids), plan.noise, training is not None)],
-        unavailable={what: why for what, why in UNAVAILABLE.items() if what != SCALE or training is not None},
+        notes=[
+            *_left_out(run, answered, ids),
+            *_notes(run, len(ids), plan.noise, training is not None),
+        ],
+        unavailable={
+            what: why for what, why in UNAVAILABLE.items() if what != SCALE or training is not None
+        },
         sent=[(item.what, item.bytes) for item in run.run_config.wire if item.direction == "up"],
     )
 
@@ -76,8 +81,13 @@ def _is_possible(run: Run, client: int, noise: float) -> bool:
     counts = _rows(run.answers["classes"], "noisy_counts" if noise else "counts", [client])[0]
     placed = _rows(run.answers["features"], "histograms", [client])[0]
     slack = 10 * noise * (placed.shape[-1] + 1) ** 0.5
-    apart = np.abs(placed.sum(-1) - counts).max(), abs(counts.sum() - run.run_config.population.sizes[client])
-    return bool(min(counts.min(), placed.min()) >= -slack and max(apart) <= slack * len(counts) ** 0.5)
+    apart = (
+        np.abs(placed.sum(-1) - counts).max(),
+        abs(counts.sum() - run.run_config.population.sizes[client]),
+    )
+    return bool(
+        min(counts.min(), placed.min()) >= -slack and max(apart) <= slack * len(counts) ** 0.5
+    )
 
 
 def _classes(run: Run, ranges: Tree) -> dict[int, str]:
@@ -92,7 +102,9 @@ def _classes(run: Run, ranges: Tree) -> dict[int, str]:
 def _counts(run: Run, ids: Sequence[int], classes: dict[int, str], noise: float) -> ClientCounts:
     """The clients' samples by class. Counts that noise made negative are 0."""
     population = run.run_config.population
-    found = np.maximum(_rows(run.answers["classes"], "noisy_counts" if noise else "counts", ids)[:, [*classes]], 0)
+    found = np.maximum(
+        _rows(run.answers["classes"], "noisy_counts" if noise else "counts", ids)[:, [*classes]], 0
+    )
     found[found.sum(1) == 0, 0] = 1  # noise may leave nothing of a small client
     names = [str(population.names[k]) for k in ids]
     return ClientCounts(names, [*classes.values()], found, population.sizes[ids], noise)
@@ -120,7 +132,11 @@ def _training(run: Run, ids: Sequence[int], names: list[str], seed: int) -> Trai
         return None
     table = run.records.query("quantity == 'inner_product'")
     layers = list(dict.fromkeys(table["layer"]))
-    rounds = [products for _, rows in table.groupby("round") if (products := _products(rows, layers, ids)) is not None]
+    rounds = [
+        products
+        for _, rows in table.groupby("round")
+        if (products := _products(rows, layers, ids)) is not None
+    ]
     if not rounds:
         return None
     sizes = run.run_config.population.sizes[ids]
@@ -154,13 +170,17 @@ def _left_out(run: Run, answered: Sequence[int], ids: Sequence[int]) -> list[str
         (silent, "did not answer all questions"),
         (odd, "sent counts that cannot be right, as they do not add up"),
     )
-    return [f"Left out: {listing(population.names[k] for k in of)} {why}." for of, why in reasons if of]
+    return [
+        f"Left out: {listing(population.names[k] for k in of)} {why}." for of, why in reasons if of
+    ]
 
 
 def _notes(run: Run, answered: int, noise: float, trained: bool) -> list[str]:
     rounds, notes = run.run_config.options.rounds, notes_on_few(answered)
     if noise:
-        labels = sum(name not in FEATURE_STEPS for name in run.answers if not name.endswith("gradients"))
+        labels = sum(
+            name not in FEATURE_STEPS for name in run.answers if not name.endswith("gradients")
+        )
         bound = significant(epsilon(noise, len(FEATURE_STEPS), labels))
         notes.append(
             f"Every count carries normal noise of standard deviation {noise:g} from its client. For one training sample in place "
@@ -168,7 +188,9 @@ def _notes(run: Run, answered: int, noise: float, trained: bool) -> list[str]:
             + ("; updates and gradients carry no noise." if rounds else ".")
         )
     if rounds and not trained:
-        notes.append("There are no numbers about training: in no round did every client send a usable update.")
+        notes.append(
+            "There are no numbers about training: in no round did every client send a usable update."
+        )
     return notes
 
 

@@ -48,7 +48,9 @@ def kernels() -> ModuleType | None:
     return compiled_loops.loops("unalike.engine.compiled.kernels")
 
 
-def obstacle(method: Method, phases: Sequence[Phase], settings: StageSettings, x: Tensor, rows: int) -> str | None:
+def obstacle(
+    method: Method, phases: Sequence[Phase], settings: StageSettings, x: Tensor, rows: int
+) -> str | None:
     """The reason why the loops cannot train clients; None if they can.
 
     The method's parts may add pulls to the gradient of a model, one may have an inner loop, and nothing else. The model is a
@@ -57,7 +59,9 @@ def obstacle(method: Method, phases: Sequence[Phase], settings: StageSettings, x
     return next(_obstacles(method, phases, settings, x, rows), None)
 
 
-def _obstacles(method: Method, phases: Sequence[Phase], settings: StageSettings, x: Tensor, rows: int) -> Iterator[str]:
+def _obstacles(
+    method: Method, phases: Sequence[Phase], settings: StageSettings, x: Tensor, rows: int
+) -> Iterator[str]:
     """All reasons; those after the first are not looked for."""
     work, model, chain = settings.work, settings.model, settings.model.chain_or_reason
     phased = [phase.work(work) for phase in phases]
@@ -70,7 +74,9 @@ def _obstacles(method: Method, phases: Sequence[Phase], settings: StageSettings,
         yield f"samples of shape {list(x.shape[1:])} do not suit its layers"
     if model.precision != "float32":
         yield f"it trains in {model.precision}"
-    if not all(t.dtype is torch.float32 and t.device.type == "cpu" for t in (x, *model.params.values())):
+    if not all(
+        t.dtype is torch.float32 and t.device.type == "cpu" for t in (x, *model.params.values())
+    ):
         yield "its tensors are not float32 on a CPU"
     if method.sample_privacy is not None:
         yield "they have no gradient of a single sample"
@@ -118,7 +124,9 @@ def _moves_shared(method: Method, phases: Sequence[Phase], model: Model) -> bool
 def passes(method: Method) -> int:
     """The number of gradients that the loops compute of each sample in an epoch."""
     inner = inner_loop(method)
-    return 1 + len(method.trained) + (0 if inner is None else 2 * inner.steps)  # twice: `_finished` repeats them
+    return (
+        1 + len(method.trained) + (0 if inner is None else 2 * inner.steps)
+    )  # twice: `_finished` repeats them
 
 
 def _has_inner_loop(part: Part) -> bool:
@@ -131,7 +139,9 @@ def _stands_for_loss(part: Part, hook: str) -> bool:
     return hook in vars(definer) and definer is not Part
 
 
-def train(chunk: ClientChunk, factors: Tensor | None = None) -> tuple[ClientUpdate, PartTrees, bool]:
+def train(
+    chunk: ClientChunk, factors: Tensor | None = None
+) -> tuple[ClientUpdate, PartTrees, bool]:
     """The clients' round, as `training.client_update.train` computes it for one client.
 
     `factors` are weights [K] of the updates in the server's sum; None keeps every update. Returns the client updates and states
@@ -157,16 +167,24 @@ def _finished(chunk: ClientChunk, trained: TrainedClient) -> PartTrees:
     inner = inner_loop(chunk.method)
     if inner is None or not inner.strength:
         return {}
-    work, batches = Work(steps=inner.steps, batch_size=None, lr=inner.rate), chunk.whole.at_once(inner.steps)
+    work, batches = (
+        Work(steps=inner.steps, batch_size=None, lr=inner.rate),
+        chunk.whole.at_once(inner.steps),
+    )
     params, pulls = trained.params, {MODEL: Pull(inner.strength)}
-    trainer = CompiledTrainer(chunk.settings, work, params, params, params, pulls, None, False, None)
+    trainer = CompiledTrainer(
+        chunk.settings, work, params, params, params, pulls, None, False, None
+    )
     start = StepState({MODEL: tree.only(params, chunk.task.sent)}, {}, {}, {})
     _, end = trainer.phase(start, BatchSequence(batches, batches.paddings))
     return {p.name: end.variables[MODEL] for p in chunk.method.losses if _has_inner_loop(p)}
 
 
 def _run(
-    chunk: ClientChunk, phases: Sequence[Phase], differences: bool = False, factors: Tensor | None = None
+    chunk: ClientChunk,
+    phases: Sequence[Phase],
+    differences: bool = False,
+    factors: Tensor | None = None,
 ) -> TrainedClient:
     """The clients after their training; `differences` and `factors` as in `CompiledTrainer`."""
     shared, inner = tree.only(chunk.broadcast.params, chunk.task.sent), inner_loop(chunk.method)
@@ -174,23 +192,35 @@ def _run(
     def trainers(task: ClientTask) -> TrainerFactory:
         def make(work: Work, phase: int, params: Tree, client_state: PartTrees) -> LocalTrainer:
             pulls = _pulls(chunk, work, phase, params, client_state)
-            return CompiledTrainer(chunk.settings, work, task.start, params, shared, pulls, inner, differences, factors)
+            return CompiledTrainer(
+                chunk.settings, work, task.start, params, shared, pulls, inner, differences, factors
+            )
 
         return make
 
     return chunk.run(phases, trainers)
 
 
-def _pulls(chunk: ClientChunk, work: Work, phase: int, params: Tree, client_state: PartTrees) -> dict[str, Pull]:
+def _pulls(
+    chunk: ClientChunk, work: Work, phase: int, params: Tree, client_state: PartTrees
+) -> dict[str, Pull]:
     """The sum of the parts' pulls on each trained model: the strength, the same for all clients, and the constants [K, ...]."""
     parts = pulling_parts(chunk.method, work)
     sums = {name: Pull() for name in (MODEL, *(p.name for p in chunk.method.trained))}
     if not parts:
         return sums
 
-    def one(task: ClientTask, params: Tree, client_state: PartTrees) -> list[tuple[Tensor, Tree, Tree]]:
-        pulls = [p.pull(task.view_of(p, params, {}, client_state, lr=work.lr, phase=phase)) for p in parts]
-        return [(torch.tensor(pull.strength, dtype=torch.float64), pull.constant, pull.momentum) for pull in pulls]
+    def one(
+        task: ClientTask, params: Tree, client_state: PartTrees
+    ) -> list[tuple[Tensor, Tree, Tree]]:
+        pulls = [
+            p.pull(task.view_of(p, params, {}, client_state, lr=work.lr, phase=phase))
+            for p in parts
+        ]
+        return [
+            (torch.tensor(pull.strength, dtype=torch.float64), pull.constant, pull.momentum)
+            for pull in pulls
+        ]
 
     for part, (strengths, *trees) in zip(parts, chunk.each(one, params, client_state), strict=True):
         name = part.name if part.trains else MODEL
@@ -230,13 +260,19 @@ class CompiledTrainer:
             data, sample = self._data(batches.rows), tuple(batches.rows.samples.shape[1:])
             for part in variables.keys() - {MODEL}:
                 own = self.origin | variables[part]
-                _, variables[part] = self._train(own, variables[part].keys(), self.pulls[part], None, data, sample)
+                _, variables[part] = self._train(
+                    own, variables[part].keys(), self.pulls[part], None, data, sample
+                )
             moves = variables[MODEL].keys()
-            sums, made = self._train(self.params | variables[MODEL], moves, self.pulls[MODEL], self.inner, data, sample)
+            sums, made = self._train(
+                self.params | variables[MODEL], moves, self.pulls[MODEL], self.inner, data, sample
+            )
         loss, samples, steps = torch.from_numpy(sums).float().unbind()
         if self.differences:
             return StepSums(loss, samples, steps, made), replace(before, state={})
-        return StepSums(loss, samples, steps), replace(before, variables=variables | {MODEL: made}, state={})
+        return StepSums(loss, samples, steps), replace(
+            before, variables=variables | {MODEL: made}, state={}
+        )
 
     def _data(self, rows: StackedBatches) -> Any:
         """The samples and batches as the loops take them (`kernels.Data`)."""
@@ -274,11 +310,17 @@ class CompiledTrainer:
             layout.decays(solver.weight_decay, pull.strength, self.shared),
             self._pull_rows(layout, params, pull).numpy(),
             self._rows(layout, params, pull.momentum).numpy(),
-            *(() if inner is None else (inner.steps, np.float32(inner.rate), np.float32(inner.strength))),
+            *(
+                ()
+                if inner is None
+                else (inner.steps, np.float32(inner.rate), np.float32(inner.strength))
+            ),
         )
         model = loops.Model(layout.layers, layout.convolutions, layout.runs, layout.floats)
         run = partial(loops.train, start.numpy(), data, model, step)
-        sums, trained = self._share_out(loops, run, len(data.sizes), padded(start.shape[1], loops.LANES))
+        sums, trained = self._share_out(
+            loops, run, len(data.sizes), padded(start.shape[1], loops.LANES)
+        )
         return sums, {n: w for n, w in layout.views(trained).items() if n in moves}
 
     def _share_out(
@@ -290,7 +332,9 @@ class CompiledTrainer:
         bounds = np.array(compiled_loops.bounds(clients, pieces))
         rows = torch.empty(len(bounds) - 1 if summed else clients, width, dtype=torch.float32)
         factors = torch.empty(0) if self.factors is None else self.factors
-        results = loops.Results(self.differences, factors.float().numpy(), bounds, np.zeros((3, clients)), rows.numpy())
+        results = loops.Results(
+            self.differences, factors.float().numpy(), bounds, np.zeros((3, clients)), rows.numpy()
+        )
         compiled_loops.share_out(partial(run, results), len(bounds) - 1)
         return results.sums, rows.sum(0, keepdim=True) if summed else rows
 
@@ -299,7 +343,9 @@ class CompiledTrainer:
         strength, constant, _ = pull
         if not strength:
             return self._rows(layout, params, constant)
-        return self._rows(layout, params, {n: constant.get(n, 0.0) - strength * w for n, w in self.shared.items()})
+        return self._rows(
+            layout, params, {n: constant.get(n, 0.0) - strength * w for n, w in self.shared.items()}
+        )
 
     def _rows(self, layout: Layout, params: Tree, values: Tree) -> Tensor:
         """Values of the shared parameters as rows [1 or K, P], with 0 for all others; [0, 0] without values."""

@@ -50,15 +50,21 @@ def convolve_samples(convolutions, x, index, weights, turned, row, pixel, images
         at, begin = index[r], r * sample
         if at < 0 or at >= len(x):
             raise IndexError("a sample is not among the data")
-        place_image(convolutions[0], x[at], matrix(images, begin + convolutions[0, IMAGE], 1, sample))
+        place_image(
+            convolutions[0], x[at], matrix(images, begin + convolutions[0, IMAGE], 1, sample)
+        )
         for i in range(last + 1):
             layer = convolutions[i]
             image = matrix(images, begin + layer[IMAGE], 1, sample)
             origins = matrix(images, begin + layer[ORIGINS], 1, sample)
             after = h[r : r + 1] if i == last else matrix(images, begin + layer[AFTER], 1, sample)
-            z = matrix(row, 0, layer[POOL], up(layer[COLUMNS_AFTER] * layer[POOL], PIXELS) * layer[LANED])
+            z = matrix(
+                row, 0, layer[POOL], up(layer[COLUMNS_AFTER] * layer[POOL], PIXELS) * layer[LANED]
+            )
             bias, point = bias_of(layer, weights), matrix(pixel, 0, 1, layer[LANED])
-            convolve_and_pool(layer, image, turned_of(layer, turned), bias, z, point, origins, after)
+            convolve_and_pool(
+                layer, image, turned_of(layer, turned), bias, z, point, origins, after
+            )
 
 
 @inline
@@ -75,7 +81,9 @@ def pass_back(convolutions, lowest, weights, gradients, row, images, slopes, sam
             to_weight, to_bias = weight_of(layer, gradients), bias_of(layer, gradients)
             few = matrix(row, 0, 2, layer[ROWS_AFTER] * layer[COLUMNS_AFTER] + 3)
             weight = weight_of(layer, weights)
-            add_gradients(layer, image, origins, own, weight, few, to_weight, to_bias, to_image, i > lowest)
+            add_gradients(
+                layer, image, origins, own, weight, few, to_weight, to_bias, to_image, i > lowest
+            )
 
 
 @inline

@@ -111,10 +111,16 @@ def pool_row(layer, z, y, origins, pixel, out):
     down, right, beside = layer[ROW_STEP], layer[COLUMN_STEP], layer[FILTER_STEP]
     for x in range(columns):
         for o in range(0, laned, LANES):
-            top, at = load(z, 0, x * pool * laned + o), fill(np.float32((y * across + x) * pool * step))
+            top, at = (
+                load(z, 0, x * pool * laned + o),
+                fill(np.float32((y * across + x) * pool * step)),
+            )
             for v in range(pool):
                 for u in range(x * pool, x * pool + pool):
-                    now, here = load(z, v, u * laned + o), fill(np.float32(((y * pool + v) * across + u) * step))
+                    now, here = (
+                        load(z, v, u * laned + o),
+                        fill(np.float32(((y * pool + v) * across + u) * step)),
+                    )
                     at = pick(now, top, at, here)
                     top = pick(now, top, top, now)
             if rectified:
@@ -166,7 +172,10 @@ def find_windows(layer, origins, d, o, few, to_bias):
         for x in range(columns):
             at = origins[0, (y * columns + x) * laned + o]
             g = d[0, y * down + x * right + o * beside]
-            few[0, count], few[1, count] = at, g  # the next window takes the place of one that is off
+            few[0, count], few[1, count] = (
+                at,
+                g,
+            )  # the next window takes the place of one that is off
             on = at > NOWHERE
             count += on
             total += g if on else ZERO
@@ -182,7 +191,12 @@ def add_windows(layer, image, o, few, n, quarter, weight, to_weight, to_image, p
 
     These are far apart: a processor waits when it loads numbers that it has just stored from another address.
     """
-    g0, g1, g2, g3 = few[1, n], few[1, n + quarter], few[1, n + 2 * quarter], few[1, n + 3 * quarter]
+    g0, g1, g2, g3 = (
+        few[1, n],
+        few[1, n + quarter],
+        few[1, n + 2 * quarter],
+        few[1, n + 3 * quarter],
+    )
     p0, p1 = np.int64(few[0, n]), np.int64(few[0, n + quarter])
     p2, p3 = np.int64(few[0, n + 2 * quarter]), np.int64(few[0, n + 3 * quarter])
     side, strip, line = layer[SIDE], layer[STRIP], layer[ACROSS] * layer[CHANNELS]
@@ -196,7 +210,12 @@ def add_windows(layer, image, o, few, n, quarter, weight, to_weight, to_image, p
                 load(image, 0, p2 + q),
                 load(image, 0, p3 + q),
             )
-            store(to_weight, row, i, load(to_weight, row, i) + (g0 * x0 + g1 * x1) + (g2 * x2 + g3 * x3))
+            store(
+                to_weight,
+                row,
+                i,
+                load(to_weight, row, i) + (g0 * x0 + g1 * x1) + (g2 * x2 + g3 * x3),
+            )
             if passes:
                 w = load(weight, row, i)
                 store(to_image, 0, p0 + q, load(to_image, 0, p0 + q) + g0 * w)

@@ -47,7 +47,10 @@ def convolution_table(
 
     `begins` is each parameter's first float in a client's row; `moves` are the parameters that are trained.
     """
-    from unalike.engine.compiled.convolution_loops import LANES, PIXELS  # needs numba, which `supports` found
+    from unalike.engine.compiled.convolution_loops import (
+        LANES,
+        PIXELS,
+    )  # needs numba, which `supports` found
 
     table, sides = ConvolutionTable(), chain.sides(sample)
     for i, layer in enumerate(chain.convolutions):
@@ -58,7 +61,10 @@ def convolution_table(
         pixels = across * (height + 2 * layer.padding) + PIXELS
         image, weight = table.sample, table.parameters
         origins = image + padded(pixels * layer.channels + LANES, LANES)
-        table.sample, bias = origins + rows * columns * laned, weight + layer.filters * layer.kernel * strip
+        table.sample, bias = (
+            origins + rows * columns * laned,
+            weight + layer.filters * layer.kernel * strip,
+        )
         if i + 1 < len(chain.convolutions):
             edge = chain.convolutions[i + 1].padding
             line = (columns + 2 * edge) * layer.filters
@@ -67,18 +73,34 @@ def convolution_table(
             after = (0, columns, 1, rows * columns)
         table.rows.append(
             (
-                *(layer.kernel, layer.channels, across, layer.filters, laned, layer.pool, layer.rectified, strip),
+                *(
+                    layer.kernel,
+                    layer.channels,
+                    across,
+                    layer.filters,
+                    laned,
+                    layer.pool,
+                    layer.rectified,
+                    strip,
+                ),
                 *(height, width, layer.padding, rows, columns),
                 *(image, origins, *after),
                 *(weight, bias, table.turned, layer.weight in moves, layer.bias in moves),
             )
         )
         begin = begins[layer.weight]
-        table.runs += [(weight + j * strip, begin + j * wide, wide) for j in range(layer.filters * layer.kernel)]
+        table.runs += [
+            (weight + j * strip, begin + j * wide, wide)
+            for j in range(layer.filters * layer.kernel)
+        ]
         table.runs += [] if layer.bias is None else [(bias, begins[layer.bias], layer.filters)]
         table.parameters = bias + laned
         table.turned += layer.kernel * wide * laned
-        table.row = max(table.row, layer.pool * padded(columns * layer.pool, PIXELS) * laned, 2 * (rows * columns + 3))
+        table.row = max(
+            table.row,
+            layer.pool * padded(columns * layer.pool, PIXELS) * laned,
+            2 * (rows * columns + 3),
+        )
         table.pixel = max(table.pixel, laned)
     return table
 

@@ -39,10 +39,14 @@ def step_layers(layers, weights, momenta, pull, pulled, gradients, decays, solve
         layer = layers[i]
         if layer[MOVES]:
             at, rows, columns = layer[WEIGHT], layer[EVEN], layer[COLUMNS]
-            step_matrix(at, rows, columns, weights, momenta, pull, pulled, gradients, decays[i, 0], solver)
+            step_matrix(
+                at, rows, columns, weights, momenta, pull, pulled, gradients, decays[i, 0], solver
+            )
         if layer[BIAS_MOVES]:
             at, columns = layer[BIAS], up(layer[OUT], LANES)
-            step_matrix(at, 1, columns, weights, momenta, pull, pulled, gradients, decays[i, 1], solver)
+            step_matrix(
+                at, 1, columns, weights, momenta, pull, pulled, gradients, decays[i, 1], solver
+            )
 
 
 @inline
@@ -53,10 +57,14 @@ def step_convolutions(convolutions, weights, momenta, pull, pulled, gradients, d
         layer = convolutions[i]
         if layer[LEARNS]:
             at, rows, columns = layer[FILTER], layer[FILTERS] * layer[SIDE], layer[STRIP]
-            step_matrix(at, rows, columns, weights, momenta, pull, pulled, gradients, decays[i, 0], solver)
+            step_matrix(
+                at, rows, columns, weights, momenta, pull, pulled, gradients, decays[i, 0], solver
+            )
         if layer[OFFSET_LEARNS]:
             at, columns = layer[OFFSET], layer[LANED]
-            step_matrix(at, 1, columns, weights, momenta, pull, pulled, gradients, decays[i, 1], solver)
+            step_matrix(
+                at, 1, columns, weights, momenta, pull, pulled, gradients, decays[i, 1], solver
+            )
 
 
 @inline

@@ -21,8 +21,17 @@ import numpy as np
 from numba import njit, types
 
 from unalike._utils.simd import LANES, MATHS, borrowed, matrix, prefetch, turn, widest
-from unalike.engine.compiled.convolution_batch import convolve_samples, lowest_that_learns, pass_back
-from unalike.engine.compiled.gradient_steps import inner_step, return_to, step_convolutions, step_layers
+from unalike.engine.compiled.convolution_batch import (
+    convolve_samples,
+    lowest_that_learns,
+    pass_back,
+)
+from unalike.engine.compiled.gradient_steps import (
+    inner_step,
+    return_to,
+    step_convolutions,
+    step_layers,
+)
 from unalike.engine.compiled.layer_loops import (
     ACTIVATION,
     BIAS,
@@ -140,7 +149,15 @@ SIGNATURE = types.void(
     types.NamedTuple([FLOATS, array(types.int64, 3), WHOLE, COUNTS, VECTOR, types.int64], Data),
     types.NamedTuple([WHOLE, WHOLE, WHOLE, COUNTS], Model),
     types.NamedTuple(
-        [types.int64, *2 * [types.float32], types.boolean, *3 * [FLOATS], types.int64, *2 * [types.float32]], Step
+        [
+            types.int64,
+            *2 * [types.float32],
+            types.boolean,
+            *3 * [FLOATS],
+            types.int64,
+            *2 * [types.float32],
+        ],
+        Step,
     ),
     types.NamedTuple([types.boolean, VECTOR, COUNTS, array(types.float64, 2), FLOATS], Results),
     COUNTS,
@@ -163,7 +180,9 @@ def finish_client(runs, weights, begun, following, differences, add, factor, out
     """
     total = ZERO
     for at, to, count in runs:
-        total += write(weights[at:], begun[to:], following[to:], differences, add, factor, out[to : to + count])
+        total += write(
+            weights[at:], begun[to:], following[to:], differences, add, factor, out[to : to + count]
+        )
     return total
 
 
@@ -213,7 +232,10 @@ def forward(layers, weights, tiles, tile, rows):
         layer = layers[i]
         even, columns, after = layer[EVEN], layer[COLUMNS], up(layer[OUT], PAIR)
         h, z = matrix(tiles, i * tile, rows, columns), matrix(tiles, (i + 1) * tile, rows, after)
-        w, b = matrix(weights, layer[WEIGHT], even, columns), weights[layer[BIAS] : layer[BIAS] + even]
+        w, b = (
+            matrix(weights, layer[WEIGHT], even, columns),
+            weights[layer[BIAS] : layer[BIAS] + even],
+        )
         affine(h, w, b, layer[WIDE], z)
         if layer[ACTIVATION]:
             activate(layer[ACTIVATION], z, layer[OUT])
@@ -237,11 +259,18 @@ def backward(layers, lowest, weights, momenta, pull, pulled, tiles, tile, rows, 
             if i > 0:
                 activation_gradient(layers[i - 1, ACTIVATION], e, h, layer[WIDE])
         if layer[MOVES]:
-            m, p = matrix(momenta, layer[WEIGHT], even, columns), matrix(pull, layer[WEIGHT], even, columns)
+            m, p = (
+                matrix(momenta, layer[WEIGHT], even, columns),
+                matrix(pull, layer[WEIGHT], even, columns),
+            )
             weight_step(h, d, w, m, p, pulled, lr, carry, momentum, decays[i, 0], nesterov)
         if layer[BIAS_MOVES]:
             at, wide = layer[BIAS], up(layer[OUT], LANES)
-            b, m, p = matrix(weights, at, 1, wide), matrix(momenta, at, 1, wide), matrix(pull, at, 1, wide)
+            b, m, p = (
+                matrix(weights, at, 1, wide),
+                matrix(momenta, at, 1, wide),
+                matrix(pull, at, 1, wide),
+            )
             bias_step(d, b, m, p, pulled, lr, carry, momentum, decays[i, 1], nesterov)
 
 
@@ -277,7 +306,9 @@ def predict(x, chosen, model, weights, memory):
     else:
         gather(x, chosen, h)
     forward(layers, weights, tiles, tile, rows)
-    return matrix(tiles, depth * tile, rows, after), matrix(tiles, (2 * depth + 1) * tile, rows, after)
+    return matrix(tiles, depth * tile, rows, after), matrix(
+        tiles, (2 * depth + 1) * tile, rows, after
+    )
 
 
 @inline
@@ -286,10 +317,23 @@ def learn(model, lowest, weights, momenta, pull, pulled, gradients, memory, coun
     (layers, convolutions), (_, row, _, images, slopes, sample, tiles, tile) = model, memory
     before, rows, (lowest_layer, lowest_convolution) = len(convolutions), up(count, ROWS), lowest
     bottom = lowest_layer if lowest_convolution == before else -1
-    backward(layers, bottom, weights, momenta, pull, pulled, tiles, tile, rows, decays[before:], solver)
+    backward(
+        layers, bottom, weights, momenta, pull, pulled, tiles, tile, rows, decays[before:], solver
+    )
     if lowest_convolution < before:
         e = matrix(tiles, (len(layers) + 1) * tile, rows, layers[0, COLUMNS])
-        pass_back(convolutions, lowest_convolution, weights, gradients, row, images, slopes, sample, e, count)
+        pass_back(
+            convolutions,
+            lowest_convolution,
+            weights,
+            gradients,
+            row,
+            images,
+            slopes,
+            sample,
+            e,
+            count,
+        )
 
 
 @njit
@@ -301,14 +345,36 @@ def workspace(layers, floats, most, pulled, inner):
     depth, held, sample = len(layers), floats[HELD], floats[SAMPLE]
     models, anchored = 3 if pulled else 2, held if inner else 0
     tile = most * max(layers[:, COLUMNS].max(), up(layers[-1, OUT], PAIR))
-    parts = [models * held, held, anchored, floats[SWAPPED], floats[ROW], floats[PIXEL], most * sample, sample]
+    parts = [
+        models * held,
+        held,
+        anchored,
+        floats[SWAPPED],
+        floats[ROW],
+        floats[PIXEL],
+        most * sample,
+        sample,
+    ]
     begin = np.array(parts).cumsum()
     owned = np.zeros(begin[-1] + 2 * (depth + 1) * tile + LINE, np.float32)
     space = borrowed(owned)[-(owned.ctypes.data // 4) % LINE :]  # begins with a cache line
-    weights, momenta, pull = space[:held], space[held : 2 * held], space[(models - 1) * held : models * held]
+    weights, momenta, pull = (
+        space[:held],
+        space[held : 2 * held],
+        space[(models - 1) * held : models * held],
+    )
     gradients, anchor = space[begin[0] : begin[1]], space[begin[1] : begin[2]]
     turned, row, pixel = space[begin[2] :], space[begin[3] :], space[begin[4] :]
-    memory = (turned, row, pixel, space[begin[5] :], space[begin[6] :], sample, space[begin[7] :], tile)
+    memory = (
+        turned,
+        row,
+        pixel,
+        space[begin[5] :],
+        space[begin[6] :],
+        sample,
+        space[begin[7] :],
+        tile,
+    )
     return owned, space, (weights, momenta, pull, gradients, anchor), memory
 
 
@@ -319,19 +385,37 @@ def train(start, data, model, step, results, turns):
     Threads call this function at once and take the pieces by the counter `turns` [1]. Each client is written by one thread.
     """
     widest()
-    start, x, index, sizes = borrowed(start), borrowed(data.x), borrowed(data.batches), borrowed(data.sizes)
+    start, x, index, sizes = (
+        borrowed(start),
+        borrowed(data.x),
+        borrowed(data.batches),
+        borrowed(data.sizes),
+    )
     labels, targets = borrowed(data.labels), borrowed(data.targets)
-    layers, convolutions, runs = borrowed(model.layers), borrowed(model.convolutions), borrowed(model.runs)
+    layers, convolutions, runs = (
+        borrowed(model.layers),
+        borrowed(model.convolutions),
+        borrowed(model.runs),
+    )
     decays, pulls, starts = borrowed(step.decays), borrowed(step.pulls), borrowed(step.starts)
     sums, trained = borrowed(results.sums), borrowed(results.trained)
     factors, bounds, differences = results.factors, results.bounds, results.differences
     before, capacity = len(convolutions), min(index.shape[2], data.rows)
-    pulled, summed, inner, most = len(pulls) > 0, len(factors) > 0, step.inner_steps, up(capacity, ROWS)
+    pulled, summed, inner, most = (
+        len(pulls) > 0,
+        len(factors) > 0,
+        step.inner_steps,
+        up(capacity, ROWS),
+    )
     lowest = (lowest_layer_that_learns(layers), lowest_that_learns(convolutions))
     owned, space, parameters, memory = workspace(layers, model.floats, most, pulled, inner > 0)
     weights, momenta, pull, gradients, anchor = parameters
     tables = (layers, convolutions)
-    places, labelled, zeros = np.empty(most, np.int64), np.empty(most, np.float32), np.zeros_like(step.decays)
+    places, labelled, zeros = (
+        np.empty(most, np.int64),
+        np.empty(most, np.float32),
+        np.zeros_like(step.decays),
+    )
     chosen, own, none = borrowed(places), borrowed(labelled), borrowed(zeros)
     shared = len(start) - 1
     s = turn(turns)
@@ -354,7 +438,10 @@ def train(start, data, model, step, results, turns):
                 if inner:
                     anchor[:] = weights
                 for j in range(inner + 1):
-                    last, (offset, apart, count) = j == inner, rows_of_pass(n, j, inner, step.strength)
+                    last, (offset, apart, count) = (
+                        j == inner,
+                        rows_of_pass(n, j, inner, step.strength),
+                    )
                     fused = inner == 0 and count <= capacity
                     solver = (step.lr, carry, step.momentum, step.nesterov)
                     for done in range(0, count, capacity):
@@ -363,7 +450,9 @@ def train(start, data, model, step, results, turns):
                         if len(targets):
                             take(targets, place + offset + done * apart, apart, own[:now])
                         z, d = predict(x, chosen[:now], tables, weights, memory)
-                        loss = loss_gradient(step.loss, z, chosen[:now], labels, own, count, layers[-1, OUT], d)
+                        loss = loss_gradient(
+                            step.loss, z, chosen[:now], labels, own, count, layers[-1, OUT], d
+                        )
                         if last:
                             sums[0, k] += loss * n / count
                             if step.strength > ZERO:
@@ -371,25 +460,52 @@ def train(start, data, model, step, results, turns):
                         into, factor = (momenta, decays) if fused else (gradients, none)
                         made = solver if fused else (ZERO, ONE, ZERO, False)
                         learn(
-                            tables, lowest, weights, into, pull, pulled and fused, gradients, memory, now, factor, made
+                            tables,
+                            lowest,
+                            weights,
+                            into,
+                            pull,
+                            pulled and fused,
+                            gradients,
+                            memory,
+                            now,
+                            factor,
+                            made,
                         )
                     if not last:
-                        inner_step(convolutions, weights, gradients, anchor, step.rate, step.strength)
+                        inner_step(
+                            convolutions, weights, gradients, anchor, step.rate, step.strength
+                        )
                         continue
                     if inner:
                         sums[0, k] += n * return_to(anchor, weights, gradients, step.strength)
                     if not fused:
-                        step_layers(layers, weights, momenta, pull, pulled, gradients, decays[before:], solver)
+                        step_layers(
+                            layers,
+                            weights,
+                            momenta,
+                            pull,
+                            pulled,
+                            gradients,
+                            decays[before:],
+                            solver,
+                        )
                     if lowest[1] < before:
-                        step_convolutions(convolutions, weights, momenta, pull, pulled, gradients, decays, solver)
+                        step_convolutions(
+                            convolutions, weights, momenta, pull, pulled, gradients, decays, solver
+                        )
                 sums[1, k] += n
                 sums[2, k] += 1
                 carry = step.momentum
             at, factor, add = (s, factors[k], k > bounds[s]) if summed else (k, ONE, False)
-            total = finish_client(runs, weights, begun, following, differences, add, factor, trained[at])
+            total = finish_client(
+                runs, weights, begun, following, differences, add, factor, trained[at]
+            )
             if not (np.isfinite(sums[0, k]) and np.isfinite(total)):
                 space[:] = ZERO  # NaN and infinities have reached the padding, too
                 unpack(runs, following, weights)
         s = turn(turns)
-    owned[0] = labelled[0] = zeros[0, 0] = ZERO  # keeps these alive until here: `borrowed` does not count as a use
+    owned[0] = labelled[0] = zeros[0, 0] = (
+        ZERO  # keeps these alive until here: `borrowed` does not count as a use
+    )
     places[0] = 0

@@ -275,7 +275,9 @@ def loss_gradient(kind, z, index, labels, targets, count, classes, d):
         loss = binary_cross_entropy(z, y, share, d)
     else:
         loss = squared_error(z, y, share, d)
-    for r in range(rows, d.shape[0]):  # numba would drop `d[rows:] = ZERO`, as nothing follows it here
+    for r in range(
+        rows, d.shape[0]
+    ):  # numba would drop `d[rows:] = ZERO`, as nothing follows it here
         for c in range(0, d.shape[1], LANES):
             store(d, r, c, fill(ZERO))
     return loss

@@ -54,7 +54,9 @@ class Layout:
         """Stacked parameters as rows [K, P]; [1, P] where all clients have the same."""
         same = all(params[n].stride(0) == 0 for n in self.places)
         some = {n: params[n][:1] if same else params[n] for n in self.places}
-        return torch.cat([(w.movedim(2, -1) if n in self.filters else w).flatten(1) for n, w in some.items()], 1)
+        return torch.cat(
+            [(w.movedim(2, -1) if n in self.filters else w).flatten(1) for n, w in some.items()], 1
+        )
 
     def decays(self, decay: float, strength: float, shared: Collection[str]) -> np.ndarray:
         """Factors of each layer's weight and bias in their gradients [L, 2]: weight decay, plus the pull's strength if shared."""
@@ -76,7 +78,10 @@ class Layout:
 
 @lru_cache(64)
 def layout_of(
-    chain: LayerChain, shapes: tuple[tuple[str, torch.Size], ...], moves: frozenset[str], sample: tuple[int, ...]
+    chain: LayerChain,
+    shapes: tuple[tuple[str, torch.Size], ...],
+    moves: frozenset[str],
+    sample: tuple[int, ...],
 ) -> Layout:
     """The layout of a chain. `shapes` are those of the parameters by name, `moves` the parameters that are trained."""
     from unalike.engine.compiled import layer_loops as loops  # needs numba, which `obstacle` found
@@ -90,7 +95,12 @@ def layout_of(
     begins = {name: at for name, (at, _) in places.items()}
     table = convolution_table(chain, sample, begins, moves)
     codes: dict[type[nn.Module] | None, int]
-    codes = {None: loops.IDENTITY, nn.ReLU: loops.RELU, nn.Tanh: loops.TANH, nn.Sigmoid: loops.SIGMOID}
+    codes = {
+        None: loops.IDENTITY,
+        nn.ReLU: loops.RELU,
+        nn.Tanh: loops.TANH,
+        nn.Sigmoid: loops.SIGMOID,
+    }
     layers, runs, held = [], table.runs, table.parameters
     for layer in chain.layers:
         out, wide = shape[layer.weight]
@@ -102,4 +112,6 @@ def layout_of(
         held = bias + padded(even, loops.LANES)
     floats = (held, table.turned, table.row, table.pixel, table.sample)
     arrays = (np.array(lines, np.int64) for lines in (layers, table.lines, runs, floats))
-    return Layout(chain.names, places, frozenset(layer.weight for layer in chain.convolutions), *arrays)
+    return Layout(
+        chain.names, places, frozenset(layer.weight for layer in chain.convolutions), *arrays
+    )

@@ -38,32 +38,51 @@ class Distributed(Executor):
     worker_pool: WorkerPool
     group: int
 
-    def feed(self, broadcast: Broadcast, ids: Sequence[int], accepted: AcceptedRounds, sink: UpdateSink) -> None:
+    def feed(
+        self, broadcast: Broadcast, ids: Sequence[int], accepted: AcceptedRounds, sink: UpdateSink
+    ) -> None:
         if self.worker_pool.closed:  # after the run, when a user asks for a client's model
             return self.inner.feed(broadcast, ids, accepted, sink)
         mine, others = self.ask(broadcast, ids, accepted, {"do": "feed", "shares": _shares(sink)})
         self.inner.feed(broadcast, mine, accepted, sink)
         for rank in others:
             found = to_pool_device(self.worker_pool.answer(rank), self.client_pool)
-            sink.merge(_sums(found["sums"]) if isinstance(sink, StreamingSum) else _taken(found["taken"]))
+            sink.merge(
+                _sums(found["sums"]) if isinstance(sink, StreamingSum) else _taken(found["taken"])
+            )
 
-    def tune(self, broadcast: Broadcast, ids: Sequence[int], accepted: AcceptedRounds) -> Iterator[tuple[int, Tree]]:
+    def tune(
+        self, broadcast: Broadcast, ids: Sequence[int], accepted: AcceptedRounds
+    ) -> Iterator[tuple[int, Tree]]:
         if self.worker_pool.closed:
             yield from self.inner.tune(broadcast, ids, accepted)
             return
-        for client in ids:  # one by one: the caller may stop at any time, or ask something else in between
+        for (
+            client
+        ) in ids:  # one by one: the caller may stop at any time, or ask something else in between
             mine, others = self.ask(broadcast, [client], accepted, {"do": "tune"})
             yield from self.inner.tune(broadcast, mine, accepted)
             for rank in others:
-                yield client, to_pool_device(self.worker_pool.answer(rank)["tuned"], self.client_pool)
+                yield (
+                    client,
+                    to_pool_device(self.worker_pool.answer(rank)["tuned"], self.client_pool),
+                )
 
     def ask(
-        self, broadcast: Broadcast | None, ids: Sequence[int], accepted: AcceptedRounds, what: Message
+        self,
+        broadcast: Broadcast | None,
+        ids: Sequence[int],
+        accepted: AcceptedRounds,
+        what: Message,
     ) -> tuple[list[int], list[int]]:
         """The clients that this process has, and the ranks of the others that were asked to do `what` with theirs."""
         mine, *others = self._parted(ids)
         asked = [rank for rank, theirs in enumerate(others, start=1) if theirs]
-        message: Message = {"group": self.group, "broadcast": broadcast and broadcast._asdict(), "ids": others}
+        message: Message = {
+            "group": self.group,
+            "broadcast": broadcast and broadcast._asdict(),
+            "ids": others,
+        }
         if not self.client_pool.client_states.empty:
             known = [client for theirs in others for client in theirs if client in accepted]
             message["accepted"] = _pairs({client: accepted[client] for client in known})
@@ -77,7 +96,11 @@ class Distributed(Executor):
         if isinstance(client_states, SharedClientStates) and not client_states.empty:
             owners = client_states.owners[clients]
         else:
-            work = client_costs(self.client_pool.method, self.client_pool.settings.work, self.client_pool.counts(ids))
+            work = client_costs(
+                self.client_pool.method,
+                self.client_pool.settings.work,
+                self.client_pool.counts(ids),
+            )
             owners = assign_clients(work, self.worker_pool.size)
         return [clients[owners == rank].tolist() for rank in range(self.worker_pool.size)]
 
@@ -88,7 +111,9 @@ class SharedClientStates(ClientStates):
     `place` names the stage and the group in messages; the stage may be over when a checkpoint is written.
     """
 
-    def __init__(self, own: ClientStates, worker_pool: WorkerPool, place: Message, costs: np.ndarray):
+    def __init__(
+        self, own: ClientStates, worker_pool: WorkerPool, place: Message, costs: np.ndarray
+    ):
         self._own, self._worker_pool, self._place, self._costs = own, worker_pool, place, costs
 
     @property
@@ -104,7 +129,9 @@ class SharedClientStates(ClientStates):
         if accepted is None or self.empty or self._worker_pool.closed or not self.owners[client]:
             return self._own.get(client, accepted)
         owner = int(self.owners[client])
-        self._worker_pool.tell(self._place | {"do": "client_state", "client": client, "accepted": accepted}, [owner])
+        self._worker_pool.tell(
+            self._place | {"do": "client_state", "client": client, "accepted": accepted}, [owner]
+        )
         device = self._own.device
         client_state: PartTrees = self._worker_pool.answer(owner)["client_state"]
         return {name: tree.map(lambda t: t.to(device), held) for name, held in client_state.items()}
@@ -114,7 +141,11 @@ class SharedClientStates(ClientStates):
         return self._own.stacked(clients, accepted)
 
     def put_stacked(
-        self, clients: Sequence[int], round: int, client_state: PartTrees, accepted: Mapping[int, int]
+        self,
+        clients: Sequence[int],
+        round: int,
+        client_state: PartTrees,
+        accepted: Mapping[int, int],
     ) -> None:
         self._own.put_stacked(clients, round, client_state, accepted)
 
@@ -135,7 +166,9 @@ class SharedClientStates(ClientStates):
             return
         others = () if self._worker_pool.closed else range(1, self._worker_pool.size)
         if others:
-            self._worker_pool.tell(self._place | {"do": "keep", "what": what, "accepted": _pairs(accepted)}, others)
+            self._worker_pool.tell(
+                self._place | {"do": "keep", "what": what, "accepted": _pairs(accepted)}, others
+            )
         KEEPING[what](self._own, accepted)
         for rank in others:
             self._worker_pool.answer(rank)

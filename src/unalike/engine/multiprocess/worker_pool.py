@@ -21,7 +21,13 @@ import torch.distributed as dist
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.profiler_regions import profiled_function
-from unalike.engine.multiprocess.channel import Channel, check_nccl, local_gloo, nccl_group, remote_gloo
+from unalike.engine.multiprocess.channel import (
+    Channel,
+    check_nccl,
+    local_gloo,
+    nccl_group,
+    remote_gloo,
+)
 
 Message = dict[str, Any]
 
@@ -97,7 +103,11 @@ class WorkerPool:
         except RuntimeError as error:
             for process in self._processes:
                 process.join(0.5)
-            dead = [f"{i + 1} (exit code {p.exitcode})" for i, p in enumerate(self._processes) if not p.is_alive()]
+            dead = [
+                f"{i + 1} (exit code {p.exitcode})"
+                for i, p in enumerate(self._processes)
+                if not p.is_alive()
+            ]
             who = ", ".join(dead) or (str(rank) if rank is not None else "one")
             self._lost = (
                 f"of {self.size} processes of the run number {who} is gone: {str(error).splitlines()[0][:160]}. Its clients' "
@@ -118,7 +128,9 @@ def start_pool(
     are no copies, or where they could not use the `device` because this process has.
     """
     if sys.platform != "linux":
-        raise UnalikeError(f"workers are started on Linux only, found {sys.platform}; use torchrun, or executor='loop'")
+        raise UnalikeError(
+            f"workers are started on Linux only, found {sys.platform}; use torchrun, or executor='loop'"
+        )
     if device.type != "cpu" and not _copies_can_use(device):
         raise UnalikeError(
             f"workers would be copies of this process, which has used {device} already, and copies cannot; start them with "
@@ -132,7 +144,12 @@ def start_pool(
     way = device.type if nccl else None
     context = multiprocessing.get_context("fork")
     processes = [
-        context.Process(target=_work, args=(store, rank, workers, serve, way), daemon=True, name=f"unalike-{rank}")
+        context.Process(
+            target=_work,
+            args=(store, rank, workers, serve, way),
+            daemon=True,
+            name=f"unalike-{rank}",
+        )
         for rank in range(1, workers)
     ]
     gc.collect()
@@ -178,8 +195,14 @@ def join_pool(device: torch.device, nccl: bool = False) -> WorkerPool | None:
     if nccl:
         check_nccl(device, int(os.environ["LOCAL_WORLD_SIZE"]))
         own = dist.PrefixStore(f"team-{store.add(f'teams of {line.rank}', 1)}", store)
-        line = Channel(line.rank, line.gloo, nccl_group(torch.device(device.type, place), own, line.rank, size))
-    room = TemporaryDirectory(prefix="unalike-team-") if all_on_this_machine() and not line.rank else None
+        line = Channel(
+            line.rank, line.gloo, nccl_group(torch.device(device.type, place), own, line.rank, size)
+        )
+    room = (
+        TemporaryDirectory(prefix="unalike-team-")
+        if all_on_this_machine() and not line.rank
+        else None
+    )
     return WorkerPool(line, size, place, room)
 
 
@@ -197,7 +220,9 @@ def pool_was_used() -> bool:
     return bool(_members.cache_info().currsize)
 
 
-def _work(store: str, rank: int, size: int, serve: Callable[[WorkerPool], None], way: str | None) -> None:
+def _work(
+    store: str, rank: int, size: int, serve: Callable[[WorkerPool], None], way: str | None
+) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the leader decides what an interruption means
     with suppress(RuntimeError, KeyboardInterrupt):  # the leader is gone
         serve(WorkerPool(_local(store, rank, size, way), size, rank))
@@ -210,4 +235,8 @@ def _local(file: str, rank: int, size: int, way: str | None) -> Channel:
     gloo = local_gloo(store, rank, size)
     if way is None:
         return Channel(rank, gloo)
-    return Channel(rank, gloo, nccl_group(torch.device(way, rank), dist.PrefixStore("direct", store), rank, size))
+    return Channel(
+        rank,
+        gloo,
+        nccl_group(torch.device(way, rank), dist.PrefixStore("direct", store), rank, size),
+    )

@@ -22,7 +22,13 @@ from unalike.federation.coordinator.run_control import Control, OperatorCommands
 from unalike.federation.coordinator.run_pages import UNTESTED, write_pages
 from unalike.federation.protocol.federation_file import Federation
 from unalike.federation.protocol.messages import PROTOCOL, AdmitRequest, printable, versions
-from unalike.federation.protocol.roster import Roster, SampleCounts, new_run, placeholders, run_config_of
+from unalike.federation.protocol.roster import (
+    Roster,
+    SampleCounts,
+    new_run,
+    placeholders,
+    run_config_of,
+)
 from unalike.federation.protocol.transport import Transport
 from unalike.federation.security.keys import PrivateKey, public_text
 from unalike.runtime.records.history import Row
@@ -89,11 +95,15 @@ class Coordinator:
         self.control = control or Control()
         self.tell, self.audit, self.last_words = tell, audit, last_words
 
-    def run(self, *, stop: Ending | None = None, progress: ProgressCallback = lambda row, what="": None) -> Run:
+    def run(
+        self, *, stop: Ending | None = None, progress: ProgressCallback = lambda row, what="": None
+    ) -> Run:
         """Run to the end. Raises `Stopped` when the operator stops it; run again, it continues from there."""
         sweep(self.directory.path)
         roster, enrolled = self._roster(), self.federation.sites
-        begun = len(self.directory.names or enrolled)  # sites that were enrolled later are in later runs
+        begun = len(
+            self.directory.names or enrolled
+        )  # sites that were enrolled later are in later runs
         federation = replace(self.federation, sites=enrolled[:begun])
         run_config = pooled_first(
             run_config_of(
@@ -102,7 +112,9 @@ class Coordinator:
                 coordinated=True,
             )
         )
-        run_config.record["federation"] = self.federation.name  # a cached property: the record of the run
+        run_config.record["federation"] = (
+            self.federation.name
+        )  # a cached property: the record of the run
         left_out: dict[Place, set[str]] = {}
 
         def kept(row: Row, what: str = "") -> None:
@@ -112,13 +124,21 @@ class Coordinator:
 
         while True:
             mailbox = Mailbox(
-                self.federation, self.key, self.transport, roster.run, self.control, self._event, roster.sites
+                self.federation,
+                self.key,
+                self.transport,
+                roster.run,
+                self.control,
+                self._event,
+                roster.sites,
             )
             try:
                 with threads_for(run_config.model):
                     run = execute(
                         run_config,
-                        backend=NetworkBackend(run_config.here(), mailbox, self.directory.path / "arrived", left_out),
+                        backend=NetworkBackend(
+                            run_config.here(), mailbox, self.directory.path / "arrived", left_out
+                        ),
                         out=self.directory.path,
                         resume=True,
                         stop=stop,
@@ -133,7 +153,9 @@ class Coordinator:
                 raise
             else:
                 what = self.last_words()
-                mailbox.notify(self.transport.sites(), what, LAST_SECONDS if what == "next" else 0.0)
+                mailbox.notify(
+                    self.transport.sites(), what, LAST_SECONDS if what == "next" else 0.0
+                )
                 return run
 
     def _event(self, kind: str, **facts: Any) -> None:
@@ -161,18 +183,27 @@ class Coordinator:
         mailbox = Mailbox(federation, self.key, self.transport, run, self.control, self._event)
         request: Request = ("admit", AdmitRequest(federation.terms, versions()).facts, {})
         names = {site.name for site in federation.sites if not site.revoked}
-        exchange = Exchange(mailbox, (0, 0), SameRequest(request, self._read), sorted(names), names).run()
+        exchange = Exchange(
+            mailbox, (0, 0), SameRequest(request, self._read), sorted(names), names
+        ).run()
         try:
             self._note_shares(exchange.values)
             self._check_validated(exchange.values)
         except UnalikeError:
-            (self.directory.path / "roster.json").unlink()  # to a run of the same name sites would repeat their answers
+            (
+                self.directory.path / "roster.json"
+            ).unlink()  # to a run of the same name sites would repeat their answers
             raise
         self._note_untested(exchange.values)
         for site in sorted(exchange.values):
             self._event("admitted", client=site, **asdict(exchange.values[site]))
         return Roster(
-            run, {site.name: exchange.values[site.name] for site in federation.sites if site.name in exchange.values}
+            run,
+            {
+                site.name: exchange.values[site.name]
+                for site in federation.sites
+                if site.name in exchange.values
+            },
         )
 
     def _read(self, site: str, facts: Facts, tensors: Tree) -> SampleCounts:
@@ -180,14 +211,26 @@ class Coordinator:
         theirs, counts = facts.pop("versions", None), [facts.get(part) for part in SPLITS]
         if not isinstance(theirs, dict) or theirs.get("protocol") != PROTOCOL:
             raise RefusedUpdate(f"versions {str(theirs)[:80]!a}; expected protocol {PROTOCOL}")
-        if tensors or set(facts) != set(SPLITS) or not all(type(n) is int and 0 <= n < 2**31 for n in counts):
-            raise RefusedUpdate(f"samples {str(facts)[:80]!a}; expected how many there are of {', '.join(SPLITS)}")
+        if (
+            tensors
+            or set(facts) != set(SPLITS)
+            or not all(type(n) is int and 0 <= n < 2**31 for n in counts)
+        ):
+            raise RefusedUpdate(
+                f"samples {str(facts)[:80]!a}; expected how many there are of {', '.join(SPLITS)}"
+            )
         if facts["train"] > enrolled.samples:
-            raise RefusedUpdate(f"{facts['train']} training samples; enrolled for at most {enrolled.samples}")
-        self._event("versions", client=site, versions={k: str(v)[:40] for k, v in [*theirs.items()][:8]})
+            raise RefusedUpdate(
+                f"{facts['train']} training samples; enrolled for at most {enrolled.samples}"
+            )
+        self._event(
+            "versions", client=site, versions={k: str(v)[:40] for k, v in [*theirs.items()][:8]}
+        )
         for name, ours in versions().items():
             if (found := str(theirs.get(name))[:40]) != ours:
-                self._event("other version", round=0, client=site, name=name, found=found, ours=ours)
+                self._event(
+                    "other version", round=0, client=site, name=name, found=found, ours=ours
+                )
         return SampleCounts(**facts)
 
     def _note_untested(self, sites: Mapping[str, SampleCounts]) -> None:
@@ -203,7 +246,10 @@ class Coordinator:
     def _check_validated(self, sites: Mapping[str, SampleCounts]) -> None:
         """Raise `UnalikeError` where validation samples decide, and no site has enough of them."""
         federation = self.federation
-        by_scores = {"stop": "patience" in names_in(federation.stop), "select": federation.select == "best"}
+        by_scores = {
+            "stop": "patience" in names_in(federation.stop),
+            "select": federation.select == "best",
+        }
         deciding = [name for name, is_so in by_scores.items() if is_so]
         if deciding and not any(site.val for site in sites.values()):
             raise UnalikeError(
@@ -224,7 +270,13 @@ class Coordinator:
                     "the share"
                 )
             if share > WARNED_SHARE:
-                self._event("large share", round=0, client=name, samples=site.train, percent=round(100 * share))
+                self._event(
+                    "large share",
+                    round=0,
+                    client=name,
+                    samples=site.train,
+                    percent=round(100 * share),
+                )
 
 
 Log = Callable[[str], None]
@@ -265,7 +317,12 @@ def run_rounds(
                     continue
                 operator.enter(queued)
                 operator.wait_for_sites(log, check)
-                audit("run", method=queued.federation.method, seed=queued.federation.seed, folder=str(queued.path))
+                audit(
+                    "run",
+                    method=queued.federation.method,
+                    seed=queued.federation.seed,
+                    folder=str(queued.path),
+                )
                 coordinator = Coordinator(
                     *(queued.federation, folder.key, transport, queued.path),
                     test=folder.samples("test"),

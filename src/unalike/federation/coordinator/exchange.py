@@ -123,7 +123,11 @@ class Exchange(Generic[T]):
             paused = time.monotonic() - before
             deadline, self._repeat_at = deadline + paused, self._repeat_at + paused
             silent, late = self.silent, time.monotonic() >= deadline
-            if not silent or late or (self._usable >= self.quorum and all(map(self._is_gone, silent))):
+            if (
+                not silent
+                or late
+                or (self._usable >= self.quorum and all(map(self._is_gone, silent)))
+            ):
                 return
             if time.monotonic() >= self._repeat_at:
                 self._ask(silent)
@@ -147,7 +151,9 @@ class Exchange(Generic[T]):
             if answer.head.kind != ANSWER:
                 self._unable.add(site)
                 self.requests.note_unable(site)
-                raise Malformed(f"{answer.head.kind}: {REASONS.get(str(facts.get('code')), REASONS['error'])}")
+                raise Malformed(
+                    f"{answer.head.kind}: {REASONS.get(str(facts.get('code')), REASONS['error'])}"
+                )
             value = self.requests.read(site, facts, tensors)
         except UnalikeError as error:
             self._refuse(site, str(error))
@@ -190,7 +196,12 @@ class Exchange(Generic[T]):
         """Without a quorum: ask other sites too, or pause for the operator. Returns the attempts since the last pause."""
         mailbox, usable = self.mailbox, self._usable
         mailbox.event(
-            "no quorum", round=mailbox.number, attempt=attempt, sound=usable, quorum=self.quorum, absent=self.silent
+            "no quorum",
+            round=mailbox.number,
+            attempt=attempt,
+            sound=usable,
+            quorum=self.quorum,
+            absent=self.silent,
         )
         substitutes = self.requests.substitutes(attempt, self.quorum - usable)
         self.sites += [site for site in substitutes if site not in self.sites]

@@ -24,7 +24,9 @@ class FederatedEvaluator(Evaluator):
     def pooled_tables(self, stage: StageState, sums: SiteSums) -> tuple[Row, list[Row]]:
         """The metrics after the round that is pending (None: before training), and one row per client."""
         with profiled("evaluation"):
-            return self.tables(stage, stage.pending, lambda protocol: self._of_sums(protocol, stage, sums))
+            return self.tables(
+                stage, stage.pending, lambda protocol: self._of_sums(protocol, stage, sums)
+            )
 
     def _of_sums(self, protocol: str, stage: StageState, site_sums: SiteSums) -> MeasuredSplits:
         sums = site_sums["clients" if protocol == "server" else protocol]
@@ -33,7 +35,9 @@ class FederatedEvaluator(Evaluator):
         if protocol != "server":
             return pooled
         own = self.scored({TEST: "server"}, server_models(stage))
-        return pooled | own if own[TEST] is not None else dict.fromkeys(pooled)  # one model for everybody, or none
+        return (
+            pooled | own if own[TEST] is not None else dict.fromkeys(pooled)
+        )  # one model for everybody, or none
 
     def _pooled(self, found: Mapping[int, SplitSums] | None, part: str) -> ProtocolMetrics | None:
         if found is None:
@@ -41,13 +45,21 @@ class FederatedEvaluator(Evaluator):
         task, custom = self.population.task, self.custom
         sums = {k: of[part] for k, of in found.items()}
         nothing = dict.fromkeys(metric_names(task, custom), float("nan"))
-        clients = [sums[k].metrics(task, custom) if k in sums else nothing for k in range(len(self.population))]
-        pooled = reduce(lambda a, b: a.added(b, custom), sums.values(), MetricSums()).metrics(task, custom)
+        clients = [
+            sums[k].metrics(task, custom) if k in sums else nothing
+            for k in range(len(self.population))
+        ]
+        pooled = reduce(lambda a, b: a.added(b, custom), sums.values(), MetricSums()).metrics(
+            task, custom
+        )
         return ProtocolMetrics(pooled, clients)
 
 
 def pooled_first(run_config: RunConfig) -> RunConfig:
     """The same where metrics that cannot be pooled from what sites send do not lead, so that none of them decides."""
     alone = unpooled(run_config.population.task, run_config.metrics)
-    metrics = {name: replace(m, leads=m.leads and name not in alone) for name, m in run_config.metrics.items()}
+    metrics = {
+        name: replace(m, leads=m.leads and name not in alone)
+        for name, m in run_config.metrics.items()
+    }
     return replace(run_config, metrics=metrics)

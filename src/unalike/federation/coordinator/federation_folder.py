@@ -30,7 +30,13 @@ from unalike.federation.protocol.bundle import Bundle
 from unalike.federation.protocol.federation_file import EnrolledSite, Federation
 from unalike.federation.protocol.roster import Roster, new_run
 from unalike.federation.security import certificates
-from unalike.federation.security.keys import PrivateKey, new_key, private_key, private_text, public_text
+from unalike.federation.security.keys import (
+    PrivateKey,
+    new_key,
+    private_key,
+    private_text,
+    public_text,
+)
 from unalike.federation.security.site_keys import NODE, SIGNING, new_keys
 from unalike.runtime.records.history import History
 from unalike.runtime.records.run_directory import RunDirectory
@@ -86,12 +92,16 @@ def roll_back(run: Path, to: int) -> None:
 
     def begin_anew(saved: dict[str, Any]) -> None:
         for group in (group for step in saved["stages"] for group in step):
-            group |= {name: [] for name in ("accepted", "holds") if name in group} | {"discarded": discarded}
+            group |= {name: [] for name in ("accepted", "holds") if name in group} | {
+                "discarded": discarded
+            }
 
     directory.return_to(to, begin_anew)
     history = History.load(run, directory.first_protocol)
     tables = history.rows, history.client_rows
-    history.rows, history.client_rows = ([row for row in table if row["round"] <= to] for table in tables)
+    history.rows, history.client_rows = (
+        [row for row in table if row["round"] <= to] for table in tables
+    )
     history.save(run)
     for file in (*run.glob("model*.safetensors"), run / facts.FILE):
         file.unlink(missing_ok=True)
@@ -138,14 +148,24 @@ class FederationFolder:
         network = Network(host=host, port=port, listen=listen)
         if strangers := keys.keys() - sites.keys():
             raise unknown("site", min(strangers), sites)
-        coordinator, made = new_key(), {n: ({}, keys[n]) if n in keys else new_keys() for n in sites}
-        rows = [{"name": n, "key": made[n][1][SIGNING], "samples": samples} for n, samples in sites.items()]
+        coordinator, made = (
+            new_key(),
+            {n: ({}, keys[n]) if n in keys else new_keys() for n in sites},
+        )
+        rows = [
+            {"name": n, "key": made[n][1][SIGNING], "samples": samples}
+            for n, samples in sites.items()
+        ]
         federation = Federation.of(
             {name: value for name, value in terms.items() if value is not None}
             | {"coordinator": public_text(coordinator), "sites": rows}
         )
-        methods = {f.method: f for f in federation.variants.values()}  # the seed decides nothing here
-        run_configs = [check_terms_run(variant, own, start, start_partial) for variant in methods.values()]
+        methods = {
+            f.method: f for f in federation.variants.values()
+        }  # the seed decides nothing here
+        run_configs = [
+            check_terms_run(variant, own, start, start_partial) for variant in methods.values()
+        ]
         run_config = run_configs[0]
         if terms.get("message_bytes") is None:
             federation = replace(federation, message_bytes=max(map(message_limit, run_configs)))
@@ -166,7 +186,10 @@ class FederationFolder:
             if samples is not None:
                 write_tensors(folder._samples(name), {"x": samples[0], "y": samples[1]})
         if start is not None:
-            write_tensors(root / START, run_config.model.state_dict(run_config.model.params | run_config.model.buffers))
+            write_tensors(
+                root / START,
+                run_config.model.state_dict(run_config.model.params | run_config.model.buffers),
+            )
         for name in sites:
             folder._write_bundle(name, *made[name], federation)
         federation.save(root / "federation.toml")  # last: the folder is complete with it
@@ -187,7 +210,9 @@ class FederationFolder:
         certificates.replace_private(self.path / "server.key", certificates.pem(server))
         write_bytes(self.path / "server.pem", certificates.pem(certificate))
 
-    def enrol_anew(self, name: str, keys: dict[str, str] | None = None, samples: int | None = None) -> Path:
+    def enrol_anew(
+        self, name: str, keys: dict[str, str] | None = None, samples: int | None = None
+    ) -> Path:
         """Enrol new `keys` of a site, or make them, which invalidates the old ones. Returns the path of its new bundle.
 
         With `samples`: a new site, from the next run on; only if the federation is open and no run is under way.
@@ -198,10 +223,16 @@ class FederationFolder:
         else:
             federation = self.federation
             if not federation.open:
-                raise UnalikeError("the sites agreed to who takes part; expected a federation of `init --open`")
+                raise UnalikeError(
+                    "the sites agreed to who takes part; expected a federation of `init --open`"
+                )
             if begun := [run.path for run in self.waiting if RunDirectory(run.path).config]:
-                raise UnalikeError(f"the run in {begun[0]} is under way, and its sites are fixed; let it finish first")
-            federation = replace(federation, sites=(*federation.sites, EnrolledSite(name, public[SIGNING], samples)))
+                raise UnalikeError(
+                    f"the run in {begun[0]} is under way, and its sites are fixed; let it finish first"
+                )
+            federation = replace(
+                federation, sites=(*federation.sites, EnrolledSite(name, public[SIGNING], samples))
+            )
         self.audit("enrolled", client=name, samples=samples)
         self._write_bundle(name, private, public, federation)
         federation.save(self.path / "federation.toml")
@@ -218,16 +249,25 @@ class FederationFolder:
         run = next(iter(self.waiting), self.queue[-1])
         roll_back(run.path, to)
         self.audit("rolled back", to=to)
-        for page in (run.pages / "report.html", run.pages / "diagnosis.html", self.path / "comparison.html"):
+        for page in (
+            run.pages / "report.html",
+            run.pages / "diagnosis.html",
+            self.path / "comparison.html",
+        ):
             page.unlink(missing_ok=True)
 
     def _changed(self, name: str, **values: Any) -> Federation:
         federation = self.federation
         if federation.site(name) is None:
             raise unknown("site", name, [site.name for site in federation.sites])
-        return replace(federation, sites=tuple(replace(s, **values) if s.name == name else s for s in federation.sites))
+        return replace(
+            federation,
+            sites=tuple(replace(s, **values) if s.name == name else s for s in federation.sites),
+        )
 
-    def _write_bundle(self, name: str, own: dict[str, bytes], public: dict[str, str], federation: Federation) -> None:
+    def _write_bundle(
+        self, name: str, own: dict[str, bytes], public: dict[str, str], federation: Federation
+    ) -> None:
         """Write a site's bundle, with its own private keys if they were made here, and the public key of its connection."""
         path = self.path / "bundles" / f"{name}.zip"
         path.unlink(missing_ok=True)
@@ -270,7 +310,11 @@ class FederationFolder:
     @property
     def nodes(self) -> dict[str, bytes]:
         """Public keys (PEM) of the sites' connections by name, without revoked sites."""
-        return {s.name: self._bytes(f"nodes/{s.name}.pem") for s in self.federation.sites if not s.revoked}
+        return {
+            s.name: self._bytes(f"nodes/{s.name}.pem")
+            for s in self.federation.sites
+            if not s.revoked
+        }
 
     @property
     def days_left(self) -> float:
@@ -285,7 +329,9 @@ class FederationFolder:
             "make a new federation",
         )
         server = certificates.expiry("the server's certificate", self._bytes("server.pem"), renew)
-        return server + certificates.expiry("the authority in all bundles", self._bytes("ca.pem"), anew)
+        return server + certificates.expiry(
+            "the authority in all bundles", self._bytes("ca.pem"), anew
+        )
 
     @property
     def certificate_fault(self) -> str:
@@ -350,5 +396,7 @@ class FederationFolder:
     def _file(self, name: str) -> Path:
         file = self.path / name
         if not file.is_file():
-            raise UnalikeError(f"found no {name} in {self.path}; expected a folder that `unalike federation init` made")
+            raise UnalikeError(
+                f"found no {name} in {self.path}; expected a folder that `unalike federation init` made"
+            )
         return file

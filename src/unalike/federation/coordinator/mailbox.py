@@ -64,7 +64,9 @@ class Mailbox:
         self.client_of = {site.name: number for number, site in enumerate(federation.sites)}
         """Site -> the number of its client."""
         self._keys = {site.name: public_key(site.key) for site in federation.sites}
-        self._sent: dict[str, OrderedDict[str, PendingRequest]] = {name: OrderedDict() for name in self._keys}
+        self._sent: dict[str, OrderedDict[str, PendingRequest]] = {
+            name: OrderedDict() for name in self._keys
+        }
         self._noted: Counter[str] = Counter()
 
     def begin(self, place: Place) -> None:
@@ -107,7 +109,9 @@ class Mailbox:
 
     def receive(self, seconds: float) -> Iterator[tuple[str, Envelope]]:
         """The first answers to open requests among what arrives, one at a time: not all of them lie in memory at once."""
-        arrived = ((site, self._sorted(site, message)) for site, message in self.transport.receive(seconds))
+        arrived = (
+            (site, self._sorted(site, message)) for site, message in self.transport.receive(seconds)
+        )
         return ((site, answer) for site, answer in arrived if answer is not None)
 
     def note(self, kind: str, site: str, why: str, **facts: Any) -> None:
@@ -134,14 +138,22 @@ class Mailbox:
         if head.site != site:
             self.note("refused", site, f"signed as {head.site!r}")
         elif head.run != self.run:
-            self.note("refused", site, f"of run {head.run}; expected {self.run}: a replay, or another federation")
+            self.note(
+                "refused",
+                site,
+                f"of run {head.run}; expected {self.run}: a replay, or another federation",
+            )
         elif sent is None:
             self._unasked(site, head)
         elif sent.answer == answer.digest:
             if not sent.open:
-                self.note("late", site, "repeats an answer that was taken in", place=list(sent.place))
+                self.note(
+                    "late", site, "repeats an answer that was taken in", place=list(sent.place)
+                )
         elif sent.answer is not None:
-            self.note("refused", site, "a second answer to one request, and another one than the first")
+            self.note(
+                "refused", site, "a second answer to one request, and another one than the first"
+            )
         else:
             if head.kind == ANSWER:
                 sent.answer = answer.digest
@@ -156,4 +168,6 @@ class Mailbox:
         elif head.place < self.place:
             self.note("late", site, "of an earlier round", place=list(head.place))
         else:
-            self.note("refused", site, "answers nothing that this site was asked", place=list(head.place))
+            self.note(
+                "refused", site, "answers nothing that this site was asked", place=list(head.place)
+            )

@@ -54,9 +54,7 @@ HIDDEN = (
     "is checked after each round"
 )
 
-EVALUATED = (
-    "epsilon is about training: it does not cover what evaluations tell the coordinator of each site's test samples"
-)
+EVALUATED = "epsilon is about training: it does not cover what evaluations tell the coordinator of each site's test samples"
 
 
 class DiscardedRound(UnalikeError):
@@ -70,10 +68,16 @@ class DiscardedRound(UnalikeError):
 def check_stage(stage: Stage, run_config: RunConfig) -> None:
     """Raise `UnalikeError` for a stage that takes the clients' samples, or models of theirs that are gone, to one place."""
     if stage.pooled:
-        raise UnalikeError(f"stage {stage.name!r} pools the clients' data, which stay where they are; simulate it")
+        raise UnalikeError(
+            f"stage {stage.name!r} pools the clients' data, which stay where they are; simulate it"
+        )
     if any(c.pooled for c in stage.method.conditioners):
-        raise UnalikeError(f"{stage.method!r} describes the data of all clients together; simulate it")
-    if run_config.options.select == "best" and stage.method.is_personal(stage.model or run_config.model):
+        raise UnalikeError(
+            f"{stage.method!r} describes the data of all clients together; simulate it"
+        )
+    if run_config.options.select == "best" and stage.method.is_personal(
+        stage.model or run_config.model
+    ):
         raise UnalikeError(
             f"{stage.method!r} evaluates sites with models of their own, which they keep of the last rounds alone; with "
             "select = 'best' a method must have one shared model: choose select = 'last'"
@@ -87,8 +91,19 @@ class NetworkBackend:
     place, because it was discarded with them.
     """
 
-    def __init__(self, run_config: RunConfig, mailbox: Mailbox, arrived: Path, left_out: Mapping[Place, set[str]]):
-        self.run_config, self.mailbox, self.arrived, self.left_out = run_config, mailbox, arrived, left_out
+    def __init__(
+        self,
+        run_config: RunConfig,
+        mailbox: Mailbox,
+        arrived: Path,
+        left_out: Mapping[Place, set[str]],
+    ):
+        self.run_config, self.mailbox, self.arrived, self.left_out = (
+            run_config,
+            mailbox,
+            arrived,
+            left_out,
+        )
         self._steps: list[NetworkStage | None] = []
 
     @property
@@ -122,7 +137,11 @@ class NetworkBackend:
         state, sizes = step.state, run_config.population.sizes
         values = model.params | model.buffers if state is None else state.params | state.buffers
         query_request = QueryRequest(**asdict(self.position(index, step)), query=repr(step.query))
-        request: Request = ("ask", query_request.facts, tree.pack({"model": values} if step.query.needs_model else {}))
+        request: Request = (
+            "ask",
+            query_request.facts,
+            tree.pack({"model": values} if step.query.needs_model else {}),
+        )
         like = unasked(step, model)
         enrolled = mailbox.federation.sites[: len(sizes)]
         sites = {s.name: k for k, s in enumerate(enrolled) if sizes[k] and not s.revoked}
@@ -134,17 +153,25 @@ class NetworkBackend:
             return tensors
 
         mailbox.number = self.rounds_done
-        answers = Exchange(mailbox, (index + 1, 0), SameRequest(request, read), list(sites), set(sites)).run().values
+        answers = (
+            Exchange(mailbox, (index + 1, 0), SameRequest(request, read), list(sites), set(sites))
+            .run()
+            .values
+        )
         clients = {sites[name]: answers[name] for name in sites if name in answers}
         return Answers(tuple(clients), tree.stack(list(clients.values())))
 
     def position(self, index: int, step: Stage | QueryStep) -> StepRequest:
         """The position in the plan, as sites are told; a client query that a checkpoint holds was not asked again."""
         self._steps += [None] * (index - len(self._steps))
-        outcomes = tuple(() if done is None else tuple(done.state.groups) for done in self._steps[:index])
+        outcomes = tuple(
+            () if done is None else tuple(done.state.groups) for done in self._steps[:index]
+        )
         population, rounds = self.run_config.population, self.run_config.options.rounds
         terms = self.mailbox.federation.terms
-        return StepRequest(terms, rounds, int(population.sizes.sum()), outcomes, step.model is not None)
+        return StepRequest(
+            terms, rounds, int(population.sizes.sum()), outcomes, step.model is not None
+        )
 
 
 class NetworkStage:
@@ -163,7 +190,9 @@ class NetworkStage:
         run_config, mailbox = self.run_config, self.mailbox = backend.run_config, backend.mailbox
         check_stage(stage, run_config)
         self._position, self._rounds_before = backend.position(index, stage), backend.rounds_done
-        self.state = StageState(run_config, stage, index, lambda *_: ClientStates({}))  # sites keep them
+        self.state = StageState(
+            run_config, stage, index, lambda *_: ClientStates({})
+        )  # sites keep them
         self.evaluator = FederatedEvaluator(run_config)
         self._bytes = wire_bytes(stage, self.state.settings, placeholder_context(self.state))
         self._norm_guard, self._left_out = NormGuard(mailbox.federation.guard), backend.left_out
@@ -183,7 +212,9 @@ class NetworkStage:
             self._bytes["up"] = 0
         self._digests: dict[int, str] = {}
         """Client -> digest of the tensors of the whole stage that it has, by its own answer."""
-        enrolled = mailbox.federation.sites[: len(run_config.population)]  # later ones are not in this run
+        enrolled = mailbox.federation.sites[
+            : len(run_config.population)
+        ]  # later ones are not in this run
         self.active = [k for k, site in enumerate(enrolled) if not site.revoked]
         eligible = sorted({*self.state.eligible} & {*self.active})
         if not eligible:
@@ -192,7 +223,10 @@ class NetworkStage:
                 "federation renew DIR --site NAME`"
             )
         least = self._enough(mailbox.federation, 1)
-        self.state.eligible, self.state.cohort_size = eligible, max(least, mailbox.federation.asked(len(eligible)))
+        self.state.eligible, self.state.cohort_size = (
+            eligible,
+            max(least, mailbox.federation.asked(len(eligible))),
+        )
         if least > len(eligible):
             raise UnalikeError(
                 f"found {len(eligible)} sites with training samples; expected {least} in each round, among which noise is shared "
@@ -208,21 +242,31 @@ class NetworkStage:
         updates = self._updates(exchange, time.monotonic() - started) if train else None
         if not evaluate:
             return Replies(updates=updates)
-        sums: dict[str, dict[int, SplitSums] | None] = dict.fromkeys(("clients", "personal", "local"))
+        sums: dict[str, dict[int, SplitSums] | None] = dict.fromkeys(
+            ("clients", "personal", "local")
+        )
         for name in asked:
             sums[name] = {
-                self.mailbox.client_of[s]: r.tallies[name] for s, r in exchange.values.items() if name in r.tallies
+                self.mailbox.client_of[s]: r.tallies[name]
+                for s, r in exchange.values.items()
+                if name in r.tallies
             }
         if self.state.pending is not None and self.state.pending.trained:
             local = self.state.pending.local
-            sums["local"] = {k: {p: MetricSums.restored(s) for p, s in of.items()} for k, of in local.items()}
+            sums["local"] = {
+                k: {p: MetricSums.restored(s) for p, s in of.items()} for k, of in local.items()
+            }
         return Replies(self.evaluator.pooled_tables(self.state, sums), updates)
 
     def _protocols(self) -> tuple[str, ...]:
         """The protocols under which sites evaluate the current models."""
         names = self.evaluator.names(self.state)
         has = {"clients": self.state.has_shared_model, "personal": self.state.is_personal}
-        return tuple(p for p, there in has.items() if there and (p in names or (p == "clients" and "server" in names)))
+        return tuple(
+            p
+            for p, there in has.items()
+            if there and (p in names or (p == "clients" and "server" in names))
+        )
 
     def _updates(self, exchange: Exchange[SiteReply], seconds: float) -> RoundUpdates:
         replies = {self.mailbox.client_of[site]: reply for site, reply in exchange.values.items()}
@@ -237,16 +281,25 @@ class NetworkStage:
             seconds=seconds,
             bytes_down=len(exchange.counted) * self._bytes["down"] + down,
             bytes_up=sum(self._bytes["up"] + replies[k].sent for k in trained) + up,
-            faults={self.mailbox.client_of[s]: why for s, why in exchange.faults.items() if s in exchange.counted},
+            faults={
+                self.mailbox.client_of[s]: why
+                for s, why in exchange.faults.items()
+                if s in exchange.counted
+            },
             local={
                 k: {part: sums.plain() for part, sums in reply.tallies["local"].items()}
                 for k, reply in replies.items()
                 if "local" in reply.tallies
             },
-            complete=partial(self._complete, {s: reply.norms for s, reply in exchange.values.items() if reply.norms}),
+            complete=partial(
+                self._complete,
+                {s: reply.norms for s, reply in exchange.values.items() if reply.norms},
+            ),
         )
 
-    def _group_updates(self, name: str, ids: Sequence[int], replies: Mapping[int, SiteReply]) -> GroupUpdates:
+    def _group_updates(
+        self, name: str, ids: Sequence[int], replies: Mapping[int, SiteReply]
+    ) -> GroupUpdates:
         """The updates of a group, which are on disk; a linear method reads them one by one unless they are recorded."""
         if self._summed is not None:
             return self._summed
@@ -263,14 +316,18 @@ class NetworkStage:
         if self._summed is not None:  # the sites have the client states
             [group] = self.state.groups.values()
             group.accepted.update(dict.fromkeys(self._summed.ids, group.state.round - 1))
-        states = [tree.pack(s.part_states) | s.params | s.buffers for s in self.state.states.values()]
+        states = [
+            tree.pack(s.part_states) | s.params | s.buffers for s in self.state.states.values()
+        ]
         if not all(bool(t.isfinite().all()) for values in states for t in values.values()):
             self._discard(norms, self.state.done, "the model is not finite")
         self._norm_guard.accept(norms)
         self._norms = norms
         if norms:
             self.mailbox.event(
-                "norms", round=self.mailbox.number, norms={site: of.get("update") for site, of in norms.items()}
+                "norms",
+                round=self.mailbox.number,
+                norms={site: of.get("update") for site, of in norms.items()},
             )
         self._update_store.clear()
 
@@ -305,55 +362,84 @@ class NetworkStage:
     def _ask(self, drawn: set[int], evaluate: tuple[str, ...]) -> Exchange[SiteReply]:
         """Ask the clients `drawn` to train, and all with test samples to `evaluate`."""
         state, federation, run_config = self.state, self.mailbox.federation, self.run_config
-        drawn = {k for k in drawn if federation.sites[k].name not in self._left_out.get(self.state.place, ())}
+        drawn = {
+            k
+            for k in drawn
+            if federation.sites[k].name not in self._left_out.get(self.state.place, ())
+        }
         self.mailbox.number = self._rounds_before + state.done + (not state.last_done)
         cohort = self._secure.cohort(drawn) if self._secure and drawn else ()
         drawn = {self.mailbox.client_of[site] for site in cohort} or drawn
-        everybody = {*drawn, *(k for k in self.active if evaluate and has_scores(state.population, k))}
+        everybody = {
+            *drawn,
+            *(k for k in self.active if evaluate and has_scores(state.population, k)),
+        }
         if state.stage.chooses is not None:
             state.choices = self._ask_choices(everybody, drawn)
             drawn = drawn & state.choices.keys()
-        names = {k: federation.sites[k].name for k in sorted(everybody) if state.group_of(k) is not None}
+        names = {
+            k: federation.sites[k].name for k in sorted(everybody) if state.group_of(k) is not None
+        }
         local = "local" in run_config.options.protocols
         plan = round_plan(state, self._position, self.active, evaluate, local, run_config.metrics)
         stores = self._digests, self._update_store, self._norm_guard, self._check_losses
         given = plan, drawn, state, self.mailbox, *stores
-        requests = RoundRequests(*given) if self._secure is None else MaskedRequests(self._secure, cohort, *given)
+        requests = (
+            RoundRequests(*given)
+            if self._secure is None
+            else MaskedRequests(self._secure, cohort, *given)
+        )
         exchange = Exchange(
             mailbox=self.mailbox,
             place=self.state.place,
             requests=requests,
             sites=list(names.values()),
             counted={names[k] for k in drawn if k in names},
-            enough=partial(self._enough, self._secure if self._secure and cohort else federation) if drawn else None,
+            enough=partial(self._enough, self._secure if self._secure and cohort else federation)
+            if drawn
+            else None,
         )
-        asked = {"train": sorted(exchange.counted), "quorum": exchange.quorum, "evaluate": list(evaluate)}
+        asked = {
+            "train": sorted(exchange.counted),
+            "quorum": exchange.quorum,
+            "evaluate": list(evaluate),
+        }
         self.mailbox.event("asked", round=self.mailbox.number, **asked)
         exchange.run()
         if isinstance(requests, MaskedRequests) and cohort:
             self._summed = requests.updates([site for site in cohort if site in exchange.values])
         answered = {k: plan.group(k).digest for k, name in names.items() if name in exchange.values}
-        self._digests = answered | {k: digest for k, digest in self._digests.items() if k not in names}
+        self._digests = answered | {
+            k: digest for k, digest in self._digests.items() if k not in names
+        }
         return exchange
 
     def _enough(self, rule: Federation | SecureAggregation, asked: int) -> int:
         """The answers that make a round of so many sites; the shares of noise in them make up that of the sum."""
         privacy = self.state.method.privacy
-        return max(rule.enough(asked), 1 if privacy is None else privacy.least_cohort(self.state.settings))
+        return max(
+            rule.enough(asked), 1 if privacy is None else privacy.least_cohort(self.state.settings)
+        )
 
     def _ask_choices(self, everybody: set[int], drawn: set[int]) -> dict[int, str]:
         """The group that each client chooses now."""
         state, sites = self.state, self.mailbox.federation.sites
         groups = list(state.groups)
         tensors = {
-            f"{i}/{n}": t for i, of in enumerate(state.states.values()) for n, t in (of.params | of.buffers).items()
+            f"{i}/{n}": t
+            for i, of in enumerate(state.states.values())
+            for n, t in (of.params | of.buffers).items()
         }
-        question = ChooseRequest(**asdict(self._position), query=repr(state.stage.chooses), groups=len(groups))
+        question = ChooseRequest(
+            **asdict(self._position), query=repr(state.stage.chooses), groups=len(groups)
+        )
 
         def read(site: str, facts: Facts, tensors: Tree) -> str:
             choice = facts.get("choice")
             if tensors or type(choice) is not int or not 0 <= choice < len(groups):
-                raise RefusedUpdate(f"choice {str(choice)[:40]!a}; expected a number from 0 to {len(groups) - 1}")
+                raise RefusedUpdate(
+                    f"choice {str(choice)[:40]!a}; expected a number from 0 to {len(groups) - 1}"
+                )
             return groups[choice]
 
         requests = SameRequest(("choose", question.facts, tensors), read)
@@ -375,7 +461,9 @@ class NetworkStage:
         tensors, facts = self.state.state_dict()
         pending = self.state.pending
         own = {
-            "ahead": None if pending is None else {name: getattr(pending, name) for name in PENDING},
+            "ahead": None
+            if pending is None
+            else {name: getattr(pending, name) for name in PENDING},
             "norms": dict(self._norm_guard.seen),
             "latest": {"norms": self._norms, "best_loss": min(self._best_loss, MOST)},
             "holds": list(self._digests.items()),
@@ -391,5 +479,7 @@ class NetworkStage:
         self._digests = dict(facts[0].get("holds", []))
         ahead = facts[0].get("ahead")
         if ahead is not None:
-            by_client = {what: {int(k): v for k, v in ahead[what].items()} for what in ("faults", "local")}
+            by_client = {
+                what: {int(k): v for k, v in ahead[what].items()} for what in ("faults", "local")
+            }
             self.state.pending = RoundResult(**(ahead | by_client))

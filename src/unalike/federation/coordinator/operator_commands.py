@@ -44,7 +44,9 @@ def listening(
         except (ValueError, KeyError, TypeError):
             return json.dumps({"error": "not a valid command"}).encode()
 
-    thread = threading.Thread(target=local_socket.serve, args=(path, handle, MAX_BYTES, over.is_set), daemon=True)
+    thread = threading.Thread(
+        target=local_socket.serve, args=(path, handle, MAX_BYTES, over.is_set), daemon=True
+    )
     thread.start()
     try:
         yield
@@ -68,7 +70,9 @@ class NoAnswer(UnalikeError):
 def command(path: Path, name: str) -> Answer:
     """Send a command. Raises `NotUp`, `Starting`, after a timeout `NoAnswer`, and `UnalikeError` if the command is refused."""
     try:
-        answer = json.loads(local_socket.ask(path, json.dumps({"do": name}).encode(), MAX_BYTES, SECONDS))
+        answer = json.loads(
+            local_socket.ask(path, json.dumps({"do": name}).encode(), MAX_BYTES, SECONDS)
+        )
     except TimeoutError:
         raise NoAnswer(
             f"the federation in {path.parent} is up but has not answered for {SECONDS:.0f} s, and may still do it; "
@@ -76,8 +80,12 @@ def command(path: Path, name: str) -> Answer:
         ) from None
     except OSError:
         if is_locked(path.parent):
-            raise Starting(f"{path.parent} is starting or ending; try again in some seconds") from None
-        raise NotUp(f"nothing is up in {path.parent}; start it with `unalike federation up {path.parent}`") from None
+            raise Starting(
+                f"{path.parent} is starting or ending; try again in some seconds"
+            ) from None
+        raise NotUp(
+            f"nothing is up in {path.parent}; start it with `unalike federation up {path.parent}`"
+        ) from None
     if "error" in answer:
         raise UnalikeError(answer["error"])
     return dict(answer)

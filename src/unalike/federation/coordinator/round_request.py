@@ -108,7 +108,12 @@ def round_plan(
                 fixed=fixed,
             )
     return RoundPlan(
-        position=position, groups=groups, group_of=group_of, evaluate=evaluate, local=local, metrics=metrics
+        position=position,
+        groups=groups,
+        group_of=group_of,
+        evaluate=evaluate,
+        local=local,
+        metrics=metrics,
     )
 
 
@@ -117,15 +122,23 @@ def placeholder_context(state: StageState) -> Context:
     method, population = state.method, state.population
     few = torch.zeros(8, dtype=torch.int64)
     has_facts = method.has_facts(state.settings.work)
-    return method.facts(Batch(population.x[few], population.y[few]), state.settings) if has_facts else {}
+    return (
+        method.facts(Batch(population.x[few], population.y[few]), state.settings)
+        if has_facts
+        else {}
+    )
 
 
 def _fixed(state: StageState, name: str) -> Tree:
     """The tensors that stay the same in a stage: public samples; if it has a start of its own, all that is not shared."""
     stage, model, now, part_trees = state.stage, state.settings.model, state.groups[name].state, {}
     if stage.start is not None:
-        part_trees["fixed.params"] = {n: w for n, w in now.params.items() if not stage.method.shares(n, model)}
-        part_trees["fixed.buffers"] = {n: b for n, b in now.buffers.items() if not stage.method.shares(n, model)}
+        part_trees["fixed.params"] = {
+            n: w for n, w in now.params.items() if not stage.method.shares(n, model)
+        }
+        part_trees["fixed.buffers"] = {
+            n: b for n, b in now.buffers.items() if not stage.method.shares(n, model)
+        }
     if stage.shared is not None:
         part_trees["shared"] = {"x": stage.shared.x, "y": stage.shared.y}
     return tree.pack(part_trees)
@@ -150,8 +163,18 @@ class RoundRequests(Requests[SiteReply]):
         norm_guard: NormGuard,
         check_losses: Callable[[Mapping[str, float]], None],
     ):
-        self.plan, self.drawn, self._state, self._mailbox, self._digests = plan, drawn, state, mailbox, digests
-        self._update_store, self._norm_guard, self._check_losses = update_store, norm_guard, check_losses
+        self.plan, self.drawn, self._state, self._mailbox, self._digests = (
+            plan,
+            drawn,
+            state,
+            mailbox,
+            digests,
+        )
+        self._update_store, self._norm_guard, self._check_losses = (
+            update_store,
+            norm_guard,
+            check_losses,
+        )
         self._losses: dict[str, float] = {}
         """Site -> mean loss of the model that it was sent on its samples; infinite where it is not finite."""
         self._clients = mailbox.client_of
@@ -185,7 +208,9 @@ class RoundRequests(Requests[SiteReply]):
         ]
         tallies = facts.get("tallies")
         if set(facts) != {"tallies"} or not isinstance(tallies, dict) or set(tallies) != set(names):
-            raise RefusedUpdate(f"tallies {str(tallies)[:80]!a}; expected those of {', '.join(names) or 'nothing'}")
+            raise RefusedUpdate(
+                f"tallies {str(tallies)[:80]!a}; expected those of {', '.join(names) or 'nothing'}"
+            )
         sums = {name: self._tallies(tallies[name], client) for name in names}
         if plan.evaluate and plan.evaluate[0] in sums:
             self._losses[site] = _mean_loss(sums[plan.evaluate[0]])
@@ -213,9 +238,13 @@ class RoundRequests(Requests[SiteReply]):
 
     def outliers(self, values: Mapping[str, SiteReply]) -> Mapping[str, str]:
         steps = {
-            site: float(update.steps) for site, reply in values.items() if (update := reply.client_update) is not None
+            site: float(update.steps)
+            for site, reply in values.items()
+            if (update := reply.client_update) is not None
         }
-        faults = {site: why for site in steps if (why := self._out_of_bounds(site, values[site].norms))}
+        faults = {
+            site: why for site in steps if (why := self._out_of_bounds(site, values[site].norms))
+        }
         sound = {site: values[site].norms for site in steps if site not in faults}
         return faults | self._norm_guard.faults(sound, {site: steps[site] for site in sound})
 
@@ -250,7 +279,10 @@ class RoundRequests(Requests[SiteReply]):
         privacy, state = self._state.method.privacy, self._state.group(self._clients[site]).state
         if privacy is None:
             return ""
-        most, found = privacy.largest_update(state.part_states.get(privacy.name, {})), norms.get("update", 0.0)
+        most, found = (
+            privacy.largest_update(state.part_states.get(privacy.name, {})),
+            norms.get("update", 0.0),
+        )
         text = f"the norm of its update is {found:.4g}; expected at most {most:.4g}, to which {privacy.name} bounds it there"
         return text if found > most * (1 + 1e-3) else ""  # rounding
 
@@ -267,16 +299,27 @@ class RoundRequests(Requests[SiteReply]):
             someone = next(iter(group.broadcast.own), 0)
             sample = Batch(state.population.x[:1], state.population.y[:1])
             self._expected[name] = expected_update(
-                state.method, state.settings, group.broadcast.to(someone), placeholder_context(state), sample
+                state.method,
+                state.settings,
+                group.broadcast.to(someone),
+                placeholder_context(state),
+                sample,
             )
         return self._expected[name]
 
     def _sent(self, broadcast: Broadcast) -> Tree:
         """The tensors that a site is sent in every round: the shared ones, and messages."""
         method, settings = self._state.method, self._state.settings
-        model, own_buffers = settings.model, settings.buffers == "local" and self._state.stage.start is None
+        model, own_buffers = (
+            settings.model,
+            settings.buffers == "local" and self._state.stage.start is None,
+        )
         params = tree.only(broadcast.params, method.sent(broadcast.params, model))
-        buffers = {} if own_buffers else tree.only(broadcast.buffers, method.sent(broadcast.buffers, model))
+        buffers = (
+            {}
+            if own_buffers
+            else tree.only(broadcast.buffers, method.sent(broadcast.buffers, model))
+        )
         messages = {f"messages.{part}": t for part, t in broadcast.messages.items()}
         return tree.pack({"params": params, "buffers": buffers} | messages)
 
@@ -285,9 +328,15 @@ class RoundRequests(Requests[SiteReply]):
             raise RefusedUpdate("tallies of other samples than those of test and val")
         population = self._state.population
         classes = max(2, len(population.classes or ()))
-        sizes = {"test": int(population.test.sizes[client]), "val": int(population.val.sizes[client])}
+        sizes = {
+            "test": int(population.test.sizes[client]),
+            "val": int(population.val.sizes[client]),
+        }
         own = self.plan.metrics
-        return {part: MetricSums.read(found[part], population.task, n, classes, own) for part, n in sizes.items()}
+        return {
+            part: MetricSums.read(found[part], population.task, n, classes, own)
+            for part, n in sizes.items()
+        }
 
 
 def _mean_loss(sums: SplitSums) -> float:

@@ -77,7 +77,11 @@ class OperatorCommands:
     @property
     def commands(self) -> dict[str, Callable[[], object]]:
         """Command -> what it does."""
-        actions: dict[str, Callable[[], object]] = {"status": self.status, "run": self._begin.set, "stop": self.stop}
+        actions: dict[str, Callable[[], object]] = {
+            "status": self.status,
+            "run": self._begin.set,
+            "stop": self.stop,
+        }
         return actions | {"pause": self.control.pause, "resume": self.control.resume}
 
     def enter(self, queued: QueuedRun) -> None:
@@ -89,15 +93,27 @@ class OperatorCommands:
         connected, members = set(self.transport.sites()), self._members
         rows = [
             {
-                **{"name": s.name, "connected": s.name in connected, "samples": s.samples, "revoked": s.revoked},
+                **{
+                    "name": s.name,
+                    "connected": s.name in connected,
+                    "samples": s.samples,
+                    "revoked": s.revoked,
+                },
                 "in_run": s.name in members if members else None,
-                **{"last_answer": self.control.last_answers.get(s.name), "late": self.control.late[s.name]},
+                **{
+                    "last_answer": self.control.last_answers.get(s.name),
+                    "late": self.control.late[s.name],
+                },
             }
             for s in self.federation.sites
         ]
         waiting = self.control.state == "running" and not self._sites_ready
         state = "waiting" if waiting or not self._begin.is_set() else self.control.state
-        run = {"method": self.federation.method, "seed": self.federation.seed, "rounds": self.federation.rounds}
+        run = {
+            "method": self.federation.method,
+            "seed": self.federation.seed,
+            "rounds": self.federation.rounds,
+        }
         run |= {"folder": self.run.name, "round": self.round}
         return {"state": state, "why": self.control.why, **run, "sites": rows}
 
@@ -132,7 +148,11 @@ class OperatorCommands:
             if is_short:
                 since = time.monotonic()
             line = f"{len(connected)} of {len(names)} sites are connected"
-            line += f", {'' if late else 'not '}waiting for {', '.join((late or missing)[:10])}" if missing else ""
+            line += (
+                f", {'' if late else 'not '}waiting for {', '.join((late or missing)[:10])}"
+                if missing
+                else ""
+            )
             if not late and not self._begin.is_set():
                 line += "; waiting for `unalike federation run`"
             if line != logged or (late and time.monotonic() - logged_at > pause):

@@ -18,7 +18,9 @@ UNTESTED = "no scores of {sites}: no {samples} samples there, or fewer than leas
 """The sentence on sites that do not evaluate, from the facts of the run's event `untested`."""
 
 
-def write_pages(folder: FederationFolder, queued: QueuedRun, run: Run, log: Callable[[str], None], up: str) -> None:
+def write_pages(
+    folder: FederationFolder, queued: QueuedRun, run: Run, log: Callable[[str], None], up: str
+) -> None:
     """Write the pages of a finished run, which the command `up` made; with the second run also the comparison of all."""
     config = run.run_config
     is_diagnosis = isinstance(config.plan, DiagnosisPlan)
@@ -49,7 +51,9 @@ def _write_report(folder: FederationFolder, queued: QueuedRun, run: Run, up: str
     facts = facts_of([cell], {method: method}, method, [seed], {"federation": name})
     seeds = seed - folder.federation.seed + 1
     command = f"unalike federation run {folder.path} --method {quote(method)} --seeds {seeds} --again && {up}"
-    known: dict[str, Any] = {k: facts.partition[k] for k in ("clients", "smallest", "largest") if k in facts.partition}
+    known: dict[str, Any] = {
+        k: facts.partition[k] for k in ("clients", "smallest", "largest") if k in facts.partition
+    }
     untested = [event for event in RunDirectory(queued.path).events if event["event"] == "untested"]
     notes = [*facts.notes, *run.notes, *(UNTESTED.format(**event) for event in untested)]
     told: dict[str, Any] = {"command": command, "notes": notes, "ends": [cell.end(run)]}
@@ -69,7 +73,10 @@ def _write_unscored(folder: FederationFolder, queued: QueuedRun) -> None:
         f"{rounds} rounds of {queued.federation.method} are done. There are no scores: no site has test samples, or as many as "
         "<code>least_test</code> in its site.toml demands. The history and the model are in the folder of the run."
     )
-    write_text(f"<!doctype html><meta charset=utf-8><title>{title}</title><h1>{title}</h1><p>{text}</p>", queued.page)
+    write_text(
+        f"<!doctype html><meta charset=utf-8><title>{title}</title><h1>{title}</h1><p>{text}</p>",
+        queued.page,
+    )
 
 
 def _write_joined(folder: FederationFolder, runs: list[QueuedRun], page: Path) -> None:
@@ -81,7 +88,9 @@ def _write_joined(folder: FederationFolder, runs: list[QueuedRun], page: Path) -
     write_text(found.page(f"Federation {folder.federation.name}", None), page)
 
 
-def _write_diagnosis(folder: FederationFolder, queued: QueuedRun, run: Run, log: Callable[[str], None]) -> None:
+def _write_diagnosis(
+    folder: FederationFolder, queued: QueuedRun, run: Run, log: Callable[[str], None]
+) -> None:
     """Write the page of a finished diagnosis, and log its findings."""
     from unalike.diagnosis.from_counts.run_diagnosis import run_diagnosis
 

@@ -28,7 +28,9 @@ class QueuedRun:
     def title(self) -> str:
         """Its method and seed, with its number unless it is their first run: `fedavg, seed 0, run 2`."""
         number = self.path.name.partition(f"{self.federation.terms[:8]}-")[2]
-        return f"{self.federation.method}, seed {self.federation.seed}" + f", run {number}" * bool(number)
+        return f"{self.federation.method}, seed {self.federation.seed}" + f", run {number}" * bool(
+            number
+        )
 
     @property
     def page(self) -> Path:
@@ -39,7 +41,11 @@ class QueuedRun:
     def is_over(self) -> bool:
         """Whether the run and its page are complete."""
         directory, rounds = RunDirectory(self.path), self.federation.rounds
-        return self.page.exists() and directory.finished and (directory.config or {}).get("rounds") == rounds
+        return (
+            self.page.exists()
+            and directory.finished
+            and (directory.config or {}).get("rounds") == rounds
+        )
 
 
 def queued_runs(folder: Path, federation: Federation) -> list[QueuedRun]:
@@ -51,7 +57,9 @@ def queued_runs(folder: Path, federation: Federation) -> list[QueuedRun]:
     return found
 
 
-def add_runs(folder: Path, first: Federation, methods: Sequence[str], seeds: int, again: bool = False) -> list[str]:
+def add_runs(
+    folder: Path, first: Federation, methods: Sequence[str], seeds: int, again: bool = False
+) -> list[str]:
     """Add a run of each method (none: the first) under each of so many seeds, unless there is one; returns their names.
 
     `again`: also where there is one. Raises `UnalikeError` for a method or a number of seeds that is not agreed on.

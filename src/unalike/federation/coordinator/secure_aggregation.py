@@ -19,7 +19,11 @@ from unalike.core.codec import Facts
 from unalike.core.types import Batch, ClientUpdate, Tree
 from unalike.federation.coordinator.exchange import Exchange, Requests
 from unalike.federation.coordinator.mailbox import Mailbox, Request
-from unalike.federation.coordinator.round_request import RoundRequests, SiteReply, placeholder_context
+from unalike.federation.coordinator.round_request import (
+    RoundRequests,
+    SiteReply,
+    placeholder_context,
+)
 from unalike.federation.protocol.federation_file import Federation
 from unalike.federation.protocol.messages import MaskedTrainRequest, SetupRequest, UnmaskRequest
 from unalike.federation.secure_aggregation.arithmetic import SHARE, Words, combine, decode
@@ -53,12 +57,22 @@ SETUP_BYTES, MOST_ROUNDS = 2**20, 64
 def masked_wire(federation: Federation, run_config: RunConfig) -> list[Item]:
     """Everything that crosses the wire for a site where all take part, as `ua.wire` lists it: no update leaves but in its mask."""
     sites, steps = len(federation.sites), run_config.outline
-    cohort, found = federation.asked(sites), [item for item in run_config.wire if item.direction == "down"]
+    cohort, found = (
+        federation.asked(sites),
+        [item for item in run_config.wire if item.direction == "down"],
+    )
     for stage in (step for step in steps if isinstance(step, Stage) and step.trained):
         state = StageState(run_config, stage, 0, lambda *_: ClientStates({}))
-        [group], sample = state.groups.values(), Batch(state.population.x[:1], state.population.y[:1])
+        [group], sample = (
+            state.groups.values(),
+            Batch(state.population.x[:1], state.population.y[:1]),
+        )
         expected = expected_update(
-            group.method, group.settings, group.broadcast([0]).to(0), placeholder_context(state), sample
+            group.method,
+            group.settings,
+            group.broadcast([0]).to(0),
+            placeholder_context(state),
+            sample,
         )
         numbers = sum(t.numel() for t in empty_summand(group, expected).values())
         items = [
@@ -88,7 +102,10 @@ class MaskingRequests(Requests[Tree]):
         return self.kind, self.facts, self.tensors.get(site, {})
 
     def read(self, site: str, facts: Facts, tensors: Tree) -> Tree:
-        check_tree(tensors, {name: torch.empty(shape, dtype=torch.uint8) for name, shape in self.shapes.items()})
+        check_tree(
+            tensors,
+            {name: torch.empty(shape, dtype=torch.uint8) for name, shape in self.shapes.items()},
+        )
         self.check_answer(site, tensors)
         return tensors
 
@@ -117,13 +134,19 @@ class SecureAggregation:
     def _summed(self) -> set[str]:
         """The sites of the sum of this round, if it may have been unmasked already; else none."""
         found = json.loads(self.file.read_text()) if self.file.exists() else {}
-        return {*found["alive"]} if found.get("of") == [self.mailbox.run, *self.state.place] else set()
+        return (
+            {*found["alive"]} if found.get("of") == [self.mailbox.run, *self.state.place] else set()
+        )
 
     def cohort(self, drawn: set[int]) -> tuple[str, ...]:
         """The sites of the clients `drawn` that have keys for a sum of this round; a new setup is made where one is due."""
         setup, (step, round), sites = self.setup, self.state.place, self.mailbox.federation.sites
         asked = self._summed() or {sites[k].name for k in drawn}
-        lasts = setup is not None and setup.step == step and self._used < round < setup.first + setup.rounds
+        lasts = (
+            setup is not None
+            and setup.step == step
+            and self._used < round < setup.first + setup.rounds
+        )
         if not lasts or (asked & {*self.mailbox.transport.sites()}) - self._sealed.keys():
             self._begin([sites[k].name for k in self.state.eligible], asked)
         self._used = round
@@ -134,13 +157,18 @@ class SecureAggregation:
         federation, rounds_left = self.mailbox.federation, self.state.stage.rounds - self.state.done
         rounds = max(1, min(rounds_left, MOST_ROUNDS, SETUP_BYTES // (SEALED * len(sites))))
         number = max(time.time_ns(), 0 if self.setup is None else self.setup.number + 1)
-        setup = self.setup = Setup(self.mailbox.run, number, *self.state.place, rounds, federation.terms)
+        setup = self.setup = Setup(
+            self.mailbox.run, number, *self.state.place, rounds, federation.terms
+        )
 
         def signed(site: str, tensors: Tree) -> None:
             setup.check(federation, site, tensors["keys"], tensors["signature"])
 
         facts = SetupRequest(federation.terms, number, rounds).facts
-        shapes: dict[str, tuple[int, ...]] = {"keys": (1 + rounds, KEY), "signature": (1, SIGNATURE)}
+        shapes: dict[str, tuple[int, ...]] = {
+            "keys": (1 + rounds, KEY),
+            "signature": (1, SIGNATURE),
+        }
         answers = self._answers(MaskingRequests("keys", facts, {}, shapes, signed), sites, asked)
         found = {site: answers[site] for site in sites if site in answers}
         self.keys = {site: answer["keys"] for site, answer in found.items()}
@@ -151,36 +179,66 @@ class SecureAggregation:
         requests = MaskingRequests("shares", facts, dict.fromkeys(found, lists), shapes)
         answers = self._answers(requests, [*found], asked & found.keys())
         self._sealed = {site: answer["shares"] for site, answer in answers.items()}
-        self.mailbox.event("setup", round=self.mailbox.number, members=sorted(self._sealed), rounds=rounds)
+        self.mailbox.event(
+            "setup", round=self.mailbox.number, members=sorted(self._sealed), rounds=rounds
+        )
 
-    def _answers(self, asked: MaskingRequests, sites: Sequence[str], counted: set[str]) -> dict[str, Tree]:
+    def _answers(
+        self, asked: MaskingRequests, sites: Sequence[str], counted: set[str]
+    ) -> dict[str, Tree]:
         enough = (lambda count: self.least) if asked.kind == "unmask" else self.enough
-        answers = Exchange(self.mailbox, self.state.place, asked, [*sites], counted, enough=enough).run().values
+        answers = (
+            Exchange(self.mailbox, self.state.place, asked, [*sites], counted, enough=enough)
+            .run()
+            .values
+        )
         self._sent["down"] += sum(tree.nbytes(asked.tensors.get(site, {})) for site in sites)
         self._sent["up"] += sum(map(tree.nbytes, answers.values()))
         return answers
 
-    def unmask(self, context: str, cohort: Sequence[str], alive: Sequence[str], total: Words) -> Words:
+    def unmask(
+        self, context: str, cohort: Sequence[str], alive: Sequence[str], total: Words
+    ) -> Words:
         """The sum of the summands of the sites `alive`, which are `total` while they are masked, for a sum with this context."""
         assert self.setup is not None
-        write_bytes(self.file, json.dumps({"of": [self.mailbox.run, *self.state.place], "alive": list(alive)}).encode())
-        slot, federation, size = self.setup.slot(*self.state.place), self.mailbox.federation, len(total)
+        write_bytes(
+            self.file,
+            json.dumps(
+                {"of": [self.mailbox.run, *self.state.place], "alive": list(alive)}
+            ).encode(),
+        )
+        slot, federation, size = (
+            self.setup.slot(*self.state.place),
+            self.mailbox.federation,
+            len(total),
+        )
         dropped = [site for site in cohort if site not in alive]
         names, column = [*alive, *dropped], {site: i for i, site in enumerate(self.keys)}
         sealed = {}
         for to in self._sealed:
-            sealed[to] = {"shares": torch.stack([self._sealed[site][column[to], slot] for site in names])}
-        facts = UnmaskRequest(federation.terms, self.setup.number, tuple(alive), tuple(dropped)).facts
+            sealed[to] = {
+                "shares": torch.stack([self._sealed[site][column[to], slot] for site in names])
+            }
+        facts = UnmaskRequest(
+            federation.terms, self.setup.number, tuple(alive), tuple(dropped)
+        ).facts
         requests = MaskingRequests("unmask", facts, sealed, {"shares": (len(names), SHARE)})
         answers = self._answers(requests, [*sealed], {*sealed})
-        shares = {federation.number(site) + 1: answer["shares"] for site, answer in [*answers.items()][: self.least]}
+        shares = {
+            federation.number(site) + 1: answer["shares"]
+            for site, answer in [*answers.items()][: self.least]
+        }
         for i, site in enumerate(names):
             secret = combine({x: raw(found[i]) for x, found in shares.items()})
             if site in alive:
                 total = total - mask(secret, context, size)
             for other in alive if site in dropped else ():
                 common = mask(agree(secret, self.keys[other][1 + slot]), context, size)
-                total = total - common if federation.number(other) < federation.number(site) else total + common
+                total = (
+                    total - common
+                    if federation.number(other) < federation.number(site)
+                    else total + common
+                )
         return total
 
 
@@ -196,7 +254,11 @@ class MaskedRequests(RoundRequests):
     def request(self, site: str) -> Request:
         kind, facts, tensors = super().request(site)
         setup, clients = self._secure.setup, self._group.members.clients
-        return kind, facts | {"setup": setup and setup.number, "clients": clients, "cohort": self._cohort}, tensors
+        return (
+            kind,
+            facts | {"setup": setup and setup.number, "clients": clients, "cohort": self._cohort},
+            tensors,
+        )
 
     def store(self, site: str, value: SiteReply) -> SiteReply:
         if value.client_update is None:
@@ -214,8 +276,15 @@ class MaskedRequests(RoundRequests):
 
     def _checked(self, client: int, tensors: Tree) -> ClientUpdate:
         self._like = self._like or empty_summand(self._group, self._expected_update(client))
-        check_tree(tensors, {"masked": torch.empty(sum(t.numel() for t in self._like.values()), dtype=torch.int64)})
-        return self._group.client_pool.expected([client], self._group.members).one(client)._replace(update=tensors)
+        check_tree(
+            tensors,
+            {"masked": torch.empty(sum(t.numel() for t in self._like.values()), dtype=torch.int64)},
+        )
+        return (
+            self._group.client_pool.expected([client], self._group.members)
+            .one(client)
+            ._replace(update=tensors)
+        )
 
     def updates(self, alive: Sequence[str]) -> GroupUpdates:
         """The sums over the sites `alive`, which are unmasked now. Raises `UnalikeError` for a sum with other weights."""
@@ -223,8 +292,12 @@ class MaskedRequests(RoundRequests):
         group, ids = self._group, [self._clients[site] for site in alive]
         asked = MaskedTrainRequest.read(self.request(alive[0])[1])
         sent = self._sent(self.plan.group(ids[0]).broadcast)
-        context = self._secure.setup.sum_context(self._secure.state.place[1], asked, sent, self._secure.keys)
-        terms = terms_of(decode(self._secure.unmask(context, self._cohort, alive, self._total)), self._like)
+        context = self._secure.setup.sum_context(
+            self._secure.state.place[1], asked, sent, self._secure.keys
+        )
+        terms = terms_of(
+            decode(self._secure.unmask(context, self._cohort, alive, self._total)), self._like
+        )
         weights = own_weights(group, ids, group.members)
         weight, wanted = float(terms.pop(WEIGHT)), float(weights.weights.double().sum())
         if abs(weight - wanted) > 1e-5 * wanted:
@@ -233,11 +306,19 @@ class MaskedRequests(RoundRequests):
                 "shares or another weight, and a sum does not say which: go back by `unalike federation rollback`, and revoke it"
             )
         numbers = group.client_pool.expected(ids, group.members).stacked
-        numbers = numbers._replace(loss=torch.full_like(numbers.size, float(terms.pop(LOSS) / numbers.size.sum())))
+        numbers = numbers._replace(
+            loss=torch.full_like(numbers.size, float(terms.pop(LOSS) / numbers.size.sum()))
+        )
         trees = tree.unpack(terms)
-        folded = {name.removeprefix("folded."): t for name, t in trees.items() if name.startswith("folded.")}
+        folded = {
+            name.removeprefix("folded."): t
+            for name, t in trees.items()
+            if name.startswith("folded.")
+        }
         update = trees.get("update", {})
         if sums_encoded(group.method):
             update = decode_update(group.method, update, group.state)
-        sums = UpdateSums(update, trees.get("buffers", {}), folded, BufferedUpdates(ids, numbers), {})
+        sums = UpdateSums(
+            update, trees.get("buffers", {}), folded, BufferedUpdates(ids, numbers), {}
+        )
         return GroupUpdates(ids, {}, sums=sums, weights=weights)

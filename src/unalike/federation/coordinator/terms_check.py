@@ -19,7 +19,10 @@ from unalike.training.client_update import initial_client_state, trained_names
 
 
 def check_terms_run(
-    federation: Federation, own: Mapping[str, Pair | None], start: Path | None = None, start_partial: bool = False
+    federation: Federation,
+    own: Mapping[str, Pair | None],
+    start: Path | None = None,
+    start_partial: bool = False,
 ) -> RunConfig:
     """Build the run as its coordinator will, with one sample per split at each site and the coordinator's "test" and "proxy".
 
@@ -36,7 +39,9 @@ def check_terms_run(
     run_config = run_config_of(*given, coordinated=True)
     if start is not None:
         at_sites = run_config.settings
-        run_config = run_config_of(*given, start=start, start_partial=start_partial, coordinated=True)
+        run_config = run_config_of(
+            *given, start=start, start_partial=start_partial, coordinated=True
+        )
         _check_start_reaches_sites(run_config, at_sites)
     _check_decided(federation, run_config)
     for step in run_config.outline:
@@ -69,8 +74,17 @@ def _check_start_reaches_sites(run_config: RunConfig, at_sites: StageSettings) -
     """Raise `UnalikeError` if sites would keep initial weights of their own in place of those of the start."""
     for step in run_config.outline:
         if isinstance(step, Stage) and step.model is None:
-            here, there = (initial_client_state(step.method, s) for s in (run_config.settings, at_sites))
-            kept = sorted({name for p, own in here.items() for name, t in own.items() if not t.equal(there[p][name])})
+            here, there = (
+                initial_client_state(step.method, s) for s in (run_config.settings, at_sites)
+            )
+            kept = sorted(
+                {
+                    name
+                    for p, own in here.items()
+                    for name, t in own.items()
+                    if not t.equal(there[p][name])
+                }
+            )
             if kept:
                 raise UnalikeError(
                     f"with {run_config.asked} sites keep values of their own for {', '.join(kept[:4])}, which no message "
@@ -84,7 +98,11 @@ def _check_decided(federation: Federation, run_config: RunConfig) -> None:
     alone = unpooled(run_config.population.task, run_config.metrics)
     main, stop = run_config.columns.metric.name, federation.stop or ""
     chosen_by = {main} if federation.select == "best" or "patience" in stop else set()
-    lacking = [name for name in alone if name in chosen_by or re.search(rf"(?<!min_)(?<!max_)\b{name}\b", stop)]
+    lacking = [
+        name
+        for name in alone
+        if name in chosen_by or re.search(rf"(?<!min_)(?<!max_)\b{name}\b", stop)
+    ]
     if lacking:
         raise UnalikeError(
             f"{lacking[0]} of all sites together cannot be computed from the sums and counts that sites send, so that neither "

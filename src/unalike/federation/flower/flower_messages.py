@@ -23,11 +23,16 @@ def pack(message: bytes) -> RecordDict:
     """The content of a Flower message that carries `message`."""
     starts = range(0, max(1, len(message)), PIECE)
     return RecordDict(
-        {str(i): ConfigRecord({NUMBER: i, BYTES: message[start : start + PIECE]}) for i, start in enumerate(starts)}
+        {
+            str(i): ConfigRecord({NUMBER: i, BYTES: message[start : start + PIECE]})
+            for i, start in enumerate(starts)
+        }
     )
 
 
-def unpack(pieces: Sequence[str], pull: Callable[[str], ConfigRecord | None], limit: int) -> bytes | None:
+def unpack(
+    pieces: Sequence[str], pull: Callable[[str], ConfigRecord | None], limit: int
+) -> bytes | None:
     """The message whose records have these object ids; None if one has not arrived.
 
     `pull` gives a record, or None if it has not arrived. The last one is sent last and pulled first, so nothing is loaded before
@@ -45,7 +50,11 @@ def unpack(pieces: Sequence[str], pull: Callable[[str], ConfigRecord | None], li
         if record is None:
             return None
         piece = record.get(BYTES)
-        if set(record) != {NUMBER, BYTES} or record[NUMBER] != number or not isinstance(piece, bytes):
+        if (
+            set(record) != {NUMBER, BYTES}
+            or record[NUMBER] != number
+            or not isinstance(piece, bytes)
+        ):
             raise Malformed(f"{str(list(record))[:80]!a} for piece {number} of a message")
         found.append(piece)
         size += len(piece)

@@ -32,13 +32,22 @@ def environment(folder: Path) -> dict[str, str]:
     """
     home = folder / "flwr"
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
-    quiet = {"FLWR_HOME": str(home.resolve()), "FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
+    quiet = {
+        "FLWR_HOME": str(home.resolve()),
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+    }
     return child_environment(FLWR_LOG_LEVEL=os.environ.get("FLWR_LOG_LEVEL", "WARNING"), **quiet)
 
 
 @contextmanager
 def superlink(
-    folder: Path, supervisor: Supervisor, host: str, port: int, keys: Mapping[str, bytes], message_bytes: int
+    folder: Path,
+    supervisor: Supervisor,
+    host: str,
+    port: int,
+    keys: Mapping[str, bytes],
+    message_bytes: int,
 ) -> Iterator[GridTransport]:
     """Start SuperLink and the gateway at host:port, register the sites' keys (PEM, by name), start a run; yield the transport.
 
@@ -48,8 +57,18 @@ def superlink(
     secret = secrets.token_bytes(32)
     secret_file = (folder / "superlink.secret").resolve()
     replace_private(secret_file, secret)
-    files = {name: str((folder / name).resolve()) for name in ("server.pem", "server.key", "ca.pem")}
-    command = ["flower-superlink", "--host", "127.0.0.1", "--port", str(inside), "--isolation", "process"]
+    files = {
+        name: str((folder / name).resolve()) for name in ("server.pem", "server.key", "ca.pem")
+    }
+    command = [
+        "flower-superlink",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(inside),
+        "--isolation",
+        "process",
+    ]
     command += ["--superexec-auth-secret-file", str(secret_file), "--enable-supernode-auth"]
     command += ["--disable-runtime-dependency-installation", "--ssl-certfile", files["server.pem"]]
     command += ["--ssl-keyfile", files["server.key"], "--ssl-ca-certfile", files["ca.pem"]]
@@ -60,17 +79,32 @@ def superlink(
         control.register(name, key)
     run = control.start()
 
-    settings: dict[str, Any] = {"host": host, "port": port, "behind": inside, "body_bytes": PIECE_BYTES}
+    settings: dict[str, Any] = {
+        "host": host,
+        "port": port,
+        "behind": inside,
+        "body_bytes": PIECE_BYTES,
+    }
     settings |= {"keys": [k.decode() for k in keys.values()]}
-    settings |= {"certificate": files["server.pem"], "key": files["server.key"], "authority": files["ca.pem"]}
+    settings |= {
+        "certificate": files["server.pem"],
+        "key": files["server.key"],
+        "authority": files["ca.pem"],
+    }
     settings |= {"minute_bytes": 64 * (message_bytes + PIECE_BYTES)}
     write_bytes(folder / "gateway.json", json.dumps(settings, indent=1).encode())
-    supervisor.start("gateway", [sys.executable, "-I", "-S", gateway.__file__, str(folder / "gateway.json")])
-    supervisor.wait_until(lambda: _listens(host, port), f"listening at {host}:{port}", READY_SECONDS)
+    supervisor.start(
+        "gateway", [sys.executable, "-I", "-S", gateway.__file__, str(folder / "gateway.json")]
+    )
+    supervisor.wait_until(
+        lambda: _listens(host, port), f"listening at {host}:{port}", READY_SECONDS
+    )
 
     opened = RunGrid(f"127.0.0.1:{inside}", secret, authority)
     try:
-        transport = GridTransport(RunMessages(opened.grid), keys, message_bytes, check=supervisor.check)
+        transport = GridTransport(
+            RunMessages(opened.grid), keys, message_bytes, check=supervisor.check
+        )
         yield transport
         transport.close(LAST_SECONDS)
     finally:
@@ -80,7 +114,9 @@ def superlink(
 
 def _listens(host: str, port: int) -> bool:
     try:
-        with socket.create_connection(("127.0.0.1" if host in ("0.0.0.0", "::") else host, port), 1.0):
+        with socket.create_connection(
+            ("127.0.0.1" if host in ("0.0.0.0", "::") else host, port), 1.0
+        ):
             return True
     except OSError:
         return False

@@ -36,7 +36,16 @@ HEAD = re.compile(rb"POST (/v1/fleet/[a-z0-9/-]{1,64}) HTTP/1\.1")
 FIELD = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]{1,64}):[ \t]*([\x20-\x7e\t]{0,8192})")
 REFUSED = re.compile(rb"HTTP/1\.1 (4[0-9]{2})[ \r]")
 """Beginning of an answer of Flower that refuses a request, such as 412 for a key that is connected already."""
-HOP_BY_HOP = {b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"upgrade", b"expect", b"host"}
+HOP_BY_HOP = {
+    b"connection",
+    b"keep-alive",
+    b"proxy-connection",
+    b"te",
+    b"trailer",
+    b"upgrade",
+    b"expect",
+    b"host",
+}
 PIECE = 256 * 1024
 PUSH, PUSH_BYTES = b"POST /v1/fleet/push-messages ", 256 * 1024
 """Beginning of a request that sends a message, and its maximum bytes; the records of the message come in other requests."""
@@ -105,11 +114,18 @@ class Gateway:
         while True:
             await asyncio.sleep(self.settings.report_seconds)
             if self.rejected:
-                most = ", ".join(f"{count} x {what}" for what, count in self.rejected.most_common(10))
-                print(f"{time.strftime('%Y-%m-%d %H:%M:%S%z')} rejected {self.rejected.total()}: {most}", flush=True)
+                most = ", ".join(
+                    f"{count} x {what}" for what, count in self.rejected.most_common(10)
+                )
+                print(
+                    f"{time.strftime('%Y-%m-%d %H:%M:%S%z')} rejected {self.rejected.total()}: {most}",
+                    flush=True,
+                )
                 self.rejected.clear()
 
-    async def serve_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def serve_connection(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         """Serve one connection: its requests one after the other, over one connection to Flower."""
         address = network(writer.get_extra_info("peername")[0])
         self.open[address] += 1
@@ -132,7 +148,9 @@ class Gateway:
                 head = await self._head(reader, self.settings.idle_seconds)
         except Rejected as rejected:
             self.rejected[f"{rejected} from {address}"] += 1
-            writer.write(f"HTTP/1.1 {rejected}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode())
+            writer.write(
+                f"HTTP/1.1 {rejected}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode()
+            )
         except (asyncio.CancelledError, TimeoutError, OSError, EOFError, ssl.SSLError) as error:
             writer.transport.abort()  # without a farewell, for which TLS would keep its buffers
             if behind is None:
@@ -214,14 +232,18 @@ class Gateway:
             text, left = text + body, 0
         behind.write(text)
         while left:
-            piece = await asyncio.wait_for(reader.read(min(PIECE, left)), self.settings.piece_seconds)
+            piece = await asyncio.wait_for(
+                reader.read(min(PIECE, left)), self.settings.piece_seconds
+            )
             if not piece:
                 raise EOFError
             behind.write(piece)
             await behind.drain()
             left -= len(piece)
 
-    async def _pump(self, source: asyncio.StreamReader, target: asyncio.StreamWriter, address: str) -> None:
+    async def _pump(
+        self, source: asyncio.StreamReader, target: asyncio.StreamWriter, address: str
+    ) -> None:
         while piece := await source.read(PIECE):
             if refused := REFUSED.match(piece):
                 self.rejected[f"{refused[1].decode()} of Flower to {address}"] += 1

@@ -46,7 +46,11 @@ class GridTransport:
     """
 
     def __init__(
-        self, messages: RunMessages, keys: Mapping[str, bytes], limit: int, check: Callable[[], None] = lambda: None
+        self,
+        messages: RunMessages,
+        keys: Mapping[str, bytes],
+        limit: int,
+        check: Callable[[], None] = lambda: None,
     ):
         self.messages, self.limit, self.check = messages, limit, check
         self._names = {key.strip(): name for name, key in keys.items()}
@@ -141,7 +145,10 @@ class GridTransport:
                 continue
             site = self._sites[name]
             since = str(node.last_activated_at)
-            if (site.node, site.since) != (node.node_id, since):  # it has restarted: what it was sent before is lost
+            if (site.node, site.since) != (
+                node.node_id,
+                since,
+            ):  # it has restarted: what it was sent before is lost
                 site.node, site.since, site.sent = node.node_id, since, set()
                 self._connected.add(name)
             if node.status == "online":
@@ -150,7 +157,9 @@ class GridTransport:
     def _look(self) -> None:
         """Look for new replies."""
         waiting = {number: name for name, site in self._sites.items() for number in site.sent}
-        for reply in (self._call(lambda: self.messages.replies(waiting)) if waiting else None) or []:
+        for reply in (
+            self._call(lambda: self.messages.replies(waiting)) if waiting else None
+        ) or []:
             name = waiting.get(reply.answers)
             if name is not None:
                 self._sites[name].sent.discard(reply.answers)
@@ -160,7 +169,11 @@ class GridTransport:
     def _fetched(self, reply: Incoming) -> bytes | Malformed | None:
         """The message in a reply, or the reason why it cannot be had; None if it has not arrived yet."""
         try:
-            return self._call(lambda: unpack(reply.pieces, lambda piece: self.messages.pull(reply, piece), self.limit))
+            return self._call(
+                lambda: unpack(
+                    reply.pieces, lambda piece: self.messages.pull(reply, piece), self.limit
+                )
+            )
         except Malformed as error:
             return error
 

@@ -24,11 +24,21 @@ from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.app.message.message import remove_content_from_message
-from flwr.common.constant import SYSTEM_TIME_TOLERANCE, TIMESTAMP_HEADER, TIMESTAMP_TOLERANCE, SubStatus
+from flwr.common.constant import (
+    SYSTEM_TIME_TOLERANCE,
+    TIMESTAMP_HEADER,
+    TIMESTAMP_TOLERANCE,
+    SubStatus,
+)
 from flwr.common.serde import message_from_proto, message_to_proto, run_from_proto
 from flwr.proto.control_pb2 import RegisterNodeRequest, StartRunRequest, StopRunRequest
 from flwr.proto.fab_pb2 import Fab
-from flwr.proto.fleet_pb2 import ActivateNodeRequest, DeactivateNodeRequest, PullMessagesRequest, PushMessagesRequest
+from flwr.proto.fleet_pb2 import (
+    ActivateNodeRequest,
+    DeactivateNodeRequest,
+    PullMessagesRequest,
+    PushMessagesRequest,
+)
 from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
 from flwr.proto.message_pb2 import (
     ConfirmMessageReceivedRequest,
@@ -121,13 +131,18 @@ class ControlClient:
 
     def __init__(self, port: int, authority: bytes):
         self._client = ControlHttpClient.from_server_address(
-            f"127.0.0.1:{port}", False, authority, [RuntimeVersionHttpInterceptor(component_name="flwr CLI")]
+            f"127.0.0.1:{port}",
+            False,
+            authority,
+            [RuntimeVersionHttpInterceptor(component_name="flwr CLI")],
         )
 
     def ready(self) -> bool:
         """Whether SuperLink is up."""
         try:
-            return bool(self._client._client.get(f"{self._client._base_url}/health").status_code < 500)
+            return bool(
+                self._client._client.get(f"{self._client._base_url}/health").status_code < 500
+            )
         except httpx.TransportError:
             return False
 
@@ -138,7 +153,9 @@ class ControlClient:
     def start(self) -> int:
         """Start a run of the app bundle; returns its id."""
         fab = app_bundle()
-        found = self._client.StartRun(StartRunRequest(fab=Fab(hash_str=hashlib.sha256(fab).hexdigest(), content=fab)))
+        found = self._client.StartRun(
+            StartRunRequest(fab=Fab(hash_str=hashlib.sha256(fab).hexdigest(), content=fab))
+        )
         return int(found.run_id)
 
     def stop(self, run: int) -> None:
@@ -164,7 +181,9 @@ def _clock_difference(error: httpx.HTTPStatusError) -> str:
     date = error.response.headers.get("date")
     if error.response.status_code != 401 or date is None:
         return ""
-    ahead = datetime.fromisoformat(error.request.headers[TIMESTAMP_HEADER]) - parsedate_to_datetime(date)
+    ahead = datetime.fromisoformat(error.request.headers[TIMESTAMP_HEADER]) - parsedate_to_datetime(
+        date
+    )
     seconds = ahead.total_seconds()
     if -TIMESTAMP_TOLERANCE < seconds < SYSTEM_TIME_TOLERANCE:
         return ""
@@ -195,7 +214,9 @@ class Incoming:
         carried = dict(message.content.config_records) if message.has_content() else {}
         records = tree.children[0].children if len(tree.children) == 1 else ()
         pieces = tuple(carried) or tuple(record.object_id for record in records)
-        return cls(message, about.message_id, about.reply_to_message_id, about.run_id, carried, pieces)
+        return cls(
+            message, about.message_id, about.reply_to_message_id, about.run_id, carried, pieces
+        )
 
 
 class Messenger:
@@ -224,7 +245,9 @@ class Messenger:
         """A record of a message; None if it has not arrived. Raises `Malformed` if it is none, or its sender gave up."""
         if piece in message.carried:
             return message.carried[piece]
-        found = self._client.PullObject(PullObjectRequest(node=self._node, run_id=message.run, object_id=piece))
+        found = self._client.PullObject(
+            PullObjectRequest(node=self._node, run_id=message.run, object_id=piece)
+        )
         if not found.object_found:
             raise Malformed("only a part of the message was sent")
         if not found.object_available:
@@ -245,7 +268,9 @@ class Messenger:
     def _confirm_received(self) -> None:
         while self._received and self._received[0][0] <= time.monotonic():
             _, message = self._received.popleft()
-            asked = ConfirmMessageReceivedRequest(node=self._node, run_id=message.run, message_object_id=message.number)
+            asked = ConfirmMessageReceivedRequest(
+                node=self._node, run_id=message.run, message_object_id=message.number
+            )
             self._client.ConfirmMessageReceived(asked)
 
     def send(self, messages: Sequence[Message], run: int, request: Callable[..., Any]) -> list[str]:
@@ -274,7 +299,9 @@ class Messenger:
 
         def push(objects: Mapping[str, InflatableObject]) -> None:
             for number in filter({*answer.objects_to_push}.__contains__, objects):
-                pushed = PushObjectRequest(node=self._node, run_id=run, session_id=answer.session_id)
+                pushed = PushObjectRequest(
+                    node=self._node, run_id=run, session_id=answer.session_id
+                )
                 pushed.object_id, pushed.object_content = number, objects[number].deflate()
                 self._client.PushObject(pushed)
 
@@ -297,7 +324,9 @@ class FleetConnection(Messenger):
         signs = NodeAuthHttpInterceptor(private, private.public_key())
         says = RuntimeVersionHttpInterceptor(component_name="SuperNode")
         self._key = public_key_to_bytes(private.public_key())
-        self._client = FleetHttpClient.from_server_address(address, False, authority, interceptors=[says, signs])
+        self._client = FleetHttpClient.from_server_address(
+            address, False, authority, interceptors=[says, signs]
+        )
         self._node = Node()
 
     def __enter__(self) -> Self:
@@ -315,7 +344,9 @@ class FleetConnection(Messenger):
     def activate(self, former: int | None) -> None:
         """Make this connection the key's node, in place of `former` if that is still active."""
         if former is not None:
-            with suppress(httpx.HTTPStatusError):  # SuperLink knows it, or has another number for the key by now
+            with suppress(
+                httpx.HTTPStatusError
+            ):  # SuperLink knows it, or has another number for the key by now
                 self._client.DeactivateNode(DeactivateNodeRequest(node_id=former))
         request = ActivateNodeRequest(public_key=self._key, heartbeat_interval=HEARTBEAT)
         self._node = Node(node_id=self._client.ActivateNode(request).node_id)
@@ -328,7 +359,9 @@ class FleetConnection(Messenger):
         """Send heartbeats until `ended` is set; one that fails is left to the next."""
         while not ended.wait(HEARTBEAT / 2):
             with suppress(*FAILURES):
-                self._client.SendNodeHeartbeat(SendNodeHeartbeatRequest(node=self._node, heartbeat_interval=HEARTBEAT))
+                self._client.SendNodeHeartbeat(
+                    SendNodeHeartbeatRequest(node=self._node, heartbeat_interval=HEARTBEAT)
+                )
 
     def receive(self) -> Incoming | None:
         """The next request, if there is one."""
@@ -373,9 +406,15 @@ class RunGrid:
 
         says = RuntimeVersionHttpInterceptor(component_name="SuperExec")
         signs = SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=[ACQUIRE])
-        with RuntimeHttpClient.from_server_address(address, False, authority, [says, signs]) as client:
+        with RuntimeHttpClient.from_server_address(
+            address, False, authority, [says, signs]
+        ) as client:
             token = _wait_for(
-                lambda: client.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP])).token
+                lambda: (
+                    client.AcquireTask(
+                        AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP])
+                    ).token
+                )
             )
         self.grid = HttpGrid(address, False, authority, token=token)
         self.grid._retry_invoker.max_time = RETRY_SECONDS
@@ -402,6 +441,8 @@ def _wait_for(look: Callable[[], str], seconds: float = 20.0) -> str:
     deadline = time.monotonic() + seconds
     while not (found := look()):
         if time.monotonic() > deadline:
-            raise UnalikeError(f"Flower's SuperLink gave no task within {seconds:.0f} s; look into its log")
+            raise UnalikeError(
+                f"Flower's SuperLink gave no task within {seconds:.0f} s; look into its log"
+            )
         time.sleep(0.05)
     return found

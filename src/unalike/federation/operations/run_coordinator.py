@@ -15,7 +15,11 @@ import numpy as np
 from unalike._utils.errors import UnalikeError
 from unalike._utils.spec import slug
 from unalike._utils.system.ports import check_port, free_port
-from unalike._utils.system.supervisor import Supervisor, bypass_proxies_on_loopback, child_environment
+from unalike._utils.system.supervisor import (
+    Supervisor,
+    bypass_proxies_on_loopback,
+    child_environment,
+)
 from unalike._utils.tensor_files import write_bytes
 from unalike.data.array_checks import Pair
 from unalike.data.client_data import ClientData
@@ -63,9 +67,13 @@ def coordinate(
         _check_deadline(federation, log)
         with (
             Supervisor(folder.logs) as supervisor,
-            superlink(folder.path, supervisor, host, port, folder.nodes, federation.message_bytes) as transport,
+            superlink(
+                folder.path, supervisor, host, port, folder.nodes, federation.message_bytes
+            ) as transport,
         ):
-            log(f"{federation.name} is up at {host}:{port}; {len(folder.nodes)} sites enrolled, logs in {folder.logs}")
+            log(
+                f"{federation.name} is up at {host}:{port}; {len(folder.nodes)} sites enrolled, logs in {folder.logs}"
+            )
             beside(supervisor)
             told = -math.inf
 
@@ -77,12 +85,12 @@ def coordinate(
                     for line in folder.expiries:
                         log(line)
 
-            return run_rounds(folder, transport, log, wait=wait, stay=stay, check=check, again=again)
+            return run_rounds(
+                folder, transport, log, wait=wait, stay=stay, check=check, again=again
+            )
 
 
-PORT_TAKEN = (
-    "end what has the port, or write another one into network.json and tell the sites (`unalike join --address`)"
-)
+PORT_TAKEN = "end what has the port, or write another one into network.json and tell the sites (`unalike join --address`)"
 OWN_MACHINE = {"least_training": 0, "least_test": 0, "least_class": 0, "digits": 0}
 """Rules of sites that are rehearsed on one machine: their results are those of a simulation, bit for bit."""
 
@@ -121,15 +129,33 @@ def locally(
     def sites(supervisor: Supervisor) -> None:
         for name in nodes:
             home = out / "sites" / name
-            command = [sys.executable, "-c", JOIN, "join", str(folder.bundles[name]), "--folder", str(home), "--accept"]
-            command += ["--data", str((home / "data.npz").resolve()), "--address", f"127.0.0.1:{port}"]
+            command = [
+                sys.executable,
+                "-c",
+                JOIN,
+                "join",
+                str(folder.bundles[name]),
+                "--folder",
+                str(home),
+                "--accept",
+            ]
+            command += [
+                "--data",
+                str((home / "data.npz").resolve()),
+                "--address",
+                f"127.0.0.1:{port}",
+            ]
             supervisor.start(name, command, child_environment(OMP_NUM_THREADS="1"))
 
     coordinate(folder, log, wait=wait, port=port, beside=sites, again=again)
 
 
 def _folder(
-    out: Path, population: Population, terms: dict[str, Any], own: Mapping[str, Pair | None], port: int
+    out: Path,
+    population: Population,
+    terms: dict[str, Any],
+    own: Mapping[str, Pair | None],
+    port: int,
 ) -> FederationFolder:
     """The federation's folder, new or from an earlier start. Raises `UnalikeError` if it holds another federation."""
     sizes = dict(zip(_site_names(population.names), map(int, population.sizes), strict=True))
@@ -138,7 +164,9 @@ def _folder(
     if (out / "federation.toml").exists():
         folder = FederationFolder(out)
         federation = folder.federation
-        given = {name: value for name, value in terms.items() if (name, value) != ("message_bytes", None)}
+        given = {
+            name: value for name, value in terms.items() if (name, value) != ("message_bytes", None)
+        }
         if (
             replace(federation, **given) != federation
             or {site.name: site.samples for site in federation.sites} != sizes
@@ -146,7 +174,14 @@ def _folder(
             raise _another_federation(out)
     else:
         folder = FederationFolder.create(
-            out, sizes, host="127.0.0.1", port=port, listen="127.0.0.1", own=own, name="local", **terms
+            out,
+            sizes,
+            host="127.0.0.1",
+            port=port,
+            listen="127.0.0.1",
+            own=own,
+            name="local",
+            **terms,
         )
     for name, client in zip(sizes, population):
         home = out / "sites" / name
@@ -164,11 +199,17 @@ def _site_names(clients: Sequence[str]) -> list[str]:
     """The names of sites for these clients: their own as far as a site may have them, else site-1, site-2, ..."""
     found = [slug(name) for name in clients]
     own = found != [*map(client_name, range(len(found)))] and len({*found}) == len(found)
-    return found if own and all(map(NAME.fullmatch, found)) else [f"site-{k + 1}" for k in range(len(found))]
+    return (
+        found
+        if own and all(map(NAME.fullmatch, found))
+        else [f"site-{k + 1}" for k in range(len(found))]
+    )
 
 
 def _another_federation(out: Path) -> UnalikeError:
-    return UnalikeError(f"{out} holds another federation; repeat its flags to continue it, or choose another folder")
+    return UnalikeError(
+        f"{out} holds another federation; repeat its flags to continue it, or choose another folder"
+    )
 
 
 def write_site(path: Path, client: ClientData, classes: list[str] | None) -> None:

@@ -55,22 +55,42 @@ def join(
     say, renew = timed(log), "ask the coordinator for a federation with a new one"
     own = site_data_apart(bundle.federation, data, data_dir, bundle.site)
     seen = looked_at(bundle.federation, own, accept)
-    for line in (*seen, *expiry("the certificate authority of the federation", bundle.authority, renew)):
+    for line in (
+        *seen,
+        *expiry("the certificate authority of the federation", bundle.authority, renew),
+    ):
         say(line)
     _make_folder(folder)
-    with locked(folder, f"a site runs in {folder} already: end it first; another site needs a bundle of its own"):
+    with locked(
+        folder,
+        f"a site runs in {folder} already: end it first; another site needs a bundle of its own",
+    ):
         policy = SitePolicy.of(folder / "site.toml")
         policy.limit_process()
-        worker = SiteWorker(bundle.federation, bundle.site, bundle.key, own, state_folder(folder), device, say, policy)
+        worker = SiteWorker(
+            bundle.federation,
+            bundle.site,
+            bundle.key,
+            own,
+            state_folder(folder),
+            device,
+            say,
+            policy,
+        )
         bundle.claim(folder)
         write_bytes(folder / DATA, str((table_at(data, data_dir) or Path(data)).resolve()).encode())
         for line in policy.unused(own):
             say(line)
         say(f"{bundle.site}: {len(own.train[1])} training samples; connecting to {address}")
-        identity, limit = (address, bundle.authority, bundle.node_key), bundle.federation.message_bytes
+        identity, limit = (
+            (address, bundle.authority, bundle.node_key),
+            bundle.federation.message_bytes,
+        )
         bypass_proxies_on_loopback()
         with exit_at_sigterm():
-            SiteNode(folder, *identity, logged(worker, say), limit, say).serve(worker.done if until_done else Event())
+            SiteNode(folder, *identity, logged(worker, say), limit, say).serve(
+                worker.done if until_done else Event()
+            )
 
 
 def wire_lines(federation: Federation, data: str, data_dir: Path | None, site: str) -> list[str]:
@@ -78,7 +98,10 @@ def wire_lines(federation: Federation, data: str, data_dir: Path | None, site: s
     from unalike.federation.protocol.roster import site_population
 
     own = site_data(federation, data, data_dir, site)
-    population, lines = site_population(federation, federation.number(site), own), looked_at(federation, own, True)
+    population, lines = (
+        site_population(federation, federation.number(site), own),
+        looked_at(federation, own, True),
+    )
     for method in dict.fromkeys((federation.method, *federation.also)):
         lines += _wire_of(replace(federation, method=method), population)
     return [
@@ -92,10 +115,13 @@ def _wire_of(federation: Federation, population: Population) -> list[str]:
     from unalike.federation.protocol.roster import run_config_of
 
     run_config = run_config_of(federation, population, proxy=(population.x, population.y))
-    items = masked_wire(federation, run_config) if federation.secure_aggregation else run_config.wire
+    items = (
+        masked_wire(federation, run_config) if federation.secure_aggregation else run_config.wire
+    )
     rows = [(i.direction, i.what, i.bytes, "once" if i.once else "per round") for i in items]
     lines = [
-        f"{'leaves' if way == 'up' else 'comes':7} {what:40} {size:>12,} bytes {when}" for way, what, size, when in rows
+        f"{'leaves' if way == 'up' else 'comes':7} {what:40} {size:>12,} bytes {when}"
+        for way, what, size, when in rows
     ]
     rounds = f"{federation.rounds} round{'s' * (federation.rounds != 1)}"
     return [f"{federation.name}: {federation.method}, {rounds}", *sorted(lines, reverse=True)]
@@ -107,7 +133,9 @@ def _make_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         folder.chmod(0o700)
     except OSError as error:
-        raise UnalikeError(f"cannot make the folder {folder}: {error.strerror}; choose another --folder") from None
+        raise UnalikeError(
+            f"cannot make the folder {folder}: {error.strerror}; choose another --folder"
+        ) from None
 
 
 def logged(worker: "SiteWorker", log: Log) -> Callable[[bytes], bytes]:
@@ -119,7 +147,9 @@ def logged(worker: "SiteWorker", log: Log) -> Callable[[bytes], bytes]:
         what = "the same again" if entry is before else _done(entry)
         if what:
             seconds = time.monotonic() - started
-            log(f"{what}; {len(message) / 1e3:.1f} kB came, {len(reply) / 1e3:.1f} kB left, {seconds:.1f} s")
+            log(
+                f"{what}; {len(message) / 1e3:.1f} kB came, {len(reply) / 1e3:.1f} kB left, {seconds:.1f} s"
+            )
         return reply
 
     return handle

@@ -37,7 +37,12 @@ class Bundle:
 
     @staticmethod
     def write(
-        path: Path, site: str, address: str, keys: dict[str, bytes], authority: bytes, agreed: Federation
+        path: Path,
+        site: str,
+        address: str,
+        keys: dict[str, bytes],
+        authority: bytes,
+        agreed: Federation,
     ) -> None:
         """Write a bundle for its owner's eyes; `keys` by file, {} if the site has made them. Raises `UnalikeError` if too large."""
         text = agreed.text()
@@ -49,7 +54,12 @@ class Bundle:
         file = io.BytesIO()
         with zipfile.ZipFile(file, "w") as archive:
             about = json.dumps({"site": site, "address": address}).encode()
-            for name, content in {FILES[0]: about, **keys, FILES[-2]: authority, FILES[-1]: text.encode()}.items():
+            for name, content in {
+                FILES[0]: about,
+                **keys,
+                FILES[-2]: authority,
+                FILES[-1]: text.encode(),
+            }.items():
                 archive.writestr(zipfile.ZipInfo(name), content)
         write_private(path, file.getvalue())
 
@@ -62,7 +72,9 @@ class Bundle:
                 made_here = not infos.keys() & {SIGNING, NODE}
                 expected = [name for name in FILES if not (made_here and name in (SIGNING, NODE))]
                 if sorted(i.filename for i in archive.infolist()) != sorted(expected):
-                    raise UnalikeError(f"{path} is not a site's bundle; expected exactly {', '.join(FILES)} in it")
+                    raise UnalikeError(
+                        f"{path} is not a site's bundle; expected exactly {', '.join(FILES)} in it"
+                    )
                 if max(info.file_size for info in infos.values()) > MAX_FILE_BYTES:
                     raise UnalikeError(
                         f"{path} holds a file of more than {MAX_FILE_BYTES} bytes; it is not a site's bundle"
@@ -76,7 +88,9 @@ class Bundle:
         except UnalikeError:
             raise
         except UNREADABLE as error:
-            raise UnalikeError(f"cannot read the bundle {path}: {error}; ask for it again") from None
+            raise UnalikeError(
+                f"cannot read the bundle {path}: {error}; ask for it again"
+            ) from None
         enrolled = federation.site(site)
         if enrolled is None or enrolled.key != public_text(key):
             raise UnalikeError(
@@ -89,9 +103,13 @@ class Bundle:
         for name, content in (("site", self.site.encode()), ("ca.pem", self.authority)):
             file = folder / name
             if not file.exists():
-                replace_private(file, content)  # atomic: half of the file would look like another site's
+                replace_private(
+                    file, content
+                )  # atomic: half of the file would look like another site's
             elif file.read_bytes() != content:
-                raise UnalikeError(f"{folder} belongs to another site or federation; choose another --folder")
+                raise UnalikeError(
+                    f"{folder} belongs to another site or federation; choose another --folder"
+                )
 
 
 def _content(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:

@@ -73,7 +73,9 @@ class Envelope:
 def seal(head: Head, facts: Facts, tensors: Tree, key: PrivateKey) -> bytes:
     """Build and sign a message."""
     body = pack(facts, tensors)
-    text = json.dumps(asdict(head) | {"bytes": len(body), "body": digest(body)}, separators=(",", ":")).encode()
+    text = json.dumps(
+        asdict(head) | {"bytes": len(body), "body": digest(body)}, separators=(",", ":")
+    ).encode()
     signed = MAGIC + len(text).to_bytes(2, "little") + text
     return b"".join([signed, key.sign(signed), body])
 
@@ -87,7 +89,9 @@ def unseal(message: bytes, key: PublicKey, limits: Limits = Limits()) -> Envelop
         raise Malformed("not a message of a federation")
     end = start + int.from_bytes(message[len(MAGIC) : start], "little")
     if end - start > HEAD or len(message) < end + SIGNATURE:
-        raise Malformed(f"a head of {end - start} bytes in a message of {len(message)}; expected at most {HEAD}")
+        raise Malformed(
+            f"a head of {end - start} bytes in a message of {len(message)}; expected at most {HEAD}"
+        )
     try:
         key.verify(message[end : end + SIGNATURE], message[:end])
     except InvalidSignature:
@@ -107,7 +111,9 @@ def unseal(message: bytes, key: PublicKey, limits: Limits = Limits()) -> Envelop
 def identity(message: bytes) -> str:
     """The digest of a message, over head and signature only: the head contains the digest of the body."""
     start = len(MAGIC) + 2
-    return digest(message[: start + int.from_bytes(message[len(MAGIC) : start], "little") + SIGNATURE])
+    return digest(
+        message[: start + int.from_bytes(message[len(MAGIC) : start], "little") + SIGNATURE]
+    )
 
 
 def digest(data: bytes | memoryview) -> str:

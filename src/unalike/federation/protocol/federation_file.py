@@ -82,7 +82,9 @@ class Schema:
     @pydantic.model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.task == "classification" and not self.classes:
-            raise ValueError("expected classes for the task classification: how many, or their names")
+            raise ValueError(
+                "expected classes for the task classification: how many, or their names"
+            )
         if self.task != "classification" and self.classes is not None:
             raise ValueError(f"classes mean nothing for the task {self.task}: leave them out")
         if len(set(self.names or ())) < len(self.names or ()):
@@ -92,7 +94,9 @@ class Schema:
         return self
 
     @classmethod
-    def like(cls, samples: Tensor, classes: Sequence[str] | None, task: Task, encoding: Encoding | None) -> Self:
+    def like(
+        cls, samples: Tensor, classes: Sequence[str] | None, task: Task, encoding: Encoding | None
+    ) -> Self:
         """The schema of samples [N, ...] of a task; only those of a classification have classes."""
         named = tuple(classes or ()) if task.name == "classification" else None
         kind: Any = task.name
@@ -105,11 +109,16 @@ class Schema:
             return None
         if self.task == "binary":
             return ["False", "True"]
-        return [str(c) for c in (range(self.classes) if isinstance(self.classes, int) else self.classes or ())]
+        return [
+            str(c)
+            for c in (range(self.classes) if isinstance(self.classes, int) else self.classes or ())
+        ]
 
 
 @validated
-class Federation(RecordOptions, FederationOptions, SharedRunOptions, ValidationOptions, SeedOptions):
+class Federation(
+    RecordOptions, FederationOptions, SharedRunOptions, ValidationOptions, SeedOptions
+):
     """The content of a federation file.
 
     `participation` is a share (0.5) or number (3) of the sites with data that are asked in a round, `quorum` a share or number
@@ -151,7 +160,9 @@ class Federation(RecordOptions, FederationOptions, SharedRunOptions, ValidationO
         if isinstance(self.quorum, int) and self.quorum > len(self.sites) and not self.open:
             raise ValueError(f"a quorum of {self.quorum} cannot be met by {len(self.sites)} sites")
         if self.max_weight * len(self.sites) < 1 and not self.open:
-            raise ValueError(f"max_weight = {self.max_weight:g} is less than the mean share of {len(self.sites)} sites")
+            raise ValueError(
+                f"max_weight = {self.max_weight:g} is less than the mean share of {len(self.sites)} sites"
+            )
         recording = Recording.of(self.record)
         if recording is not None and recording.keeps_parameters:
             raise ValueError(
@@ -165,13 +176,17 @@ class Federation(RecordOptions, FederationOptions, SharedRunOptions, ValidationO
         count, least = len(self.sites), self.least_sum
         if not self.secure_aggregation and self.threshold is not None:
             raise ValueError("a threshold means nothing without secure aggregation: leave it out")
-        if self.secure_aggregation and (count < 3 or not count < 2 * least <= 2 * self.asked(count)):
+        if self.secure_aggregation and (
+            count < 3 or not count < 2 * least <= 2 * self.asked(count)
+        ):
             raise ValueError(
                 f"threshold {least} of {count} sites; secure aggregation expects 3 sites or more, a threshold of more than half of "
                 f"them, and at least as many in a round (participation: {self.asked(count)})"
             )
         if self.secure_aggregation and recording is not None and recording.needs_updates:
-            raise ValueError(f"record = {self.record!r} needs single updates, which secure aggregation hides")
+            raise ValueError(
+                f"record = {self.record!r} needs single updates, which secure aggregation hides"
+            )
         if self.secure_aggregation and self.open:
             raise ValueError(
                 "secure aggregation needs all sites' keys in every bundle; expected a federation that is not open"
@@ -191,7 +206,9 @@ class Federation(RecordOptions, FederationOptions, SharedRunOptions, ValidationO
         try:
             return cls.of(tomllib.loads(Path(path).read_text()))
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            raise UnalikeError(f"cannot read {path}: {error}; expected a federation file") from error
+            raise UnalikeError(
+                f"cannot read {path}: {error}; expected a federation file"
+            ) from error
         except TypeError as error:
             raise UnalikeError(f"cannot use {path}: {error}") from error
 
@@ -213,7 +230,9 @@ class Federation(RecordOptions, FederationOptions, SharedRunOptions, ValidationO
         for number, site in enumerate(self.sites):
             if site.name == name:
                 return number
-        raise UnalikeError(f"{name!r} is not enrolled; expected one of {', '.join(s.name for s in self.sites)}")
+        raise UnalikeError(
+            f"{name!r} is not enrolled; expected one of {', '.join(s.name for s in self.sites)}"
+        )
 
     @property
     def terms(self) -> str:
@@ -222,7 +241,11 @@ class Federation(RecordOptions, FederationOptions, SharedRunOptions, ValidationO
         Rounds, quorum and deadline are not part of it, and revoking a site does not change it, nor a new site if it is open.
         """
         values, options = asdict(self), options_of(Federation)
-        agreed = [n for n, o in options.items() if o.help.agreed and not (n in LATER and values[n] == o.default)]
+        agreed = [
+            n
+            for n, o in options.items()
+            if o.help.agreed and not (n in LATER and values[n] == o.default)
+        ]
         if self.data.encoding is None:
             del values["data"]["encoding"]  # same digest as before this field existed
         elif self.data.encoding.target is None:
@@ -236,7 +259,10 @@ class Federation(RecordOptions, FederationOptions, SharedRunOptions, ValidationO
     @property
     def variants(self) -> dict[str, Self]:
         """The federation with each method and seed that are agreed on, by its `terms`; itself first."""
-        methods, seeds = dict.fromkeys((self.method, *self.also)), range(self.seed, self.seed + self.seeds)
+        methods, seeds = (
+            dict.fromkeys((self.method, *self.also)),
+            range(self.seed, self.seed + self.seeds),
+        )
         found = [replace(self, method=method, seed=seed) for method in methods for seed in seeds]
         return {federation.terms: federation for federation in found}
 

@@ -77,7 +77,9 @@ class AgreedRequest:
             return cls(**facts)
         except (TypeError, ValueError) as error:
             kind = cls.__name__.removesuffix("Request").lower()
-            raise Malformed(f"not a valid request of the kind {kind!r}: {str(error)[:500]}") from None
+            raise Malformed(
+                f"not a valid request of the kind {kind!r}: {str(error)[:500]}"
+            ) from None
 
 
 @validated

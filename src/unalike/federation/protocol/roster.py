@@ -41,7 +41,10 @@ class Roster:
 
     def save(self, path: Path) -> None:
         write_bytes(
-            path, json.dumps({"run": self.run, "sites": {n: asdict(s) for n, s in self.sites.items()}}).encode()
+            path,
+            json.dumps(
+                {"run": self.run, "sites": {n: asdict(s) for n, s in self.sites.items()}}
+            ).encode(),
         )
 
     @classmethod
@@ -49,11 +52,15 @@ class Roster:
         """Read it; without a name and sites if there is no file. Raises `UnalikeError` for a damaged file."""
         try:
             found = json.loads(path.read_text())
-            return cls(found["run"], {name: SampleCounts(**s) for name, s in found["sites"].items()})
+            return cls(
+                found["run"], {name: SampleCounts(**s) for name, s in found["sites"].items()}
+            )
         except FileNotFoundError:
             return cls("", {})
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise UnalikeError(f"cannot read {path}: {error}; restore it, or start in another folder") from error
+            raise UnalikeError(
+                f"cannot read {path}: {error}; restore it, or start in another folder"
+            ) from error
 
 
 def new_run() -> str:
@@ -68,21 +75,38 @@ def placeholders(federation: Federation, roster: Roster) -> Population:
     """
     none = SampleCounts(0, 0, 0)
     counts = [roster.sites.get(site.name, none) for site in federation.sites]
-    train, test, val = (Ragged.zeros(np.array([getattr(s, part) for s in counts])) for part in SPLITS)
+    train, test, val = (
+        Ragged.zeros(np.array([getattr(s, part) for s in counts])) for part in SPLITS
+    )
     schema = federation.data
     x = torch.zeros(1, *schema.shape, dtype=torch.int64 if schema.tokens else torch.float32)
     y = torch.zeros(1, dtype=LABELS[schema.task])
     names = [site.name for site in federation.sites]
-    return Population(x, y, train, test, val, names, schema.names, find_task(schema.task), encoding=schema.encoding)
+    return Population(
+        x,
+        y,
+        train,
+        test,
+        val,
+        names,
+        schema.names,
+        find_task(schema.task),
+        encoding=schema.encoding,
+    )
 
 
 def site_population(federation: Federation, number: int, data: ClientData) -> Population:
     """The population as one site sees it: only it has samples. Raises `UnalikeError` for samples of another shape or type."""
-    schema, own = federation.data, Population.of([data], federation.data.names, federation.data.task)
+    schema, own = (
+        federation.data,
+        Population.of([data], federation.data.names, federation.data.task),
+    )
     if own.input_shape != tuple(schema.shape) or own.x.is_floating_point() == schema.tokens:
         kinds = {True: "whole numbers", False: "floats"}
         found = f"samples of shape {list(own.input_shape)}, {kinds[not own.x.is_floating_point()]}"
-        raise UnalikeError(f"found {found}; expected shape {list(schema.shape)}, {kinds[schema.tokens]}")
+        raise UnalikeError(
+            f"found {found}; expected shape {list(schema.shape)}, {kinds[schema.tokens]}"
+        )
 
     def only(rows: Ragged) -> Ragged:
         return Ragged.of(rows[0] if k == number else () for k in range(len(federation.sites)))
@@ -117,7 +141,9 @@ def run_config_of(
         )
     least = federation.least_sum if federation.secure_aggregation else 1
     share, eligible = federation.participation, max(1, int(np.count_nonzero(population.sizes)))
-    shared = options_of(SeedOptions, SharedRunOptions, RecordOptions).keys() - (() if coordinated else COORDINATED)
+    shared = options_of(SeedOptions, SharedRunOptions, RecordOptions).keys() - (
+        () if coordinated else COORDINATED
+    )
     return prepare_run(
         federation.method,
         population,

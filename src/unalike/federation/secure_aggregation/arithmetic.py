@@ -49,8 +49,12 @@ def encode(values: NDArray[np.float64], terms: int) -> Words:
     The decoded sum S of K summands differs from their exact sum by at most K 2^-33 + 2^-53 |S|. Raises `UnalikeError` for values
     that are not finite or not below 2^31 / terms, with which no sum can overflow.
     """
-    if not bool((np.abs(values) < (limit := 2.0 ** (63 - FRACTION) / terms)).all()):  # not so for NaN
-        raise UnalikeError(f"a value of {np.abs(values).max():.3g} in a sum; expected less than {limit:.3g}")
+    if not bool(
+        (np.abs(values) < (limit := 2.0 ** (63 - FRACTION) / terms)).all()
+    ):  # not so for NaN
+        raise UnalikeError(
+            f"a value of {np.abs(values).max():.3g} in a sum; expected less than {limit:.3g}"
+        )
     return np.rint(values * 2.0**FRACTION).astype(np.int64).view(np.uint64)
 
 

@@ -34,7 +34,9 @@ def public_half(private: bytes) -> bytes:
 
 def agree(private: bytes, public: Tensor) -> bytes:
     """The secret that two sites have in common (X25519, RFC 7748). Raises `ValueError` for a public key of small order."""
-    return X25519PrivateKey.from_private_bytes(private).exchange(X25519PublicKey.from_public_bytes(raw(public)))
+    return X25519PrivateKey.from_private_bytes(private).exchange(
+        X25519PublicKey.from_public_bytes(raw(public))
+    )
 
 
 def stream(key: bytes, length: int) -> bytes:

@@ -32,7 +32,10 @@ class Setup:
     def slot(self, step: int, round: int) -> int:
         """The place of a round in the setup, from 0. Raises `Declined` for a round that is not there."""
         if step != self.step or not 0 <= round - self.first < self.rounds:
-            raise Declined("sum", f"round {round} of step {step} is not one that setup {self.number} has keys for")
+            raise Declined(
+                "sum",
+                f"round {round} of step {step} is not one that setup {self.number} has keys for",
+            )
         return round - self.first
 
     def signed(self, site: str, keys: Tensor) -> bytes:
@@ -42,17 +45,29 @@ class Setup:
     def check(self, federation: Federation, site: str, keys: Tensor, signature: Tensor) -> None:
         """Raise `Declined` for a site that is not enrolled, keys that it did not sign for this setup, and keys of small order."""
         enrolled = federation.site(site)
-        if enrolled is None or enrolled.revoked or keys.dtype != torch.uint8 or keys.shape != (1 + self.rounds, 32):
-            raise Declined("sum", f"no site {site[:64]!r} is enrolled, or it has other than {1 + self.rounds} keys")
+        if (
+            enrolled is None
+            or enrolled.revoked
+            or keys.dtype != torch.uint8
+            or keys.shape != (1 + self.rounds, 32)
+        ):
+            raise Declined(
+                "sum",
+                f"no site {site[:64]!r} is enrolled, or it has other than {1 + self.rounds} keys",
+            )
         try:
             public_key(enrolled.key).verify(raw(signature), self.signed(site, keys))
         except InvalidSignature:
-            raise Declined("sum", f"keys of {site!r} that its enrolled key did not sign for this setup") from None
+            raise Declined(
+                "sum", f"keys of {site!r} that its enrolled key did not sign for this setup"
+            ) from None
         try:
             for key in keys:
                 agree(bytes(32), key)
         except ValueError:
-            raise Declined("sum", f"a key of {site!r} with which every site would agree on the same secret") from None
+            raise Declined(
+                "sum", f"a key of {site!r} with which every site would agree on the same secret"
+            ) from None
 
     def sum_context(self, round: int, asked: MaskedTrainRequest, tensors: Tree, keys: Keys) -> str:
         """Digest of all that the sites of a sum must have in common: the sites, their keys, and the model that they train.
@@ -69,7 +84,8 @@ def check_sites(names: Sequence[str], federation: Federation, keys: Keys) -> Non
     least = federation.least_sum
     if len(names) < least or len({*names}) < len(names) or not {*names} <= keys.keys():
         raise Declined(
-            "sum", f"sites {', '.join(names)[:200]}; expected {least} or more members of the setup, each once"
+            "sum",
+            f"sites {', '.join(names)[:200]}; expected {least} or more members of the setup, each once",
         )
 
 

@@ -26,7 +26,9 @@ WEIGHT, LOSS = "weight", "loss"
 def check_summed(step: Step, settings: StageSettings) -> None:
     """Raise `UnalikeError` for a step of a plan whose server half reads more than sums over the sites."""
     if reason := _reads(step, settings):
-        raise UnalikeError(f"secure aggregation shows sums over the sites alone, and {reason}; choose another method")
+        raise UnalikeError(
+            f"secure aggregation shows sums over the sites alone, and {reason}; choose another method"
+        )
 
 
 def _reads(step: Step, settings: StageSettings) -> str:
@@ -45,7 +47,11 @@ def _reads(step: Step, settings: StageSettings) -> str:
     if model.buffers and settings.buffers == "first":
         return "buffers='first' reads the buffers of one site"
     whole = method.sent([n for n, b in model.buffers.items() if not b.is_floating_point()], model)
-    return f"the largest {whole[0]} is no sum: use buffers='local'" if whole and settings.buffers == "average" else ""
+    return (
+        f"the largest {whole[0]} is no sum: use buffers='local'"
+        if whole and settings.buffers == "average"
+        else ""
+    )
 
 
 def own_weights(group: ModelGroup, ids: Sequence[int], members: Members) -> SumWeights:
@@ -57,9 +63,17 @@ def own_weights(group: ModelGroup, ids: Sequence[int], members: Members) -> SumW
     found, numbers = [], group.client_pool.expected
     for client, n in zip(ids, group.client_pool.counts(ids), strict=True):
         alone, beside = numbers([client], members), numbers([client, -1], members, [n, 1])
-        w, own = (sum_weights(group.method, group.settings, group.state, of) for of in (beside, alone))
+        w, own = (
+            sum_weights(group.method, group.settings, group.state, of) for of in (beside, alone)
+        )
         found.append(
-            torch.stack([w.weights[0] / w.weights[1], w.coefficients[0] / w.coefficients[1], own.importance[0]])
+            torch.stack(
+                [
+                    w.weights[0] / w.weights[1],
+                    w.coefficients[0] / w.coefficients[1],
+                    own.importance[0],
+                ]
+            )
         )
     return SumWeights(tuple(ids), *torch.stack(found, 1))
 
@@ -69,14 +83,23 @@ def summand(group: ModelGroup, client_update: ClientUpdate, weights: SumWeights)
 
     Raises `UnalikeError` for an update that is not finite.
     """
-    total = StreamingSum(group.method, group.state, weights, group.settings.buffers, encoded=sums_encoded(group.method))
+    total = StreamingSum(
+        group.method,
+        group.state,
+        weights,
+        group.settings.buffers,
+        encoded=sums_encoded(group.method),
+    )
     total.add(weights.ids, map_tensors(lambda t: t[None], client_update))
     sums = total.sums
     for why in sums.refused.values():
         raise UnalikeError(why)
     folded = {f"folded.{part}": t for part, t in sums.folded.items()}
     terms = tree.pack({"update": sums.update, "buffers": sums.buffers} | folded)
-    return terms | {WEIGHT: weights.weights[0].double(), LOSS: (client_update.loss * client_update.size).double()}
+    return terms | {
+        WEIGHT: weights.weights[0].double(),
+        LOSS: (client_update.loss * client_update.size).double(),
+    }
 
 
 def sums_encoded(method: Method) -> bool:

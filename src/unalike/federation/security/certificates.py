@@ -23,7 +23,13 @@ from unalike._utils.tensor_files import writing
 
 PRIVATE = 0o600
 USES = (
-    *("digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement"),
+    *(
+        "digital_signature",
+        "content_commitment",
+        "key_encipherment",
+        "data_encipherment",
+        "key_agreement",
+    ),
     *("key_cert_sign", "crl_sign", "encipher_only", "decipher_only"),
 )
 """The key usages of X.509; a certificate states each as allowed or not."""
@@ -33,7 +39,9 @@ AUTHORITY_YEARS, SERVER_YEARS = 10.0, 2.0
 """Validity of certificates. Sites have the authority's in their bundles; the server's is renewed without new bundles."""
 
 
-def authority(name: str, years: float = AUTHORITY_YEARS) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
+def authority(
+    name: str, years: float = AUTHORITY_YEARS
+) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
     """A new private authority; it can sign servers but no further authorities."""
     key = node_key()
     subject = _name(f"{name} authority")
@@ -48,7 +56,10 @@ def authority(name: str, years: float = AUTHORITY_YEARS) -> tuple[ec.EllipticCur
 
 
 def server(
-    hosts: Sequence[str], key: ec.EllipticCurvePrivateKey, issuer: x509.Certificate, years: float = SERVER_YEARS
+    hosts: Sequence[str],
+    key: ec.EllipticCurvePrivateKey,
+    issuer: x509.Certificate,
+    years: float = SERVER_YEARS,
 ) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
     """A server's key and certificate for these names and addresses, and always for this machine's (localhost)."""
     mine = node_key()
@@ -59,7 +70,9 @@ def server(
         .add_extension(_usage(digital_signature=True), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .add_extension(x509.SubjectAlternativeName(names), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), critical=False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), critical=False
+        )
         .sign(key, hashes.SHA384())
     )
     return mine, certificate
@@ -79,10 +92,14 @@ def read(key: bytes, certificate: bytes) -> tuple[ec.EllipticCurvePrivateKey, x5
             raise ValueError("not of an elliptic curve")
         return private, x509.load_pem_x509_certificate(certificate)
     except (ValueError, TypeError) as error:
-        raise UnalikeError(f"a key or certificate that cannot be read: {error}; restore the folder's files") from None
+        raise UnalikeError(
+            f"a key or certificate that cannot be read: {error}; restore the folder's files"
+        ) from None
 
 
-def why_untrusted(mine: ec.EllipticCurvePrivateKey, certificate: x509.Certificate, authority: bytes) -> str:
+def why_untrusted(
+    mine: ec.EllipticCurvePrivateKey, certificate: x509.Certificate, authority: bytes
+) -> str:
     """The reason why sites that trust the authority (PEM) would refuse this server; "" if they accept it."""
     try:
         certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(authority))
@@ -97,7 +114,9 @@ def why_untrusted(mine: ec.EllipticCurvePrivateKey, certificate: x509.Certificat
 
 def days_left(certificate: x509.Certificate) -> float:
     """Days until the certificate expires; negative if it has expired."""
-    return (certificate.not_valid_after_utc - datetime.datetime.now(datetime.UTC)).total_seconds() / 86400
+    return (
+        certificate.not_valid_after_utc - datetime.datetime.now(datetime.UTC)
+    ).total_seconds() / 86400
 
 
 def expiry(what: str, certificate: bytes, remedy: str) -> list[str]:
@@ -186,7 +205,9 @@ def _host(text: str) -> x509.GeneralName:
             return x509.IPAddress(ipaddress.ip_address(text))
         with suppress(ValueError):
             return x509.DNSName(text)
-    raise UnalikeError(f"{text!r} is no host; expected a name such as fed.example.org or an IP address")
+    raise UnalikeError(
+        f"{text!r} is no host; expected a name such as fed.example.org or an IP address"
+    )
 
 
 def _usage(**allowed: bool) -> x509.KeyUsage:

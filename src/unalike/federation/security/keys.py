@@ -5,7 +5,15 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey a
 
 from unalike._utils.errors import UnalikeError
 
-__all__ = ["PrivateKey", "PublicKey", "new_key", "private_key", "private_text", "public_key", "public_text"]
+__all__ = [
+    "PrivateKey",
+    "PublicKey",
+    "new_key",
+    "private_key",
+    "private_text",
+    "public_key",
+    "public_text",
+]
 
 
 def new_key() -> PrivateKey:

@@ -18,7 +18,9 @@ from unalike.training.wire import at_random, plan_outline, untrained
 S = TypeVar("S", Stage, QueryStep)
 
 
-def planned_step(run_config: RunConfig, place: int, spec: str, kind: type[S], asked: StepRequest) -> S:
+def planned_step(
+    run_config: RunConfig, place: int, spec: str, kind: type[S], asked: StepRequest
+) -> S:
     """The step at this place of the plan, counted from 1, with the method or query `spec`. Raises `Declined` for any other.
 
     A plan that divides clients makes more steps than its outline, at most one more a round; there the place may be another one.
@@ -26,7 +28,9 @@ def planned_step(run_config: RunConfig, place: int, spec: str, kind: type[S], as
     """
     x, y = run_config.population.x, run_config.population.y
     proxy = Batch(x[:1].expand(asked.samples, *x.shape[1:]), y[:1].expand(asked.samples))
-    inputs = replace(run_config.plan_inputs, samples=asked.samples, rounds=asked.rounds, proxy=proxy)
+    inputs = replace(
+        run_config.plan_inputs, samples=asked.samples, rounds=asked.rounds, proxy=proxy
+    )
     outline = plan_outline(run_config.plan, inputs)
     more = run_config.options.rounds if getattr(run_config.plan, "divides", False) else 0
     steps = outline if more and place <= len(outline) + more else outline[place - 1 : place]
@@ -56,7 +60,9 @@ def model_of_step(run_config: RunConfig, asked: StepRequest) -> Model:
         step = next(steps)
         for groups in asked.outcomes:
             step = steps.send(
-                untrained(step, plan_inputs, groups) if isinstance(step, Stage) else at_random(step, plan_inputs)
+                untrained(step, plan_inputs, groups)
+                if isinstance(step, Stage)
+                else at_random(step, plan_inputs)
             )
     except StopIteration:
         raise UnalikeError(f"{run_config.plan!r} has no step {len(asked.outcomes)} here") from None

@@ -17,9 +17,23 @@ from unalike._utils.tensor_files import read_tensors, write_bytes, write_tensors
 from unalike.core.types import Tree
 from unalike.federation.protocol.envelope import Head
 from unalike.federation.protocol.federation_file import Federation
-from unalike.federation.protocol.messages import Declined, MaskedTrainRequest, SetupRequest, UnmaskRequest
+from unalike.federation.protocol.messages import (
+    Declined,
+    MaskedTrainRequest,
+    SetupRequest,
+    UnmaskRequest,
+)
 from unalike.federation.secure_aggregation.arithmetic import RANDOM, SHARE, encode, split
-from unalike.federation.secure_aggregation.masks import agree, context, derive, mask, public_half, raw, rows, stream
+from unalike.federation.secure_aggregation.masks import (
+    agree,
+    context,
+    derive,
+    mask,
+    public_half,
+    raw,
+    rows,
+    stream,
+)
 from unalike.federation.secure_aggregation.setup import Keys, Setup, check_sites, keys_digest
 from unalike.federation.secure_aggregation.summands import vector
 from unalike.federation.security.keys import PrivateKey
@@ -43,18 +57,25 @@ class SecureSums:
             raise Declined("plan", "a request of secure aggregation, which was not agreed")
         self.federation, self.name, self.key = federation, name, key
         self.file, self.members = folder / "sums.json", folder / "members.safetensors"
-        self.record: dict[str, Any] = json.loads(self.file.read_text()) if self.file.exists() else {"sums": {}}
+        self.record: dict[str, Any] = (
+            json.loads(self.file.read_text()) if self.file.exists() else {"sums": {}}
+        )
         self.setup = Setup(**self.record["setup"]) if "setup" in self.record else None
 
     def keys(self, head: Head, asked: SetupRequest, tensors: Tree) -> Tree:
         """Public keys for the rounds from this one on. The secret of earlier keys is deleted."""
-        setup = Setup(head.run, asked.setup, head.stage, head.round, asked.rounds, self.federation.terms)
+        setup = Setup(
+            head.run, asked.setup, head.stage, head.round, asked.rounds, self.federation.terms
+        )
         if self.setup is None or self.setup.number < setup.number:
             self.members.unlink(missing_ok=True)
             self._write(setup=asdict(setup), secret=secrets.token_hex(32), masked={})
             self.setup = setup
         if self.setup != setup or setup.rounds > MOST_ROUNDS:
-            raise Declined("sum", f"setup {setup.number} of {setup.rounds} rounds; the newest one here is {self.setup}")
+            raise Declined(
+                "sum",
+                f"setup {setup.number} of {setup.rounds} rounds; the newest one here is {self.setup}",
+            )
         keys = self._own(setup)
         return {"keys": keys, "signature": rows([self.key.sign(setup.signed(self.name, keys))])}
 
@@ -79,10 +100,19 @@ class SecureSums:
         for slot in range(setup.rounds):
             both = []
             for what in ("private mask", "mask key"):
-                random = stream(self._derived("polynomial", what, slot, asked.members), RANDOM * (least - 1))
+                random = stream(
+                    self._derived("polynomial", what, slot, asked.members), RANDOM * (least - 1)
+                )
                 both.append(split(self._derived(what, slot), least, points, random))
             pairs = zip(channels, *both, strict=True)
-            sealed.append(rows([channel.encrypt(_nonce(slot), one + other, None) for channel, one, other in pairs]))
+            sealed.append(
+                rows(
+                    [
+                        channel.encrypt(_nonce(slot), one + other, None)
+                        for channel, one, other in pairs
+                    ]
+                )
+            )
         return {"shares": torch.stack(sealed, 1)}
 
     def masked(self, head: Head, asked: MaskedTrainRequest, tensors: Tree, terms: Tree) -> Tree:
@@ -99,7 +129,10 @@ class SecureSums:
             or head.round < newest
             or self.record["masked"].get(str(head.round), found) != found
         ):
-            raise Declined("sum", f"a second summand for round {head.round}, one before round {newest}, or of others")
+            raise Declined(
+                "sum",
+                f"a second summand for round {head.round}, one before round {newest}, or of others",
+            )
         _, alive, _ = self.record["sums"].get(f"{head.stage}-{head.round}", (0, None, None))
         if alive not in (None, context(sorted(asked.cohort))):
             raise Declined("sum", f"{AGAIN} for round {head.round}")
@@ -111,25 +144,37 @@ class SecureSums:
         total += mask(self._derived("private mask", slot), found, len(total))
         for name in asked.cohort:
             if name != self.name:
-                common = mask(agree(self._derived("mask key", slot), keys[name][1 + slot]), found, len(total))
+                common = mask(
+                    agree(self._derived("mask key", slot), keys[name][1 + slot]), found, len(total)
+                )
                 total = total + common if number(self.name) < number(name) else total - common
         return {"masked": torch.from_numpy(total.view(np.int64))}
 
     def unmask(self, head: Head, asked: UnmaskRequest, tensors: Tree) -> Tree:
         """Shares of the private masks of the sites in the sum and of the mask keys of the others; never both of one site."""
         (setup, keys), place = self._members(asked.setup), f"{head.stage}-{head.round}"
-        slot, names, sealed = setup.slot(*head.place), (*asked.alive, *asked.dropped), tensors.get("shares", ())
+        slot, names, sealed = (
+            setup.slot(*head.place),
+            (*asked.alive, *asked.dropped),
+            tensors.get("shares", ()),
+        )
         check_sites(asked.alive, self.federation, keys)
         check_sites(names, self.federation, keys)
         mine = [setup.number, context(sorted(asked.alive)), context(sorted(asked.dropped))]
         number, alive, dropped = self.record["sums"].get(place, mine)
-        if alive != mine[1] or (number == mine[0] and dropped != mine[2]) or len(sealed) != len(names):
+        if (
+            alive != mine[1]
+            or (number == mine[0] and dropped != mine[2])
+            or len(sealed) != len(names)
+        ):
             raise Declined("sum", f"{AGAIN} for round {head.round}")
         self._write(sums=self.record["sums"] | {place: mine})
         found = []
         for i, name in enumerate(names):
             try:
-                both = self._channel(keys[name], name, self.name).decrypt(_nonce(slot), raw(sealed[i]), None)
+                both = self._channel(keys[name], name, self.name).decrypt(
+                    _nonce(slot), raw(sealed[i]), None
+                )
             except InvalidTag:
                 raise Declined("sum", f"the shares of {name} are damaged") from None
             found.append(both[:SHARE] if i < len(asked.alive) else both[SHARE:])
@@ -156,7 +201,9 @@ class SecureSums:
     def _channel(self, key: Tensor, sender: str, receiver: str) -> ChaCha20Poly1305:
         """The cipher of shares from one site to another; each round of the setup is one message."""
         assert self.setup is not None
-        return ChaCha20Poly1305(derive(agree(self._derived("channel"), key[0]), asdict(self.setup), sender, receiver))
+        return ChaCha20Poly1305(
+            derive(agree(self._derived("channel"), key[0]), asdict(self.setup), sender, receiver)
+        )
 
 
 def _nonce(slot: int) -> bytes:

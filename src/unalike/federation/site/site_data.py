@@ -27,16 +27,28 @@ def site_data(federation: Federation, data: str, data_dir: Path | None, site: st
     units = None if dataset.unit is None else dataset.units[: len(y)]
     if test is None:
         tests = torch.from_numpy(every_fifth(y.numpy(), units))
-        x, y, test, units = x[~tests], y[~tests], (x[tests], y[tests]), None if units is None else units[~tests.numpy()]
-    y, test = _labelled(y, dataset, federation.data), (test[0], _labelled(test[1], dataset, federation.data))
+        x, y, test, units = (
+            x[~tests],
+            y[~tests],
+            (x[tests], y[tests]),
+            None if units is None else units[~tests.numpy()],
+        )
+    y, test = (
+        _labelled(y, dataset, federation.data),
+        (test[0], _labelled(test[1], dataset, federation.data)),
+    )
     if not federation.val:
         return ClientData(train=(x, y), test=test, name=site)
-    chosen = share_apart(np.arange(len(y)), federation.val, federation.seed, federation.number(site), units)
+    chosen = share_apart(
+        np.arange(len(y)), federation.val, federation.seed, federation.number(site), units
+    )
     val, left = (torch.from_numpy(rows) for rows in chosen)
     return ClientData(train=(x[left], y[left]), test=test, val=(x[val], y[val]), name=site)
 
 
-def site_data_apart(federation: Federation, data: str, data_dir: Path | None, site: str) -> ClientData:
+def site_data_apart(
+    federation: Federation, data: str, data_dir: Path | None, site: str
+) -> ClientData:
     """`site_data`. A process of its own reads a table, so that the 66 MB of pandas do not stay in this one."""
     if table_at(data, data_dir) is None:
         return site_data(federation, data, data_dir, site)
@@ -53,7 +65,9 @@ def _arrays(
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         own = site_data(federation, data, data_dir, site)
-    return {split: (x.numpy(), y.numpy()) for split, (x, y) in own.splits().items()}, [str(w.message) for w in caught]
+    return {split: (x.numpy(), y.numpy()) for split, (x, y) in own.splits().items()}, [
+        str(w.message) for w in caught
+    ]
 
 
 def looked_at(federation: Federation, own: ClientData, accept: bool) -> list[str]:
@@ -62,7 +76,11 @@ def looked_at(federation: Federation, own: ClientData, accept: bool) -> list[str
     Columns that are far from the encoding raise `UnalikeError`; with `accept` they are lines, too.
     """
     schema, (x, y) = federation.data, own.train
-    lines = [] if schema.names is None else [f"training samples by class: {class_counts(y, schema.names)}"]
+    lines = (
+        []
+        if schema.names is None
+        else [f"training samples by class: {class_counts(y, schema.names)}"]
+    )
     if schema.encoding is None:
         return lines
     odd, wrong = look_at(schema.encoding, x)
@@ -82,7 +100,11 @@ def own_samples(schema: Schema, data: str) -> Pair:
 
 def _read(schema: Schema, data: str, data_dir: Path | None) -> Dataset:
     """Load a data set or file; tables use the federation's encoding. Raises `UnalikeError` for texts without an encoding."""
-    known = {} if table_at(data, data_dir) is None else {"regression": schema.task == "regression", "labelled": True}
+    known = (
+        {}
+        if table_at(data, data_dir) is None
+        else {"regression": schema.task == "regression", "labelled": True}
+    )
     dataset = load(data, data_dir, encoding=schema.encoding, **known)
     if schema.encoding is None and dataset.encoding is not None:
         if dataset.encoding.words is not None:

@@ -93,7 +93,9 @@ class SiteFolder:
         write_tensors(file, received)
         return received
 
-    def write_model(self, run: str, run_config: RunConfig, site: str, values: Tree, encoding: Encoding | None) -> None:
+    def write_model(
+        self, run: str, run_config: RunConfig, site: str, values: Tree, encoding: Encoding | None
+    ) -> None:
         """Write the parameters and buffers `values` into a folder that `unalike predict` and `unalike evaluate` read."""
         directory = RunDirectory(self.path / run / MODEL)
         if directory.config is None:
@@ -115,7 +117,9 @@ class SiteFolder:
         """
         file = self.path / "noise.secret"
         if not file.exists():
-            write_bytes(file, secrets.token_bytes(SECRET_BYTES))  # atomic: half a secret could be guessed
+            write_bytes(
+                file, secrets.token_bytes(SECRET_BYTES)
+            )  # atomic: half a secret could be guessed
         return hashlib.sha256(file.read_bytes() + samples.encode()).digest()
 
 
@@ -133,12 +137,17 @@ class ReplyCache:
         newest = self._rounds()[-ROUNDS:]
         if len(newest) == ROUNDS and request.head.place < newest[0]:
             stage, round = request.head.place
-            raise Declined("over", f"round {round} of step {stage} is over; expected one that is not: a replay?")
+            raise Declined(
+                "over",
+                f"round {round} of step {stage} is over; expected one that is not: a replay?",
+            )
         return None
 
     def of_round(self, request: Envelope) -> list[Path]:
         """The files of the replies to other requests of the same round."""
-        return [file for file in self.folder.glob("*.reply") if _round_of(file) == request.head.place]
+        return [
+            file for file in self.folder.glob("*.reply") if _round_of(file) == request.head.place
+        ]
 
     def store(self, request: Envelope, reply: bytes) -> None:
         """Write the reply; remove those of older rounds."""

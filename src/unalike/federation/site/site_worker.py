@@ -115,7 +115,9 @@ class SiteWorker:
     def _begin_with(self, federation: Federation) -> None:
         """Go on with runs of this method and seed, which are among those agreed on."""
         name, enrolled = self.name, federation.sites[self.number]
-        data = self.policy.allowed(self._data, federation.method, federation.data.task == "classification")
+        data = self.policy.allowed(
+            self._data, federation.method, federation.data.task == "classification"
+        )
         population = site_population(federation, self.number, data)
         if len(population.train[self.number]) > enrolled.samples:
             raise UnalikeError(
@@ -125,8 +127,14 @@ class SiteWorker:
         self.samples = population.fingerprint
         # a plan is outlined with proxy samples; a site never uses these
         proxy = (population.x, population.y)
-        self.run_config = run_config_of(federation, population, proxy=proxy, device=self._device).here()
-        self.population, self.federation, self.terms = self.run_config.population, federation, federation.terms
+        self.run_config = run_config_of(
+            federation, population, proxy=proxy, device=self._device
+        ).here()
+        self.population, self.federation, self.terms = (
+            self.run_config.population,
+            federation,
+            federation.terms,
+        )
         for planned in self.run_config.outline if federation.secure_aggregation else ():
             check_summed(planned, self.run_config.settings)
 
@@ -149,14 +157,29 @@ class SiteWorker:
                     self.policy.check_request(head.round, self.federation.rounds, before)
                     facts, tensors = HANDLERS[head.kind](self, request)
                     tensors = tree.map(Tensor.cpu, tensors)
-                    reply = seal(replace(head, kind=ANSWER, answers=answers), facts, tensors, self.key)
-                    done = {"trained": _is_update(tensors), "evaluated": sorted(facts.get("tallies", ()))}
-                    self._write_down("answered", message, head, answers, **done, sent=len(reply), reply=identity(reply))
+                    reply = seal(
+                        replace(head, kind=ANSWER, answers=answers), facts, tensors, self.key
+                    )
+                    done = {
+                        "trained": _is_update(tensors),
+                        "evaluated": sorted(facts.get("tallies", ())),
+                    }
+                    self._write_down(
+                        "answered",
+                        message,
+                        head,
+                        answers,
+                        **done,
+                        sent=len(reply),
+                        reply=identity(reply),
+                    )
                     self._begun.setdefault(head.run, time.time())
                     if not anew:
                         replies.store(request, reply)
                 return reply
-            except Exception as error:  # a failed request must not stop the site from answering the next one
+            except (
+                Exception
+            ) as error:  # a failed request must not stop the site from answering the next one
                 known = isinstance(error, UnalikeError | OSError)
                 why = printable(str(error) if known else f"{type(error).__name__}: {error}")
                 self.log(f"declined a request: {why}")
@@ -164,12 +187,18 @@ class SiteWorker:
                 code = error.code if isinstance(error, Declined) else "disk" if is_disk else "error"
                 with suppress(UnalikeError):  # a full disk
                     self._write_down("declined", message, head, answers, code=code, why=why[:1000])
-                return seal(replace(head, kind=UNABLE, answers=answers), {"code": code}, {}, self.key)
+                return seal(
+                    replace(head, kind=UNABLE, answers=answers), {"code": code}, {}, self.key
+                )
 
     @cached_property
     def _begun(self) -> dict[str, float]:
         """Run -> when its first request was answered, by the journal, which is read once."""
-        return {e["run"]: e["time"] for e in reversed([*entries(self.journal.path)]) if e["event"] == "answered"}
+        return {
+            e["run"]: e["time"]
+            for e in reversed([*entries(self.journal.path)])
+            if e["event"] == "answered"
+        }
 
     # 1. Check the request.
 
@@ -177,14 +206,22 @@ class SiteWorker:
         if head.site != self.name:
             raise Malformed(f"a request to {head.site!r}; this is {self.name!r}")
         if head.kind not in HANDLERS:
-            raise Malformed(f"a request of the kind {head.kind!r}; expected one of {', '.join(HANDLERS)}")
-        if not RUN.fullmatch(head.run) or int(head.run[:20]) > time.time_ns() + DAY:  # it would end all real runs
-            raise Malformed(f"a run {head.run}; expected the time at which it began in 20 digits, and a random number")
+            raise Malformed(
+                f"a request of the kind {head.kind!r}; expected one of {', '.join(HANDLERS)}"
+            )
+        if (
+            not RUN.fullmatch(head.run) or int(head.run[:20]) > time.time_ns() + DAY
+        ):  # it would end all real runs
+            raise Malformed(
+                f"a run {head.run}; expected the time at which it began in 20 digits, and a random number"
+            )
         newest = max(self.folder.runs(), default="")
         if head.run < newest:
             raise Declined("over", f"run {head.run} is over: {newest} is newer; a replay?")
 
-    def _write_down(self, event: str, message: bytes, head: Head, request: str, **facts: Any) -> None:
+    def _write_down(
+        self, event: str, message: bytes, head: Head, request: str, **facts: Any
+    ) -> None:
         """Add an entry to the journal."""
         place = {"run": head.run, "step": head.stage, "round": head.round, "kind": head.kind}
         self.journal.add(event, **place, request=request, received=len(message), **facts)
@@ -196,12 +233,16 @@ class SiteWorker:
         self._check_terms(step)
         most = sum(site.samples for site in self.federation.sites)
         if step.samples > most and not self.federation.open:
-            raise Declined("plan", f"{step.samples} training samples of all sites; expected at most {most}")
+            raise Declined(
+                "plan", f"{step.samples} training samples of all sites; expected at most {most}"
+            )
         if not admitted:  # a run that went back to an earlier round admits nobody anew
             self.folder.admit(request.head.run, self.samples, self.policy.of_samples)
         elif admitted[0] != self.samples:
             now = self.policy.of_samples
-            rules = [f" and with {then} in site.toml (now {now})" for then in admitted[1:] if then != now]
+            rules = [
+                f" and with {then} in site.toml (now {now})" for then in admitted[1:] if then != now
+            ]
             raise Declined(
                 "samples",
                 f"the samples of {self.name!r} are not those that it was admitted to this run with; join with the data that the "
@@ -232,15 +273,21 @@ class SiteWorker:
             ("a learning rate of", {step.lr}, {lr}),
         ):
             if found - expected:
-                odd, usual = (", ".join(map(str, sorted(s, key=str))) for s in (found - expected, expected))
-                raise Declined("plan", f"{what} {odd} in round {step.round}; expected {usual or 'none'}")
+                odd, usual = (
+                    ", ".join(map(str, sorted(s, key=str))) for s in (found - expected, expected)
+                )
+                raise Declined(
+                    "plan", f"{what} {odd} in round {step.round}; expected {usual or 'none'}"
+                )
 
     # 2. Do what it asks: one handler for each kind of request.
 
     def _admit(self, request: Envelope) -> Answer:
         facts, _ = request.open(self.limits)
         if (theirs := dict(facts.get("versions") or {}).get("protocol")) != PROTOCOL:
-            raise Declined("version", f"the coordinator speaks protocol {theirs}; this site speaks {PROTOCOL}")
+            raise Declined(
+                "version", f"the coordinator speaks protocol {theirs}; this site speaks {PROTOCOL}"
+            )
         self._check_terms(AdmitRequest.read(facts))
         self.folder.admit(request.head.run, self.samples, self.policy.of_samples)
         return {split: len(self._rows(split)) for split in SPLITS} | {"versions": versions()}, {}
@@ -278,7 +325,9 @@ class SiteWorker:
         if step.train:
             if group.method.privacy is not None:
                 self._check_first_update(request)
-            update = map_tensors(lambda t: t[0], group.executor.run(broadcast, [me], group.accepted))
+            update = map_tensors(
+                lambda t: t[0], group.executor.run(broadcast, [me], group.accepted)
+            )
             group.client_states.save({me: broadcast.round})
         if update is not None and step.local:
             group.accepted = {me: broadcast.round}
@@ -288,13 +337,18 @@ class SiteWorker:
         if not isinstance(step, MaskedTrainRequest):
             return {"tallies": sums}, flat(update)
         weights = own_weights(group, [me], Members(step.clients, float(step.samples)))
-        return {"tallies": sums}, self._sums(request).masked(request.head, step, sent, summand(group, update, weights))
+        return {"tallies": sums}, self._sums(request).masked(
+            request.head, step, sent, summand(group, update, weights)
+        )
 
     def _check_first_update(self, request: Envelope) -> None:
         """Raise `Declined` where an update for this round may have left: a reply is stored before it is sent."""
         for file in self.folder.replies(request.head.run, public_text(self.key)).of_round(request):
             if _is_update(unseal(file.read_bytes(), self.key.public_key()).open()[1]):
-                raise Declined("released", f"a second update for round {request.head.round} of a private method")
+                raise Declined(
+                    "released",
+                    f"a second update for round {request.head.round} of a private method",
+                )
 
     def _mask(self, request: Envelope) -> Answer:
         """Answer a request of secure aggregation that needs no samples."""
@@ -305,7 +359,9 @@ class SiteWorker:
         return {}, answer(self._sums(request), request.head, asked, tensors)
 
     def _sums(self, request: Envelope) -> SecureSums:
-        return SecureSums(self.federation, self.name, self.key, self.folder.path / request.head.run / "sums")
+        return SecureSums(
+            self.federation, self.name, self.key, self.folder.path / request.head.run / "sums"
+        )
 
     def _keep_model(self, request: Envelope, group: ModelGroup, predict: Predict) -> None:
         """Keep the model that was evaluated for the site's own use: its personal model where it has one, else the shared model.
@@ -333,46 +389,71 @@ class SiteWorker:
         planned_step(self.run_config, request.head.stage, asked.query, Stage, asked)
         models = tree.unpack(tensors)
         if len(models) != asked.groups:
-            raise Malformed(f"a choice among {asked.groups} models, of which {len(models)} came; expected all of them")
+            raise Malformed(
+                f"a choice among {asked.groups} models, of which {len(models)} came; expected all of them"
+            )
         answers = self._query_answers(asked, models, [str(i) for i in range(asked.groups)])
         numbers = [float(number) for answer in answers for number in answer.values()]
         return {"choice": min(range(len(numbers)), key=numbers.__getitem__)}, {}
 
-    def _query_answers(self, asked: QueryRequest, models: dict[str, Tree], names: list[str]) -> list[Tree]:
+    def _query_answers(
+        self, asked: QueryRequest, models: dict[str, Tree], names: list[str]
+    ) -> list[Tree]:
         """The answers to a query about each of the named models."""
         query = queries.build(parse_one(asked.query))
         model = model_of_step(self.run_config, asked)
-        settings, chain = replace(self.run_config.settings, model=model), self.run_config.options.chain
+        settings, chain = (
+            replace(self.run_config.settings, model=model),
+            self.run_config.options.chain,
+        )
         answers, secret = [], self.folder.secret(self.samples)
         for name in names:
             values = _received(model.params | model.buffers, self._on_device(models.get(name, {})))
-            state = ServerState(0, tree.only(values, model.params), tree.only(values, model.buffers), {})
-            answers.append(ask_client(query, settings, state, self.population, self.number, chain, secret))
+            state = ServerState(
+                0, tree.only(values, model.params), tree.only(values, model.buffers), {}
+            )
+            answers.append(
+                ask_client(query, settings, state, self.population, self.number, chain, secret)
+            )
         return answers
 
-    def _broadcast(self, request: Envelope, step: TrainRequest, trees: dict[str, Tree]) -> tuple[ModelGroup, Broadcast]:
+    def _broadcast(
+        self, request: Envelope, step: TrainRequest, trees: dict[str, Tree]
+    ) -> tuple[ModelGroup, Broadcast]:
         """This site's model group, and the broadcast to it."""
         group = self._group(request, step, trees)
         model = group.settings.model
         params = _received(model.params, trees.get("params", {}) | trees.get("fixed.params", {}))
-        buffers = _received(model.buffers, trees.get("buffers", {}) | trees.get("fixed.buffers", {}))
-        messages = {n.removeprefix("messages."): t for n, t in trees.items() if n.startswith("messages.")}
+        buffers = _received(
+            model.buffers, trees.get("buffers", {}) | trees.get("fixed.buffers", {})
+        )
+        messages = {
+            n.removeprefix("messages."): t for n, t in trees.items() if n.startswith("messages.")
+        }
         self._check_round(step, group, {*messages})
         return group, Broadcast(step.round, params, buffers, messages, step.lr)
 
     def _group(self, request: Envelope, asked: TrainRequest, trees: dict[str, Tree]) -> ModelGroup:
         run, step, number = key = request.head.run, request.head.stage, asked.group
         if key not in self._groups:
-            self._groups = {k: g for k, g in self._groups.items() if k[:2] == key[:2]}  # drop those of earlier steps
+            self._groups = {
+                k: g for k, g in self._groups.items() if k[:2] == key[:2]
+            }  # drop those of earlier steps
             planned = planned_step(self.run_config, step, asked.method, Stage, asked).shared
             shared, method = None, Method.parse(asked.method)
             if "shared" in trees:
                 shared = Batch(trees["shared"]["x"], trees["shared"]["y"])
-            found, expected = (0 if public is None else len(public.y) for public in (shared, planned))
+            found, expected = (
+                0 if public is None else len(public.y) for public in (shared, planned)
+            )
             if found != expected:
                 raise Declined("plan", f"{found} public samples to train on; expected {expected}")
             derived = asked.derived
-            model = _initial_model(model_of_step(self.run_config, asked), trees) if derived else self.run_config.model
+            model = (
+                _initial_model(model_of_step(self.run_config, asked), trees)
+                if derived
+                else self.run_config.model
+            )
             stage = Stage("site", method, 1, {"own": (self.number,)}, model=model, shared=shared)
             work = method.local_work(self.run_config.work)
             settings = replace(self.run_config.settings, model=model, work=work, proxy=None)
@@ -380,7 +461,9 @@ class SiteWorker:
             folder = group_folder(self.folder.path / run, step, number)
             client_states = ClientStates(initial_client_state(method, settings), folder)
             members = Members(1, float(source.sizes[self.number]))
-            group = ModelGroup(stage, settings, source, members, client_states, self.run_config.options.chain)
+            group = ModelGroup(
+                stage, settings, source, members, client_states, self.run_config.options.chain
+            )
             group.executor = Loop(group.client_pool)
             group.client_states.keep_from(asked.round)
             group.client_states.adopt(_accepted_rounds(self.number, asked.accepted))
@@ -395,9 +478,16 @@ class SiteWorker:
             rows = self._rows(split)
             index = torch.from_numpy(rows)
             scores = score(
-                population.task, predict, population.x[index], population.y[index], rows, logits=bool(chosen)
+                population.task,
+                predict,
+                population.x[index],
+                population.y[index],
+                rows,
+                logits=bool(chosen),
             )
-            sums[split] = MetricSums.of(population.task, scores, chosen).rounded(self.policy.digits).plain()
+            sums[split] = (
+                MetricSums.of(population.task, scores, chosen).rounded(self.policy.digits).plain()
+            )
         return sums
 
     def _rows(self, split: str) -> Any:
@@ -444,7 +534,9 @@ def _initial_model(model: Model, trees: dict[str, Tree]) -> Model:
 
 
 def _personal(group: ModelGroup, me: int, broadcast: Broadcast) -> Predict:
-    [(_, predict)] = group.personal_models([me], broadcast if group.method.evaluates_broadcast else None)
+    [(_, predict)] = group.personal_models(
+        [me], broadcast if group.method.evaluates_broadcast else None
+    )
     return predict
 
 

@@ -21,7 +21,10 @@ WINDOW, MOST = 10, 100
 """Number of last losses with a small standard deviation at convergence; largest number of passes."""
 
 
-@alias("fedala", "Training starts between the own and the shared model, learned entry by entry (Zhang et al. 2023).")
+@alias(
+    "fedala",
+    "Training starts between the own and the shared model, learned entry by entry (Zhang et al. 2023).",
+)
 @part
 class AdaptiveStart(Personalizer):
     """theta = theta_k + (w - theta_k) * W in the upper layers, w below: adaptive local aggregation (FedALA, Zhang et al. 2023).
@@ -74,7 +77,11 @@ class AdaptiveStart(Personalizer):
 
     def shortfall(self, setup: Setup) -> str:
         layers = len(tree.layers(setup.model.params))
-        return "" if layers > self.modules else f"no layer is below the {self.modules} upper ones of {layers}"
+        return (
+            ""
+            if layers > self.modules
+            else f"no layer is below the {self.modules} upper ones of {layers}"
+        )
 
     def _mixed(self, theta_k: Tree, params: Tree, weights: Tree) -> Tree:
         """theta, written from w so that W = 1 is exact."""
@@ -86,14 +93,19 @@ class AdaptiveStart(Personalizer):
     def _learned(self, client: ClientView) -> Tree:
         """The new W, under its names in the client state."""
         theta_k = {n: t for n, t in client.state.items() if n in client.params}
-        weights, gap = self._weights(theta_k, client.state), tree.sub(tree.only(client.params, theta_k), theta_k)
+        weights, gap = (
+            self._weights(theta_k, client.state),
+            tree.sub(tree.only(client.params, theta_k), theta_k),
+        )
         batches, losses = self._sampled(client), torch.zeros(0)
         settles = client.state[self.TIMES] == 1
         for _ in range(MOST if settles else 1):
             for batch in batches:
                 theta = self._mixed(theta_k, client.params, weights)
                 grads, loss = grad_and_value(self._loss)(theta, client, batch)
-                weights = tree.map(lambda a, d, g: (a - self.eta * d * g).clamp(0, 1), weights, grads, gap)
+                weights = tree.map(
+                    lambda a, d, g: (a - self.eta * d * g).clamp(0, 1), weights, grads, gap
+                )
             losses = torch.cat([losses, loss.detach().cpu().float()[None]])
             if len(losses) > WINDOW and losses[-WINDOW:].std(correction=0) < self.threshold:
                 break

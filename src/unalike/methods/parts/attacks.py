@@ -59,8 +59,12 @@ class Backdoor(Attack):
 
     def poison(self, data: Batch, classes: int, generator: np.random.Generator) -> Batch:
         if self.target >= classes:
-            raise UnalikeError(f"{self.name}: found target={self.target}; expected a class in 0..{classes - 1}")
-        chosen = torch.from_numpy(generator.permutation(len(data.y))[: round(self.poisoned * len(data.y))])
+            raise UnalikeError(
+                f"{self.name}: found target={self.target}; expected a class in 0..{classes - 1}"
+            )
+        chosen = torch.from_numpy(
+            generator.permutation(len(data.y))[: round(self.poisoned * len(data.y))]
+        )
         x, y = data.x.clone(), data.y.clone()
         x[chosen], y[chosen] = self.triggered(x[chosen]), self.target
         return data._replace(x=x, y=y)
@@ -68,7 +72,9 @@ class Backdoor(Attack):
     def triggered(self, x: Tensor) -> Tensor:
         """Samples with the trigger, [n, C, H, W] or [n, D]. Raises `UnalikeError` for tokens."""
         if not x.is_floating_point():
-            raise UnalikeError(f"{self.name} sets pixels or columns of numbers; found samples of {x.dtype}")
+            raise UnalikeError(
+                f"{self.name} sets pixels or columns of numbers; found samples of {x.dtype}"
+            )
         x, last = x.clone(), slice(-self.size, None)
         x[(..., last, last) if x.dim() > 3 else (..., last)] = self.value
         return x
@@ -77,8 +83,16 @@ class Backdoor(Attack):
         return tree.scale(own, self.scale)
 
 
-@alias("sign_flip", "Malicious clients send their updates with the opposite sign (Li et al. 2019).", factor=-1.0)
-@alias("free_rider", "Malicious clients send zeros and take the model (Fraboni et al. 2021).", factor=0.0)
+@alias(
+    "sign_flip",
+    "Malicious clients send their updates with the opposite sign (Li et al. 2019).",
+    factor=-1.0,
+)
+@alias(
+    "free_rider",
+    "Malicious clients send zeros and take the model (Fraboni et al. 2021).",
+    factor=0.0,
+)
 @part
 class Scaling(Attack):
     """Malicious clients send `factor` times their updates; -1 flips the sign, 0 is a free rider. factor = 1 is the base method."""

@@ -23,7 +23,11 @@ def class_features(client: ClientView, params: Tree, buffers: Tree | None = None
     buffers = client.buffers if buffers is None else buffers
     width, classes = client.model.head_size
     like = next(iter(params.values()))
-    counts, sums, squares = like.new_zeros(classes), like.new_zeros(classes, width), like.new_zeros(classes)
+    counts, sums, squares = (
+        like.new_zeros(classes),
+        like.new_zeros(classes, width),
+        like.new_zeros(classes),
+    )
     for batch in client.data.whole:
         z = client.model.features(params, batch.x, buffers=buffers, context=client.context)
         member = membership(batch, classes).to(z.dtype)

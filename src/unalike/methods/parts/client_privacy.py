@@ -56,10 +56,14 @@ class ClientDP(Upload, LinearAggregator, ServerStep, Privacy):
     def samplings(self, settings: StageSettings) -> Sequence[Sampling]:
         """The part that clients take in the rounds, without draws where the server, which makes them, is to learn nothing."""
         assert settings.sampling is not None
-        return [settings.sampling if self.where == "server" else replace(settings.sampling, draw="all")]
+        return [
+            settings.sampling if self.where == "server" else replace(settings.sampling, draw="all")
+        ]
 
     def leaks(self, method: PartLookup, settings: StageSettings) -> list[str]:
-        found = [f"{p.name}: {why}" for p in method.parts if p is not self and (why := self._leak(p))]
+        found = [
+            f"{p.name}: {why}" for p in method.parts if p is not self and (why := self._leak(p))
+        ]
         if settings.model.buffers and settings.buffers != "local":
             names = ", ".join([*settings.model.buffers][:2])
             found.append(
@@ -100,14 +104,22 @@ class ClientDP(Upload, LinearAggregator, ServerStep, Privacy):
         return ""
 
     def least_cohort(self, settings: StageSettings) -> int:
-        return 1 if settings.sampling is None or self.where == "server" else max(1, settings.sampling.fewest)
+        return (
+            1
+            if settings.sampling is None or self.where == "server"
+            else max(1, settings.sampling.fewest)
+        )
 
     def largest_update(self, server_state: Tree) -> float:
         return math.inf if self.where == "site" else float(server_state.get("clip", self.clip))
 
     def server_open(self, settings: StageSettings) -> Tree:
         state = super().server_open(settings)
-        return state if self.quantile is None else state | {"clip": torch.tensor(self.clip), "below": torch.tensor(0.0)}
+        return (
+            state
+            if self.quantile is None
+            else state | {"clip": torch.tensor(self.clip), "below": torch.tensor(0.0)}
+        )
 
     def broadcast(self, server: ServerView) -> Tree:
         return {} if self.quantile is None else {"clip": server.state["clip"]}
@@ -120,7 +132,8 @@ class ClientDP(Upload, LinearAggregator, ServerStep, Privacy):
         if self.where == "site":
             settings = client.settings
             deviation = (
-                self._of_count(float(self.multipliers(settings)), settings, 1) / self.least_cohort(settings) ** 0.5
+                self._of_count(float(self.multipliers(settings)), settings, 1)
+                / self.least_cohort(settings) ** 0.5
             )
             below = below + deviation * normal_noise(below, settings.secret_noise)
         return client.state, {"below": below}
@@ -132,7 +145,9 @@ class ClientDP(Upload, LinearAggregator, ServerStep, Privacy):
             settings = client.settings
             z = self._of_sum(float(self.multipliers(settings)), settings, 1)
             deviation = z * bound / self.least_cohort(settings) ** 0.5
-            update = tree.map(lambda u: u + deviation * normal_noise(u, settings.secret_noise), update)
+            update = tree.map(
+                lambda u: u + deviation * normal_noise(u, settings.secret_noise), update
+            )
         return update, client.state
 
     def coefficients(self, server: ServerView, cohort: Cohort, weights: Tensor) -> Tensor:
@@ -150,13 +165,20 @@ class ClientDP(Upload, LinearAggregator, ServerStep, Privacy):
         bound = state.get("clip", torch.tensor(self.clip))
         noise = 0.0 if self.where == "site" else self._of_sum(z, settings, m) * float(bound) / m
         if noise:
-            update = tree.map(lambda u: u + noise * normal_noise(u, settings.secret_noise, generator), update)
+            update = tree.map(
+                lambda u: u + noise * normal_noise(u, settings.secret_noise, generator), update
+            )
         if self.quantile is not None:
             count = state["below"]
             if self.where == "server":
-                count = count + self._of_count(z, settings, m) * normal_noise(count, settings.secret_noise, generator)
+                count = count + self._of_count(z, settings, m) * normal_noise(
+                    count, settings.secret_noise, generator
+                )
             away = count / m + 0.5 - self.quantile
-            state = state | {"clip": bound * (-self.clip_lr * away).exp(), "below": torch.zeros_like(count)}
+            state = state | {
+                "clip": bound * (-self.clip_lr * away).exp(),
+                "below": torch.zeros_like(count),
+            }
         return update, state
 
     def _of_count(self, z: float, settings: StageSettings, m: float) -> float:

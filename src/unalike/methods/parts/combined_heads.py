@@ -67,9 +67,13 @@ class CombinedHeads(OwnParameters, ServerStep):
 
     def finish(self, client: ClientView) -> tuple[Tree, Tree]:
         head = {n: client.params[n] for n in client.state}
-        counts, means, squares = class_features(client, client.params | client.start, client.received)
+        counts, means, squares = class_features(
+            client, client.params | client.start, client.received
+        )
         p = counts / counts.sum().clamp_min(1)
-        spread = (p * squares - p.square() * means.square().sum(1)).sum() / counts.sum().clamp_min(1)
+        spread = (p * squares - p.square() * means.square().sum(1)).sum() / counts.sum().clamp_min(
+            1
+        )
         statistics = {SPREAD: spread.clamp_min(0), PROFILE: p[:, None] * means}
         return head, statistics | {HEAD + n: w for n, w in head.items()}
 

@@ -50,7 +50,9 @@ class TopK(Sparsifier):
     def decode(self, update: Tree, params: Tree, round: int) -> Tree:
         values = {n: u for n, u in update.items() if not n.endswith(self.PLACES)}
         places = {n: update[n + self.PLACES] for n in values if n + self.PLACES in update}
-        return {n: _spread(u, places[n], params[n]) if n in places else u for n, u in values.items()}
+        return {
+            n: _spread(u, places[n], params[n]) if n in places else u for n, u in values.items()
+        }
 
 
 @part
@@ -74,19 +76,26 @@ class RandomMask(Sparsifier):
         return not self.error_feedback
 
     def compress(self, client: ClientView, update: Tree, state: Tree) -> tuple[Tree, Tree]:
-        sent = {n + self.KEPT: u.flatten()[self._places(n, u, client.round)] for n, u in update.items() if u.numel()}
+        sent = {
+            n + self.KEPT: u.flatten()[self._places(n, u, client.round)]
+            for n, u in update.items()
+            if u.numel()
+        }
         return sent | {n: u for n, u in update.items() if not u.numel()}, state
 
     def decode(self, update: Tree, params: Tree, round: int) -> Tree:
         kept = {n.removesuffix(self.KEPT): u for n, u in update.items() if n.endswith(self.KEPT)}
         spread = {
-            n: _spread(u, self._places(n, params[n], round).expand(len(u), -1), params[n]) for n, u in kept.items()
+            n: _spread(u, self._places(n, params[n], round).expand(len(u), -1), params[n])
+            for n, u in kept.items()
         }
         return {n: u for n, u in update.items() if not n.endswith(self.KEPT)} | spread
 
     def _places(self, name: str, like: Tensor, round: int) -> Tensor:
         rng, k = seeds.generator(0, f"{self.name} of {name}", round), _count(self.fraction, like)
-        return torch.from_numpy(np.sort(rng.choice(like.numel(), k, replace=False, shuffle=False))).to(like.device)
+        return torch.from_numpy(
+            np.sort(rng.choice(like.numel(), k, replace=False, shuffle=False))
+        ).to(like.device)
 
 
 @part
@@ -119,14 +128,24 @@ class Quantize(Compressor):
             scale = (u.abs().amax() if self.norm == "max" else torch.linalg.vector_norm(u)) / most
             q = u / torch.where(scale > 0, scale, 1.0)
             # 32767 + 0.9999 is 32768 in float32, which 16 bits take for -32768
-            q = (q + torch.rand_like(q)).floor().clamp(-most, most) if self.stochastic else q.round()
-            sent[name], sent[name + self.SCALE] = q.to({8: torch.int8, 16: torch.int16}[self.bits]), scale
+            q = (
+                (q + torch.rand_like(q)).floor().clamp(-most, most)
+                if self.stochastic
+                else q.round()
+            )
+            sent[name], sent[name + self.SCALE] = (
+                q.to({8: torch.int8, 16: torch.int16}[self.bits]),
+                scale,
+            )
         return sent, state
 
     def decode(self, update: Tree, params: Tree, round: int) -> Tree:
         values = {n: t for n, t in update.items() if not n.endswith(self.SCALE)}
         scales = {n: update[n + self.SCALE] for n in values if n + self.SCALE in update}
-        return {n: q * scales[n].reshape(-1, *[1] * (q.dim() - 1)) if n in scales else q for n, q in values.items()}
+        return {
+            n: q * scales[n].reshape(-1, *[1] * (q.dim() - 1)) if n in scales else q
+            for n, q in values.items()
+        }
 
 
 @part
@@ -144,7 +163,9 @@ class HalfPrecision(Compressor):
     def compress(self, client: ClientView, update: Tree, state: Tree) -> tuple[Tree, Tree]:
         kind: torch.dtype = getattr(torch, self.format)
         most = torch.finfo(kind).max
-        return tree.map(lambda u: u.clamp(-most, most).to(kind) if u.is_floating_point() else u, update), state
+        return tree.map(
+            lambda u: u.clamp(-most, most).to(kind) if u.is_floating_point() else u, update
+        ), state
 
     def decode(self, update: Tree, params: Tree, round: int) -> Tree:
         kind = tree.dtype(params)
@@ -170,7 +191,9 @@ class PowerSGD(Sparsifier):
     def client_init(self, params: Tree) -> Tree:
         generator = torch.Generator().manual_seed(0)
         starts = {
-            n + self.START: torch.randn(w[0].numel(), self.components, generator=generator, dtype=w.dtype)
+            n + self.START: torch.randn(
+                w[0].numel(), self.components, generator=generator, dtype=w.dtype
+            )
             for n, w in params.items()
             if w.dim() > 1 and self.components * (len(w) + w[0].numel()) < w.numel()
         }
@@ -187,7 +210,9 @@ class PowerSGD(Sparsifier):
             right = matrix.T @ left
             lengths = torch.linalg.vector_norm(right, dim=0)
             sent[name + self.LEFT], sent[name + self.RIGHT] = left, right
-            state = state | {name + self.START: torch.where(lengths > 1e-5 * lengths.amax(), right, start)}
+            state = state | {
+                name + self.START: torch.where(lengths > 1e-5 * lengths.amax(), right, start)
+            }
         return sent, state
 
     def decode(self, update: Tree, params: Tree, round: int) -> Tree:
@@ -220,5 +245,9 @@ def _orthogonal(matrix: Tensor) -> Tensor:
         for before in columns:
             left = left - (before @ left) * before
         length = torch.linalg.vector_norm(left)
-        columns.append(torch.where(length > 1e-5 * torch.linalg.vector_norm(own), left / length.clamp_min(1e-30), 0.0))
+        columns.append(
+            torch.where(
+                length > 1e-5 * torch.linalg.vector_norm(own), left / length.clamp_min(1e-30), 0.0
+            )
+        )
     return torch.stack(columns, 1)

@@ -12,7 +12,9 @@ from unalike.core.types import Batch, Tree
 from unalike.methods.part import part
 from unalike.methods.roles import Conditioner
 
-Kind = Literal["ols", "covariance", "mean", "moments", "pca", "label_histogram", "zeros", "pooled_pca"]
+Kind = Literal[
+    "ols", "covariance", "mean", "moments", "pca", "label_histogram", "zeros", "pooled_pca"
+]
 
 
 @part
@@ -56,8 +58,12 @@ class Conditional(Conditioner):
     def describe(self, data: Batch, outputs: int | None) -> Tree:
         x = data.x.flatten(1)
         if not x.is_floating_point():
-            raise UnalikeError("conditional needs numbers or images, found tokens; use another method for text")
-        return {"statistic": STATISTICS[self.statistic](x, _labels(data, x, outputs), self).flatten()}
+            raise UnalikeError(
+                "conditional needs numbers or images, found tokens; use another method for text"
+            )
+        return {
+            "statistic": STATISTICS[self.statistic](x, _labels(data, x, outputs), self).flatten()
+        }
 
 
 def ols(x: Tensor, y: Tensor, part: Conditional) -> Tensor:
@@ -79,7 +85,9 @@ def mean(x: Tensor, y: Tensor, part: Conditional) -> Tensor:
 def moments(x: Tensor, y: Tensor, part: Conditional) -> Tensor:
     """[order, k]."""
     centred = _centred(x)
-    return torch.stack([mean(x, y, part), *(mean(centred**p, y, part) for p in range(2, part.order + 1))])
+    return torch.stack(
+        [mean(x, y, part), *(mean(centred**p, y, part) for p in range(2, part.order + 1))]
+    )
 
 
 def pca(x: Tensor, y: Tensor, part: Conditional) -> Tensor:
@@ -104,7 +112,11 @@ def label_histogram(x: Tensor, y: Tensor, part: Conditional) -> Tensor:
 
 def zeros(x: Tensor, y: Tensor, part: Conditional) -> Tensor:
     """The length of another statistic."""
-    return torch.zeros_like(STATISTICS[part.like](x, y, part)) if part.like != "zeros" else ols(x, y, part) * 0
+    return (
+        torch.zeros_like(STATISTICS[part.like](x, y, part))
+        if part.like != "zeros"
+        else ols(x, y, part) * 0
+    )
 
 
 STATISTICS: dict[str, Callable[[Tensor, Tensor, Conditional], Tensor]] = {

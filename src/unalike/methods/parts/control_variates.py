@@ -53,10 +53,14 @@ class ControlVariates(Correction, ServerStep):
         return tree.map(lambda g, c_i, c: g - c_i + c, grads, client.state, client.message)
 
     def pull(self, client: ClientView) -> Pull:
-        return Pull(0.0, tree.map(lambda _, c_i, c: c - c_i, client.start, client.state, client.message))
+        return Pull(
+            0.0, tree.map(lambda _, c_i, c: c - c_i, client.start, client.state, client.message)
+        )
 
     def finish(self, client: ClientView) -> tuple[Tree, Tree]:
-        gradient = client.full_gradient(client.origin) if self.option == 1 else self._mean_step(client)
+        gradient = (
+            client.full_gradient(client.origin) if self.option == 1 else self._mean_step(client)
+        )
         new = client.state | tree.only(gradient, client.start)
         return new, tree.sub(tree.only(new, client.start), client.state)
 
@@ -85,7 +89,11 @@ class ControlVariates(Correction, ServerStep):
     def _mean_step(self, client: ClientView) -> Tree:
         scale, begun = 1 / (client.steps * client.lr), tree.only(client.origin, client.start)
         return tree.map(
-            lambda x, y, c_i, c: c_i - c + (x - y) * scale, begun, client.params, client.state, client.message
+            lambda x, y, c_i, c: c_i - c + (x - y) * scale,
+            begun,
+            client.params,
+            client.state,
+            client.message,
         )
 
 
@@ -102,7 +110,9 @@ class ControlVariatesAfterMomentum(ControlVariates):
 
     def correct(self, client: ClientView, grads: Tree, batch: Batch) -> Tree:
         share = 1 - client.settings.work.momentum if client.step else 1.0
-        return tree.map(lambda g, c_i, c: g + share * (c - c_i), grads, client.state, client.message)
+        return tree.map(
+            lambda g, c_i, c: g + share * (c - c_i), grads, client.state, client.message
+        )
 
     def pull(self, client: ClientView) -> Pull:
         share, correction = 1 - client.settings.work.momentum, super().pull(client).constant

@@ -43,7 +43,9 @@ class DynamicRegularizer(Objective, ServerStep):
         return Pull(self.alpha, tree.map(lambda _, h: -h, client.start, client.state))
 
     def finish(self, client: ClientView) -> tuple[Tree, Tree]:
-        moved = tree.map(lambda w, v, h: h - self.alpha * (v - w), client.start, client.params, client.state)
+        moved = tree.map(
+            lambda w, v, h: h - self.alpha * (v - w), client.start, client.params, client.state
+        )
         return client.state | moved, {}
 
     def fold(self, update: Tree, message: Tree, importance: Tensor) -> Tree:

@@ -65,5 +65,10 @@ class FeatureAlignment(Objective):
 
     def absorb(self, server: ServerView, folded: Tree) -> Tree:
         count = folded[COUNTS][:, None]
-        centroids = torch.where(count > 0, folded[MEANS] / count.clamp_min(1), server.state[CENTROIDS])
-        return {CENTROIDS: centroids, KNOWN: torch.maximum(server.state[KNOWN], folded[COUNTS].clamp_max(1))}
+        centroids = torch.where(
+            count > 0, folded[MEANS] / count.clamp_min(1), server.state[CENTROIDS]
+        )
+        return {
+            CENTROIDS: centroids,
+            KNOWN: torch.maximum(server.state[KNOWN], folded[COUNTS].clamp_max(1)),
+        }

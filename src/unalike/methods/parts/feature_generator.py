@@ -121,7 +121,11 @@ class FeatureGenerator(Objective, ServerStep):
     def step(self, server: ServerView, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
         model = server.settings.model
         head = {n: w for n, w in model.params.items() if model.in_head(n)}
-        heads = {n: w.expand(len(cohort.ids), *w.shape) for n, w in head.items() if not model.trainable(n)}
+        heads = {
+            n: w.expand(len(cohort.ids), *w.shape)
+            for n, w in head.items()
+            if not model.trainable(n)
+        }
         heads |= {n: server.params[n] + u for n, u in cohort.update.items() if n in head}
         if not (heads and self.steps) or len(heads) < len(head):
             return update, server.state
@@ -136,7 +140,13 @@ class FeatureGenerator(Objective, ServerStep):
         return update, tree.map(lambda t, old: t.to(old), trained, state) | ready
 
     def _train(
-        self, state: Tree, heads: Tree, model: Model, counts: Tensor, weights: Tensor, rng: np.random.Generator
+        self,
+        state: Tree,
+        heads: Tree,
+        model: Model,
+        counts: Tensor,
+        weights: Tensor,
+        rng: np.random.Generator,
     ) -> Tree:
         solver, trained = Adam(eps=EPS), {n: t for n, t in state.items() if n in TRAINED}
         solver_state = solver.init(trained)
@@ -178,7 +188,9 @@ class EnsembleGenerator(FeatureGenerator):
 
     def teach(self, logits: Tensor, y: Tensor, counts: Tensor, weights: Tensor) -> Tensor:
         share = (counts / counts.sum(0).clamp_min(1))[:, y]
-        losses = -F.log_softmax(logits, dim=2).gather(2, y.expand(len(logits), -1)[..., None])[..., 0]
+        losses = -F.log_softmax(logits, dim=2).gather(2, y.expand(len(logits), -1)[..., None])[
+            ..., 0
+        ]
         return (share * losses).mean(1).sum()
 
     def spread(self, eps: Tensor, z: Tensor) -> Tensor:
@@ -219,7 +231,9 @@ def generate(g: Tree, eps: Tensor, y: Tensor, training: bool = False) -> tuple[T
     one_hot = (y[:, None] == torch.arange(len(g["chances"]), device=y.device)).to(eps.dtype)
     # no bias in front of the norm: its gradient would be rounding noise, which Adam takes for a slope
     h = F.linear(torch.cat([eps, one_hot], dim=1), g["hidden.weight"])
-    mean, var = (h.mean(0), h.var(0, unbiased=False)) if training else (g["norm.mean"], g["norm.var"])
+    mean, var = (
+        (h.mean(0), h.var(0, unbiased=False)) if training else (g["norm.mean"], g["norm.var"])
+    )
     normal = (h - mean) * (var + 1e-5).rsqrt() * g["norm.weight"] + g["norm.bias"]
     seen = {"norm.mean": mean, "norm.var": var * len(h) / max(len(h) - 1, 1)} if training else {}
     running = {n: g[n] + MOMENTUM * (t - g[n]) for n, t in seen.items()}

@@ -21,7 +21,10 @@ TUNED: dict[str, Group] = {"full": "all", "head": "head"}
 """FedBABU's word for fine-tuning -> group of parameters that it trains."""
 
 
-@alias("local_finetune", "FedAvg with fine-tuning of the shared model on each client before evaluation.")
+@alias(
+    "local_finetune",
+    "FedAvg with fine-tuning of the shared model on each client before evaluation.",
+)
 @part
 class FineTuned(Personalizer):
     """A client is evaluated with the shared model after `epochs` more passes over its training data, of which nothing is kept.
@@ -73,7 +76,10 @@ class HeadFirst(Personalizer):
         return Phase("head", passes(self.epochs)), Phase("body")
 
 
-@alias("perfedavg", "The shared model is trained to be good after one step of adaptation (Fallah et al. 2020).")
+@alias(
+    "perfedavg",
+    "The shared model is trained to be good after one step of adaptation (Fallah et al. 2020).",
+)
 @part
 class AdaptedLoss(TaskObjective, Personalizer):
     """F(w - alpha g(w; B'); B''): the loss after one step of adaptation, B' and B'' being halves of the batch (Per-FedAvg).
@@ -107,13 +113,21 @@ class AdaptedLoss(TaskObjective, Personalizer):
         return Phase("all", lambda work: Work(steps=1, batch_size=None, lr=self.alpha))
 
     def shortfall(self, setup: Setup) -> str:
-        return "a batch of one row is both halves, B' and B''" if setup.settings.work.batch_size == 1 else ""
+        return (
+            "a batch of one row is both halves, B' and B''"
+            if setup.settings.work.batch_size == 1
+            else ""
+        )
 
 
 def halves(batch: Batch) -> tuple[Batch, Batch]:
     """The rows of even and of odd place; a batch of one row, with or without padding, is both halves."""
     first, second = (
-        batch._replace(x=batch.x[i::2], y=batch.y[i::2], weight=None if batch.weight is None else batch.weight[i::2])
+        batch._replace(
+            x=batch.x[i::2],
+            y=batch.y[i::2],
+            weight=None if batch.weight is None else batch.weight[i::2],
+        )
         for i in (0, 1)
     )
     if not len(second.y):

@@ -16,7 +16,10 @@ from unalike.methods.roles import Personalizer, ServerStep, Upload
 from unalike.methods.search_space import OneOf
 
 
-@alias("fedlama", "Layers on which clients agree are synchronized in every phi-th round only (Lee et al. 2023).")
+@alias(
+    "fedlama",
+    "Layers on which clients agree are synchronized in every phi-th round only (Lee et al. 2023).",
+)
 @part
 class LayerIntervals(Personalizer, Upload, ServerStep):
     """Every layer is synchronized in each round or in each phi-th (FedLAMA, Lee et al. 2023, algorithms 1 and 2).
@@ -46,7 +49,11 @@ class LayerIntervals(Personalizer, Upload, ServerStep):
     def server_open(self, settings: StageSettings) -> Tree:
         count = len(tree.layers(settings.model.params))
         gap = torch.zeros(count, dtype=torch.float64)
-        return {"gap": gap, "interval": torch.ones(count, dtype=torch.int64), "since": torch.zeros(count).long()}
+        return {
+            "gap": gap,
+            "interval": torch.ones(count, dtype=torch.int64),
+            "since": torch.zeros(count).long(),
+        }
 
     def client_init(self, params: Tree) -> Tree:
         return params | {self.ROUND: torch.tensor(-1)}
@@ -58,7 +65,9 @@ class LayerIntervals(Personalizer, Upload, ServerStep):
         """A layer starts from the client's own values if the client trained it after its last synchronization."""
         own: Tree = {}
         for number, names in enumerate(tree.layers(client.model.params)):
-            mine = client.state[self.ROUND] >= client.message["since"][number].to(client.state[self.ROUND].device)
+            mine = client.state[self.ROUND] >= client.message["since"][number].to(
+                client.state[self.ROUND].device
+            )
             kept = tree.shared(client.state, names)
             own |= tree.where(mine, kept, tree.only(client.params, kept))
         return client.params | own, client.state
@@ -72,18 +81,26 @@ class LayerIntervals(Personalizer, Upload, ServerStep):
         return restored(update, params)
 
     def step(self, server: ServerView, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
-        layers, due, old = tree.layers(server.settings.model.params), self._due(server), server.state
+        layers, due, old = (
+            tree.layers(server.settings.model.params),
+            self._due(server),
+            server.state,
+        )
         sizes, gap = [], old["gap"].clone()
         for number, names in enumerate(layers):
             moved = [cohort.update[n] for n in names if n in cohort.update]
             sizes.append(sum(u[0].numel() for u in moved))
             if due[number] and moved:
-                spread = sum(tree.exact(u - u.mean(0)).square().sum() for u in moved) / len(cohort.ids)
+                spread = sum(tree.exact(u - u.mean(0)).square().sum() for u in moved) / len(
+                    cohort.ids
+                )
                 gap[number] = spread / (old["interval"][number] * sizes[-1])
         since = torch.where(due, server.round + 1, old["since"])
         last = (server.round + 1) % self.phi == 0
         interval = self.intervals(gap, torch.tensor(sizes)) if last else old["interval"]
-        idle = _named(server.settings.model.params, ~due)  # whatever momentum, noise or decay would make of it
+        idle = _named(
+            server.settings.model.params, ~due
+        )  # whatever momentum, noise or decay would make of it
         kept = {n: torch.zeros_like(u) if n in idle else u for n, u in update.items()}
         return kept, {"gap": gap, "interval": interval, "since": since}
 
@@ -92,7 +109,9 @@ class LayerIntervals(Personalizer, Upload, ServerStep):
         order = gap.argsort(stable=True)
         delta = (gap * sizes)[order].cumsum(0) / (gap * sizes).sum().clamp_min(1e-300)
         cost = sizes[order].cumsum(0) / sizes.sum().clamp_min(1)
-        before = torch.cat([torch.zeros(1), (delta > 1 - cost).cumsum(0)[:-1]])  # crossings among the layers before
+        before = torch.cat(
+            [torch.zeros(1), (delta > 1 - cost).cumsum(0)[:-1]]
+        )  # crossings among the layers before
         found = torch.ones_like(order)
         found[order] = torch.where(before == 0, self.phi, 1)
         return found
@@ -102,9 +121,7 @@ class LayerIntervals(Personalizer, Upload, ServerStep):
             return f"no layer waits before round {self.phi + 1}, and the run has {setup.rounds}"
         if self.phi > 1 and len(tree.layers(setup.model.params)) == 1:
             return f"the model has one layer, so all of it is synchronized in every {self.phi}-th round alone"
-        mixed = (
-            f"rounds are scored in which its layers are of different rounds; evaluate_every={self.phi} leaves them out"
-        )
+        mixed = f"rounds are scored in which its layers are of different rounds; evaluate_every={self.phi} leaves them out"
         return mixed if setup.evaluate_every % self.phi else ""
 
     def _due(self, server: ServerView) -> Tensor:
@@ -113,4 +130,9 @@ class LayerIntervals(Personalizer, Upload, ServerStep):
 
 def _named(params: Tree, chosen: Tensor) -> set[str]:
     """The parameters of the layers that are chosen [L]."""
-    return {n for names, some in zip(tree.layers(params), chosen.tolist(), strict=True) if some for n in names}
+    return {
+        n
+        for names, some in zip(tree.layers(params), chosen.tolist(), strict=True)
+        if some
+        for n in names
+    }

@@ -54,7 +54,13 @@ class LocalDrift(Objective, ServerStep):
 
     def pull(self, client: ClientView) -> Pull:
         mine, c = tree.unpack(client.state), client.message
-        constant = tree.map(lambda _, h, c_k, c: self.alpha * h + c_k - c, client.start, mine["drift"], mine["pace"], c)
+        constant = tree.map(
+            lambda _, h, c_k, c: self.alpha * h + c_k - c,
+            client.start,
+            mine["drift"],
+            mine["pace"],
+            c,
+        )
         return Pull(self.alpha, constant)
 
     def finish(self, client: ClientView) -> tuple[Tree, Tree]:
@@ -68,7 +74,15 @@ class LocalDrift(Objective, ServerStep):
         old = tree.unpack(server.state)
         [base] = server.method.role(BaseWeights)
         importance = base.importance(cohort)
-        per_step = importance / importance.sum() / (server.settings.work.lr_at(server.round) * cohort.steps)
+        per_step = (
+            importance
+            / importance.sum()
+            / (server.settings.work.lr_at(server.round) * cohort.steps)
+        )
         pace = tree.weighted_sum(cohort.update, per_step)
-        drift = tree.add(tree.weighted_sum(cohort.update, importance / server.population), old["drift"])
-        return tree.add(update, drift), tree.pack({"drift": old["drift"] | drift, "pace": old["pace"] | pace})
+        drift = tree.add(
+            tree.weighted_sum(cohort.update, importance / server.population), old["drift"]
+        )
+        return tree.add(update, drift), tree.pack(
+            {"drift": old["drift"] | drift, "pace": old["pace"] | pace}
+        )

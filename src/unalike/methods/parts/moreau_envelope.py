@@ -50,7 +50,9 @@ class MoreauEnvelope(TaskObjective, OwnParameters):
         return task(theta) + self.lam / 2 * tree.dot(drift, drift)
 
     def finish(self, client: ClientView) -> tuple[Tree, Tree]:
-        return tree.only(self._minimizer(client.full_gradient, client.params, client.start), client.state), {}
+        return tree.only(
+            self._minimizer(client.full_gradient, client.params, client.start), client.state
+        ), {}
 
     def check(self, method: PartLookup, work: Work) -> None:
         if work.optimizer == "sgd" and work.lr * self.lam >= 2:
@@ -62,5 +64,7 @@ class MoreauEnvelope(TaskObjective, OwnParameters):
         theta = w
         for _ in range(self.steps):
             slope = tree.only(gradient(theta), moving)
-            theta = theta | tree.map(lambda g, t, c: t - self.rate * (g + self.lam * (t - c)), slope, theta, w)
+            theta = theta | tree.map(
+                lambda g, t, c: t - self.rate * (g + self.lam * (t - c)), slope, theta, w
+            )
         return theta

@@ -19,7 +19,10 @@ from unalike.methods.parts.objectives import Proximal
 from unalike.methods.roles import Aggregator, LinearAggregator
 
 
-@alias("fednova", "Updates normalized by the clients' local progress (Wang et al. 2020), or by their steps alone.")
+@alias(
+    "fednova",
+    "Updates normalized by the clients' local progress (Wang et al. 2020), or by their steps alone.",
+)
 @part
 class NormalizedMean(LinearAggregator):
     """w+ = w + tau_eff sum_k p_k (w_k - w) / ||a_k||_1, tau_eff = sum_k p_k ||a_k||_1 (FedNova, Wang et al. 2020).
@@ -38,7 +41,9 @@ class NormalizedMean(LinearAggregator):
     @model_validator(mode="after")
     def _one_rule(self) -> NormalizedMean:
         if self.prox_aware and self.normalize_by == "steps":
-            raise ValueError("prox_aware=True has a series of its own, which normalize_by='steps' would leave out")
+            raise ValueError(
+                "prox_aware=True has a series of its own, which normalize_by='steps' would leave out"
+            )
         return self
 
     def coefficients(self, server: ServerView, cohort: Cohort, weights: Tensor) -> Tensor:
@@ -71,7 +76,11 @@ class NormalizedMean(LinearAggregator):
 
     def shortfall(self, setup: Setup) -> str:
         least, most = setup.steps
-        return f"all clients make {most} local step{'s' * (most > 1)}, so it is the plain mean" if least == most else ""
+        return (
+            f"all clients make {most} local step{'s' * (most > 1)}, so it is the plain mean"
+            if least == most
+            else ""
+        )
 
     def _proximal_weight(self, server: ServerView, steps: Tensor) -> Tensor:
         mu = sum(p.mu for p in server.method.role(Proximal))
@@ -93,7 +102,9 @@ class CosineMean(Aggregator):
     """
 
     def combine(self, server: ServerView, cohort: Cohort, weights: Tensor) -> Tree:
-        return tree.map(lambda u, w: self._tensor(w, u, weights.to(u.dtype)), cohort.update, server.params)
+        return tree.map(
+            lambda u, w: self._tensor(w, u, weights.to(u.dtype)), cohort.update, server.params
+        )
 
     def _tensor(self, w: Tensor, u: Tensor, weights: Tensor) -> Tensor:
         models = w + u

@@ -39,7 +39,9 @@ class Proximal(Objective):
         return STILL if setup.steps[1] == 1 else ""
 
 
-@alias("moon", "Contrast of the features with the shared and the previous model's (Li et al. 2021).")
+@alias(
+    "moon", "Contrast of the features with the shared and the previous model's (Li et al. 2021)."
+)
 @part
 class ModelContrast(Objective):
     """mu * mean_b -log[ e^(cos(z, z_g)/tau) / (e^(cos(z, z_g)/tau) + e^(cos(z, z_p)/tau)) ] (MOON, Li et al. 2021, eq. 3).
@@ -71,7 +73,10 @@ class ModelContrast(Objective):
         return model | {self.SEEN: torch.ones_like(client.state[self.SEEN])}, {}
 
 
-@alias("fedntd", "Distillation of what the shared model says of the classes that are not true (Lee et al. 2022).")
+@alias(
+    "fedntd",
+    "Distillation of what the shared model says of the classes that are not true (Lee et al. 2022).",
+)
 @part
 class NotTrueDistillation(Objective):
     """beta tau^2 KL(q_g || q), q the softmax over the C-1 classes that are not true, logits / tau (FedNTD, Lee et al. 2022, eq. 6).
@@ -90,11 +95,17 @@ class NotTrueDistillation(Objective):
         logits, taught = (z.reshape(len(z), -1) for z in scaled)  # a binary model may give [B]
         true = batch.y[:, None] == torch.arange(logits.shape[1], device=logits.device)
         q, q_g = (F.log_softmax(z.masked_fill(true, -1e9), dim=1) for z in (logits, taught))
-        return self.beta * self.tau**2 * batch.mean(F.kl_div(q, q_g, reduction="none", log_target=True).sum(1))
+        return (
+            self.beta
+            * self.tau**2
+            * batch.mean(F.kl_div(q, q_g, reduction="none", log_target=True).sum(1))
+        )
 
     def shortfall(self, setup: Setup) -> str:
         if setup.settings.classes == 2:
-            return "of two classes one is not true, and the softmax over one class is 1: the term is 0"
+            return (
+                "of two classes one is not true, and the softmax over one class is 1: the term is 0"
+            )
         return STILL if setup.steps[1] == 1 else ""
 
 

@@ -81,7 +81,9 @@ class SkewDecision:
         if self.alpha is None:
             return mean
         values = w[self.high] + u.index_select(1, self.high)
-        means = torch.stack([_shares(weights[members]).to(values.dtype) @ values[members] for members in self.macro])
+        means = torch.stack(
+            [_shares(weights[members]).to(values.dtype) @ values[members] for members in self.macro]
+        )
         new = (self.alpha.to(values.dtype) * means).sum(0)
         return mean.index_copy(0, self.high, new - w[self.high])
 
@@ -165,11 +167,18 @@ class ParameterSkew(Aggregator):
         generator, decisions = generator or torch.Generator(), {}
         for names in tree.scopes(self.scope, params, update):
             rows = tree.flatten(tree.only(update, names), rows=len(weights))
-            _, decisions[names[0]] = self._decided(tree.flatten(tree.only(params, names)), rows, weights, generator)
+            _, decisions[names[0]] = self._decided(
+                tree.flatten(tree.only(params, names)), rows, weights, generator
+            )
         return decisions
 
     def _decided(
-        self, w: Tensor, u: Tensor, weights: Tensor, generator: torch.Generator, loops: ModuleType | None = None
+        self,
+        w: Tensor,
+        u: Tensor,
+        weights: Tensor,
+        generator: torch.Generator,
+        loops: ModuleType | None = None,
     ) -> tuple[Tensor, SkewDecision]:
         """The mean [M] of the clients' updates u [K, M] of the parameters w [M], and what becomes of the high ones."""
         mean, sd, low, top = column_moments(u, weights.to(u.dtype), loops)
@@ -181,8 +190,13 @@ class ParameterSkew(Aggregator):
             macro = _random_macro(len(u), self.macro, generator)
         else:
             compared = micro
-            if self.compares_all and self.assignment not in RANDOM_MICRO:  # micro-classes at all parameters, [K, M]
-                parts = (self.micro_classes((u[:, at] - mean[at]).square_(), low, top) for at in tree.blocks(u))
+            if (
+                self.compares_all and self.assignment not in RANDOM_MICRO
+            ):  # micro-classes at all parameters, [K, M]
+                parts = (
+                    self.micro_classes((u[:, at] - mean[at]).square_(), low, top)
+                    for at in tree.blocks(u)
+                )
                 compared = torch.cat([*parts], 1)
             macro = self._macro_classes(self._similarity(compared, len(high)))
         alpha = self._alpha(micro, macro, weights.to(u.dtype), generator) if macro else None
@@ -197,12 +211,19 @@ class ParameterSkew(Aggregator):
         note("macro_class", _members(decision.macro, len(weights)), part=self.name, layer=layer)
         if decision.alpha is not None:
             note("alpha_sum", decision.alpha.sum(0).mean(), part=self.name, layer=layer)
-            note("alpha", _by_client(decision.alpha.mean(1), decision.macro, weights), part=self.name, layer=layer)
+            note(
+                "alpha",
+                _by_client(decision.alpha.mean(1), decision.macro, weights),
+                part=self.name,
+                layer=layer,
+            )
 
     def _micro(self, d: Tensor, low: Tensor, top: Tensor, generator: torch.Generator) -> Tensor:
         """Micro-classes of the squared deviations d [K, H] at the high parameters."""
         if self.assignment in RANDOM_MICRO:
-            return torch.randint(1, self.micro + 1, d.shape, generator=generator).to(d.device, CLASS)
+            return torch.randint(1, self.micro + 1, d.shape, generator=generator).to(
+                d.device, CLASS
+            )
         return self.micro_classes(d, low, top)
 
     def _is_high(self, sd: Tensor, mu: Tensor) -> Tensor:
@@ -259,14 +280,18 @@ class ParameterSkew(Aggregator):
             taken = [*chain(*classes)]
             sums[taken] = pairs[taken] = pairs[:, taken] = -np.inf
 
-    def _alpha(self, micro: Tensor, macro: list[list[int]], weights: Tensor, generator: torch.Generator) -> Tensor:
+    def _alpha(
+        self, micro: Tensor, macro: list[list[int]], weights: Tensor, generator: torch.Generator
+    ) -> Tensor:
         """alpha [S, H] from the micro-classes [K, H] at the high parameters."""
         modal = torch.stack([_mode(micro[members], self.micro) for members in macro])
         if self.assignment == "random_modal":
             modal = torch.randint(1, self.micro + 1, modal.shape, generator=generator).to(modal)
         counts = torch.stack([m.bincount(minlength=self.micro + 1) for m in modal])
         share = torch.stack([weights[members].sum() for members in macro])
-        return self.alpha(counts, modal, micro.shape[1], share if self.weighted else torch.ones_like(share))
+        return self.alpha(
+            counts, modal, micro.shape[1], share if self.weighted else torch.ones_like(share)
+        )
 
 
 @part
@@ -322,7 +347,9 @@ class LiteralSkew(ParameterSkew):
         return self.macro * high
 
     def alpha(self, counts: Tensor, modal: Tensor, high: int, share: Tensor) -> Tensor:
-        return torch.where(modal > 0, counts.gather(1, modal) * share[:, None] / self.divisor(high), 0.0)
+        return torch.where(
+            modal > 0, counts.gather(1, modal) * share[:, None] / self.divisor(high), 0.0
+        )
 
 
 @part
@@ -366,7 +393,9 @@ class ConsistentSkew(LiteralSkew):
     """
 
     compares_all: ClassVar[bool] = True
-    origin: ClassVar[str] = "a reading that neither paper prints (|mu| from FedSA, weights from FedPake)"
+    origin: ClassVar[str] = (
+        "a reading that neither paper prints (|mu| from FedSA, weights from FedPake)"
+    )
 
 
 @part
@@ -380,7 +409,9 @@ class ScaledSkew(LiteralSkew):
     """
 
     compares_all: ClassVar[bool] = False
-    origin: ClassVar[str] = "a reading that neither paper prints (`consistent` with scaled squared deviations)"
+    origin: ClassVar[str] = (
+        "a reading that neither paper prints (`consistent` with scaled squared deviations)"
+    )
     weighs: ClassVar[str] = "groups of similar clients alike"
 
     def micro_classes(self, d: Tensor, low: Tensor, top: Tensor) -> Tensor:

@@ -102,7 +102,9 @@ class OutputMixture(Mixture):
         """v alone: mixed outputs have no parameters of their own; `predict` mixes."""
         return params | tree.shared(state, params)
 
-    def predict(self, model: Model, shared: Tree, state: Tree, own: Tree, x: Tensor, context: Context) -> Output:
+    def predict(
+        self, model: Model, shared: Tree, state: Tree, own: Tree, x: Tensor, context: Context
+    ) -> Output:
         theirs = model(shared, x, buffers=tree.only(shared, model.buffers), context=context)
         mine = model(shared | state, x, buffers=own, context=context)
         return self._mix(theirs.logits, mine, state)
@@ -112,9 +114,19 @@ class OutputMixture(Mixture):
         return own._replace(logits=a * own.logits + (1 - a) * shared)
 
 
-@alias("local_only", "Reference without communication: every client trains by itself.", select="all")
-@alias("fedbn", "Normalization layers stay on the client with their statistics (Li et al. 2021).", select="norm")
-@alias("fedper", "The head stays on the client, the body is averaged (Arivazhagan et al. 2019).", select="head")
+@alias(
+    "local_only", "Reference without communication: every client trains by itself.", select="all"
+)
+@alias(
+    "fedbn",
+    "Normalization layers stay on the client with their statistics (Li et al. 2021).",
+    select="norm",
+)
+@alias(
+    "fedper",
+    "The head stays on the client, the body is averaged (Arivazhagan et al. 2019).",
+    select="head",
+)
 @part
 class Private(OwnParameters):
     """Parameters that stay on the client with their buffers: trained as always, never sent, evaluated as its own.

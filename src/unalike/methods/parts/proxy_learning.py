@@ -99,7 +99,10 @@ class LearnedMean(Aggregator):
         return tree.weighted_sum(buffers, weights / weights.sum())
 
 
-@alias("fltrust", "Updates count by their direction towards one that the server trained itself (Cao et al. 2021).")
+@alias(
+    "fltrust",
+    "Updates count by their direction towards one that the server trained itself (Cao et al. 2021).",
+)
 @part
 class TrustedMean(Aggregator):
     """sum_k t_k (||g|| / ||u_k||) u_k / sum_k t_k, t_k = max(0, cos(u_k, g)), g the server's own update (FLTrust, Cao et al. 2021).
@@ -147,16 +150,26 @@ class LearnedShrinking(ServerStep):
         combined = tree.add(server.params, update)
         g = tree.norm(update).new_zeros(()).requires_grad_()
         _fit(
-            server, OPTIMIZERS["adam"]([g], lr=self.lr), self.epochs, lambda: tree.map(lambda w: g.exp() * w, combined)
+            server,
+            OPTIMIZERS["adam"]([g], lr=self.lr),
+            self.epochs,
+            lambda: tree.map(lambda w: g.exp() * w, combined),
         )
         gamma = g.detach().exp()
         note("gamma", gamma, part=self.name)
-        note("ratio", (1 - gamma) * tree.norm(server.params) / (gamma * tree.norm(update)), part=self.name)
+        note(
+            "ratio",
+            (1 - gamma) * tree.norm(server.params) / (gamma * tree.norm(update)),
+            part=self.name,
+        )
         # gamma w^ - w, so that gamma = 1 leaves the update as it is
         return tree.map(lambda u, w: u + (gamma - 1) * w, update, combined), server.state
 
 
-@alias("feddf", "The average learns from the ensemble of the clients on samples of the server (Lin et al. 2020).")
+@alias(
+    "feddf",
+    "The average learns from the ensemble of the clients on samples of the server (Lin et al. 2020).",
+)
 @part
 class EnsembleDistillation(ServerStep):
     """The combined model learns KL(softmax(mean_k z_k / T) || softmax(z / T)), z_k the clients' logits on the server's samples.
@@ -179,7 +192,9 @@ class EnsembleDistillation(ServerStep):
     def step(self, server: ServerView, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
         if not (update and self.steps):
             return update, server.state
-        student = tree.map(lambda w, u: (w + u).detach().clone().requires_grad_(), server.params, update)
+        student = tree.map(
+            lambda w, u: (w + u).detach().clone().requires_grad_(), server.params, update
+        )
         optimizer = torch.optim.Adam(student.values(), self.lr)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self.steps)
         x, taught = server.proxy.x, self._taught(server, cohort)
@@ -209,20 +224,26 @@ class EnsembleDistillation(ServerStep):
         return F.kl_div(log_q, log_p, reduction="batchmean", log_target=True)
 
 
-def _fit(server: ServerView, optimizer: torch.optim.Optimizer, epochs: int, params: Callable[[], Tree]) -> None:
+def _fit(
+    server: ServerView, optimizer: torch.optim.Optimizer, epochs: int, params: Callable[[], Tree]
+) -> None:
     """Minimize the task's loss at `params()` on all the server's samples, the learning rate halved every 20 epochs."""
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, HALVED, 0.5)
     batch, task, buffers = server.proxy, server.settings.task, server.settings.model.buffers
     with seeds.isolated(_seed(server), batch.x.device), torch.enable_grad():
         for _ in range(epochs):
-            loss = batch.mean(task.losses(_logits(server, params(), batch.x, buffers, training=True), batch.y))
+            loss = batch.mean(
+                task.losses(_logits(server, params(), batch.x, buffers, training=True), batch.y)
+            )
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
             schedule.step()
 
 
-def _logits(server: ServerView, params: Tree, x: Tensor, buffers: Tree, *, training: bool) -> Tensor:
+def _logits(
+    server: ServerView, params: Tree, x: Tensor, buffers: Tree, *, training: bool
+) -> Tensor:
     model = server.settings.model
     return model(model.params | params, x, buffers=buffers, training=training).logits
 

@@ -91,7 +91,11 @@ class Chosen(Aggregator):
         return tree.weighted_sum(cohort.update, weights)
 
 
-@alias("krum", "The one client whose update lies closest to its neighbours (Blanchard et al. 2017).", keep=1)
+@alias(
+    "krum",
+    "The one client whose update lies closest to its neighbours (Blanchard et al. 2017).",
+    keep=1,
+)
 @part
 class Multikrum(Chosen):
     """The weighted mean of the `keep` clients of least Krum score (Blanchard et al. 2017); keep = None: K - byzantine.
@@ -108,13 +112,19 @@ class Multikrum(Chosen):
 
     def final_weights(self, server: ServerView, cohort: Cohort, weights: Tensor) -> Tensor:
         count = self.keep or max(1, len(weights) - self.byzantine)
-        chosen = torch.zeros_like(weights).index_fill(0, _ranking(_squares(cohort), self.byzantine)[:count], 1.0)
+        chosen = torch.zeros_like(weights).index_fill(
+            0, _ranking(_squares(cohort), self.byzantine)[:count], 1.0
+        )
         shares = chosen * weights if (chosen * weights).sum() > 0 else chosen
         return shares / shares.sum()
 
     def shortfall(self, setup: Setup) -> str:
         kept = f"it keeps all {setup.participants} clients of a round, so it is the base method"
-        return kept if (self.keep or 0) >= setup.participants else _unguaranteed(2, self.byzantine, setup)
+        return (
+            kept
+            if (self.keep or 0) >= setup.participants
+            else _unguaranteed(2, self.byzantine, setup)
+        )
 
     def check(self, method: PartLookup, work: Work) -> None:
         if self.keep == 1:
@@ -139,7 +149,9 @@ class Bulyan(CoordinateWise):
         left, squares, chosen = [*range(len(weights))], _squares(cohort), list[int]()
         while len(chosen) < max(1, len(weights) - 2 * self.byzantine):
             chosen.append(left.pop(int(_ranking(squares[left][:, left], self.byzantine)[0])))
-        return torch.zeros_like(weights).index_fill(0, torch.tensor(chosen, device=weights.device), 1 / len(chosen))
+        return torch.zeros_like(weights).index_fill(
+            0, torch.tensor(chosen, device=weights.device), 1 / len(chosen)
+        )
 
     def combine(self, server: ServerView, cohort: Cohort, weights: Tensor) -> Tree:
         return super().combine(server, cohort.rows(weights.nonzero()[:, 0]), weights)
@@ -180,7 +192,9 @@ class CenteredClipping(Aggregator, ServerStep):
         center = tree.only(server.state, cohort.update)
         for _ in range(self.iterations):
             apart = tree.sub(cohort.update, center)
-            center = tree.add(center, tree.weighted_sum(apart, weights * _shortening(apart, self.norm)))
+            center = tree.add(
+                center, tree.weighted_sum(apart, weights * _shortening(apart, self.norm))
+            )
         return center
 
     def step(self, server: ServerView, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
@@ -228,7 +242,9 @@ class Bucketing(Screening):
             if not stacked.is_floating_point():
                 return torch.stack([stacked[b].amax(0) for b in buckets])
             pairs = zip(buckets, counted, strict=True)
-            return torch.stack([tree.combined(stacked[b], (w / w.sum()).to(stacked)) for b, w in pairs])
+            return torch.stack(
+                [tree.combined(stacked[b], (w / w.sum()).to(stacked)) for b, w in pairs]
+            )
 
         first = cohort.rows(torch.stack([b[0] for b in buckets]))
         update, buffers = (tree.map(means, t) for t in (cohort.update, cohort.stacked.buffers))
@@ -263,14 +279,19 @@ class GeometricMedian(Chosen):
     published: ClassVar[bool] = True
 
     def final_weights(self, server: ServerView, cohort: Cohort, weights: Tensor) -> Tensor:
-        exact = tree.exact(weights)  # a client may send values with squares beyond the range of float32
+        exact = tree.exact(
+            weights
+        )  # a client may send values with squares beyond the range of float32
         norms = _gram(cohort.update, torch.zeros_like(exact)).diagonal().sqrt()
         current = _nearness(exact, norms, float(norms.median()))
         current = current / current.sum()
         gram = _gram(cohort.update, current)
         for _ in range(10_000):
             nearness = _nearness(
-                exact, (gram.diagonal() + current @ gram @ current - 2 * gram @ current).clamp_min(0).sqrt()
+                exact,
+                (gram.diagonal() + current @ gram @ current - 2 * gram @ current)
+                .clamp_min(0)
+                .sqrt(),
             )
             moved = nearness / nearness.sum() - current
             current = current + moved
@@ -279,7 +300,9 @@ class GeometricMedian(Chosen):
         return current.to(weights)
 
     def shortfall(self, setup: Setup) -> str:
-        return "between two clients it is the one of larger weight" if setup.participants == 2 else ""
+        return (
+            "between two clients it is the one of larger weight" if setup.participants == 2 else ""
+        )
 
 
 def _nearness(weights: Tensor, distance: Tensor, least: float = 0.0) -> Tensor:
@@ -342,9 +365,15 @@ class ShiftedMean(CoordinateWise):
         mean = values.mean(0)
         apart = values - mean
         widest = apart.abs().amax(0)
-        scaled = apart / widest.clamp_min(torch.finfo(values.dtype).tiny)  # cubes of small numbers would be 0
+        scaled = apart / widest.clamp_min(
+            torch.finfo(values.dtype).tiny
+        )  # cubes of small numbers would be 0
         ratio = scaled.pow(3).mean(0) / scaled.square().mean(0)
         return mean - self.shift / 6 * torch.where(widest > 0, ratio * widest, 0.0)
 
     def shortfall(self, setup: Setup) -> str:
-        return "two clients have no skewness, so it is the mean of `uniform`" if setup.participants == 2 else ""
+        return (
+            "two clients have no skewness, so it is the mean of `uniform`"
+            if setup.participants == 2
+            else ""
+        )

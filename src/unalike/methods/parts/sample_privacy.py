@@ -47,7 +47,10 @@ class DPSGD(Privacy):
 
     def samplings(self, settings: StageSettings) -> Sequence[Sampling]:
         assert settings.sampling is not None
-        passes, sizes = max(1, settings.sampling.releases) * settings.work.epochs, settings.sampling.sizes or (1,)
+        passes, sizes = (
+            max(1, settings.sampling.releases) * settings.work.epochs,
+            settings.sampling.sizes or (1,),
+        )
         kinds = sorted({settings.work.batches_per_epoch(n) for n in sizes} if self.poisson else {1})
         return [Sampling(b, 1, "poisson" if b > 1 else "all", passes * b) for b in kinds]
 

@@ -45,7 +45,11 @@ class ServerMomentum(ServerOptimizer):
         dampened = self.dampening and any(v.any() for v in server.state.values())
         share = 1 - self.dampening if dampened else 1.0
         velocity = tree.map(lambda d, v: self.momentum * v + share * d, update, server.state)
-        ahead = tree.map(lambda d, v: d + self.momentum * v, update, velocity) if self.nesterov else velocity
+        ahead = (
+            tree.map(lambda d, v: d + self.momentum * v, update, velocity)
+            if self.nesterov
+            else velocity
+        )
         return tree.scale(ahead, self.lr), server.state | velocity
 
 

@@ -18,7 +18,10 @@ from unalike.methods.search_space import LogRange
 ONE_LAYER = "the model has one layer, so there is one factor for all of it"
 
 
-@alias("fedlws", "Layer-wise weight shrinking after aggregation (Shi et al. 2025); the add-on alone is `lws`.")
+@alias(
+    "fedlws",
+    "Layer-wise weight shrinking after aggregation (Shi et al. 2025); the add-on alone is `lws`.",
+)
 @part
 class LayerwiseShrinking(ServerStep):
     """w+_l = gamma_l w^_l, gamma_l = ||w_l|| / (beta tau_l ||u_l|| + ||w_l||) (FedLWS, Shi et al. 2025).
@@ -61,11 +64,15 @@ class LayerwiseShrinking(ServerStep):
             note("gamma", gamma, part=self.name, layer=names[0])
             kept = gamma if self.mode != "only_reg" else torch.ones_like(gamma)
             drawn = 1 - gamma if self.mode != "only_opt" else torch.zeros_like(gamma)
-            moved |= tree.map(lambda u, w, a=kept, b=drawn: (a * u).addcmul_(-b, w), u, w)  # a u - b w
+            moved |= tree.map(
+                lambda u, w, a=kept, b=drawn: (a * u).addcmul_(-b, w), u, w
+            )  # a u - b w
         return moved, server.state
 
     def shortfall(self, setup: Setup) -> str:
-        return ONE_LAYER if self.scope == "layer" and len(tree.layers(setup.model.params)) == 1 else ""
+        return (
+            ONE_LAYER if self.scope == "layer" and len(tree.layers(setup.model.params)) == 1 else ""
+        )
 
     def _gamma(self, w: Tensor, u: Tensor, tau: Tensor) -> Tensor:
         strength = self.beta * tau
@@ -98,7 +105,9 @@ class FixedShrinking(ServerStep):
 
     def shortfall(self, setup: Setup) -> str:
         one = len(tree.layers(setup.model.params)) == 1
-        return f"the model has one layer, whose factor is {self.first:g}" if one and self.rate else ""
+        return (
+            f"the model has one layer, whose factor is {self.first:g}" if one and self.rate else ""
+        )
 
 
 @part
@@ -141,7 +150,9 @@ class ElementwiseDecay(ServerStep):
     alpha: float = 4.0
 
     def step(self, server: ServerView, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
-        return tree.map(lambda u, w: u - self.lam * self._theta(u.abs()) * w, update, server.params), server.state
+        return tree.map(
+            lambda u, w: u - self.lam * self._theta(u.abs()) * w, update, server.params
+        ), server.state
 
     def _theta(self, u: Tensor) -> Tensor:
         mean, std = u.mean(), u.std(correction=0)
@@ -152,4 +163,8 @@ class ElementwiseDecay(ServerStep):
 def _whole(server: ServerView, update: Tree) -> Tree:
     """The parameters of the model; with its buffers, in the order of the state dict, if the update has some of them."""
     model = server.settings.model
-    return model.params if update.keys() <= model.params.keys() else model.state_dict(model.params | model.buffers)
+    return (
+        model.params
+        if update.keys() <= model.params.keys()
+        else model.state_dict(model.params | model.buffers)
+    )

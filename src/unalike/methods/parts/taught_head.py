@@ -49,7 +49,9 @@ class TaughtHead(Upload, Aggregator):
         return client.state, {MEANS: features.means, PRESENT: (features.counts > 0).to(torch.uint8)}
 
     def encode(self, client: ClientView, update: Tree) -> tuple[Tree, Tree]:
-        return withheld(update, {n for n in client.model.params if client.model.in_head(n)}), client.state
+        return withheld(
+            update, {n for n in client.model.params if client.model.in_head(n)}
+        ), client.state
 
     def decode(self, update: Tree, params: Tree, round: int) -> Tree:
         return restored(update, params)
@@ -60,13 +62,17 @@ class TaughtHead(Upload, Aggregator):
         if not head:
             return update
         client, y = cohort.message[PRESENT].nonzero().unbind(1)
-        return update | tree.sub(self._taught(server, head, cohort.message[MEANS][client, y], y), head)
+        return update | tree.sub(
+            self._taught(server, head, cohort.message[MEANS][client, y], y), head
+        )
 
     def _taught(self, server: ServerView, head: Tree, z: Tensor, y: Tensor) -> Tree:
         """The head after its training on features [n, D] of classes [n]."""
         slope = grad(lambda w, z, y: F.cross_entropy(server.settings.model.head(w, z), y))
         generator = server.generator
         for _ in range(self.epochs):
-            for rows in torch.randperm(len(y), generator=generator).to(y.device).split(self.batch_size):
+            for rows in (
+                torch.randperm(len(y), generator=generator).to(y.device).split(self.batch_size)
+            ):
                 head = tree.map(lambda w, g: w - self.lr * g, head, slope(head, z[rows], y[rows]))
         return head

@@ -64,7 +64,9 @@ class LabelDiscrepancy(Weighting):
     def weigh(self, cohort: Cohort, weights: Tensor) -> Tensor:
         counts = cohort.shared["label_histogram"]["counts"].to(weights.dtype)
         together = counts.sum(0) if self.target == "global" else torch.ones_like(counts[0])
-        d = DISCREPANCIES[self.discrepancy](counts / counts.sum(1, keepdim=True), together / together.sum())
+        d = DISCREPANCIES[self.discrepancy](
+            counts / counts.sum(1, keepdim=True), together / together.sum()
+        )
         weighed = F.relu(weights - self.a * d + self.b)
         return torch.where(weighed.sum() > 0, weighed, weights)
 

@@ -46,7 +46,9 @@ class Ccvr(StagedPlan):
         method = Method.parse(self.method)
         of_samples_alone(self, plan_inputs.model)
         if not all(
-            method.shares(n, plan_inputs.model) for n in plan_inputs.model.params if plan_inputs.model.trainable(n)
+            method.shares(n, plan_inputs.model)
+            for n in plan_inputs.model.params
+            if plan_inputs.model.trainable(n)
         ):
             raise UnalikeError(
                 f"ccvr calibrates the shared head and {self.method} keeps parameters private; choose another method"
@@ -61,17 +63,25 @@ class Ccvr(StagedPlan):
             return
         [state] = states.values()
         answers = yield QueryStep("features", FeatureStatistics(), state)
-        z, y = self.draw(answers.tree, torch.Generator().manual_seed(seeds.number(plan_inputs.seed, "ccvr")))
+        z, y = self.draw(
+            answers.tree, torch.Generator().manual_seed(seeds.number(plan_inputs.seed, "ccvr"))
+        )
         device = next(iter(state.params.values())).device
-        params = state.params | self.calibrate(plan_inputs.model, state.params, z.to(device), y.to(device))
-        yield Stage("calibrated", method, 1, trained=False, start={"all": state._replace(params=params)})
+        params = state.params | self.calibrate(
+            plan_inputs.model, state.params, z.to(device), y.to(device)
+        )
+        yield Stage(
+            "calibrated", method, 1, trained=False, start={"all": state._replace(params=params)}
+        )
 
     def draw(self, answers: Tree, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Virtual features [n, D] and their labels [n]."""
         counts, means, covariances = pooled(answers)
         z, y = [torch.zeros(0, means.shape[1])], []
         for c in (counts > 0).nonzero().flatten().tolist():
-            values, vectors = torch.linalg.eigh(covariances[c])  # semidefinite: a Cholesky factor need not exist
+            values, vectors = torch.linalg.eigh(
+                covariances[c]
+            )  # semidefinite: a Cholesky factor need not exist
             root = vectors * values.clamp_min(0).sqrt()
             noise = torch.randn(self.samples, len(root), generator=generator, dtype=root.dtype)
             z.append((means[c] + noise @ root.T).float())
@@ -85,7 +95,9 @@ class Ccvr(StagedPlan):
             return head
         solver = Adam()
         state = solver.init(head)
-        slope = grad(lambda w: torch.nn.functional.cross_entropy(model.head(w, z.to(tree.dtype(w))), y))
+        slope = grad(
+            lambda w: torch.nn.functional.cross_entropy(model.head(w, z.to(tree.dtype(w))), y)
+        )
         for _ in range(self.steps):
             head, state = solver.step(head, slope(head), state, self.lr)
         return tree.detach(head)

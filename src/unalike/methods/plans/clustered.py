@@ -11,7 +11,13 @@ from unalike.methods.method import Method
 from unalike.methods.parts.bipartition import Bipartition, halves
 from unalike.methods.plan import PlanInputs, PlanSteps, Stage, States
 from unalike.methods.plans.queries import MeanLoss
-from unalike.methods.plans.staged_plan import Groups, MethodText, StagedPlan, of_samples_alone, staged_plan
+from unalike.methods.plans.staged_plan import (
+    Groups,
+    MethodText,
+    StagedPlan,
+    of_samples_alone,
+    staged_plan,
+)
 from unalike.methods.search_space import LogRange, OneOf
 
 
@@ -52,10 +58,14 @@ class Ifca(StagedPlan):
                 "method without it, such as fedprox, or clustered, in which all start anew after a split"
             )
         starts = [model.params] + [
-            model.redrawn(seeds.number(plan_inputs.seed, "clusters", j)) for j in range(1, self.clusters)
+            model.redrawn(seeds.number(plan_inputs.seed, "clusters", j))
+            for j in range(1, self.clusters)
         ]
         groups = {f"cluster-{j}": tuple(range(plan_inputs.clients)) for j in range(self.clusters)}
-        start = {name: ServerState(0, w, model.buffers, {}) for name, w in zip(groups, starts, strict=True)}
+        start = {
+            name: ServerState(0, w, model.buffers, {})
+            for name, w in zip(groups, starts, strict=True)
+        }
         yield Stage("train", method, plan_inputs.rounds, groups, start=start, chooses=MeanLoss())
 
 
@@ -84,12 +94,16 @@ class Clustered(StagedPlan):
     ROOT: ClassVar[str] = "all"
 
     def stages(self, plan_inputs: PlanInputs) -> PlanSteps:
-        method = Method.parse(self.method) + Bipartition(eps1=self.eps1, eps2=self.eps2, warmup=self.warmup)
+        method = Method.parse(self.method) + Bipartition(
+            eps1=self.eps1, eps2=self.eps2, warmup=self.warmup
+        )
         groups: Groups = {self.ROOT: tuple(range(plan_inputs.clients))}
         start: States | None = None
         left, splits = plan_inputs.rounds, 0
         while left or not splits:
-            states = yield Stage(f"split-{splits}", method, left, groups, start=start, until=_decided)
+            states = yield Stage(
+                f"split-{splits}", method, left, groups, start=start, until=_decided
+            )
             left, splits = left - states.rounds, splits + 1
             groups, start = _split(groups, states)
 
@@ -107,7 +121,10 @@ def _split(groups: Groups, states: States) -> tuple[Groups, States]:
         members = {name: clients}
         if found := halves(state):
             smaller = min(found, key=len)
-            members = {f"{name}.0": tuple(k for k in clients if k not in smaller), f"{name}.1": smaller}
+            members = {
+                f"{name}.0": tuple(k for k in clients if k not in smaller),
+                f"{name}.1": smaller,
+            }
         after |= members
         part_states = {part: m for part, m in state.part_states.items() if part != Bipartition.name}
         start |= dict.fromkeys(members, state._replace(part_states=part_states))

@@ -21,7 +21,13 @@ from unalike.methods.parts.personalizers import Fixed
 from unalike.methods.parts.weights import Uniform
 from unalike.methods.plan import PlanInputs, PlanSteps, QueryStep, Stage
 from unalike.methods.plans.queries import LabelCounts
-from unalike.methods.plans.staged_plan import MethodText, StagedPlan, grouped, of_samples_alone, staged_plan
+from unalike.methods.plans.staged_plan import (
+    MethodText,
+    StagedPlan,
+    grouped,
+    of_samples_alone,
+    staged_plan,
+)
 
 
 class Concatenated(nn.Module):
@@ -83,18 +89,28 @@ class Fedconcat(StagedPlan):
         answers = yield QueryStep("labels", LabelCounts())
         counts = answers.tree["counts"].double().numpy()
         found = kmeans(
-            counts / counts.sum(1, keepdims=True), self.clusters, seeds.generator(plan_inputs.seed, "fedconcat")
+            counts / counts.sum(1, keepdims=True),
+            self.clusters,
+            seeds.generator(plan_inputs.seed, "fedconcat"),
         )
-        cluster = np.full(plan_inputs.clients, np.bincount(found).argmax())  # clients without labels join the largest
+        cluster = np.full(
+            plan_inputs.clients, np.bincount(found).argmax()
+        )  # clients without labels join the largest
         cluster[list(answers.clients)] = found
 
         encoder_rounds = self.split(plan_inputs.rounds)
         states = yield Stage("encoders", method, encoder_rounds, grouped(cluster))
 
-        model = concatenated(plan_inputs.model, list(states.values()), seeds.number(plan_inputs.seed, "fedconcat.head"))
+        model = concatenated(
+            plan_inputs.model,
+            list(states.values()),
+            seeds.number(plan_inputs.seed, "fedconcat.head"),
+        )
         start = {"all": ServerState(0, model.params, model.buffers, {})}
         classify = Method(Fixed("body"), Uniform())
-        yield Stage("classifier", classify, plan_inputs.rounds - encoder_rounds, model=model, start=start)
+        yield Stage(
+            "classifier", classify, plan_inputs.rounds - encoder_rounds, model=model, start=start
+        )
 
     def split(self, rounds: int) -> int:
         """The rounds of the encoders out of all of them."""
@@ -116,7 +132,9 @@ def _stays(method: Method, model: Model, name: str) -> bool:
     return not model.in_head(name) and method.trains(name, model) and not method.shares(name, model)
 
 
-def kmeans(points: np.ndarray, clusters: int, rng: np.random.Generator, steps: int = 100) -> np.ndarray:
+def kmeans(
+    points: np.ndarray, clusters: int, rng: np.random.Generator, steps: int = 100
+) -> np.ndarray:
     """The cluster [K] of each of the points [K, D]: Lloyd's steps from a k-means++ start; clusters may come out empty."""
     centres = points[rng.integers(len(points))][None]
     while len(centres) < min(clusters, len(points)):

@@ -41,7 +41,11 @@ class DataSharing(StagedPlan):
                 f"{plan_inputs.samples}) and the server has {found}; pass proxy=(x, y) with as many, or a smaller fraction"
             )
         rows = torch.from_numpy(
-            balanced(plan_inputs.proxy.y.cpu().numpy(), wanted, seeds.generator(plan_inputs.seed, "data_sharing"))
+            balanced(
+                plan_inputs.proxy.y.cpu().numpy(),
+                wanted,
+                seeds.generator(plan_inputs.seed, "data_sharing"),
+            )
         )
         return Batch(plan_inputs.proxy.x[rows], plan_inputs.proxy.y[rows])
 

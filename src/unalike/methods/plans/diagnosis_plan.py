@@ -16,7 +16,15 @@ from unalike.core.types import Tree
 from unalike.methods.client_query import ClientQuery, QueryInputs, client_query
 from unalike.methods.method import Method
 from unalike.methods.plan import Answers, PlanInputs, PlanSteps, QueryStep, Stage
-from unalike.methods.plans.histograms import BINS, ClassCounts, Histograms, Magnitudes, Of, Ranges, magnitude_edges
+from unalike.methods.plans.histograms import (
+    BINS,
+    ClassCounts,
+    Histograms,
+    Magnitudes,
+    Of,
+    Ranges,
+    magnitude_edges,
+)
 from unalike.methods.plans.staged_plan import StagedPlan, of_samples_alone, staged_plan
 
 FOLDS = 4
@@ -35,17 +43,27 @@ class Gradients(ClientQuery):
     def answer(self, inputs: QueryInputs) -> Tree:
         model, params = inputs.model, inputs.params
         if not inputs.batches:
-            return {"parts": torch.zeros(FOLDS, sum(w.numel() for n, w in params.items() if model.trainable(n)))}
+            return {
+                "parts": torch.zeros(
+                    FOLDS, sum(w.numel() for n, w in params.items() if model.trainable(n))
+                )
+            }
         x, y = torch.cat([b.x for b in inputs.batches]), torch.cat([b.y for b in inputs.batches])
         order = generator(self.seed, "gradient parts").permutation(len(y))
-        parts = [gradient(model, params, inputs.buffers, inputs.task, x[rows], y[rows]) for rows in folds(order)]
+        parts = [
+            gradient(model, params, inputs.buffers, inputs.task, x[rows], y[rows])
+            for rows in folds(order)
+        ]
         return {"parts": torch.stack(parts).float().cpu()}
 
 
 def folds(order: np.ndarray) -> Iterable[Tensor]:
     """Samples in a random order [n] as parts; fewer samples than parts are in several of them."""
     few = order[: FOLDS * MOST_PER_FOLD]
-    return (torch.from_numpy(part) for part in np.array_split(np.resize(few, max(len(few), FOLDS)), FOLDS))
+    return (
+        torch.from_numpy(part)
+        for part in np.array_split(np.resize(few, max(len(few), FOLDS)), FOLDS)
+    )
 
 
 def gradient(model: Model, params: Tree, buffers: Tree, task: Task, x: Tensor, y: Tensor) -> Tensor:
@@ -55,7 +73,9 @@ def gradient(model: Model, params: Tree, buffers: Tree, task: Task, x: Tensor, y
     with torch.enable_grad():
         loss = task.loss(model(leaves, x, buffers=buffers).logits, y)
         found = torch.autograd.grad(loss, trained, allow_unused=True)
-    return torch.cat([(torch.zeros_like(w) if g is None else g).flatten() for w, g in zip(trained, found)])
+    return torch.cat(
+        [(torch.zeros_like(w) if g is None else g).flatten() for w, g in zip(trained, found)]
+    )
 
 
 TENTHS = 10
@@ -89,7 +109,9 @@ class DiagnosisPlan(StagedPlan):
         classes, edges = _classes(plan_inputs), torch.zeros(0)
         if plan_inputs.task.name == "regression":
             low, high = yield from self._agreed("labels", plan_inputs)
-            labels = yield _step("label-ranges", Histograms("labels", 1, seed, noise), Ranges(low, high, edges))
+            labels = yield _step(
+                "label-ranges", Histograms("labels", 1, seed, noise), Ranges(low, high, edges)
+            )
             edges = quantiles(_pooled(labels, noise)[0], _edges(low, high)[0])
         low, high = yield from self._agreed("features", plan_inputs)
         ranges = Ranges(low, high, edges)
@@ -102,12 +124,16 @@ class DiagnosisPlan(StagedPlan):
         states = yield Stage("train", Method(), plan_inputs.rounds)
         yield QueryStep("last-gradients", Gradients(seed), states["all"])
 
-    def _agreed(self, of: Of, plan_inputs: PlanInputs) -> Generator[QueryStep, Answers, tuple[Tensor, Tensor]]:
+    def _agreed(
+        self, of: Of, plan_inputs: PlanInputs
+    ) -> Generator[QueryStep, Answers, tuple[Tensor, Tensor]]:
         """The ends of ranges that hold nearly all samples, [R] each: from magnitudes, then once more from ranges within them."""
         seed, noise = plan_inputs.seed, self.noise
         coarse = yield QueryStep(f"{of}-magnitudes", Magnitudes(of, seed, noise))
         low, high = spanned(_pooled(coarse, noise), magnitude_edges())
-        finer = yield _step(f"{of}-spans", Histograms(of, 1, seed, noise), Ranges(low, high, torch.zeros(0)))
+        finer = yield _step(
+            f"{of}-spans", Histograms(of, 1, seed, noise), Ranges(low, high, torch.zeros(0))
+        )
         return spanned(_pooled(finer, noise), _edges(low, high))
 
 
@@ -123,7 +149,9 @@ def _classes(plan_inputs: PlanInputs) -> int:
 
 def _edges(low: Tensor, high: Tensor) -> Tensor:
     """The ends of the ranges of each direction, [R, B + 1]."""
-    return low[:, None] + (high - low)[:, None] * torch.linspace(0, 1, BINS + 1, dtype=torch.float64)
+    return low[:, None] + (high - low)[:, None] * torch.linspace(
+        0, 1, BINS + 1, dtype=torch.float64
+    )
 
 
 def _pooled(answers: Answers, noise: float) -> Tensor:

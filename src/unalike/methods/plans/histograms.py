@@ -65,7 +65,10 @@ class Magnitudes(ClientQuery):
 
     def answer(self, inputs: QueryInputs) -> Tree:
         edges = magnitude_edges()[1:-1]
-        found = [(torch.bucketize(values(b, self.of, self.seed), edges), _one_class(b)) for b in inputs.batches]
+        found = [
+            (torch.bucketize(values(b, self.of, self.seed), edges), _one_class(b))
+            for b in inputs.batches
+        ]
         counts = _tally(found, directions_of(self.of), 1, MAGNITUDES).squeeze(1)
         return {"histograms": noisy(counts, self.noise, inputs, repr(self))}
 
@@ -86,7 +89,9 @@ class Histograms(ClientQuery):
         width = ((high - low) / BINS).clamp_min(torch.finfo(torch.float64).tiny)
         found = []
         for b in inputs.batches:
-            places = ((values(b, self.of, self.seed) - low) / width).floor().clamp(0, BINS - 1).long()
+            places = (
+                ((values(b, self.of, self.seed) - low) / width).floor().clamp(0, BINS - 1).long()
+            )
             found.append((places, _one_class(b) if self.classes == 1 else classes_of(b.y, edges)))
         counts = _tally(found, directions_of(self.of), self.classes, BINS)
         return {"histograms": noisy(counts, self.noise, inputs, repr(self))}
@@ -103,9 +108,13 @@ class ClassCounts(ClientQuery):
 
     def answer(self, inputs: QueryInputs) -> Tree:
         edges = inputs.buffers["edges"].cpu()
-        counts = [torch.bincount(classes_of(b.y, edges), minlength=self.classes) for b in inputs.batches]
+        counts = [
+            torch.bincount(classes_of(b.y, edges), minlength=self.classes) for b in inputs.batches
+        ]
         found = sum(counts, start=torch.zeros(self.classes, dtype=torch.int64))
-        name = "noisy_counts" if self.noise else "counts"  # exact counts are checked to sum to the number of samples
+        name = (
+            "noisy_counts" if self.noise else "counts"
+        )  # exact counts are checked to sum to the number of samples
         return {name: noisy(found, self.noise, inputs, repr(self))}
 
 
@@ -127,7 +136,10 @@ def values(batch: Batch, of: Of, seed: int) -> Tensor:
     x = batch.x.flatten(1).cpu()
     if x.is_floating_point():
         return x.double() @ _directions(x.shape[1], seed)
-    words, rows = (x > 0).double(), _directions(WORDS, seed) * WORDS**0.5  # of a text: the mean over its words
+    words, rows = (
+        (x > 0).double(),
+        _directions(WORDS, seed) * WORDS**0.5,
+    )  # of a text: the mean over its words
     return (rows[x % WORDS] * words[..., None]).sum(1) / words.sum(1, keepdim=True).clamp_min(1)
 
 
@@ -146,7 +158,10 @@ def noisy(counts: Tensor, scale: float, inputs: QueryInputs, question: str) -> T
     """
     if not scale:
         return counts
-    asked = [question.encode(), *(inputs.buffers[n].cpu().numpy().tobytes() for n in sorted(inputs.buffers))]
+    asked = [
+        question.encode(),
+        *(inputs.buffers[n].cpu().numpy().tobytes() for n in sorted(inputs.buffers)),
+    ]
     stream = hashlib.shake_256(b"\0".join([inputs.secret, *asked])).digest(8 * counts.numel())
     uniform = (np.frombuffer(stream, "<u8") >> 11).astype(np.float64) + 0.5
     normal = torch.special.ndtri(torch.from_numpy(uniform * 2.0**-53)).reshape(counts.shape)
@@ -168,5 +183,7 @@ def _tally(found: list[tuple[Tensor, Tensor]], directions: int, classes: int, bi
     counts = torch.zeros(directions * classes * bins, dtype=torch.int64)
     first = torch.arange(directions) * classes * bins
     for places, own in found:
-        counts += torch.bincount((first + own[:, None] * bins + places).flatten(), minlength=len(counts))
+        counts += torch.bincount(
+            (first + own[:, None] * bins + places).flatten(), minlength=len(counts)
+        )
     return counts.reshape(directions, classes, bins)

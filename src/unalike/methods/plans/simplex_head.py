@@ -62,21 +62,33 @@ class Fedetf(StagedPlan):
 
     def stages(self, plan_inputs: PlanInputs) -> PlanSteps:
         method = Method.parse(self.method) + BalancedSoftmax(gamma=self.gamma) + Fixed("head")
-        yield Stage("train", method, plan_inputs.rounds, model=self.model(plan_inputs.model, plan_inputs.seed))
+        yield Stage(
+            "train",
+            method,
+            plan_inputs.rounds,
+            model=self.model(plan_inputs.model, plan_inputs.seed),
+        )
 
     def model(self, model: Model, run: int) -> Model:
         """The run's model under the simplex."""
         features, classes = model.head_size
         width = max(features, classes) if self.width is None else self.width
         if model.takes_context or not 2 <= classes <= width:
-            reason = "facts of its client" if model.takes_context else f"{classes} classes and a width of {width}"
+            reason = (
+                "facts of its client"
+                if model.takes_context
+                else f"{classes} classes and a width of {width}"
+            )
             raise UnalikeError(
                 f"fedetf found a model with {reason}; expected one whose only input is the samples, and 2 classes or more "
                 "with at least as large a width"
             )
         with seeds.isolated(seeds.number(run, "fedetf")):
             made = SimplexModel(
-                model.encoder(model.params, model.buffers), features, simplex(width, classes), self.scale
+                model.encoder(model.params, model.buffers),
+                features,
+                simplex(width, classes),
+                self.scale,
             )
         return Model(made.to(next(iter(model.params.values()))))
 

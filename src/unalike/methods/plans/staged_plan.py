@@ -53,7 +53,9 @@ def staged_plan(cls: R) -> R:
     """
     if "name" not in vars(cls):
         cls.name = snake(cls.__name__)  # type: ignore[attr-defined]
-    made = pydantic.dataclasses.dataclass(frozen=True, repr=False, config=pydantic.ConfigDict(extra="forbid"))(cls)
+    made = pydantic.dataclasses.dataclass(
+        frozen=True, repr=False, config=pydantic.ConfigDict(extra="forbid")
+    )(cls)
     return registry.register(made.name)(made)  # type: ignore[attr-defined]
 
 
@@ -68,4 +70,6 @@ def of_samples_alone(plan: StagedPlan, model: Model) -> None:
 def grouped(clusters: Iterable[int]) -> Groups:
     """Groups from the cluster number of each client, in the order of these numbers."""
     of = [int(c) for c in clusters]
-    return {f"cluster-{c}": tuple(k for k, mine in enumerate(of) if mine == c) for c in sorted(set(of))}
+    return {
+        f"cluster-{c}": tuple(k for k, mine in enumerate(of) if mine == c) for c in sorted(set(of))
+    }

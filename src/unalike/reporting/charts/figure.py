@@ -207,7 +207,12 @@ class Figure:
     @property
     def labelled(self) -> dict[str, Mark]:
         """Label -> its first mark, for the legend."""
-        marks = [mark for plot in self.plots for mark in plot.marks if isinstance(mark, Mark) and mark.label]
+        marks = [
+            mark
+            for plot in self.plots
+            for mark in plot.marks
+            if isinstance(mark, Mark) and mark.label
+        ]
         first: dict[str, Mark] = {}
         for mark in marks:
             first.setdefault(mark.label, mark)
@@ -218,13 +223,22 @@ PIXELS = 126
 """Pixels of a page that are an inch on paper."""
 
 
-def plot(marks: Iterable[AnyMark], x: Axis, y: Axis, height: int = 430, legend: bool = True, title: str = "") -> Figure:
+def plot(
+    marks: Iterable[AnyMark],
+    x: Axis,
+    y: Axis,
+    height: int = 430,
+    legend: bool = True,
+    title: str = "",
+) -> Figure:
     return Figure((Plot(tuple(marks), x, y, title),), height, legend)
 
 
 def rows_plot(names: Sequence[str], marks: Iterable[AnyMark], x: Axis, row_height: int) -> Figure:
     """A figure with one row per name, top to bottom at y = 0, 1, ...; `row_height` is in pixels."""
-    return Figure((Plot(tuple(marks), x, rows=tuple(names)),), 56 + row_height * len(names), legend=False)
+    return Figure(
+        (Plot(tuple(marks), x, rows=tuple(names)),), 56 + row_height * len(names), legend=False
+    )
 
 
 def named(names: Iterable[object]) -> dict[float, str]:
@@ -238,7 +252,9 @@ def with_shared_colors(figure: Figure) -> Figure:
     if len(ends) < 2:
         return figure
     limits = min(low for low, _ in ends), max(high for _, high in ends)
-    return with_marks(figure, lambda mark: replace(mark, limits=limits) if isinstance(mark, HeatMap) else mark)
+    return with_marks(
+        figure, lambda mark: replace(mark, limits=limits) if isinstance(mark, HeatMap) else mark
+    )
 
 
 def with_marks(figure: Figure, change: Callable[[AnyMark], AnyMark]) -> Figure:

@@ -35,8 +35,22 @@ from unalike.reporting.charts.figure import (
 from unalike.reporting.charts.palette import BLUE, ORANGE, Look
 
 INK, MUTED, RULED = "#1f2733", "#5c6675", "#d9d7d0"
-MARKERS = {"circle": "o", "square": "s", "diamond": "D", "triangle-up": "^", "cross": "P", "x": "X", "star": "*"}
-MARKERS |= {"triangle-down": "v", "line-ns": "|", "circle-open": "o", "diamond-open": "D", "square-open": "s"}
+MARKERS = {
+    "circle": "o",
+    "square": "s",
+    "diamond": "D",
+    "triangle-up": "^",
+    "cross": "P",
+    "x": "X",
+    "star": "*",
+}
+MARKERS |= {
+    "triangle-down": "v",
+    "line-ns": "|",
+    "circle-open": "o",
+    "diamond-open": "D",
+    "square-open": "s",
+}
 MARKERS |= {"triangle-up-open": "^"}
 DASHES: dict[str, Any] = {
     "solid": "-",
@@ -106,14 +120,18 @@ def draw(figure: Figure) -> matplotlib_figure.Figure:
             axes.set_title(fill(plot.title, TITLE_LETTERS), fontsize=9, color=INK)
             if len(figure.plots) > 1:
                 axes.set_xlabel(fill(plot.x.title, TITLE_LETTERS + 6))
-                axes.set_ylabel(fill(plot.y.title, TITLE_LETTERS - 4) if figure.says_y(place) else "")
+                axes.set_ylabel(
+                    fill(plot.y.title, TITLE_LETTERS - 4) if figure.says_y(place) else ""
+                )
         for axes in grid[len(figure.plots) :]:
             axes.set_axis_off()
         _color_bar(drawn, figure)
         if labels:
             handles = [_handle(mark) for mark in figure.listed.values()]
             names = [wording.short(label) for label in labels]
-            drawn.legend(handles, names, loc="outside lower center", ncols=beside, frameon=False, fontsize=8)
+            drawn.legend(
+                handles, names, loc="outside lower center", ncols=beside, frameon=False, fontsize=8
+            )
     return drawn
 
 
@@ -125,7 +143,9 @@ def _draw_plot(axes: Any, plot: Plot, width: float, height: float) -> None:
         if not (place == "y" and plot.rows):
             _draw_axis(axes, axis, other, width if place == "x" else height)
     if plot.rows:
-        axes.set_yticks(range(len(plot.rows)), [wording.short(name) for name in plot.rows], color=INK)
+        axes.set_yticks(
+            range(len(plot.rows)), [wording.short(name) for name in plot.rows], color=INK
+        )
         axes.set_ylim(len(plot.rows) - 0.4, -0.6)
         axes.tick_params(axis="y", length=0)
         axes.grid(visible=False, axis="y")
@@ -139,7 +159,9 @@ def _draw_axis(axes: Any, drawn: Any, axis: Axis, room: float) -> None:
     if axis.log:
         (axes.set_xscale if is_x else axes.set_yscale)("log")
         drawn.set_major_formatter("{x:g}")
-        drawn.set_minor_formatter(LogFormatter())  # the default writes TeX, which SVG shows as it is
+        drawn.set_minor_formatter(
+            LogFormatter()
+        )  # the default writes TeX, which SVG shows as it is
     elif axis.ticks is None:
         bins, steps = (8 if room > WIDTH_BESIDE else 5), [1, 2, 2.5, 5, 10]
         drawn.set_major_locator(MaxNLocator(bins, steps=steps, integer=axis.form == ""))
@@ -201,8 +223,13 @@ def _draw(mark: AnyMark, axes: Any, plot: Plot) -> None:
 @_draw.register
 def _(mark: Line, axes: Any, plot: Plot) -> None:
     if len(mark.low):
-        axes.fill_between(mark.x, mark.low, mark.high, color=mark.look.color, alpha=0.12, linewidth=0)
-    style = _line_style(mark.look) | {"linewidth": 0.7 * mark.width, "drawstyle": DRAW_STYLES[mark.step]}
+        axes.fill_between(
+            mark.x, mark.low, mark.high, color=mark.look.color, alpha=0.12, linewidth=0
+        )
+    style = _line_style(mark.look) | {
+        "linewidth": 0.7 * mark.width,
+        "drawstyle": DRAW_STYLES[mark.step],
+    }
     if not mark.markers:
         style["marker"] = "none"
     every = max(1, len(mark.x) // 7)
@@ -219,17 +246,37 @@ def _(mark: Points, axes: Any, plot: Plot) -> None:
         if known.any():
             ends = {f"{mark.along}err": arms[:, known]}
             axes.errorbar(
-                x[known], y[known], **ends, fmt="none", color=look.color, capsize=3, elinewidth=1.8, capthick=1.8
+                x[known],
+                y[known],
+                **ends,
+                fmt="none",
+                color=look.color,
+                capsize=3,
+                elinewidth=1.8,
+                capthick=1.8,
             )
     hollow = list(mark.hollow) or [look.marker.endswith("-open")] * len(x)
     faces = ["none" if empty else look.color for empty in hollow]
     lined = {"linewidths": 1.6 if any(hollow) or look.marker == "line-ns" else 0}
-    face = {"color": look.color} if look.marker == "line-ns" else {"facecolors": faces, "edgecolors": look.color}
-    style = {"marker": MARKERS[look.marker], "zorder": 3, "clip_on": plot.y.limits is not None and plot.y.visible}
+    face = (
+        {"color": look.color}
+        if look.marker == "line-ns"
+        else {"facecolors": faces, "edgecolors": look.color}
+    )
+    style = {
+        "marker": MARKERS[look.marker],
+        "zorder": 3,
+        "clip_on": plot.y.limits is not None and plot.y.visible,
+    }
     axes.scatter(x, y, s=(mark.size * POINTS * 1.1) ** 2, **style, **lined, **face)
     for i, (at, caption) in enumerate(zip(zip(x, y), mark.captions)):
         shift, side = ((0, 5), "bottom") if i % 2 else ((0, -5), "top")
-        place: dict[str, Any] = {"textcoords": "offset points", "ha": "center", "va": side, "fontsize": 7}
+        place: dict[str, Any] = {
+            "textcoords": "offset points",
+            "ha": "center",
+            "va": side,
+            "fontsize": 7,
+        }
         axes.annotate(caption, at, shift, color=MUTED, annotation_clip=False, **place)
 
 
@@ -248,7 +295,9 @@ def _(mark: Box, axes: Any, plot: Plot) -> None:
     low, middle, high = np.quantile(values, [0.25, 0.5, 0.75])
     inside = values[(values >= low - 1.5 * (high - low)) & (values <= high + 1.5 * (high - low))]
     line = {"color": mark.look.color, "linewidth": 1.4}
-    axes.plot([low, high, high, low, low], [y - 0.25, y - 0.25, y + 0.25, y + 0.25, y - 0.25], **line)
+    axes.plot(
+        [low, high, high, low, low], [y - 0.25, y - 0.25, y + 0.25, y + 0.25, y - 0.25], **line
+    )
     axes.plot([middle, middle], [y - 0.25, y + 0.25], color=mark.look.color, linewidth=2.4)
     for end, edge in ((inside.min(), low), (inside.max(), high)):
         axes.plot([end, edge], [y, y], **line)
@@ -272,7 +321,10 @@ def _(mark: Bubbles, axes: Any, plot: Plot) -> None:
 @_draw.register
 def _(mark: HeatMap, axes: Any, plot: Plot) -> None:
     axes.grid(visible=False)
-    colors, norm = BLUE_TO_ORANGE if mark.diverging else BLUES, PowerNorm(0.5 if mark.root else 1, *mark.ends)
+    colors, norm = (
+        BLUE_TO_ORANGE if mark.diverging else BLUES,
+        PowerNorm(0.5 if mark.root else 1, *mark.ends),
+    )
     values = np.asarray(mark.values, dtype=float)
     axes.imshow(values, aspect="auto", cmap=colors, interpolation="nearest", norm=norm)
     for y, x in np.ndindex(*values.shape) if mark.written else ():
@@ -292,5 +344,10 @@ def _(mark: Note, axes: Any, plot: Plot) -> None:
         "above": ((0, 1), "center", "bottom"),
     }
     shift, across, up = beside[mark.side]
-    place: dict[str, Any] = {"textcoords": "offset points", "ha": across, "va": up, "annotation_clip": False}
+    place: dict[str, Any] = {
+        "textcoords": "offset points",
+        "ha": across,
+        "va": up,
+        "annotation_clip": False,
+    }
     axes.annotate(mark.text, (mark.x, mark.y), shift, **place)

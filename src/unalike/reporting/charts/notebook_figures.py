@@ -24,7 +24,9 @@ class NotebookFigure(go.Figure):
         if self._source is None or self.to_json() != self._as_drawn:
             return bundle
         if "application/vnd.plotly.v1+json" in bundle:
-            bundle.pop("text/html", None)  # which exports prefer to an image; its script needs the network
+            bundle.pop(
+                "text/html", None
+            )  # which exports prefer to an image; its script needs the network
         return bundle | {"image/png": b64encode(matplotlib_figures.png(self._source)).decode()}
 
 

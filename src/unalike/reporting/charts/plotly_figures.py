@@ -65,7 +65,10 @@ def draw(figure: Figure) -> go.Figure:
         for mark in plot.marks:
             for trace in _traces(mark, plot):
                 if isinstance(mark, HeatMap):
-                    trace.showscale, colored = not colored, True  # several heat maps share one color bar
+                    trace.showscale, colored = (
+                        not colored,
+                        True,
+                    )  # several heat maps share one color bar
                 else:
                     trace.showlegend = bool(listed and trace.name and trace.name not in names)
                     names.add(trace.name or "")
@@ -74,7 +77,9 @@ def draw(figure: Figure) -> go.Figure:
                 drawn.add_vline(x=mark.x, line={"width": 1.5, "dash": "dot", "color": RULE}, **at)
             if isinstance(mark, Note):
                 beside = BESIDE[mark.side] | at
-                drawn.add_annotation(x=mark.x, y=mark.y, text=text(mark.text), showarrow=False, borderpad=0, **beside)
+                drawn.add_annotation(
+                    x=mark.x, y=mark.y, text=text(mark.text), showarrow=False, borderpad=0, **beside
+                )
     drawn.update_layout(
         template="none",
         height=figure.height * figure.lines,
@@ -94,7 +99,9 @@ def _subplots(figure: Figure) -> go.Figure:
     """Empty axes for several plots, with room between them for the names at their y axes."""
     titles = ["<br>".join(map(text, wrap(plot.title, TITLE_LETTERS))) for plot in figure.plots]
     gap = 0.14 if any(plot.y.ticks for plot in figure.plots) else 0.07
-    drawn = make_subplots(figure.lines, figure.columns, subplot_titles=titles, horizontal_spacing=gap)
+    drawn = make_subplots(
+        figure.lines, figure.columns, subplot_titles=titles, horizontal_spacing=gap
+    )
     return drawn.update_annotations(font={"size": 13})
 
 
@@ -120,12 +127,16 @@ def _draw_axes(drawn: go.Figure, plot: Plot, height: int, at: dict[str, Any]) ->
         drawn.update_yaxes(**_axis(plot.y, grid), **at)
         return
     count = len(plot.rows)
-    drawn.update_yaxes(range=[count - 0.45, -0.65], tickvals=[], showgrid=False, zeroline=False, **at)
+    drawn.update_yaxes(
+        range=[count - 0.45, -0.65], tickvals=[], showgrid=False, zeroline=False, **at
+    )
     for i, name in enumerate(
         plot.rows
     ):  # above its row and not beside it, so that a long name does not narrow the plot
         label = {"text": text(wording.short(name)), "x": 0, "xref": "x domain", "xanchor": "left"}
-        drawn.add_annotation(**label, y=i, yshift=0.4 * (height - 56) / count, showarrow=False, **at)
+        drawn.add_annotation(
+            **label, y=i, yshift=0.4 * (height - 56) / count, showarrow=False, **at
+        )
 
 
 def _axis(axis: Axis, grid: bool) -> dict[str, Any]:
@@ -162,8 +173,15 @@ def _(mark: Line, plot: Plot) -> Sequence[Any]:
         x=numbers(mark.x),
         y=numbers(mark.y),
         mode="lines+markers" if mark.markers else "lines",
-        line={"color": look.color, "dash": look.dash, "width": mark.width, "shape": STEPS[mark.step]},
-        marker={"color": look.color, "symbol": look.marker, "size": 7, "maxdisplayed": 9} if mark.markers else None,
+        line={
+            "color": look.color,
+            "dash": look.dash,
+            "width": mark.width,
+            "shape": STEPS[mark.step],
+        },
+        marker={"color": look.color, "symbol": look.marker, "size": 7, "maxdisplayed": 9}
+        if mark.markers
+        else None,
         **_named(mark, plot),
     )
     if not len(mark.low):
@@ -198,7 +216,11 @@ def _(mark: Points, plot: Plot) -> Sequence[Any]:
         found["customdata"] = [numbers(ends) for ends in zip(mark.low, mark.high)]
     if len(mark.captions):
         places = ["top center" if i % 2 else "bottom center" for i in range(len(mark.captions))]
-        found |= {"text": list(map(text, mark.captions)), "textposition": places, "textfont": {"size": 11}}
+        found |= {
+            "text": list(map(text, mark.captions)),
+            "textposition": places,
+            "textfont": {"size": 11},
+        }
     return (
         go.Scatter(
             x=numbers(mark.x),
@@ -242,7 +264,8 @@ def _(mark: Bars, plot: Plot) -> Sequence[Any]:
             width=0.55,
             marker={"color": mark.look.color},
             textposition="none",  # the texts are for the pointer
-            error_x=_arms(mark.values, mark.low, mark.high) | {"color": RULE, "thickness": 1.5, "width": 4},
+            error_x=_arms(mark.values, mark.low, mark.high)
+            | {"color": RULE, "thickness": 1.5, "width": 4},
             **_named(mark, plot),
         ),
     )
@@ -250,10 +273,22 @@ def _(mark: Bars, plot: Plot) -> Sequence[Any]:
 
 @_traces.register
 def _(mark: Bubbles, plot: Plot) -> Sequence[Any]:
-    size = {"sizemode": "area", "sizeref": 2 * max(mark.counts, default=1) / mark.widest**2, "sizemin": 1.5}
+    size = {
+        "sizemode": "area",
+        "sizeref": 2 * max(mark.counts, default=1) / mark.widest**2,
+        "sizemin": 1.5,
+    }
     look = {"color": mark.look.color, "opacity": 0.8, "line": {"width": 0}}
     marker = {"size": list(mark.counts)} | look | size
-    return (go.Scatter(x=numbers(mark.x), y=numbers(mark.y), mode="markers", marker=marker, **_named(mark, plot)),)
+    return (
+        go.Scatter(
+            x=numbers(mark.x),
+            y=numbers(mark.y),
+            mode="markers",
+            marker=marker,
+            **_named(mark, plot),
+        ),
+    )
 
 
 @_traces.register
@@ -291,7 +326,10 @@ def _color_bar(mark: HeatMap) -> dict[str, Any]:
 
 def _named(mark: Mark, plot: Plot, interval_along: str = "") -> dict[str, Any]:
     """Name, group and texts of a trace, and what the pointer shows of it."""
-    said = [*(["%{fullData.name}"] if mark.label else []), *(["%{text}"] if len(mark.texts) else [])]
+    said = [
+        *(["%{fullData.name}"] if mark.label else []),
+        *(["%{text}"] if len(mark.texts) else []),
+    ]
     group = mark.look.key or mark.label
     found: dict[str, Any] = {"name": text(mark.label) or None, "legendgroup": text(group) or None}
     if not said:

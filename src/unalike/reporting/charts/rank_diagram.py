@@ -5,7 +5,16 @@ from dataclasses import dataclass
 
 from unalike.metrics.ranks import Ranks
 from unalike.reporting import wording
-from unalike.reporting.charts.figure import AnyMark, Axis, Figure, Line, Note, Plot, Points, rows_plot
+from unalike.reporting.charts.figure import (
+    AnyMark,
+    Axis,
+    Figure,
+    Line,
+    Note,
+    Plot,
+    Points,
+    rows_plot,
+)
 from unalike.reporting.charts.palette import Look, Looks, plain
 
 INK = "#808080"
@@ -87,7 +96,9 @@ def diagram(found: Ranks) -> Diagram:
     for group in found.groups:
         low, high = float(mean[group[0]]), float(mean[group[-1]])
         taken = {bar.level for bar in bars if bar.high >= low - 0.15}
-        bars.append(Bar(group, low, high, next(level for level in range(len(names)) if level not in taken)))
+        bars.append(
+            Bar(group, low, high, next(level for level in range(len(names)) if level not in taken))
+        )
     return Diagram(methods, bars, found.critical)
 
 
@@ -108,14 +119,19 @@ def wide(found: Ranks, looks: Looks) -> Figure:
     for place in drawn.places:
         marks += [_segment([place, place], [0, 0.14], 1.5), Note(place, 0.2, str(place), "above")]
     marks += _critical(drawn.critical, 1.0)
-    marks += [_segment([bar.low - 0.04, bar.high + 0.04], [-STEP * (bar.level + 1)] * 2, 5) for bar in drawn.bars]
+    marks += [
+        _segment([bar.low - 0.04, bar.high + 0.04], [-STEP * (bar.level + 1)] * 2, 5)
+        for bar in drawn.bars
+    ]
     for method in drawn.methods:
         x, y = drawn.line(method)
         marks += _method(method, looks[method.name], x, y)
         marks.append(Note(x[-1], y[-1], _named(method), "left" if method.left else "right"))
     top, longest = 1.5, max(len(_named(method)) for method in drawn.methods)
     ends = (drawn.bottom - 0.5, top)
-    x_axis = Axis(limits=(0.88, drawn.end + 0.12), visible=False)  # a point on the edge would not be drawn
+    x_axis = Axis(
+        limits=(0.88, drawn.end + 0.12), visible=False
+    )  # a point on the edge would not be drawn
     plot = Plot(marks, x_axis, Axis(limits=ends, visible=False))
     return Figure([plot], int(30 * (top - drawn.bottom) + 24), legend=False, room=longest)
 
@@ -129,7 +145,11 @@ def narrow(found: Ranks, looks: Looks) -> Figure:
         marks += _method(method, looks[method.name], [1, method.rank], [i, i])
     for bar in drawn.bars:
         x = drawn.end * (1.06 + 0.05 * bar.level)
-        marks.append(_segment([x, x], [names.index(bar.names[0]) - 0.15, names.index(bar.names[-1]) + 0.15], 5))
+        marks.append(
+            _segment(
+                [x, x], [names.index(bar.names[0]) - 0.15, names.index(bar.names[-1]) + 0.15], 5
+            )
+        )
     ticks = {float(place): str(place) for place in drawn.places}
     limits = (0.85, drawn.end * (1.05 + 0.05 * drawn.levels))
     marks += _critical(drawn.critical, len(names))
@@ -143,14 +163,25 @@ def _named(method: PlacedMethod) -> str:
 def _method(method: PlacedMethod, look: Look, x: list[float], y: list[float]) -> list[AnyMark]:
     """The line of a method, with its marker at the end."""
     line = Line(look=look, x=x, y=y, markers=False, width=2)
-    end = Points(look=look, label=method.name, x=x[-1:], y=y[-1:], size=10, texts=[f"mean rank {method.rank:.2f}"])
+    end = Points(
+        look=look,
+        label=method.name,
+        x=x[-1:],
+        y=y[-1:],
+        size=10,
+        texts=[f"mean rank {method.rank:.2f}"],
+    )
     return [line, end]
 
 
 def _critical(critical: float, y: float) -> list[AnyMark]:
     """A scale bar of the critical difference, starting at rank 1."""
     ends = [_segment([x, x], [y - 0.12, y + 0.12], 2) for x in (1, 1 + critical)]
-    return [_segment([1, 1 + critical], [y, y], 2), *ends, Note(1 + critical / 2, y, f"CD = {critical:.2f}", "above")]
+    return [
+        _segment([1, 1 + critical], [y, y], 2),
+        *ends,
+        Note(1 + critical / 2, y, f"CD = {critical:.2f}", "above"),
+    ]
 
 
 def _segment(x: list[float], y: list[float], width: float) -> Line:

@@ -71,10 +71,14 @@ def _curve(line: pd.DataFrame, name: str, look: Look, banded: bool) -> Line:
     middle = Line(look=look, label=name, x=line["round"].tolist(), y=line["mean"].tolist())
     if not banded or line["sd"].isna().all():
         return middle
-    return replace(middle, low=(line["mean"] - line["sd"]).tolist(), high=(line["mean"] + line["sd"]).tolist())
+    return replace(
+        middle, low=(line["mean"] - line["sd"]).tolist(), high=(line["mean"] + line["sd"]).tolist()
+    )
 
 
-def client_lines(rounds: pd.DataFrame, column: str, title: str, look: Look, scale: float = 1) -> Figure:
+def client_lines(
+    rounds: pd.DataFrame, column: str, title: str, look: Look, scale: float = 1
+) -> Figure:
     """One thin line per client by round, named if there are colors for all, and their mean as a thick one."""
     clients = [str(client) for client in rounds["client"].unique()]
     known = looks(clients) if len(clients) <= len(COLORS) else {}
@@ -91,7 +95,13 @@ def client_lines(rounds: pd.DataFrame, column: str, title: str, look: Look, scal
         for client, own in rounds.dropna(subset=[column]).groupby("client", sort=False)
     ]
     mean = rounds.groupby("round")[column].mean().dropna()
-    thick = Line(look=look, label="mean of the clients", x=mean.index.tolist(), y=(scale * mean).tolist(), width=3)
+    thick = Line(
+        look=look,
+        label="mean of the clients",
+        x=mean.index.tolist(),
+        y=(scale * mean).tolist(),
+        width=3,
+    )
     return plot([*lines, thick], ROUNDS, Axis(title), legend=bool(known))
 
 
@@ -109,19 +119,28 @@ def class_scores(shares: Mapping[str, pd.Series], looks: Looks) -> Figure:
         )
         for i, (name, found) in enumerate(shares.items())
     ]
-    return plot(marks, Axis("class", named(classes)), Axis("accuracy on the class (%)", limits=(-3, 103)))
+    return plot(
+        marks, Axis("class", named(classes)), Axis("accuracy on the class (%)", limits=(-3, 103))
+    )
 
 
 def confusion(counts: pd.DataFrame) -> Figure:
     """Classes (rows) by predicted classes (columns); darker is a larger share of the class."""
     shares = 100 * counts.div(counts.sum(axis=1).clip(lower=1), axis=0)
-    texts = [[f"class {a}, predicted {b}: {n}" for b, n in row.items()] for a, row in counts.iterrows()]
+    texts = [
+        [f"class {a}, predicted {b}: {n}" for b, n in row.items()] for a, row in counts.iterrows()
+    ]
     squares = HeatMap(shares.to_numpy(), "% of class", (0, 100), texts)
-    x, y = Axis("predicted class", named(counts.columns)), Axis("class", named(counts.index), reverse=True)
+    x, y = (
+        Axis("predicted class", named(counts.columns)),
+        Axis("class", named(counts.index), reverse=True),
+    )
     return plot([squares], x, y, min(760, max(430, 140 + 11 * len(counts))))
 
 
-def distribution(clients: pd.DataFrame, column: str, title: str, looks: Looks, scale: float = 1) -> Figure:
+def distribution(
+    clients: pd.DataFrame, column: str, title: str, looks: Looks, scale: float = 1
+) -> Figure:
     """Clients by method: a box plot, and one dot for each client and seed."""
     scored = clients.dropna(subset=[column])
     names = [name for name in looks if name in set(scored["method"])]
@@ -131,7 +150,14 @@ def distribution(clients: pd.DataFrame, column: str, title: str, looks: Looks, s
         texts = [f"{client}, seed {seed}" for client, seed in zip(own["client"], own["seed"])]
         dots = len(scored) <= MOST_DOTS
         marks.append(
-            Box(look=looks[name], label=name, row=i, values=(scale * own[column]).tolist(), texts=texts, dots=dots)
+            Box(
+                look=looks[name],
+                label=name,
+                row=i,
+                values=(scale * own[column]).tolist(),
+                texts=texts,
+                dots=dots,
+            )
         )
     return rows_plot(names, marks, Axis(title), 74)
 
@@ -147,15 +173,21 @@ def labels(counts: pd.DataFrame, what: str = "class") -> Figure:
 def sizes(samples: pd.Series) -> Figure:
     """Training samples by client as bars, for labels that are no classes."""
     values = samples.tolist()
-    bars = Bars(look=plain(BLUE), y=list(range(len(values))), values=values, low=values, high=values)
+    bars = Bars(
+        look=plain(BLUE), y=list(range(len(values))), values=values, low=values, high=values
+    )
     y = Axis(ticks=named(samples.index), reverse=True)
-    return plot([bars], Axis("training samples", from_zero=True), y, height=min(760, 120 + 9 * len(values)))
+    return plot(
+        [bars], Axis("training samples", from_zero=True), y, height=min(760, 120 + 9 * len(values))
+    )
 
 
 def _bubbles(counts: pd.DataFrame, x: Axis, y: Axis) -> Figure:
     height, columns = counts.shape
     values = counts.to_numpy(dtype=int)
-    cells = [(j, i, int(values[i, j])) for i in range(height) for j in range(columns) if values[i, j] > 0]
+    cells = [
+        (j, i, int(values[i, j])) for i in range(height) for j in range(columns) if values[i, j] > 0
+    ]
     circles = Bubbles(
         look=plain(BLUE),
         x=[j for j, _, _ in cells],
@@ -174,25 +206,41 @@ def _heat_map(counts: pd.DataFrame, x: Axis, y: Axis) -> Figure:
     return plot([squares], x, y, height=min(760, 120 + 9 * len(counts)))
 
 
-def cost(rounds: pd.DataFrame, spent: str, title: str, column: str, goal: str, looks: Looks, scale: float) -> Figure:
+def cost(
+    rounds: pd.DataFrame, spent: str, title: str, column: str, goal: str, looks: Looks, scale: float
+) -> Figure:
     """Score by the cost so far (`mb` or `seconds`), mean over seeds."""
-    totals, marks = cumulative(rounds).assign(mb=lambda frame: frame["mb_down"] + frame["mb_up"]), []
+    totals, marks = (
+        cumulative(rounds).assign(mb=lambda frame: frame["mb_down"] + frame["mb_up"]),
+        [],
+    )
     for name, look in looks.items():
         own = totals[totals["method"] == name].dropna(subset=[column])
         line = thin(common(own).groupby("round")[[spent, column]].mean())
         if len(line):
-            marks.append(Line(look=look, label=name, x=line[spent].tolist(), y=(scale * line[column]).tolist()))
+            marks.append(
+                Line(
+                    look=look, label=name, x=line[spent].tolist(), y=(scale * line[column]).tolist()
+                )
+            )
     return plot(marks, Axis(title, from_zero=True), Axis(goal))
 
 
-def pareto(table: pd.DataFrame, x: str, y: str, metric: Metric, titles: Mapping[str, str], looks: Looks) -> Plot:
+def pareto(
+    table: pd.DataFrame, x: str, y: str, metric: Metric, titles: Mapping[str, str], looks: Looks
+) -> Plot:
     """One marker for each row of `tradeoff`: filled on the Pareto front of the two columns, otherwise hollow."""
     scales = dict.fromkeys(GOODS, metric.scale)
     table = table.assign(front=on_front(table, x, y, metric))
     table = table.assign(x=scales.get(x, 1.0) * table[x], y=scales.get(y, 1.0) * table[y])
     edge = table[table["front"]].sort_values("x")
     front = Line(
-        look=FRONT, x=edge["x"].tolist(), y=edge["y"].tolist(), markers=False, width=1.5, step=stairs(x, metric)
+        look=FRONT,
+        x=edge["x"].tolist(),
+        y=edge["y"].tolist(),
+        markers=False,
+        width=1.5,
+        step=stairs(x, metric),
     )
     marks = [
         Points(
@@ -211,7 +259,9 @@ def pareto(table: pd.DataFrame, x: str, y: str, metric: Metric, titles: Mapping[
 def over_seeds(rounds: pd.DataFrame, column: str, scale: float = 1) -> pd.DataFrame:
     """`round mean sd` for the rounds that every seed reached, thinned. A mean over fewer seeds would jump."""
     line = common(rounds.dropna(subset=[column])).groupby("round")[column].agg(["mean", "std"])
-    scaled = pd.DataFrame({"round": line.index, "mean": scale * line["mean"], "sd": scale * line["std"]})
+    scaled = pd.DataFrame(
+        {"round": line.index, "mean": scale * line["mean"], "sd": scale * line["std"]}
+    )
     return thin(scaled.reset_index(drop=True))
 
 

@@ -48,7 +48,9 @@ def backend_here(run_config: RunConfig) -> Iterator[LocalBackend]:
     if worker_pool is None:
         count = _processes(run_config)
         if count is not None and count > 1:
-            worker_pool = start_pool(count, partial(serve, run_config), run_config.device, _nccl(run_config))
+            worker_pool = start_pool(
+                count, partial(serve, run_config), run_config.device, _nccl(run_config)
+            )
     if worker_pool is None:
         with threads_for(run_config.model, alone=count is None):
             yield LocalBackend(run_config.here())
@@ -82,7 +84,9 @@ def follow_leader(run_configs: Sequence[RunConfig]) -> None:
         try:
             serve(run_config, worker_pool)
         except RuntimeError as error:
-            raise UnalikeError(f"the process that leads is gone: {str(error).splitlines()[0][:160]}") from None
+            raise UnalikeError(
+                f"the process that leads is gone: {str(error).splitlines()[0][:160]}"
+            ) from None
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)  # an ordinary exit can abort: the threads of gloo may still wait for the leader
@@ -148,13 +152,21 @@ def _pool_to_share(run_config: RunConfig) -> tuple[ClientPool, int] | None:
     Compiled loops train on all cores from within one process, without messages.
     """
     stage = next(steps_of(run_config.plan, run_config.plan_inputs))
-    alone = sys.platform != "linux" or run_config.device.type != "cpu" or multiprocessing.current_process().daemon
+    alone = (
+        sys.platform != "linux"
+        or run_config.device.type != "cpu"
+        or multiprocessing.current_process().daemon
+    )
     if alone or not isinstance(stage, Stage) or stage.pooled or not stage.trained:
         return None
     settings = replace(
-        run_config.settings, model=stage.model or run_config.model, work=stage.method.local_work(run_config.work)
+        run_config.settings,
+        model=stage.model or run_config.model,
+        work=stage.method.local_work(run_config.work),
     )
-    count = cohort_size(run_config.options.participation, int(np.count_nonzero(run_config.population.sizes)))
+    count = cohort_size(
+        run_config.options.participation, int(np.count_nonzero(run_config.population.sizes))
+    )
     client_pool = ClientPool(stage.method, settings, run_config.population, ClientStates({}))
     if count == 1 or Batched(client_pool).uses_compiled_loops:
         return None

@@ -69,7 +69,14 @@ class ProcessBackend(LocalBackend):
 class ProcessStage(LocalStage):
     """Trains the clients of a stage in several processes (a `StageBackend`)."""
 
-    def __init__(self, run_config: RunConfig, stage: Stage, index: int, folder: Path | None, worker_pool: WorkerPool):
+    def __init__(
+        self,
+        run_config: RunConfig,
+        stage: Stage,
+        index: int,
+        folder: Path | None,
+        worker_pool: WorkerPool,
+    ):
         self.worker_pool = worker_pool
         super().__init__(run_config, stage, index, folder)
 
@@ -90,7 +97,9 @@ class ProcessStage(LocalStage):
             assert isinstance(executor, Distributed)
             question = {"do": OWN, "splits": splits, "state": group.state._asdict()}
             mine, others = executor.ask(broadcast, ids, group.accepted, question)
-            yield self.evaluator.scores(splits, one_by_one(group.personal_models(mine, broadcast, executor.inner)))
+            yield self.evaluator.scores(
+                splits, one_by_one(group.personal_models(mine, broadcast, executor.inner))
+            )
             yield from (received(self.worker_pool.answer(rank)) for rank in others)
 
     def _evaluator(self) -> Evaluator:
@@ -106,7 +115,9 @@ class ProcessStage(LocalStage):
         )
 
     def _executor(self, group: ModelGroup) -> Executor:
-        return Distributed(group.client_pool, super()._executor(group), self.worker_pool, group.settings.group)
+        return Distributed(
+            group.client_pool, super()._executor(group), self.worker_pool, group.settings.group
+        )
 
     def _clients_of_a_process(self, count: int) -> int:
         return -(-count // self.worker_pool.size)
@@ -119,7 +130,9 @@ class ProcessEvaluator(Evaluator):
         super().__init__(run_config)
         self.worker_pool = worker_pool
 
-    def measured(self, protocol: str, models: ClientModels, result: RoundResult | None) -> MeasuredSplits:
+    def measured(
+        self, protocol: str, models: ClientModels, result: RoundResult | None
+    ) -> MeasuredSplits:
         clients_shown = shown(models.state, result)
         if protocol != "personal" or not models.state.is_personal or not clients_shown:
             return super().measured(protocol, models, result)
@@ -135,9 +148,14 @@ class ProcessEvaluator(Evaluator):
             return self.score(predict, split, rows)
         others = range(1, pool.size)
         values = {"params": predict.params, "buffers": predict.buffers}
-        pool.tell({"do": SHARED, "splits": {TEST: split}, "clients": torch.tensor(clients), **values}, others)
+        pool.tell(
+            {"do": SHARED, "splits": {TEST: split}, "clients": torch.tensor(clients), **values},
+            others,
+        )
         mine = self.score(predict, split, part_of(rows, pool.rank, pool.size))
-        return Scores.join([mine, *(scores for rank in others for scores in received(pool.answer(rank))[TEST])])
+        return Scores.join(
+            [mine, *(scores for rank in others for scores in received(pool.answer(rank))[TEST])]
+        )
 
 
 def received(message: Message) -> SplitScores:

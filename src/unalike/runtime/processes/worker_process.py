@@ -15,7 +15,12 @@ from unalike.core.types import Broadcast
 from unalike.core.views import ServerState
 from unalike.engine.auto import Choice
 from unalike.engine.base import ClientPool
-from unalike.engine.multiprocess.distributed import KEEPING, accepted_rounds, as_plain, to_pool_device
+from unalike.engine.multiprocess.distributed import (
+    KEEPING,
+    accepted_rounds,
+    as_plain,
+    to_pool_device,
+)
 from unalike.engine.multiprocess.worker_pool import Message, WorkerPool
 from unalike.engine.threads import threads_for
 from unalike.methods.plan import Answers, Stage, StageResults, next_step, steps_of
@@ -72,7 +77,9 @@ class Worker:
         self.run_config, self.rank, self.size = run_config, worker_pool.rank, worker_pool.size
         self._steps = steps_of(run_config.plan, run_config.plan_inputs)
         self._step, self._index = next(self._steps, None), 0
-        self._stages: dict[int, LocalStage] = {}  # also those that are over: a checkpoint holds their client states
+        self._stages: dict[
+            int, LocalStage
+        ] = {}  # also those that are over: a checkpoint holds their client states
 
     # announcements
 
@@ -99,10 +106,20 @@ class Worker:
     def score(self, stage: LocalStage, message: Message) -> Message:
         """The scores of a shared model on a part of the samples."""
         evaluator, x = stage.evaluator, self.run_config.population.x
-        params, buffers = ({n: t.to(x.device) for n, t in message[v].items()} for v in ("params", "buffers"))
-        predict, clients = SharedModel(stage.state.settings.model, params, buffers), message["clients"].tolist()
-        rows = {i: part_of(evaluator.splits[s].of(clients), self.rank, self.size) for i, s in message["splits"].items()}
-        return _sent({i: [evaluator.score(predict, s, rows[i])] for i, s in message["splits"].items()})
+        params, buffers = (
+            {n: t.to(x.device) for n, t in message[v].items()} for v in ("params", "buffers")
+        )
+        predict, clients = (
+            SharedModel(stage.state.settings.model, params, buffers),
+            message["clients"].tolist(),
+        )
+        rows = {
+            i: part_of(evaluator.splits[s].of(clients), self.rank, self.size)
+            for i, s in message["splits"].items()
+        }
+        return _sent(
+            {i: [evaluator.score(predict, s, rows[i])] for i, s in message["splits"].items()}
+        )
 
     def score_own(self, stage: LocalStage, message: Message) -> Message:
         """The scores of the own models of the clients whose states are here."""
@@ -136,7 +153,11 @@ class Worker:
         return {"tuned": tuned}
 
     def client_state(self, stage: LocalStage, message: Message) -> Message:
-        return {"client_state": _group(stage, message).client_states.get(message["client"], message["accepted"])}
+        return {
+            "client_state": _group(stage, message).client_states.get(
+                message["client"], message["accepted"]
+            )
+        }
 
     def keep(self, stage: LocalStage, message: Message) -> Message:
         """Pin, save, prune or adopt client states."""
@@ -180,6 +201,8 @@ def _sent(scores: SplitScores) -> Message:
 def _outcome(message: Message) -> StageResults | Answers:
     if "states" in message:
         states: dict[str, Any] = message["states"]
-        return StageResults({name: ServerState(**state) for name, state in states.items()}, message["rounds"])
+        return StageResults(
+            {name: ServerState(**state) for name, state in states.items()}, message["rounds"]
+        )
     clients, tree = message["answers"]
     return Answers(tuple(clients), tree)

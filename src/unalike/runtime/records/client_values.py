@@ -38,7 +38,9 @@ def matched(update: Tree, params: Tree) -> tuple[Tree, Tensor] | None:
         clients.append(_renumbered(own, layers, places))
         changed = [(place != torch.arange(len(place))).double().mean() for place in places]
         moved.append(torch.stack(changed).mean())
-    return {name: torch.stack([own[name] for own in clients]) - params[name] for name in params}, torch.stack(moved)
+    return {
+        name: torch.stack([own[name] for own in clients]) - params[name] for name in params
+    }, torch.stack(moved)
 
 
 def _chain(params: Tree) -> list[str] | None:
@@ -47,7 +49,11 @@ def _chain(params: Tree) -> list[str] | None:
     widths = [params[f"{name}.weight"].shape for name in names]
     known = {f"{name}.{kind}" for name in names for kind in ("weight", "bias")}
     is_chain = all(len(shape) == 2 for shape in widths) and set(params) <= known
-    return names if is_chain and len(names) > 1 and all(a[0] == b[1] for a, b in pairwise(widths)) else None
+    return (
+        names
+        if is_chain and len(names) > 1 and all(a[0] == b[1] for a, b in pairwise(widths))
+        else None
+    )
 
 
 def _places(own: Tree, params: Tree, layers: list[str]) -> list[Tensor]:
@@ -58,7 +64,9 @@ def _places(own: Tree, params: Tree, layers: list[str]) -> list[Tensor]:
     for _ in range(SWEEPS):
         before = [place.clone() for place in places]
         for i, (name, after) in enumerate(pairwise(layers)):
-            others = [place if j != i else torch.arange(len(place)) for j, place in enumerate(places)]
+            others = [
+                place if j != i else torch.arange(len(place)) for j, place in enumerate(places)
+            ]
             theirs = _renumbered(own, layers, others)
             alike = sum(
                 params[key].reshape(len(places[i]), -1) @ theirs[key].reshape(len(places[i]), -1).T
@@ -66,7 +74,9 @@ def _places(own: Tree, params: Tree, layers: list[str]) -> list[Tensor]:
                 if key in params
             )
             alike = alike + params[f"{after}.weight"].T @ theirs[f"{after}.weight"]
-            places[i] = torch.as_tensor(linear_sum_assignment(alike.double().cpu().numpy(), maximize=True)[1])
+            places[i] = torch.as_tensor(
+                linear_sum_assignment(alike.double().cpu().numpy(), maximize=True)[1]
+            )
         if all(torch.equal(a, b) for a, b in zip(before, places)):
             break
     return places
@@ -92,7 +102,8 @@ def moments(update: Tree, params: Tree) -> Iterator[Entry]:
     coefficient of variation sd / |mean|. `squared_deviation`: mean over parameters of m2.
     """
     every = [
-        _moments([update[name] for name in names], [params[name] for name in names]) for names in tree.layers(update)
+        _moments([update[name] for name in names], [params[name] for name in names])
+        for names in tree.layers(update)
     ]
     for names, found in zip(tree.layers(update), every):
         yield from ({"layer": names[0], **entry} for entry in _summary(*found))
@@ -108,11 +119,19 @@ def matched_moments(update: Tree, params: Tree, ids: tuple[int, ...]) -> Iterato
     found = matched(update, params)
     if found is not None:
         renumbered, moved = found
-        yield from ({**entry, "quantity": f"matched_{entry['quantity']}"} for entry in moments(renumbered, params))
-        yield from ({"quantity": "moved", "client": k, "value": value} for k, value in zip(ids, moved.tolist()))
+        yield from (
+            {**entry, "quantity": f"matched_{entry['quantity']}"}
+            for entry in moments(renumbered, params)
+        )
+        yield from (
+            {"quantity": "moved", "client": k, "value": value}
+            for k, value in zip(ids, moved.tolist())
+        )
 
 
-def entries(update: Tree, before: Tree, after: Tree, ids: tuple[int, ...], layers: str, first: int) -> Iterator[Entry]:
+def entries(
+    update: Tree, before: Tree, after: Tree, ids: tuple[int, ...], layers: str, first: int
+) -> Iterator[Entry]:
     """The first `first` entries of every tensor whose name contains a pattern: each client's value, and the server's new one.
 
     The quantity is `parameter`, the layer `NAME[i]`, the client -1 for the server.
@@ -122,7 +141,12 @@ def entries(update: Tree, before: Tree, after: Tree, ids: tuple[int, ...], layer
         theirs = (start + update[name].flatten(1)[:, :first]).tolist()
         for client, values in zip((*ids, -1), (*theirs, after[name].flatten()[:first].tolist())):
             for i, value in enumerate(values):
-                yield {"quantity": "parameter", "layer": f"{name}[{i}]", "client": client, "value": value}
+                yield {
+                    "quantity": "parameter",
+                    "layer": f"{name}[{i}]",
+                    "client": client,
+                    "value": value,
+                }
 
 
 def _moments(updates: list[Tensor], params: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
@@ -133,7 +157,9 @@ def _moments(updates: list[Tensor], params: list[Tensor]) -> tuple[Tensor, Tenso
         mean = rows.mean(0)
         apart = torch.where(rows.amax(0) > rows.amin(0), rows - mean, 0.0)
         variance = apart.square().mean(0)
-        found.append((w.flatten().double() + mean, variance, (apart.pow(3).mean(0) / variance**1.5).abs()))
+        found.append(
+            (w.flatten().double() + mean, variance, (apart.pow(3).mean(0) / variance**1.5).abs())
+        )
     mean, variance, skewness = (torch.cat(columns).cpu() for columns in zip(*found))
     return mean, variance, skewness
 

@@ -38,7 +38,10 @@ class History:
     """
 
     def __init__(
-        self, rounds: list[Row] | None = None, clients: list[Row] | None = None, columns: Columns = NO_COLUMNS
+        self,
+        rounds: list[Row] | None = None,
+        clients: list[Row] | None = None,
+        columns: Columns = NO_COLUMNS,
     ):
         self.rows, self.client_rows, self.columns = rounds or [], clients or [], columns
         """The rows of `rounds` and of `clients`, oldest first."""
@@ -52,7 +55,9 @@ class History:
     def last_clients(self) -> list[Row]:
         """The rows of `clients` that belong to the newest round; none where it was not evaluated."""
         number, clients = self.last["round"], self.client_rows
-        first = next((i for i in range(len(clients), 0, -1) if clients[i - 1]["round"] != number), 0)
+        first = next(
+            (i for i in range(len(clients), 0, -1) if clients[i - 1]["round"] != number), 0
+        )
         return clients[first:]
 
     @property
@@ -95,7 +100,12 @@ class History:
     def selected(self) -> dict[str, int]:
         """Protocol -> the round that was selected for it."""
         flags = {column.protocol: column.selected for column in self.columns.all}
-        return {name: row["round"] for name, flag in flags.items() for row in self.rows if row.get(flag) is True}
+        return {
+            name: row["round"]
+            for name, flag in flags.items()
+            for row in self.rows
+            if row.get(flag) is True
+        }
 
     @property
     def final(self) -> int | None:
@@ -119,14 +129,24 @@ class History:
     def sparkline(self) -> str:
         """The score over the rounds as a small drawing in HTML."""
         column = self.columns.shown(self.last)
-        return "" if column is None else sparkline(list(map(column.value, self.rows)), column.label, column.metric.text)
+        return (
+            ""
+            if column is None
+            else sparkline(list(map(column.value, self.rows)), column.label, column.metric.text)
+        )
 
     def __repr__(self) -> str:
         return f"<History of {len(self) - 1} round{'s' * (len(self) != 2)}, {len(self.client_rows)} rows of clients>"
 
     def _repr_html_(self) -> str:
-        forms: Any = {column.name: column.metric.text for column in self.columns.all if column.name in self.rounds}
-        table = self.rounds.to_html(max_rows=12, na_rep=MISSING, float_format="{:.4g}".format, formatters=forms)
+        forms: Any = {
+            column.name: column.metric.text
+            for column in self.columns.all
+            if column.name in self.rounds
+        }
+        table = self.rounds.to_html(
+            max_rows=12, na_rep=MISSING, float_format="{:.4g}".format, formatters=forms
+        )
         return self.sparkline() + str(table)
 
     def __len__(self) -> int:
@@ -153,7 +173,9 @@ class History:
                 if len(tables[-1]) and "round" not in tables[-1]:
                     raise ValueError("it has no column 'round'")
             except (OSError, ValueError) as error:
-                raise DamagedRun(f"cannot read {file}: {error}; restore it, or start in another folder") from error
+                raise DamagedRun(
+                    f"cannot read {file}: {error}; restore it, or start in another folder"
+                ) from error
         absent = {*range(1, (until or 0) + 1)}.difference(tables[0].get("round", ()))
         if absent:
             raise DamagedRun(
@@ -162,7 +184,10 @@ class History:
             )
         kept = [t if until is None or t.empty else t[t["round"] <= until] for t in tables]
         rounds, clients = (
-            cast(list[Row], t.drop(columns=[c for c in t if str(c).endswith("selected")]).to_dict("records"))
+            cast(
+                list[Row],
+                t.drop(columns=[c for c in t if str(c).endswith("selected")]).to_dict("records"),
+            )
             for t in kept
         )
         names = [name for table in tables for name in table]

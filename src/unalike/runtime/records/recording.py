@@ -33,7 +33,9 @@ from unalike.training.aggregation import decode_updates
 if TYPE_CHECKING:
     import pandas as pd
 
-Hook = Callable[[int, "dict[str, Cohort]", "dict[str, ServerState]", "dict[str, ServerState]"], "list[Entry]"]
+Hook = Callable[
+    [int, "dict[str, Cohort]", "dict[str, ServerState]", "dict[str, ServerState]"], "list[Entry]"
+]
 """A recording of one's own: called with the round, the cohorts, and the states before and after it, all by group; it returns
 entries with at least `quantity` and `value`."""
 
@@ -50,7 +52,16 @@ COLUMNS = {
     "value": float("nan"),
 }
 """Columns of the table, with the value of an entry that says nothing else. `client` is -1 for the server."""
-KINDS = ("server", "updates", "products", "time", "moments", "matched_moments", "entries", "clients")
+KINDS = (
+    "server",
+    "updates",
+    "products",
+    "time",
+    "moments",
+    "matched_moments",
+    "entries",
+    "clients",
+)
 AGGREGATION: Region = "aggregation"
 COUNTED = {"clients": ("layers", "every"), "entries": ("entries", "first")}
 """Kinds with options -> the field of their option `layers`, a pattern, and their other option, a count."""
@@ -124,7 +135,12 @@ def _options(call: spec.Call, given: str) -> dict[str, Any]:
         return {call.name: True}
     pattern, count = COUNTED[call.name]
     layers, number = options.pop("layers", ""), options.get(count, 1)
-    if not isinstance(layers, str) or set(options) - {count} or not isinstance(number, int) or number < 1:
+    if (
+        not isinstance(layers, str)
+        or set(options) - {count}
+        or not isinstance(number, int)
+        or number < 1
+    ):
         raise UnalikeError(
             f"record={given!r}: expected {call.name}(layers='PATTERN', {count}=10), where the pattern is found in names of "
             "parameters"
@@ -164,15 +180,21 @@ class RoundRecords:
         after: dict[str, ServerState],
     ) -> None:
         """Add the records of a round: its number, the cohorts, and the server states before and after it, by group."""
-        cohorts = {group: _decoded(method, cohort, before[group]) for group, cohort in cohorts.items()}
+        cohorts = {
+            group: _decoded(method, cohort, before[group]) for group, cohort in cohorts.items()
+        }
         found = [*self._notes({group: cohort.ids for group, cohort in cohorts.items()})]
         if self.recording.time:
-            found.append({"quantity": "aggregation_seconds", "value": self._seconds.get(AGGREGATION, 0.0)})
+            found.append(
+                {"quantity": "aggregation_seconds", "value": self._seconds.get(AGGREGATION, 0.0)}
+            )
         for group, cohort in cohorts.items():
             entries = self._of_group(cohort, before[group].params, after[group].params)
             found += [{"group": group} | entry for entry in entries]
         if self.recording.layers is not None and number % self.recording.every == 0:
-            trained = (self._trained(cohort, before[group].params) for group, cohort in cohorts.items())
+            trained = (
+                self._trained(cohort, before[group].params) for group, cohort in cohorts.items()
+            )
             self._keep(number, dict(chain.from_iterable(trained)))
         if self.recording.hook is not None:
             found += self.recording.hook(number, cohorts, before, after)
@@ -203,7 +225,9 @@ class RoundRecords:
             numbers = torch.as_tensor(value)
             clients = ids.get(group, ()) if numbers.dim() else ()
             values = numbers.detach().double().flatten().tolist()
-            for client, number in zip(clients if len(clients) == len(values) else [-1] * len(values), values):
+            for client, number in zip(
+                clients if len(clients) == len(values) else [-1] * len(values), values
+            ):
                 yield about | {"client": client, "value": number}
 
     def _trained(self, cohort: Cohort, params: Tree) -> Iterator[tuple[int, Tree]]:
@@ -229,12 +253,18 @@ class RoundRecords:
         import pandas as pd
 
         table = pd.DataFrame(self.entries, columns=list(COLUMNS))
-        return table.astype({"round": "int32", "client": "int32", "other": "int32", "value": "float32"})
+        return table.astype(
+            {"round": "int32", "client": "int32", "other": "int32", "value": "float32"}
+        )
 
     def read_parameters(self) -> dict[int, dict[int, Tree]]:
         """Round -> client -> its parameters after local training, from memory or from the folder."""
         found = dict(self.parameters)
-        for path in sorted((self.folder / FOLDER).glob("round-*.safetensors")) if self.folder is not None else ():
+        for path in (
+            sorted((self.folder / FOLDER).glob("round-*.safetensors"))
+            if self.folder is not None
+            else ()
+        ):
             own = found.setdefault(int(path.stem.removeprefix("round-")), {})
             for name, value in read_tensors(path)[0].items():
                 client, _, parameter = name.partition("/")
@@ -245,9 +275,9 @@ class RoundRecords:
         """Write the table into the folder, atomically."""
         if self.folder is not None:
             buffer = io.BytesIO()
-            self.table.astype(dict.fromkeys(("group", "part", "quantity", "layer"), "category")).to_parquet(
-                buffer, index=False
-            )
+            self.table.astype(
+                dict.fromkeys(("group", "part", "quantity", "layer"), "category")
+            ).to_parquet(buffer, index=False)
             write_bytes(self.folder / FILE, buffer.getvalue())
 
     def load(self, until: int) -> None:
@@ -279,14 +309,23 @@ def _steps(before: Tree, after: Tree) -> Iterator[Entry]:
     for quantity, values in (("model_norm", after), ("step_norm", change)):
         yield {"quantity": quantity, "value": float(tree.norm(values))}
         for names in tree.layers(values):
-            yield {"quantity": quantity, "layer": names[0], "value": float(tree.norm(tree.only(values, names)))}
+            yield {
+                "quantity": quantity,
+                "layer": names[0],
+                "value": float(tree.norm(tree.only(values, names))),
+            }
 
 
 def _updates(cohort: Cohort) -> Iterator[Entry]:
     """The norm of each client's update by layer and as a whole, and the cosine of every two updates."""
-    count, total = len(cohort.ids), torch.zeros(len(cohort.ids), len(cohort.ids), dtype=torch.float64)
+    count, total = (
+        len(cohort.ids),
+        torch.zeros(len(cohort.ids), len(cohort.ids), dtype=torch.float64),
+    )
     for names in tree.layers(cohort.update):
-        products = sum((_products(cohort.update[name], count) for name in names), torch.zeros_like(total))
+        products = sum(
+            (_products(cohort.update[name], count) for name in names), torch.zeros_like(total)
+        )
         total += products
         for client, norm in zip(cohort.ids, products.diagonal().sqrt().tolist()):
             yield {"quantity": "update_norm", "layer": names[0], "client": client, "value": norm}
@@ -295,7 +334,12 @@ def _updates(cohort: Cohort) -> Iterator[Entry]:
     for i, client in enumerate(cohort.ids):
         yield {"quantity": "update_norm", "client": client, "value": float(norms[i])}
         for j in range(i + 1, count):
-            yield {"quantity": "cosine", "client": client, "other": cohort.ids[j], "value": float(cosines[i, j])}
+            yield {
+                "quantity": "cosine",
+                "client": client,
+                "other": cohort.ids[j],
+                "value": float(cosines[i, j]),
+            }
 
 
 def _inner_products(cohort: Cohort) -> Iterator[Entry]:
@@ -305,7 +349,11 @@ def _inner_products(cohort: Cohort) -> Iterator[Entry]:
         products = torch.stack([_products(cohort.update[name], count) for name in names]).sum(0)
         for i, j in torch.triu_indices(count, count).T.tolist():
             pair = {"client": cohort.ids[i], "other": cohort.ids[j]}
-            yield pair | {"quantity": "inner_product", "layer": names[0], "value": float(products[i, j])}
+            yield pair | {
+                "quantity": "inner_product",
+                "layer": names[0],
+                "value": float(products[i, j]),
+            }
 
 
 def _products(update: Tensor, count: int) -> Tensor:

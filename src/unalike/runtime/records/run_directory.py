@@ -19,7 +19,13 @@ import tomli_w
 
 from unalike._utils.errors import DamagedRun, UnalikeError, warn
 from unalike._utils.system.locks import locked
-from unalike._utils.tensor_files import read_tensors, round_file, rounds_of, write_bytes, write_tensors
+from unalike._utils.tensor_files import (
+    read_tensors,
+    round_file,
+    rounds_of,
+    write_bytes,
+    write_tensors,
+)
 from unalike.core.types import Tree
 from unalike.methods.plan import is_same_spec
 from unalike.runtime.records.history import DIVERGED
@@ -51,7 +57,9 @@ class RunDirectory:
     @property
     def _is_a_file(self) -> UnalikeError:
         """The error for a path that is a file, or lies in one."""
-        file = next((p for p in (*reversed(self.path.parents), self.path) if p.is_file()), self.path)
+        file = next(
+            (p for p in (*reversed(self.path.parents), self.path) if p.is_file()), self.path
+        )
         return UnalikeError(f"{file} is a file; expected a folder for the run")
 
     @property
@@ -65,7 +73,9 @@ class RunDirectory:
         except NotADirectoryError:
             raise self._is_a_file from None
         except (tomllib.TOMLDecodeError, OSError, UnicodeDecodeError) as error:
-            raise UnalikeError(f"cannot read {file}: {error}; mend it or choose another folder") from error
+            raise UnalikeError(
+                f"cannot read {file}: {error}; mend it or choose another folder"
+            ) from error
 
     def claim(self, config: Config, resume: bool) -> bool:
         """Take the folder for this run. True if it holds the beginning of the same run, which is to be resumed.
@@ -77,10 +87,16 @@ class RunDirectory:
             self.write_config(config)
             return False
         if (self.path / "cells").exists():
-            raise UnalikeError(f"{self.path} holds a comparison; choose another folder for a single run")
+            raise UnalikeError(
+                f"{self.path} holds a comparison; choose another folder for a single run"
+            )
         different = differences(found, config)
         if different:
-            advice = OTHER_WEIGHTS if self.began_elsewhere(config) else "Choose another folder for this one"
+            advice = (
+                OTHER_WEIGHTS
+                if self.began_elsewhere(config)
+                else "Choose another folder for this one"
+            )
             raise UnalikeError(f"{self.path} holds another run: {'; '.join(different)}. {advice}")
         if found["method"] != config["method"]:
             warn(
@@ -88,7 +104,9 @@ class RunDirectory:
                 f"{config['method']!r}, with defaults for what is missing",
             )
         if not resume:
-            raise UnalikeError(f"{self.path} already holds this run; allow it to be resumed or choose another folder")
+            raise UnalikeError(
+                f"{self.path} already holds this run; allow it to be resumed or choose another folder"
+            )
         if self.round > config.get("rounds", self.round):
             raise UnalikeError(
                 f"{self.path} holds {self.round} rounds of this run and {config['rounds']} were asked for; ask for {self.round} or "
@@ -99,7 +117,11 @@ class RunDirectory:
     def rounds_of(self, config: Config) -> int | None:
         """The rounds that the run in the folder was asked for, if only they differ from this configuration; None otherwise."""
         found, wanted = self.config, plain(config)
-        if found is None or differences(found, config) or any(found.get(n) != wanted.get(n) for n in ENDS):
+        if (
+            found is None
+            or differences(found, config)
+            or any(found.get(n) != wanted.get(n) for n in ENDS)
+        ):
             return None
         return int(found["rounds"])
 
@@ -117,7 +139,9 @@ class RunDirectory:
         except (FileExistsError, NotADirectoryError):
             raise self._is_a_file from None
         except OSError as error:
-            raise UnalikeError(f"cannot write {self.path}: {error.strerror}; choose another folder") from None
+            raise UnalikeError(
+                f"cannot write {self.path}: {error.strerror}; choose another folder"
+            ) from None
         busy = f"another process is writing the run in {self.path}; wait until it ends, or choose another folder"
         with locked(self.path, busy):
             yield
@@ -143,7 +167,9 @@ class RunDirectory:
             with open(self.path / "events.jsonl", "a", encoding="utf-8") as file:
                 file.write(line + "\n")
         except OSError as error:
-            raise UnalikeError(f"cannot write {self.path / 'events.jsonl'}: {error.strerror}") from error
+            raise UnalikeError(
+                f"cannot write {self.path / 'events.jsonl'}: {error.strerror}"
+            ) from error
 
     @property
     def events(self) -> list[dict[str, Any]]:
@@ -162,12 +188,18 @@ class RunDirectory:
         for line in lines:
             with suppress(ValueError):
                 found.append(json.loads(line))
-        return [event for event in found if isinstance(event, dict) and isinstance(event.get("event"), str)]
+        return [
+            event
+            for event in found
+            if isinstance(event, dict) and isinstance(event.get("event"), str)
+        ]
 
     @property
     def notes(self) -> list[str]:
         """The distinct warnings since the run last began or was resumed, and those of its rounds before."""
-        begun = max((i for i, event in enumerate(self.events) if event["event"] == "begun"), default=0)
+        begun = max(
+            (i for i, event in enumerate(self.events) if event["event"] == "begun"), default=0
+        )
         kept = [e for i, e in enumerate(self.events) if i >= begun or "round" in e]
         return list(dict.fromkeys(e["text"] for e in kept if e["event"] == "warning"))
 
@@ -175,7 +207,10 @@ class RunDirectory:
     def asked(self) -> str:
         """The method as last typed; with every field if that was not recorded."""
         words = [event.get("method") for event in self.events if event["event"] == "begun"]
-        return next((str(said) for said in reversed(words) if said), str((self.config or {}).get("method", "")))
+        return next(
+            (str(said) for said in reversed(words) if said),
+            str((self.config or {}).get("method", "")),
+        )
 
     @property
     def first_protocol(self) -> str:
@@ -223,13 +258,21 @@ class RunDirectory:
 
         Raises `UnalikeError` if none was kept.
         """
-        kept = {number: file for file, number in rounds_of((self.path / KEPT).glob("round-*.safetensors")).items()}
+        kept = {
+            number: file
+            for file, number in rounds_of((self.path / KEPT).glob("round-*.safetensors")).items()
+        }
         if round not in kept:
             found = ", ".join(map(str, sorted(kept))) or "none"
-            raise UnalikeError(f"no checkpoint of round {round} is kept in {self.path}; expected one of {found}")
+            raise UnalikeError(
+                f"no checkpoint of round {round} is kept in {self.path}; expected one of {found}"
+            )
         tensors, facts = read_tensors(kept[round])
         change(facts)
-        for file in (*self._checkpoints(), *(file for number, file in kept.items() if number > round)):
+        for file in (
+            *self._checkpoints(),
+            *(file for number, file in kept.items() if number > round),
+        ):
             file.unlink()
         write_tensors(round_file(self.path / "checkpoints", round), tensors, facts)
 
@@ -286,7 +329,10 @@ class RunDirectory:
 def plain(config: Config) -> Config:
     """The configuration without None, which TOML cannot express, and with lists for tuples."""
     kept = {k: v for k, v in config.items() if v is not None}
-    return {k: plain(v) if isinstance(v, dict) else list(v) if isinstance(v, tuple) else v for k, v in kept.items()}
+    return {
+        k: plain(v) if isinstance(v, dict) else list(v) if isinstance(v, tuple) else v
+        for k, v in kept.items()
+    }
 
 
 def differences(found: Config, wanted: Config, where: str = "") -> list[str]:
@@ -307,7 +353,9 @@ def differences(found: Config, wanted: Config, where: str = "") -> list[str]:
 
 def digest(config: Config) -> str:
     """A short hash of a configuration."""
-    return hashlib.blake2b(json.dumps(plain(config), sort_keys=True, default=str).encode(), digest_size=8).hexdigest()
+    return hashlib.blake2b(
+        json.dumps(plain(config), sort_keys=True, default=str).encode(), digest_size=8
+    ).hexdigest()
 
 
 def fingerprint(tensors: Tree) -> str:

@@ -43,7 +43,10 @@ class Curves:
 
     def figure(self, results: Results) -> Figure:
         def lines(setting: str) -> list[Line]:
-            of_methods = (self._line(method, results.of(method, setting).values()) for method in results.methods)
+            of_methods = (
+                self._line(method, results.of(method, setting).values())
+                for method in results.methods
+            )
             return [line for line in of_methods if line is not None]
 
         return panels(results, lines, replace(ROUNDS, log=self.log_rounds), self.title)
@@ -77,7 +80,12 @@ class ClientCurves:
         return rows
 
     def figure(self, results: Results) -> Figure:
-        return panels(results, lambda setting: self._lines(results.of(self.method, setting)), ROUNDS, self.title)
+        return panels(
+            results,
+            lambda setting: self._lines(results.of(self.method, setting)),
+            ROUNDS,
+            self.title,
+        )
 
     def _lines(self, cells: Mapping[int, CellResult]) -> list[Line]:
         """One line per client of the cell under the first seed."""
@@ -89,7 +97,13 @@ class ClientCurves:
         for client in range(max(map(len, cell.curves), default=0)):
             points = [(n, row[client]) for n, row in zip(rounds, cell.curves) if client < len(row)]
             values = [(n, self.scale * value) for n, value in points if value is not None]
-            lines.append(Line(label=f"client {client}", x=[n for n, _ in values], y=[value for _, value in values]))
+            lines.append(
+                Line(
+                    label=f"client {client}",
+                    x=[n for n, _ in values],
+                    y=[value for _, value in values],
+                )
+            )
         return lines
 
 
@@ -110,7 +124,14 @@ class ClassScores:
     def table(self, results: Results) -> list[list[str]]:
         """One row per class, one column per method, and one for the published entries of a method."""
         lines, printed = self._scores(results), {method for method, _ in self.published}
-        rows = [["class", *chain.from_iterable([m, f"{m}, published"] if m in printed else [m] for m in lines)]]
+        rows = [
+            [
+                "class",
+                *chain.from_iterable(
+                    [m, f"{m}, published"] if m in printed else [m] for m in lines
+                ),
+            ]
+        ]
         for label in _classes(lines):
             row = [label]
             for method, scores in lines.items():
@@ -123,7 +144,12 @@ class ClassScores:
         lines = self._scores(results)
         classes = _classes(lines)
         marks = [
-            Points(label=method, x=range(len(classes)), y=[scores.get(c, 0.0) for c in classes], texts=classes)
+            Points(
+                label=method,
+                x=range(len(classes)),
+                y=[scores.get(c, 0.0) for c in classes],
+                texts=classes,
+            )
             for method, scores in lines.items()
         ]
         return Figure([Plot(marks, Axis("class", named(classes)), Axis(self.title))], HEIGHT)
@@ -133,7 +159,9 @@ class ClassScores:
         scores: dict[str, dict[str, float]] = {}
         for method in results.methods:
             cells = list(results.of(method, self.setting).values())
-            columns = [c for c in (cells[0].rounds if cells else ()) if c.startswith(CLASS_ACCURACY)]
+            columns = [
+                c for c in (cells[0].rounds if cells else ()) if c.startswith(CLASS_ACCURACY)
+            ]
             for column in columns:
                 label = column.removeprefix(CLASS_ACCURACY)
                 if not self.chosen or label in self.chosen:
@@ -160,7 +188,9 @@ class LabelBubbles:
         for setting, counts in self._counts(results).items():
             for client, row in enumerate(counts):
                 largest = f"{max(row) / max(1, sum(row)):.2f}"
-                rows.append([setting, str(client), str(sum(row)), str(sum(n > 0 for n in row)), largest])
+                rows.append(
+                    [setting, str(client), str(sum(row)), str(sum(n > 0 for n in row)), largest]
+                )
         return rows
 
     def figure(self, results: Results) -> Figure:
@@ -202,13 +232,24 @@ class ParameterHistogram:
 
     def near_zero(self, method: str, setting: str) -> Quantity:
         """Seed -> the share of small parameters."""
-        return by_cell(method, setting, lambda cell: _near_zero([cell]) if cell.parameters else None)
+        return by_cell(
+            method, setting, lambda cell: _near_zero([cell]) if cell.parameters else None
+        )
 
     def figure(self, results: Results) -> Figure:
         def lines(setting: str) -> list[Line]:
-            of_methods = {method: results.of(method, setting).values() for method in results.methods}
-            shares = {m: _shares(cells) for m, cells in of_methods.items() if any(cell.parameters for cell in cells)}
-            return [Line(label=method, x=middles, y=share) for method, (middles, share) in shares.items()]
+            of_methods = {
+                method: results.of(method, setting).values() for method in results.methods
+            }
+            shares = {
+                m: _shares(cells)
+                for m, cells in of_methods.items()
+                if any(cell.parameters for cell in cells)
+            }
+            return [
+                Line(label=method, x=middles, y=share)
+                for method, (middles, share) in shares.items()
+            ]
 
         return panels(results, lines, Axis("parameter"), Axis(self.title, log=True))
 
@@ -219,7 +260,9 @@ def _limit(cell: CellResult) -> float:
 
 def _near_zero(cells: Sequence[CellResult]) -> float:
     """The share of the parameters within a tenth of the limit."""
-    return sum(share for middle, share in zip(*_shares(cells)) if abs(middle) < _limit(cells[0]) / 10)
+    return sum(
+        share for middle, share in zip(*_shares(cells)) if abs(middle) < _limit(cells[0]) / 10
+    )
 
 
 def _shares(cells: Iterable[CellResult]) -> tuple[list[float], list[float]]:

@@ -39,8 +39,15 @@ class GainTable:
         rows = [["data set", "metric", self.baseline, *others]]
         for setting in results.settings:
             column = self.columns[setting]
-            base, share = self._scores(results, self.baseline, setting), _share(results, self.baseline, setting)
-            row = [setting, column, _entry([(1 if _is_error(column) else 100) * v for v in base.values()], share, "")]
+            base, share = (
+                self._scores(results, self.baseline, setting),
+                _share(results, self.baseline, setting),
+            )
+            row = [
+                setting,
+                column,
+                _entry([(1 if _is_error(column) else 100) * v for v in base.values()], share, ""),
+            ]
             for method in others:
                 own = self._scores(results, method, setting)
                 gains = [_gain(own[seed], base[seed], column) for seed in own if seed in base]
@@ -50,7 +57,10 @@ class GainTable:
 
     def _scores(self, results: Results, method: str, setting: str) -> dict[int, float]:
         """Seed -> score."""
-        return {s: score_of(cell, self.columns[setting]) for s, cell in results.of(method, setting).items()}
+        return {
+            s: score_of(cell, self.columns[setting])
+            for s, cell in results.of(method, setting).items()
+        }
 
 
 def client_scores(cell: CellResult, column: str) -> list[tuple[float, int]]:
@@ -66,7 +76,11 @@ def client_scores(cell: CellResult, column: str) -> list[tuple[float, int]]:
 def score_of(cell: CellResult, column: str) -> float:
     """The mean of the clients' own metric by test samples; a run that diverged is infinitely bad."""
     known = client_scores(cell, column)
-    return sum(value * n for value, n in known) / sum(n for _, n in known) if known else cell.score(column, 1)
+    return (
+        sum(value * n for value, n in known) / sum(n for _, n in known)
+        if known
+        else cell.score(column, 1)
+    )
 
 
 def _gain(own: float, base: float, column: str) -> float:
@@ -91,7 +105,9 @@ def _entry(values: Sequence[float], share: float, sign: str) -> str:
         return "diverges"
     tested = moderated_t(np.asarray(values)[:, None], overlap=share)
     mean, low, high = (end.item() for end in (tested.mean, tested.low, tested.high))
-    return f"{mean:{sign}.2f}" + (f" ({low:{sign}.2f} to {high:{sign}.2f})" if math.isfinite(low) else "")
+    return f"{mean:{sign}.2f}" + (
+        f" ({low:{sign}.2f} to {high:{sign}.2f})" if math.isfinite(low) else ""
+    )
 
 
 def explained_by(
@@ -106,10 +122,16 @@ def explained_by(
     """Spearman's correlation over settings of a recorded number and the gain of a method, by seed; NaN if one is constant."""
 
     def values(results: Results) -> dict[int, float]:
-        numbers = [recorded_mean(recorded_of, setting, quantity, WHOLE_MODEL)(results) for setting in settings]
+        numbers = [
+            recorded_mean(recorded_of, setting, quantity, WHOLE_MODEL)(results)
+            for setting in settings
+        ]
         gains = [gain(method, baseline, setting, column, last)(results) for setting in settings]
         seeds = set.intersection(*map(set, (*numbers, *gains))) if settings else set[int]()
-        return {seed: rank_correlation([(n[seed], g[seed]) for n, g in zip(numbers, gains)]) for seed in sorted(seeds)}
+        return {
+            seed: rank_correlation([(n[seed], g[seed]) for n, g in zip(numbers, gains)])
+            for seed in sorted(seeds)
+        }
 
     return values
 
@@ -134,15 +156,21 @@ class ExplainedGains:
 
     def table(self, results: Results) -> list[list[str]]:
         others = self._others(results)
-        rows = [["setting", *self.quantities, *(f"{method} less {self.baseline}" for method in others)]]
+        rows = [
+            ["setting", *self.quantities, *(f"{method} less {self.baseline}" for method in others)]
+        ]
         for setting in results.settings:
             numbers = [self._number(results, setting, quantity) for quantity in self.quantities]
             gains = [self._gain(results, method, setting) for method in others]
-            rows.append([setting, *(shown(n, ".4g") for n in numbers), *(shown(g, "+.2f") for g in gains)])
+            rows.append(
+                [setting, *(shown(n, ".4g") for n in numbers), *(shown(g, "+.2f") for g in gains)]
+            )
         blank = [""] * len(self.quantities)
         for quantity in self.quantities:
             correlations = [self._correlation(results, quantity, method) for method in others]
-            rows.append([f"correlation with {quantity}", *blank, *(shown(r, "+.2f") for r in correlations)])
+            rows.append(
+                [f"correlation with {quantity}", *blank, *(shown(r, "+.2f") for r in correlations)]
+            )
         return rows
 
     def figure(self, results: Results) -> Figure:
@@ -150,8 +178,12 @@ class ExplainedGains:
         if math.isfinite(self.least):
             title += f"; below {self.least:g} not drawn"
         for quantity in self.quantities:
-            of_methods = {method: self._points(results, quantity, method) for method in self._others(results)}
-            marks = [Points(label=method, x=x, y=y, size=7) for method, (x, y) in of_methods.items() if x]
+            of_methods = {
+                method: self._points(results, quantity, method) for method in self._others(results)
+            }
+            marks = [
+                Points(label=method, x=x, y=y, size=7) for method, (x, y) in of_methods.items() if x
+            ]
             plots.append(Plot(marks, Axis(quantity.replace("_", " ")), Axis(title)))
         return Figure(plots, HEIGHT)
 
@@ -159,7 +191,9 @@ class ExplainedGains:
         return [method for method in results.methods if method != self.baseline]
 
     def _number(self, results: Results, setting: str, quantity: str) -> float | None:
-        return _mean(list(recorded_mean(self.recorded_of, setting, quantity, WHOLE_MODEL)(results).values()))
+        return _mean(
+            list(recorded_mean(self.recorded_of, setting, quantity, WHOLE_MODEL)(results).values())
+        )
 
     def _gain(self, results: Results, method: str, setting: str) -> float | None:
         gains = gain(method, self.baseline, setting, self.column, self.last)(results)
@@ -168,15 +202,28 @@ class ExplainedGains:
     def _correlation(self, results: Results, quantity: str, method: str) -> float | None:
         """The mean over seeds of the correlation over settings."""
         quantity_by_seed = explained_by(
-            quantity, method, self.baseline, results.settings, self.recorded_of, self.last, self.column
+            quantity,
+            method,
+            self.baseline,
+            results.settings,
+            self.recorded_of,
+            self.last,
+            self.column,
         )
         return _mean(list(quantity_by_seed(results).values()))
 
-    def _points(self, results: Results, quantity: str, method: str) -> tuple[list[float], list[float]]:
+    def _points(
+        self, results: Results, quantity: str, method: str
+    ) -> tuple[list[float], list[float]]:
         """The number and the gain in each setting that has both, by size of the number; no gain below `least`."""
-        pairs = [(self._number(results, s, quantity), self._gain(results, method, s)) for s in results.settings]
+        pairs = [
+            (self._number(results, s, quantity), self._gain(results, method, s))
+            for s in results.settings
+        ]
         points = sorted(
-            (n, gained) for n, gained in pairs if n is not None and gained is not None and gained >= self.least
+            (n, gained)
+            for n, gained in pairs
+            if n is not None and gained is not None and gained >= self.least
         )
         return [number for number, _ in points], [gained for _, gained in points]
 
@@ -218,10 +265,20 @@ class BesidePrinted:
             own = [shown(values.get(setting), ".2f") for values in columns.values()]
             rows.append([setting, *own, *printed])
         pairs = {label: self._pairs(values) for label, values in columns.items()}
-        known = [pearson_with_interval(of) if len(of) > 1 else (math.nan,) * 3 for of in pairs.values()]
+        known = [
+            pearson_with_interval(of) if len(of) > 1 else (math.nan,) * 3 for of in pairs.values()
+        ]
         blank = [""] * len(self.printed)
-        rows.append([f"correlation with {self.reference}, printed", *(shown(r, ".2f") for r, _, _ in known), *blank])
-        intervals = [MISSING if math.isnan(low) else f"{low:.2f} to {high:.2f}" for _, low, high in known]
+        rows.append(
+            [
+                f"correlation with {self.reference}, printed",
+                *(shown(r, ".2f") for r, _, _ in known),
+                *blank,
+            ]
+        )
+        intervals = [
+            MISSING if math.isnan(low) else f"{low:.2f} to {high:.2f}" for _, low, high in known
+        ]
         return [*rows, ["its 95 % interval", *intervals, *blank]]
 
     def figure(self, results: Results) -> Figure:
@@ -235,9 +292,15 @@ class BesidePrinted:
     def _values(self, results: Results, quantity: BySetting) -> dict[str, float]:
         """Setting -> the mean of a quantity over seeds."""
         by_seed = {setting: quantity(setting)(results).values() for setting in results.settings}
-        return {setting: self.scale * fmean(values) for setting, values in by_seed.items() if values}
+        return {
+            setting: self.scale * fmean(values) for setting, values in by_seed.items() if values
+        }
 
     def _pairs(self, values: Mapping[str, float]) -> list[tuple[float, float]]:
         """Our number and the printed one in each setting that has both."""
         printed = self.printed[self.reference]
-        return [(value, printed[setting].value) for setting, value in values.items() if setting in printed]
+        return [
+            (value, printed[setting].value)
+            for setting, value in values.items()
+            if setting in printed
+        ]

@@ -17,21 +17,35 @@ ROUNDS = Axis("round", word="round ", form="")
 FAINT = Look("faint", "#C4C4C4", "solid", "circle")
 """The look of what stands in the background."""
 PLACES = {
-    **{"FedAvg": 0, "FedProx": 1, "FedNova": 2, "FedMix": 3, "SCAFFOLD": 4, "FedAvg + LWS": 5, "FedPake as printed": 6},
+    **{
+        "FedAvg": 0,
+        "FedProx": 1,
+        "FedNova": 2,
+        "FedMix": 3,
+        "SCAFFOLD": 4,
+        "FedAvg + LWS": 5,
+        "FedPake as printed": 6,
+    },
     **{"FedSA as printed": 9, "FedSA = FedPake, normalized": 10, "weighted mean": 7, "mean": 12},
 }
 """Label -> place among the looks of the palette, for methods that many figures share."""
 
 
-def over_seeds(label: str, values: Mapping[int, Sequence[float]] | Mapping[float, Sequence[float]]) -> Line:
+def over_seeds(
+    label: str, values: Mapping[int, Sequence[float]] | Mapping[float, Sequence[float]]
+) -> Line:
     """The mean of the values at each x, with a band of one standard deviation to both sides."""
     means = [statistics.fmean(of_seeds) for of_seeds in values.values()]
-    spread = [statistics.stdev(of_seeds) if len(of_seeds) > 1 else 0.0 for of_seeds in values.values()]
+    spread = [
+        statistics.stdev(of_seeds) if len(of_seeds) > 1 else 0.0 for of_seeds in values.values()
+    ]
     low, high = ([m + sign * s for m, s in zip(means, spread)] for sign in (-1, 1))
     return Line(label=label, x=list(values), y=means, low=low, high=high)
 
 
-def panels(results: Results, marks: Callable[[str], Sequence[AnyMark]], x: Axis, y: str | Axis) -> Figure:
+def panels(
+    results: Results, marks: Callable[[str], Sequence[AnyMark]], x: Axis, y: str | Axis
+) -> Figure:
     """One panel per setting, with the marks of the setting."""
     axis = Axis(y) if isinstance(y, str) else y
     return Figure([Plot(marks(setting), x, axis, setting) for setting in results.settings], HEIGHT)

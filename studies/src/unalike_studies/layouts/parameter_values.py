@@ -38,7 +38,9 @@ class ParameterValues:
 
     def table(self, results: Results) -> list[list[str]]:
         """One row per setting and method: its mean distance from the clients' mean, over their deviation."""
-        rows = [["setting", "method", "mean distance from the clients' mean, in standard deviations"]]
+        rows = [
+            ["setting", "method", "mean distance from the clients' mean, in standard deviations"]
+        ]
         for setting in results.settings:
             for method, values in _methods(results, setting).items():
                 rows.append([setting, method, _distance(values)])
@@ -47,15 +49,31 @@ class ParameterValues:
     def figure(self, results: Results) -> Figure:
         plots, x = [], Axis("parameter", named(range(self.entries)))
         for setting in results.settings:
-            methods = {method: _standardized(values) for method, values in _methods(results, setting).items()}
+            methods = {
+                method: _standardized(values)
+                for method, values in _methods(results, setting).items()
+            }
             first = next(iter(methods.values()), {})
-            clients = [(i, v) for i in range(self.entries) for k, v in first.get(i, {}).items() if k != SERVER]
+            clients = [
+                (i, v)
+                for i in range(self.entries)
+                for k, v in first.get(i, {}).items()
+                if k != SERVER
+            ]
             places = [WIDTH * ((j + 1) / (len(methods) + 1) - 0.5) for j in range(len(methods))]
             marks = [
-                Points(look=FAINT, label=CLIENTS, x=[i for i, _ in clients], y=[v for _, v in clients], size=7),
+                Points(
+                    look=FAINT,
+                    label=CLIENTS,
+                    x=[i for i, _ in clients],
+                    y=[v for _, v in clients],
+                    size=7,
+                ),
                 *(self._points(*values, place) for values, place in zip(methods.items(), places)),
             ]
-            plots.append(Plot(marks, x, Axis(self.title, limits=(-self.limit, self.limit)), setting))
+            plots.append(
+                Plot(marks, x, Axis(self.title, limits=(-self.limit, self.limit)), setting)
+            )
         return Figure(plots, HEIGHT)
 
     @staticmethod
@@ -64,15 +82,25 @@ class ParameterValues:
 
         def number(cell: CellResult) -> float | None:
             entries = _standardized(_values(cell)).values()
-            distances = [abs(at[SERVER] - half_sample_mode(_of_clients(at))) for at in entries if SERVER in at]
+            distances = [
+                abs(at[SERVER] - half_sample_mode(_of_clients(at)))
+                for at in entries
+                if SERVER in at
+            ]
             return statistics.fmean(distances) if distances else None
 
         return by_cell(method, setting, number)
 
     def _points(self, method: str, values: Values, place: float) -> Points:
         """The new values of a method, beside the clients' points by `place`."""
-        points = [(i + place, values[i][SERVER]) for i in range(self.entries) if SERVER in values.get(i, {})]
-        return Points(label=method, x=[x for x, _ in points], y=[value for _, value in points], size=7)
+        points = [
+            (i + place, values[i][SERVER])
+            for i in range(self.entries)
+            if SERVER in values.get(i, {})
+        ]
+        return Points(
+            label=method, x=[x for x, _ in points], y=[value for _, value in points], size=7
+        )
 
 
 @dataclass(frozen=True)
@@ -91,7 +119,10 @@ class Kernel:
     def table(self, results: Results) -> list[list[str]]:
         """One row per method: its mean distance from the clients' mean, over their deviation."""
         rows = [["method", "mean distance from the clients' mean, in standard deviations"]]
-        return rows + [[method, _distance(values)] for method, values in _methods(results, self.setting).items()]
+        return rows + [
+            [method, _distance(values)]
+            for method, values in _methods(results, self.setting).items()
+        ]
 
     def figure(self, results: Results) -> Figure:
         plots, bar = [], f"{self.title}, cut at {self.limit:g}"
@@ -99,7 +130,9 @@ class Kernel:
             scaled = _standardized(values)
             flat = [scaled.get(i, {}).get(SERVER, math.nan) for i in range(self.side**2)]
             cut = np.clip(flat, -self.limit, self.limit).reshape(self.side, self.side)
-            plots.append(Plot([HeatMap(cut, bar, diverging=True)], y=Axis(reverse=True), title=method))
+            plots.append(
+                Plot([HeatMap(cut, bar, diverging=True)], y=Axis(reverse=True), title=method)
+            )
         return Figure(plots, HEIGHT)
 
 
@@ -129,7 +162,9 @@ def _values(cell: CellResult) -> Values:
     for series in cell.recorded.get("series", []):
         place = re.search(r"\[(\d+)\]$", series.get("layer", ""))
         if series["quantity"] == "parameter" and place and series["values"][0] is not None:
-            of_entries.setdefault(int(place[1]), {})[series.get("client", SERVER)] = series["values"][0]
+            of_entries.setdefault(int(place[1]), {})[series.get("client", SERVER)] = series[
+                "values"
+            ][0]
     return of_entries
 
 
@@ -146,4 +181,6 @@ def _standardized(values: Values) -> Values:
 
 
 def _distance(values: Values) -> str:
-    return shown_mean((abs(at[SERVER]) for at in _standardized(values).values() if SERVER in at), ".3f")
+    return shown_mean(
+        (abs(at[SERVER]) for at in _standardized(values).values() if SERVER in at), ".3f"
+    )

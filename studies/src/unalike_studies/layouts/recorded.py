@@ -41,12 +41,19 @@ class RecordedCurves:
 
     def table(self, results: Results) -> list[list[str]]:
         """The number in the first and the last round that is kept, and its mean over rounds."""
-        rows = [["method", "setting", "seeds", self.by, "first round", "last round", "mean over rounds"]]
+        rows = [
+            ["method", "setting", "seeds", self.by, "first round", "last round", "mean over rounds"]
+        ]
         for method, setting in _recorded(results, self.quantity):
-            entries, seeds = self.entries(results, method, setting), str(len(results.of(method, setting)))
+            entries, seeds = (
+                self.entries(results, method, setting),
+                str(len(results.of(method, setting))),
+            )
             for entry, by_number in entries.items():
                 values = [statistics.fmean(values) for values in by_number.values()]
-                shown = [f"{value:.4g}" for value in (values[0], values[-1], statistics.fmean(values))]
+                shown = [
+                    f"{value:.4g}" for value in (values[0], values[-1], statistics.fmean(values))
+                ]
                 rows.append([method, setting, seeds, entry, *shown])
         return rows
 
@@ -84,7 +91,10 @@ class RecordedTable:
         layers = dict.fromkeys(layer for entries in columns for layer in entries)
         return [
             ["layer", *(", ".join(pair) for pair in pairs)],
-            *([layer, *(_between(entries.get(layer, {})) for entries in columns)] for layer in layers),
+            *(
+                [layer, *(_between(entries.get(layer, {})) for entries in columns)]
+                for layer in layers
+            ),
         ]
 
 
@@ -100,7 +110,15 @@ class GroupSizes:
 
     def table(self, results: Results) -> list[list[str]]:
         rows = [
-            ["method", "setting", "layers, rounds and seeds", "most frequent sizes", "share, %", "next", "share, %"]
+            [
+                "method",
+                "setting",
+                "layers, rounds and seeds",
+                "most frequent sizes",
+                "share, %",
+                "next",
+                "share, %",
+            ]
         ]
         for method, setting in _recorded(results, self.quantity):
             cells = results.of(method, setting).values()
@@ -129,7 +147,9 @@ class GroupSizes:
             if series["quantity"] == self.quantity:
                 for number, group in zip(cell.recorded["rounds"], series["values"]):
                     if group is not None and group >= 0:
-                        groups.setdefault((series.get("layer", ""), number), Counter())[int(group)] += 1
+                        groups.setdefault((series.get("layer", ""), number), Counter())[
+                            int(group)
+                        ] += 1
         return [tuple(sorted(members.values(), reverse=True)) for members in groups.values()]
 
 
@@ -156,7 +176,11 @@ class RecordedMap(RecordedCurves):
 def _recorded(results: Results, quantity: str) -> list[tuple[str, str]]:
     """The (method, setting) pairs with a recorded number, in the order of the study."""
     groups = results.groups()
-    return [(m, where) for m, where, cells in groups if any(by_round(cell.recorded, quantity) for cell in cells)]
+    return [
+        (m, where)
+        for m, where, cells in groups
+        if any(by_round(cell.recorded, quantity) for cell in cells)
+    ]
 
 
 def _between(values: Mapping[int, list[float]]) -> str:

@@ -49,7 +49,15 @@ class Scatter:
         for method, setting, cell in self._cells(results):
             points = self.points(cell)
             r = pearson(points)
-            rows.append([method, setting, str(cell.seed), str(len(points)), f"{r:.2f}" if math.isfinite(r) else "-"])
+            rows.append(
+                [
+                    method,
+                    setting,
+                    str(cell.seed),
+                    str(len(points)),
+                    f"{r:.2f}" if math.isfinite(r) else "-",
+                ]
+            )
         return rows
 
     def figure(self, results: Results) -> Figure:
@@ -97,7 +105,9 @@ class ScoreAgainstBytes(Scatter):
 
     def points(self, cell: CellResult) -> Points:
         up, clients = (cell.rounds.get(name, []) for name in ("bytes_up", "participants"))
-        return [(up[-1] / clients[-1] / 1000, 100 * cell.score("accuracy", self.last))] if up else []
+        return (
+            [(up[-1] / clients[-1] / 1000, 100 * cell.score("accuracy", self.last))] if up else []
+        )
 
     def table(self, results: Results) -> list[list[str]]:
         """Bytes and accuracy of each method, the means over seeds."""
@@ -125,11 +135,18 @@ class GapAgainstBound(Scatter):
 
     def points(self, cell: CellResult) -> Points:
         tau = by_round(cell.recorded, "tau").values()
-        rows = zip(*(cell.rounds.get(name, []) for name in ("round", "participants", "loss", "train_loss")))
+        rows = zip(
+            *(cell.rounds.get(name, []) for name in ("round", "participants", "loss", "train_loss"))
+        )
         return [
-            (math.sqrt(2 * sum(by_number[number] for by_number in tau) / clients), abs(loss - train_loss))
+            (
+                math.sqrt(2 * sum(by_number[number] for by_number in tau) / clients),
+                abs(loss - train_loss),
+            )
             for number, clients, loss, train_loss in rows
-            if tau and None not in (loss, train_loss) and all(number in by_number for by_number in tau)
+            if tau
+            and None not in (loss, train_loss)
+            and all(number in by_number for by_number in tau)
         ]
 
     def slack(self, method: str, setting: str) -> Quantity:
@@ -144,13 +161,28 @@ class GapAgainstBound(Scatter):
     def table(self, results: Results) -> list[list[str]]:
         """Means, the share of rounds above the bound, the least C with gap <= C bound, and the rank correlation, by seed."""
         rows = [
-            ["method", "setting", "seed", "rounds", "gap", "bound", "rounds above it, %", "least C", "rank correlation"]
+            [
+                "method",
+                "setting",
+                "seed",
+                "rounds",
+                "gap",
+                "bound",
+                "rounds above it, %",
+                "least C",
+                "rank correlation",
+            ]
         ]
         for method, setting, cell in self._cells(results):
             points = self.points(cell)
             bound, gap = (statistics.fmean(values) for values in zip(*points))
             above = 100 * statistics.fmean(y > x for x, y in points)
-            numbers = f"{gap:.2f}", f"{bound:.2f}", f"{above:.0f}", f"{max(y / x for x, y in points):.2f}"
+            numbers = (
+                f"{gap:.2f}",
+                f"{bound:.2f}",
+                f"{above:.0f}",
+                f"{max(y / x for x, y in points):.2f}",
+            )
             r = rank_correlation(points)
             rows.append([method, setting, str(cell.seed), str(len(points)), *numbers, f"{r:.2f}"])
         return rows
@@ -225,7 +257,9 @@ class ClientMap:
             for number, apart in self._distances(cell).items():
                 alike = np.equal.outer(kinds, kinds) & ~np.eye(len(kinds), dtype=bool)
                 other = np.not_equal.outer(kinds, kinds)
-                means = [f"{apart[where].mean():.3f}" if where.any() else "-" for where in (alike, other)]
+                means = [
+                    f"{apart[where].mean():.3f}" if where.any() else "-" for where in (alike, other)
+                ]
                 rows.append([setting, str(number), *means])
         return rows
 
@@ -235,15 +269,24 @@ class ClientMap:
             kinds = _kinds(cell)
             for number, apart in self._distances(cell).items():
                 places = _embedded(apart)
-                of_kinds = {kind: places[kinds == kind].T.tolist() for kind in sorted(set(kinds.tolist()))}
-                marks = [PointMarks(label=f"class {kind}", x=x, y=y, size=7) for kind, (x, y) in of_kinds.items()]
+                of_kinds = {
+                    kind: places[kinds == kind].T.tolist() for kind in sorted(set(kinds.tolist()))
+                }
+                marks = [
+                    PointMarks(label=f"class {kind}", x=x, y=y, size=7)
+                    for kind, (x, y) in of_kinds.items()
+                ]
                 plots.append(Plot(marks, Axis(), Axis(self.title), f"{setting}, round {number}"))
         return Figure(plots, HEIGHT)
 
     def _cells(self, results: Results) -> dict[str, CellResult]:
         """Setting -> the cell of the method under the first seed."""
         seeds = {setting: results.of(self.method, setting) for setting in results.settings}
-        return {setting: cells[min(cells)] for setting, cells in seeds.items() if cells and cells[min(cells)].recorded}
+        return {
+            setting: cells[min(cells)]
+            for setting, cells in seeds.items()
+            if cells and cells[min(cells)].recorded
+        }
 
     def _distances(self, cell: CellResult) -> dict[int, np.ndarray]:
         """Round -> distances of the clients' updates [K, K] over their mean norm."""
@@ -252,7 +295,11 @@ class ClientMap:
         for place in sorted({0, len(rounds) // 2, len(rounds) - 1}):
             norms, cosines = np.full(clients, np.nan), np.eye(clients)
             for series in cell.recorded["series"]:
-                client, other, value = series.get("client", -1), series.get("other"), series["values"][place]
+                client, other, value = (
+                    series.get("client", -1),
+                    series.get("other"),
+                    series["values"][place],
+                )
                 if client < 0 or value is None:
                     continue
                 if series["quantity"] == "update_norm" and "layer" not in series:
@@ -293,4 +340,6 @@ def _kinds(cell: CellResult) -> np.ndarray:
 def _embedded(apart: np.ndarray) -> np.ndarray:
     """Points [K, 2] by t-SNE; the seed is fixed."""
     perplexity = min(MOST_NEIGHBOURS, len(apart) - 1)
-    return TSNE(metric="precomputed", init="random", perplexity=perplexity, random_state=0).fit_transform(apart)
+    return TSNE(
+        metric="precomputed", init="random", perplexity=perplexity, random_state=0
+    ).fit_transform(apart)

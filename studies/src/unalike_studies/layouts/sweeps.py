@@ -30,7 +30,9 @@ class Sweep:
         rows = [[self.parameter, *(line.label for line in lines)]]
         for value in sorted(set(self.at.values())):
             scores = [dict(zip(line.x, line.y)).get(value) for line in lines]
-            rows.append([f"{value:g}", *(MISSING if score is None else f"{score:.4g}" for score in scores)])
+            rows.append(
+                [f"{value:g}", *(MISSING if score is None else f"{score:.4g}" for score in scores)]
+            )
         return rows
 
     def figure(self, results: Results) -> Figure:
@@ -42,7 +44,10 @@ class Sweep:
         for method in results.methods:
             at_value = {}
             for setting in results.settings:
-                values = [self.scale * v for v in results.scores(method, setting, self.column, self.last).values()]
+                values = [
+                    self.scale * v
+                    for v in results.scores(method, setting, self.column, self.last).values()
+                ]
                 if values and setting in self.at:
                     at_value[self.at[setting]] = values
             if at_value:
@@ -69,7 +74,13 @@ class MethodSweep:
 
     def table(self, results: Results) -> list[list[str]]:
         """One row per setting and value of the parameter: the gain of each family over the baseline under the same seeds."""
-        rows = [["setting", self.parameter, *(f"{family} less {self.baseline}" for family in self.families)]]
+        rows = [
+            [
+                "setting",
+                self.parameter,
+                *(f"{family} less {self.baseline}" for family in self.families),
+            ]
+        ]
         for setting in results.settings:
             for value in sorted({value for at in self.families.values() for value in at.values()}):
                 gains = [self._gain(results, at, value, setting) for at in self.families.values()]
@@ -91,14 +102,19 @@ class MethodSweep:
             scores = self._scores(results, method, setting)
             gains = [scores[seed] - base[seed] for seed in scores if seed in base]
             if its == value and gains:
-                spread = f" ± {statistics.stdev(gains):.2f} ({len(gains)})" if len(gains) > 1 else ""
+                spread = (
+                    f" ± {statistics.stdev(gains):.2f} ({len(gains)})" if len(gains) > 1 else ""
+                )
                 return f"{statistics.fmean(gains):+.2f}{spread}"
         return MISSING
 
     def _lines(self, results: Results, setting: str) -> list[Line]:
         lines = []
         for family, at in self.families.items():
-            scores = {value: list(self._scores(results, method, setting).values()) for method, value in at.items()}
+            scores = {
+                value: list(self._scores(results, method, setting).values())
+                for method, value in at.items()
+            }
             at_value = {value: scores[value] for value in sorted(scores) if scores[value]}
             if at_value:
                 lines.append(over_seeds(family, at_value))

@@ -48,7 +48,11 @@ class MethodTable:
         return rows
 
     def _quantity(self, method: str, setting: str) -> Quantity:
-        return peak(method, setting, self.column) if self.best else score(method, setting, self.column, self.last)
+        return (
+            peak(method, setting, self.column)
+            if self.best
+            else score(method, setting, self.column, self.last)
+        )
 
     def entry(self, values: Sequence[float]) -> str:
         """`mean ± standard deviation (seeds)` of the values; `diverges` if one of them is infinite."""
@@ -58,7 +62,11 @@ class MethodTable:
         if any(math.isinf(value) for value in shown):
             return "diverges"
         mean = f"{statistics.fmean(shown):.{self.digits}f}"
-        return mean if len(shown) == 1 else f"{mean} ± {statistics.stdev(shown):.{self.digits}f} ({len(shown)})"
+        return (
+            mean
+            if len(shown) == 1
+            else f"{mean} ± {statistics.stdev(shown):.{self.digits}f} ({len(shown)})"
+        )
 
 
 @dataclass(frozen=True)
@@ -73,18 +81,32 @@ class ClientSpread:
     scale: float = 100
 
     def table(self, results: Results) -> list[list[str]]:
-        rows = [["method", *(f"{setting}, {what}" for setting in results.settings for what in ("deviation", "worst"))]]
+        rows = [
+            [
+                "method",
+                *(
+                    f"{setting}, {what}"
+                    for setting in results.settings
+                    for what in ("deviation", "worst")
+                ),
+            ]
+        ]
         for method in results.methods:
             row = [method]
             for setting in results.settings:
                 scores = [self._scores(cell) for cell in results.of(method, setting).values()]
                 of_seeds = [of_clients for of_clients in scores if len(of_clients) > 1]
-                row += [shown_mean(map(statistics.pstdev, of_seeds), ".2f"), shown_mean(map(min, of_seeds), ".2f")]
+                row += [
+                    shown_mean(map(statistics.pstdev, of_seeds), ".2f"),
+                    shown_mean(map(min, of_seeds), ".2f"),
+                ]
             rows.append(row)
         return rows
 
     def _scores(self, cell: CellResult) -> list[float]:
-        return [self.scale * value for value in cell.clients.get(self.column, []) if value is not None]
+        return [
+            self.scale * value for value in cell.clients.get(self.column, []) if value is not None
+        ]
 
 
 @dataclass(frozen=True)
@@ -105,12 +127,23 @@ class ClientTable:
         entry = MethodTable(self.title, scale=self.scale).entry
         for method in results.methods:
             cells = [cell for cell in results.cells if cell.method == method]
-            of = [dict(zip(cell.clients.get("client", []), cell.clients.get(self.column, []))) for cell in cells]
-            values = [[score[client] for score in of if score.get(client) is not None] for client in self.clients]
+            of = [
+                dict(zip(cell.clients.get("client", []), cell.clients.get(self.column, [])))
+                for cell in cells
+            ]
+            values = [
+                [score[client] for score in of if score.get(client) is not None]
+                for client in self.clients
+            ]
             if any(values):
                 rows.append([method, *map(entry, values)])
                 if method in self.published:
-                    rows.append([f"{method}, published", *(f"{number:.2f}" for number in self.published[method])])
+                    rows.append(
+                        [
+                            f"{method}, published",
+                            *(f"{number:.2f}" for number in self.published[method]),
+                        ]
+                    )
         return rows
 
 
@@ -131,9 +164,18 @@ class Costs:
     learned: float = 0.02
 
     def table(self, results: Results) -> list[list[str]]:
-        head = ["method", "setting", "seconds a round", "rounds to convergence", "seconds to convergence"]
+        head = [
+            "method",
+            "setting",
+            "seconds a round",
+            "rounds to convergence",
+            "seconds to convergence",
+        ]
         rows = [[*head, "thousand parameters down", "up"]]
-        return [*rows, *([method, setting, *self._row(cells)] for method, setting, cells in results.groups())]
+        return [
+            *rows,
+            *([method, setting, *self._row(cells)] for method, setting, cells in results.groups()),
+        ]
 
     def seconds_a_round(self, method: str, setting: str) -> Quantity:
         """The mean seconds of the evaluated rounds."""
@@ -162,10 +204,21 @@ class Costs:
 
     def _converged(self, cell: CellResult) -> tuple[int, float] | None:
         """The first round whose score is as good as in the end, and the seconds of training until then."""
-        final, pace, rounds = cell.score(self.column, self.last), _a_round(cell), cell.rounds.get("round", [])
-        values, stages = cell.rounds.get(self.column, []), cell.rounds.get("stage", [1] * len(rounds))
+        final, pace, rounds = (
+            cell.score(self.column, self.last),
+            _a_round(cell),
+            cell.rounds.get("round", []),
+        )
+        values, stages = (
+            cell.rounds.get(self.column, []),
+            cell.rounds.get("stage", [1] * len(rounds)),
+        )
         start = values[0] if values and rounds[0] == 0 else None
-        if pace is None or not math.isfinite(final) or (start is not None and final < start + self.learned):
+        if (
+            pace is None
+            or not math.isfinite(final)
+            or (start is not None and final < start + self.learned)
+        ):
             return None
         reached = [
             n
@@ -177,7 +230,11 @@ class Costs:
 
 def _a_round(cell: CellResult) -> float | None:
     """The mean seconds of the evaluated rounds; the first one warms up and does not count, unless it is the only one."""
-    seconds = [s for n, s in zip(cell.rounds.get("round", []), cell.rounds.get("seconds", [])) if n and s is not None]
+    seconds = [
+        s
+        for n, s in zip(cell.rounds.get("round", []), cell.rounds.get("seconds", []))
+        if n and s is not None
+    ]
     return statistics.fmean(seconds[1:] or seconds) if seconds else None
 
 
@@ -200,6 +257,8 @@ def shown_mean(values: Iterable[float], form: str = ".4g") -> str:
 
 def markdown(rows: Sequence[Sequence[str]]) -> str:
     """A Markdown table of rows, of which the first is the heading."""
-    head, *body = [["" if cell is None else str(cell).replace("|", "\\|") for cell in row] for row in rows]
+    head, *body = [
+        ["" if cell is None else str(cell).replace("|", "\\|") for cell in row] for row in rows
+    ]
     lines = [head, ["---"] * len(head), *body]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

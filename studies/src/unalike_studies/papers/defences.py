@@ -12,7 +12,13 @@ from unalike_studies.study import Scale, Study, Variant
 LAST = 2
 """Evaluated rounds that a score is the mean of: the 25th and the 30th."""
 WORK: dict[str, Any] = {"batch_size": 32, "lr": 0.1, "epochs": 3}
-COMMON: dict[str, Any] = {"data": "digits", "clients": 20, "rounds": 30, "evaluate_every": 5, "work": WORK}
+COMMON: dict[str, Any] = {
+    "data": "digits",
+    "clients": 20,
+    "rounds": 30,
+    "evaluate_every": 5,
+    "work": WORK,
+}
 COMMON["model"] = "mlp(hidden=(32,))"
 SKEWS = {"iid": "iid", "Dir(0.5)": "dirichlet(alpha=0.5)", "Dir(0.1)": "dirichlet(alpha=0.1)"}
 SKEWED = "Dir(0.1)"
@@ -37,7 +43,13 @@ NONE, FLIP, SIGN, ALIE, IPM, DOOR = (
     "IPM 0.5",
     "backdoor x 5",
 )
-SPECS = "label_flip", "scaling(factor=-10.0)", "alie(z=1.5)", "inner_product(epsilon=0.5)", "backdoor(scale=5.0)"
+SPECS = (
+    "label_flip",
+    "scaling(factor=-10.0)",
+    "alie(z=1.5)",
+    "inner_product(epsilon=0.5)",
+    "backdoor(scale=5.0)",
+)
 ATTACKS = dict(zip((FLIP, SIGN, ALIE, IPM, DOOR), SPECS, strict=True))
 UNDER = {f"{skew}, {name}": text for skew in SKEWS for name, text in ATTACKS.items()}
 METHODS = {
@@ -61,7 +73,9 @@ COMPRESSORS = {
 }
 
 
-def claim(first: str, second: str, where: str, expects: Expectation, source: str = OURS, **other: str) -> Claim:
+def claim(
+    first: str, second: str, where: str, expects: Expectation, source: str = OURS, **other: str
+) -> Claim:
     """The score of a method less that of another one, there or in the setting `base`."""
     base, column = other.get("base", where), other.get("column", "accuracy")
     quantity = difference(score(first, where, column, LAST), score(second, base, column, LAST))
@@ -75,16 +89,26 @@ DEFENDED = (
     claim("Bulyan", "mean", f"iid, {SIGN}", Above(), "El Mhamdi et al. 2018"),
     claim("trimmed mean", "mean", f"iid, {ALIE}", Below(), "Baruch et al. 2019"),
     claim("Krum", "mean", f"iid, {IPM}", Below(), "Xie et al. 2020"),
-    claim("norm bound", "mean", f"iid, {DOOR}", Below(), "Sun et al. 2019", column="attack_success"),
+    claim(
+        "norm bound", "mean", f"iid, {DOOR}", Below(), "Sun et al. 2019", column="attack_success"
+    ),
     claim("centered clipping", "median", f"iid, {ALIE}", Above(), "Karimireddy et al. 2021"),
     claim("FLTrust", "mean", f"iid, {SIGN}", Same(2), "Cao et al. 2021", base=f"iid, {NONE}"),
     claim("bucketing, median", "median", f"{SKEWED}, {NONE}", Above(), "Karimireddy et al. 2022"),
     claim("bucketing, median", "median", f"{SKEWED}, {ALIE}", Above(), "Karimireddy et al. 2022"),
     *(claim(name, "mean", f"{SKEWED}, {NONE}", Below()) for name in DEFENCES if name != "mean"),
 )
-SOURCES = {"PowerSGD, r = 2": "Vogels et al. 2019", "QSGD, 127 levels": "Alistarh et al. 2017", "bfloat16": OURS}
+SOURCES = {
+    "PowerSGD, r = 2": "Vogels et al. 2019",
+    "QSGD, 127 levels": "Alistarh et al. 2017",
+    "bfloat16": OURS,
+}
 COMPRESSED = (
-    *(claim(name, PLAIN, skew, Same(2), source) for name, source in SOURCES.items() for skew in ("iid", SKEWED)),
+    *(
+        claim(name, PLAIN, skew, Same(2), source)
+        for name, source in SOURCES.items()
+        for skew in ("iid", SKEWED)
+    ),
     claim("top 1 %, feedback", "top 1 %", "iid", Above(), "Stich et al. 2018"),
     claim("top 1 %, feedback", "top 1 %", SKEWED, Above(), "Stich et al. 2018"),
 )
@@ -92,8 +116,15 @@ COMPRESSED = (
 
 def scales(methods: dict[str, Any], partitions: dict[str, str], **more: Any) -> dict[str, Scale]:
     """The scales of a study."""
-    small = Scale(methods, {where: {"partition": text} for where, text in partitions.items()}, COMMON | more)
-    smoke = replace(small, methods={name: methods[name] for name in [*methods][:2]}, seeds=(0,), reduced="two methods")
+    small = Scale(
+        methods, {where: {"partition": text} for where, text in partitions.items()}, COMMON | more
+    )
+    smoke = replace(
+        small,
+        methods={name: methods[name] for name in [*methods][:2]},
+        seeds=(0,),
+        reduced="two methods",
+    )
     return {"smoke": smoke, "small": small, "paper": replace(small, seeds=tuple(range(10)))}
 
 
@@ -102,7 +133,11 @@ STUDIES = (
         "defences",
         "Ten defences against five attacks by 4 of 20 clients, on three skews",
         "A table of our own",
-        scales(METHODS, {f"{skew}, {attack}": SKEWS[skew] for skew in SKEWS for attack in (NONE, *ATTACKS)}, proxy=0.1),
+        scales(
+            METHODS,
+            {f"{skew}, {attack}": SKEWS[skew] for skew in SKEWS for attack in (NONE, *ATTACKS)},
+            proxy=0.1,
+        ),
         DEFENDED,
         (
             MethodTable("Accuracy of the honest clients (%)", last=LAST, digits=1),

@@ -49,7 +49,9 @@ TABLE1 = fedlws.study(
     "56.86 and 58.76. fedlws-resnet-bases and fedlws-fashion have the largest gains in the paper's settings. "
     f"{fedlws.LONGER_RUNS}",
     small={
-        "left_out": frozenset(product(METHODS.keys() - fedlws.PAIR.keys(), PARTLY.keys() - {CIFAR})),
+        "left_out": frozenset(
+            product(METHODS.keys() - fedlws.PAIR.keys(), PARTLY.keys() - {CIFAR})
+        ),
         "reduced": f"{fedlws.REDUCED}; all methods at alpha 0.1 of CIFAR-10 only, elsewhere FedAvg alone",
     },
     paper={
@@ -75,7 +77,8 @@ BUFFERS = {
 }
 """The authors' code counts the buffers of batch normalization as a part of the layer that follows them."""
 NO_DECAY, NORM, MOMENTUM, WIDE = (
-    f"{CIFAR}, {what}" for what in ("no weight decay", "BatchNorm", "momentum kept", "the paper's CNN")
+    f"{CIFAR}, {what}"
+    for what in ("no weight decay", "BatchNorm", "momentum kept", "the paper's CNN")
 )
 NO_WEIGHT_DECAY = {"work": {"weight_decay": 0.0}}
 CAUSES: dict[str, Options] = {
@@ -85,7 +88,9 @@ CAUSES: dict[str, Options] = {
     MOMENTUM: {**CIFARS[CIFAR], "work": {"keep_optimizer_state": True}},
 }
 """The authors' code keeps each client's momentum from round to round."""
-SMALL_CAUSES = CAUSES | {NORM: {**CIFARS[CIFAR], "model": f"cnn(channels={fedlws.NARROW_CHANNELS}, norm='batch')"}}
+SMALL_CAUSES = CAUSES | {
+    NORM: {**CIFARS[CIFAR], "model": f"cnn(channels={fedlws.NARROW_CHANNELS}, norm='batch')"}
+}
 SOME = {
     CIFAR: set(SWEEP),
     NO_DECAY: {"FedAvg", LWS, "LWS, beta 1"},
@@ -94,7 +99,9 @@ SOME = {
 }
 """The cells of the small scale: methods by setting."""
 
-CENTRAL_METHODS: dict[str, str | Variant] = {name: SWEEP[name] for name in ("FedAvg", LWS, CODE_LWS)}
+CENTRAL_METHODS: dict[str, str | Variant] = {
+    name: SWEEP[name] for name in ("FedAvg", LWS, CODE_LWS)
+}
 CENTRAL_SETTINGS: dict[str, Options] = {
     CIFAR: CAUSES[CIFAR],
     FASHION: fedlws.FASHIONS[FASHION],
@@ -148,32 +155,55 @@ BETA = fedlws.study(
             for name, b in PLAIN_AT.items()
             if name != LWS
         ),
-        is_better(f"Clamped LWS with beta {fedlws.CODE_BETA} makes FedAvg better, {CIFAR}", CODE_LWS, "FedAvg"),
-        question(
-            "The clamp changes nothing at beta 0.03", gain(CODE_LWS, "LWS, beta 0.03", CIFAR, last=LAST), Same(0.5)
+        is_better(
+            f"Clamped LWS with beta {fedlws.CODE_BETA} makes FedAvg better, {CIFAR}",
+            CODE_LWS,
+            "FedAvg",
         ),
-        *(is_better(f"LWS makes FedAvg better, {where}", LWS, "FedAvg", where) for where in (NO_DECAY, NORM, MOMENTUM)),
-        *(is_better(f"{name} makes FedAvg better, {NORM}", name, "FedAvg", NORM) for name in (CODE_LWS, *BUFFERS)),
+        question(
+            "The clamp changes nothing at beta 0.03",
+            gain(CODE_LWS, "LWS, beta 0.03", CIFAR, last=LAST),
+            Same(0.5),
+        ),
+        *(
+            is_better(f"LWS makes FedAvg better, {where}", LWS, "FedAvg", where)
+            for where in (NO_DECAY, NORM, MOMENTUM)
+        ),
+        *(
+            is_better(f"{name} makes FedAvg better, {NORM}", name, "FedAvg", NORM)
+            for name in (CODE_LWS, *BUFFERS)
+        ),
         question(
             "LWS gains more where clients have no weight decay of their own",
-            difference(gain(LWS, "FedAvg", CIFAR, last=LAST), gain(LWS, "FedAvg", NO_DECAY, last=LAST)),
+            difference(
+                gain(LWS, "FedAvg", CIFAR, last=LAST), gain(LWS, "FedAvg", NO_DECAY, last=LAST)
+            ),
             Below(),
         ),
     ),
     (
         fedlws.TABLE,
-        MethodSweep("accuracy, %", "beta", {"LWS": PLAIN_AT, "LWS, clamped": CLAMPED_AT}, "FedAvg", last=LAST),
+        MethodSweep(
+            "accuracy, %",
+            "beta",
+            {"LWS": PLAIN_AT, "LWS, clamped": CLAMPED_AT},
+            "FedAvg",
+            last=LAST,
+        ),
         fedlws.CURVES,
     ),
     "The paper recommends betas of 0.001 to 0.1. The authors' code counts the buffers of batch normalization as a part of the next "
     "layer and shrinks them: the rows with their buffers, too. Otherwise buffers are averaged.",
     smoke={
         "methods": SWEEP,
-        "settings": fedlws.TOYS | {"digits, no weight decay": {**fedlws.TOYS["digits, alpha 0.1"], **NO_WEIGHT_DECAY}},
+        "settings": fedlws.TOYS
+        | {"digits, no weight decay": {**fedlws.TOYS["digits, alpha 0.1"], **NO_WEIGHT_DECAY}},
     },
     small={
         "settings": SMALL_CAUSES,
-        "left_out": frozenset((m, where) for m, where in product(SWEEP | BUFFERS, CAUSES) if m not in SOME[where]),
+        "left_out": frozenset(
+            (m, where) for m, where in product(SWEEP | BUFFERS, CAUSES) if m not in SOME[where]
+        ),
         "reduced": f"{fedlws.REDUCED}; two betas in the settings without weight decay, with batch normalization, and with kept "
         "momentum",
     },
@@ -181,7 +211,12 @@ BETA = fedlws.study(
 )
 
 LONG = {
-    "more": {"rounds": 200, "split": 0.75, "evaluate_every": 4, "work": fedlws.WORK | {"batch_size": 43}},
+    "more": {
+        "rounds": 200,
+        "split": 0.75,
+        "evaluate_every": 4,
+        "work": fedlws.WORK | {"batch_size": 43},
+    },
     "reduced": "12,000 training images where the authors' code has 35,000, and therefore batches of 43 where it has 128, so that a "
     "round has as many local steps; a narrower CNN",
 }

@@ -5,8 +5,25 @@ from typing import Any
 from unalike_studies.claim_verdicts import Near
 from unalike_studies.claims import Claim, question
 from unalike_studies.papers import fedlws_settings as fedlws
-from unalike_studies.papers.fedlws_factors import BOUND, GAMMA, bound_claim, factor_claims, mean_factor, printed_factor
-from unalike_studies.papers.fedlws_settings import CIFAR, CIFARS, FASHION, LWS, WITH, Methods, better, gained, helps
+from unalike_studies.papers.fedlws_factors import (
+    BOUND,
+    GAMMA,
+    bound_claim,
+    factor_claims,
+    mean_factor,
+    printed_factor,
+)
+from unalike_studies.papers.fedlws_settings import (
+    CIFAR,
+    CIFARS,
+    FASHION,
+    LWS,
+    WITH,
+    Methods,
+    better,
+    gained,
+    helps,
+)
 from unalike_studies.study import Scale, StudyTemplate, Variant
 
 PLAIN, CLAMPED, CODE = "LWS as printed", "LWS, clamped", "LWS as in the authors' code"
@@ -48,7 +65,9 @@ RESNETS = StudyTemplate(
 
 
 def _as_code(*bases: str) -> dict[str, str | Variant]:
-    return fedlws.with_lws({name: fedlws.BASES[name] for name in bases}, fedlws.RESNET_BETA, **fedlws.AS_CODE)
+    return fedlws.with_lws(
+        {name: fedlws.BASES[name] for name in bases}, fedlws.RESNET_BETA, **fedlws.AS_CODE
+    )
 
 
 ALL_BASES = {"methods": _as_code(*fedlws.BASES)}
@@ -72,7 +91,11 @@ RESNET = RESNETS.study(
         ),
         *(
             better(
-                f"{reading} makes FedAvg better, {where}", reading, "FedAvg", gained("1", LWS, "FedAvg", where), where
+                f"{reading} makes FedAvg better, {where}",
+                reading,
+                "FedAvg",
+                gained("1", LWS, "FedAvg", where),
+                where,
             )
             for where in WHERE
             for reading in SHRINKING
@@ -110,7 +133,10 @@ START = RESNETS.study(
     ),
     (fedlws.FACTORS, GAMMA),
     f"{MARGIN} The paper does not say over which rounds its means are taken.",
-    small={"more": {"rounds": 4, "evaluate_every": 1}, "reduced": REDUCED.replace("60 rounds", "4 rounds")},
+    small={
+        "more": {"rounds": 4, "evaluate_every": 1},
+        "reduced": REDUCED.replace("60 rounds", "4 rounds"),
+    },
     paper={"more": {"rounds": 4, "evaluate_every": 1}},
 )
 OTHER_BASES = RESNETS.study(
@@ -119,7 +145,9 @@ OTHER_BASES = RESNETS.study(
     _as_code("FedDyn", "FedDisco"),
     claims=(helps(base, CIFAR) for base in ("FedDyn", "FedDisco")),
     smoke={"methods": _as_code("FedDisco")},
-    small={"unlike": "60 rounds: FedDyn reaches 17 % where the paper's has 56 %, FedDisco 37 % for 63 %"},
+    small={
+        "unlike": "60 rounds: FedDyn reaches 17 % where the paper's has 56 %, FedDisco 37 % for 63 %"
+    },
     paper=ALL_BASES,
 )
 HUNDRED = RESNETS.study(
@@ -140,7 +168,10 @@ WITH_CLAMPED = f"{WITH}, clamped"
 """Ending of the label of a method with beta tau bounded, as in the authors' code."""
 FASHION_BASES = {name: fedlws.BASES[name] for name in ("L-DAWA", "FedAvg")}
 FASHION_METHODS = fedlws.with_lws(FASHION_BASES) | {
-    **{name + WITH_CLAMPED: fedlws.lws(spec, **fedlws.CLAMP) for name, spec in FASHION_BASES.items()},
+    **{
+        name + WITH_CLAMPED: fedlws.lws(spec, **fedlws.CLAMP)
+        for name, spec in FASHION_BASES.items()
+    },
     "FedLAW": fedlws.LAW,
 }
 FASHION_OWN: dict[str, Any] = fedlws.FEDERATION | {

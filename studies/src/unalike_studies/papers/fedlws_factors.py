@@ -25,7 +25,9 @@ def of_factors(method: str, where: str, number: Callable[[Rounds], float]) -> Qu
     def of_cell(cell: CellResult) -> float | None:
         layers = by_round(cell.recorded, "gamma")
         return (
-            number([dict(zip(layers, row)) for row in zip(*(of.values() for of in layers.values()))])
+            number(
+                [dict(zip(layers, row)) for row in zip(*(of.values() for of in layers.values()))]
+            )
             if layers
             else None
         )
@@ -52,7 +54,9 @@ def _from_others(row: dict[str, float], layer: str) -> float:
 def _classifier_first(rounds: Rounds) -> float:
     """The distance of the classifier's factor from the others' mean, less the largest such distance of another layer, at first."""
     *others, classifier = rounds[0]
-    return _from_others(rounds[0], classifier) - max(_from_others(rounds[0], layer) for layer in others)
+    return _from_others(rounds[0], classifier) - max(
+        _from_others(rounds[0], layer) for layer in others
+    )
 
 
 def _change(of_row: Callable[[Iterable[float]], float]) -> Callable[[Rounds], float]:
@@ -77,14 +81,18 @@ def factor_claims(method: str, where: str) -> tuple[Claim, ...]:
         "The factors tend to 1: their mean grows": _change(fmean),
     }
     return tuple(
-        Claim(f"{text}, {where}", of_factors(method, where, number), Above(), unit="of gamma", scale=1)
+        Claim(
+            f"{text}, {where}", of_factors(method, where, number), Above(), unit="of gamma", scale=1
+        )
         for text, number in statements.items()
     )
 
 
 def printed_factor(layers: str) -> Printed:
     """The mean factor of table 12 of a type of layer."""
-    return printed("fedlws", "12", "FedLWS", quantity="mean shrinking factor gamma over layers", layers=layers)
+    return printed(
+        "fedlws", "12", "FedLWS", quantity="mean shrinking factor gamma over layers", layers=layers
+    )
 
 
 GAMMA = RecordedCurves("gamma", "gamma")
@@ -108,7 +116,10 @@ SMALL_TYPES: dict[str, Options] = TYPES | {
 }
 PRINTED_TYPES = {
     ("MLP", 0.011): (printed_factor("MLP, 3 layers"), mean_factor(LWS, "MLP")),
-    ("attention", 0.003): (printed_factor("ViT, attention"), mean_factor(LWS, "attention", ".attention.")),
+    ("attention", 0.003): (
+        printed_factor("ViT, attention"),
+        mean_factor(LWS, "attention", ".attention."),
+    ),
     ("linear layers of the transformer", 0.037): (
         printed_factor("ViT, MLP"),
         mean_factor(LWS, "attention", ".expand.", ".contract."),
@@ -122,7 +133,14 @@ TABLE12 = fedlws.study(
     TYPES,
     (
         *(
-            Claim(f"The mean factor is the printed one, {layers}", quantity, Near(margin=sd), number, "factor", 1)
+            Claim(
+                f"The mean factor is the printed one, {layers}",
+                quantity,
+                Near(margin=sd),
+                number,
+                "factor",
+                1,
+            )
             for (layers, sd), (number, quantity) in PRINTED_TYPES.items()
         ),
         *(
@@ -130,7 +148,13 @@ TABLE12 = fedlws.study(
                 f"The factor is the printed one, layer {n} of the MLP",
                 recorded_mean(LWS, "MLP", "gamma", layer),
                 Near(margin=0.011),
-                printed("fedlws", "text B.6", "FedLWS", layers=f"MLP, layer {n}", quantity="shrinking factor gamma"),
+                printed(
+                    "fedlws",
+                    "text B.6",
+                    "FedLWS",
+                    layers=f"MLP, layer {n}",
+                    quantity="shrinking factor gamma",
+                ),
                 "factor",
                 1,
             )

@@ -7,14 +7,39 @@ from typing import Any
 
 from unalike_studies.cells import Options
 from unalike_studies.claim_verdicts import Above, Below
-from unalike_studies.claims import Claim, Quantity, after_round, best, by_cell, difference, gain, question, score
+from unalike_studies.claims import (
+    Claim,
+    Quantity,
+    after_round,
+    best,
+    by_cell,
+    difference,
+    gain,
+    question,
+    score,
+)
 from unalike_studies.correlations import pearson
 from unalike_studies.layouts.figures import Curves, LabelBubbles, ParameterHistogram
 from unalike_studies.layouts.recorded import RecordedCurves
-from unalike_studies.layouts.scatter import DataAgainstUpdates, RecordedScatter, TransportAgainstUpdates
+from unalike_studies.layouts.scatter import (
+    DataAgainstUpdates,
+    RecordedScatter,
+    TransportAgainstUpdates,
+)
 from unalike_studies.layouts.sweeps import MethodSweep, Sweep
 from unalike_studies.papers import fedlws_settings as fedlws
-from unalike_studies.papers.fedlws_settings import BASES, CIFAR, CIFARS, FIXED, LAST, LWS, PAIR, WITH, Methods, helps
+from unalike_studies.papers.fedlws_settings import (
+    BASES,
+    CIFAR,
+    CIFARS,
+    FIXED,
+    LAST,
+    LWS,
+    PAIR,
+    WITH,
+    Methods,
+    helps,
+)
 from unalike_studies.published import printed
 from unalike_studies.results import CellResult, Results
 from unalike_studies.study import Study, Variant
@@ -22,7 +47,9 @@ from unalike_studies.study import Study, Variant
 LEARNED = "gamma learned from test samples"
 CORRELATION = "correlation of gradient variance tau and ratio r"
 RATIO: Methods = {LEARNED: "fedavg + lws(beta=0, scope='model') + learned_shrinking(epochs=100)"}
-SMALL_RATIO: Methods = {LEARNED: "fedavg + lws(beta=0, scope='model') + learned_shrinking(epochs=15, lr=0.05)"}
+SMALL_RATIO: Methods = {
+    LEARNED: "fedavg + lws(beta=0, scope='model') + learned_shrinking(epochs=15, lr=0.05)"
+}
 """With beta = 0 shrinking notes tau and changes nothing."""
 DEGREES = fedlws.by_alpha("cifar10", "CIFAR-10", (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1))
 """The heterogeneities over which figure 1(a) correlates."""
@@ -63,7 +90,12 @@ RATIO_STUDY = fedlws.study(
             "Over degrees of heterogeneity, the ratio at the best factor grows with the variance of updates",
             over_degrees(SMALL_DEGREES),
             Above(),
-            printed("fedlws", "text 4.1", "FedAvg with gamma optimized on test samples", quantity=CORRELATION),
+            printed(
+                "fedlws",
+                "text 4.1",
+                "FedAvg with gamma optimized on test samples",
+                quantity=CORRELATION,
+            ),
             **PEARSON,
         ),
         *(
@@ -111,10 +143,19 @@ FIXED_STUDY = fedlws.study(
             difference(BEST_FACTOR, score("FedAvg", CIFAR, last=LAST)),
             Above(),
         ),
-        fedlws.is_better("A factor slightly below 1 (0.99) makes FedAvg better", "factor 0.99", "FedAvg"),
-        question("A factor of 0.9 makes FedAvg worse", gain("factor 0.9", "FedAvg", CIFAR, last=LAST), Below()),
+        fedlws.is_better(
+            "A factor slightly below 1 (0.99) makes FedAvg better", "factor 0.99", "FedAvg"
+        ),
+        question(
+            "A factor of 0.9 makes FedAvg worse",
+            gain("factor 0.9", "FedAvg", CIFAR, last=LAST),
+            Below(),
+        ),
     ),
-    (fedlws.TABLE, MethodSweep("accuracy, %", "factor", {"fixed factor": AT}, "FedAvg", last=LAST, log=False)),
+    (
+        fedlws.TABLE,
+        MethodSweep("accuracy, %", "factor", {"fixed factor": AT}, "FedAvg", last=LAST, log=False),
+    ),
     "The paper's factors by layer (figure 1b) fall from 1 in the first to 0.96 in the fifth layer; table 11 has their accuracy. "
     "The best factor of the model is chosen by the test samples.",
     small={"unlike": fedlws.UNDERFITTED},
@@ -133,7 +174,9 @@ def _swept(
 ) -> Study:
     """FedAvg with and without LWS over a parameter of the federation: ours at the small scale, at full those of figure 4, too."""
     at = {value: _where(parameter, value) for value in sorted({*small, *paper})}
-    settings: dict[str, Options] = {where: {**CIFARS[CIFAR], **options(value)} for value, where in at.items()}
+    settings: dict[str, Options] = {
+        where: {**CIFARS[CIFAR], **options(value)} for value, where in at.items()
+    }
     few = {at[value]: settings[at[value]] for value in small}
     few_samples = fedlws.setting("digits", 0.1)
     toys: dict[str, Options] = {where: {**few_samples, **_toy(settings[where])} for where in few}
@@ -150,7 +193,12 @@ def _swept(
             ),
             *claims,
         ),
-        (fedlws.TABLE, Sweep("accuracy, %", parameter, {where: value for value, where in at.items()}, last=LAST)),
+        (
+            fedlws.TABLE,
+            Sweep(
+                "accuracy, %", parameter, {where: value for value, where in at.items()}, last=LAST
+            ),
+        ),
         f"Figure 4 of the paper has {', '.join(f'{value:g}' for value in paper)}, without numbers and without naming its data.",
         smoke={"settings": toys},
         small={"settings": few},
@@ -166,7 +214,11 @@ def _where(parameter: str, value: float) -> str:
 
 
 def _toy(options: Options) -> dict[str, Any]:
-    return {name: value for name, value in options.items() if name in ("clients", "work", "participation")}
+    return {
+        name: value
+        for name, value in options.items()
+        if name in ("clients", "work", "participation")
+    }
 
 
 def unrest(method: str, where: str) -> Quantity:
@@ -242,7 +294,10 @@ DIVERGENCE = DataAgainstUpdates("1 - cosine of updates")
 TRANSPORT = TransportAgainstUpdates("1 - cosine of updates")
 TRANSPORTED = {"transport": {"samples": 300}}
 HALVES = "CIFAR-10, halves and all"
-DIVIDED: dict[str, Options] = {CIFAR: CIFARS[CIFAR], HALVES: {"data": "cifar10", "partition": "halves"}}
+DIVIDED: dict[str, Options] = {
+    CIFAR: CIFARS[CIFAR],
+    HALVES: {"data": "cifar10", "partition": "halves"},
+}
 
 
 def _apart(low: float, high: float) -> Quantity:
@@ -256,7 +311,10 @@ ORDER = {
         SAME_CLASSES,
         HALF_OF_THEM,
     ),
-    "clients of a half and of all classes differ less than those of opposite halves": (HALF_OF_THEM, OTHERS),
+    "clients of a half and of all classes differ less than those of opposite halves": (
+        HALF_OF_THEM,
+        OTHERS,
+    ),
 }
 DIVERGES = {"labels": DIVERGENCE, "samples, by optimal transport,": TRANSPORT}
 DIVERGENCE_STUDY = fedlws.study(
@@ -266,7 +324,9 @@ DIVERGENCE_STUDY = fedlws.study(
     DIVIDED,
     (
         *(
-            Claim(f"Updates of {which}", difference(more, less), Above(), unit="1 - cosine", scale=1)
+            Claim(
+                f"Updates of {which}", difference(more, less), Above(), unit="1 - cosine", scale=1
+            )
             for which, (less, more) in ORDER.items()
         ),
         *(
@@ -305,7 +365,11 @@ def _with_betas(name: str) -> dict[str, float]:
 
 
 def _betas(bases: Mapping[str, str]) -> dict[str, str | Variant]:
-    swept = {label: fedlws.lws(spec, b) for name, spec in bases.items() for label, b in _with_betas(name).items()}
+    swept = {
+        label: fedlws.lws(spec, b)
+        for name, spec in bases.items()
+        for label, b in _with_betas(name).items()
+    }
     return fedlws.with_lws(bases) | swept
 
 
@@ -319,7 +383,12 @@ BASES_STUDY = fedlws.study(
         fedlws.TABLE,
         *(
             MethodSweep(
-                "accuracy, %", "beta", {name + WITH: _with_betas(name)}, name, last=LAST, name=f"sweep-{name.lower()}"
+                "accuracy, %",
+                "beta",
+                {name + WITH: _with_betas(name)},
+                name,
+                last=LAST,
+                name=f"sweep-{name.lower()}",
             )
             for name in SOME_BASES
         ),

@@ -55,7 +55,9 @@ FEDERATION: dict[str, Any] = {"clients": 20, "proxy": 0.02, "merge": False, "pro
 """FedLAW learns from 2 % of the test samples; all methods are tested on the others."""
 IMAGES: dict[str, Any] = {"model": "cnn", "transform": "normalize(mean=0.5, std=0.25)"}
 
-PAPERS_OWN: dict[str, Any] = FEDERATION | IMAGES | {"rounds": 200, "split": 0.7, "evaluate_every": 2, "work": WORK}
+PAPERS_OWN: dict[str, Any] = (
+    FEDERATION | IMAGES | {"rounds": 200, "split": 0.7, "evaluate_every": 2, "work": WORK}
+)
 """The paper states neither the rounds nor samples that are held out: both are those of the authors' code."""
 WITHOUT_IMAGES = {name: value for name, value in PAPERS_OWN.items() if name not in IMAGES}
 """The same for texts."""
@@ -85,9 +87,7 @@ REDUCED = (
     "ResNet-20. A factor acts in every round: fewer rounds shrink less in all; a small training set is fitted sooner, so that "
     "a regularizer can help sooner"
 )
-UNLIKE = (
-    "the factors: 0.991 to 0.999 here, with a narrow CNN; about 0.95 in the paper, 0.92 for its ResNet-20 (table 12)"
-)
+UNLIKE = "the factors: 0.991 to 0.999 here, with a narrow CNN; about 0.95 in the paper, 0.92 for its ResNet-20 (table 12)"
 """What was shown to matter, in studies with the small scale's network."""
 UNDERFITTED = (
     "51 rounds on 4,000 images: FedAvg reaches 33 % where the paper's CNN has 60 %, and what LWS costs there did not last over 200 "
@@ -101,7 +101,9 @@ def setting(data: str, alpha: float, **more: Any) -> dict[str, Any]:
     return {"data": data, "partition": f"dirichlet(alpha={alpha:g}, balance=False)", **more}
 
 
-def by_alpha(data: str, name: str, alphas: tuple[float, ...] = (100, 0.5, 0.1), **more: Any) -> dict[str, Options]:
+def by_alpha(
+    data: str, name: str, alphas: tuple[float, ...] = (100, 0.5, 0.1), **more: Any
+) -> dict[str, Options]:
     """A data set at several alphas, those of table 1 unless given."""
     return {f"{name}, alpha {alpha:g}": setting(data, alpha, **more) for alpha in alphas}
 
@@ -110,7 +112,9 @@ CIFAR, FASHION = "CIFAR-10, alpha 0.1", "Fashion-MNIST, alpha 0.1"
 CIFARS, HUNDREDS = by_alpha("cifar10", "CIFAR-10"), by_alpha("cifar100", "CIFAR-100")
 FASHIONS = by_alpha("fashion_mnist", "Fashion-MNIST")
 SHORT_NEWS = setting(
-    "ag_news(length=32, vocabulary=5000)", 0.1, model="textcnn(vocabulary=5000, embedding=64, filters=50)"
+    "ag_news(length=32, vocabulary=5000)",
+    0.1,
+    model="textcnn(vocabulary=5000, embedding=64, filters=50)",
 )
 ON_CIFAR = {CIFAR: CIFARS[CIFAR]}
 SMALL_FASHION: dict[str, Options] = {FASHION: {**FASHIONS[FASHION], "split": 0.1}}
@@ -129,7 +133,9 @@ def lws(base: str, beta: float = CNN_BETA, **more: Any) -> str:
     return f"{base} + lws({', '.join(f'{name}={value!r}' for name, value in {'beta': beta, **more}.items())})"
 
 
-def with_lws(bases: Mapping[str, str], beta: float = CNN_BETA, **more: Any) -> dict[str, str | Variant]:
+def with_lws(
+    bases: Mapping[str, str], beta: float = CNN_BETA, **more: Any
+) -> dict[str, str | Variant]:
     """Each method, followed by the same with layer-wise weight shrinking."""
     both: dict[str, str | Variant] = {}
     for name, spec in bases.items():
@@ -167,7 +173,9 @@ def helps(base: str, where: str, published: Printed | None = None) -> Claim:
     return better(f"LWS makes {base} better, {where}", base + WITH, base, published, where)
 
 
-def better(text: str, method: str, other: str, published: Printed | None = None, where: str = CIFAR) -> Claim:
+def better(
+    text: str, method: str, other: str, published: Printed | None = None, where: str = CIFAR
+) -> Claim:
     """A claim of the paper that a method is better than another one."""
     return Claim(text, gain(method, other, where, last=LAST), Above(), published)
 
@@ -181,9 +189,15 @@ WITH_CNN = gained("11", "FedAvg+FedLWS", "FedAvg")
 """What LWS gains at Dir(0.1) of CIFAR-10 with the CNN; table 1 has ResNet-20 there."""
 FIXED_GAMMA = "FedAvg+fixed layer-wise gamma"
 FIXED_HELPS = better(
-    "Fixed factors by layer are better than none", FIXED, "FedAvg", gained("11", FIXED_GAMMA, "FedAvg")
+    "Fixed factors by layer are better than none",
+    FIXED,
+    "FedAvg",
+    gained("11", FIXED_GAMMA, "FedAvg"),
 )
 BEATS_AWD = better("LWS is better than AWD", LWS, AWD, gained("6", LWS, AWD))
 BEATS_ONE_TERM = better(
-    "Both terms are better than only the optimization", LWS, ONLY_STEP, gained("10", "FedLWS", "FedLWS only-opt")
+    "Both terms are better than only the optimization",
+    LWS,
+    ONLY_STEP,
+    gained("10", "FedLWS", "FedLWS only-opt"),
 )

@@ -9,7 +9,18 @@ from unalike_studies.claim_verdicts import Above, Below
 from unalike_studies.claims import Claim, difference, recorded_mean
 from unalike_studies.layouts.recorded import RecordedCurves
 from unalike_studies.papers import fedlws_settings as fedlws
-from unalike_studies.papers.fedlws_settings import AWD, CIFAR, FIXED, LAW, LWS, ONLY_STEP, PAIR, better, gained, helps
+from unalike_studies.papers.fedlws_settings import (
+    AWD,
+    CIFAR,
+    FIXED,
+    LAW,
+    LWS,
+    ONLY_STEP,
+    PAIR,
+    better,
+    gained,
+    helps,
+)
 from unalike_studies.published import Printed, printed
 from unalike_studies.study import NONE, Study, Variant
 
@@ -31,14 +42,22 @@ def _on_cifar(
 
     `methods` gives the methods for a beta.
     """
-    both = fedlws.by_alpha("cifar10", "CIFAR-10", alphas) | fedlws.by_alpha("cifar100", "CIFAR-100", alphas)
+    both = fedlws.by_alpha("cifar10", "CIFAR-10", alphas) | fedlws.by_alpha(
+        "cifar100", "CIFAR-100", alphas
+    )
     network = fedlws.RESNET if beta == fedlws.RESNET_BETA else NONE
     full = {"methods": methods(beta), "settings": both, "more": network}
-    return fedlws.study(name, title, methods(fedlws.CNN_BETA), claims=claims, notes=notes, more=more, paper=full)
+    return fedlws.study(
+        name, title, methods(fedlws.CNN_BETA), claims=claims, notes=notes, more=more, paper=full
+    )
 
 
 AG, AMAZON = "AG News, alpha 0.1", "Amazon, by domain"
-BAG: dict[str, Any] = {"data": "amazon_reviews(features=5000)", "partition": "domains", "model": "mlp(hidden=64)"}
+BAG: dict[str, Any] = {
+    "data": "amazon_reviews(features=5000)",
+    "partition": "domains",
+    "model": "mlp(hidden=64)",
+}
 SMALL_TEXTS: dict[str, Options] = {
     AG: fedlws.SHORT_NEWS | {"split": 0.1},
     AMAZON: BAG | {"data": "amazon_reviews(features=1000)", "split": 0.5},
@@ -68,16 +87,31 @@ TABLE2 = fedlws.study(
     "clients for the reviews: here 20, five for each domain.",
     small={
         "common": fedlws.WITHOUT_IMAGES
-        | {"rounds": 30, "evaluate_every": 3, "work": fedlws.SMALL["work"], "split": fedlws.SMALL["split"]},
+        | {
+            "rounds": 30,
+            "evaluate_every": 3,
+            "work": fedlws.SMALL["work"],
+            "split": fedlws.SMALL["split"],
+        },
         "reduced": "FedAvg alone; 2,440 news of 32 words with a small TextCNN, 4,000 reviews of 1,000 words; 30 rounds where the "
         "authors' code has 200; no Sogou News",
         "unlike": "AG News: FedAvg reaches 43 % where the paper's has 73 %",
     },
-    paper={"methods": fedlws.with_lws(fedlws.BASES), "settings": TEXTS, "common": fedlws.WITHOUT_IMAGES},
+    paper={
+        "methods": fedlws.with_lws(fedlws.BASES),
+        "settings": TEXTS,
+        "common": fedlws.WITHOUT_IMAGES,
+    },
 )
 
 SERVERS: Methods = {"FedAvg": "fedavg", "FedLAW": "fedlaw(epochs=20)", LWS: PAIR[LWS]}
-MODELS = {"CNN": "cnn", "ResNet-20": "resnet20", "ViT": "vit", "WRN56-4": "wrn56_4", "DenseNet-121": "densenet121"}
+MODELS = {
+    "CNN": "cnn",
+    "ResNet-20": "resnet20",
+    "ViT": "vit",
+    "WRN56-4": "wrn56_4",
+    "DenseNet-121": "densenet121",
+}
 TIMED: dict[str, Any] = fedlws.FEDERATION | {
     "data": "glyphs(train=400, test=992)",
     "partition": "iid",
@@ -107,7 +141,8 @@ TABLE3 = fedlws.study(
         Claim(
             text,
             difference(
-                recorded_mean(LWS, where, "aggregation_seconds"), recorded_mean(other, where, "aggregation_seconds")
+                recorded_mean(LWS, where, "aggregation_seconds"),
+                recorded_mean(other, where, "aggregation_seconds"),
             ),
             expects,
             _seconds("FedLWS", where) - _seconds(other, where),
@@ -149,8 +184,18 @@ TABLE4 = _on_cifar(
         }
     ),
     (
-        better("Shrinking is better by layer than model-wise", LWS, MODEL_WISE, gained("4", BY_LAYER, BY_MODEL)),
-        better("Model-wise shrinking is better than none", MODEL_WISE, "FedAvg", gained("4", BY_MODEL, "FedAvg")),
+        better(
+            "Shrinking is better by layer than model-wise",
+            LWS,
+            MODEL_WISE,
+            gained("4", BY_LAYER, BY_MODEL),
+        ),
+        better(
+            "Model-wise shrinking is better than none",
+            MODEL_WISE,
+            "FedAvg",
+            gained("4", BY_MODEL, "FedAvg"),
+        ),
     ),
 )
 
@@ -167,8 +212,14 @@ BOTH = TEN | {HUNDRED: fedlws.HUNDREDS["CIFAR-100, alpha 0.1"]}
 
 def _nets(names: Iterable[str], data: Mapping[str, Options]) -> dict[str, Any]:
     """The settings of architectures, and the pairs without a cell: beta is 0.1 for the CNN and 0.01 for the others."""
-    settings = {start + name: {**data[start], "model": MODELS[name]} for start, name in product(data, names)}
-    out = (pair for pair in product(BUILT, settings) if pair[0] not in NETS[pair[1].removeprefix(HUNDRED)])
+    settings = {
+        start + name: {**data[start], "model": MODELS[name]} for start, name in product(data, names)
+    }
+    out = (
+        pair
+        for pair in product(BUILT, settings)
+        if pair[0] not in NETS[pair[1].removeprefix(HUNDRED)]
+    )
     return {"settings": settings, "left_out": frozenset(out)}
 
 
@@ -205,8 +256,14 @@ ADADECAY = "FedAvg + AdaDecay"
 TABLE6 = _on_cifar(
     "fedlws-table6",
     "Adaptive weight decay on the server: AWD and AdaDecay against LWS",
-    lambda beta: fedlws.pair(beta) | {AWD: fedlws.rivals(beta)[AWD], ADADECAY: "fedavg + adadecay(lam=0.0005)"},
-    (fedlws.BEATS_AWD, better("LWS is better than AdaDecay", LWS, ADADECAY, gained("6", LWS, ADADECAY))),
+    lambda beta: (
+        fedlws.pair(beta)
+        | {AWD: fedlws.rivals(beta)[AWD], ADADECAY: "fedavg + adadecay(lam=0.0005)"}
+    ),
+    (
+        fedlws.BEATS_AWD,
+        better("LWS is better than AdaDecay", LWS, ADADECAY, gained("6", LWS, ADADECAY)),
+    ),
     alphas=(100, 1, 0.1),
     notes=f"AWD and AdaDecay on the server are our adaptation: the paper gives no formulas. {fedlws.LONGER_RUNS}",
 )
@@ -215,7 +272,11 @@ LONG_TAIL = "FedLAW, long-tailed proxy"
 TABLE7 = _on_cifar(
     "fedlws-table7",
     "FedLAW with balanced and with long-tailed proxy samples, and LWS, which needs none",
-    lambda beta: {"FedLAW": LAW, LONG_TAIL: Variant(LAW, {"proxy_imbalance": 10.0}), LWS: fedlws.lws("fedavg", beta)},
+    lambda beta: {
+        "FedLAW": LAW,
+        LONG_TAIL: Variant(LAW, {"proxy_imbalance": 10.0}),
+        LWS: fedlws.lws("fedavg", beta),
+    },
     (
         better(
             "A long tail of its proxy samples makes FedLAW worse",
@@ -223,7 +284,12 @@ TABLE7 = _on_cifar(
             LONG_TAIL,
             fedlws.in_table("1", "FedLAW") - fedlws.in_table("7", LONG_TAIL),
         ),
-        better("LWS is better than FedLAW with a long tail", LWS, LONG_TAIL, gained("7", LWS, LONG_TAIL)),
+        better(
+            "LWS is better than FedLAW with a long tail",
+            LWS,
+            LONG_TAIL,
+            gained("7", LWS, LONG_TAIL),
+        ),
     ),
     notes="The largest class has ten times as many proxy samples as the smallest; the paper does not state its ratio.",
 )
@@ -235,7 +301,10 @@ TABLE8 = _on_cifar(
     "Model-wise LWS against FedLAW, on FedDisco's weights",
     lambda beta: (
         {"FedAvg": "fedavg", "FedDisco": DISCO, "FedLAW": LAW}
-        | {DISCO_MODEL: fedlws.lws(DISCO, beta, scope="model"), "FedDisco + LWS": fedlws.lws(DISCO, beta)}
+        | {
+            DISCO_MODEL: fedlws.lws(DISCO, beta, scope="model"),
+            "FedDisco + LWS": fedlws.lws(DISCO, beta),
+        }
     ),
     (
         better(
@@ -245,7 +314,10 @@ TABLE8 = _on_cifar(
             fedlws.in_table("8", BY_MODEL) - fedlws.in_table("1", "FedDisco"),
         ),
         better(
-            "Model-wise LWS on FedDisco is better than FedLAW", DISCO_MODEL, "FedLAW", gained("8", BY_MODEL, "FedLAW")
+            "Model-wise LWS on FedDisco is better than FedLAW",
+            DISCO_MODEL,
+            "FedLAW",
+            gained("8", BY_MODEL, "FedLAW"),
         ),
     ),
     alphas=(0.1,),
@@ -287,20 +359,28 @@ TABLE10 = _on_cifar(
     notes=f"The paper gives no formulas for one term alone: w^ - (1 - gamma) w, and w + gamma (w^ - w). {fedlws.LONGER_RUNS}",
 )
 
-DISCO_FIXED, DISCO_GAMMA = (label.replace("FedAvg", "FedDisco") for label in (FIXED, fedlws.FIXED_GAMMA))
+DISCO_FIXED, DISCO_GAMMA = (
+    label.replace("FedAvg", "FedDisco") for label in (FIXED, fedlws.FIXED_GAMMA)
+)
 TABLE11 = _on_cifar(
     "fedlws-table11",
     "Fixed factors: 1 - 0.01 l for layer l, and one constant factor for the model",
     lambda beta: (
         fedlws.with_lws({"FedAvg": "fedavg", "FedDisco": DISCO}, beta)
-        | {FIXED: "fedavg + fixed_shrink(step=0.01)", DISCO_FIXED: f"{DISCO} + fixed_shrink(step=0.01)"}
+        | {
+            FIXED: "fedavg + fixed_shrink(step=0.01)",
+            DISCO_FIXED: f"{DISCO} + fixed_shrink(step=0.01)",
+        }
         | {"factor 0.98": "fedavg + fixed_shrink(step=0, first=0.98)"}
     ),
     (
         helps("FedAvg", CIFAR, fedlws.WITH_CNN),
         fedlws.FIXED_HELPS,
         better(
-            "LWS is better than fixed factors by layer", LWS, FIXED, gained("11", "FedAvg+FedLWS", fedlws.FIXED_GAMMA)
+            "LWS is better than fixed factors by layer",
+            LWS,
+            FIXED,
+            gained("11", "FedAvg+FedLWS", fedlws.FIXED_GAMMA),
         ),
         fedlws.is_better("LWS is better than one constant factor", LWS, "factor 0.98"),
         helps("FedDisco", CIFAR, gained("11", "FedDisco+FedLWS", "FedDisco")),

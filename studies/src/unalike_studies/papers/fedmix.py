@@ -32,8 +32,16 @@ NUMBERS = (
     "(`local_accuracy`). Learning rate, batch size, epochs and mu are those of the authors' code; the paper states none of them. "
     "With the paper's clients every client makes the same number of steps, so that FedNova is FedAvg and FedMix is FedProx."
 )
-METHODS = {"FedAvg": "fedavg", "FedProx": "fedprox(mu=0.001)", "FedNova": "fednova", "FedMix": "fedmix(mu=0.001)"}
-MIXES = {f"{n} zipf-more, {10 - n} even-more": f"mixture(zipf_more={n}, even_more={10 - n})" for n in (1, 5, 9)}
+METHODS = {
+    "FedAvg": "fedavg",
+    "FedProx": "fedprox(mu=0.001)",
+    "FedNova": "fednova",
+    "FedMix": "fedmix(mu=0.001)",
+}
+MIXES = {
+    f"{n} zipf-more, {10 - n} even-more": f"mixture(zipf_more={n}, even_more={10 - n})"
+    for n in (1, 5, 9)
+}
 ONE, FIVE, NINE = MIXES
 EVEN, LESS = "10 even-more", "1 even-less, 9 even-more"
 SKEWS = {EVEN: "mixture(even_more=10)", ONE: MIXES[ONE], LESS: "mixture(even_less=1, even_more=9)"}
@@ -41,7 +49,8 @@ _TEN = {"partition": "mixture(even_less=9, even_more=1)"}
 TENFOLD: dict[str, Options] = {
     "9 even-less, 1 even-more": _TEN,
     "9 even-less, 1 even-more, SGD": _TEN | {"work": {"optimizer": "sgd", "lr": 0.1}},
-    "9 even-less, 1 even-more, SGD, a fifth of the rate": _TEN | {"work": {"optimizer": "sgd", "lr": 0.02}},
+    "9 even-less, 1 even-more, SGD, a fifth of the rate": _TEN
+    | {"work": {"optimizer": "sgd", "lr": 0.02}},
 }
 
 WORK = {"batch_size": 100, "lr": 0.01, "optimizer": "adam"}
@@ -53,7 +62,10 @@ EMNIST = {
     "protocol": ("clients", "local"),
     "client_curves": "local_accuracy",
 }
-GLYPHS = EMNIST | {"data": "glyphs(train=70000, test=12000)", "work": WORK | {"batch_size": 25, "lr": 0.0025}}
+GLYPHS = EMNIST | {
+    "data": "glyphs(train=70000, test=12000)",
+    "work": WORK | {"batch_size": 25, "lr": 0.0025},
+}
 EASIER = (
     "glyphs are easier than EMNIST: after 16 rounds the clients of figure 3a have 84 % where the paper's have 60 to 70 %, so that "
     "levels do not carry over, and differences are smaller near the ceiling"
@@ -70,7 +82,9 @@ ON_GLYPHS = (
     "the paper's size would get about 3,400 of glyphs"
 )
 TENTH = "zipf-less and even-less clients under the labels zipf-more and even-more"
-SMOKE = f"few glyphs, 3 rounds, a small network, and {TENTH}: shows that the study runs, nothing else"
+SMOKE = (
+    f"few glyphs, 3 rounds, a small network, and {TENTH}: shows that the study runs, nothing else"
+)
 
 
 def _smaller(mix: str) -> str:
@@ -86,11 +100,21 @@ def _settings(mixes: Mapping[str, str], sized: Callable[[str], str] = str) -> di
     return {name: {"partition": sized(mix)} for name, mix in mixes.items()}
 
 
-def _scales(methods: dict[str, str], mixes: Mapping[str, str], more: Options = NONE) -> dict[str, Scale]:
+def _scales(
+    methods: dict[str, str], mixes: Mapping[str, str], more: Options = NONE
+) -> dict[str, Scale]:
     """Clients have a quarter of the paper's samples at the small scale, a tenth at smoke."""
     return {
-        "smoke": Scale(methods, _settings(mixes, _smaller), {**TOY, **more}, seeds=(0,), reduced=SMOKE),
-        "small": Scale(methods, _settings(mixes, _quarter), {**GLYPHS, **more}, reduced=ON_GLYPHS, unlike=EASIER),
+        "smoke": Scale(
+            methods, _settings(mixes, _smaller), {**TOY, **more}, seeds=(0,), reduced=SMOKE
+        ),
+        "small": Scale(
+            methods,
+            _settings(mixes, _quarter),
+            {**GLYPHS, **more},
+            reduced=ON_GLYPHS,
+            unlike=EASIER,
+        ),
         "paper": Scale(methods, _settings(mixes), {**EMNIST, **more}),
     }
 
@@ -98,7 +122,10 @@ def _scales(methods: dict[str, str], mixes: Mapping[str, str], more: Options = N
 CLIENTS = {
     EVEN: {"even-more": range(10)},
     LESS: {"even-more": range(9), "even-less": range(9, 10)},
-    **{name: {"zipf-more": range(n), "even-more": range(n, 10)} for name, n in ((ONE, 1), (FIVE, 5), (NINE, 9))},
+    **{
+        name: {"zipf-more": range(n), "even-more": range(n, 10)}
+        for name, n in ((ONE, 1), (FIVE, 5), (NINE, 9))
+    },
 }
 """Mix -> kind -> its clients."""
 LAST, THIRD, FIRST, LATE = slice(-1, None), slice(2, 3), slice(3), slice(-8, None)
@@ -106,14 +133,22 @@ LAST, THIRD, FIRST, LATE = slice(-1, None), slice(2, 3), slice(3), slice(-8, Non
 
 
 def _of(
-    kind: str, setting: str, method: str, rounds: slice = LAST, summary: Callable[[list[float]], float] = fmean
+    kind: str,
+    setting: str,
+    method: str,
+    rounds: slice = LAST,
+    summary: Callable[[list[float]], float] = fmean,
 ) -> Quantity:
     """A summary of a client's local accuracies in some rounds, averaged over the clients of a kind."""
 
     def number(cell: CellResult) -> float | None:
         curves: Any = cell.curves[1:][rounds]
         clients = CLIENTS[setting][kind]
-        return fmean(summary([of_round[k] for of_round in curves]) for k in clients) if cell.curves else None
+        return (
+            fmean(summary([of_round[k] for of_round in curves]) for k in clients)
+            if cell.curves
+            else None
+        )
 
     return by_cell(method, setting, number)
 
@@ -141,12 +176,18 @@ def _apart(text: str, method: str, figure: str, zipf: Quantity, even: Quantity) 
     """Zipf-more clients end above even-more ones, at least by the distance of their printed ranges."""
     least = _end("lower", figure, method, "zipf-more") - _end("upper", figure, method, "even-more")
     return Claim(
-        text, difference(zipf, even), Above(), least, remark="printed are ranges: they are so far apart, or farther"
+        text,
+        difference(zipf, even),
+        Above(),
+        least,
+        remark="printed are ranges: they are so far apart, or farther",
     )
 
 
 SHARED_ACCURACY = MethodTable("Accuracy of the shared model after the last round, %", last=1)
-LOCAL_ACCURACY = MethodTable("Accuracy after local training in the last round, %", "local_accuracy", last=1)
+LOCAL_ACCURACY = MethodTable(
+    "Accuracy after local training in the last round, %", "local_accuracy", last=1
+)
 MACRO_F1 = MethodTable("Macro-F1 of the shared model after the last round, %", "macro_f1", last=1)
 
 
@@ -179,12 +220,32 @@ def _kinds(figure: str, method: str) -> tuple[Claim, ...]:
     """The statements of figures 4 to 7 on the two kinds of clients, over their three mixes."""
     zipf, even = _in_mixes("zipf-more", method), _in_mixes("even-more", method)
     return (
-        _level(f"The zipf-more clients of {method} end at 80 to 100 %", zipf, figure, method, "zipf-more"),
-        _level(f"The even-more clients of {method} end at 50 to 70 %", even, figure, method, "even-more"),
-        _apart(f"The zipf-more clients of {method} end above its even-more clients", method, figure, zipf, even),
+        _level(
+            f"The zipf-more clients of {method} end at 80 to 100 %",
+            zipf,
+            figure,
+            method,
+            "zipf-more",
+        ),
+        _level(
+            f"The even-more clients of {method} end at 50 to 70 %",
+            even,
+            figure,
+            method,
+            "even-more",
+        ),
+        _apart(
+            f"The zipf-more clients of {method} end above its even-more clients",
+            method,
+            figure,
+            zipf,
+            even,
+        ),
         Claim(
             f"Several zipf-more clients of {method} keep fluctuating: over the last eight rounds more with five than with one",
-            difference(*(_of("zipf-more", setting, method, LATE, pstdev) for setting in (FIVE, ONE))),
+            difference(
+                *(_of("zipf-more", setting, method, LATE, pstdev) for setting in (FIVE, ONE))
+            ),
             Above(),
         ),
     )
@@ -198,8 +259,16 @@ BETWEEN_METHODS = tuple(
         remark=remark,
     )
     for better, worse, remark in (
-        ("FedProx", "FedNova", "the paper: hardly above 70 % with FedNova, often above 70 % with FedProx"),
-        ("FedMix", "FedNova", "the paper: hardly above 70 % with FedNova, often above 70 % with FedMix"),
+        (
+            "FedProx",
+            "FedNova",
+            "the paper: hardly above 70 % with FedNova, often above 70 % with FedProx",
+        ),
+        (
+            "FedMix",
+            "FedNova",
+            "the paper: hardly above 70 % with FedNova, often above 70 % with FedMix",
+        ),
         ("FedMix", "FedAvg", "the paper: slightly better"),
     )
 )
@@ -208,10 +277,38 @@ FIGURE3_CLAIMS = (
     *(
         _level(text, _of(kind, mix, "FedAvg", rounds), figure, "FedAvg", clients)
         for text, kind, mix, rounds, figure, clients in (
-            ("Ten even-more clients are at 60 to 70 % after three epochs", "even-more", EVEN, THIRD, "3a", "all"),
-            ("Ten even-more clients are at 60 to 70 % in the end", "even-more", EVEN, LAST, "3a", "all"),
-            (f"zipf-more clients end at 90 to 100 %, {ONE}", "zipf-more", ONE, LAST, "3b", "zipf-more"),
-            (f"even-more clients end at 50 to 70 %, {ONE}", "even-more", ONE, LAST, "3b", "even-more"),
+            (
+                "Ten even-more clients are at 60 to 70 % after three epochs",
+                "even-more",
+                EVEN,
+                THIRD,
+                "3a",
+                "all",
+            ),
+            (
+                "Ten even-more clients are at 60 to 70 % in the end",
+                "even-more",
+                EVEN,
+                LAST,
+                "3a",
+                "all",
+            ),
+            (
+                f"zipf-more clients end at 90 to 100 %, {ONE}",
+                "zipf-more",
+                ONE,
+                LAST,
+                "3b",
+                "zipf-more",
+            ),
+            (
+                f"even-more clients end at 50 to 70 %, {ONE}",
+                "even-more",
+                ONE,
+                LAST,
+                "3b",
+                "even-more",
+            ),
         )
     ),
     _apart(
@@ -287,13 +384,19 @@ SERVER_REDUCED = (
     f"stops at {REACHED} instead of 0.8, which such clients do not reach. Numbers of rounds do not carry over, the comparison of "
     "quorums may"
 )
-QUORUMS = {"all 10": {}, "quorum of 8": {"participation": 0.8}, "quorum of 5": {"participation": 0.5}}
+QUORUMS = {
+    "all 10": {},
+    "quorum of 8": {"participation": 0.8},
+    "quorum of 5": {"participation": 0.5},
+}
 """A quorum in simulation: each round closes with the updates of so many clients, drawn at random."""
 
 
 def _server(common: Options, mix: str, worst: float, rounds: int, **more: Any) -> Scale:
     stop = {"partition": mix, "stop": f"min_local_accuracy >= {worst}", "rounds": rounds}
-    return Scale({name: METHODS[name] for name in ("FedAvg", "FedMix")}, QUORUMS, {**common, **stop}, **more)
+    return Scale(
+        {name: METHODS[name] for name in ("FedAvg", "FedMix")}, QUORUMS, {**common, **stop}, **more
+    )
 
 
 def _quorum(method: str, quorum: str, column: str) -> Quantity:
@@ -336,10 +439,18 @@ STUDIES = (
         PAPER,
         _scales({"FedAvg": "fedavg"}, SKEWS),
         FIGURE3_CLAIMS,
-        (SHARED_ACCURACY, LOCAL_ACCURACY, MACRO_F1, ClientCurves("accuracy after local training, %", "FedAvg")),
+        (
+            SHARED_ACCURACY,
+            LOCAL_ACCURACY,
+            MACRO_F1,
+            ClientCurves("accuracy after local training, %", "FedAvg"),
+        ),
         NUMBERS,
     ),
-    *(_figure(number, method) for number, method in zip((4, 5, 6, 7), ("FedAvg", "FedNova", "FedProx", "FedMix"))),
+    *(
+        _figure(number, method)
+        for number, method in zip((4, 5, 6, 7), ("FedAvg", "FedNova", "FedProx", "FedMix"))
+    ),
     Study(
         "fedmix-identities",
         "FedNova and FedAvg, FedMix and FedProx: identical for equal steps, different for steps that differ tenfold",
@@ -364,7 +475,9 @@ STUDIES = (
         IDENTITY_CLAIMS,
         (
             SHARED_ACCURACY,
-            MethodTable("Loss of the shared model after the last round", "loss", last=1, scale=1, digits=4),
+            MethodTable(
+                "Loss of the shared model after the last round", "loss", last=1, scale=1, digits=4
+            ),
         ),
         NUMBERS,
     ),

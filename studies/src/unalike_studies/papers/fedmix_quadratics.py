@@ -33,9 +33,7 @@ QUADRATIC_LAYOUTS = (
 )
 
 
-INCONSISTENCY = (
-    "FedAvg settles away from the optimum where clients make unequal numbers of steps (objective inconsistency)"
-)
+INCONSISTENCY = "FedAvg settles away from the optimum where clients make unequal numbers of steps (objective inconsistency)"
 RMSE: dict[str, Any] = {"unit": "rmse", "scale": 1}
 QUADRATIC_CLAIMS = tuple(
     question(text, gain(method, other, UNEQUAL, "rmse", last=1), expects, **RMSE)
@@ -58,7 +56,10 @@ BY_STEPS = {
     "FedMix, series": "fedmix(mu=0.001)",
     "FedMix, steps": "fedmix(mu=0.001, normalize_by='steps')",
 }
-MOMENTA: dict[str, Options] = {"no momentum": {}, "momentum 0.9": {"work": {"momentum": 0.9, "lr": 0.0001}}}
+MOMENTA: dict[str, Options] = {
+    "no momentum": {},
+    "momentum 0.9": {"work": {"momentum": 0.9, "lr": 0.0001}},
+}
 """The learning rates are equal: with momentum 0.9 a gradient moves the model ten times as far in the end."""
 
 BY_STEPS_CLAIMS = (

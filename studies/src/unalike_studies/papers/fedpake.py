@@ -7,7 +7,17 @@ from unalike_studies.cells import Options
 from unalike_studies.claim_verdicts import Above, Below, Near, Same
 from unalike_studies.claims import Claim, Quantity, difference, gain, identity, question
 from unalike_studies.papers import parameter_skew as skew
-from unalike_studies.papers.parameter_skew import LAST, NORMALIZED, PAKE, PRACTICAL, RULE, RULES, SETTINGS, of, place
+from unalike_studies.papers.parameter_skew import (
+    LAST,
+    NORMALIZED,
+    PAKE,
+    PRACTICAL,
+    RULE,
+    RULES,
+    SETTINGS,
+    of,
+    place,
+)
 from unalike_studies.published import printed
 from unalike_studies.study import Variant
 
@@ -39,7 +49,10 @@ def _against_baselines(*rules: str) -> tuple[Claim, ...]:
 COST_CLAIMS = (
     Claim(
         f"A round takes longer with the rule than with FedAvg, {PRACTICAL}",
-        difference(skew.COSTS.seconds_a_round(RULE, PRACTICAL), skew.COSTS.seconds_a_round("FedAvg", PRACTICAL)),
+        difference(
+            skew.COSTS.seconds_a_round(RULE, PRACTICAL),
+            skew.COSTS.seconds_a_round("FedAvg", PRACTICAL),
+        ),
         Above(),
         None,
         "seconds a round",
@@ -49,7 +62,8 @@ COST_CLAIMS = (
     Claim(
         f"The rule converges in fewer rounds than FedAvg, {PRACTICAL}",
         difference(
-            skew.COSTS.rounds_to_convergence(RULE, PRACTICAL), skew.COSTS.rounds_to_convergence("FedAvg", PRACTICAL)
+            skew.COSTS.rounds_to_convergence(RULE, PRACTICAL),
+            skew.COSTS.rounds_to_convergence("FedAvg", PRACTICAL),
         ),
         Below(),
         None,
@@ -79,13 +93,17 @@ FEDSA_TABLE1 = skew.of_table1(
         ),
         Claim(
             f"Accuracy differs less between clients with the rule than with FedAvg, {PRACTICAL}",
-            difference(skew.client_deviation(RULE, PRACTICAL), skew.client_deviation("FedAvg", PRACTICAL)),
+            difference(
+                skew.client_deviation(RULE, PRACTICAL), skew.client_deviation("FedAvg", PRACTICAL)
+            ),
             Below(),
             remark="figure 5 of v1, without numbers",
         ),
         *(
             identity(
-                f"Ditto's shared model is FedAvg's, {where}", gain("Ditto", "FedAvg", where, last=LAST), Same(1e-3)
+                f"Ditto's shared model is FedAvg's, {where}",
+                gain("Ditto", "FedAvg", where, last=LAST),
+                Same(1e-3),
             )
             for where in SETTINGS
         ),
@@ -144,7 +162,8 @@ def _rule5(setting: str) -> Quantity:
 TABLE5 = skew.study(
     "fedpake-table5",
     "CIFAR-10, 20 clients: SCAFFOLD, FedDyn and FedConcat beside FedAvg and FedPake",
-    TABLE5_METHODS | {"FedConcat": "fedconcat(clusters=5, encoder_rounds=20, classifier_rounds=10)"},
+    TABLE5_METHODS
+    | {"FedConcat": "fedconcat(clusters=5, encoder_rounds=20, classifier_rounds=10)"},
     SETTINGS,
     (
         Claim(
@@ -169,7 +188,8 @@ TABLE5 = skew.study(
     ),
     notes=f"{NOTES} The table has Dir(0.1) alone, without FedAvg; FedConcat and one row of FedPake have a simple CNN.",
     smoke={
-        "methods": TABLE5_METHODS | {"FedConcat": "fedconcat(clusters=2, encoder_rounds=1, classifier_rounds=1)"},
+        "methods": TABLE5_METHODS
+        | {"FedConcat": "fedconcat(clusters=2, encoder_rounds=1, classifier_rounds=1)"},
         "settings": {PRACTICAL: skew.TOYS[PRACTICAL]},
     },
     small={"reduced": f"{skew.REDUCED}; FedConcat trains encoders for 20 rounds, the head for 10"},
@@ -181,7 +201,10 @@ TABLE5 = skew.study(
 )
 
 DRAWN = {"micro-classes": "random_micro", "macro-classes": "random_macro", "both": "random"}
-BY_RANK, BY_RANK_SPEC = "FedSA = FedPake, consistent, by rank", "fedpake(variant='consistent', normalize_by='rank')"
+BY_RANK, BY_RANK_SPEC = (
+    "FedSA = FedPake, consistent, by rank",
+    "fedpake(variant='consistent', normalize_by='rank')",
+)
 """The reading whose weights sum to 1 where classes are measured, and to less where they are drawn, on 80 % of the parameters."""
 MODAL = "modal classes"
 RANDOM = DRAWN | {MODAL: "random_modal"}
@@ -190,11 +213,17 @@ ABLATION_METHODS: dict[str, str | Variant] = {
     **BASE,
     skew.MEAN: "fedavg + uniform",
     PAKE: RULES[PAKE],
-    **{f"FedPake, random {what}": f"fedpake(variant='literal', assignment='{how}')" for what, how in DRAWN.items()},
+    **{
+        f"FedPake, random {what}": f"fedpake(variant='literal', assignment='{how}')"
+        for what, how in DRAWN.items()
+    },
     NORMALIZED: RULES[NORMALIZED],
     **{f"Normalized, random {what}": f"fedpake(assignment='{how}')" for what, how in DRAWN.items()},
     BY_RANK: BY_RANK_SPEC,
-    **{f"{BY_RANK}, random {what}": f"{BY_RANK_SPEC[:-1]}, assignment='{how}')" for what, how in RANDOM.items()},
+    **{
+        f"{BY_RANK}, random {what}": f"{BY_RANK_SPEC[:-1]}, assignment='{how}')"
+        for what, how in RANDOM.items()
+    },
 }
 PRINTED4 = {
     what: printed("fedpake", "4", "FedPake", micro_class=micro, macro_class=macro)
@@ -241,12 +270,18 @@ ABLATION = skew.study(
             for where in SETTINGS
             for what in DRAWN
         ),
-        *(skew.same(f"Normalized, random {what}", NORMALIZED, where, 0.5) for where in SETTINGS for what in DRAWN),
+        *(
+            skew.same(f"Normalized, random {what}", NORMALIZED, where, 0.5)
+            for where in SETTINGS
+            for what in DRAWN
+        ),
     ),
     notes=f"{NOTES} A rule whose alphas do not sum to 1 shrinks or grows the high parameters in every round, whatever the "
     "classes are.",
     small={
-        "left_out": frozenset((label, skew.PATHOLOGICAL) for label in ABLATION_METHODS if label.startswith(BY_RANK))
+        "left_out": frozenset(
+            (label, skew.PATHOLOGICAL) for label in ABLATION_METHODS if label.startswith(BY_RANK)
+        )
     },
 )
 
@@ -264,7 +299,9 @@ CROWDS: dict[str, Options] = {
 PRINTED_CROWDS = [name for name in CROWDS if f"CIFAR-10, {name}" in skew.PLACES]
 HALF, ALL = (f"50 clients, {share} take part" for share in ("0.5", "1"))
 ALL_CROWDS: dict[str, Options] = {name: CROWDS[name] for name in PRINTED_CROWDS} | {
-    name: found.options for name, found in skew.PLACES.items() if found.table == "2" and found.dataset == "CIFAR-100"
+    name: found.options
+    for name, found in skew.PLACES.items()
+    if found.table == "2" and found.dataset == "CIFAR-100"
 }
 CROWD = skew.study(
     "fedpake-clients",
@@ -281,9 +318,16 @@ CROWD = skew.study(
         ),
     ),
     notes=f"{NOTES} The papers have no run of 100 clients that all take part. CIFAR-100 is in skew-protocols-settings.",
-    smoke={"settings": {where: {**CROWDS[where], "data": "digits", "clients": 10} for where in (HALF, ALL)}},
+    smoke={
+        "settings": {
+            where: {**CROWDS[where], "data": "digits", "clients": 10} for where in (HALF, ALL)
+        }
+    },
     small={"left_out": frozenset((RULE, name) for name in CROWDS if name not in PRINTED_CROWDS)},
-    paper={"methods": BASELINES | {RULE: skew.sized(skew.RULE_SPEC, ALL_CROWDS)}, "settings": ALL_CROWDS},
+    paper={
+        "methods": BASELINES | {RULE: skew.sized(skew.RULE_SPEC, ALL_CROWDS)},
+        "settings": ALL_CROWDS,
+    },
 )
 
 LOCAL, GROUP, TRAINED = "BatchNorm kept at clients", "GroupNorm", "tested after local training"
@@ -297,13 +341,20 @@ def _protocols(settings: dict[str, Options], group_norm: str) -> dict[str, Optio
         f", {TRAINED}": {"protocol": ("clients", "local")},
         f", {GROUP}": {"model": group_norm},
     }
-    return {where + name: {**options, **more} for where, options in settings.items() for name, more in variants.items()}
+    return {
+        where + name: {**options, **more}
+        for where, options in settings.items()
+        for name, more in variants.items()
+    }
 
 
 ZERO = {"MOON, term at zero": "moon(mu=0, tau=1.0)", "FedNTD, term at zero": "fedntd(beta=0)"}
 PROTOCOLS = _protocols(SETTINGS, "cnn(channels=(8, 16, 32), norm='group')")
 ONCE = frozenset((method, where) for method in ZERO for where in PROTOCOLS if where != PRACTICAL)
-AFTER_TRAINING = {f"{where}, {TRAINED}": {"accuracy": "local_accuracy", "loss": "local_loss"} for where in SETTINGS}
+AFTER_TRAINING = {
+    f"{where}, {TRAINED}": {"accuracy": "local_accuracy", "loss": "local_loss"}
+    for where in SETTINGS
+}
 """In these settings, layouts show clients' own models."""
 PROTOCOL = skew.study(
     "fedpake-protocol",
@@ -312,18 +363,29 @@ PROTOCOL = skew.study(
     PROTOCOLS,
     (
         *(
-            identity(f"{method} is FedAvg, {PRACTICAL}", gain(method, "FedAvg", PRACTICAL, last=LAST), Same(1e-3))
+            identity(
+                f"{method} is FedAvg, {PRACTICAL}",
+                gain(method, "FedAvg", PRACTICAL, last=LAST),
+                Same(1e-3),
+            )
             for method in ZERO
         ),
         *(
             skew.asks_better(PAKE, "FedAvg", f"{where}, {changed}", column)
             for where in SETTINGS
-            for changed, column in ((LOCAL, "accuracy"), (TRAINED, "local_accuracy"), (GROUP, "accuracy"))
+            for changed, column in (
+                (LOCAL, "accuracy"),
+                (TRAINED, "local_accuracy"),
+                (GROUP, "accuracy"),
+            )
         ),
         *(
             question(
                 f"Clients' models after local training are better than FedAvg's shared model, {where}",
-                difference(of("FedAvg", f"{where}, {TRAINED}", "local_accuracy"), of("FedAvg", f"{where}, {TRAINED}")),
+                difference(
+                    of("FedAvg", f"{where}, {TRAINED}", "local_accuracy"),
+                    of("FedAvg", f"{where}, {TRAINED}"),
+                ),
                 Above(),
             )
             for where in SETTINGS
@@ -340,7 +402,11 @@ PROTOCOL = skew.study(
     notes=f"{skew.NOTES} PFLlib tests shared models with each client's own BatchNorm statistics, and its terms of MOON and FedNTD "
     "are zero by default. With ResNet-18 the protocols are in skew-protocols. Networks without a norm are in skew-estimators-cnn: "
     "the small one here does not learn within 30 rounds (10 to 15 % with FedAvg and one seed).",
-    smoke={"settings": _protocols({PRACTICAL: skew.TOYS[PRACTICAL]}, "cnn(channels=4, hidden=8, norm='group')")},
+    smoke={
+        "settings": _protocols(
+            {PRACTICAL: skew.TOYS[PRACTICAL]}, "cnn(channels=4, hidden=8, norm='group')"
+        )
+    },
     paper={
         "settings": _protocols(SETTINGS, "resnet18(stem='imagenet', norm='group')"),
         "more": {"buffers": "average"},

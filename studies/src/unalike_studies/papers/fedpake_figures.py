@@ -5,7 +5,16 @@ from typing import Any
 
 from unalike_studies.cells import Options
 from unalike_studies.claim_verdicts import Above, Below, Same
-from unalike_studies.claims import WHOLE_MODEL, Claim, Quantity, best, difference, gain, question, recorded_mean
+from unalike_studies.claims import (
+    WHOLE_MODEL,
+    Claim,
+    Quantity,
+    best,
+    difference,
+    gain,
+    question,
+    recorded_mean,
+)
 from unalike_studies.layouts.parameter_values import Kernel, ParameterValues
 from unalike_studies.layouts.recorded import RecordedCurves
 from unalike_studies.layouts.scatter import ClientMap
@@ -13,7 +22,16 @@ from unalike_studies.layouts.sweeps import MethodSweep
 from unalike_studies.layouts.tables import MethodTable
 from unalike_studies.papers import parameter_skew as skew
 from unalike_studies.papers import skew_estimators as estimators
-from unalike_studies.papers.parameter_skew import LAST, NORMALIZED, NOTES, PAKE, RANKED, RANKED_SPEC, RULES, of
+from unalike_studies.papers.parameter_skew import (
+    LAST,
+    NORMALIZED,
+    NOTES,
+    PAKE,
+    RANKED,
+    RANKED_SPEC,
+    RULES,
+    of,
+)
 from unalike_studies.papers.skew_estimators import CNN, MOMENTS, SKEWNESS, UNIFORM, over_epochs
 from unalike_studies.study import Scale, StudyTemplate, Variant
 
@@ -21,14 +39,14 @@ ON_FASHION = (
     "Fashion-MNIST with a small CNN instead of CIFAR-10 with ResNet-18, and 16 rounds instead of 1000: directions carry over, "
     "sizes need not"
 )
-ONE_ROUND = (
-    "Fashion-MNIST instead of CIFAR-10; {}, and one round: the papers do not say which layer and round theirs are of"
-)
+ONE_ROUND = "Fashion-MNIST instead of CIFAR-10; {}, and one round: the papers do not say which layer and round theirs are of"
 LARGE: dict[str, Any] = skew.PAPERS_OWN | {"merge": True, "split": 0.75, "protocol": "clients"}
 SMOKE = "digits, 10 clients, 2 rounds: shows that the study runs, nothing else"
 NET = {"model": "cnn(channels=(8, 16), hidden=32, norm='batch')"}
 TINY = estimators.TOY | {"model": estimators.TOY_CNN}
-DIVISIONS: dict[str, Options] = {name: {"partition": partition} for name, partition in estimators.PARTITIONS.items()}
+DIVISIONS: dict[str, Options] = {
+    name: {"partition": partition} for name, partition in estimators.PARTITIONS.items()
+}
 IID, DIR, TWO = DIVISIONS
 study = StudyTemplate(
     skew.FEDPAKE,
@@ -74,7 +92,9 @@ SKEW = study(
         ),
         Claim(
             f"Parameters deviate less from their mean over clients with FedPake than with FedAvg, {DIR}",
-            difference(_of_model("squared_deviation", DIR, RANKED), _of_model("squared_deviation", DIR)),
+            difference(
+                _of_model("squared_deviation", DIR, RANKED), _of_model("squared_deviation", DIR)
+            ),
             Below(),
             None,
             "squared deviation",
@@ -108,7 +128,9 @@ VALUES = study(
     (
         Claim(
             f"The rule's value lies closer to the main peak over the clients than the mean does, {setting}",
-            difference(VALUES_SHOWN.from_peak(RANKED, setting), VALUES_SHOWN.from_peak(UNIFORM, setting)),
+            difference(
+                VALUES_SHOWN.from_peak(RANKED, setting), VALUES_SHOWN.from_peak(UNIFORM, setting)
+            ),
             Below(),
             None,
             "standard deviations over clients",
@@ -126,7 +148,11 @@ VALUES = study(
     paper={"more": LARGE | FIRST_ROUND},
 )
 
-KERNEL = {"rounds": 1, "evaluate_every": 1, "record": "entries(layers='convolutions.0.weight', first=25)"}
+KERNEL = {
+    "rounds": 1,
+    "evaluate_every": 1,
+    "record": "entries(layers='convolutions.0.weight', first=25)",
+}
 KERNEL_TOY = {
     "data": "glyphs(train=6000, test=1200)",
     "model": "emnist_cnn",
@@ -203,7 +229,13 @@ SWEEP_CLAIMS = (
     *(
         Claim(text.format(value), _changed(RANKED, parameter, value), expects, remark=remark)
         for parameter, values, text, expects, remark in (
-            ("threshold", (0.05, 0.5, 0.8), "A threshold of {:g} is worse than 0.2", Below(), FIGURE6),
+            (
+                "threshold",
+                (0.05, 0.5, 0.8),
+                "A threshold of {:g} is worse than 0.2",
+                Below(),
+                FIGURE6,
+            ),
             (
                 "similarity",
                 (0.3,),
@@ -236,7 +268,9 @@ SWEEP_CLAIMS = (
     ),
     *(
         question(
-            f"{_label(PAKE, parameter, value)}: as good as with {default}", _changed(PAKE, parameter, value), Same(0.5)
+            f"{_label(PAKE, parameter, value)}: as good as with {default}",
+            _changed(PAKE, parameter, value),
+            Same(0.5),
         )
         for parameter, (_, values, default) in PARAMETERS.items()
         for value in values
@@ -255,7 +289,10 @@ SWEEP = study(
             MethodSweep(
                 "accuracy, %",
                 parameter,
-                {rule: {_label(rule, parameter, value): value for value in values} for rule in SWEPT},
+                {
+                    rule: {_label(rule, parameter, value): value for value in values}
+                    for rule in SWEPT
+                },
                 UNIFORM,
                 last=LAST,
                 log=False,

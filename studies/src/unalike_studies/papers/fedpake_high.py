@@ -33,7 +33,9 @@ def _claims(setting: str) -> Iterator[Claim]:
     def share(text: str, quantity: Quantity, expects: Expectation, unit: str) -> Claim:
         return question(f"{text}, {setting}", quantity, expects, unit, bounds=(0, 100))
 
-    def total(text: str, quantity: Quantity, expects: Expectation, unit: str = "mean sum over tensors") -> Claim:
+    def total(
+        text: str, quantity: Quantity, expects: Expectation, unit: str = "mean sum over tensors"
+    ) -> Claim:
         return question(f"{text}, {setting}", quantity, expects, unit, scale=1)
 
     for rule, text, expects in (
@@ -42,7 +44,9 @@ def _claims(setting: str) -> Iterator[Claim]:
         (RANKED, "about 80 %", Near(80, 5)),
     ):
         quantity = recorded_mean(rule, setting, "high", WHOLE_MODEL)
-        yield share(f"{rule}: {text} of the parameters are high", quantity, expects, "% of the parameters")
+        yield share(
+            f"{rule}: {text} of the parameters are high", quantity, expects, "% of the parameters"
+        )
     yield share(
         f"{PAKE}: in nearly all tensors the macro-classes have 14, 2, 2 and 2 clients",
         CLASSES.share(PAKE, setting, TIES),
@@ -54,7 +58,12 @@ def _claims(setting: str) -> Iterator[Claim]:
         (RANDOM_MICRO, "the weights sum to about 0.3", Near(0.3, 0.1)),
     ):
         yield total(f"{rule}: {text}", recorded_mean(rule, setting, "alpha_sum"), expects)
-    yield total(f"{SA}: its weights sum to more than 1", _excess(SA, setting), Above(), "mean sum over tensors, less 1")
+    yield total(
+        f"{SA}: its weights sum to more than 1",
+        _excess(SA, setting),
+        Above(),
+        "mean sum over tensors, less 1",
+    )
 
 
 HIGH = skew.study(
@@ -64,7 +73,9 @@ HIGH = skew.study(
     claims=(claim for setting in skew.SETTINGS for claim in _claims(setting)),
     layouts=(
         RecordedTable("Share of high parameters: mean (least to largest)", "high"),
-        RecordedTable("Sum of the weights at the high parameters: mean (least to largest)", "alpha_sum"),
+        RecordedTable(
+            "Sum of the weights at the high parameters: mean (least to largest)", "alpha_sum"
+        ),
         CLASSES,
         RecordedMap("share of high parameters", "high"),
         RecordedCurves("sum of weights", "alpha_sum"),

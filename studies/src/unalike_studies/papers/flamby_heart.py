@@ -60,7 +60,9 @@ def _methods(split: str) -> dict[str, str | Variant]:
     """The methods, of which some have rows of their own; `split` is the seed of the division into training and test rows."""
 
     def rows(**options: object) -> dict[str, Any]:
-        return {"data": f"flamby_heart(split={split}, {', '.join(f'{k}={v!r}' for k, v in options.items())})"}
+        return {
+            "data": f"flamby_heart(split={split}, {', '.join(f'{k}={v!r}' for k, v in options.items())})"
+        }
 
     alone = {name: rows(hospital=name) for name in HOSPITALS}
     return {
@@ -72,16 +74,24 @@ def _methods(split: str) -> dict[str, str | Variant]:
         "FedAdam": Variant(f"fedadam(lr=0.01, {MOMENTS})", _at(RATES["FedAdam"])),
         "FedYogi": Variant(f"fedyogi(lr=0.01, {MOMENTS})", _at(RATES["FedYogi"])),
         "FedAdagrad": Variant(f"fedadagrad(lr=0.316228, {MOMENTS})", _at(RATES["FedAdagrad"])),
-        "Cyclic, as coded": Variant("fedavg", alone["Cleveland"] | _at(0.01, rounds=4, evaluate_every=4)),
+        "Cyclic, as coded": Variant(
+            "fedavg", alone["Cleveland"] | _at(0.01, rounds=4, evaluate_every=4)
+        ),
         "One hospital a round": Variant("fedavg", _at(0.01, participation=0.25)),
         **{_rate(rate): Variant("fedavg", _at(rate)) for rate in sorted(set(RATES.values()))},
         "Pooled": Variant("centralised", rows(pooled=True) | {"work": ADAM} | ONCE),
-        **{f"{name} alone": Variant("centralised", alone[name] | {"work": ADAM} | ONCE) for name in HOSPITALS},
+        **{
+            f"{name} alone": Variant("centralised", alone[name] | {"work": ADAM} | ONCE)
+            for name in HOSPITALS
+        },
     }
 
 
 def _scale(split: str, seeds: int, **more: Any) -> Scale:
-    data = {"data": f"flamby_heart(split={split})", "server_data": f"flamby_heart(split={split}, pooled=True)"}
+    data = {
+        "data": f"flamby_heart(split={split})",
+        "server_data": f"flamby_heart(split={split}, pooled=True)",
+    }
     return Scale(_methods(split), {WHERE: data}, COMMON, tuple(range(seeds)), **more)
 
 
@@ -121,7 +131,11 @@ LEVELS = tuple(
 def _order(source: str) -> tuple[Claim, ...]:
     """The order of the methods on the pooled test rows, as published."""
     equal, better = Same(0.5), Above()
-    expected: dict[str, Expectation] = {"FedProx": equal, "SCAFFOLD": equal, **dict.fromkeys(RATES, better)}
+    expected: dict[str, Expectation] = {
+        "FedProx": equal,
+        "SCAFFOLD": equal,
+        **dict.fromkeys(RATES, better),
+    }
     expected |= {"Pooled": better, "Cleveland alone": better}
     return tuple(
         Claim(
@@ -146,7 +160,9 @@ QUESTIONS = (
         Above(),
     ),
     *(
-        _equal(f"With the clients' rate of {method} FedAvg is as good as {method}", _rate(rate), method)
+        _equal(
+            f"With the clients' rate of {method} FedAvg is as good as {method}", _rate(rate), method
+        )
         for method, rate in RATES.items()
     ),
     *(
@@ -189,19 +205,28 @@ LAYOUTS = (
         "server_accuracy",
         last=1,
         published={
-            (method, WHERE): f"{mean:.2f} ± {deviation:.2f}" for method, (mean, deviation, _) in PUBLISHED.items()
+            (method, WHERE): f"{mean:.2f} ± {deviation:.2f}"
+            for method, (mean, deviation, _) in PUBLISHED.items()
         },
     ),
     ClientTable(
         "Accuracy in each hospital, rows standardized as in training, %",
         HOSPITALS,
-        published={method: hospitals for method, (_, _, hospitals) in PUBLISHED.items() if method != "Pooled"},
+        published={
+            method: hospitals
+            for method, (_, _, hospitals) in PUBLISHED.items()
+            if method != "Pooled"
+        },
     ),
 )
 
 
-def _study(name: str, title: str, split: str, seeds: int, claims: tuple[Claim, ...], notes: str) -> Study:
-    scales = {"smoke": _scale(split, 1, reduced="one seed")} | dict.fromkeys(("small", "paper"), _scale(split, seeds))
+def _study(
+    name: str, title: str, split: str, seeds: int, claims: tuple[Claim, ...], notes: str
+) -> Study:
+    scales = {"smoke": _scale(split, 1, reduced="one seed")} | dict.fromkeys(
+        ("small", "paper"), _scale(split, seeds)
+    )
     return Study(name, title, PAPER, scales, claims, LAYOUTS, notes)
 
 

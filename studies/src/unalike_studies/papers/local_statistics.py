@@ -13,9 +13,7 @@ from unalike_studies.published import Printed, printed
 from unalike_studies.results import Results
 from unalike_studies.study import Scale, Study, Variant
 
-PAPER = (
-    "Brannvall: Conditioning on Local Statistics for Scalable Heterogeneous Federated Learning, arXiv:2503.00378, 2025"
-)
+PAPER = "Brannvall: Conditioning on Local Statistics for Scalable Heterogeneous Federated Learning, arXiv:2503.00378, 2025"
 
 
 def adam(lr: float) -> str:
@@ -24,9 +22,19 @@ def adam(lr: float) -> str:
 
 
 ADAM = adam(0.05)
-FULL_BATCH: dict[str, Any] = {"rounds": 1200, "evaluate_every": 100, "work": {"batch_size": None, "lr": 0.1}}
+FULL_BATCH: dict[str, Any] = {
+    "rounds": 1200,
+    "evaluate_every": 100,
+    "work": {"batch_size": None, "lr": 0.1},
+}
 POOLED: dict[str, Any] = {
-    "work": {"optimizer": "adamw", "lr": 0.001, "weight_decay": 0.001, "batch_size": 100, "keep_optimizer_state": True}
+    "work": {
+        "optimizer": "adamw",
+        "lr": 0.001,
+        "weight_decay": 0.001,
+        "batch_size": 100,
+        "keep_optimizer_state": True,
+    }
 }
 """The paper's training: AdamW on the pooled samples, each with the statistic of its client. A round is an epoch."""
 EPOCHS = {"rounds": 100, "evaluate_every": 10}
@@ -55,7 +63,9 @@ BOTH = (
     "The paper's text calls the statistic mu the covariance of X and y; its equation 2 is mu = (X'X)^-1 X'y (`ols`). Both are "
     f"tried. {REGRESSION}"
 )
-IN_THE_TEXT = f"The statistic is the covariance of X and y, which the paper's text names. {REGRESSION}"
+IN_THE_TEXT = (
+    f"The statistic is the covariance of X and y, which the paper's text names. {REGRESSION}"
+)
 
 
 def references() -> dict[str, Variant]:
@@ -120,13 +130,16 @@ class Task:
         labels = {name: name for name in REFERENCES}
         labels |= {conditional(k, r) + suffix: f"conditional {k}" for k in KINDS for r in READINGS}
         return {
-            (label, f"{clusters} clusters"): f"{self.printed(name, clusters).value:g}" for label, name in labels.items()
+            (label, f"{clusters} clusters"): f"{self.printed(name, clusters).value:g}"
+            for label, name in labels.items()
         }
 
     def table(self, published: Mapping[tuple[str, str], str] | None = None) -> MethodTable:
         """The table of scores."""
         title = f"{self.column.capitalize()} after the last round{self._percent}"
-        return MethodTable(title, self.column, 1, self.scale, self.digits, published=published or {})
+        return MethodTable(
+            title, self.column, 1, self.scale, self.digits, published=published or {}
+        )
 
     def curves(self) -> Curves:
         """The curves of scores."""
@@ -141,7 +154,12 @@ class Task:
         return score(method, setting, self.column, last=1)
 
     def claim(
-        self, text: str, quantity: Quantity, expects: Expectation, published: Printed | None, **more: Any
+        self,
+        text: str,
+        quantity: Quantity,
+        expects: Expectation,
+        published: Printed | None,
+        **more: Any,
     ) -> Claim:
         """A claim about a score or a difference of scores."""
         return Claim(text, quantity, expects, published, self.unit, self.scale, **more)
@@ -153,7 +171,9 @@ class Task:
 
 TASKS = {
     "linear": Task("linear", "rmse", "rmse", 1, 4, 0.02, 0.002, 2.5, Below(), Above()),
-    "logistic": Task("logistic", "accuracy", "points of accuracy", 100, 2, 1.0, 1.0, 3.0, Above(), Below()),
+    "logistic": Task(
+        "logistic", "accuracy", "points of accuracy", 100, 2, 1.0, 1.0, 3.0, Above(), Below()
+    ),
 }
 TABLES = {3: "table2", 8: "table3"}
 """Number of clusters -> the paper's table."""
@@ -166,7 +186,13 @@ def claims(task: Task, clusters: int) -> tuple[Claim, ...]:
 
     def level(label: str, name: str, margin: float, what: str = "", **more: Any) -> Claim:
         text = f"The {name} model has the printed {task.column}{what}"
-        return task.claim(text, task.score(label, setting), Near(margin=margin), task.printed(name, clusters), **more)
+        return task.claim(
+            text,
+            task.score(label, setting),
+            Near(margin=margin),
+            task.printed(name, clusters),
+            **more,
+        )
 
     def against(kind: str, other: str, expects: Expectation, text: str) -> Claim:
         quantity = task.gain(conditional(kind, "ols"), other, setting)
@@ -178,7 +204,9 @@ def claims(task: Task, clusters: int) -> tuple[Claim, ...]:
         level("global", "global", task.draw, remark=DRAWN),
         *(level(name, name, task.solved) for name in ("client", "cluster")),
         *(
-            level(conditional(kind, reading), f"conditional {kind}", task.margin, f" with mu = {what}")
+            level(
+                conditional(kind, reading), f"conditional {kind}", task.margin, f" with mu = {what}"
+            )
             for reading, what in READINGS.items()
             for kind in KINDS
         ),
@@ -190,7 +218,10 @@ def claims(task: Task, clusters: int) -> tuple[Claim, ...]:
         ),
     ]
     if task.name == "logistic":
-        found += [against(kind, "client", task.better, "better than each client alone") for kind in ("ensemble", "MLP")]
+        found += [
+            against(kind, "client", task.better, "better than each client alone")
+            for kind in ("ensemble", "MLP")
+        ]
     return *found, *_questions(task, clusters)
 
 
@@ -217,9 +248,14 @@ def _nearer(task: Task, kind: str, clusters: int) -> Quantity:
 
     def values(results: Results) -> dict[int, float]:
         ols, covariance = (
-            results.scores(conditional(kind, reading), f"{clusters} clusters", task.column, 1) for reading in READINGS
+            results.scores(conditional(kind, reading), f"{clusters} clusters", task.column, 1)
+            for reading in READINGS
         )
-        return {seed: abs(ols[seed] - number) - abs(covariance[seed] - number) for seed in ols if seed in covariance}
+        return {
+            seed: abs(ols[seed] - number) - abs(covariance[seed] - number)
+            for seed in ols
+            if seed in covariance
+        }
 
     return values
 
@@ -228,21 +264,28 @@ def _methods(pooled: dict[str, Any]) -> dict[str, Variant]:
     """References, and the conditional models with both readings of the statistic."""
     models = {
         conditional(kind, reading): Variant(
-            f"centralised + conditional(statistic='{reading}')", pooled | {"model": f"conditional_{kind.lower()}"}
+            f"centralised + conditional(statistic='{reading}')",
+            pooled | {"model": f"conditional_{kind.lower()}"},
         )
         for reading in READINGS
         for kind in KINDS
     }
-    dummy = Variant("centralised + conditional(statistic='zeros', like='covariance')", pooled | ENSEMBLE)
+    dummy = Variant(
+        "centralised + conditional(statistic='zeros', like='covariance')", pooled | ENSEMBLE
+    )
     return {**references(), "global, zeros": dummy, **models}
 
 
 def _study(task: Task, clusters: int) -> Study:
     """One row of the paper's table 2 or 3; table 1 repeats columns of table 2."""
-    settings, tiny = {f"{clusters} clusters": task.data(clusters)}, {"rounds": 5, "evaluate_every": 5}
+    settings, tiny = (
+        {f"{clusters} clusters": task.data(clusters)},
+        {"rounds": 5, "evaluate_every": 5},
+    )
     few = {f"{clusters} clusters": task.data(clusters, 10)}
     smoke = {
-        label: Variant(v.spec, {**v.options, **tiny, "work": POOLED["work"]}) for label, v in _methods(SHORT).items()
+        label: Variant(v.spec, {**v.options, **tiny, "work": POOLED["work"]})
+        for label, v in _methods(SHORT).items()
     }
     paper = Scale(_methods(AS_PRINTED), settings, COMMON)
     short = "30 epochs of AdamW with a learning rate of 0.01 instead of 100 with 0.001"

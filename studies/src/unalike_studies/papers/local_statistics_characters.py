@@ -54,10 +54,14 @@ COMPONENTS = {"global": "0", CNN: "1", "2 components": "2", "4 components": "4"}
 """Label among all methods -> label in the study of components: their number."""
 
 
-def _methods(pooled: dict[str, Any], longer: dict[str, Any], federated: dict[str, Any]) -> dict[str, str | Variant]:
+def _methods(
+    pooled: dict[str, Any], longer: dict[str, Any], federated: dict[str, Any]
+) -> dict[str, str | Variant]:
     """References and conditional models on pooled samples, as in the paper, one of them for longer, and the same federated."""
 
-    def conditional(where: str, options: dict[str, Any], statistic: str, components: int = 1) -> Variant:
+    def conditional(
+        where: str, options: dict[str, Any], statistic: str, components: int = 1
+    ) -> Variant:
         like = ", like='pca'" if statistic == "zeros" else ""
         model = {"model": f"conditional_cnn(components={components})"}
         part = f"conditional(statistic='{statistic}', components={components}{like})"
@@ -129,11 +133,35 @@ ROW_CLAIMS = (
     *(
         Claim(text, _gain(method, other), expects, published)
         for text, method, other, expects, published in (
-            ("The conditional CNN is better than the global model", CNN, "global", Above(), _row_gain("global")),
-            (f"{BETTER_THAN_CLIENTS} after 100 epochs", LONGER_CNN, "client", Above(), _row_gain("client")),
-            (f"{AS_GOOD_AS_ORACLE} after 100 epochs", LONGER_CNN, "cluster", Same(1.0), _row_gain("cluster")),
+            (
+                "The conditional CNN is better than the global model",
+                CNN,
+                "global",
+                Above(),
+                _row_gain("global"),
+            ),
+            (
+                f"{BETTER_THAN_CLIENTS} after 100 epochs",
+                LONGER_CNN,
+                "client",
+                Above(),
+                _row_gain("client"),
+            ),
+            (
+                f"{AS_GOOD_AS_ORACLE} after 100 epochs",
+                LONGER_CNN,
+                "cluster",
+                Same(1.0),
+                _row_gain("cluster"),
+            ),
             (f"With zeros {NO_STATISTIC}", "global, zeros", "global", Same(1.0), None),
-            (f"With a component of all clients' samples {NO_STATISTIC}", POOLED_COMPONENT, "global", Same(1.0), None),
+            (
+                f"With a component of all clients' samples {NO_STATISTIC}",
+                POOLED_COMPONENT,
+                "global",
+                Same(1.0),
+                None,
+            ),
         )
     ),
     *(
@@ -141,8 +169,18 @@ ROW_CLAIMS = (
         for text, method, other, expects in (
             (f"{BETTER_THAN_CLIENTS} after 30 epochs", CNN, "client", Above()),
             (f"{AS_GOOD_AS_ORACLE} after 30 epochs", CNN, "cluster", Same(1.0)),
-            ("The conditional CNN of FedAvg is as good as that of pooled samples", FEDERATED_CNN, CNN, Same(1.0)),
-            ("The conditional CNN of FedAvg is better than its global model", FEDERATED_CNN, "global, FedAvg", Above()),
+            (
+                "The conditional CNN of FedAvg is as good as that of pooled samples",
+                FEDERATED_CNN,
+                CNN,
+                Same(1.0),
+            ),
+            (
+                "The conditional CNN of FedAvg is better than its global model",
+                FEDERATED_CNN,
+                "global, FedAvg",
+                Above(),
+            ),
         )
     ),
 )
@@ -180,15 +218,26 @@ CHARACTER_CLAIMS = (
 
 
 def _study(
-    name: str, title: str, labels: Mapping[str, str], claims: tuple[Claim, ...], *layouts: Layout, notes: str = ""
+    name: str,
+    title: str,
+    labels: Mapping[str, str],
+    claims: tuple[Claim, ...],
+    *layouts: Layout,
+    notes: str = "",
 ) -> Study:
     """A study of some of the methods: label among all methods -> label in this study."""
 
     def scale(
-        common: dict[str, Any], pooled: dict[str, Any], longer: dict[str, Any], federated: dict[str, Any], **more: Any
+        common: dict[str, Any],
+        pooled: dict[str, Any],
+        longer: dict[str, Any],
+        federated: dict[str, Any],
+        **more: Any,
     ) -> Scale:
         methods = _methods(pooled, longer, federated)
-        return Scale({labels[n]: v for n, v in methods.items() if n in labels}, SETTING, common, **more)
+        return Scale(
+            {labels[n]: v for n, v in methods.items() if n in labels}, SETTING, common, **more
+        )
 
     once = {"rounds": 1, "evaluate_every": 1}
     return Study(
@@ -196,7 +245,9 @@ def _study(
         title,
         PAPER,
         {
-            "smoke": scale(FEW_GLYPHS, once, {}, once, seeds=(0,), reduced="few glyphs and one round"),
+            "smoke": scale(
+                FEW_GLYPHS, once, {}, once, seeds=(0,), reduced="few glyphs and one round"
+            ),
             "small": scale(GLYPHS, SHORT_PASS, EPOCHS, {}, reduced=ON_GLYPHS, unlike=OTHER_DATA),
             "paper": scale(CHARACTERS, AS_PRINTED, EPOCHS, {}),
         },
@@ -216,7 +267,9 @@ STUDIES = (
         MethodTable(
             "Accuracy after the last round, %",
             last=1,
-            published={(label, NAME): f"{_row(method).value:g}" for label, method in PRINTED.items()},
+            published={
+                (label, NAME): f"{_row(method).value:g}" for label, method in PRINTED.items()
+            },
         ),
         notes="This is the third row of table 1; the other two repeat columns of table 2. ",
     ),
@@ -242,7 +295,13 @@ STUDIES = (
         "local-statistics-components",
         "Characters: number of principal components in the client's statistic",
         COMPONENTS,
-        (Claim("More components than one bring no significant improvement", gain("4", "1", NAME, last=1), Same(1.0)),),
+        (
+            Claim(
+                "More components than one bring no significant improvement",
+                gain("4", "1", NAME, last=1),
+                Same(1.0),
+            ),
+        ),
         MethodTable("Accuracy after the last round, %", last=1),
     ),
 )

@@ -27,13 +27,20 @@ FEDERATED: dict[str, Variant] = {
     "FedAdam": Variant(f"{paper.ADAM} + {paper.CONDITIONED}", FULL_BATCH),
     "FedSGD": Variant(f"fedsgd + {paper.CONDITIONED}", FULL_BATCH | {"work": {"lr": 0.01}}),
     "FedAvg": Variant(
-        f"fedavg + {paper.CONDITIONED}", FULL_BATCH | {"rounds": 300, "work": {"batch_size": 10, "lr": 0.03}}
+        f"fedavg + {paper.CONDITIONED}",
+        FULL_BATCH | {"rounds": 300, "work": {"batch_size": 10, "lr": 0.03}},
     ),
     "FedAvg, AdamW as printed": Variant(
         f"fedavg + {paper.CONDITIONED}",
-        {"rounds": 100, "evaluate_every": 10, "work": paper.POOLED["work"] | {"keep_optimizer_state": False}},
+        {
+            "rounds": 100,
+            "evaluate_every": 10,
+            "work": paper.POOLED["work"] | {"keep_optimizer_state": False},
+        },
     ),
-    "client, AdamW as printed": Variant("local_only", paper.AS_PRINTED | {"model": "linear", "protocol": "personal"}),
+    "client, AdamW as printed": Variant(
+        "local_only", paper.AS_PRINTED | {"model": "linear", "protocol": "personal"}
+    ),
 }
 """The last two read the printed training as that of a client: 100 epochs over its own points, with and without averages."""
 
@@ -76,18 +83,32 @@ FEDERATED_CLAIMS = (
 
 
 def _with(methods: Mapping[str, Variant], options: Options) -> dict[str, Variant]:
-    return {label: Variant(method.spec, {**method.options, **options}) for label, method in methods.items()}
+    return {
+        label: Variant(method.spec, {**method.options, **options})
+        for label, method in methods.items()
+    }
 
 
 CHOSEN: Mapping[str, Mapping[str, tuple[float, float, float]]] = {
-    "linear": {"linear": (0.05, 0.001, 0.0003), "ensemble": (0.05, 0.01, 0.03), "MLP": (0.05, 0.001, 0.0003)},
-    "logistic": {"linear": (0.2, 30.0, 10.0), "ensemble": (0.2, 30.0, 10.0), "MLP": (0.05, 1.0, 1.0)},
+    "linear": {
+        "linear": (0.05, 0.001, 0.0003),
+        "ensemble": (0.05, 0.01, 0.03),
+        "MLP": (0.05, 0.001, 0.0003),
+    },
+    "logistic": {
+        "linear": (0.2, 30.0, 10.0),
+        "ensemble": (0.2, 30.0, 10.0),
+        "MLP": (0.05, 1.0, 1.0),
+    },
 }
 """Task -> conditional model -> the learning rates of FedAdam, FedSGD and FedAvg."""
 ALGORITHMS = ("FedAdam", "FedSGD", "FedAvg")
 MLP_SHARE = 0.25
 """Of the rounds: those of the MLP cost five times as much."""
-TRIED: Mapping[str, tuple[str, ...]] = {"ols": ("FedAdam", "FedAvg"), "covariance": ("pooled", *ALGORITHMS)}
+TRIED: Mapping[str, tuple[str, ...]] = {
+    "ols": ("FedAdam", "FedAvg"),
+    "covariance": ("pooled", *ALGORITHMS),
+}
 """Statistic -> the ways in which the models are trained."""
 
 
@@ -117,7 +138,10 @@ def _label(kind: str, reading: str, way: str) -> str:
 
 def _left_out(task: Task) -> frozenset[tuple[str, str]]:
     """With eight clusters: what is neither a reference nor trained by FedAdam, but for the ensemble of the linear regression."""
-    kept = {*paper.REFERENCES, *(_label(kind, reading, "FedAdam") for kind in KINDS for reading in READINGS)}
+    kept = {
+        *paper.REFERENCES,
+        *(_label(kind, reading, "FedAdam") for kind in KINDS for reading in READINGS),
+    }
     if task.name == "linear":
         kept |= {_label("ensemble", "covariance", algorithm) for algorithm in ALGORITHMS}
     return frozenset((method, "8 clusters") for method in _models(task) if method not in kept)
@@ -142,9 +166,13 @@ def _questions(task: Task, margin: float) -> Iterator[Claim]:
                 yield claim(text, method, "cluster", setting, Same(margin))
     for kind, setting in product(KINDS, _few(task)):
         ols, covariance = (_label(kind, reading, "FedAdam") for reading in READINGS)
-        text = f"Trained by FedAdam the conditional {kind} is better with ols than with the covariance"
+        text = (
+            f"Trained by FedAdam the conditional {kind} is better with ols than with the covariance"
+        )
         yield claim(text, ols, covariance, setting, task.better)
-        text = f"With ols the conditional {kind} trained by FedAdam is better than each client alone"
+        text = (
+            f"With ols the conditional {kind} trained by FedAdam is better than each client alone"
+        )
         yield claim(text, ols, "client", setting, task.better)
 
 
@@ -201,7 +229,11 @@ STUDIES = (
         paper.PAPER,
         {
             "smoke": Scale(
-                _with(FEDERATED, {"rounds": 5}), FEW, COMMON | paper.ENSEMBLE, seeds=(0,), reduced=SMOKE_FEW
+                _with(FEDERATED, {"rounds": 5}),
+                FEW,
+                COMMON | paper.ENSEMBLE,
+                seeds=(0,),
+                reduced=SMOKE_FEW,
             ),
             "small": Scale(FEDERATED, FEW, COMMON | paper.ENSEMBLE, reduced=FEWER),
             "paper": Scale(FEDERATED, {"3 clusters": LINEAR.data(3)}, COMMON | paper.ENSEMBLE),

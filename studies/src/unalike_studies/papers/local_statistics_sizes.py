@@ -9,7 +9,15 @@ from unalike_studies.claim_verdicts import Above, Same
 from unalike_studies.claims import Claim, gain
 from unalike_studies.layouts.sweeps import Sweep
 from unalike_studies.layouts.tables import MethodTable
-from unalike_studies.papers.local_statistics import ADAM, COMMON, CONDITIONED, ENSEMBLE, FULL_BATCH, IN_THE_TEXT, PAPER
+from unalike_studies.papers.local_statistics import (
+    ADAM,
+    COMMON,
+    CONDITIONED,
+    ENSEMBLE,
+    FULL_BATCH,
+    IN_THE_TEXT,
+    PAPER,
+)
 from unalike_studies.study import Scale, Study, Variant
 
 MIDDLE: Mapping[str, int] = {"clusters": 3, "points": 100, "features": 10, "clients": 20}
@@ -26,7 +34,9 @@ LOGISTIC_POINTS = (25, 400)
 def _label(**changed: int) -> str:
     """The sizes, without the number of clusters where it is that of all other sweeps."""
     sizes = {**MIDDLE, **changed}
-    return ", ".join(f"{sizes[name]} {name}" for name in sizes if name != "clusters" or name in changed)
+    return ", ".join(
+        f"{sizes[name]} {name}" for name in sizes if name != "clusters" or name in changed
+    )
 
 
 def _setting(task: str, **changed: int) -> Options:
@@ -41,7 +51,10 @@ def _changes(parameter: str, values: tuple[int, ...]) -> list[dict[str, int]]:
 
 def _at(parameter: str, values: tuple[int, ...]) -> dict[str, float]:
     """Setting -> the value of the parameter, for the settings of its sweep."""
-    found = {_label(**changed): float({**MIDDLE, **changed}[parameter]) for changed in _changes(parameter, values)}
+    found = {
+        _label(**changed): float({**MIDDLE, **changed}[parameter])
+        for changed in _changes(parameter, values)
+    }
     return dict(sorted(found.items(), key=lambda item: item[1]))
 
 
@@ -51,7 +64,8 @@ SETTINGS: dict[str, Options] = {
     for changed in _changes(name, values)
 }
 LOGISTIC_SETTINGS: dict[str, Options] = {
-    _label(**changed): _setting("logistic", **changed) for changed in _changes("points", LOGISTIC_POINTS)
+    _label(**changed): _setting("logistic", **changed)
+    for changed in _changes("points", LOGISTIC_POINTS)
 }
 ENSEMBLES = "conditional ensemble"
 POINTS = [_label(points=25), _label(), _label(points=400)]
@@ -85,15 +99,32 @@ RMSE: dict[str, Any] = {"unit": "rmse", "scale": 1}
 CLAIMS = tuple(
     Claim(f"{text}: {setting}", gain(method, other, setting, "rmse", last=1), expects, **RMSE)
     for text, method, other, expects, settings in (
-        ("The conditional ensemble is as good as the cluster oracle", ENSEMBLES, "cluster", Same(0.02), list(SETTINGS)),
-        ("Each client alone is worse than the conditional ensemble", "client", ENSEMBLES, Above(), POINTS),
+        (
+            "The conditional ensemble is as good as the cluster oracle",
+            ENSEMBLES,
+            "cluster",
+            Same(0.02),
+            list(SETTINGS),
+        ),
+        (
+            "Each client alone is worse than the conditional ensemble",
+            "client",
+            ENSEMBLES,
+            Above(),
+            POINTS,
+        ),
     )
     for setting in settings
 )
 LOGISTIC_CLAIMS = tuple(
     Claim(f"{text}: {setting}", gain(method, other, setting, last=1), expects)
     for text, method, other, expects in (
-        ("The conditional ensemble is as good as the cluster oracle", ENSEMBLES, "cluster", Same(1.0)),
+        (
+            "The conditional ensemble is as good as the cluster oracle",
+            ENSEMBLES,
+            "cluster",
+            Same(1.0),
+        ),
         ("The conditional ensemble is better than each client alone", ENSEMBLES, "client", Above()),
     )
     for setting in LOGISTIC_SETTINGS
@@ -109,7 +140,16 @@ STUDIES = (
         (
             MethodTable("Rmse after the last round", "rmse", last=1, scale=1, digits=4),
             *(
-                Sweep("rmse", name, _at(name, values), "rmse", last=1, scale=1, log=True, name=f"sweep-{name}")
+                Sweep(
+                    "rmse",
+                    name,
+                    _at(name, values),
+                    "rmse",
+                    last=1,
+                    scale=1,
+                    log=True,
+                    name=f"sweep-{name}",
+                )
                 for name, values in SWEPT.items()
             ),
         ),
@@ -123,7 +163,14 @@ STUDIES = (
         LOGISTIC_CLAIMS,
         (
             MethodTable("Accuracy after the last round, %", last=1),
-            Sweep("accuracy, %", "points", _at("points", LOGISTIC_POINTS), last=1, log=True, name="sweep-points"),
+            Sweep(
+                "accuracy, %",
+                "points",
+                _at("points", LOGISTIC_POINTS),
+                last=1,
+                log=True,
+                name="sweep-points",
+            ),
         ),
         IN_THE_TEXT,
     ),

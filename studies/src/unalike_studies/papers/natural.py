@@ -70,7 +70,11 @@ STUDIES = (
             "paper": Scale(METHODS, SETTINGS, COMMON, seeds=tuple(range(20))),
         },
         (),
-        (GainTable("Gain over FedAvg, in points (of RMSE: per cent less), 95 % interval", COLUMNS),),
+        (
+            GainTable(
+                "Gain over FedAvg, in points (of RMSE: per cent less), 95 % interval", COLUMNS
+            ),
+        ),
         "Each owner is a client. Every seed draws a quarter of each client's samples to test on, whole recordings of the "
         "smartwatch; 30 rounds of one local epoch, all clients in every round. Methods have their default strengths. The "
         "learning rate of a data set is the best one for FedAvg on validation samples of another seed, which favors FedAvg. In the "

@@ -23,7 +23,12 @@ MOMENTUM = (
 
 MUS = (0.001, 0.01, 0.1, 1)
 PROX = {f"FedProx, mu {mu}": f"fedprox(mu={mu})" for mu in MUS}
-METHODS = {"FedAvg": "fedavg", **PROX, "SCAFFOLD": "scaffold(weighted=True, after_momentum=True)", "FedNova": "fednova"}
+METHODS = {
+    "FedAvg": "fedavg",
+    **PROX,
+    "SCAFFOLD": "scaffold(weighted=True, after_momentum=True)",
+    "FedNova": "fednova",
+}
 
 WORK = {"epochs": 10, "batch_size": 64, "lr": 0.01, "momentum": 0.9, "weight_decay": 1e-5}
 PUBLISHED_TEST = {"split": 1.0, "merge": False, "protocol": "server"}
@@ -46,15 +51,28 @@ FLOWER = {
     "FedNova": {"Dir(0.5)": 88.1, "1 class": 11.1, "2 classes": 70.5, "3 classes": 83.2},
     BEST_PROX: {"Dir(0.5)": 88.6, "1 class": 38.0, "2 classes": 78.8, "3 classes": 82.5},
 }
-PUBLISHED = {(method, setting): str(number) for method, row in FLOWER.items() for setting, number in row.items()}
+PUBLISHED = {
+    (method, setting): str(number)
+    for method, row in FLOWER.items()
+    for setting, number in row.items()
+}
 PUBLISHED["FedAvg", "noise 0.1"] = "89.1 ± 0.3 (paper)"
 
 REPEATED = "Flower's baseline niid_bench, which repeats table 3"
 
 CLASSES = {"2 classes", "1 class", "3 classes"}
 """The divisions of which claims are about all methods; those about the others are about FedAvg."""
-JUDGED = {name: DIVISIONS[name] for name in ("2 classes", "Dir(0.5)", "noise 0.1", "1 class", "3 classes")}
-FASHION = {"data": "fashion_mnist", "clients": 10, "model": "lenet", "rounds": 50, "work": WORK, **PUBLISHED_TEST}
+JUDGED = {
+    name: DIVISIONS[name] for name in ("2 classes", "Dir(0.5)", "noise 0.1", "1 class", "3 classes")
+}
+FASHION = {
+    "data": "fashion_mnist",
+    "clients": 10,
+    "model": "lenet",
+    "rounds": 50,
+    "work": WORK,
+    **PUBLISHED_TEST,
+}
 TOY = FASHION | {
     "data": "digits",
     "model": "mlp(hidden=32)",
@@ -90,7 +108,11 @@ def _level(method: str, setting: str, margin: float, remark: str = "") -> Claim:
 
 def _gap(text: str, better: tuple[str, str], worse: tuple[str, str], expects: Expectation) -> Claim:
     """A statement about the difference of two entries (method, setting) of Flower's repetition."""
-    difference_of = difference(_last(*better), _last(*worse)), expects, _repeated(*better) - _repeated(*worse)
+    difference_of = (
+        difference(_last(*better), _last(*worse)),
+        expects,
+        _repeated(*better) - _repeated(*worse),
+    )
     return Claim(text, *difference_of, source=REPEATED)
 
 
@@ -108,17 +130,40 @@ FASHION_CLAIMS = (
     _level("FedAvg", "2 classes", 5.0, DRAWN),
     _level("FedAvg", "Dir(0.5)", 1.5),
     _level("FedAvg", "3 classes", 3.0, DRAWN),
-    *(_level(method, "1 class", 2.0, "chance is 10") for method in ("FedAvg", "SCAFFOLD", "FedNova")),
+    *(
+        _level(method, "1 class", 2.0, "chance is 10")
+        for method in ("FedAvg", "SCAFFOLD", "FedNova")
+    ),
     *(
         _gap(text, (better, where), (worse, other), Above())
         for text, better, where, worse, other in (
-            ("Two classes a client cost FedAvg accuracy, compared with Dir(0.5)", "FedAvg", "Dir(0.5)", "FedAvg", TWO),
-            ("FedNova is worse than FedAvg with two classes a client", "FedAvg", TWO, "FedNova", TWO),
-            ("SCAFFOLD is worse than FedAvg with two classes a client", "FedAvg", TWO, "SCAFFOLD", TWO),
+            (
+                "Two classes a client cost FedAvg accuracy, compared with Dir(0.5)",
+                "FedAvg",
+                "Dir(0.5)",
+                "FedAvg",
+                TWO,
+            ),
+            (
+                "FedNova is worse than FedAvg with two classes a client",
+                "FedAvg",
+                TWO,
+                "FedNova",
+                TWO,
+            ),
+            (
+                "SCAFFOLD is worse than FedAvg with two classes a client",
+                "FedAvg",
+                TWO,
+                "SCAFFOLD",
+                TWO,
+            ),
         )
     ),
     *(
-        _gap(f"{method} is {word} FedAvg, {setting}", (method, setting), ("FedAvg", setting), expects)
+        _gap(
+            f"{method} is {word} FedAvg, {setting}", (method, setting), ("FedAvg", setting), expects
+        )
         for method, setting, word, expects in (
             (BEST_PROX, TWO, "as good as", Same(2.2)),
             (BEST_PROX, "1 class", "better than", Above()),
@@ -163,7 +208,10 @@ STUDIES = (
             "paper": Scale(METHODS, DIVISIONS, FASHION),
         },
         FASHION_CLAIMS,
-        (MethodTable("Accuracy after the last round, %", last=1, published=PUBLISHED), Curves("accuracy, %")),
+        (
+            MethodTable("Accuracy after the last round, %", last=1, published=PUBLISHED),
+            Curves("accuracy, %"),
+        ),
         NUMBERS + MOMENTUM,
     ),
     Study(
@@ -179,7 +227,12 @@ STUDIES = (
             question(text, difference(_last(method, where), _last("FedAvg", other)), Same(1.0))
             for text, method, where, other in (
                 *(
-                    (f"{method} is as good as FedAvg under synthetic feature skew", method, "FCUBE", "FCUBE")
+                    (
+                        f"{method} is as good as FedAvg under synthetic feature skew",
+                        method,
+                        "FCUBE",
+                        "FCUBE",
+                    )
                     for method in ("FedProx, mu 0.01", "SCAFFOLD", "FedNova")
                 ),
                 ("Synthetic feature skew costs FedAvg no accuracy", "FedAvg", "FCUBE", "iid"),

@@ -8,7 +8,17 @@ from typing import Any
 
 from unalike_studies.cells import Options
 from unalike_studies.claim_verdicts import Above, Below, Expectation, Same
-from unalike_studies.claims import Claim, Quantity, best, by_cell, difference, gain, mean, question, score
+from unalike_studies.claims import (
+    Claim,
+    Quantity,
+    best,
+    by_cell,
+    difference,
+    gain,
+    mean,
+    question,
+    score,
+)
 from unalike_studies.layouts.figures import Curves, LabelBubbles
 from unalike_studies.layouts.tables import ClientSpread, Costs, MethodTable
 from unalike_studies.published import Printed, printed
@@ -95,7 +105,11 @@ class Place:
         return self.printed(method) - self.printed(baseline)
 
 
-DATASETS = {"CIFAR-10": ("cifar10", 2, 4), "CIFAR-100": ("cifar100", 10, 5), "Tiny-ImageNet": ("tiny_imagenet", 20, 8)}
+DATASETS = {
+    "CIFAR-10": ("cifar10", 2, 4),
+    "CIFAR-100": ("cifar100", 10, 5),
+    "Tiny-ImageNet": ("tiny_imagenet", 20, 8),
+}
 """Data set -> its name here, the classes of a client in the pathological division, and FedPake's C = S."""
 
 
@@ -107,13 +121,23 @@ def _dirichlet(beta: float) -> str:
 def _places() -> Iterator[tuple[str, Place]]:
     for dataset, (data, classes, _) in DATASETS.items():
         pathological = {"data": data, "partition": f"pathological(classes={classes})"}
-        yield f"{dataset}, {classes} classes", Place(pathological, "1", dataset, {"partition": "pathological"})
+        yield (
+            f"{dataset}, {classes} classes",
+            Place(pathological, "1", dataset, {"partition": "pathological"}),
+        )
         default = {"data": data, "partition": _dirichlet(0.1)}
-        yield f"{dataset}, Dir(0.1)", Place(default, "1", dataset, {"partition": "Dir", "model": "ResNet-18"})
+        yield (
+            f"{dataset}, Dir(0.1)",
+            Place(default, "1", dataset, {"partition": "Dir", "model": "ResNet-18"}),
+        )
     yield (
         "CIFAR-100, Dir(0.1), ResNet-34",
         Place(
-            {"data": "cifar100", "partition": _dirichlet(0.1), "model": "resnet34(stem='imagenet')"},
+            {
+                "data": "cifar100",
+                "partition": _dirichlet(0.1),
+                "model": "resnet34(stem='imagenet')",
+            },
             "1",
             "CIFAR-100",
             {"model": "ResNet-34"},
@@ -122,8 +146,14 @@ def _places() -> Iterator[tuple[str, Place]]:
     for beta in (0.01, 0.5, 1.0):
         options = {"data": "cifar100", "partition": _dirichlet(beta)}
         yield f"CIFAR-100, Dir({beta:g})", Place(options, "3", "CIFAR-100", {"beta": beta})
-    for dataset, (clients, rho) in product(("CIFAR-10", "CIFAR-100"), ((50, 1.0), (50, 0.5), (100, 0.5))):
-        crowd: Options = {"data": DATASETS[dataset][0], "partition": "dirichlet(alpha=0.1)", "clients": clients}
+    for dataset, (clients, rho) in product(
+        ("CIFAR-10", "CIFAR-100"), ((50, 1.0), (50, 0.5), (100, 0.5))
+    ):
+        crowd: Options = {
+            "data": DATASETS[dataset][0],
+            "partition": "dirichlet(alpha=0.1)",
+            "clients": clients,
+        }
         yield (
             f"{dataset}, {clients} clients, {rho:g} take part",
             Place({**crowd, "participation": rho}, "2", dataset, {"clients": clients, "rho": rho}),
@@ -141,9 +171,17 @@ def place(setting: str) -> Place:
 
 def sized(spec: str, settings: Iterable[str], more: str = "") -> Variant:
     """A rule with the C = S of the data set that a setting's name begins with, and `more` after it: 4 is the rule's default."""
-    sizes = {setting: DATASETS[name][2] for setting in settings if (name := setting.partition(",")[0]) in DATASETS}
+    sizes = {
+        setting: DATASETS[name][2]
+        for setting in settings
+        if (name := setting.partition(",")[0]) in DATASETS
+    }
     fields = spec[:-1] + ", " if spec.endswith(")") else spec + "("
-    larger = {setting: f"{fields}micro={size}, macro={size}){more}" for setting, size in sizes.items() if size != 4}
+    larger = {
+        setting: f"{fields}micro={size}, macro={size}){more}"
+        for setting, size in sizes.items()
+        if size != 4
+    }
     return Variant(spec + more, elsewhere=larger)
 
 
@@ -154,7 +192,9 @@ TOYS: dict[str, Options] = {
     PRACTICAL: {"partition": "dirichlet(alpha=0.1)"},
 }
 FULL: dict[str, Options] = {
-    name.removeprefix("CIFAR-10, "): place.options for name, place in PLACES.items() if place.table == "1"
+    name.removeprefix("CIFAR-10, "): place.options
+    for name, place in PLACES.items()
+    if place.table == "1"
 }
 """The columns of table 1; those of CIFAR-10 without its name."""
 
@@ -174,7 +214,9 @@ def baselines(rounds: int, steps: int) -> dict[str, str | Variant]:
         "FedGen": f"fedgen(preset='pfllib', steps={steps})",
         "FedNTD": "fedntd",
         "Ditto": Variant("ditto(lam=0.001)", both),
-        "FedBABU": Variant("fedbabu(tune='head')", {"protocol": "personal", "evaluate_every": rounds}),
+        "FedBABU": Variant(
+            "fedbabu(tune='head')", {"protocol": "personal", "evaluate_every": rounds}
+        ),
         "FedALA": Variant("fedala", both),
     }
 
@@ -189,9 +231,14 @@ def as_printed(published: Printed) -> tuple[str, Expectation]:
     return ("better", Above()) if published.value > 0 else ("worse", Below())
 
 
-def better(method: str, baseline: str, setting: str, row: str = "FedPake", column: str = "accuracy") -> Claim:
+def better(
+    method: str, baseline: str, setting: str, row: str = "FedPake", column: str = "accuracy"
+) -> Claim:
     """The papers' claim that a method, printed in this row, is better than a baseline; or worse, where its number is lower."""
-    quantity, published = gain(method, baseline, setting, column, last=LAST), place(setting).gain(row, baseline)
+    quantity, published = (
+        gain(method, baseline, setting, column, last=LAST),
+        place(setting).gain(row, baseline),
+    )
     word, expects = as_printed(published)
     return Claim(f"{method} is {word} than {baseline}, {setting}", quantity, expects, published)
 
@@ -205,10 +252,15 @@ def asks_better(method: str, baseline: str, setting: str, column: str = "accurac
 def better_than_best(method: str, others: Iterable[str], setting: str) -> Claim:
     """The claim that a method is better than the best shared model of others."""
     quantity = difference(of(method, setting), best(*(of(other, setting) for other in others)))
-    printed_best = max((place(setting).printed(other) for other in others), key=lambda number: number.value)
+    printed_best = max(
+        (place(setting).printed(other) for other in others), key=lambda number: number.value
+    )
     published = place(setting).printed("FedPake") - printed_best
     return Claim(
-        f"{method}: better than the best shared model of the baselines, {setting}", quantity, Above(), published
+        f"{method}: better than the best shared model of the baselines, {setting}",
+        quantity,
+        Above(),
+        published,
     )
 
 
@@ -216,13 +268,25 @@ def better_than_mean(method: str, others: Iterable[str], setting: str) -> Claim:
     """The claim that a method is better than the mean of others: the 4.7 of the abstract is the mean of this over 16 settings."""
     others = list(others)
     quantity = difference(of(method, setting), mean(*(of(other, setting) for other in others)))
-    published = place(setting).printed("FedPake") - Printed.mean(*map(place(setting).printed, others))
-    return Claim(f"{method}: better than the mean of the eight baselines, {setting}", quantity, Above(), published)
+    published = place(setting).printed("FedPake") - Printed.mean(
+        *map(place(setting).printed, others)
+    )
+    return Claim(
+        f"{method}: better than the mean of the eight baselines, {setting}",
+        quantity,
+        Above(),
+        published,
+    )
 
 
-def same(method: str, baseline: str, setting: str, margin: float, published: Printed | None = None) -> Claim:
+def same(
+    method: str, baseline: str, setting: str, margin: float, published: Printed | None = None
+) -> Claim:
     """The claim that two methods are equally good; a question of ours unless the papers print a difference."""
-    text, quantity = f"{method} is as good as {baseline}, {setting}", gain(method, baseline, setting, last=LAST)
+    text, quantity = (
+        f"{method} is as good as {baseline}, {setting}",
+        gain(method, baseline, setting, last=LAST),
+    )
     if published is None:
         return question(text, quantity, Same(margin))
     return Claim(text, quantity, Same(margin), published)
@@ -243,10 +307,16 @@ def personal_gain(method: str, setting: str) -> Quantity:
     return difference(of(method, setting, "personal_accuracy"), of(method, setting))
 
 
-TABLE = MethodTable("Mean accuracy of the last 5 evaluated rounds on the clients' test samples, %", last=LAST)
-PERSONAL = MethodTable("The same for personal models, where a method has both, %", "personal_accuracy", last=LAST)
+TABLE = MethodTable(
+    "Mean accuracy of the last 5 evaluated rounds on the clients' test samples, %", last=LAST
+)
+PERSONAL = MethodTable(
+    "The same for personal models, where a method has both, %", "personal_accuracy", last=LAST
+)
 SPREAD = ClientSpread("Differences between clients: deviation of accuracy, and the worst client, %")
-COSTS = Costs("Cost: time of a round, rounds within 0.5 points of the final mean, parameters sent", last=LAST)
+COSTS = Costs(
+    "Cost: time of a round, rounds within 0.5 points of the final mean, parameters sent", last=LAST
+)
 CURVES = Curves("accuracy, %")
 LOSS = Curves("loss", "loss", scale=1, name="loss")
 BUBBLES = LabelBubbles("Samples by client and class")
@@ -268,7 +338,9 @@ def of_table1(
     name: str, title: str, rules: dict[str, str], claims: Iterable[Claim], *more: Layout, notes: str
 ) -> Study:
     """A study of table 1: FedAvg, FedALA and `rules` at all scales, the other baselines at small and paper."""
-    small: dict[str, str | Variant] = baselines(SMALL["rounds"], 100) | rules | {MEAN: "fedavg + uniform"}
+    small: dict[str, str | Variant] = (
+        baselines(SMALL["rounds"], 100) | rules | {MEAN: "fedavg + uniform"}
+    )
     large = {rule: sized(spec, FULL) for rule, spec in rules.items()}
     return study(
         name,
@@ -278,7 +350,18 @@ def of_table1(
         claims,
         (*LAYOUTS, PERSONAL, *more),
         f"{NOTES} {MISPRINTS} {notes}",
-        smoke={"methods": {label: small[label] for label in small if label in ("FedAvg", "FedALA", MEAN, *rules)}},
-        small={"reduced": f"{REDUCED}; CIFAR-10 alone; 100 steps of FedGen's generator a round, not 1000"},
-        paper={"methods": baselines(PAPERS_OWN["rounds"], 1000) | large | {MEAN: small[MEAN]}, "settings": FULL},
+        smoke={
+            "methods": {
+                label: small[label]
+                for label in small
+                if label in ("FedAvg", "FedALA", MEAN, *rules)
+            }
+        },
+        small={
+            "reduced": f"{REDUCED}; CIFAR-10 alone; 100 steps of FedGen's generator a round, not 1000"
+        },
+        paper={
+            "methods": baselines(PAPERS_OWN["rounds"], 1000) | large | {MEAN: small[MEAN]},
+            "settings": FULL,
+        },
     )

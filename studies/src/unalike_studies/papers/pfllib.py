@@ -38,7 +38,9 @@ PAGE = {
     "FedALA": ("99.57 ± 0.01", "97.66 ± 0.02"),
 }
 """Method -> the numbers in the two settings."""
-PUBLISHED = {(method, setting): text for method, row in PAGE.items() for setting, text in zip(SETTINGS, row)}
+PUBLISHED = {
+    (method, setting): text for method, row in PAGE.items() for setting, text in zip(SETTINGS, row)
+}
 
 PAPERS_OWN = {
     "data": "fashion_mnist",
@@ -68,7 +70,13 @@ STUDIES = (
                 {name: METHODS[name] for name in ("FedAvg", "Ditto")},
                 SETTINGS | {"Dir(0.1)": {"partition": "dirichlet(alpha=0.1)"}},
                 PAPERS_OWN
-                | {"data": "digits", "clients": 10, "model": "mlp(hidden=32)", "rounds": 3, "evaluate_every": 1},
+                | {
+                    "data": "digits",
+                    "clients": 10,
+                    "model": "mlp(hidden=32)",
+                    "rounds": 3,
+                    "evaluate_every": 1,
+                },
                 reduced="digits, 10 clients, 3 rounds and a small network: shows that the study runs, nothing else",
             ),
             "small": Scale(
@@ -106,7 +114,11 @@ STUDIES = (
             ),
         ),
         (
-            MethodTable("Accuracy of the best round, chosen by the test samples, %", best=True, published=PUBLISHED),
+            MethodTable(
+                "Accuracy of the best round, chosen by the test samples, %",
+                best=True,
+                published=PUBLISHED,
+            ),
             MethodTable("Mean accuracy of the last 10 evaluated rounds, %"),
             Curves("accuracy, %", log_rounds=True),
         ),

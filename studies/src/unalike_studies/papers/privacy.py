@@ -50,7 +50,9 @@ LEVELS = {
     CLIENTS: "client_dp(epsilon={}, delta=0.0001, clip=0.5)",
 }
 BOTH = {PLAIN: "fedavg + uniform"} | {
-    _name(level, e): f"fedavg + uniform + {spec.format(e)}" if level == SAMPLES else f"fedavg + {spec.format(e)}"
+    _name(level, e): f"fedavg + uniform + {spec.format(e)}"
+    if level == SAMPLES
+    else f"fedavg + {spec.format(e)}"
     for level, spec in LEVELS.items()
     for e in BUDGETS
 }
@@ -58,7 +60,11 @@ BOTH = {PLAIN: "fedavg + uniform"} | {
 
 def _hospitals(method: str) -> Quantity:
     """The mean of the hospitals' accuracies, in per cent."""
-    return by_cell(method, HEART, lambda cell: fmean(value for value in cell.clients["accuracy"] if value is not None))
+    return by_cell(
+        method,
+        HEART,
+        lambda cell: fmean(value for value in cell.clients["accuracy"] if value is not None),
+    )
 
 
 def _level(method: str, mean: float, deviation: float) -> Claim:
@@ -73,13 +79,19 @@ def _level(method: str, mean: float, deviation: float) -> Claim:
 
 
 def _scales(
-    methods: dict[str, Any], setting: dict[str, dict[str, Any]], common: dict[str, Any], seeds: int, **smaller: Any
+    methods: dict[str, Any],
+    setting: dict[str, dict[str, Any]],
+    common: dict[str, Any],
+    seeds: int,
+    **smaller: Any,
 ) -> dict[str, Scale]:
     """The scales; `smaller` are the options of the setting at scale smoke that differ."""
     small = Scale(methods, setting, common, tuple(range(seeds)))
     some, [(where, options)] = {name: methods[name] for name in [*methods][:2]}, setting.items()
     smoke = replace(small, methods=some, settings={where: options | smaller}, seeds=(0,))
-    named = ", ".join(["two methods, one seed", *(f"{name} {value}" for name, value in smaller.items())])
+    named = ", ".join(
+        ["two methods, one seed", *(f"{name} {value}" for name, value in smaller.items())]
+    )
     return {"smoke": replace(smoke, reduced=named), "small": small, "paper": small}
 
 
@@ -90,7 +102,12 @@ STUDIES = (
         PAPER,
         _scales(
             CURVE,
-            {HEART: {"data": f"flamby_heart(split={PUBLISHED_SPLIT})", "partition": "natural(column='hospital')"}},
+            {
+                HEART: {
+                    "data": f"flamby_heart(split={PUBLISHED_SPLIT})",
+                    "partition": "natural(column='hospital')",
+                }
+            },
             {
                 "model": "logistic",
                 "rounds": 15,
@@ -119,7 +136,13 @@ STUDIES = (
         ),
         (
             ClientTable("Accuracy in each hospital, %", HOSPITALS),
-            MethodSweep("accuracy, %", "epsilon", _families(tuple(BY_DELTA), tuple(PUBLISHED)), PLAIN, last=1),
+            MethodSweep(
+                "accuracy, %",
+                "epsilon",
+                _families(tuple(BY_DELTA), tuple(PUBLISHED)),
+                PLAIN,
+                last=1,
+            ),
         ),
         "Rows, split, model, batches of 4, rate and clipping at 1.1 are the benchmark's. Its rounds are 100 updates on Poisson "
         "batches of Opacus; here they are three passes over shuffled batches, 92 updates on the average of the hospitals "
@@ -132,7 +155,13 @@ STUDIES = (
         "A table of our own",
         _scales(
             BOTH,
-            {FASHION: {"data": "fashion_mnist", "partition": "dirichlet(alpha=0.5)", "clients": 500}},
+            {
+                FASHION: {
+                    "data": "fashion_mnist",
+                    "partition": "dirichlet(alpha=0.5)",
+                    "clients": 500,
+                }
+            },
             {
                 "model": "linear",
                 "rounds": 40,

@@ -32,10 +32,15 @@ ESTIMATORS: dict[str, str | Variant] = {
 }
 ROBUST = (MEDIAN, TRIMMED, GEOMETRIC, *SHIFTS)
 STEPS: dict[str, str | Variant] = {
-    f"mean, {step:g} x step": f"fedavg + uniform + server_momentum(lr={step}, momentum=0)" for step in (1.5, 2.0)
+    f"mean, {step:g} x step": f"fedavg + uniform + server_momentum(lr={step}, momentum=0)"
+    for step in (1.5, 2.0)
 }
 """The control of `shifted_mean`: a larger step of the server for all parameters."""
-PARTITIONS = {"iid": "iid", "Dir(0.1)": "dirichlet(alpha=0.1)", "2 classes": "pathological(classes=2)"}
+PARTITIONS = {
+    "iid": "iid",
+    "Dir(0.1)": "dirichlet(alpha=0.1)",
+    "2 classes": "pathological(classes=2)",
+}
 SKEWED = ("Dir(0.1)", "2 classes")
 
 FASHION: dict[str, Any] = {
@@ -70,7 +75,10 @@ def over_epochs(rounds: Mapping[int, int]) -> dict[str, Options]:
 MLPS = over_epochs({1: 50, 5: 20})
 NORMS = {"no norm": "None", "BatchNorm": "'batch'", "GroupNorm": "'group'"}
 CNNS: dict[str, Options] = {
-    f"{norm}, {name}": {"partition": PARTITIONS[name], "model": f"cnn(channels=(8, 16), hidden=32, norm={text})"}
+    f"{norm}, {name}": {
+        "partition": PARTITIONS[name],
+        "model": f"cnn(channels=(8, 16), hidden=32, norm={text})",
+    }
     for (norm, text), name in product(NORMS.items(), SKEWED)
 }
 
@@ -82,13 +90,24 @@ def _better(text: str, method: str, other: str, setting: str) -> Claim:
 def _claims(settings: list[str]) -> Iterator[Claim]:
     """Robust centres, the rules and larger steps of the server against the mean, in each setting, and what explains the gains."""
     for setting, estimator in product(settings, ROBUST):
-        yield _better(f"The {estimator} is a better centre than the mean", estimator, UNIFORM, setting)
+        yield _better(
+            f"The {estimator} is a better centre than the mean", estimator, UNIFORM, setting
+        )
     for setting, rule in product(settings, (SA, PAKE)):
         yield _better(f"{rule} is a better centre than the mean", rule, UNIFORM, setting)
     for setting, step in product(settings, STEPS):
-        yield _better(f"The mean towards the tail is better than the {step}", "mean towards the tail", step, setting)
+        yield _better(
+            f"The mean towards the tail is better than the {step}",
+            "mean towards the tail",
+            step,
+            setting,
+        )
     for setting in settings:
-        yield question(f"{NORMALIZED} is the mean, {setting}", gain(NORMALIZED, UNIFORM, setting, last=LAST), Same(0.5))
+        yield question(
+            f"{NORMALIZED} is the mean, {setting}",
+            gain(NORMALIZED, UNIFORM, setting, last=LAST),
+            Same(0.5),
+        )
     for estimator, quantity in product((*ROBUST, *STEPS), ("skewness", "cv")):
         yield question(
             f"The gain of the {estimator} over the mean grows with the {quantity} of parameters over clients",
@@ -100,7 +119,9 @@ def _claims(settings: list[str]) -> Iterator[Claim]:
         )
 
 
-def _study(name: str, title: str, settings: dict[str, Options], common: Options, toy: str, seeds: int) -> Study:
+def _study(
+    name: str, title: str, settings: dict[str, Options], common: Options, toy: str, seeds: int
+) -> Study:
     toys = {name: {**settings[name], **TOY, "model": toy} for name in list(settings)[-2:]}
     few = {label: ESTIMATORS[label] for label in (UNIFORM, MEDIAN, NORMALIZED)}
     small = Scale(
@@ -122,8 +143,13 @@ def _study(name: str, title: str, settings: dict[str, Options], common: Options,
         },
         tuple(_claims(list(settings))),
         (
-            MethodTable("Mean accuracy of the last 5 evaluated rounds on the server's test samples, %", last=LAST),
-            ExplainedGains("gain over the mean, points", UNIFORM, QUANTITIES, UNIFORM, last=LAST, least=-25),
+            MethodTable(
+                "Mean accuracy of the last 5 evaluated rounds on the server's test samples, %",
+                last=LAST,
+            ),
+            ExplainedGains(
+                "gain over the mean, points", UNIFORM, QUANTITIES, UNIFORM, last=LAST, least=-25
+            ),
             *MOMENTS,
             Curves("accuracy, %"),
         ),
@@ -135,5 +161,7 @@ def _study(name: str, title: str, settings: dict[str, Options], common: Options,
 ABOUT = "Estimators of the centre of each parameter over clients, by partition and"
 STUDIES = (
     _study("skew-estimators", f"{ABOUT} local epochs, with an MLP", MLPS, MLP, "mlp(hidden=8)", 5),
-    _study("skew-estimators-cnn", f"{ABOUT} normalization layer, with a CNN", CNNS, CNN, TOY_CNN, 3),
+    _study(
+        "skew-estimators-cnn", f"{ABOUT} normalization layer, with a CNN", CNNS, CNN, TOY_CNN, 3
+    ),
 )

@@ -101,11 +101,17 @@ GAINS: dict[str, BySetting] = {
     "FedBABU's tuned heads less FedAvg, own statistics": less(HEADS, AVG_OWN),
     "FedBABU's tuned heads less FedAvg after local training": less(HEADS, AVG_LOCAL),
     f"{RANKED} less FedAvg, own statistics": less(level(RANKED, COLUMNS[OWN]), AVG_OWN),
-    f"{RANKED} after local training less FedAvg, own statistics": less(level(RANKED, COLUMNS[LOCAL]), AVG_OWN),
+    f"{RANKED} after local training less FedAvg, own statistics": less(
+        level(RANKED, COLUMNS[LOCAL]), AVG_OWN
+    ),
 }
-PRINTED = {method: {name: where.printed(method) for name, where in PLACES.items()} for method in (FEDAVG, PAKE, BABU)}
+PRINTED = {
+    method: {name: where.printed(method) for name, where in PLACES.items()}
+    for method in (FEDAVG, PAKE, BABU)
+}
 PRINTED_GAINS = {
-    f"{method} less FedAvg": {name: PLACES[name].gain(method) for name in PLACES} for method in (PAKE, BABU)
+    f"{method} less FedAvg": {name: PLACES[name].gain(method) for name in PLACES}
+    for method in (PAKE, BABU)
 }
 
 
@@ -152,18 +158,27 @@ def _trend(severe: str, mild: str) -> Claim:
     published = PRINTED[FEDAVG][severe] - PRINTED[FEDAVG][mild]
     word, expects = skew.as_printed(published)
     quantity = difference(AVG_OWN(severe), AVG_OWN(mild))
-    return Claim(f"FedAvg is {word} in {severe} than in {mild.partition(', ')[2]}", quantity, expects, published)
+    return Claim(
+        f"FedAvg is {word} in {severe} than in {mild.partition(', ')[2]}",
+        quantity,
+        expects,
+        published,
+    )
 
 
 LAYOUTS: tuple[Layout, ...] = (
     BesidePrinted("accuracy, %", LEVELS, PRINTED, FEDAVG, name="levels"),
     BesidePrinted("difference, points", GAINS, PRINTED_GAINS, "FedPake less FedAvg", name="gains"),
     MethodTable(
-        "Mean accuracy of the last 2 evaluated rounds, averaged statistics (FedBABU: tuned heads), %", last=LAST
+        "Mean accuracy of the last 2 evaluated rounds, averaged statistics (FedBABU: tuned heads), %",
+        last=LAST,
     ),
     MethodTable("The same with each client's own statistics, %", COLUMNS[OWN], last=LAST),
     MethodTable("The same after local training, %", COLUMNS[LOCAL], last=LAST),
-    *(Curves(f"accuracy, {protocol}, %", column, name=column) for protocol, column in COLUMNS.items()),
+    *(
+        Curves(f"accuracy, {protocol}, %", column, name=column)
+        for protocol, column in COLUMNS.items()
+    ),
 )
 NOTE = (
     f"{skew.NOTES} {skew.MISPRINTS} In training, BatchNorm takes the statistics of the batch, so that averaged and own statistics "
@@ -172,26 +187,37 @@ NOTE = (
 )
 DEGREES = tuple(f"CIFAR-100, Dir({beta})" for beta in ("0.01", "0.1", "0.5", "1"))
 WITH_DATA = tuple(
-    name for name, where in PLACES.items() if where.dataset != "Tiny-ImageNet" and "model" not in where.options
+    name
+    for name, where in PLACES.items()
+    if where.dataset != "Tiny-ImageNet" and "model" not in where.options
 )
 """All settings of the papers with ResNet-18 on CIFAR-10 and CIFAR-100, whose data are open to all."""
 WITH_BATCHES: dict[str, Options] = {SMALL_BATCHES: {**PLACES[TWO].options, **PFLLIB, "rounds": FEW}}
 
 
 def _scales(
-    names: Iterable[str], methods: tuple[str, ...], seeds: tuple[int, ...], more: dict[str, Options], why: str = ""
+    names: Iterable[str],
+    methods: tuple[str, ...],
+    seeds: tuple[int, ...],
+    more: dict[str, Options],
+    why: str = "",
 ) -> dict[str, Scale]:
     """The scales of a study in these settings of the papers, and in `more` for FedAvg alone."""
     settings = {name: PLACES[name].options for name in names} | more
     images = " and ".join(
-        text for data, text in IMAGES.items() if any(name.startswith(f"{data},") for name in settings)
+        text
+        for data, text in IMAGES.items()
+        if any(name.startswith(f"{data},") for name in settings)
     )
     small, large, toy = (
         {name: spec for name, spec in _methods(common["rounds"]).items() if name in methods}
         for common in (COMMON, LARGE, skew.TOY)
     )
     out = frozenset((method, setting) for method in methods if method != FEDAVG for setting in more)
-    toys = {name: {**options, **skew.TOY, "partition": "dirichlet(alpha=0.5)"} for name, options in settings.items()}
+    toys = {
+        name: {**options, **skew.TOY, "partition": "dirichlet(alpha=0.5)"}
+        for name, options in settings.items()
+    }
     return {
         "smoke": Scale(toy, toys, COMMON, (0,), out, skew.SMOKE),
         "small": Scale(small, settings, COMMON, seeds, out, f"{images} {REDUCED}{why}", UNLIKE),
@@ -204,7 +230,12 @@ def _with_baselines(scales: dict[str, Scale]) -> dict[str, Scale]:
 
     def larger(scale: Scale, steps: int, settings: Iterable[str]) -> Scale:
         more = _baselines(scale.common["rounds"], steps)
-        out = frozenset((method, setting) for method in more for setting in scale.settings if setting not in settings)
+        out = frozenset(
+            (method, setting)
+            for method in more
+            for setting in scale.settings
+            if setting not in settings
+        )
         return replace(scale, methods={**scale.methods, **more}, left_out=scale.left_out | out)
 
     return {

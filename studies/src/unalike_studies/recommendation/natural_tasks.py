@@ -37,14 +37,24 @@ def natural_runs(root: Path = FOLDER) -> Iterator[pd.DataFrame]:
         clients = partition(load(data), options["partition"], seed=TUNING_SEED)
         conditions = Conditions(1.0, Work(**options["work"]), COMMON["model"])
         task = StoredTask(
-            data, NATURAL, options["partition"], len(clients), 1.0, 1, COMMON["model"], metric=COLUMNS[data]
+            data,
+            NATURAL,
+            options["partition"],
+            len(clients),
+            1.0,
+            1,
+            COMMON["model"],
+            metric=COLUMNS[data],
         )
         own = features(clients, diagnose_population(clients, data, seed=TUNING_SEED), conditions)
         scored = next(iter(results.of(BASELINE, data).values())).clients
         metrics = [metric for metric in read_metrics(METRICS) if metric.name in scored]
         yield pd.DataFrame(
             [
-                task.fields | own | {"method": name, "spec": METHODS[name], "seed": seed} | _scores(cell, data, metrics)
+                task.fields
+                | own
+                | {"method": name, "spec": METHODS[name], "seed": seed}
+                | _scores(cell, data, metrics)
                 for name in METHODS
                 for seed, cell in results.of(name, data).items()
             ]
@@ -56,7 +66,9 @@ def _scores(cell: CellResult, data: str, metrics: Sequence[Metric]) -> dict[str,
     import pandas as pd
 
     [own] = read_metrics([COLUMNS[data]])
-    worst = worst_decile(pd.Series([value for value, _ in client_scores(cell, own.name)], dtype=float), own)
+    worst = worst_decile(
+        pd.Series([value for value, _ in client_scores(cell, own.name)], dtype=float), own
+    )
     traffic = [sum(both) for both in zip(cell.column("bytes_down"), cell.column("bytes_up"))]
     return {
         "rate": TASKS[data].lr,

@@ -70,7 +70,13 @@ def _subset(data: Dataset, samples: int = SAMPLES) -> Dataset:
     x, y = data.merged()
     rows = np.sort(generator(0, "subset").permutation(len(y))[:samples])
     groups = {column: values[rows] for column, values in data.groups.items()}
-    return Dataset(data.name, (x[torch.from_numpy(rows)], y[torch.from_numpy(rows)]), None, data.classes, groups)
+    return Dataset(
+        data.name,
+        (x[torch.from_numpy(rows)], y[torch.from_numpy(rows)]),
+        None,
+        data.classes,
+        groups,
+    )
 
 
 def _as_rows(data: Dataset) -> Dataset:
@@ -97,7 +103,10 @@ def _table(name: str) -> Dataset:
     found = getattr(datasets, f"load_{name}")()
     x = (found.data - found.data.mean(0)) / found.data.std(0)
     return Dataset(
-        name, (x.astype(np.float32), found.target.astype(np.int64)), None, list(map(str, found.target_names))
+        name,
+        (x.astype(np.float32), found.target.astype(np.int64)),
+        None,
+        list(map(str, found.target_names)),
     )
 
 

@@ -54,15 +54,25 @@ def run_task(task: StoredTask) -> pd.DataFrame:
     for method, spec in METHODS.items():
         scores = {rate: _score(task, spec, tuning, rate, TUNING_SEED, VALIDATION) for rate in RATES}
         rate = max(scores, key=lambda r: scores[r]["accuracy"])
-        chosen = {"method": method, "spec": spec, "rate": rate, "validation": scores[rate]["accuracy"]}
+        chosen = {
+            "method": method,
+            "spec": spec,
+            "rate": rate,
+            "validation": scores[rate]["accuracy"],
+        }
         rows += [
-            task_columns | chosen | {"seed": seed} | _score(task, spec, population, rate, seed, TEST)
+            task_columns
+            | chosen
+            | {"seed": seed}
+            | _score(task, spec, population, rate, seed, TEST)
             for seed, population in fresh.items()
         ]
     return pd.DataFrame(rows)
 
 
-def _score(task: StoredTask, spec: str, clients: Population, rate: float, seed: int, split: str) -> dict[str, Any]:
+def _score(
+    task: StoredTask, spec: str, clients: Population, rate: float, seed: int, split: str
+) -> dict[str, Any]:
     """Run a method once: its accuracy on the samples of a split, that of the worst clients, bytes and seconds."""
     run_config = prepare_run(
         spec,
@@ -84,7 +94,10 @@ def _score(task: StoredTask, spec: str, clients: Population, rate: float, seed: 
 def _results_of(history: History, split: str) -> dict[str, Any]:
     """Means over the last evaluations, of the model that each client would use: its own one where the method makes one."""
     rounds, clients, columns = history.rounds, history.clients, history.columns
-    own, shared = columns.get("personal", "accuracy", split), columns.get("clients", "accuracy", split)
+    own, shared = (
+        columns.get("personal", "accuracy", split),
+        columns.get("clients", "accuracy", split),
+    )
     score = own if own is not None and own.name in rounds else shared
     assert score is not None
     used = score.name
