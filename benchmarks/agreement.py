@@ -22,9 +22,9 @@ from unalike.engine.base import ClientPool
 from unalike.engine.batched import Batched
 from unalike.engine.loop import Loop
 from unalike.methods.method import Method
-from unalike.training.client_states import ClientStates
-from unalike.training.client_update import initial_client_state
-from unalike.training.server_update import initial_server_state, make_broadcast
+from unalike.training.client.client_states import ClientStates
+from unalike.training.client.client_update import initial_client_state
+from unalike.training.server.server_update import initial_server_state, make_broadcast
 
 IMAGE = (3, 32, 32)
 MODELS: dict[str, tuple[tuple[int, ...], str]] = {

@@ -29,10 +29,10 @@ from unalike._utils.system.machine import cores
 from unalike.engine import auto
 from unalike.engine.threads import threads_for
 from unalike.methods.plan import steps_of
-from unalike.runtime.local_backend import LocalBackend, LocalStage
 from unalike.runtime.processes import launch
 from unalike.runtime.round_loop import run_round
-from unalike.runtime.run_config import RunConfig, prepare_run
+from unalike.runtime.setup.run_config import RunConfig, prepare_run
+from unalike.runtime.stages.local_backend import LocalBackend, LocalStage
 
 SIZES = {
     "large": [200] * 10,

@@ -17,9 +17,9 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from unalike.metrics.inference import family_tests, posterior_means, probability_best
-from unalike.metrics.moderated_t import ALPHA, holm, moderated_t
-from unalike.metrics.verdicts import BETTER, EQUAL, WORSE, level_of_each_look, verdicts
+from unalike.statistics.inference import family_tests, posterior_means, probability_best
+from unalike.statistics.moderated_t import ALPHA, holm, moderated_t
+from unalike.statistics.verdicts import BETTER, EQUAL, WORSE, level_of_each_look, verdicts
 
 SEEDS, METHODS = (3, 5, 10), (2, 3, 4, 7, 12)
 FIRST, LAST = 3, 10

@@ -25,10 +25,10 @@ from torch import nn
 import unalike as ua
 from unalike.engine.threads import keep_freed_memory
 from unalike.methods.plan import steps_of
-from unalike.runtime.local_backend import LocalBackend
 from unalike.runtime.processes.launch import backend_here
 from unalike.runtime.round_loop import run_round
-from unalike.runtime.run_config import prepare_run
+from unalike.runtime.setup.run_config import prepare_run
+from unalike.runtime.stages.local_backend import LocalBackend
 
 
 @dataclass(frozen=True)

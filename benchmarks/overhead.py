@@ -25,9 +25,9 @@ from unalike.engine.batched import Batched
 from unalike.engine.compiled.compiled_training import kernels
 from unalike.engine.threads import keep_freed_memory
 from unalike.methods.plan import steps_of
-from unalike.runtime.local_backend import LocalStage
 from unalike.runtime.round_loop import run_round
-from unalike.runtime.run_config import prepare_run
+from unalike.runtime.setup.run_config import prepare_run
+from unalike.runtime.stages.local_backend import LocalStage
 
 
 def steps(name: str) -> Callable[[], None]:

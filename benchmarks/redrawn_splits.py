@@ -14,7 +14,7 @@ from functools import cache
 
 import numpy as np
 
-from unalike.metrics.moderated_t import moderated_t
+from unalike.statistics.moderated_t import moderated_t
 
 HOSPITALS: dict[str, tuple[list[int], float]] = {
     "4 hospitals of 40 to 300": ([40, 90, 160, 300], 0.5),

@@ -23,9 +23,9 @@ from unalike.core.tasks import task_for
 from unalike.data import Population
 from unalike.data.ragged import NumberedNames, Ragged
 from unalike.methods.plan import steps_of
-from unalike.runtime.local_backend import LocalStage
 from unalike.runtime.round_loop import run_round
-from unalike.runtime.run_config import prepare_run
+from unalike.runtime.setup.run_config import prepare_run
+from unalike.runtime.stages.local_backend import LocalStage
 
 SAMPLES, EACH, FEATURES, CLASSES = 8000, 8, 32, 10
 ROUNDS = 40

@@ -13,16 +13,16 @@ from clock import Clock
 from networks import resnet18
 
 import unalike as ua
-from unalike._utils import compiled_loops
 from unalike.core.model import Model
 from unalike.core.nests import map_tensors
 from unalike.core.views import Cohort, ServerState
 from unalike.engine.threads import threads_for
+from unalike.loops import crew as compiled_loops
 from unalike.methods.plan import steps_of
-from unalike.runtime.local_backend import LocalStage
-from unalike.runtime.run_config import prepare_run
-from unalike.training.aggregation import StreamingSum
-from unalike.training.server_update import (
+from unalike.runtime.setup.run_config import prepare_run
+from unalike.runtime.stages.local_backend import LocalStage
+from unalike.training.server.aggregation import StreamingSum
+from unalike.training.server.server_update import (
     advance,
     advance_from_sums,
     initial_server_state,
@@ -113,7 +113,7 @@ def memory(count: int) -> None:
     )
     data = clients(count, (1000,))
     compiled_loops.loops(
-        "unalike.engine.shuffle_loops"
+        "unalike.loops.shuffle_loops"
     )  # a run with many clients loads numba (120 MB)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     ua.run(

@@ -14,7 +14,7 @@ from pathlib import Path
 from playwright.sync_api import sync_playwright
 
 import unalike as ua
-from unalike.experiments.joining import join
+from unalike.comparison.joining.joined import join
 from unalike.reporting import write_text
 
 METHODS = ["fedavg", "fedprox(mu=1)", "scaffold", "fedmix", "fedavgm", "ditto"]

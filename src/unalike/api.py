@@ -2,6 +2,9 @@
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.version import __version__
+from unalike.comparison.compare import compare, estimate
+from unalike.comparison.open_comparison import open_comparison
+from unalike.comparison.sweep.sweep import sweep
 from unalike.core.types import Output
 from unalike.core.work import Work
 from unalike.data.client_data import ClientData
@@ -11,9 +14,6 @@ from unalike.data.partitioning.partition import partition, partition_labels
 from unalike.data.population import Population
 from unalike.data.sources.load import load
 from unalike.diagnosis.diagnose import diagnose
-from unalike.experiments.compare import compare, estimate
-from unalike.experiments.opening import open_comparison
-from unalike.experiments.sweep import sweep
 from unalike.methods.method import Method
 from unalike.methods.notes import note
 from unalike.methods.part import part
@@ -21,7 +21,7 @@ from unalike.methods.plan import plan
 from unalike.models.adapter import Logits
 from unalike.models.registry import model
 from unalike.recommendation.recommend import recommend
-from unalike.runtime.finished_run import open_run
+from unalike.runtime.results.finished_run import open_run
 from unalike.runtime.round_loop import run
 from unalike.training.functional import aggregate, local_update
 from unalike.training.wire import wire

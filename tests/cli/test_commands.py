@@ -14,7 +14,7 @@ import pytest
 from safetensors.torch import load_file
 
 import unalike as ua
-from unalike.experiments.comparison import Comparison
+from unalike.comparison.comparison import Comparison
 from unalike.metrics.columns import TIMES
 from unalike.runtime import round_loop
 

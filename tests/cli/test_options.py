@@ -14,10 +14,10 @@ import typer
 
 import unalike as ua
 from unalike.cli import app
+from unalike.comparison.facts import flag
 from unalike.core import options as declared
 from unalike.core.options import default_of, options_of, written, written_config
-from unalike.experiments.facts import flag
-from unalike.runtime.run_options import RunOptions
+from unalike.runtime.setup.run_options import RunOptions
 
 PROGRAM = typer.main.get_command(app)
 DATA = (declared.SourceOptions, declared.PartitionOptions)

@@ -23,11 +23,11 @@ from unalike.methods.roles import (
     TaskObjective,
     Weighting,
 )
-from unalike.training.aggregation import decode_updates
-from unalike.training.client_task import BUFFERS
-from unalike.training.client_update import SOLVER
-from unalike.training.server_update import advance, initial_server_state, make_broadcast
-from unalike.training.update_checks import find_faults
+from unalike.training.client.client_task import BUFFERS
+from unalike.training.client.client_update import SOLVER
+from unalike.training.server.aggregation import decode_updates
+from unalike.training.server.server_update import advance, initial_server_state, make_broadcast
+from unalike.training.server.update_checks import find_faults
 from unalike.training.wire import SCALARS, wire
 
 every = pytest.mark.parametrize("name", METHODS)

@@ -8,7 +8,7 @@ from every_method import METHODS, SIZES, WORK
 from simulation import Clients, Simulation, mlp
 
 from unalike.core.types import Batch
-from unalike.training.server_update import make_broadcast
+from unalike.training.server.server_update import make_broadcast
 from unalike.training.wire import SCALARS, wire
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")

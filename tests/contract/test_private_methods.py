@@ -9,8 +9,8 @@ from unalike._utils.errors import UnalikeError
 from unalike.core.types import Batch
 from unalike.data.client_data import ClientData
 from unalike.methods.part import Part
-from unalike.runtime.run_config import prepare_run
-from unalike.training.server_update import initial_server_state, make_broadcast
+from unalike.runtime.setup.run_config import prepare_run
+from unalike.training.server.server_update import initial_server_state, make_broadcast
 from unalike.training.wire import wire
 
 ACCOUNTED = {"update", "counts", "message of client_dp"}

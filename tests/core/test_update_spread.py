@@ -8,9 +8,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unalike._utils import compiled_loops
 from unalike.core import tree
 from unalike.core.update_spread import column_moments, spread, weighted_sum_and_spread
+from unalike.loops import crew as compiled_loops
 
 
 def test_spread_of_three_updates_equals_values_by_hand():
@@ -54,7 +54,7 @@ def test_compiled_sum_and_spread_equal_torch_in_float64(clients, shape, threads,
 
 
 def test_compiled_sum_and_spread_are_bitwise_equal_for_any_thread_count(monkeypatch):
-    passes = pytest.importorskip("unalike.core.column_loops")
+    passes = pytest.importorskip("unalike.loops.column_loops")
     monkeypatch.setattr("unalike.core.tree.LARGE", 1)
     read, combine = set(), passes.sum_and_spread
     stacked, weights = {"w": torch.randn(5, 2**18 + 77)}, torch.rand(5)

@@ -14,8 +14,8 @@ pytest.importorskip("uvicorn")
 from dashboard_page import UNALIKE, Dashboard, get
 
 import unalike as ua
+from unalike.comparison.standings import planned
 from unalike.dashboard.server import followed_folder
-from unalike.experiments.standings import planned
 
 METHODS = ["fedavg", "fedadam"]
 

@@ -14,7 +14,7 @@ from unalike._utils.errors import UnalikeError
 from unalike.data import load
 from unalike.data.sources.table_summary import TableSummary, agreed, summarize
 from unalike.data.table_encoding import fit
-from unalike.runtime.prediction import new_samples
+from unalike.runtime.results.prediction import new_samples
 
 
 def patients(seed, mean, wards, rows=300, gaps=0):

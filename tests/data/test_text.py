@@ -10,7 +10,7 @@ import torch
 from unalike._utils.errors import UnalikeError
 from unalike.data import ClientData, Dataset, Population, load, partition, text
 from unalike.data.training_vocabulary import restrict_vocabulary
-from unalike.runtime.run_config import prepare_run
+from unalike.runtime.setup.run_config import prepare_run
 
 SENTENCES = ["The cat saw the dog.", "A dog!", "...", "the unseen"]
 

@@ -18,10 +18,10 @@ from unalike.engine.batched import Batched, cuts
 from unalike.engine.compiled import compiled_training
 from unalike.methods.plan import steps_of
 from unalike.methods.roles import Objective
-from unalike.runtime.local_backend import LocalStage
 from unalike.runtime.processes import launch
 from unalike.runtime.round_loop import run_round
-from unalike.runtime.run_config import prepare_run
+from unalike.runtime.setup.run_config import prepare_run
+from unalike.runtime.stages.local_backend import LocalStage
 
 
 def clients(count=12, samples=20):

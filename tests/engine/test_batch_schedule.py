@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 
-from unalike._utils import compiled_loops, seeds
+from unalike._utils import seeds
 from unalike.core.work import Batches, Work
 from unalike.data.ragged import Ragged
 from unalike.engine import batch_schedule
 from unalike.engine.batch_schedule import BatchSchedule
+from unalike.loops import crew as compiled_loops
 
 pytest.importorskip("numba")
 

@@ -24,12 +24,12 @@ from unalike.engine.multiprocess.distributed import assign_clients
 from unalike.engine.multiprocess.worker_pool import WorkerPool, start_pool
 from unalike.methods.plan import plan, steps_of
 from unalike.metrics.columns import TIMES
-from unalike.runtime.local_backend import LocalStage
 from unalike.runtime.processes.launch import require_folder
 from unalike.runtime.processes.process_backend import ProcessBackend
 from unalike.runtime.processes.worker_process import serve
 from unalike.runtime.round_loop import run_round
-from unalike.runtime.run_config import prepare_run
+from unalike.runtime.setup.run_config import prepare_run
+from unalike.runtime.stages.local_backend import LocalStage
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::UserWarning"),

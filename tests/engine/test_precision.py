@@ -10,7 +10,7 @@ from unalike._utils.errors import UnalikeError
 from unalike.core import tree
 from unalike.core.model import Model
 from unalike.core.solvers import SGD
-from unalike.training.update_checks import update_norms
+from unalike.training.server.update_checks import update_norms
 
 
 def images(count=2, samples=12):

@@ -538,7 +538,7 @@ def test_row_20_returning_site_keeps_client_state(tmp_path):
     assert rows["status"].tolist()[3:5] == ["absent: no answer by the deadline"] * 2
     assert [e["round"] for e in fed.events("absent") if e["client"] == LAST] == [3, 4]
 
-    from unalike.runtime.stage_state import StageState
+    from unalike.runtime.stages.stage_state import StageState
 
     draw = StageState.draw
     with pytest.MonkeyPatch.context() as patch:

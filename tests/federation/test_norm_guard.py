@@ -6,7 +6,7 @@ import pytest
 import torch
 from small_federation import SmallFederation, make_clients, states
 
-from unalike.training.norm_guard import WINDOW, NormGuard, standing_out
+from unalike.training.server.norm_guard import WINDOW, NormGuard, standing_out
 
 SAMPLE_SIZES = ((20, 8), (12, 6), (16, 6), (14, 6), (18, 6))
 

@@ -8,9 +8,9 @@ from small_federation import SmallFederation, make_clients, states
 
 from unalike._utils.errors import UnalikeError
 from unalike.cli.finished_run import load_model
+from unalike.comparison.open_comparison import open_comparison
 from unalike.core.privacy import Sampling, epsilon_of
 from unalike.dashboard.state import Followed
-from unalike.experiments.opening import open_comparison
 from unalike.federation.coordinator.federation_folder import roll_back
 from unalike.metrics.columns import TIMES
 from unalike.runtime.records.run_directory import RunDirectory

@@ -48,7 +48,7 @@ from unalike.federation.secure_aggregation.summands import check_summed
 from unalike.federation.site.secure_sums import SecureSums
 from unalike.federation.site.site_worker import SiteWorker
 from unalike.methods.plan import Stage
-from unalike.runtime.run_config import prepare_run
+from unalike.runtime.setup.run_config import prepare_run
 
 FOUR = ((20, 8), (12, 6), (16, 6), (9, 5))
 TERMS = {"secure_aggregation": True, "threshold": 3, "grace": 0.05, "repeat": 0.05}

@@ -23,11 +23,11 @@ from unalike.engine.batched import Batched
 from unalike.engine.loop import Loop
 from unalike.methods.method import Method
 from unalike.methods.plan import plan
-from unalike.runtime.attackers import malicious_clients
-from unalike.training.client_states import ClientStates
-from unalike.training.client_update import initial_client_state
+from unalike.runtime.setup.attackers import malicious_clients
+from unalike.training.client.client_states import ClientStates
+from unalike.training.client.client_update import initial_client_state
 from unalike.training.functional import _frame
-from unalike.training.server_update import advance, initial_server_state, make_broadcast
+from unalike.training.server.server_update import advance, initial_server_state, make_broadcast
 
 DEVICE = os.environ.get("UNALIKE_TEST_DEVICE", "cpu")
 """The device of all simulations: `make gpu` runs the contract suite on CUDA."""

@@ -14,7 +14,7 @@ from unalike.core.types import Batch
 from unalike.methods.method import Method
 from unalike.methods.part import parameters
 from unalike.methods.parts.attacks import Backdoor, LabelFlip
-from unalike.runtime.attackers import malicious_clients, under_attack
+from unalike.runtime.setup.attackers import malicious_clients, under_attack
 
 ATTACKS = {name: m for name, m in METHODS.items() if m.attack is not None}
 RUN = {

@@ -12,8 +12,8 @@ from unalike.core import tree
 from unalike.core.privacy import Sampling
 from unalike.methods.method import Method
 from unalike.methods.roles import ServerStep
-from unalike.training.aggregation import decode_updates
-from unalike.training.server_update import advance, advance_by_nothing
+from unalike.training.server.aggregation import decode_updates
+from unalike.training.server.server_update import advance, advance_by_nothing
 
 WORK = {"epochs": 1, "batch_size": 4, "lr": 0.1}
 

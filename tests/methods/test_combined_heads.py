@@ -9,8 +9,8 @@ from simulation import Clients, Simulation, mlp
 import unalike as ua
 from unalike.core.views import ClientBatches
 from unalike.methods.parts.combined_heads import combinations
-from unalike.training.client_task import ClientTask
-from unalike.training.server_update import make_broadcast
+from unalike.training.client.client_task import ClientTask
+from unalike.training.server.server_update import make_broadcast
 from unalike.training.wire import SCALARS, wire
 
 SIZES = (7, 3, 1, 5)

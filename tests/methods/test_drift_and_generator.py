@@ -10,7 +10,7 @@ from unalike.methods.method import Method
 from unalike.methods.parts.bipartition import Bipartition, bipartition, halves
 from unalike.methods.parts.feature_generator import AverageGenerator, EnsembleGenerator, generate
 from unalike.methods.plan import plan
-from unalike.training.server_update import make_broadcast
+from unalike.training.server.server_update import make_broadcast
 
 SIZES = (7, 3, 1, 5)
 WORK = {"epochs": 2, "batch_size": 4, "lr": 0.1}

@@ -15,7 +15,7 @@ from unalike.core.model import Model
 from unalike.core.tasks import TASKS
 from unalike.core.types import Batch, ClientUpdate
 from unalike.core.views import Cohort, Members
-from unalike.training.server_update import advance
+from unalike.training.server.server_update import advance
 
 # --- server optimizers ------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from torch import nn
 import unalike as ua
 from unalike.core import tree
 from unalike.methods.parts.layer_intervals import LayerIntervals
-from unalike.training.server_update import make_broadcast
+from unalike.training.server.server_update import make_broadcast
 
 SIZES = (7, 3, 1, 5)
 WORK = {"epochs": 2, "batch_size": 4, "lr": 0.1}
@@ -145,7 +145,7 @@ def test_fedlama_client_that_missed_synchronization_takes_shared_layer():
     assert order.messages[part.name]["since"].tolist() == [4, 4]
     for client in range(4):
         from unalike.core.views import ClientBatches
-        from unalike.training.client_task import ClientTask
+        from unalike.training.client.client_task import ClientTask
 
         data, one = ClientBatches(()), torch.ones(())
         task = ClientTask(sim.method, sim.settings, order, sim.memory(client), data, {}, one)

@@ -16,7 +16,7 @@ from unalike.core.types import Batch
 from unalike.methods.method import Method
 from unalike.methods.parts.fine_tuning import halves
 from unalike.methods.roles import Personalizer
-from unalike.training.client_task import BUFFERS
+from unalike.training.client.client_task import BUFFERS
 from unalike.training.wire import wire
 
 SIZES = (3, 5, 8, 16)

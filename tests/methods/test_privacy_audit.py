@@ -10,7 +10,7 @@ from simulation import Clients, Simulation, mlp
 
 from unalike.core import tree
 from unalike.core.privacy import Sampling, epsilon_of
-from unalike.training.server_update import advance
+from unalike.training.server.server_update import advance
 
 pytest.importorskip("dp_accounting")
 DELTA, TRIALS = 1e-2, 400

@@ -15,7 +15,7 @@ from unalike.core import tree
 from unalike.core.types import Batch
 from unalike.core.work import Work
 from unalike.methods.method import Method
-from unalike.training.server_update import advance
+from unalike.training.server.server_update import advance
 
 ROBUST = (
     "median",

@@ -13,7 +13,7 @@ from unalike._utils.errors import UnalikeError
 from unalike.core import tree
 from unalike.core.types import Batch
 from unalike.methods.plan import Stage
-from unalike.training.server_update import advance
+from unalike.training.server.server_update import advance
 
 SIZES = (3, 5, 8, 16)
 WORK = {"epochs": 2, "batch_size": 4, "lr": 0.1}

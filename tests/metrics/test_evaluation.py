@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import nn
 
-from unalike._utils import compiled_loops
 from unalike.core.model import Model
 from unalike.core.tasks import find_task
 from unalike.data.transforms import transform
+from unalike.loops import crew as compiled_loops
 from unalike.metrics import scoring
 from unalike.metrics.scoring import SharedModel, rows_at_once, score
 

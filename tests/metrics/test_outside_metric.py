@@ -7,8 +7,8 @@ import sys
 import pytest
 
 import unalike as ua
+from unalike.comparison.standings import standings
 from unalike.dashboard.state import Followed, FollowedComparison
-from unalike.experiments.standings import standings
 from unalike.metrics.named_metrics import read, registry
 
 MODULE = '''

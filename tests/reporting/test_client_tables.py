@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 import unalike as ua
-from unalike.experiments.joining import join
+from unalike.comparison.joining.joined import join
 from unalike.metrics.named_metrics import KNOWN
 from unalike.reporting import summary_page
 from unalike.reporting.client_tables import MOST_CLIENTS, clients_of_best, difference_to

@@ -10,9 +10,9 @@ import unalike as ua
 from unalike.metrics.columns import Columns
 from unalike.metrics.failures import of_run
 from unalike.metrics.named_metrics import KNOWN
-from unalike.metrics.verdicts import BASELINE, CANDIDATE, Rules
 from unalike.reporting.failed_training import cautions, nothing_learned, some_learned_nothing
 from unalike.reporting.findings import findings
+from unalike.statistics.verdicts import BASELINE, CANDIDATE, Rules
 
 
 def scored(**columns):

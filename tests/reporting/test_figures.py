@@ -7,13 +7,13 @@ import pytest
 from matplotlib.colors import to_hex
 
 from unalike._utils.errors import UnalikeError
-from unalike.metrics.costs import PAIRS, on_front, tradeoff
 from unalike.metrics.named_metrics import KNOWN
-from unalike.metrics.ranks import ranks
 from unalike.reporting import paper_figures
 from unalike.reporting.charts import matplotlib_figures, plotly_figures, report_charts
 from unalike.reporting.charts.figure import Figure, Line, Points
 from unalike.reporting.charts.palette import looks
+from unalike.statistics.costs import PAIRS, on_front, tradeoff
+from unalike.statistics.ranks import ranks
 
 
 @pytest.fixture(scope="module")

@@ -6,9 +6,9 @@ import math
 import pandas as pd
 import pytest
 
-from unalike.metrics.ranks import Ranks
 from unalike.reporting.charts import matplotlib_figures, plotly_figures, rank_diagram
 from unalike.reporting.charts.palette import looks
+from unalike.statistics.ranks import Ranks
 
 FOUR = Ranks(pd.Series({"d": 4.0, "a": 1.0, "c": 3.0, "b": 2.0}), 1.0, 10, math.nan)
 """Mean ranks 1, 2, 3, 4: only neighbours are within the critical difference."""

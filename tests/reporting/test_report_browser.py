@@ -3,8 +3,8 @@
 import pandas as pd
 import pytest
 
-from unalike.metrics.ranks import ranks
 from unalike.reporting import joined_page, render, write_text
+from unalike.statistics.ranks import ranks
 
 pytestmark = pytest.mark.browser
 

@@ -7,15 +7,15 @@ import pandas as pd
 import pytest
 
 from unalike._utils.errors import UnalikeError
-from unalike.experiments.references import is_grouped
+from unalike.comparison.references import is_grouped
 from unalike.methods.plan import complete_spec, plan
-from unalike.metrics.inference import MOST_NEEDED
 from unalike.metrics.named_metrics import KNOWN
-from unalike.metrics.sampling import SPLITS, SeedDraws
 from unalike.reporting import panels, paper_figures, summary_page, wording
 from unalike.reporting.charts.palette import looks
 from unalike.reporting.findings import findings
 from unalike.reporting.summary_columns import summary_columns, summary_tables
+from unalike.statistics.inference import MOST_NEEDED
+from unalike.statistics.sampling import SPLITS, SeedDraws
 
 ACCURACY, RMSE = KNOWN["accuracy"], KNOWN["rmse"]
 

@@ -9,12 +9,12 @@ import pandas as pd
 import pytest
 
 import unalike as ua
-from unalike.experiments.joining import join
-from unalike.experiments.merging import merge
-from unalike.metrics.risks import Risks
+from unalike.comparison.joining.joined import join
+from unalike.comparison.joining.merging import merge
 from unalike.reporting.charts.palette import looks
 from unalike.reporting.html import render
 from unalike.reporting.risk_panels import explanation, risk_panels, risk_table
+from unalike.statistics.risks import Risks
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 
 import unalike as ua
 from unalike.cli import app
-from unalike.metrics.sampling import SPLITS, SeedDraws
 from unalike.reporting import summary_page, write_text
+from unalike.statistics.sampling import SPLITS, SeedDraws
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from unalike.data.population import Population
 from unalike.methods.method import DEFAULTS, Method
 from unalike.methods.part import registry
 from unalike.metrics.failures import trend
-from unalike.training.update_checks import oversized, update_norms
+from unalike.training.server.update_checks import oversized, update_norms
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 WORK = ua.Work(lr=0.1, batch_size=16)

@@ -18,8 +18,8 @@ from unalike.methods.part import registry
 from unalike.methods.plan import Stage, plan
 from unalike.methods.plans.staged_plan import StagedPlan
 from unalike.metrics.columns import TIMES
-from unalike.runtime.model_group import ModelGroup
-from unalike.runtime.run_config import prepare_run
+from unalike.runtime.setup.run_config import prepare_run
+from unalike.runtime.stages.model_group import ModelGroup
 
 PLANS = {
     "centralised": "centralised",
@@ -604,7 +604,7 @@ def test_pooled_client_statistics_equal_those_of_all_samples(population):
     from unalike.methods.plan import QueryStep
     from unalike.methods.plans.calibration import pooled
     from unalike.methods.plans.queries import FeatureStatistics
-    from unalike.runtime.query_runner import ask_clients
+    from unalike.runtime.stages.query_runner import ask_clients
 
     model = Model(net())
     settings = StageSettings(model, TASKS["classification"], ua.Work())

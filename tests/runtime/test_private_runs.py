@@ -10,7 +10,7 @@ import unalike as ua
 from unalike._utils.errors import UnalikeError
 from unalike.cli.terminal_tables import run_json, run_table
 from unalike.core.privacy import Sampling, epsilon_of, noise_multiplier_of
-from unalike.runtime.run_config import prepare_run
+from unalike.runtime.setup.run_config import prepare_run
 
 pytest.importorskip("dp_accounting")
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")

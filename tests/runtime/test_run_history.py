@@ -14,9 +14,9 @@ import unalike as ua
 from unalike._utils.errors import UnalikeError
 from unalike._utils.seeds import generator
 from unalike.metrics.columns import TIMES
-from unalike.runtime.evaluation import Evaluator
-from unalike.runtime.model_group import ModelGroup
-from unalike.runtime.stage_state import StageState
+from unalike.runtime.stages.evaluation import Evaluator
+from unalike.runtime.stages.model_group import ModelGroup
+from unalike.runtime.stages.stage_state import StageState
 
 METRICS = ["loss", "accuracy", "macro_f1"]
 ROUNDS = ["round", *TIMES, "participants", *METRICS, "train_loss", "bytes_down", "bytes_up"]
@@ -78,7 +78,7 @@ def test_evaluation_longer_than_training_is_noted_once(
         *{"evaluated": (Evaluator, "__call__"), "trained": (ModelGroup, "collect")}[slow], slowed
     )
     monkeypatch.setattr(
-        "unalike.runtime.local_backend.time", SimpleNamespace(perf_counter=lambda: clock[0])
+        "unalike.runtime.stages.local_backend.time", SimpleNamespace(perf_counter=lambda: clock[0])
     )
     notes = small("fedavg", people, evaluate_every=every).notes
     assert sum("evaluate_every=5 (--evaluate-every 5)" in note for note in notes) == noted

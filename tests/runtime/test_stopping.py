@@ -10,7 +10,7 @@ import unalike as ua
 from unalike.metrics.columns import Columns
 from unalike.metrics.named_metrics import KNOWN, Metric, own_metric
 from unalike.runtime.records.history import History
-from unalike.runtime.stopping import Budget, best_row, column_for, stop_rule
+from unalike.runtime.setup.stopping import Budget, best_row, column_for, stop_rule
 
 METRICS = [KNOWN[name] for name in ("loss", "accuracy", "macro_f1")]
 PLAIN = Columns.of(("clients", "personal"), METRICS, False)

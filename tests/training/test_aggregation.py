@@ -20,8 +20,13 @@ from unalike.methods.roles import (
     ServerStep,
     Weighting,
 )
-from unalike.training.aggregation import StreamingSum, SumWeights
-from unalike.training.server_update import advance, advance_from_sums, make_broadcast, sum_weights
+from unalike.training.server.aggregation import StreamingSum, SumWeights
+from unalike.training.server.server_update import (
+    advance,
+    advance_from_sums,
+    make_broadcast,
+    sum_weights,
+)
 
 LINEAR = [name for name, method in METHODS.items() if method.linear]
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")

@@ -8,7 +8,7 @@ from simulation import Clients, Simulation, mlp, same
 
 from unalike._utils.errors import UnalikeError
 from unalike.core import tree
-from unalike.training.client_states import ClientStates
+from unalike.training.client.client_states import ClientStates
 
 
 def memory_of(value, size=1000):
@@ -126,7 +126,7 @@ def test_client_states_read_are_copies(tmp_path):
 
 def test_client_states_grow_by_blocks_and_reuse_free_rows(tmp_path, monkeypatch):
     """No block is ever moved or grows, and a second version of everybody is all the room that rounds without end need."""
-    monkeypatch.setattr("unalike.training.state_table.BLOCK", 10 * 4008)
+    monkeypatch.setattr("unalike.training.client.state_table.BLOCK", 10 * 4008)
     client_states, clients = (
         ClientStates(memory_of(-1), tmp_path, budget=60 * 4008),
         list(range(100)),

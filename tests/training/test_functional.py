@@ -12,9 +12,9 @@ from torch import nn
 
 import unalike as ua
 from unalike.methods.plan import steps_of
-from unalike.runtime.local_backend import LocalStage
 from unalike.runtime.round_loop import run_round
-from unalike.runtime.run_config import prepare_run
+from unalike.runtime.setup.run_config import prepare_run
+from unalike.runtime.stages.local_backend import LocalStage
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 WORK = ua.Work(batch_size=4, lr=0.1)

@@ -11,7 +11,13 @@ from torch.func import functional_call
 
 from unalike.methods.plan import plan
 from unalike.methods.roles import Objective
-from unalike.training.local_step import MODEL, _backward, _gradients, _gradients_of, _leaves_of
+from unalike.training.client.local_step import (
+    MODEL,
+    _backward,
+    _gradients,
+    _gradients_of,
+    _leaves_of,
+)
 
 
 class Words(nn.Module):

@@ -4,7 +4,7 @@ import torch
 from every_method import SIZES
 from simulation import Clients, Simulation, mlp
 
-from unalike.training.update_checks import find_faults
+from unalike.training.server.update_checks import find_faults
 
 
 def test_client_updates_with_values_not_finite_are_refused_by_name():

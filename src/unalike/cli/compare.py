@@ -15,7 +15,7 @@ from unalike.cli.names import named
 from unalike.core.options import AcrossOptions, DecisionOptions, SeedsOptions
 
 if TYPE_CHECKING:
-    from unalike.experiments.sweep import PlannedSweep
+    from unalike.comparison.sweep.sweep import PlannedSweep
 
 NAME = "compare"
 
@@ -25,7 +25,7 @@ METHODS = ["fedavg", "fedprox(mu=0.1)", "scaffold", "fedavg + lws"]
 @f.uses_flags(SeedsOptions)
 def seed_plan(**values: Any) -> Any:
     """The `SeedPlan` of a comparison."""
-    from unalike.experiments.seed_plan import SeedPlan, read_seeds
+    from unalike.comparison.seed_plan import SeedPlan, read_seeds
 
     return SeedPlan.of(read_seeds(values["seeds"]), values["min_seeds"], values["max_seeds"])
 
@@ -85,10 +85,10 @@ def command(
         live_standings,
         summary_table,
     )
-    from unalike.experiments.compare import prepare_experiment
-    from unalike.experiments.earlier_reports import earlier_reports
-    from unalike.experiments.grid import read_grid
-    from unalike.experiments.sweep import plan_sweep
+    from unalike.comparison.compare import prepare_experiment
+    from unalike.comparison.earlier_reports import earlier_reports
+    from unalike.comparison.sweep.grid import read_grid
+    from unalike.comparison.sweep.sweep import plan_sweep
     from unalike.tracking.tracking import Trackers, group_of
 
     trackers = Trackers.of(track, group_of(out))

@@ -94,7 +94,7 @@ class DataFlags(
 
     def command(self, name: str, options: dict[str, Any], work: Any = None) -> str:
         """A command line on this data, with the options of local training that differ from their defaults."""
-        from unalike.experiments.facts import command_line
+        from unalike.comparison.facts import command_line
 
         return command_line(
             name, self.kept | options | ({} if work is None else written(work, changed=True))
@@ -165,7 +165,7 @@ def spec(data: str, table: dict[str, Any]) -> str:
 
 def check(flags: DataFlags, methods: Sequence[object], training: dict[str, Any]) -> None:
     """Check what needs no data, before it is read: methods, model, protocols, executor and partition."""
-    from unalike.runtime.run_options import check_inputs
+    from unalike.runtime.setup.run_options import check_inputs
 
     check_inputs(methods, has_test=True, **training)
     flags.check_partition()

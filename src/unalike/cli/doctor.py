@@ -244,7 +244,7 @@ def _trial() -> Facts:
         return {"training": f"{type(error).__name__}: {error}"}
     facts: Facts = {"training": "works", "seconds": round(time.perf_counter() - started, 1)}
     if _version("numba") is not None:  # where the platform has no numba, nothing is broken
-        facts["compiled loops"] = _import_error("unalike.engine.compiled.kernels") or "works"
+        facts["compiled loops"] = _import_error("unalike.loops.kernels") or "works"
     return facts
 
 

@@ -29,7 +29,7 @@ def command(
     python model/predict.py new_patients.csv > predictions.csv
     """
     from unalike.cli.finished_run import encoding_of, load_model, model_folder, note_shared_model
-    from unalike.runtime.exported_model import SCRIPT, export_model
+    from unalike.runtime.results.exported_model import SCRIPT, export_model
 
     folder = model_folder(folder)
     predict, config = load_model(folder, client)

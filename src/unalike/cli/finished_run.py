@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from unalike.data.population import Population
     from unalike.data.table_encoding import Encoding
     from unalike.metrics.scoring import Predict
-    from unalike.runtime.prediction import NewSamples
+    from unalike.runtime.results.prediction import NewSamples
 
 
 def run_folders(folder: Path) -> list[Path]:
     """The folders of a federation's finished runs in their order, or of its first run where none has; other folders themselves."""
-    from unalike.experiments.facts import FILE
+    from unalike.comparison.facts import FILE
     from unalike.runtime.records.run_directory import RunDirectory
 
     if not (folder / "federation.toml").exists():
@@ -57,7 +57,7 @@ def load_model(folder: Path, client: str | None = None) -> tuple[Predict, dict[s
     Raises `UnalikeError` for a folder without a finished run, and for a model that only a program can build.
     """
     from unalike.data.transforms import transform
-    from unalike.runtime.finished_run import open_run
+    from unalike.runtime.results.finished_run import open_run
 
     if client is None:
         predict, config = _shared_model(folder)
@@ -77,7 +77,7 @@ def client_index(population: Population, client: str) -> int:
 def note_shared_model(config: dict[str, Any], client: str | None) -> None:
     """Warn that the shared model was used if clients have models of their own, as far as the method is known here."""
     from unalike.methods.plan import method_of, plan
-    from unalike.runtime.prediction import shared_model_note
+    from unalike.runtime.results.prediction import shared_model_note
 
     if client is not None or "site" in config:
         return
@@ -209,7 +209,7 @@ def samples(
 
     Raises `UnalikeError` as `fitting` and `new_samples` do.
     """
-    from unalike.runtime.prediction import new_samples
+    from unalike.runtime.results.prediction import new_samples
 
     encoding, shape = encoding_of(folder, config), config["data"]["input_shape"]
     known = data if encoding is not None else fitting(data, data_dir, folder, config)

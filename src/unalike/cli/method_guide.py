@@ -18,8 +18,8 @@ from unalike.core.work import Work
 from unalike.methods.method import DEFAULTS, Method
 from unalike.methods.part import Part, registry
 from unalike.models.registry import model as build_model
-from unalike.training.client_update import initial_client_state
-from unalike.training.server_update import initial_server_state
+from unalike.training.client.client_update import initial_client_state
+from unalike.training.server.server_update import initial_server_state
 from unalike.training.wire import SCALARS, wire
 
 

@@ -44,7 +44,7 @@ def command(
     advice was on data sets that it had not seen. Then compare the short list on your own data: the command for it is printed.
     """
     from unalike.cli.terminal_tables import sentences, tables
-    from unalike.experiments.seed_plan import write_seeds
+    from unalike.comparison.seed_plan import write_seeds
     from unalike.recommendation.recommend import recommend_for_population
     from unalike.recommendation.task_features import Conditions
     from unalike.reporting.table import Table

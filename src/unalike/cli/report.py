@@ -82,8 +82,8 @@ def command(
     ranked over partitions of one study, and results that cannot be compared are shown side by side with the reason.
     """
     from unalike.cli.finished_run import run_folders
-    from unalike.experiments.joining import join
-    from unalike.experiments.opening import open_comparison
+    from unalike.comparison.joining.joined import join
+    from unalike.comparison.open_comparison import open_comparison
     from unalike.reporting.export import export, export_clients, format_of
     from unalike.reporting.html import write_text
 

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from rich.console import Console, JustifyMethod
     from rich.table import Table
 
-    from unalike.experiments.comparison import Comparison
-    from unalike.experiments.cost_estimate import Estimate
-    from unalike.experiments.standings import Standing, Standings
+    from unalike.comparison.comparison import Comparison
+    from unalike.comparison.cost_estimate import Estimate
+    from unalike.comparison.standings import Standing, Standings
     from unalike.runtime.records.profiling import Profile
     from unalike.runtime.run_recorder import Run
 
@@ -105,11 +105,11 @@ def profile_table(profile: Profile) -> None:
 
 def summary_table(comparison: Comparison) -> None:
     """Print what the intervals are about, one row per method and protocol, then the decision and its limits."""
-    from unalike.metrics.statistics import scoring_rule
     from unalike.reporting.client_tables import clients_of_best
     from unalike.reporting.summary_columns import summary_tables
     from unalike.reporting.wording import capital
-    from unalike.runtime.stopping import ended_early
+    from unalike.runtime.setup.stopping import ended_early
+    from unalike.statistics.scores import scoring_rule
 
     facts, content = comparison.facts, comparison.content()
     rule = f"{scoring_rule(content.rounds, content.columns)}, compared with {facts.baseline}"
@@ -136,7 +136,7 @@ def summary_table(comparison: Comparison) -> None:
 
 def comparison_json(comparison: Comparison) -> str:
     """The decision and the summary as JSON, as `unalike report --format json` writes them."""
-    from unalike.experiments.joining import join
+    from unalike.comparison.joining.joined import join
     from unalike.reporting.export import export
 
     (block,) = join([("", comparison)]).blocks
@@ -214,7 +214,7 @@ def run_table(run: Run) -> None:
     from unalike.methods.plan import method_of
     from unalike.metrics.named_metrics import significant
     from unalike.reporting.wording import megabytes
-    from unalike.runtime.stopping import ended_early
+    from unalike.runtime.setup.stopping import ended_early
 
     rows, row = run.history.rounds, _shown_row(run)
     scores = [
@@ -292,7 +292,7 @@ def live_standings(folder: Path | None, total: int) -> Iterator[ProgressCallback
     from rich.live import Live
     from rich.text import Text
 
-    from unalike.experiments.standings import standings
+    from unalike.comparison.standings import standings
 
     with Live(console=Console(stderr=True), transient=True, refresh_per_second=4) as live:
         board: list[Any] = ["", ""]
@@ -307,7 +307,7 @@ def live_standings(folder: Path | None, total: int) -> Iterator[ProgressCallback
 
 def _with_lines(progress: ProgressCallback, folder: Path) -> ProgressCallback:
     """Also print a line with the standings when a seed is done for all methods."""
-    from unalike.experiments.standings import standings
+    from unalike.comparison.standings import standings
 
     seen = set[str]()
 

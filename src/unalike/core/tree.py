@@ -11,8 +11,8 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-from unalike._utils import compiled_loops
 from unalike.core.types import Tree
+from unalike.loops import crew as compiled_loops
 
 BLOCK = 2**20
 """Number of entries in a block of columns (see `blocks`)."""
@@ -124,7 +124,7 @@ def combined(stacked: Tensor, weights: Tensor, loops: ModuleType | None = None) 
 
 def column_loops(stacked: Tree) -> ModuleType | None:
     """The compiled loops over the columns of stacked tensors [K, ...], if these are large enough to be worth their loading."""
-    return compiled_loops.loops("unalike.core.column_loops") if nbytes(stacked) >= LARGE else None
+    return compiled_loops.loops("unalike.loops.column_loops") if nbytes(stacked) >= LARGE else None
 
 
 def loops_read(*tensors: Tensor) -> bool:

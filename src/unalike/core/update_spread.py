@@ -7,9 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unalike._utils import compiled_loops
 from unalike.core import tree
 from unalike.core.types import Tree
+from unalike.loops import crew as compiled_loops
 
 
 def spread(stacked: Tree) -> Tree:

@@ -10,7 +10,7 @@ from typing import Any
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.system.locks import is_locked
-from unalike.experiments.standings import (
+from unalike.comparison.standings import (
     FILE,
     PlannedCell,
     Standing,

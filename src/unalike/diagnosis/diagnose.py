@@ -30,7 +30,7 @@ from unalike.diagnosis.samples import (
 )
 from unalike.diagnosis.sizes import quantity_skew
 from unalike.diagnosis.training import DIVISIONS, TrainingRequest, TrainingSkew, training_skew
-from unalike.runtime.given_model import ModelLike
+from unalike.runtime.setup.given_model import ModelLike
 
 
 def diagnose(

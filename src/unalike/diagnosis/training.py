@@ -40,9 +40,9 @@ from unalike.diagnosis.reference_divisions import divided, reference_specs
 from unalike.diagnosis.samples import ClientSamples
 from unalike.methods.plans.diagnosis_plan import FOLDS, folds, gradient
 from unalike.reporting.wording import plural
-from unalike.runtime.given_model import ModelLike
 from unalike.runtime.round_loop import execute
-from unalike.runtime.run_config import prepare_run
+from unalike.runtime.setup.given_model import ModelLike
+from unalike.runtime.setup.run_config import prepare_run
 
 KIND, LAYER_KIND = "training", "parameter skew"
 DIVISIONS = 5

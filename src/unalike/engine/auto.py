@@ -20,10 +20,10 @@ from unalike.engine.batched import CACHE, Batched, cuts
 from unalike.engine.client_chunk import is_out_of_memory
 from unalike.engine.loop import Loop
 from unalike.engine.padding_checks import FewClients, padding_problem
-from unalike.training.aggregation import UpdateBuffer
-from unalike.training.client_states import ClientStates
-from unalike.training.client_update import initial_client_state
-from unalike.training.server_update import initial_server_state, make_broadcast
+from unalike.training.client.client_states import ClientStates
+from unalike.training.client.client_update import initial_client_state
+from unalike.training.server.aggregation import UpdateBuffer
+from unalike.training.server.server_update import initial_server_state, make_broadcast
 
 EXECUTORS: dict[str, Callable[..., Executor]] = {"loop": Loop, "batched": Batched}
 

@@ -24,9 +24,9 @@ from unalike.engine.batch_schedule import BatchSchedule, Indices, LazyBatches, d
 from unalike.engine.step_graphs import StepGraphs
 from unalike.methods.method import Method
 from unalike.methods.roles import Conditioner, Phase
-from unalike.training.aggregation import UpdateBuffer, UpdateSink
-from unalike.training.client_states import ClientStates
-from unalike.training.client_task import ClientTask
+from unalike.training.client.client_states import ClientStates
+from unalike.training.client.client_task import ClientTask
+from unalike.training.server.aggregation import UpdateBuffer, UpdateSink
 from unalike.training.validation import expected_steps
 
 AcceptedRounds = dict[int, int]

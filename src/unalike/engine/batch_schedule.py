@@ -11,10 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unalike._utils import compiled_loops, seeds
+from unalike._utils import seeds
 from unalike._utils.profiler_regions import profiled
 from unalike.core.types import Batch
 from unalike.core.work import Batches, LazySequence, Work
+from unalike.loops import crew as compiled_loops
 
 MANY = 32
 """Clients from which on the compiled loops are loaded: loading takes as long as NumPy takes to draw for hundreds."""
@@ -78,7 +79,7 @@ class BatchSchedule(LazySequence[Batches]):
         cls, work: Work, rows: Indices, ids: Sequence[int], number: int, purpose: str, *path: int
     ) -> BatchSchedule:
         """`work.batches(rows[k], seeds.generator(number, purpose, *path, k))` of each client; compiled loops draw the same bits."""
-        loops = compiled_loops.loops("unalike.engine.shuffle_loops") if len(ids) >= MANY else None
+        loops = compiled_loops.loops("unalike.loops.shuffle_loops") if len(ids) >= MANY else None
         if loops is None or not is_flat(rows):
             return cls.of(
                 [work.batches(rows[k], seeds.generator(number, purpose, *path, k)) for k in ids]

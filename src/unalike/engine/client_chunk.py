@@ -18,8 +18,8 @@ from unalike.core.work import LazySequence
 from unalike.engine.batch_schedule import BatchSchedule
 from unalike.methods.method import Method
 from unalike.methods.roles import Personalizer, Phase
-from unalike.training.client_task import ClientTask
-from unalike.training.client_update import (
+from unalike.training.client.client_task import ClientTask
+from unalike.training.client.client_update import (
     TrainedClient,
     Trainers,
     make_client_update,

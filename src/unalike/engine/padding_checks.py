@@ -22,9 +22,9 @@ from unalike.engine.batched import Batched
 from unalike.methods.method import Method
 from unalike.methods.part import Part
 from unalike.methods.roles import Upload
-from unalike.training.client_states import ClientStates
-from unalike.training.client_update import initial_client_state
-from unalike.training.server_update import initial_server_state, make_broadcast
+from unalike.training.client.client_states import ClientStates
+from unalike.training.client.client_update import initial_client_state
+from unalike.training.server.server_update import initial_server_state, make_broadcast
 
 SHORT, LONG = 4, 8
 """Samples of the client that is tried, and of the client stacked with it, to whose length its batch is padded."""

@@ -28,9 +28,14 @@ from unalike.core.work import Work
 from unalike.engine.client_chunk import BatchSequence, ClientChunk, StackedBatches, is_out_of_memory
 from unalike.methods.method import Method
 from unalike.methods.roles import Phase
-from unalike.training.client_task import ClientTask
-from unalike.training.client_update import TrainedClient, stepwise
-from unalike.training.local_step import StepState, StepSums, TrainerFactory, initial_solver_state
+from unalike.training.client.client_task import ClientTask
+from unalike.training.client.client_update import TrainedClient, stepwise
+from unalike.training.client.local_step import (
+    StepState,
+    StepSums,
+    TrainerFactory,
+    initial_solver_state,
+)
 
 R = TypeVar("R")
 Nest = dict[str, Any]

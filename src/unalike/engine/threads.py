@@ -8,8 +8,8 @@ from functools import cache
 
 import torch
 
-from unalike._utils.compiled_loops import crew_of
 from unalike.core.model import Model
+from unalike.loops.crew import crew_of
 
 
 @contextmanager

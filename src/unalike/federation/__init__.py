@@ -1,6 +1,6 @@
 """A real federation: a coordinator and sites that keep their data, training with the same methods as a simulation.
 
-`docs/architecture.md` shows its six floors. Imports `experiments` and everything below it. Start reading at
+`docs/architecture.md` shows its six floors. Imports `comparison` and everything below it. Start reading at
 `coordinator/coordinator.py` and `site/site_worker.py`.
 """
 

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unalike._utils import compiled_loops
 from unalike.core.model import Model
 from unalike.core.tasks import Task
 from unalike.core.types import Context, Tree
+from unalike.loops import crew as compiled_loops
 
 Predict = Callable[[Tensor], Tensor]
 """Inputs [B, ...] -> logits [B, C]."""

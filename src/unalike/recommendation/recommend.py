@@ -23,7 +23,7 @@ from unalike.recommendation.recommendation import Advice, AlikeTask, Recommendat
 from unalike.recommendation.stored_runs import BASELINE, METHODS, NATURAL, OBJECTIVES, StoredRuns
 from unalike.recommendation.task_features import TITLES, Conditions, features
 from unalike.reporting.wording import share
-from unalike.runtime.given_model import ModelLike
+from unalike.runtime.setup.given_model import ModelLike
 
 LOSS = 0.005
 """A method counts as worse than FedAvg in a task where it loses more than this, half a point."""

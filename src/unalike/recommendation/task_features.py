@@ -10,7 +10,7 @@ from unalike.data.population import Population
 from unalike.diagnosis.clusters import NO_GROUPS
 from unalike.diagnosis.diagnosis import Diagnosis
 from unalike.diagnosis.measure import NO_SKEW, Measure
-from unalike.runtime.given_model import ModelLike, make_model
+from unalike.runtime.setup.given_model import ModelLike, make_model
 
 TITLES: Mapping[str, str] = {
     "label_skew": "label skew (total variation beyond chance)",

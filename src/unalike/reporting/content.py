@@ -8,11 +8,13 @@ from functools import cached_property
 import pandas as pd
 
 from unalike._utils.errors import UnalikeError
-from unalike.metrics.client_scores import MEAN, POOLED, client_scores, scored_across
 from unalike.metrics.columns import TEST, USED, Column, Columns
-from unalike.metrics.models_in_use import personal_methods, protocol_in_use, with_models_in_use
 from unalike.metrics.named_metrics import Metric
-from unalike.metrics.sampling import (
+from unalike.reporting.decision import Decision, decide
+from unalike.reporting.failed_training import nothing_learned, trivially_personal
+from unalike.statistics.client_scores import MEAN, POOLED, client_scores, scored_across
+from unalike.statistics.models_in_use import personal_methods, protocol_in_use, with_models_in_use
+from unalike.statistics.sampling import (
     DIVISIONS,
     OWNERS,
     PARTITIONS,
@@ -22,11 +24,9 @@ from unalike.metrics.sampling import (
     UNKNOWN,
     SharedFacts,
 )
-from unalike.metrics.statistics import in_order
-from unalike.metrics.summary import scores_by_seed, summary
-from unalike.metrics.verdicts import Rules
-from unalike.reporting.decision import Decision, decide
-from unalike.reporting.failed_training import nothing_learned, trivially_personal
+from unalike.statistics.scores import in_order
+from unalike.statistics.summary import scores_by_seed, summary
+from unalike.statistics.verdicts import Rules
 
 MODELS = {
     "server": "shared model, server's test set",
@@ -73,7 +73,7 @@ class ReportContent(SharedFacts):
     * `client_rounds`: `method seed round client` and the headline metric under each protocol; None if it is not known.
     * `resampled`: `method seed draw` and the headline metric on resampled test samples,
       where all seeds have the same; None for none.
-    * `risks`: `method seed client outcome risk`, the test samples of two-class tasks (`metrics.risks`); None if they are not known.
+    * `risks`: `method seed client outcome risk`, the test samples of two-class tasks (`statistics.risks`); None if not known.
     * `wire`: `method direction what bytes`, everything that enters and leaves a client in a round.
 
     Raises `UnalikeError` if the tables are not consistent.
@@ -166,7 +166,7 @@ class ReportContent(SharedFacts):
 
     @cached_property
     def summary(self) -> pd.DataFrame:
-        """One row per method and protocol (`metrics.summary.summary`); a score over the worst tenth is `worst_decile`, too."""
+        """One row per method and protocol (`statistics.summary.summary`); a score over the worst tenth is `worst_decile`, too."""
         table = summary(self.rounds, self.clients, self.columns, self.rules, self.resampled)
         return (
             table.assign(worst_decile=table[self.metric.name]) if self.across == "worst" else table
@@ -254,7 +254,7 @@ class ReportContent(SharedFacts):
 
     @cached_property
     def client_scores(self) -> pd.DataFrame:
-        """The scores of single clients by the models in use (`metrics.client_scores`); empty where seeds have other clients.
+        """The scores of single clients by the models in use (`statistics.client_scores`); empty where seeds have other clients.
 
         Where pooled samples decide, the interval of their row is the one of the summary.
         """

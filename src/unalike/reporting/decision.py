@@ -9,11 +9,12 @@ import pandas as pd
 
 from unalike._utils.notebook import paragraph
 from unalike.metrics.columns import Columns
-from unalike.metrics.inference import MOST_NEEDED, difference_table, family_tests, seeds_needed
 from unalike.metrics.named_metrics import Metric
-from unalike.metrics.sampling import Draws, draws_of, sampling_variances
-from unalike.metrics.summary import scores_by_seed
-from unalike.metrics.verdicts import (
+from unalike.reporting import wording
+from unalike.statistics.inference import MOST_NEEDED, difference_table, family_tests, seeds_needed
+from unalike.statistics.sampling import Draws, draws_of, sampling_variances
+from unalike.statistics.summary import scores_by_seed
+from unalike.statistics.verdicts import (
     BETTER,
     CANDIDATE,
     EQUAL,
@@ -23,7 +24,6 @@ from unalike.metrics.verdicts import (
     repeats,
     verdicts,
 )
-from unalike.reporting import wording
 
 FEW_SEEDS = 3
 """With so few seeds, nobody knows yet that no number of seeds settles a decision."""

@@ -15,13 +15,13 @@ from pydantic import TypeAdapter
 
 from unalike._utils.errors import UnalikeError, unknown
 from unalike._utils.spec import slug
-from unalike.metrics.statistics import scoring_rule
 from unalike.reporting import wording
 from unalike.reporting.client_tables import client_columns
 from unalike.reporting.content import MODELS, ReportContent
 from unalike.reporting.decision import Decision
 from unalike.reporting.summary_columns import paper_columns
 from unalike.reporting.table import Table, latex, markdown, rows
+from unalike.statistics.scores import scoring_rule
 
 Parts = Sequence[tuple[str, ReportContent]]
 """The partition and the content of each comparison."""

@@ -8,9 +8,9 @@ import pandas as pd
 from unalike.metrics.columns import Columns
 from unalike.metrics.failures import LESS_NOISE, LONGER, UNSCORED, ConstantPrediction, has_exploded
 from unalike.metrics.named_metrics import Metric
-from unalike.metrics.verdicts import Rules
 from unalike.reporting import wording
 from unalike.reporting.table import rows
+from unalike.statistics.verdicts import Rules
 
 
 def nothing_learned(scored: pd.DataFrame, metric: Metric, classes: int | None) -> str:

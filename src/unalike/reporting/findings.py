@@ -5,17 +5,17 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from unalike.metrics.client_scores import MEAN
 from unalike.metrics.columns import USED
-from unalike.metrics.costs import totals
-from unalike.metrics.inference import EXACT_NEEDS, least_exact_p
-from unalike.metrics.moderated_t import ALPHA
-from unalike.metrics.sampling import POOLED_SCORE
-from unalike.metrics.statistics import still_rising
-from unalike.metrics.verdicts import BASELINE, BETTER, CANDIDATE, EQUAL, UNDECIDED, WORSE
 from unalike.reporting import failed_training, wording
 from unalike.reporting.content import ReportContent
 from unalike.reporting.table import Row, rows
+from unalike.statistics.client_scores import MEAN
+from unalike.statistics.costs import totals
+from unalike.statistics.inference import EXACT_NEEDS, least_exact_p
+from unalike.statistics.moderated_t import ALPHA
+from unalike.statistics.sampling import POOLED_SCORE
+from unalike.statistics.scores import still_rising
+from unalike.statistics.verdicts import BASELINE, BETTER, CANDIDATE, EQUAL, UNDECIDED, WORSE
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from unalike.metrics.inference import difference_table, family_tests
-from unalike.metrics.moderated_t import ALPHA
 from unalike.metrics.named_metrics import Metric
-from unalike.metrics.ranks import Ranks
 from unalike.reporting import panels, tables, wording
 from unalike.reporting.charts import rank_diagram
 from unalike.reporting.charts.palette import Looks, looks
@@ -19,6 +16,9 @@ from unalike.reporting.findings import findings
 from unalike.reporting.html import fill
 from unalike.reporting.summary_columns import summary_columns
 from unalike.reporting.table import Table, TableCell, number, rows
+from unalike.statistics.inference import difference_table, family_tests
+from unalike.statistics.moderated_t import ALPHA
+from unalike.statistics.ranks import Ranks
 
 Pooled = tuple[pd.DataFrame, Ranks]
 """Scores by partition (rows) and method (columns), and the ranks of the methods."""

@@ -18,7 +18,7 @@ from unalike.reporting.panels import Panel
 pages = Registry(
     "page",
     home=[
-        "unalike.experiments.sweep_page",
+        "unalike.comparison.sweep.page",
         *(f"unalike.{kind}.page" for kind in ("diagnosis", "tuning", "recommendation")),
     ],
 )

@@ -6,13 +6,13 @@ import pandas as pd
 from markupsafe import Markup
 
 from unalike.metrics.columns import TEST, USED, VALIDATION
-from unalike.metrics.costs import PAIRS, on_front, tradeoff
 from unalike.reporting import wording
 from unalike.reporting.charts import report_charts
 from unalike.reporting.charts.figure import Figure
 from unalike.reporting.charts.palette import Look, Looks
 from unalike.reporting.charts.plotly_figures import page_json
 from unalike.reporting.content import MODELS, ReportContent
+from unalike.statistics.costs import PAIRS, on_front, tradeoff
 
 MOST_LINES = 50
 """With more clients there is no line for each."""

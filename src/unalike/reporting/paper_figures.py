@@ -5,13 +5,13 @@ from pathlib import Path
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.spec import slug
-from unalike.metrics.costs import PAIRS, tradeoff
-from unalike.metrics.ranks import Ranks
 from unalike.reporting.charts import rank_diagram, report_charts
 from unalike.reporting.charts.figure import Figure
 from unalike.reporting.charts.matplotlib_figures import write
 from unalike.reporting.charts.palette import Looks, looks
 from unalike.reporting.content import MODELS, ReportContent
+from unalike.statistics.costs import PAIRS, tradeoff
+from unalike.statistics.ranks import Ranks
 
 
 def save(contents: Sequence[tuple[str, ReportContent]], ranks: Ranks | None, folder: Path) -> Path:

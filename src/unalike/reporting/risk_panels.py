@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from unalike.metrics.client_scores import MEAN
-from unalike.metrics.risks import FEWEST, GRID, THRESHOLDS, Risks, risks_of
 from unalike.reporting import wording
 from unalike.reporting.charts.figure import AnyMark, Axis, Figure, Line, Points, plot
 from unalike.reporting.charts.palette import GREY, Look, Looks
@@ -17,6 +15,8 @@ from unalike.reporting.client_tables import MOST_CLIENTS
 from unalike.reporting.content import ReportContent
 from unalike.reporting.panels import Panel, View
 from unalike.reporting.table import Table, interval, number, words
+from unalike.statistics.client_scores import MEAN
+from unalike.statistics.risks import FEWEST, GRID, THRESHOLDS, Risks, risks_of
 
 DOTTED, DASHED = Look("", GREY, "dot", "circle"), Look("", GREY, "dash", "circle")
 

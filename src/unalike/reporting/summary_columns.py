@@ -5,9 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from unalike.metrics.columns import USED
-from unalike.metrics.moderated_t import ALPHA
 from unalike.metrics.named_metrics import MISSING, Metric
-from unalike.metrics.verdicts import CANDIDATE
 from unalike.reporting import wording
 from unalike.reporting.charts.palette import Looks
 from unalike.reporting.content import MODELS, ReportContent
@@ -21,6 +19,8 @@ from unalike.reporting.table import (
     rows,
     words,
 )
+from unalike.statistics.moderated_t import ALPHA
+from unalike.statistics.verdicts import CANDIDATE
 
 SHOWN = (
     *("method", "model", "verdict", "score", "sd", "difference", "interval", "p", "best"),

@@ -6,15 +6,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from unalike.metrics.client_scores import MEAN, POOLED
-from unalike.metrics.risks import FEWEST
-from unalike.metrics.verdicts import EQUAL, WORSE
 from unalike.reporting import wording
 from unalike.reporting.client_tables import difference_to
 from unalike.reporting.content import ReportContent
 from unalike.reporting.findings import findings, privacy
 from unalike.reporting.html import fill
 from unalike.reporting.table import Table, interval, number, rows, words
+from unalike.statistics.client_scores import MEAN, POOLED
+from unalike.statistics.risks import FEWEST
+from unalike.statistics.verdicts import EQUAL, WORSE
 
 MOST_CLIENTS, MOST_RISKS, LONGEST = 12, 3, 240
 """Most clients and warnings on the page, and letters of a warning. Of more clients, the largest losses and gains are shown."""

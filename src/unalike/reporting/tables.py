@@ -7,15 +7,15 @@ from typing import Any
 import pandas as pd
 
 from unalike.metrics.columns import USED
-from unalike.metrics.costs import to_target, totals
-from unalike.metrics.statistics import client_effects, scoring_rule, tail_mean
 from unalike.reporting import wording
 from unalike.reporting.charts.palette import Looks
 from unalike.reporting.content import MODELS, ReportContent
 from unalike.reporting.summary_columns import model_column, summary_columns
 from unalike.reporting.table import Row, Table, TableCell, TableColumn, number, rows, words
 from unalike.runtime.records.history import DIVERGED
-from unalike.runtime.stopping import ALL_DONE
+from unalike.runtime.setup.stopping import ALL_DONE
+from unalike.statistics.costs import to_target, totals
+from unalike.statistics.scores import client_effects, scoring_rule, tail_mean
 
 
 def scores(content: ReportContent, protocol: str, looks: Looks) -> Table | None:

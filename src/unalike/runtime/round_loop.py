@@ -21,18 +21,18 @@ from unalike.methods.plan import Answers, QueryStep, Stage, StageResults, next_s
 from unalike.methods.return_checks import untouched
 from unalike.metrics.columns import TIMES
 from unalike.metrics.metrics import Custom, in_front
-from unalike.runtime.backend import Backend, Replies, RoundUpdates, StageBackend
-from unalike.runtime.given_model import ModelLike, note_drawn_weights
-from unalike.runtime.model_group import Diverged
 from unalike.runtime.processes.launch import backend_here, follow_leader, require_folder
 from unalike.runtime.records.history import DIVERGED, History, Row
 from unalike.runtime.records.recording import Hook
 from unalike.runtime.records.run_directory import RunDirectory
-from unalike.runtime.run_config import Pair, RunConfig, prepare_run
-from unalike.runtime.run_options import check_inputs, with_loss
 from unalike.runtime.run_recorder import Run, RunRecorder
+from unalike.runtime.setup.given_model import ModelLike, note_drawn_weights
+from unalike.runtime.setup.run_config import Pair, RunConfig, prepare_run
+from unalike.runtime.setup.run_options import check_inputs, with_loss
 from unalike.runtime.shortfalls import shortfalls
-from unalike.runtime.stage_state import RoundResult, StageState
+from unalike.runtime.stages.backend import Backend, Replies, RoundUpdates, StageBackend
+from unalike.runtime.stages.model_group import Diverged
+from unalike.runtime.stages.stage_state import RoundResult, StageState
 from unalike.tracking.tracker import Track
 from unalike.tracking.tracking import NO_TRACKERS, Trackers
 from unalike.training.wire import query_wire, stage_wire

@@ -14,15 +14,15 @@ from unalike.core.views import ServerState
 from unalike.data.ragged import NumberedNames
 from unalike.methods.method import Method
 from unalike.methods.plan import Answers
-from unalike.runtime.backend import StageBackend
-from unalike.runtime.best_round import BestRound, best_round
-from unalike.runtime.finished_run import Run
 from unalike.runtime.records.history import History
 from unalike.runtime.records.recording import RoundRecords
 from unalike.runtime.records.run_directory import RunDirectory
-from unalike.runtime.run_config import RunConfig
-from unalike.runtime.stage_state import Facts, RoundResult
-from unalike.runtime.stopping import ALL_DONE
+from unalike.runtime.results.best_round import BestRound, best_round
+from unalike.runtime.results.finished_run import Run
+from unalike.runtime.setup.run_config import RunConfig
+from unalike.runtime.setup.stopping import ALL_DONE
+from unalike.runtime.stages.backend import StageBackend
+from unalike.runtime.stages.stage_state import Facts, RoundResult
 from unalike.tracking.tracking import Trackers
 from unalike.training.wire import Item
 

@@ -9,8 +9,8 @@ from unalike.data.sanity import listed
 from unalike.methods.method import DEFAULTS, Method
 from unalike.methods.part import Part, Setup, spec_text
 from unalike.methods.screening import Screening
-from unalike.runtime.run_config import RunConfig
-from unalike.runtime.stage_state import StageState
+from unalike.runtime.setup.run_config import RunConfig
+from unalike.runtime.stages.stage_state import StageState
 
 
 def shortfalls(state: StageState, run_config: RunConfig) -> list[str]:

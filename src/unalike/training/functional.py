@@ -23,11 +23,11 @@ from unalike.core.work import Work
 from unalike.methods.method import Method
 from unalike.methods.part import Part
 from unalike.methods.plan import plan
-from unalike.training.aggregation import decode_update
-from unalike.training.client_task import ClientTask
-from unalike.training.client_update import initial_client_state, train
-from unalike.training.server_update import advance, initial_server_state, make_broadcast
-from unalike.training.update_checks import find_faults
+from unalike.training.client.client_task import ClientTask
+from unalike.training.client.client_update import initial_client_state, train
+from unalike.training.server.aggregation import decode_update
+from unalike.training.server.server_update import advance, initial_server_state, make_broadcast
+from unalike.training.server.update_checks import find_faults
 
 Array = Tensor | np.ndarray
 Arrays = Mapping[str, Array]

@@ -9,9 +9,9 @@ from unalike.core.nests import map_tensors
 from unalike.core.types import Batch, Broadcast, ClientUpdate, Context, Tree
 from unalike.core.views import ClientBatches, StageSettings
 from unalike.methods.method import Method
-from unalike.training.client_task import ClientTask
-from unalike.training.client_update import initial_client_state, train
-from unalike.training.update_checks import find_faults
+from unalike.training.client.client_task import ClientTask
+from unalike.training.client.client_update import initial_client_state, train
+from unalike.training.server.update_checks import find_faults
 
 
 class RefusedUpdate(UnalikeError):

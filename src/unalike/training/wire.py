@@ -27,9 +27,9 @@ from unalike.methods.plan import (
     steps_of,
 )
 from unalike.methods.roles import Upload
-from unalike.training.client_task import ClientTask
-from unalike.training.client_update import initial_client_state
-from unalike.training.server_update import initial_server_state, make_broadcast
+from unalike.training.client.client_task import ClientTask
+from unalike.training.client.client_update import initial_client_state
+from unalike.training.server.server_update import initial_server_state, make_broadcast
 
 CHOICE = 8
 """Bytes of a client's choice of a model."""

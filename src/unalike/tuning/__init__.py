@@ -2,5 +2,5 @@
 
 `tune.py` is `ua.tune`. `trials.py` runs the trials with `trial_runner.py`, which asks `sampler.py` (Optuna) for values, and
 `tuning_score.py` for scores. `tuning.py` has the results, `page.py` draws them. Imports
-`experiments`, `reporting`, `runtime` and below. Start reading at `tune.py`.
+`comparison`, `reporting`, `runtime` and below. Start reading at `tune.py`.
 """

@@ -9,13 +9,13 @@ from typing import Any
 
 from unalike._utils.progress import ProgressCallback
 from unalike._utils.system.process_pool import in_processes
+from unalike.comparison.compare import prepare_experiment
+from unalike.comparison.comparison import Comparison
+from unalike.comparison.experiment import Experiment, run_cell
+from unalike.comparison.seed_plan import SeedPlan
 from unalike.core.work import Work
 from unalike.data.partitioning.given_clients import ClientsRequest
-from unalike.experiments.compare import prepare_experiment
-from unalike.experiments.comparison import Comparison
-from unalike.experiments.experiment import Experiment, run_cell
-from unalike.experiments.seed_plan import SeedPlan
-from unalike.runtime.model_group import Diverged
+from unalike.runtime.stages.model_group import Diverged
 from unalike.tuning.trial_runner import in_one_process, threads_of
 
 

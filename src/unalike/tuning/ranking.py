@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING
 
-from unalike.metrics.inference import t_test
+from unalike.statistics.inference import t_test
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -10,13 +10,13 @@ from typing import Any
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.system.machine import cores
+from unalike.comparison.comparison import labelled, last_rounds
 from unalike.data.population import Population
-from unalike.experiments.comparison import labelled, last_rounds
-from unalike.runtime.model_group import Diverged
 from unalike.runtime.records.history import History
 from unalike.runtime.records.run_directory import digest
 from unalike.runtime.round_loop import execute
-from unalike.runtime.run_config import RunConfig, prepare_run
+from unalike.runtime.setup.run_config import RunConfig, prepare_run
+from unalike.runtime.stages.model_group import Diverged
 from unalike.tuning.sampler import Pruner, next_values
 from unalike.tuning.trial import DIVERGED, FINISHED, PRUNED, End, Trial
 from unalike.tuning.tunable import Tunable, Values

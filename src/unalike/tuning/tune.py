@@ -11,15 +11,15 @@ from unalike._utils.errors import UnalikeError
 from unalike._utils.keywords import check_keywords, fields_of
 from unalike._utils.option_types import check_whole
 from unalike._utils.progress import ProgressCallback, UserProgress, progress_reporting
+from unalike.comparison.compare import labelled_methods
 from unalike.core.losses import LossFunction
 from unalike.core.options import RoundOptions, TuningOptions
 from unalike.core.work import Work
 from unalike.data.partitioning.given_clients import Clients, ClientsRequest
 from unalike.data.population import Population
-from unalike.experiments.compare import labelled_methods
 from unalike.methods.plan import plan as plan_of
-from unalike.runtime.given_model import ModelLike
-from unalike.runtime.run_options import RunOptions, with_loss
+from unalike.runtime.setup.given_model import ModelLike
+from unalike.runtime.setup.run_options import RunOptions, with_loss
 from unalike.tuning.fresh_comparison import FreshComparison
 from unalike.tuning.sampler import require_optuna
 from unalike.tuning.trial import Trial

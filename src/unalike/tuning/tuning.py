@@ -9,8 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from unalike.experiments.comparison import Comparison
-from unalike.experiments.references import reference
+from unalike.comparison.comparison import Comparison
+from unalike.comparison.references import reference
 from unalike.metrics.named_metrics import Metric
 from unalike.reporting import wording
 from unalike.reporting.charts.palette import Look

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 from unalike._utils.errors import UnalikeError
 from unalike.metrics.columns import Column, Columns
 from unalike.metrics.named_metrics import Metric, read
-from unalike.metrics.statistics import tail_mean, worst_decile
-from unalike.metrics.summary import summary
 from unalike.reporting.decision import Decision, decide
 from unalike.runtime.records.history import History, Row
+from unalike.statistics.scores import tail_mean, worst_decile
+from unalike.statistics.summary import summary
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from unalike.experiments.comparison import Comparison
+    from unalike.comparison.comparison import Comparison
 
 PERSONAL, WORST_DECILE = "personal_", "worst_decile_"
 """Prefixes of a metric in the text of a tuning score."""

@@ -20,7 +20,7 @@ from unalike.data.sources.load import load
 from unalike.metrics.metrics import Custom
 from unalike.runtime.records.recording import Recording
 from unalike.runtime.records.run_directory import digest
-from unalike.runtime.run_config import RunConfig, prepare_run
+from unalike.runtime.setup.run_config import RunConfig, prepare_run
 from unalike_studies import flamby_heart_rows
 from unalike_studies.pretraining import pretrained
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from unalike._utils.errors import UnalikeError
-from unalike.metrics.inference import t_test
+from unalike.statistics.inference import t_test
 
 REPRODUCED, SAME_DIRECTION = "reproduced", "same direction"
 NO_EFFECT, NOT_HERE, CONTRADICTED, NOT_RUN = (

@@ -111,7 +111,7 @@ def run(
     unalike study run niid-bench-fashion --scale paper --data-dir data --dry-run
     unalike study run fedpake-table1 --scale paper --device cuda
     """
-    from unalike.experiments.seed_plan import read_numbers
+    from unalike.comparison.seed_plan import read_numbers
     from unalike_studies.catalogue import matching
     from unalike_studies.result_files import EVERY, FOLDER, estimates, gather
     from unalike_studies.run_study import estimate, missing, run_cells

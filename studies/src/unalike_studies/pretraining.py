@@ -11,7 +11,7 @@ from unalike.core.work import Work
 from unalike.data.dataset import Dataset
 from unalike.data.partitioning.partition import partition
 from unalike.runtime.round_loop import execute
-from unalike.runtime.run_config import prepare_run
+from unalike.runtime.setup.run_config import prepare_run
 
 
 def pretrained(

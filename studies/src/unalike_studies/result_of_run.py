@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from unalike.comparison.comparison import last_rounds
+from unalike.comparison.facts import versions
 from unalike.data.population import Population
-from unalike.experiments.comparison import last_rounds
-from unalike.experiments.facts import versions
 from unalike.runtime.records.history import DIVERGED, Row
-from unalike.runtime.run_config import RunConfig
 from unalike.runtime.run_recorder import Run
+from unalike.runtime.setup.run_config import RunConfig
 from unalike_studies.cells import CLASS_ACCURACY, StudyCell
 from unalike_studies.recorded_numbers import keep
 from unalike_studies.results import CellResult

@@ -14,9 +14,9 @@ from typing import NamedTuple
 from unalike._utils.errors import UnalikeError, warn
 from unalike._utils.system.process_pool import in_processes
 from unalike._utils.tensor_files import write_bytes
-from unalike.experiments.cost_estimate import calibrate
-from unalike.runtime.model_group import Diverged
+from unalike.comparison.cost_estimate import calibrate
 from unalike.runtime.round_loop import execute
+from unalike.runtime.stages.model_group import Diverged
 from unalike.tuning.trial_runner import IN_ONE_PROCESS
 from unalike_studies.cells import StudyCell
 from unalike_studies.result_files import ESTIMATES, digests, estimates, find, gather, save

@@ -17,7 +17,7 @@ from unalike.methods.plan import Answers, steps_of
 from unalike.methods.plans.diagnosis_plan import DiagnosisPlan
 from unalike.methods.plans.histograms import DIRECTIONS
 from unalike.reporting.wording import listing, plural, significant
-from unalike.runtime.finished_run import Run
+from unalike.runtime.results.finished_run import Run
 
 SCALE = "Scale of the numbers about training"
 UNAVAILABLE = {

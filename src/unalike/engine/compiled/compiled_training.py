@@ -2,7 +2,7 @@
 
 The loops are for models that follow the gradient of the task's loss, perhaps taken at the end of an inner loop (`Part.inner_loop`),
 and at most a pull beside it, strength (v - w) + constant (`Part.pull`): the shared model, and a personal one that trains beside
-it. Everything around the steps is the method's own code, as in `training.client_update.train`.
+it. Everything around the steps is the method's own code, as in `training.client.client_update.train`.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unalike._utils import compiled_loops
 from unalike._utils.profiler_regions import profiled
 from unalike.core import tree
 from unalike.core.model import Model
@@ -25,13 +24,20 @@ from unalike.core.views import StageSettings
 from unalike.core.work import Work
 from unalike.engine.client_chunk import BatchSequence, ClientChunk, StackedBatches
 from unalike.engine.compiled.layout import Layout, layout_of, padded
+from unalike.loops import crew as compiled_loops
 from unalike.methods.default_parts import TaskLoss
 from unalike.methods.method import Method
 from unalike.methods.part import InnerLoop, Part, Pull
 from unalike.methods.roles import Correction, Phase
-from unalike.training.client_task import ClientTask
-from unalike.training.client_update import TrainedClient, trained_names
-from unalike.training.local_step import MODEL, LocalTrainer, StepState, StepSums, TrainerFactory
+from unalike.training.client.client_task import ClientTask
+from unalike.training.client.client_update import TrainedClient, trained_names
+from unalike.training.client.local_step import (
+    MODEL,
+    LocalTrainer,
+    StepState,
+    StepSums,
+    TrainerFactory,
+)
 
 TILE = 2**17
 """Samples that are computed at a time, in floats of their widest linear layer: a part of the second-level cache. On larger batches
@@ -45,7 +51,7 @@ SUMS = 8
 
 def kernels() -> ModuleType | None:
     """The compiled loops; None without numba."""
-    return compiled_loops.loops("unalike.engine.compiled.kernels")
+    return compiled_loops.loops("unalike.loops.kernels")
 
 
 def obstacle(
@@ -142,7 +148,7 @@ def _stands_for_loss(part: Part, hook: str) -> bool:
 def train(
     chunk: ClientChunk, factors: Tensor | None = None
 ) -> tuple[ClientUpdate, PartTrees, bool]:
-    """The clients' round, as `training.client_update.train` computes it for one client.
+    """The clients' round, as `training.client.client_update.train` computes it for one client.
 
     `factors` are weights [K] of the updates in the server's sum; None keeps every update. Returns the client updates and states
     [K, ...], and whether the updates were summed: then `update` is the sum with these factors, [1, ...].

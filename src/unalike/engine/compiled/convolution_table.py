@@ -35,7 +35,7 @@ class ConvolutionTable:
     @property
     def lines(self) -> np.ndarray:
         """The table as an array [C, columns]."""
-        from unalike.engine.compiled.convolution_loops import OFFSET_LEARNS
+        from unalike.loops.convolution_loops import OFFSET_LEARNS
 
         return np.array(self.rows, np.int64).reshape(len(self.rows), OFFSET_LEARNS + 1)
 
@@ -47,7 +47,7 @@ def convolution_table(
 
     `begins` is each parameter's first float in a client's row; `moves` are the parameters that are trained.
     """
-    from unalike.engine.compiled.convolution_loops import (
+    from unalike.loops.convolution_loops import (
         LANES,
         PIXELS,
     )  # needs numba, which `supports` found

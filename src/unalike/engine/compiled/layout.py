@@ -84,7 +84,7 @@ def layout_of(
     sample: tuple[int, ...],
 ) -> Layout:
     """The layout of a chain. `shapes` are those of the parameters by name, `moves` the parameters that are trained."""
-    from unalike.engine.compiled import layer_loops as loops  # needs numba, which `obstacle` found
+    from unalike.loops import layer_loops as loops  # needs numba, which `obstacle` found
 
     shape = dict(shapes)
     places: dict[str, tuple[int, torch.Size]] = {}

@@ -18,8 +18,13 @@ from unalike.core import tree
 from unalike.core.types import Broadcast, ClientUpdate, PartTrees, Tree
 from unalike.engine.base import AcceptedRounds, ClientPool, Executor, client_costs
 from unalike.engine.multiprocess.worker_pool import Message, WorkerPool
-from unalike.training.aggregation import BufferedUpdates, StreamingSum, UpdateSink, UpdateSums
-from unalike.training.client_states import ClientStates
+from unalike.training.client.client_states import ClientStates
+from unalike.training.server.aggregation import (
+    BufferedUpdates,
+    StreamingSum,
+    UpdateSink,
+    UpdateSums,
+)
 
 KEEPING: dict[str, Callable[[ClientStates, AcceptedRounds], None]] = {
     "pin": ClientStates.pin,

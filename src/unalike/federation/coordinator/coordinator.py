@@ -34,9 +34,9 @@ from unalike.federation.security.keys import PrivateKey, public_text
 from unalike.runtime.records.history import Row
 from unalike.runtime.records.run_directory import RunDirectory
 from unalike.runtime.round_loop import Ending, execute
-from unalike.runtime.run_config import Pair
 from unalike.runtime.run_recorder import Run
-from unalike.runtime.stopping import names_in
+from unalike.runtime.setup.run_config import Pair
+from unalike.runtime.setup.stopping import names_in
 from unalike.training.validation import RefusedUpdate
 
 TOLD = {

@@ -9,10 +9,15 @@ from unalike.federation.coordinator.round_request import SplitSums
 from unalike.metrics.columns import TEST, VALIDATION
 from unalike.metrics.metric_sums import MetricSums, unpooled
 from unalike.metrics.metrics import metric_names
-from unalike.runtime.evaluation import Evaluator, MeasuredSplits, ProtocolMetrics, server_models
 from unalike.runtime.records.history import Row
-from unalike.runtime.run_config import RunConfig
-from unalike.runtime.stage_state import StageState
+from unalike.runtime.setup.run_config import RunConfig
+from unalike.runtime.stages.evaluation import (
+    Evaluator,
+    MeasuredSplits,
+    ProtocolMetrics,
+    server_models,
+)
+from unalike.runtime.stages.stage_state import StageState
 
 SiteSums = Mapping[str, Mapping[int, SplitSums] | None]
 """Protocol -> client -> its evaluation; None where there is no such model."""

@@ -22,8 +22,8 @@ from unalike._utils.journal import Journal
 from unalike._utils.system.locks import locked
 from unalike._utils.tensor_files import read_tensors, write_bytes, write_tensors
 from unalike._utils.validated import validated
+from unalike.comparison import facts
 from unalike.data.array_checks import Pair
-from unalike.experiments import facts
 from unalike.federation.coordinator.run_queue import QueuedRun, queued_runs
 from unalike.federation.coordinator.terms_check import check_terms_run, message_limit
 from unalike.federation.protocol.bundle import Bundle

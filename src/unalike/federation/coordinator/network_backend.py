@@ -36,13 +36,13 @@ from unalike.federation.protocol.federation_file import Federation
 from unalike.federation.protocol.messages import ChooseRequest, QueryRequest, StepRequest
 from unalike.methods.plan import Answers, QueryStep, Stage, StageResults, method_of
 from unalike.metrics.metric_sums import MOST, MetricSums, unpooled
-from unalike.runtime.backend import Replies, RoundUpdates
-from unalike.runtime.model_group import GroupUpdates
-from unalike.runtime.run_config import RunConfig
-from unalike.runtime.stage_state import RoundResult, StageState, wire_bytes
-from unalike.training.client_states import ClientStates
-from unalike.training.norm_guard import NormGuard, Norms, absurd, standing_out
-from unalike.training.update_checks import oversized
+from unalike.runtime.setup.run_config import RunConfig
+from unalike.runtime.stages.backend import Replies, RoundUpdates
+from unalike.runtime.stages.model_group import GroupUpdates
+from unalike.runtime.stages.stage_state import RoundResult, StageState, wire_bytes
+from unalike.training.client.client_states import ClientStates
+from unalike.training.server.norm_guard import NormGuard, Norms, absurd, standing_out
+from unalike.training.server.update_checks import oversized
 from unalike.training.validation import RefusedUpdate, check_answer
 from unalike.training.wire import unasked
 

@@ -12,7 +12,7 @@ from unalike.federation.coordinator.secure_aggregation import masked_wire
 from unalike.methods.plans.diagnosis_plan import DiagnosisPlan
 from unalike.runtime.records.run_directory import RunDirectory
 from unalike.runtime.run_recorder import Run
-from unalike.runtime.stopping import ended_early
+from unalike.runtime.setup.stopping import ended_early
 
 UNTESTED = "no scores of {sites}: no {samples} samples there, or fewer than least_test in site.toml demands"
 """The sentence on sites that do not evaluate, from the facts of the run's event `untested`."""
@@ -43,8 +43,8 @@ def write_pages(
 
 def _write_report(folder: FederationFolder, queued: QueuedRun, run: Run, up: str) -> None:
     """Of the sites' samples only the numbers are known here."""
-    from unalike.experiments.experiment import Cell
-    from unalike.experiments.experiment_facts import facts_of
+    from unalike.comparison.experiment import Cell
+    from unalike.comparison.experiment_facts import facts_of
 
     name, method, seed = folder.federation.name, queued.federation.method, queued.federation.seed
     cell = Cell(method, seed, run.run_config)
@@ -80,8 +80,8 @@ def _write_unscored(folder: FederationFolder, queued: QueuedRun) -> None:
 
 
 def _write_joined(folder: FederationFolder, runs: list[QueuedRun], page: Path) -> None:
-    from unalike.experiments.comparison import Comparison
-    from unalike.experiments.joining import join
+    from unalike.comparison.comparison import Comparison
+    from unalike.comparison.joining.joined import join
     from unalike.reporting.html import write_text
 
     found = join([(run.title, Comparison.load(run.path)) for run in runs])

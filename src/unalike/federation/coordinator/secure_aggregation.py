@@ -38,11 +38,11 @@ from unalike.federation.secure_aggregation.summands import (
     terms_of,
 )
 from unalike.methods.plan import Stage
-from unalike.runtime.model_group import GroupUpdates
-from unalike.runtime.run_config import RunConfig
-from unalike.runtime.stage_state import StageState
-from unalike.training.aggregation import BufferedUpdates, UpdateSums, decode_update
-from unalike.training.client_states import ClientStates
+from unalike.runtime.setup.run_config import RunConfig
+from unalike.runtime.stages.model_group import GroupUpdates
+from unalike.runtime.stages.stage_state import StageState
+from unalike.training.client.client_states import ClientStates
+from unalike.training.server.aggregation import BufferedUpdates, UpdateSums, decode_update
 from unalike.training.validation import check_tree, expected_update
 from unalike.training.wire import Item, in_plan
 

@@ -14,8 +14,8 @@ from unalike.federation.protocol.roster import Roster, SampleCounts, placeholder
 from unalike.federation.secure_aggregation.summands import check_summed
 from unalike.methods.plan import Stage
 from unalike.metrics.metric_sums import unpooled
-from unalike.runtime.run_config import Pair, RunConfig
-from unalike.training.client_update import initial_client_state, trained_names
+from unalike.runtime.setup.run_config import Pair, RunConfig
+from unalike.training.client.client_update import initial_client_state, trained_names
 
 
 def check_terms_run(

@@ -15,9 +15,9 @@ from unalike.methods.method import Method
 from unalike.methods.part import Part
 from unalike.methods.plan import QueryStep, Step
 from unalike.methods.roles import Upload
-from unalike.runtime.model_group import ModelGroup
-from unalike.training.aggregation import StreamingSum, SumWeights
-from unalike.training.server_update import sum_weights
+from unalike.runtime.stages.model_group import ModelGroup
+from unalike.training.server.aggregation import StreamingSum, SumWeights
+from unalike.training.server.server_update import sum_weights
 
 WEIGHT, LOSS = "weight", "loss"
 """The sums of the weights, and of the training losses times the numbers of samples."""

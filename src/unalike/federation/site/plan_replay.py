@@ -12,7 +12,7 @@ from unalike.core.model import Model
 from unalike.core.types import Batch
 from unalike.federation.protocol.messages import Declined, StepRequest
 from unalike.methods.plan import QueryStep, Stage, Step, steps_of
-from unalike.runtime.run_config import RunConfig
+from unalike.runtime.setup.run_config import RunConfig
 from unalike.training.wire import at_random, plan_outline, untrained
 
 S = TypeVar("S", Stage, QueryStep)

@@ -17,7 +17,7 @@ from unalike.core.types import Tree
 from unalike.data.table_encoding import Encoding
 from unalike.federation.protocol.messages import Declined
 from unalike.runtime.records.run_directory import RunDirectory
-from unalike.runtime.run_config import RunConfig
+from unalike.runtime.setup.run_config import RunConfig
 
 if TYPE_CHECKING:  # `unalike evaluate` reads a site's folder without the extra for federations
     from unalike.federation.protocol.envelope import Envelope

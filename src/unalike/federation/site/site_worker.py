@@ -58,10 +58,10 @@ from unalike.methods.method import Method
 from unalike.methods.plan import QueryStep, Stage
 from unalike.metrics.metric_sums import MetricSums
 from unalike.metrics.scoring import Predict, SharedModel, score
-from unalike.runtime.model_group import ModelGroup
-from unalike.runtime.query_runner import ask_client
-from unalike.training.client_states import ClientStates, group_folder
-from unalike.training.client_update import initial_client_state
+from unalike.runtime.stages.model_group import ModelGroup
+from unalike.runtime.stages.query_runner import ask_client
+from unalike.training.client.client_states import ClientStates, group_folder
+from unalike.training.client.client_update import initial_client_state
 from unalike.training.validation import check_tree, flat
 
 Answer = tuple[Facts, Tree]

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from unalike.metrics.ranks import Ranks
 from unalike.reporting import wording
 from unalike.reporting.charts.figure import (
     AnyMark,
@@ -16,6 +15,7 @@ from unalike.reporting.charts.figure import (
     rows_plot,
 )
 from unalike.reporting.charts.palette import Look, Looks, plain
+from unalike.statistics.ranks import Ranks
 
 INK = "#808080"
 """Color of axis, bars and ticks: a grey that is visible on light and dark backgrounds."""

@@ -6,7 +6,6 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from unalike.metrics.costs import GOODS, cumulative, on_front, stairs
 from unalike.metrics.named_metrics import Metric
 from unalike.reporting import wording
 from unalike.reporting.charts.figure import (
@@ -25,6 +24,7 @@ from unalike.reporting.charts.figure import (
     rows_plot,
 )
 from unalike.reporting.charts.palette import BLUE, COLORS, Look, Looks, looks, plain
+from unalike.statistics.costs import GOODS, cumulative, on_front, stairs
 
 MOST_POINTS = 150
 """Most points of a line; a line of 1,200 pixels cannot show more."""

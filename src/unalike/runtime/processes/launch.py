@@ -28,12 +28,12 @@ from unalike.engine.multiprocess.worker_pool import (
 )
 from unalike.engine.threads import threads_for
 from unalike.methods.plan import Stage, steps_of
-from unalike.runtime.local_backend import LocalBackend
 from unalike.runtime.processes.process_backend import ProcessBackend
 from unalike.runtime.processes.worker_process import serve
-from unalike.runtime.run_config import RunConfig
-from unalike.training.client_states import ClientStates
-from unalike.training.client_update import initial_client_state
+from unalike.runtime.setup.run_config import RunConfig
+from unalike.runtime.stages.local_backend import LocalBackend
+from unalike.training.client.client_states import ClientStates
+from unalike.training.client.client_update import initial_client_state
 
 PATIENCE = 20.0
 """Seconds of training in one process above which a run gets several."""

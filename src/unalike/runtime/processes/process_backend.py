@@ -15,7 +15,8 @@ from unalike.engine.multiprocess.worker_pool import Message, WorkerPool
 from unalike.methods.plan import Answers, Stage, StageResults
 from unalike.metrics.columns import TEST
 from unalike.metrics.scoring import Predict, Scores, SharedModel
-from unalike.runtime.evaluation import (
+from unalike.runtime.setup.run_config import RunConfig
+from unalike.runtime.stages.evaluation import (
     ClientModels,
     Evaluator,
     MeasuredSplits,
@@ -25,11 +26,10 @@ from unalike.runtime.evaluation import (
     one_by_one,
     shown,
 )
-from unalike.runtime.local_backend import LocalBackend, LocalStage
-from unalike.runtime.model_group import ModelGroup
-from unalike.runtime.run_config import RunConfig
-from unalike.runtime.stage_state import RoundResult
-from unalike.training.client_states import ClientStates
+from unalike.runtime.stages.local_backend import LocalBackend, LocalStage
+from unalike.runtime.stages.model_group import ModelGroup
+from unalike.runtime.stages.stage_state import RoundResult
+from unalike.training.client.client_states import ClientStates
 
 SHARED, OWN = "score", "score own"
 """Questions to worker processes: score your part of the samples with a shared model, or your clients' own models."""

@@ -25,12 +25,12 @@ from unalike.engine.multiprocess.worker_pool import Message, WorkerPool
 from unalike.engine.threads import threads_for
 from unalike.methods.plan import Answers, Stage, StageResults, next_step, steps_of
 from unalike.metrics.scoring import Scores, SharedModel
-from unalike.runtime.evaluation import SplitScores, one_by_one
-from unalike.runtime.local_backend import LocalStage
-from unalike.runtime.model_group import ModelGroup
 from unalike.runtime.processes.process_backend import OWN, SHARED, part_of
-from unalike.runtime.run_config import RunConfig
-from unalike.training.aggregation import StreamingSum, SumWeights, UpdateBuffer
+from unalike.runtime.setup.run_config import RunConfig
+from unalike.runtime.stages.evaluation import SplitScores, one_by_one
+from unalike.runtime.stages.local_backend import LocalStage
+from unalike.runtime.stages.model_group import ModelGroup
+from unalike.training.server.aggregation import StreamingSum, SumWeights, UpdateBuffer
 
 
 def serve(run_config: RunConfig, worker_pool: WorkerPool) -> None:

@@ -29,7 +29,7 @@ from unalike._utils.tensor_files import (
 from unalike.core.types import Tree
 from unalike.methods.plan import is_same_spec
 from unalike.runtime.records.history import DIVERGED
-from unalike.training.client_states import group_folder, state_file
+from unalike.training.client.client_states import group_folder, state_file
 
 Config = dict[str, Any]
 

@@ -7,8 +7,8 @@ from statistics import fmean
 
 import numpy as np
 
-from unalike.metrics.moderated_t import moderated_t
 from unalike.reporting.charts.figure import Axis, Figure, Plot, Points
+from unalike.statistics.moderated_t import moderated_t
 from unalike_studies.claims import WHOLE_MODEL, Quantity, gain, recorded_mean
 from unalike_studies.correlations import pearson_with_interval, rank_correlation
 from unalike_studies.layouts.looks import HEIGHT

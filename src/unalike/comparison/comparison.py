@@ -1,0 +1,409 @@
+"""The results of a comparison: tables, summary and report; in memory or in a folder."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from unalike._utils.errors import UnalikeError
+from unalike._utils.notebook import paragraph
+from unalike._utils.tensor_files import write_bytes
+from unalike.comparison.facts import FILE, ComparisonFacts, facts_of_run, read_facts
+from unalike.metrics.columns import Columns, derived
+from unalike.runtime.records.history import History, Row, last_stage
+from unalike.runtime.records.run_directory import RunDirectory
+from unalike.statistics.sampling import SharedFacts
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import plotly.graph_objects as go
+
+    from unalike.reporting.content import ReportContent
+    from unalike.reporting.decision import Decision
+    from unalike.reporting.findings import Findings
+
+COLUMNS = {
+    "rounds": {"round", "seconds", "bytes_down", "bytes_up"},
+    "clients": {"client", "n_train", "n_test"},
+}
+"""Columns that each table must have."""
+KEPT = ("client_rounds", "resampled", "risks")
+"""Tables that a comparison may have besides."""
+MOST_CLIENTS, MOST_ROUNDS = 100, 150
+"""With more clients their rounds are not kept; of more evaluated rounds, so many evenly spaced ones are."""
+
+
+@dataclass(frozen=True, repr=False)
+class Comparison:
+    """The results of several methods under several seeds, as `ua.compare` returns them.
+
+    Attributes:
+        rounds: the history of every run, with the columns `method` and `seed` in front.
+        clients: one row per method, seed and client: means over the rounds that the score of a run counts, or the
+            values of the selected round where one was selected.
+        columns: what the columns of scores in these tables measure.
+        facts: how the data differs, what crosses the wire, how to repeat the comparison.
+        client_rounds: the scores of single clients by round, for at most 100 clients; None for more.
+        resampled: scores on resampled test samples where all seeds have the same ones: `method seed draw` and the headline metric
+            under each protocol; None where each seed tests others.
+        risks: the test samples of two-class tasks after the last round, `method seed client outcome risk`; None for other tasks,
+            very many samples, and folders of older versions.
+
+    Example:
+        >>> clients = ua.partition(ua.load("digits"), "dirichlet(alpha=0.1)", clients=3)  # doctest: +SKIP
+        >>> table = ua.compare(["fedavg", "fedprox(mu=0.1)"], clients, rounds=5, seeds=2)  # doctest: +SKIP
+        >>> table.summary[["method", "accuracy", "difference"]]  # doctest: +SKIP
+        >>> table.report("report.html")  # doctest: +SKIP
+    """
+
+    rounds: pd.DataFrame
+    clients: pd.DataFrame
+    columns: Columns
+    facts: ComparisonFacts
+    client_rounds: pd.DataFrame | None = None
+    resampled: pd.DataFrame | None = None
+    risks: pd.DataFrame | None = None
+
+    @cached_property
+    def summary(self) -> pd.DataFrame:
+        """One row per method and protocol: mean score, role, verdict, difference to the baseline with its tests.
+
+        A run's score is its mean over the last third of its evaluated rounds, at most ten, or that of the selected round.
+        """
+        return self._content.summary
+
+    @property
+    def decision(self) -> Decision:
+        """The decision that the results support, by the models that clients would use; `str(table.decision)` is one paragraph."""
+        return self._content.decision
+
+    @property
+    def shared_decision(self) -> Decision:
+        """The decision for one model that serves all clients."""
+        return self._content.shared_decision
+
+    @property
+    def findings(self) -> Findings:
+        """The sentences of the report: the decision, one sentence per method, and the limits."""
+        from unalike.reporting.findings import findings
+
+        return findings(self._content)
+
+    @cached_property
+    def _content(self) -> ReportContent:
+        return self.content()
+
+    @property
+    def tables(self) -> dict[str, Any]:
+        """Name of a table, in its folder too -> the table, or None."""
+        return {name: getattr(self, name) for name in (*COLUMNS, *KEPT)}
+
+    @property
+    def name(self) -> str:
+        """The data set and the partition as the user wrote them, such as `digits, iid`."""
+        config = tomllib.loads(self.facts.config)
+        texts = (config.get(key) or self.facts.partition.get(key) for key in ("data", "partition"))
+        return ", ".join(str(text) for text in texts if text) or "your clients"
+
+    def judged_by(
+        self, smallest_effect: float | None = None, across: str | None = None
+    ) -> Comparison:
+        """The same results with another smallest effect of interest, or another score of all clients; None changes nothing.
+
+        `across`: "pooled" (the metric of all test samples together), "clients" (its mean over the clients) or "worst" (over the
+        worst tenth of them).
+        """
+        facts = self.facts
+        if smallest_effect is not None:
+            facts = replace(facts, smallest_effect=smallest_effect)
+        if across is not None:
+            facts = replace(facts, across=across)
+        return replace(self, facts=facts)
+
+    @property
+    def client_scores(self) -> pd.DataFrame:
+        """The score of each client with each method: mean over seeds, interval, difference to the baseline and to training alone.
+
+        The columns are those of `statistics.client_scores.client_scores`. Empty where seeds divide the data among other clients.
+        """
+        return self._content.client_scores
+
+    def report(
+        self, path: str | Path | None = None, title: str | None = None, summary: bool = False
+    ) -> Path:
+        """Write the report as one HTML file that needs no network, or its table for a paper.
+
+        Args:
+            path: the file to write; `report.html` or `summary.html` unless given. The ending says the format: `.html`, or a table
+                as `.md`, `.tex`, `.csv` or `.json`.
+            title: headline of the page; made from the methods and the data unless given.
+            summary: write one page for a board instead: decision, clients that gain or lose, limits, and cost.
+
+        Returns:
+            The path of the file.
+
+        Raises:
+            UnalikeError: if the file cannot be written, or has another ending.
+        """
+        from unalike.reporting import export, html, summary_page
+
+        content, target = (
+            self.content(title),
+            path or ("summary.html" if summary else "report.html"),
+        )
+        if (kind := export.format_of(target)) != "html":
+            if title is not None or summary:
+                raise UnalikeError(
+                    f"{target} is a table, without title and summary; leave them out, or write .html"
+                )
+            return html.write_text(export.export([(self.name, content)], kind), target)
+        return html.write_text((summary_page if summary else html).render(content), target)
+
+    def content(self, title: str | None = None, target: float | None = None) -> ReportContent:
+        """The content of the report and of its figures. `target`: the score for which the costs are compared."""
+        import pandas as pd
+
+        from unalike.comparison.references import is_alone, is_grouped, protects, reference
+        from unalike.reporting.content import MethodResult, ReportContent
+        from unalike.reporting.wording import plural
+
+        facts = self.facts
+        counts = (
+            None
+            if facts.label_counts is None
+            else pd.DataFrame.from_dict(facts.label_counts, orient="index")
+        )
+        return ReportContent(
+            **{shared.name: getattr(facts, shared.name) for shared in fields(SharedFacts)},
+            title=title
+            or f"{plural(len(facts.methods), 'method')} on {facts.partition.get('data', 'your clients')}",
+            methods=[
+                MethodResult(
+                    m["label"],
+                    m["spec"],
+                    reference(m["spec"]),
+                    m.get("untuned", ""),
+                    m.get("work", ""),
+                    is_alone(m["spec"]),
+                    is_grouped(m["spec"]),
+                    protects(m["spec"]),
+                )
+                for m in facts.methods
+            ],
+            **self.tables,
+            columns=self.columns,
+            label_counts=counts,
+            wire=pd.DataFrame(facts.wire) if facts.wire else None,
+            warnings=facts.notes,
+            target=target,
+        )
+
+    def save(self, folder: str | Path) -> None:
+        """Write the tables and the facts into a folder, which is made; `ua.open_comparison` reads them."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in KEPT:
+            (folder / f"{name}.parquet").unlink(missing_ok=True)
+        self.columns.save(folder)
+        for name, table in self.tables.items():
+            if table is not None:
+                write_bytes(folder / f"{name}.parquet", table.to_parquet(index=False))
+        self.facts.save(folder)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Comparison:
+        """Read a comparison or a run from its folder, as `open_comparison`. Of an unfinished run, read the rounds that are done."""
+        folder = Path(folder)
+        try:
+            rounds, clients = (_read(folder / f"{name}.parquet") for name in COLUMNS)
+            _check_columns(rounds=rounds, clients=clients)
+            files = {name: folder / f"{name}.parquet" for name in KEPT}
+            kept = {name: _read(file) for name, file in files.items() if file.exists()}
+            is_single_run = bool(RunDirectory(folder).events)
+            columns = read_columns(folder, rounds, clients)
+            rows, client_rows = (
+                cast(list[Row], table.to_dict("records")) for table in (rounds, clients)
+            )
+            history = History(rows, client_rows, columns)
+            facts = facts_of_run(folder, history) if is_single_run else read_facts(folder)
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            if (folder / "sweep.json").exists():
+                raise UnalikeError(
+                    f"{folder} holds a sweep, whose page is sweep.html; the folders in {folder / 'points'} hold its comparisons"
+                ) from None
+            found = (
+                f"{folder} holds no finished comparison or run ({error})"
+                if folder.exists()
+                else f"{folder} does not exist"
+            )
+            raise UnalikeError(
+                f"{found}; give a folder that `unalike compare --out` or "
+                "`unalike run --out` wrote, or run the command to its end"
+            ) from None
+        if "method" not in rounds:
+            return cls._of_run(history, facts, None if facts.unfinished else kept.get("risks"))
+        return cls(rounds, clients, columns, facts, **kept)
+
+    @classmethod
+    def _of_run(
+        cls, history: History, facts: ComparisonFacts, risks: pd.DataFrame | None
+    ) -> Comparison:
+        """The comparison of one method under one seed, from the history of a single run."""
+        label, seed = facts.methods[0]["label"], facts.seed
+        by_round = client_rounds(history, facts.clients)
+        clients = labelled(last_rounds(history, facts.clients), label, seed)
+        if risks is not None:
+            clients["n_positive"] = clients["client"].map(risks.groupby("client")["outcome"].sum())
+        return cls(
+            labelled(history.rounds, label, seed),
+            clients,
+            history.columns,
+            facts,
+            None if by_round is None else labelled(by_round, label, seed),
+            risks=None if risks is None else labelled(risks, label, seed),
+        )
+
+    def plot(self, kind: str = "decision", protocol: str | None = None) -> go.Figure:
+        """Draw the comparison with the charts of the report.
+
+        Args:
+            kind: "decision" (differences to the baseline with their intervals), "curves" (the score over the rounds) or
+                "clients" (the scores of all clients).
+            protocol: "clients", "personal", ...: the models that are drawn; those of the first protocol unless given.
+
+        Returns:
+            The Plotly figure.
+
+        Raises:
+            UnalikeError: the kind is unknown, or there is nothing to draw, such as differences of a single method.
+        """
+        from unalike.reporting.figures import comparison_figure
+
+        return comparison_figure(self._content, kind, protocol)
+
+    def __repr__(self) -> str:
+        from unalike.reporting.wording import plural
+
+        methods = ", ".join(method["label"] for method in self.facts.methods)
+        return f"<Comparison of {methods} on {self.name}, {plural(self.rounds['seed'].nunique(), 'seed')}>"
+
+    def _repr_html_(self) -> str:
+        from unalike.reporting.client_tables import overview
+        from unalike.reporting.table import html
+
+        tables = [paragraph(table.caption) + html(table) for table in overview(self._content)]
+        texts = (repr(self), self._content.about, str(self.decision))
+        return "".join([*map(paragraph, texts), *tables])
+
+    def __str__(self) -> str:
+        from unalike.reporting.client_tables import overview
+        from unalike.reporting.table import plain
+
+        tables = [f"{table.caption}\n{plain(table)}".lstrip() for table in overview(self._content)]
+        return "\n\n".join([self._content.about, str(self.decision), *tables])
+
+
+def read_columns(folder: Path, rounds: pd.DataFrame, clients: pd.DataFrame) -> Columns:
+    """The columns of scores of a stored comparison or run. Folders of older versions name the first protocol elsewhere."""
+    from unalike.statistics.scores import plain_protocol
+
+    file = folder / FILE
+    named = (
+        json.loads(file.read_text("utf-8")).get("plain", "")
+        if file.exists()
+        else RunDirectory(folder).first_protocol
+    )
+    names = [*rounds, *clients]
+    return Columns.load(
+        folder, names, named or plain_protocol(rounds, clients, derived(names).metric)
+    )
+
+
+def _read(file: Path) -> pd.DataFrame:
+    """A stored table. Raises `ValueError`, with the name of the file, if it is damaged."""
+    import pandas as pd
+
+    try:
+        return pd.read_parquet(file)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{file.name}: {error}") from None
+
+
+def _check_columns(**tables: pd.DataFrame) -> None:
+    for name, table in tables.items():
+        if missing := sorted(COLUMNS[name] - {*table}):
+            raise ValueError(f"{name}.parquet lacks {', '.join(missing)}")
+
+
+def in_method_order(comparison: Comparison) -> Comparison:
+    """The comparison with the rows of its tables in the order of its methods."""
+    from unalike.statistics.scores import in_order
+
+    order = [method["label"] for method in comparison.facts.methods]
+    return replace(
+        comparison,
+        rounds=in_order(comparison.rounds, order),
+        clients=in_order(comparison.clients, order),
+    )
+
+
+def labelled(table: pd.DataFrame, method: str, seed: int) -> pd.DataFrame:
+    """The table with the columns `method` and `seed` in front."""
+    columns = list(table)
+    return table.assign(method=method, seed=seed)[["method", "seed", *columns]]
+
+
+def last_rounds(history: History, names: Sequence[str]) -> pd.DataFrame:
+    """One row per client: the means of its metrics over the rounds that the score of a run counts, and its last status.
+
+    Only rounds of the last stage count. Where a round was selected for a protocol, the columns of that protocol hold the
+    values of that round.
+    """
+    from unalike.statistics.scores import scored_rounds
+
+    clients, since = history.clients, max(1, last_stage(history.rows))
+    evaluated = sorted(clients["round"].unique())
+    counted = [n for n in evaluated if n >= since] or evaluated
+    recent = clients[clients["round"].isin(counted[-scored_rounds(len(counted)) :])].groupby(
+        "client", as_index=False
+    )
+    means = recent.mean(numeric_only=True).drop(columns="round")
+    for protocol, round in history.selected.items():
+        selected_rows = (
+            clients[clients["round"] == round].set_index("client").reindex(means["client"])
+        )
+        for name in (
+            c.name for c in history.columns.all if c.protocol == protocol and c.name in means
+        ):
+            means[name] = selected_rows[name].to_numpy()
+    sizes = {column: means[column].astype(int) for column in ("n_train", "n_test")}
+    return means.assign(
+        **sizes,
+        client=[names[int(k)] for k in means["client"]],
+        status=recent["status"].last()["status"],
+    )
+
+
+def client_rounds(history: History, names: Sequence[str]) -> pd.DataFrame | None:
+    """The deciding metric of each client by round, under each protocol; None for more than `MOST_CLIENTS` clients."""
+    import numpy as np
+
+    clients = history.clients
+    if len(names) > MOST_CLIENTS or clients.empty:
+        return None
+    rounds = clients["round"].unique()
+    kept = rounds[
+        np.unique(
+            np.linspace(0, len(rounds) - 1, min(MOST_ROUNDS, len(rounds))).round().astype(int)
+        )
+    ]
+    scores = [column.name for column in history.columns.scores if column.name in clients]
+    table = clients.loc[clients["round"].isin(kept), ["round", "client", *scores]].reset_index(
+        drop=True
+    )
+    return table.assign(client=[names[int(k)] for k in table["client"]])

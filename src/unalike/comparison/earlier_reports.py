@@ -1,0 +1,84 @@
+"""Earlier reports of a comparison's folder: before a report with other settings is replaced, it is kept under a name of its own."""
+
+import shutil
+import tomllib
+from collections.abc import Mapping
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from unalike._utils.errors import warn
+from unalike._utils.spec import slug
+from unalike.comparison.comparison_folder import MACHINE
+from unalike.comparison.facts import FILE, ComparisonFacts
+from unalike.comparison.seed_plan import AUTO, read_numbers
+from unalike.core.options import SimulationOptions, written
+from unalike.runtime.records.run_directory import RunDirectory
+
+REPORTS = "reports"
+KEPT = (FILE, "columns.json", "config.toml", "*.parquet", "*.html")
+"""Files of a comparison beside its cells."""
+LONGEST = 60
+"""Most letters of a name."""
+
+
+def keep_report(folder: Path, facts: ComparisonFacts) -> None:
+    """Copy the report and the tables of a comparison with other settings into `reports/NAME`, with a warning.
+
+    NAME are the settings that differ, such as `lr-0.1`. `unalike report` and `ua.open_comparison` read such a folder. A report
+    that the new one contains, because only methods or seeds are added, is not kept.
+    """
+    if not (folder / FILE).exists():
+        return
+    usual = written(SimulationOptions())  # an older folder lacks options that had their default
+    found, wanted = (
+        usual | config
+        for config in (RunDirectory(folder).config or {}, tomllib.loads(facts.config))
+    )
+    names = [
+        name
+        for name in {**found, **wanted}
+        if name not in MACHINE and found.get(name) != wanted.get(name)
+    ]
+    changed = [
+        name
+        for name in names
+        if name not in ("method", "seeds") or not _contains(wanted, found, name)
+    ]
+    if not changed:
+        return
+    place = _place(
+        folder, slug("-".join(f"{name} {found.get(name)}" for name in changed))[:LONGEST]
+    )
+    if not place.exists():
+        place.mkdir(parents=True)
+        for file in (file for pattern in KEPT for file in folder.glob(pattern)):
+            shutil.copy2(file, place)
+    warn(
+        f"{folder} holds the report of a comparison with other settings ({', '.join(changed)}): it is kept in {place}",
+    )
+
+
+def earlier_reports(folder: Path) -> list[Path]:
+    """The folders of the reports that were kept, oldest first."""
+    kept = sorted((folder / REPORTS).glob(f"*/{FILE}"), key=lambda file: file.stat().st_mtime)
+    return [file.parent for file in kept]
+
+
+def _place(folder: Path, name: str) -> Path:
+    """The folder of a name that holds this very report already, or a new one."""
+    own = (folder / FILE).read_bytes()
+    places = (folder / REPORTS / (f"{name}-{i}" if i > 1 else name) for i in count(1))
+    return next(
+        place for place in places if not place.exists() or (place / FILE).read_bytes() == own
+    )
+
+
+def _contains(wanted: Mapping[str, Any], found: Mapping[str, Any], name: str) -> bool:
+    """Whether the methods, with the same one first, or the seeds of the new comparison contain those of the earlier one."""
+    earlier, new = found.get(name, ()), wanted.get(name, ())
+    if name == "method":
+        return earlier[:1] == new[:1] and set(earlier) <= set(new)
+    return AUTO not in (earlier, new) and set(read_numbers(str(earlier))) <= set(
+        read_numbers(str(new))
+    )

@@ -1,0 +1,381 @@
+"""A comparison in progress: one cell per method and seed, run one after another."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from unalike._utils.errors import DamagedRun, UnalikeError, warn
+from unalike._utils.progress import ProgressCallback
+from unalike._utils.spec import slug
+from unalike._utils.system.locks import is_locked
+from unalike._utils.system.machine import peak_memory_mb
+from unalike._utils.tensor_files import write_bytes
+from unalike.comparison.comparison import Comparison, client_rounds, labelled, last_rounds
+from unalike.comparison.cost_estimate import ROUNDS, Estimate, calibrate
+from unalike.comparison.earlier_reports import keep_report
+from unalike.comparison.facts import ComparisonFacts
+from unalike.comparison.standings import PlannedCell, save_cells
+from unalike.engine.multiprocess.worker_pool import launched_by_torchrun
+from unalike.models.registry import is_named
+from unalike.runtime.processes.launch import follow_leader
+from unalike.runtime.records.history import DIVERGED
+from unalike.runtime.records.run_directory import OTHER_WEIGHTS, RunDirectory, digest
+from unalike.runtime.round_loop import execute
+from unalike.runtime.run_recorder import Run
+from unalike.runtime.setup.run_config import RunConfig
+from unalike.runtime.stages.model_group import Diverged
+from unalike.statistics.sampling import TRAINING
+from unalike.tracking.tracking import NO_TRACKERS, Trackers
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One method under one seed."""
+
+    label: str
+    seed: int
+    run_config: RunConfig
+
+    @property
+    def folder(self) -> str:
+        """A readable folder name, made unique by the hash of everything that decides the result."""
+        return f"{self.name}-{self.run_config.key}"
+
+    @property
+    def name(self) -> str:
+        """The readable part of it."""
+        return f"{slug(self.label)[:40]}-seed{self.seed}"
+
+    def end(self, run: Run | None) -> dict[str, Any]:
+        """The number of rounds of a run of this cell, why it ended, and the selected round; None: it diverged."""
+        rounds, why = (None, DIVERGED) if run is None else (run.history.last["round"], run.ended)
+        selected = None if run is None else run.selected
+        return {
+            "method": self.label,
+            "seed": self.seed,
+            "rounds": rounds,
+            "why": why,
+            "selected": selected,
+        }
+
+
+@dataclass
+class _CellResults:
+    """The results of the cells that have run so far."""
+
+    rounds: list[pd.DataFrame] = field(default_factory=list)
+    clients: list[pd.DataFrame] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    ends: list[dict[str, Any]] = field(default_factory=list)
+    client_rounds: list[pd.DataFrame] = field(default_factory=list)
+    confusions: dict[str, pd.DataFrame] = field(default_factory=dict)
+    resampled: list[pd.DataFrame] = field(default_factory=list)
+    risks: list[pd.DataFrame] = field(default_factory=list)
+    fixed_tests: Sequence[str] = ()
+    """The protocols whose test samples are the same under all seeds."""
+    ran: list[Cell] = field(default_factory=list)
+    was_read: bool = False
+    """Whether some result was read, not run."""
+
+    def run(
+        self, cell: Cell, folder: Path | None, progress: ProgressCallback, trackers: Trackers
+    ) -> None:
+        """Run a cell, or read its result, and take it in."""
+        self.ran.append(cell)
+        try:
+            run, has_trained = run_cell(cell, folder, progress, trackers)
+        except Diverged as error:
+            self.was_read = True
+            self.add_diverged(cell, error)
+            return
+        self.was_read |= not has_trained
+        self.add(cell, run)
+
+    def add(self, cell: Cell, run: Run) -> None:
+        # those on the data are among the facts, once for all methods
+        self.notes += [
+            f"{cell.label}: {note}"
+            for note in run.warnings
+            if note not in cell.run_config.data_notes
+        ]
+        self.ends.append(cell.end(run))
+        self.rounds.append(labelled(run.history.rounds, cell.label, cell.seed))
+        population = cell.run_config.population
+        clients = last_rounds(run.history, population.names)
+        if population.positives is not None:
+            of_name = dict(zip(population.names, population.positives.tolist(), strict=True))
+            clients.insert(
+                list(clients).index("n_test") + 1, "n_positive", clients["client"].map(of_name)
+            )
+        self.clients.append(labelled(clients, cell.label, cell.seed))
+        by_round = client_rounds(run.history, population.names)
+        if by_round is not None:
+            self.client_rounds.append(labelled(by_round, cell.label, cell.seed))
+        with suppress(UnalikeError):  # regression, or no test sample
+            counts = run.confusion()
+            self.confusions[cell.label] = counts + self.confusions.get(cell.label, 0)
+        with suppress(UnalikeError):
+            if run.risks is not None:
+                self.risks.append(labelled(run.risks, cell.label, cell.seed))
+        if self.fixed_tests:
+            with suppress(UnalikeError):
+                self.resampled.append(
+                    labelled(run.resampled(self.fixed_tests), cell.label, cell.seed)
+                )
+
+    def add_diverged(self, cell: Cell, error: Diverged) -> None:
+        self.notes.append(f"{cell.label}, seed {cell.seed}, is left out: {error}")
+        self.ends.append(cell.end(None))
+
+    def comparison(self, facts: ComparisonFacts) -> Comparison:
+        """All results as one comparison. Raises `UnalikeError` if every run diverged."""
+        import pandas as pd
+
+        if not self.rounds:
+            raise UnalikeError("every method diverged: " + "; ".join(self.notes))
+        return Comparison(
+            pd.concat(self.rounds, ignore_index=True),
+            pd.concat(self.clients, ignore_index=True),
+            self.ran[0].run_config.columns,
+            replace(
+                _without_diverged(facts, self.rounds, [*facts.notes, *self.notes]),
+                ends=self.ends,
+                confusions=[
+                    {
+                        "method": label,
+                        "classes": list(map(str, counts)),
+                        "counts": counts.to_numpy().tolist(),
+                    }
+                    for label, counts in self.confusions.items()
+                ],
+            ),
+            *(
+                pd.concat(t, ignore_index=True) if t else None
+                for t in (self.client_rounds, self.resampled, self.risks)
+            ),
+        )
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """The cells of a comparison, seed by seed, and the facts about them."""
+
+    cells: list[Cell]
+    facts: ComparisonFacts
+
+    @property
+    def rounds(self) -> int:
+        """The number of rounds of all cells together."""
+        return sum(cell.run_config.options.rounds for cell in self.cells)
+
+    @cached_property
+    def run_configs(self) -> dict[str, RunConfig]:
+        """Label -> the run config of the method under the first seed."""
+        return {
+            cell.label: cell.run_config for cell in self.cells if cell.seed == self.cells[0].seed
+        }
+
+    @property
+    def fixed_tests(self) -> tuple[str, ...]:
+        """The protocols that test on the same samples under all seeds, if there are several seeds."""
+        same = self.facts.sampling.redrawn == TRAINING
+        protocols = self.cells[0].run_config.columns.protocols
+        return tuple(
+            name
+            for name in protocols
+            if same or (name == "server" and self.cells[0].run_config.test is not None)
+        )
+
+    @cached_property
+    def key(self) -> str:
+        """The hash of everything that decides the result."""
+        return digest({"cells": sorted(cell.run_config.key for cell in self.cells)})
+
+    @property
+    def calibration_rounds(self) -> int:
+        """The number of rounds that `estimate` trains if every method has one stage."""
+        return len(self.run_configs) * ROUNDS
+
+    def estimate(self, progress: ProgressCallback = lambda row, what="": None) -> Estimate:
+        """Estimate the cost of `run` from a few rounds of each method."""
+        return calibrate(
+            self.key, self.run_configs, len(self.cells) // len(self.run_configs), progress
+        )
+
+    def run(
+        self,
+        out: str | Path | None,
+        progress: ProgressCallback,
+        trackers: Trackers = NO_TRACKERS,
+        store: Path | None = None,
+    ) -> Comparison:
+        """Run every cell without a result in the folder, and combine the results of all cells.
+
+        `out` is the folder of the comparison, `store` the one that has the cells, if several comparisons share them.
+        """
+        folder = None if out is None else Path(out)
+        if folder is not None and (folder / "checkpoints").exists():
+            raise UnalikeError(
+                f"{folder} holds a single run; choose another folder for the comparison"
+            )
+        if folder is not None:
+            keep_report(folder, self.facts)
+        if self.facts.looks is not None and launched_by_torchrun():
+            raise UnalikeError(
+                "found seeds='auto' under torchrun, whose processes must know all runs beforehand; give a number"
+            )
+        follow_leader([cell.run_config for cell in self.cells])
+        results = self._run_cells(folder, store or folder, progress, trackers)
+        comparison = results.comparison(self.facts)
+        if folder is None:
+            return comparison
+        comparison = self._with_estimate(
+            comparison, folder, None if results.was_read else peak_memory_mb()
+        )
+        comparison.save(folder)
+        comparison.report(folder / "report.html")
+        write_bytes(folder / "config.toml", self.facts.config.encode())
+        trackers.follow("comparison", tomllib.loads(self.facts.config), folder).keep(
+            [folder / "report.html"]
+        )
+        return comparison
+
+    def _run_cells(
+        self,
+        folder: Path | None,
+        store: Path | None,
+        progress: ProgressCallback,
+        trackers: Trackers,
+    ) -> _CellResults:
+        """Run the cells seed by seed: all of them, or seeds for the methods that matter until the decision stands."""
+        looks, seeds = self.facts.looks, list(dict.fromkeys(cell.seed for cell in self.cells))
+        results = _CellResults(fixed_tests=self.fixed_tests)
+        methods = set(self.run_configs)
+        for done, seed in enumerate(seeds):
+            if looks is not None and done >= looks[0]:
+                decision = results.comparison(self.facts).decision
+                methods = set() if decision.stands else methods.intersection(decision.contenders)
+            if not methods:
+                break
+            if folder is not None and store is not None:
+                until = seeds if looks is None else seeds[: max(looks[0], done + 1)]
+                planned = results.ran + [
+                    c for c in self.cells if c.label in methods and c.seed in until[done:]
+                ]
+                save_cells(folder, self.facts, (_planned(cell, folder, store) for cell in planned))
+            for cell in (
+                cell for cell in self.cells if cell.seed == seed and cell.label in methods
+            ):
+                results.run(cell, store, progress, trackers)
+        return results
+
+    def _with_estimate(
+        self, comparison: Comparison, folder: Path, memory: float | None
+    ) -> Comparison:
+        """Add the estimate that the folder keeps, if any, beside the actual cost. `memory`: None if not measured."""
+        from unalike.statistics.costs import totals
+
+        estimate = Estimate.load(folder, self.key)
+        if estimate is None:
+            return comparison
+        beside = estimate.beside_actual(totals(comparison.rounds), memory)
+        return replace(comparison, facts=replace(comparison.facts, estimate=beside))
+
+
+def run_cell(
+    cell: Cell,
+    folder: Path | None,
+    progress: ProgressCallback = lambda row, what="": None,
+    trackers: Trackers = NO_TRACKERS,
+) -> tuple[Run, bool]:
+    """Run a cell, or read its result if it has run before. Returns the run, and whether a round was trained."""
+    trained_rounds = 0
+
+    def count(row: dict[str, Any], what: str = "") -> None:
+        nonlocal trained_rounds
+        trained_rounds += 1
+        progress(row, f"{cell.label} (seed {cell.seed})")
+
+    out = None if folder is None else _cell_folder(folder, cell)
+    if out is not None:
+        _adopt_beginning(out, cell)
+    try:
+        run = execute(cell.run_config, out=out, progress=count, trackers=trackers)
+    except DamagedRun as error:
+        raise UnalikeError(
+            f"{error}, or delete the folder {out}: this cell is then run again"
+        ) from None
+    has_trained = trained_rounds > 0
+    if not has_trained:  # the result was read: report its last row once
+        count(run.history.progress_row)
+    return run, has_trained
+
+
+def _planned(cell: Cell, folder: Path, store: Path) -> PlannedCell:
+    """The cell as the folder of a comparison plans it, with its place in the folder that has the cells."""
+    place = Path(os.path.relpath(_cell_folder(store, cell), folder))
+    return PlannedCell(cell.label, cell.seed, cell.run_config.options.rounds, place.as_posix())
+
+
+def _cell_folder(out: Path, cell: Cell) -> Path:
+    """The folder that already holds the cell, perhaps under another label, or a new one."""
+    return min(
+        (out / "cells").glob(f"*-{cell.run_config.key}"), default=out / "cells" / cell.folder
+    )
+
+
+def _adopt_beginning(folder: Path, cell: Cell) -> None:
+    """Make the folder of an earlier run that is the beginning of the cell, or all of it, the folder of the cell.
+
+    The earlier run has fewer rounds, or it began before a part of its method gained a field, which changes the hash.
+    """
+    if folder.exists():
+        return
+    record, wanted = cell.run_config.record, cell.run_config.options.rounds
+    if not is_named(cell.run_config.model_name):
+        for place in folder.parent.glob(f"{cell.name}-*"):
+            if RunDirectory(place).began_elsewhere(record):
+                raise UnalikeError(
+                    f"{place} holds this run from other initial weights. {OTHER_WEIGHTS}"
+                )
+    found = {
+        place: RunDirectory(place).rounds_of(record)
+        for place in folder.parent.glob(f"{cell.name}-*")
+    }
+    shorter = {
+        place: rounds for place, rounds in found.items() if rounds is not None and rounds <= wanted
+    }
+    if not shorter:
+        return
+    longest = max(shorter, key=lambda place: (shorter[place], place.name))
+    rounds = shorter[longest]
+    if rounds < wanted and (why := cell.run_config.obstacle(rounds)):
+        warn(f"{cell.label}: {wanted} rounds are trained from the first one on: {why}")
+    elif is_locked(longest):
+        raise UnalikeError(f"another process is writing the run in {longest}; wait until it ends")
+    else:
+        longest.rename(folder)
+
+
+def _without_diverged(
+    facts: ComparisonFacts, rounds: list[pd.DataFrame], notes: list[str]
+) -> ComparisonFacts:
+    """The facts without the methods that diverged under every seed; another method replaces a diverged baseline."""
+    remaining = {table["method"].iloc[0] for table in rounds}
+    methods = [m for m in facts.methods if m["label"] in remaining]
+    baseline = facts.baseline
+    if baseline not in remaining:
+        baseline = methods[0]["label"]
+        note = f"the baseline {facts.baseline} diverged under every seed: all methods are compared with {baseline} instead"
+        notes = [note, *notes]
+    return replace(facts, methods=methods, baseline=baseline, notes=list(dict.fromkeys(notes)))

@@ -1,0 +1,1 @@
+"""Several comparisons: side by side (`joined.py`), or combined into one (`merging.py`)."""

@@ -1,0 +1,168 @@
+"""`ua.sweep`: a comparison at every point of a grid, from one store of cells."""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import product
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from unalike._utils.errors import UnalikeError
+from unalike._utils.keywords import fields_of
+from unalike._utils.progress import ProgressCallback, UserProgress, progress_reporting
+from unalike._utils.spec import slug
+from unalike.comparison.compare import labelled_methods, prepare_experiment, taken
+from unalike.comparison.comparison import Comparison
+from unalike.comparison.experiment import Experiment
+from unalike.comparison.seed_plan import SeedPlan
+from unalike.comparison.sweep.grid import Arguments, Grid, label_of
+from unalike.comparison.sweep.sweep_result import Sweep
+from unalike.core.work import Work
+from unalike.data.partitioning.given_clients import Clients, ClientsRequest
+from unalike.data.partitioning.partition import check_scheme, usual_partition
+from unalike.data.sources.load import load
+from unalike.runtime.setup.run_options import check_inputs
+
+POINTS = "points"
+"""The folder of the comparisons of a sweep."""
+
+
+def sweep(
+    methods: Iterable[object] | Mapping[str, object],
+    grid: Grid,
+    clients: Clients | int | None = None,
+    *,
+    out: str | Path | None = None,
+    progress: UserProgress = None,
+    **options: Any,
+) -> Sweep:
+    """Compare methods at every point of a grid of options and parameters.
+
+    Every point is a comparison of its own, under the same seeds. What wins over a grid is chosen by test samples; `ua.tune`
+    chooses by validation samples.
+
+    Args:
+        methods: as for `ua.compare`.
+        grid: name -> values. Names are those of local training (`lr`, `epochs`, `batch_size`, ...), of runs (`model`,
+            `participation`, `transform`, `precision`, `buffers`), of the clients (`partition`, `clients`, `split`, `val`), and of
+            parameters of the partition (`alpha`) or of methods (`mu`; `proximal.mu` names the part, too).
+        clients: as for `ua.compare`.
+        out: folder that keeps the cells of all points, a comparison for each point in `points`, and the page `sweep.html`. Finished
+            cells are read; values that are added to the grid run alone.
+        progress: as for `ua.compare`.
+        options: the other arguments of `ua.compare`, except `track`.
+
+    Returns:
+        The comparisons of all points, with their table and heat maps.
+
+    Raises:
+        UnalikeError: before any training, for an unknown name, a value that it cannot have, or a comparison that cannot be run.
+
+    Example:
+        >>> grid = {"lr": [0.01, 0.1], "alpha": [0.1, 1]}  # doctest: +SKIP
+        >>> print(ua.sweep(["fedavg", "scaffold"], grid, data="digits", rounds=20))  # doctest: +SKIP
+    """
+    request = ClientsRequest(clients, **taken(options, fields_of(ClientsRequest)))
+    seeds = SeedPlan.of(**taken(options, ("seeds", "min_seeds", "max_seeds")))
+    planned = plan_sweep(methods, grid, request, seeds, **options)
+    with progress_reporting(progress, planned.rounds, "sweeping") as callback:
+        return planned.run(out, callback)
+
+
+@dataclass(frozen=True)
+class PlannedSweep:
+    """The comparisons of a sweep, each prepared when it is run. `points`: values in the order of the grid -> arguments."""
+
+    grid: Grid
+    points: Mapping[tuple[Any, ...], Arguments]
+    seeds: SeedPlan
+    data_axes: tuple[str, ...]
+    lacking: Mapping[str, tuple[str, ...]]
+
+    @cached_property
+    def rounds(self) -> int:
+        """The number of rounds of all cells, where no point shares a cell with another."""
+        return self.experiment(next(iter(self.points))).rounds * len(self.points)
+
+    def experiment(self, point: tuple[Any, ...]) -> Experiment:
+        """Prepare the comparison of a point."""
+        asked = self.points[point]
+        return prepare_experiment(
+            asked.methods, asked.clients, self.seeds, work=asked.work, **asked.training
+        )
+
+    def run(self, out: str | Path | None, progress: ProgressCallback) -> Sweep:
+        """Run the cells that the folder `out` does not hold, point by point. Without a folder, a temporary one keeps them."""
+        with TemporaryDirectory() as temporary:
+            found = {
+                point: self._run(point, Path(out or temporary), progress) for point in self.points
+            }
+        axes = {name: list(map(_text, values)) for name, values in self.grid.items()}
+        comparisons = {tuple(map(_text, point)): one for point, one in found.items()}
+        result = Sweep(axes, comparisons, self.data_axes, self.lacking)
+        if out is not None:
+            result.save(out)
+        return result
+
+    def _run(self, point: tuple[Any, ...], folder: Path, progress: ProgressCallback) -> Comparison:
+        where = ", ".join(f"{name}={_text(value)}" for name, value in zip(self.grid, point))
+
+        def at_point(row: dict[str, Any], what: str = "") -> None:
+            progress(row, f"{what} at {where}")
+
+        place = folder / POINTS / slug(where)
+        return self.experiment(point).run(place, at_point, store=folder)
+
+
+def plan_sweep(
+    methods: Iterable[object] | Mapping[str, object],
+    grid: Grid,
+    request: ClientsRequest,
+    seeds: SeedPlan,
+    *,
+    work: Work | Mapping[str, Work] | None = None,
+    **training: Any,
+) -> PlannedSweep:
+    """Check a grid, and make the arguments of every point; see `sweep`. Raises `UnalikeError`."""
+    if not grid or not all(grid.values()):
+        raise UnalikeError(
+            f"found the grid {dict(grid)}; expected names with values, such as {{'lr': [0.01, 0.1]}}"
+        )
+    if request.data is not None and "partition" not in grid and request.partition is None:
+        dataset = (
+            load(request.data, request.data_dir) if isinstance(request.data, str) else request.data
+        )
+        request = replace(request, partition=usual_partition(dataset))
+    given = labelled_methods(methods)
+    by_label = (
+        given
+        if isinstance(methods, Mapping)
+        else {label_of(one, grid): one for one in given.values()}
+    )
+    if len(by_label) < len(given):
+        raise UnalikeError("two methods differ in a swept parameter alone; list one of them")
+    start = Arguments(by_label, request, work, training)
+    points: dict[tuple[Any, ...], Arguments] = {}
+    for point in product(*grid.values()):
+        arguments = start
+        for name, value in zip(grid, point):
+            arguments = arguments.at(name, value)
+        swept = {name: value for name, value in arguments.training.items() if name in grid}
+        check_inputs(arguments.methods.values(), has_test=True, **swept)
+        if arguments.clients.partition is not None:
+            check_scheme(arguments.clients.partition)
+        points[point] = arguments
+    lacking = {
+        label: tuple(name for name in grid if not start.takes(label, name)) for label in by_label
+    }
+    prepared = PlannedSweep(
+        grid, points, seeds, tuple(name for name in grid if start.is_data(name)), lacking
+    )
+    _ = prepared.rounds  # an error now, not after the first point
+    return prepared
+
+
+def _text(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) and math.isfinite(value) else str(value)

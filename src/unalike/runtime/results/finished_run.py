@@ -1,0 +1,494 @@
+"""A run with its result, as `ua.run` returns it, and as `open_run` reads it from its folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from functools import cached_property
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from unalike._utils.errors import UnalikeError, warn
+from unalike._utils.notebook import paragraph, table
+from unalike._utils.registry import figures
+from unalike.core import tree
+from unalike.core.model import Model
+from unalike.core.tasks import find_task
+from unalike.core.types import Tree
+from unalike.core.views import ServerState
+from unalike.core.work import Work
+from unalike.data.partition_plan import PartitionPlan
+from unalike.data.population import Population
+from unalike.data.population_arrays import LABELS
+from unalike.data.ragged import NumberedNames, Ragged
+from unalike.data.table_encoding import Encoding
+from unalike.methods.plan import (
+    Answers,
+    QueryStep,
+    StageResults,
+    complete_spec,
+    next_step,
+    plan,
+    steps_of,
+)
+from unalike.metrics import failures
+from unalike.metrics.named_metrics import probabilities
+from unalike.metrics.scoring import SharedModel
+from unalike.models.registry import is_named
+from unalike.runtime.records.history import History
+from unalike.runtime.records.recording import RoundRecords
+from unalike.runtime.records.run_directory import Config, RunDirectory
+from unalike.runtime.results.best_round import BestRound
+from unalike.runtime.results.exported_model import export_model
+from unalike.runtime.results.prediction import new_samples, shared_model_note
+from unalike.runtime.setup.given_model import ModelLike, make_model
+from unalike.runtime.setup.run_config import RunConfig
+from unalike.runtime.setup.run_options import RunOptions
+from unalike.runtime.stages.backend import StageBackend
+from unalike.runtime.stages.evaluation import Evaluator
+from unalike.runtime.stages.local_backend import LocalStage
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import plotly.graph_objects as go
+
+    from unalike.metrics.scoring import Predict
+
+
+class Run:
+    """A finished run.
+
+    `history.rounds` and `history.clients` are its tables, `notes` the warnings, `ended` the reason for its end, `answers` the
+    clients' answers to the queries of a plan by the name of the step (a run that was opened from its folder has none). With
+    `select="best"` the models are those of the round that `selected` names.
+    """
+
+    def __init__(
+        self,
+        run_config: RunConfig,
+        clients: StageBackend,
+        history: History,
+        notes: Sequence[str],
+        out: Path | None,
+        ended: str,
+        opened: Config | None = None,
+        records: RoundRecords | None = None,
+        answers: Mapping[str, Answers] = MappingProxyType({}),
+    ):
+        self.method = complete_spec(run_config.plan)
+        self.history = history
+        self.config = run_config.record if opened is None else opened
+        classes = run_config.population.classes
+        self.notes = (
+            *notes,
+            *failures.of_run(
+                history.rows, history.columns, None if classes is None else len(classes)
+            ),
+        )
+        self.warnings = tuple(note for note in notes if note != run_config.sanity)
+        """The notes that do not judge the scores: a report does that itself."""
+        self.out = out
+        self.ended = ended
+        self.run_config = run_config
+        self._runner = clients
+        self._records = records
+        self.answers = answers
+        self._has_samples = opened is None
+
+    @property
+    def records(self) -> pd.DataFrame:
+        """The entries that `record=` asked for: `round group part quantity layer client other value`.
+
+        `client` is -1 for the server, `other` the second client of a cosine (docs/how_to/recording.md). Raises `UnalikeError` if
+        nothing was recorded.
+        """
+        if self._records is None:
+            raise UnalikeError(
+                "this run recorded nothing; ask for it, as in ua.run(..., record='server + updates')"
+            )
+        return self._records.table
+
+    @property
+    def client_parameters(self) -> dict[int, dict[int, Tree]]:
+        """Round -> client -> parameters after local training, as `record="clients(layers='head', every=10)"` asked for."""
+        return {} if self._records is None else self._records.read_parameters()
+
+    @property
+    def executor(self) -> str:
+        """The executor that ran, and why it was chosen."""
+        return self._runner.executor
+
+    @property
+    def selected(self) -> int | None:
+        """The round selected by validation samples, which the models come from; None if nothing was selected."""
+        return self.history.final
+
+    @property
+    def model(self) -> Model:
+        """The model of the last stage: the one given, or what the plan made of it."""
+        return self._runner.state.settings.model
+
+    @property
+    def params(self) -> Tree:
+        """The shared model of the last stage, parameters and buffers in state-dict order.
+
+        Raises `UnalikeError` where its groups have one each: use `personal(k)`.
+        """
+        state = self._state()
+        return self.model.state_dict(state.params | state.buffers)
+
+    def module(self) -> nn.Module:
+        """A module of the last stage's architecture with the shared model's values."""
+        state = self._state()
+        return self.model.module(state.params, state.buffers)
+
+    def personal(self, client: int | str) -> Tree:
+        """The model that a client (number or name) evaluates with: its own, or the shared one.
+
+        Raises `UnalikeError` where it is at a site of a federation, or made of samples that a folder does not hold.
+        """
+        return self._with_models_of_clients().personal(self.run_config.population.index(client))
+
+    def predictor(self, client: int | str | None = None) -> Predict:
+        """The predictions of the model that a client (number or name) evaluates with: samples [B, ...] -> logits [B, C].
+
+        None: those of the shared model, the only one for a client that never trained, as of one without training samples. Raises
+        `UnalikeError` where no one model predicts for all clients, and else as `personal` does.
+        """
+        population = self.run_config.population
+        if client is None or not population.sizes[population.index(client)]:
+            state = self._runner.state
+            if state.differs:
+                raise UnalikeError(
+                    f"the run of {self.run_config.asked} {state.differs}; so it has no model for a client that never trained: to "
+                    "predict with the model of one that did, name it with --client NAME or in Python client='NAME'"
+                )
+            if client is not None and state.is_personal:
+                name = population.names[population.index(client)]
+                warn(f"{name} never trained and has no model of its own: this is the shared model")
+            shared = self._state()
+            return SharedModel(self.model, shared.params, shared.buffers)
+        runner = self._with_models_of_clients()
+        if not self._has_samples and runner.state.is_conditioned:
+            raise UnalikeError(self._needs_samples("is fed facts of a client's samples"))
+        [(_, predict)] = runner.personal_models([population.index(client)])
+        return predict
+
+    def predict(
+        self,
+        data: Any,
+        *,
+        client: int | str | None = None,
+        keep: str | Sequence[str] = (),
+        data_dir: str | Path | None = None,
+    ) -> pd.DataFrame:
+        """Predict new samples with the shared model, or with the model of one client.
+
+        Where clients have models of their own, a warning says that the shared model was used. Other warnings name categories, and
+        missing numbers, that no training row had.
+
+        Args:
+            data: a table (DataFrame, or file such as "new.csv") with the columns of the run's table, which needs no target; or the
+                name or file of other data, a `Dataset`, or an array of samples [n, ...].
+            client: the client, by name or number, whose model predicts; None: the shared model, as for a client that never trained.
+            keep: columns of the table that go along, such as an id.
+            data_dir: the folder of data files; $UNALIKE_DATA by default.
+
+        Returns:
+            A row per sample, in the order of the data and with the index of a DataFrame: the kept columns; `prediction`, a class or
+            for regression a number in the unit of the target; and for classes the probability of each, `probability_CLASS`.
+
+        Raises:
+            UnalikeError: columns are missing, samples have another shape, or there is no such model; then the message says why, as
+                where a method keeps a part of the model on the clients, and none is left for one that never trained.
+        """
+        state, predict = self._runner.state, self._prepared(client)
+        population = state.population
+        samples = new_samples(data, population.encoding, population.input_shape, keep, data_dir)
+        if client is None and state.is_personal:
+            warn(shared_model_note(self.config))
+        return samples.to(population.x.device).predictions(
+            predict, population.task, population.classes
+        )
+
+    def export(self, folder: str | Path, *, client: int | str | None = None) -> Path:
+        """Write the shared model, or that of a client, as a folder that predicts without this library.
+
+        It holds `model.pt2` of torch.export, `model.json` (columns, categories, scaling, classes and the run), and `predict.py`, an
+        example that reads a table and needs torch alone.
+
+        Args:
+            folder: the folder; files of an earlier export are replaced.
+            client: the client, by name or number; None: the shared model.
+
+        Returns:
+            The folder.
+
+        Raises:
+            UnalikeError: torch.export cannot follow the model, or there is no such model, as for `predict`.
+        """
+        return export_model(
+            folder, self._prepared(client), self.config, self.run_config.population.encoding, client
+        )
+
+    def _prepared(self, client: int | str | None) -> Predict:
+        """The predictions of a client's model, or the shared one, of samples as they are before the transforms."""
+        predict, chain = self.predictor(client), self.run_config.options.chain
+        return predict if chain is None else chain.fixed.before(predict)
+
+    def _with_models_of_clients(self) -> LocalStage:
+        """The runner, if it has the clients' models here."""
+        if "federation" in self.config or not isinstance(self._runner, LocalStage):
+            raise UnalikeError(
+                "a client's own model is stored at its site only; there, `unalike evaluate SITE_FOLDER --data FILE` takes it"
+            )
+        if not self._has_samples and self._runner.state.method.tuning is not None:
+            raise UnalikeError(self._needs_samples("makes a client's model of its samples"))
+        return self._runner
+
+    def _needs_samples(self, why: str) -> str:
+        return (
+            f"{self.method} {why}, which {self.out} does not hold; call ua.run with the arguments of the run and out=, which "
+            "trains nothing again"
+        )
+
+    def confusion(self) -> pd.DataFrame:
+        """Test samples by class (rows) and predicted class (columns), of the models that clients use.
+
+        Raises `UnalikeError` for regression, and where the run does not hold the samples, as one that was read from a folder.
+        """
+        counts = self._evaluator.confusion(self._with_samples())
+        if counts is None:
+            raise UnalikeError(
+                "found no test sample with a class, so there is no confusion to count"
+            )
+        import pandas as pd
+
+        classes = self.run_config.population.classes
+        return pd.DataFrame(counts, index=classes, columns=classes)
+
+    def resampled(self, protocols: Sequence[str]) -> pd.DataFrame:
+        """The headline metric under each protocol on test samples drawn with replacement in each client: a row for each draw.
+
+        Raises `UnalikeError` where the run does not hold the samples.
+        """
+        import pandas as pd
+
+        runner, columns = self._with_samples(), self.run_config.columns
+        found = {}
+        for column in (column for column in columns.scores if column.protocol in protocols):
+            draws = self._evaluator.resampled(runner, column.protocol)
+            if draws is not None:
+                found[column.name] = [metrics[column.metric.name] for metrics in draws]
+        return pd.DataFrame(found).rename_axis("draw").reset_index()
+
+    @cached_property
+    def risks(self) -> pd.DataFrame | None:
+        """The test samples of a two-class task, `client outcome risk`, as the last models in use see them.
+
+        The risk is the probability of the second class. None for other tasks and for very many samples. Raises `UnalikeError`
+        where the run does not hold the samples.
+        """
+        import pandas as pd
+
+        scores, names = (
+            self._evaluator.risks(self._with_samples()),
+            self.run_config.population.names,
+        )
+        if scores is None:
+            return None
+        risk = probabilities(scores.logits)[:, 1].astype("float32")
+        owners = [names[int(k)] for k in scores.client]
+        return pd.DataFrame({"client": owners, "outcome": scores.y.astype("int8"), "risk": risk})
+
+    @cached_property
+    def _evaluator(self) -> Evaluator:
+        return Evaluator(self.run_config)
+
+    def _with_samples(self) -> LocalStage:
+        """The runner, if the clients' samples are here: those of a federation are elsewhere, and a folder holds none."""
+        if not self._has_samples or not isinstance(self._runner, LocalStage):
+            raise UnalikeError(
+                "the samples of this run are not here; call ua.run with its arguments and out="
+            )
+        return self._runner
+
+    def plot(self, metric: str | None = None) -> go.Figure:
+        """The curves of a metric over the rounds; see `History.plot`."""
+        return figures["history"](self.history, metric, self.run_config.asked)
+
+    def __repr__(self) -> str:
+        rounds, score = self.history.last["round"], self.history.headline
+        clients = len(self.run_config.population)
+        return f"<Run of {self.run_config.asked} on {clients} clients, {rounds} round{'s' * (rounds != 1)}{score and ', '}{score}>"
+
+    def _repr_html_(self) -> str:
+        facts = {
+            "method": self.run_config.asked,
+            "model": self.run_config.model_name,
+            "clients": len(self.run_config.population),
+            "rounds": self.history.last["round"],
+            "score": self.history.headline,
+            "ended": self.ended,
+            "folder": self.out or "",
+        }
+        shown = [[name, value] for name, value in facts.items() if value != ""]
+        return (
+            table(["run", ""], shown)
+            + self.history.sparkline()
+            + "".join(map(paragraph, self.notes))
+        )
+
+    def _state(self) -> ServerState:
+        states = self._runner.state.states
+        if len(states) > 1:
+            raise UnalikeError(
+                f"{self.method} ends with {len(states)} models, one per group; use run.personal(client)"
+            )
+        return next(iter(states.values()))
+
+
+def open_run(folder: str | Path, *, model: ModelLike | None = None) -> Run:
+    """Read a run again from its folder: its history, its model and the clients' models. Nothing is trained or written.
+
+    Args:
+        folder: the folder of `ua.run(..., out=folder)`, of `unalike run --out`, of one cell of a comparison, or the folder `run`
+            of a federation.
+        model: the module of the run, or a function that makes one, if the run was not given a model's name. Its values do not
+            matter.
+
+    Returns:
+        The run as it ended; one that has not ended stands at its last checkpoint.
+
+    Raises:
+        UnalikeError: the folder holds no run with a checkpoint, or the model or the method came from a program and is not known
+            here.
+
+    Examples:
+        >>> run = ua.open_run("runs/prox")  # doctest: +SKIP
+        >>> run.module(), run.personal(3), run.history.rounds  # doctest: +SKIP
+    """
+    directory = RunDirectory(folder)
+    config, saved = directory.config, None
+    if config is not None and not (directory.path / "cells").exists():
+        saved = directory.load_checkpoint()
+    if config is None or saved is None:
+        raise UnalikeError(
+            f"{folder} holds no run with a checkpoint; give the folder of ua.run(..., out=...) or `unalike run --out`"
+            + (
+                "; a comparison is opened with ua.open_comparison"
+                if (directory.path / "cells").exists()
+                else ""
+            )
+        )
+    tensors, facts = saved
+    history = History.load(directory.path, directory.first_protocol, facts["round"])
+    run_config = _run_config(directory, config, history, model)
+    clients = _last_stage(run_config, directory, tensors, facts["stages"])
+    if best := BestRound.saved(tensors, facts):
+        best.restore(clients, history)
+    ended = next(
+        (str(e.get("why", "")) for e in reversed(directory.events) if e["event"] == "finished"), ""
+    )
+    return Run(
+        run_config,
+        clients,
+        history,
+        directory.notes,
+        directory.path,
+        ended or "not finished",
+        config,
+    )
+
+
+def _run_config(
+    directory: RunDirectory, config: Config, history: History, model: ModelLike | None
+) -> RunConfig:
+    """The run config of a folder, with placeholders for the samples, which the folder does not hold."""
+    options = {f.name: config[f.name] for f in fields(RunOptions) if f.name in config}
+    options |= {"protocol": tuple(config["protocol"]), "device": "cpu"}
+    population, name = _placeholders(directory, config["data"], history), config["model"]["name"]
+    if model is None and not is_named(name):
+        raise UnalikeError(
+            f"cannot build the model of {directory.path}: {name} is the class or function of a program; give it: "
+            "ua.open_run(folder, model=...)"
+        )
+    made, _ = make_model(name if model is None else model, population, config["seed"])
+    chosen, work = (
+        RunOptions(**options),
+        Work(**{"batch_size": None} | config["work"]),
+    )  # TOML leaves out None
+    proxy = (population.x, population.y) if "proxy" in config["data"] else None
+    made = made.at(chosen.precision)
+    return RunConfig(
+        plan(config["method"]),
+        population,
+        made,
+        work,
+        chosen,
+        name,
+        name,
+        proxy=proxy,
+        asked=directory.asked,
+    )
+
+
+def _placeholders(directory: RunDirectory, data: Config, history: History) -> Population:
+    """The clients of a run with their numbers of samples; all indices refer to one sample of zeros."""
+    count, file = int(data["clients"]), directory.path / "plan.json"
+    division = PartitionPlan.load(file) if file.exists() else None
+    sizes = {part: np.ones(count, np.int64) for part in ("n_train", "n_test")}
+    for row in history.client_rows:
+        for part, of in sizes.items():
+            of[int(row["client"])] = row[part]
+    x = torch.zeros(1, *data["input_shape"])
+    y = torch.zeros(1, dtype=LABELS[data["task"]])
+    train, test = (Ragged.zeros(of) for of in sizes.values())
+    encoding = Encoding.load(directory.path / "encoding.json")
+    names = directory.names or (NumberedNames(count) if division is None else division.names)
+    clusters = None if division is None else division.clusters
+    empty, classes, task = Ragged.empty(count), data.get("classes"), find_task(data["task"])
+    return Population(
+        x, y, train, test, empty, names, classes, task, clusters=clusters, encoding=encoding
+    )
+
+
+def _last_stage(
+    run_config: RunConfig,
+    directory: RunDirectory,
+    tensors: Tree,
+    stages: list[list[dict[str, Any]]],
+) -> LocalStage:
+    """The clients of the last stage in a checkpoint: the plan is followed with the results that the checkpoint holds."""
+    steps = steps_of(run_config.plan, run_config.plan_inputs)
+    step = next(steps, None)
+    for index, groups in enumerate(stages):
+        found = tree.under(tensors, f"{index}/")
+        assert step is not None
+        if isinstance(step, QueryStep):
+            step = next_step(steps, Answers(tuple(groups[0]["clients"]), found))
+            continue
+        clients = LocalStage(run_config, step, index, directory.client_states)
+        clients.load_state_dict(found, groups)
+        _check_shapes(clients, directory.path)
+        if index + 1 < len(stages):
+            step = next_step(steps, StageResults(clients.state.states, clients.state.done))
+    return clients
+
+
+def _check_shapes(clients: LocalStage, folder: Path) -> None:
+    """Raise `UnalikeError` if the model that was built or given is not that of the checkpoint."""
+    model = clients.state.settings.model
+    for state in clients.state.states.values():
+        for name, values in (state.params | state.buffers).items():
+            wanted = (model.params | model.buffers)[name].shape
+            if values.shape != wanted:
+                raise UnalikeError(
+                    f"{folder} holds a model whose {name} has the shape {list(values.shape)}, and the model here has "
+                    f"{list(wanted)}; give the model of the run: ua.open_run(folder, model=...)"
+                )

@@ -1,0 +1,175 @@
+"""The options of a run, and the checks that need no data."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import ConfigDict, ValidationError
+from pydantic.dataclasses import dataclass as validated
+
+from unalike._utils.errors import UnalikeError, unknown
+from unalike._utils.functions import recorded
+from unalike._utils.spec import parse_one
+from unalike._utils.validated import explain_errors
+from unalike.core.losses import LossFunction
+from unalike.core.options import SimulationOptions
+from unalike.core.work import Work
+from unalike.data.transforms import TransformChain
+from unalike.data.transforms import transform as chain_of
+from unalike.engine.auto import EXECUTORS
+from unalike.methods.plan import method_of
+from unalike.methods.plan import plan as plan_of
+from unalike.metrics.columns import PROTOCOLS
+from unalike.metrics.named_metrics import Metric
+from unalike.metrics.named_metrics import read as read_metrics
+from unalike.models.checkpoint import read_state_dict
+from unalike.models.registry import read
+from unalike.models.registry import registry as models
+from unalike.runtime.records.recording import Hook, Recording
+from unalike.runtime.setup.given_model import ModelLike
+from unalike.runtime.setup.stopping import Budget, names_in
+
+
+@validated(frozen=True, config=ConfigDict(extra="forbid"))
+class RunOptions(SimulationOptions):
+    """Options of a run, checked. `protocol` may list several; the first fills the plain columns of the history."""
+
+    @cached_property
+    def chain(self) -> TransformChain | None:
+        """The transform of training batches. Evaluation applies only its steps without random draws."""
+        return None if self.transform is None else chain_of(self.transform)
+
+    @property
+    def chosen_metrics(self) -> list[Metric]:
+        """The metrics that were chosen by name; the first one decides."""
+        return read_metrics((self.metric,) if isinstance(self.metric, str) else self.metric)
+
+    @property
+    def epsilon_limit(self) -> float:
+        """The budget of epsilon; infinite without one."""
+        total, limit = ("", math.inf) if self.budget is None else Budget(self.budget).limit
+        return limit if total == "epsilon" else math.inf
+
+    @property
+    def protocols(self) -> tuple[str, ...]:
+        """The protocols, each once."""
+        return (
+            (self.protocol,)
+            if isinstance(self.protocol, str)
+            else tuple(dict.fromkeys(self.protocol))
+        )
+
+
+def with_loss(work: object, loss: str | LossFunction | None) -> Work | None:
+    """The local training with the loss of the keyword `loss`. Raises `UnalikeError` for anything but work, or for two losses."""
+    if not isinstance(work, Work | None):
+        raise UnalikeError(
+            f"work={work!r}: expected ua.Work(epochs=2, lr=0.1, ...), or from ua.compare one by method"
+        )
+    if loss is None:
+        return work
+    if work is not None and work.loss not in (None, loss):
+        raise UnalikeError(
+            f"found loss={recorded(loss)!r} beside work=ua.Work(loss={recorded(work.loss)!r}); give one of them"
+        )
+    return replace(work or Work(), loss=loss)
+
+
+def check_inputs(
+    specs: Iterable[object],
+    *,
+    model: ModelLike = "mlp",
+    start: str | Path | None = None,
+    start_partial: bool = False,
+    work: Work | None = None,
+    has_test: bool,
+    record: str | Hook | Recording | None = None,
+    **options: Any,
+) -> RunOptions:
+    """Check everything that needs no data, so that a mistake is reported before data is read.
+
+    `has_test`: the server has test samples, or gets some. Raises `UnalikeError` for anything unknown or out of range.
+    """
+    try:
+        chosen = RunOptions(**options)
+    except ValidationError as error:
+        raise UnalikeError(explain_errors(error)) from None
+    with_loss(work, None)
+    reads = {"budget": chosen.epsilon_limit < math.inf, "stop": "epsilon" in names_in(chosen.stop)}
+    reading = [name for name, is_so in reads.items() if is_so]
+    for spec in specs:
+        if method_of(plan_of(spec)).privacy is None and reading:
+            name = reading[0]
+            raise UnalikeError(
+                f"found {name}={getattr(chosen, name)!r}, and {spec} has no epsilon; expected a private method such as dp_sgd. "
+                f"Give another {name}, or leave the method out"
+            )
+    if isinstance(model, str):
+        _ = models[read(model).name]
+    if start is not None:
+        read_state_dict(start)
+    elif start_partial:
+        raise UnalikeError(
+            "found start_partial=True without start; give start=FILE, or leave start_partial out"
+        )
+    Recording.of(record)
+    _check_protocols(chosen.protocols, has_test)
+    _check_executor(chosen.executor)
+    _check_device(chosen.device)
+    _check_modes(torch.device(chosen.device).type)
+    _ = chosen.chain, chosen.chosen_metrics, chosen.epsilon_limit
+    return chosen
+
+
+def _check_executor(text: str) -> None:
+    """Whether there are executors of these names, in each process too."""
+    call, names = parse_one(text), {*EXECUTORS, "auto", "distributed"}
+    if call.name not in names:
+        raise unknown("executor", call.name, names)
+    if call.name == "distributed" and isinstance(inner := call.parameters.get("inner"), str):
+        _check_executor(inner)
+
+
+def _check_protocols(protocols: Sequence[str], has_test: bool) -> None:
+    if not protocols:
+        raise UnalikeError(f"found no protocol; expected one or more of {', '.join(PROTOCOLS)}")
+    for name in protocols:
+        if name not in PROTOCOLS:
+            raise unknown("protocol", name, PROTOCOLS)
+    if "server" in protocols and not has_test:
+        raise UnalikeError(
+            "protocol 'server' needs a held-out test set: give test=(x, y), or data='NAME' with the test set that was published "
+            "with it, or choose protocol='clients'"
+        )
+
+
+def _check_device(name: str) -> None:
+    """Whether there is such a device, found without using it: processes that are started later could not use it any more."""
+    try:
+        device = torch.device(name)
+        count = 1 if device.type == "cpu" else torch.get_device_module(device).device_count()
+    except (RuntimeError, AttributeError) as error:
+        raise UnalikeError(
+            f"device={name!r} cannot be used: {str(error).splitlines()[0]}"
+        ) from None
+    if (device.index or 0) >= count:
+        raise UnalikeError(
+            f"device={name!r} cannot be used: torch finds {count} devices of this kind"
+        )
+
+
+def _check_modes(kind: str) -> None:
+    """Refuse modes of torch that hold here but were meant for something else."""
+    if torch.is_inference_mode_enabled():
+        raise UnalikeError(
+            "nothing can be trained inside of torch.inference_mode(); call this outside of it"
+        )
+    if any(torch.is_autocast_enabled(k) for k in ("cpu", kind)):
+        raise UnalikeError(
+            "training inside of torch.autocast would round numbers that have to stay exact; call this outside of it, and write "
+            "precision='bf16' for faster training"
+        )

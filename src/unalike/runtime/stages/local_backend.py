@@ -1,0 +1,244 @@
+"""The backend of one process: it simulates all clients."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+from unalike._utils import spec
+from unalike.core.options import cohort_size
+from unalike.core.types import Broadcast, Tree
+from unalike.core.views import ServerState, StageSettings
+from unalike.data.population import Population
+from unalike.engine.auto import Choice, build, decide
+from unalike.engine.base import BatchTransform, Executor
+from unalike.methods.notes import notes_about
+from unalike.methods.plan import Answers, QueryStep, Stage, StageResults
+from unalike.methods.return_checks import untouched
+from unalike.metrics.scoring import Predict
+from unalike.runtime.setup.run_config import RunConfig
+from unalike.runtime.stages.backend import Replies, RoundUpdates
+from unalike.runtime.stages.evaluation import Evaluator
+from unalike.runtime.stages.model_group import GroupUpdates, ModelGroup
+from unalike.runtime.stages.query_runner import ask_client, ask_clients
+from unalike.runtime.stages.stage_state import Facts, RoundResult, StageState, wire_bytes
+from unalike.training.client.client_states import ClientStates, group_folder
+from unalike.training.client.client_update import initial_client_state
+
+UNDECIDED = Choice("loop", "nothing is left to train")
+"""The executor of a stage whose rounds are all done."""
+
+
+class LocalBackend:
+    """Runs a plan in this process."""
+
+    notes = ()
+
+    def __init__(self, run_config: RunConfig):
+        self.run_config = run_config
+
+    def stage(self, stage: Stage, index: int, folder: Path | None) -> LocalStage:
+        return LocalStage(self.run_config, stage, index, folder)
+
+    def query(self, step: QueryStep, index: int) -> Answers:
+        run_config = self.run_config
+        return ask_clients(
+            step, run_config.settings, run_config.population, run_config.options.chain
+        )
+
+    def end_step(self, outcome: Answers | StageResults) -> None:
+        """The next step needs no preparation."""
+
+
+class LocalStage:
+    """Trains the clients of a stage in this process (a `StageBackend`).
+
+    `folder` keeps the clients' states of the run; None: memory does.
+    """
+
+    trains_ahead = False
+
+    def __init__(
+        self, run_config: RunConfig, stage: Stage, index: int = 0, folder: Path | None = None
+    ):
+        self.run_config = run_config
+        recorded = run_config.recording is not None and run_config.recording.needs_updates
+        self.single = "local" in run_config.options.protocols or recorded
+        """Whether each client's update is kept after the round."""
+        self.choice = UNDECIDED
+        self.evaluator = self._evaluator()
+        chain = run_config.options.chain
+        self.state = StageState(
+            run_config,
+            stage,
+            index,
+            partial(self._client_states, folder),
+            partial(least_answer, transform=chain),
+        )
+        context = next(iter(self.state.groups.values())).client_pool.some_context
+        self._bytes = wire_bytes(stage, self.state.settings, context)
+
+    def _evaluator(self) -> Evaluator:
+        return Evaluator(self.run_config)
+
+    def _client_states(
+        self, folder: Path | None, stage: Stage, settings: StageSettings, source: Population
+    ) -> ClientStates:
+        """The client states of a group of the stage."""
+        place = None if folder is None else group_folder(folder, settings.stage, settings.group)
+        return ClientStates(initial_client_state(stage.method, settings), place)
+
+    # the executor -------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Choose the executor of all groups. A resumed run keeps the one it had: another one might change the last bits."""
+        is_needed = not self.state.over or self.state.method.tuning is not None
+        is_kept = self.choice is not UNDECIDED and spec.parse_one(self._wanted).name == "auto"
+        self.build_executors(self._decide() if is_needed and not is_kept else self.choice)
+
+    def build_executors(self, choice: Choice) -> None:
+        """Train and fine-tune with this executor from now on."""
+        self.choice = choice
+        for group in self.state.groups.values():
+            group.executor = self._executor(group)
+
+    @property
+    def executor(self) -> str:
+        """The executor, and the reason for its choice."""
+        return str(self.choice)
+
+    def _decide(self) -> Choice:
+        state = self.state
+        largest = max(state.all_members, key=lambda name: len(state.all_members[name]))
+        members, participation = (
+            len(state.all_members[largest]),
+            self.run_config.options.participation,
+        )
+        count = 1 if state.stage.pooled else cohort_size(participation, members)
+        rounds = state.stage.rounds - state.done
+        return decide(
+            self._wanted,
+            state.groups[largest].client_pool,
+            self._clients_of_a_process(count),
+            rounds,
+        )
+
+    def _clients_of_a_process(self, count: int) -> int:
+        return count
+
+    def _executor(self, group: ModelGroup) -> Executor:
+        return build(self.choice.executor, group.client_pool)
+
+    @property
+    def _wanted(self) -> str:
+        """The executor that the user asked for in each process."""
+        text = self.run_config.options.executor
+        call = spec.parse_one(text)
+        return str(call.parameters.get("inner", "auto")) if call.name == "distributed" else text
+
+    # a round ------------------------------------------------------------------------------------------------------------
+
+    def exchange(self, *, train: Sequence[int] = (), evaluate: bool = False) -> Replies:
+        """Evaluate the current models here; then broadcast them to the clients `train`, group by group, and train these."""
+        begun = time.perf_counter()
+        metrics = self.evaluator(self, self.state.pending) if evaluate else None
+        started, groups = time.perf_counter(), dict[str, GroupUpdates]()
+        for name, ids in self._cohorts(train).items():
+            group = self.state.groups[name]
+            with (
+                notes_about(name),
+                untouched(group.method, group.state.params | group.state.buffers),
+            ):
+                broadcast, sink = group.broadcast(ids), group.open_sink(ids, self.single)
+                group.executor.feed(broadcast, ids, group.accepted, sink)
+                updates = group.collect(sink, ids, self.single)
+            groups[name] = updates._replace(again=partial(self._train_again, name))
+        trained = self._with_costs(groups, time.perf_counter() - started) if train else None
+        return Replies(metrics, trained, started - begun)
+
+    def _cohorts(self, clients: Sequence[int]) -> dict[str, list[int]]:
+        """The clients by group, without groups that have none; pooled clients train as one."""
+        if self.state.stage.pooled:
+            return {name: [0] for name in self.state.groups if clients}
+        return {name: ids for name, ids in self.state.by_group([*clients]).items() if ids}
+
+    def _train_again(self, name: str, ids: Sequence[int]) -> GroupUpdates:
+        """The same updates once more, without those that were refused."""
+        updates = self.exchange(train=ids).updates
+        assert updates is not None
+        return updates.groups[name]
+
+    def _with_costs(self, groups: dict[str, GroupUpdates], seconds: float) -> RoundUpdates:
+        """The updates with what crossed the wire; nothing of pooled clients does."""
+        pooled = self.state.stage.pooled
+        up = (
+            0 if pooled else sum(len(u.ids) * (self._bytes["up"] + u.sent) for u in groups.values())
+        )
+        return RoundUpdates(
+            groups, seconds, sum(len(u.ids) for u in groups.values()) * self._bytes["down"], up
+        )
+
+    # models ---------------------------------------------------------------------------------------------------------------
+
+    def shared_model(self, client: int) -> Predict:
+        return self.state.group(client).shared_model(client)
+
+    def personal_models(self, clients: Sequence[int]) -> Iterator[tuple[int, Predict]]:
+        for group, ids, broadcast in self.by_group(clients):
+            yield from group.personal_models(ids, broadcast)
+
+    def by_group(
+        self, clients: Sequence[int]
+    ) -> Iterator[tuple[ModelGroup, list[int], Broadcast | None]]:
+        """The clients by group, with the broadcast that their models are made of where the method does that."""
+        for name, ids in self.state.by_group([*clients]).items():
+            yield self.state.groups[name], ids, self._evaluated_broadcast(name, ids)
+
+    def _evaluated_broadcast(self, name: str, ids: Sequence[int]) -> Broadcast | None:
+        return (
+            self.state.groups[name].broadcast(ids)
+            if self.state.method.evaluates_broadcast
+            else None
+        )
+
+    def local_model(self, result: RoundResult, client: int) -> Predict:
+        name = next(
+            name for name, cohort in result.cohorts.items() if client in cohort.ids
+        )  # where it trained
+        group, cohort = self.state.groups[name], result.cohorts[name]
+        return group.local_model(client, result.before[name], cohort.one(client))
+
+    def personal(self, client: int) -> Tree:
+        """The parameters and buffers of the client's model, in state-dict order."""
+        broadcast = self._evaluated_broadcast(self.state.group_of(client) or "", [client])
+        return self.state.group(client).personal(client, broadcast)
+
+    # checkpoints ----------------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> tuple[Tree, list[Facts]]:
+        tensors, facts = self.state.state_dict()
+        if self.choice is not UNDECIDED:
+            facts = [fact | {"executor": [self.choice.executor, self.choice.why]} for fact in facts]
+        return tensors, facts
+
+    def load_state_dict(self, tensors: Tree, facts: list[Facts]) -> None:
+        """Restore the state that `state_dict` returned. Raises `UnalikeError` if the tensors are not those of this stage."""
+        self.state.load_state_dict(tensors, facts)
+        if "executor" in facts[0]:
+            self.choice = Choice(*facts[0]["executor"])
+
+
+def least_answer(state: StageState, client: int, transform: BatchTransform | None) -> str:
+    """The group with the model that gives the smallest answer to the stage's query on the client's samples."""
+    query = state.stage.chooses
+    assert query is not None
+
+    def answer(of: ServerState) -> float:
+        [number] = ask_client(
+            query, state.settings, of, state.population, client, transform
+        ).values()
+        return float(number)
+
+    return min(state.groups, key=lambda name: answer(state.groups[name].state))

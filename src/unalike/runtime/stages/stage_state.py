@@ -1,0 +1,346 @@
+"""The state of a stage: its groups and their models, the rounds done, the clients that take part; the same for every backend."""
+
+import math
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from unalike._utils import seeds
+from unalike._utils.errors import UnalikeError
+from unalike.core import tree
+from unalike.core.options import cohort_size
+from unalike.core.types import Context, Tree
+from unalike.core.views import Cohort, Members, ServerState, StageSettings
+from unalike.data.population import Population
+from unalike.methods.plan import Stage
+from unalike.runtime.setup.run_config import RunConfig
+from unalike.runtime.stages.model_group import ModelGroup
+from unalike.training.client.client_states import ClientStates
+from unalike.training.wire import stage_wire
+
+Facts = dict[str, Any]
+"""Plain values of a checkpoint, beside its tensors."""
+MakeStates = Callable[[Stage, StageSettings, Population], ClientStates]
+"""Makes the client states of a group from the stage, the settings of the group and its training samples."""
+Choose = Callable[["StageState", int], str]
+"""Asks a client which group it chooses for a round."""
+
+
+@dataclass
+class RoundResult:
+    """The outcome of a round, filled in by the backend and the round loop.
+
+    `before` are the states that the round began with, `cohorts` the clients with accepted updates, both by group; `trained` are
+    these clients of all groups, `train_loss` their mean task loss over all steps, weighted by training samples. `refused` says
+    why an update was refused, where that is still to be recorded as an event, `faults` what went wrong with a client, as the
+    table of clients shows it. `seconds` of training and aggregation; `local` as in `RoundUpdates`.
+    """
+
+    before: dict[str, ServerState] = field(default_factory=dict)
+    cohorts: dict[str, Cohort] = field(default_factory=dict)
+    trained: list[int] = field(default_factory=list)
+    train_loss: float = float("nan")
+    refused: dict[int, str] = field(default_factory=dict)
+    faults: dict[int, str] = field(default_factory=dict)
+    seconds: float = 0.0
+    bytes_down: int = 0
+    bytes_up: int = 0
+    local: dict[int, dict[str, Any]] = field(default_factory=dict)
+
+    def add(self, group: str, cohort: Cohort, refused: Mapping[int, str]) -> None:
+        """Add the clients of a group that had accepted updates, and those whose updates were refused."""
+        self.cohorts[group] = cohort
+        self.refused |= refused
+        self.faults |= {client: f"refused: {why}" for client, why in refused.items()}
+        self.trained += cohort.ids
+        sizes = np.concatenate([c.sizes.numpy(force=True) for c in self.cohorts.values()])
+        losses = np.concatenate([c.stacked.loss.numpy(force=True) for c in self.cohorts.values()])
+        self.train_loss = float((sizes * losses).sum() / sizes.sum())
+
+
+class StageState:
+    """The groups of a stage in progress.
+
+    A stage may bring another model than the run's. `make_states` makes what its groups keep of their clients; `choose` asks a
+    client for its choice when it is first needed; None: all of them were asked at once.
+    """
+
+    def __init__(
+        self,
+        run_config: RunConfig,
+        stage: Stage,
+        index: int,
+        make_states: MakeStates,
+        choose: Choose | None = None,
+    ):
+        self.stage, self.method = stage, stage.method
+        self.population = population = run_config.population
+        self.settings = replace(
+            run_config.settings,
+            stage=index,
+            model=(stage.model or run_config.model).at(run_config.model.precision),
+            work=stage.method.local_work(run_config.work),
+            # a pooled stage has one client, which owns the shared buffers
+            buffers="average" if stage.pooled else run_config.options.buffers,
+        )
+        self.method.require(self.settings.proxy)
+        self.done = 0
+        self.discarded = 0
+        """Rounds that a federation trained and rolled back."""
+        self.earlier = 0
+        """Rounds of the run before the stage."""
+        self.pending: RoundResult | None = None
+        """A round that the groups' states contain, and that has no row in the history yet."""
+        self.eligible: Sequence[int] = with_samples(population.sizes)
+        if not len(self.eligible):
+            raise UnalikeError(f"none of the {len(population)} clients has a training sample")
+        self.sampling = run_config.sampling
+        self.cohort_size = cohort_size(run_config.options.participation, len(self.eligible))
+        """Clients in a round; the expected number where each one is drawn by itself."""
+        self.all_members = stage.members(len(population))
+        # very many clients are in one group, which needs no table
+        self._group_of = (
+            {k: name for name, ids in self.all_members.items() for k in ids} if stage.groups else {}
+        )
+        self.choices: dict[int, str] = {}
+        """Client -> the group that it chose for this round, where clients choose."""
+        self._choose = choose
+        self.groups = {}
+        for i, (name, ids) in enumerate(self.all_members.items()):
+            settings, source = replace(self.settings, group=i), self._source(ids)
+            members, kept = self._members_with_samples(ids), make_states(stage, settings, source)
+            start = None if stage.start is None else stage.start[name]
+            self.groups[name] = ModelGroup(
+                stage, settings, source, members, kept, run_config.options.chain, start
+            )
+
+    def _members_with_samples(self, ids: Sequence[int]) -> Members:
+        sizes = (
+            self.population.sizes
+            if len(ids) == len(self.population)
+            else self.population.sizes[list(ids)]
+        )
+        return Members(1 if self.stage.pooled else int((sizes > 0).sum()), float(sizes.sum()))
+
+    def _source(self, ids: Sequence[int]) -> Population:
+        """The clients of a group as they train: with shared samples, or pooled into one."""
+        if self.stage.shared is not None:
+            return self.population.with_shared(self.stage.shared)
+        if (
+            not self.stage.pooled or self.is_conditioned
+        ):  # samples with facts are pooled by their group
+            return self.population
+        is_whole = len(ids) == len(self.population)
+        return (
+            self.population if is_whole else Population.of([self.population[k] for k in ids])
+        ).pooled()
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """The step of the plan, counted from 1, and the round in it, as messages of a federation say them."""
+        return self.settings.stage + 1, self.done
+
+    # the clients that take part ---------------------------------------------------------------------------------------
+
+    def draw(self, number: int) -> list[int]:
+        """The clients that take part in a round of the stage, counted from 0.
+
+        They depend on the round of the run alone: the same for every method of the same seed, whatever its stages.
+        """
+        count = self.cohort_size
+        if self.sampling.draw != "poisson" and count == len(self.eligible):
+            return [*self.eligible]
+        rng = seeds.generator(self.settings.seed, "cohort", self.earlier + number)
+        if self.sampling.draw == "poisson":
+            drawn = np.flatnonzero(
+                rng.random(len(self.eligible)) < self.sampling.expected / self.sampling.units
+            )
+        else:
+            drawn = np.sort(rng.choice(len(self.eligible), count, replace=False))
+        places = drawn.tolist()
+        return places if isinstance(self.eligible, range) else [self.eligible[i] for i in places]
+
+    def group_of(self, client: int) -> str | None:
+        """The group of a client; where clients choose, the one that it would choose now."""
+        if self.stage.groups is None:
+            return next(iter(self.all_members))
+        if self.stage.chooses is None:
+            return self._group_of.get(client)
+        if client not in self.choices and self._choose is not None:
+            self.choices[client] = self._choose(self, client)
+        return self.choices.get(client)
+
+    def by_group(self, clients: list[int]) -> dict[str, list[int]]:
+        """These clients by group. Clients that choose do so before any group has moved."""
+        if self.stage.groups is None:
+            return dict.fromkeys(self.groups, clients)  # there is one
+        places = [(k, self.group_of(k)) for k in clients]
+        return {name: [k for k, mine in places if mine == name] for name in self.groups}
+
+    @property
+    def members(self) -> Mapping[str, Sequence[int]]:
+        """The clients of each group."""
+        if self.stage.chooses is None:
+            return self.all_members
+        return self.by_group([*range(len(self.population))])
+
+    def group(self, client: int) -> ModelGroup:
+        """The group of a client. Raises `UnalikeError` where it has none."""
+        name = self.group_of(client)
+        if name is None:
+            raise UnalikeError(
+                f"client {self.population.names[client]!r} is in no group of stage {self.stage.name!r} and has no model there"
+            )
+        return self.groups[name]
+
+    # rounds -----------------------------------------------------------------------------------------------------------
+
+    @property
+    def states(self) -> dict[str, ServerState]:
+        return {name: group.state for name, group in self.groups.items()}
+
+    def count_round(self) -> None:
+        """A round has ended: clients choose anew."""
+        self.done += 1
+        self.choices = {}
+
+    @property
+    def last_done(self) -> bool:
+        """Whether the stage has no further round to train."""
+        return self.done >= self.stage.rounds or (self.done > 0 and self.stage.until(self.states))
+
+    @property
+    def over(self) -> bool:
+        """Whether all rounds are done and recorded."""
+        return self.pending is None and self.last_done
+
+    def epsilon_after(self, rounds: int) -> float | None:
+        """The epsilon of so many rounds of a private method, with the noise that it began with; None for any other method.
+
+        Rounds that a federation rolled back are added: their updates have left the clients.
+        """
+        part = self.method.privacy
+        if part is None:
+            return None
+        [state] = self.states.values()
+        z = state.part_states[part.name]["noise_multiplier"]
+        return part.spent(self.settings, z, rounds + self.discarded)
+
+    def budget_spent(self, limit: float) -> str:
+        """The reason why a private method does not make its next round: it would exceed the limit or its epsilon; else empty."""
+        part = self.method.privacy
+        limit = limit if part is None or part.epsilon is None else min(limit, part.epsilon)
+        after = None if limit == math.inf or self.last_done else self.epsilon_after(self.done + 1)
+        return "" if after is None or after <= limit else f"budget of epsilon={limit:g} spent"
+
+    # what the method makes of the model -----------------------------------------------------------------------------------
+
+    @property
+    def has_shared_model(self) -> bool:
+        """Whether clients share a model at all."""
+        return self.method.has_shared_model(self.settings.model)
+
+    @property
+    def is_personal(self) -> bool:
+        """Whether clients are evaluated with something of their own."""
+        return self.method.is_personal(self.settings.model)
+
+    @property
+    def is_conditioned(self) -> bool:
+        """Whether the shared model is fed facts of the client it predicts for."""
+        return self.method.is_conditioned(self.settings.model)
+
+    @property
+    def is_everybodys(self) -> bool:
+        """Whether the shared model predicts the same for every client: it is fed no client's facts and no client's buffers."""
+        return not self.is_conditioned and not (
+            self.settings.buffers == "local" and self.settings.model.buffers
+        )
+
+    @property
+    def differs(self) -> str:
+        """The reason why no one model predicts for all clients, nor for one that never trained; empty if one does."""
+        return self.stage.differs(self.settings.model, self.settings.buffers, len(self.groups))
+
+    # checkpoints ------------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> tuple[Tree, list[Facts]]:
+        """Tensors, and facts by group, from which `load_state_dict` restores the groups."""
+        tensors: Tree = {}
+        facts: list[Facts] = []
+        for i, group in enumerate(self.groups.values()):
+            sections = {
+                "params": group.state.params,
+                "buffers": group.state.buffers,
+                "part_states": tree.pack(group.state.part_states),
+            }
+            tensors |= {f"{i}/{path}": t for path, t in tree.pack(sections).items()}
+            counts = {"done": self.done, "discarded": self.discarded, "round": group.state.round}
+            facts.append(counts | {"accepted": list(group.accepted.items())})
+        return tensors, facts
+
+    def load_state_dict(self, tensors: Tree, facts: list[Facts]) -> None:
+        """Restore the state that `state_dict` returned. Raises `UnalikeError` if the tensors are not those of this stage."""
+        for i, group in enumerate(self.groups.values()):
+            device = self.population.x.device
+            found = tree.unpack({n: t.to(device) for n, t in tree.under(tensors, f"{i}/").items()})
+            params, buffers = found.get("params", {}), found.get("buffers", {})
+            if set(params) != set(group.state.params):
+                raise UnalikeError(
+                    "the checkpoint holds another model's parameters; start in another folder"
+                )
+            group.state = ServerState(
+                facts[i]["round"],
+                {n: params[n] for n in group.state.params},
+                {n: buffers[n] for n in group.state.buffers},
+                tree.unpack(found.get("part_states", {})),
+            )
+            group.accepted = {int(k): int(r) for k, r in facts[i]["accepted"]}
+            self.done, self.discarded = facts[i]["done"], facts[i].get("discarded", 0)
+        self.choices, self.pending = {}, None
+
+    def save_client_states(self, facts: list[Facts]) -> None:
+        """Write the client states that were current when `facts` were made."""
+        for group, fact in zip(self.groups.values(), facts, strict=True):
+            group.client_states.save(dict(fact["accepted"]))
+
+    def prune_client_states(self, facts: list[Facts] | None = None) -> None:
+        """Delete the files of client states that are outdated now, or were when `facts` were made."""
+        for i, group in enumerate(self.groups.values()):
+            group.client_states.prune(
+                group.accepted if facts is None else dict(facts[i]["accepted"])
+            )
+
+    def pin_client_states(self, facts: list[Facts]) -> None:
+        """Keep the client states that were current when `facts` were made, whatever comes."""
+        for group, fact in zip(self.groups.values(), facts, strict=True):
+            group.client_states.pin(dict(fact["accepted"]))
+
+    def adopt_client_states(self) -> None:
+        """Take over the files of an earlier process, where they belong to current client states."""
+        for group in self.groups.values():
+            group.client_states.adopt(group.accepted)
+
+
+def wire_bytes(stage: Stage, settings: StageSettings, context: Context) -> dict[str, int]:
+    """Bytes that a client receives ("down") and sends ("up") in a round, but for its update.
+
+    Updates are weighed as they are sent, since an upload may leave something out in some rounds.
+    """
+    items = [
+        i for i in stage_wire(stage, settings.model, context) if not i.once and i.what != "update"
+    ]
+    return {way: sum(i.bytes for i in items if i.direction == way) for way in ("down", "up")}
+
+
+def with_samples(sizes: np.ndarray) -> Sequence[int]:
+    """The clients with samples; where all have some, a million of them take no memory."""
+    filled = np.flatnonzero(sizes)
+    return (
+        range(len(sizes))
+        if len(filled) == len(sizes)
+        else array("i", filled.astype(np.int32).tobytes())
+    )

@@ -1,0 +1,136 @@
+"""Costs of a comparison: totals, cost to reach a target, trade-offs between score and costs with their Pareto fronts."""
+
+import math
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import pandas as pd
+
+from unalike.metrics.columns import TIMES, Column
+from unalike.metrics.named_metrics import Metric
+from unalike.statistics.inference import without_rounding
+from unalike.statistics.scores import require_columns
+
+
+def to_target(
+    rounds: pd.DataFrame,
+    target: float,
+    column: Column,
+    lost: Mapping[str, int] = MappingProxyType({}),
+) -> pd.DataFrame:
+    """Rounds, MB and seconds until a run first scores `target` or better: `method seeds reached round mb seconds`.
+
+    The last three are means over seeds, and NaN unless every seed reached the target: a mean over the successful seeds alone
+    would favor the method. Only evaluated rounds after round 0 count. `lost`: method -> number of its seeds that diverged;
+    `rounds` has no rows of them, and they count as seeds that did not reach the target.
+    """
+    metric, name = column.metric, column.name
+    spent = (
+        cumulative(rounds)
+        .assign(mb=lambda table: table["mb_down"] + table["mb_up"])
+        .sort_values("round")
+    )
+    rows: list[dict[str, Any]] = []
+    for method in rounds["method"].unique():
+        own = spent[spent["method"] == method]
+        scored = own[(own["round"] >= 1) & own[name].notna()]
+        there = scored[metric.sign * (scored[name] - target) >= -1e-12]
+        first = there.groupby("seed")[["round", "mb", "seconds"]].first()
+        seeds = int(scored["seed"].nunique())
+        if seeds:
+            seeds += lost.get(method, 0)
+            means = first.mean() if len(first) == seeds else first.mean() * math.nan
+            rows.append(
+                {"method": method, "seeds": seeds, "reached": len(first)}
+                | {str(k): v for k, v in means.items()}
+            )
+    return pd.DataFrame(rows, columns=_TARGET)
+
+
+_TARGET = ["method", "seeds", "reached", "round", "mb", "seconds"]
+
+
+def pareto_front(table: pd.DataFrame, more: Iterable[str], less: Iterable[str]) -> pd.Series:
+    """The Pareto front: True for rows such that no other row is at least as good in every column and better in one.
+
+    Higher is better in the columns `more`, lower in the columns `less`. A row with a missing number is not on the front.
+    """
+    goods = pd.concat([table[list(more)], -table[list(less)]], axis=1).to_numpy(dtype=float)
+    whole = ~pd.isna(goods).any(axis=1)
+    beaten = [
+        ((goods[whole] >= row).all(axis=1) & (goods[whole] > row).any(axis=1)).any()
+        for row in goods
+    ]
+    return pd.Series(whole & ~pd.Series(beaten, dtype=bool).to_numpy(), index=table.index)
+
+
+def totals(rounds: pd.DataFrame) -> pd.DataFrame:
+    """Cost of a whole run, mean over seeds: index method, columns `mb_down mb_up seconds evaluation_seconds` (MB = 10^6 bytes).
+
+    With the column `epsilon` where a method is private: what its rounds cost in all.
+    A run that is evaluated only every few rounds has rows only for these rounds. Each row then counts for all rounds since the
+    row before.
+    """
+    names = ["mb_down", "mb_up", *TIMES, *(["epsilon"] if "epsilon" in rounds else [])]
+    run = cumulative(rounds).groupby(["method", "seed"], sort=False)[names].max()
+    return run.groupby("method", sort=False).mean()
+
+
+def cumulative(rounds: pd.DataFrame) -> pd.DataFrame:
+    """`rounds` with running totals in the columns `mb_down`, `mb_up` and `TIMES`; NaN where a time is not known."""
+    require_columns(
+        rounds, "rounds", "method", "seed", "round", "bytes_down", "bytes_up", "seconds"
+    )
+    ordered = rounds.sort_values("round", kind="stable")
+    runs = [ordered["method"], ordered["seed"]]
+    stands_for = ordered["round"].groupby(runs).diff().fillna(ordered["round"].clip(lower=1))
+    per_round = {
+        "mb_down": ordered["bytes_down"] / 1e6,
+        "mb_up": ordered["bytes_up"] / 1e6,
+    } | {name: ordered.get(name, pd.Series(math.nan, ordered.index)) for name in TIMES}
+    running = {
+        name: (values * stands_for).groupby(runs).cumsum() for name, values in per_round.items()
+    }
+    return ordered.assign(**running).loc[rounds.index]
+
+
+GOODS = ("score", "worst")
+"""The columns of a trade-off in which the metric says whether more is better; in the others less is."""
+PAIRS = (("score", "worst"), ("mb", "score"), ("seconds", "score"), ("mb", "worst"))
+"""The pairs of columns that are drawn against each other: (horizontal, vertical)."""
+
+
+def tradeoff(summary: pd.DataFrame, metric: Metric) -> pd.DataFrame:
+    """`method protocol score worst mb seconds`, one row for each row of `summary` that has all four numbers.
+
+    `score` is the mean, `worst` the mean over the worst tenth of the clients, `mb` the traffic of a run in both directions,
+    `seconds` its training time. Scores that differ only by rounding are the same.
+    """
+    table = pd.DataFrame(
+        {
+            "method": summary["method"],
+            "protocol": summary["protocol"],
+            "score": summary[metric.name],
+            "worst": summary["worst_decile"],
+            "mb": summary["mb_down"] + summary["mb_up"],
+            "seconds": summary["seconds"],
+        }
+    ).dropna()
+    return table.assign(**{name: without_rounding(table[name]) for name in GOODS}).reset_index(
+        drop=True
+    )
+
+
+def on_front(table: pd.DataFrame, x: str, y: str, metric: Metric) -> pd.Series:
+    """The rows on the Pareto front of two columns: no other row is at least as good in both and better in one."""
+    signed = table.assign(**{name: metric.sign * table[name] for name in GOODS})
+    good, cost = (
+        [name for name in (x, y) if (name in GOODS) is wanted] for wanted in (True, False)
+    )
+    return pareto_front(signed, good, cost)
+
+
+def stairs(x: str, metric: Metric) -> str:
+    """The axis along which the line through the front goes first: on one side of it, some method is better in both columns."""
+    return "y" if x in GOODS and metric.sign > 0 else "x"

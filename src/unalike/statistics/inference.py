@@ -1,0 +1,270 @@
+"""Statistical inference from paired results: intervals and tests of a family of methods, and the probability of being best.
+
+The unit is the seed. A value is the score of one method under one seed (or on one partition); under one seed all methods have
+the same data, initial weights and cohorts. Everything here is computed from differences d = score - baseline's score, as a
+table with one row per seed and one column per method; NaN marks a seed that a method lacks.
+
+The clients of a seed are no further repetitions: they are tested with one model, so its luck is the luck of all of them. In a
+mixed model d[seed, client] = mean + seed effect + client effect + noise, the exact test of the mean is the t test on the means
+of the seeds, with seeds - 1 degrees of freedom, however many clients there are.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike
+from scipy import stats
+
+from unalike.statistics.moderated_t import ALPHA, holm, moderated_t, residuals
+
+DRAWS, DRAW_SEED = 9999, 0
+"""Number of random draws (bootstrap, sign patterns, posterior), and their fixed seed: equal input gives equal output."""
+EXACT_SEEDS = 12
+"""Most seeds for which all 2^n sign patterns are enumerated; beyond, `DRAWS` of them are drawn."""
+
+ROUNDING = 1e-6
+"""Relative rounding error of a score: losses, and so an RMSE, are float32, and executors sum them in different orders."""
+
+TESTED = (
+    "pairs", "difference", "ci_low", "ci_high", "boot_low", "boot_high", "p", "p_holm", "p_exact", "better", "won",
+    "sd", "error", "df",
+)  # fmt: skip
+"""Columns of `family_tests`; the last three are not among those of a summary."""
+
+
+def family_tests(
+    d: pd.DataFrame,
+    sign: int = 1,
+    level: float = ALPHA,
+    overlap: float = 0.0,
+    sampling: ArrayLike = 0.0,
+) -> pd.DataFrame:
+    """Test every column of differences against 0: one row per method, with these columns.
+
+    * `pairs difference`: number of differences and their mean;
+    * `ci_low ci_high`: interval of the mean with confidence 1 - `level`, `boot_low boot_high`: the bootstrap interval;
+    * `p p_holm`: the moderated t test, and after Holm's correction for all methods of the table;
+    * `p_exact`: the joint sign-flip test, corrected for all methods;
+    * `better won`: share of the seeds in which the method is better (ties count half), and their number;
+    * `sd error df`: moderated standard deviation, standard error of the mean and its degrees of freedom.
+
+    `overlap` and `sampling` are those of `moderated_t`; the bootstrap and the sign flips know nothing of them. `sign` is -1 if
+    lower scores are better; it does not change the sign of the differences. Numbers that are not defined are NaN: intervals and p
+    for fewer than two differences, for differences that are not finite, and for differences that are all the same number other
+    than 0 (unknown spread). If all are 0, p is 1.
+    """
+    values = d.to_numpy(float)
+    tested = moderated_t(values, level, overlap, sampling)
+    columns = [values[~np.isnan(values[:, j]), j] for j in range(values.shape[1])]
+    boots = [bootstrap(own) for own in columns]
+    return pd.DataFrame(
+        {
+            "pairs": [len(own) for own in columns],
+            "difference": tested.mean,
+            "ci_low": tested.low,
+            "ci_high": tested.high,
+            "boot_low": [low for low, _ in boots],
+            "boot_high": [high for _, high in boots],
+            "p": tested.p,
+            "p_holm": holm(tested.p),
+            "p_exact": sign_flip_p(d),
+            "better": [probability_better(sign * own) for own in columns],
+            "won": [int((sign * own > 0).sum()) for own in columns],
+            "sd": tested.sd,
+            "error": tested.error,
+            "df": tested.df,
+        },
+        index=d.columns,
+        columns=list(TESTED),
+    )
+
+
+def sign_flip_p(d: pd.DataFrame) -> list[float]:
+    """Two-sided p of the joint sign-flip test of each column, corrected for all columns.
+
+    If methods do not differ from the baseline, the signs of a seed's differences could as well be the opposite. All 2^n ways of
+    flipping whole seeds are equally likely, and p is the share of them whose largest |t| over all methods is at least the method's
+    own |t| (Westfall and Young, 1993). The test assumes no normal distribution, and respects the correlation of the methods. Its
+    least value is 2 / 2^n, however many methods there are.
+
+    NaN for a column with no or infinite differences.
+    """
+    usable = [name for name in d if d[name].notna().any() and np.isfinite(d[name].dropna()).all()]
+    found = dict.fromkeys(d, math.nan)
+    if usable:
+        values, counts = d[usable].fillna(0.0).to_numpy(float), d[usable].notna().sum().to_numpy()
+        means = _sign_patterns(len(d)) @ values / counts
+        spread = np.maximum((values**2).sum(0) / counts - means**2, 0.0)
+        square = (values**2).sum(0) / counts
+        t = np.abs(means) / np.sqrt(np.maximum(spread, 1e-12 * np.where(square > 0, square, 1.0)))
+        found |= dict(zip(usable, (t.max(1)[:, None] >= t[0] * (1 - 1e-9)).mean(0).tolist()))
+    return [found[name] for name in d]
+
+
+def _sign_patterns(n: int) -> np.ndarray:
+    """All sign patterns of n seeds [2^n, n], or `DRAWS` random ones; the first is that without a flip."""
+    if n <= EXACT_SEEDS:
+        return np.array(list(product((1.0, -1.0), repeat=n)))
+    drawn = np.random.default_rng(DRAW_SEED).choice((1.0, -1.0), (DRAWS, n))
+    return np.vstack([np.ones(n), drawn])
+
+
+def least_exact_p(n: int) -> float:
+    """The smallest p that the sign-flip test can give for n seeds: 2 / 2^n."""
+    return min(1.0, 2.0 ** (1 - n))
+
+
+EXACT_NEEDS = math.ceil(1 + math.log2(1 / ALPHA))
+"""The least number of seeds with which the sign-flip test can reach 5 %, whatever the number of methods: 6."""
+
+
+SCALES, STRETCHES = np.geomspace(0.05, 20.0, 24), 6
+"""Spreads of true means, in standard errors, and the number of quantiles of the errors' uncertainty, that a posterior sums over."""
+
+
+def posterior_means(d: pd.DataFrame, tests: pd.DataFrame, sign: int = 1) -> pd.DataFrame:
+    """Draws of the true mean differences, [`DRAWS`, methods]; `tests` is the `family_tests` of `d`.
+
+    `sign` is -1 where lower is better: a metric and its mirror image have mirrored draws.
+
+    In units of its standard error, the true means of all methods, the baseline among them, are taken as drawn from one normal
+    distribution: no method is special beforehand, and one whose score varies more may also differ more (a g prior). Its spread is
+    unknown, with a half-Cauchy prior of scale 1 (Gelman, 2006); so differences that noise could have made are shrunk towards 0,
+    and large ones less. Given the spread, errors are normal with the `error` of the tests, stretched as their degrees of freedom
+    say, and with the correlations of the seeds, which n seeds and k methods shrink by (n - 1) / (n - 1 + k) towards 1/2, that of
+    methods with independent noise of equal size. A posterior is not changed by the choice of the best method, so its mean is no
+    winner's curse. Methods without an interval are left out.
+    """
+    rows = tests[tests["ci_low"].notna()]
+    k, rng = len(rows), np.random.default_rng(DRAW_SEED)
+    mean, error = rows["difference"].to_numpy(float), rows["error"].fillna(0.0).to_numpy(float)
+    if not error.any():
+        return pd.DataFrame(np.broadcast_to(mean, (DRAWS, k)), columns=rows.index)
+    own, seen = residuals(d[rows.index].to_numpy(float)), len(d) - 1
+    correlations = (seen * own.T @ own + k * (1 + np.eye(k)) / 2) / (seen + k)
+    np.fill_diagonal(correlations, 1.0)
+    df = np.nanmin(rows["df"].fillna(np.inf))
+    quantiles = (np.arange(STRETCHES) + 0.5) / STRETCHES
+    stretch = df / stats.chi2.ppf(quantiles, df) if np.isfinite(df) else np.ones(1)
+    true = SCALES[:, None, None] ** 2 * (np.eye(k) + 1)
+    whole = stretch[:, None, None, None] * correlations + true
+    z = sign * np.divide(mean, error, out=np.zeros(k), where=error > 0)
+    inverse = np.linalg.inv(whole)
+    gain = true @ inverse
+    logs = np.linalg.slogdet(whole)[1]
+    fit = -0.5 * np.einsum("i,...ij,j->...", z, inverse, z) - 0.5 * logs
+    weight = np.exp(fit - fit.max()) * SCALES / (1 + SCALES**2)
+    counts = rng.multinomial(DRAWS, (weight / weight.sum()).ravel()).reshape(weight.shape)
+    left = np.linalg.cholesky(true - gain @ true + 1e-9 * np.eye(k))
+    draws = [
+        gain[cell] @ z + rng.standard_normal((counts[cell], k)) @ left[cell].T
+        for cell in zip(*np.nonzero(counts))
+    ]
+    return pd.DataFrame(sign * np.concatenate(draws) * error, columns=rows.index)
+
+
+def probability_best(
+    means: pd.DataFrame, baseline: str, methods: Iterable[str], sign: int = 1
+) -> pd.Series:
+    """The probability of each method to have the best mean, the baseline included, from draws of the `posterior_means`.
+
+    NaN for `methods` that were not drawn.
+    """
+    found = pd.Series(math.nan, index=[baseline, *methods], dtype=float)
+    if means.empty:
+        return found
+    drawn = sign * np.hstack([np.zeros((len(means), 1)), means.to_numpy()])
+    found[[baseline, *map(str, means)]] = np.bincount(
+        drawn.argmax(1), minlength=drawn.shape[1]
+    ) / len(means)
+    return found
+
+
+def seeds_needed(
+    difference: float,
+    sd: float,
+    smallest: float,
+    level: float,
+    overlap: float = 0.0,
+    sampling: float = 0.0,
+) -> int:
+    """Seeds with which a comparison is decided with probability 80 %, if the mean difference and its spread stay as they are.
+
+    A difference is decided if it is shown not to be 0 (it is at least `smallest`), or if its interval is within -+`smallest`. The
+    result is at most `MOST_NEEDED`, which also stands for never: `overlap` and `sampling` (see `moderated_t`) remain with any
+    number of seeds.
+    """
+    n = np.arange(2, MOST_NEEDED + 1)
+    error, t = np.sqrt(sd**2 * (1 / n + overlap) + sampling), stats.t.ppf(1 - level / 2, n - 1)
+    if abs(difference) >= smallest:
+        power = stats.nct.sf(t, n - 1, abs(difference) / error)
+    else:
+        room = smallest - t * error
+        power = stats.norm.cdf((room - difference) / error) - stats.norm.cdf(
+            (-room - difference) / error
+        )
+    enough = n[np.nan_to_num(power) >= 0.8]
+    return int(enough[0]) if len(enough) else MOST_NEEDED
+
+
+MOST_NEEDED = 1000
+"""More seeds than these are not distinguished."""
+
+
+def difference_table(scores: Mapping[str, pd.Series], baseline: str) -> pd.DataFrame:
+    """Differences of all methods (columns) to the baseline, for the seeds (rows) of the baseline; NaN for seeds a method lacks."""
+    base = scores.get(baseline, pd.Series(dtype=float))
+    others = {name: values for name, values in scores.items() if name != baseline}
+    columns = {
+        name: [
+            difference(float(values[seed]), float(base[seed])) if seed in values.index else math.nan
+            for seed in base.index
+        ]
+        for name, values in others.items()
+    }
+    return pd.DataFrame(columns, index=base.index, columns=list(others), dtype=float)
+
+
+def difference(a: float, b: float) -> float:
+    """a - b, rounded to 12 decimals; exactly 0 where the two differ only by float32 rounding."""
+    same = math.isfinite(a) and math.isclose(a, b, rel_tol=ROUNDING)
+    return 0.0 if same else round(a - b, 12)
+
+
+def without_rounding(scores: pd.Series) -> pd.Series:
+    """The scores with one value for all that differ only by rounding, as in `difference`."""
+    ordered = scores.sort_values(kind="stable")
+    level = (ordered.diff() > ROUNDING * ordered.shift().abs()).cumsum()
+    return ordered.groupby(level).transform("first").reindex(scores.index)
+
+
+def t_test(d: Sequence[float]) -> tuple[float, float, float, float]:
+    """Mean of one method's differences, its 95 % t interval, and the two-sided p of the paired t test: (mean, low, high, p).
+
+    It is `family_tests` of a family of one, without its other numbers; NaN where they are not defined.
+    """
+    tested = moderated_t(np.asarray(d, dtype=float).reshape(-1, 1))
+    mean, low, high, p = (float(x[0]) for x in (tested.mean, tested.low, tested.high, tested.p))
+    return mean, low, high, p
+
+
+def bootstrap(d: Sequence[float] | np.ndarray) -> tuple[float, float]:
+    """95 % percentile bootstrap interval of mean(d), from 9,999 resamples with a fixed seed.
+
+    NaN for fewer than two differences and for differences that are not finite. The interval is too narrow for few pairs: n
+    values have only n^n resamples, and the means stay within [min(d), max(d)].
+    """
+    if len(d) < 2 or not np.isfinite(d).all():
+        return math.nan, math.nan
+    draws = np.random.default_rng(DRAW_SEED).integers(0, len(d), (DRAWS, len(d)))
+    low, high = np.quantile(np.asarray(d)[draws].mean(1), [ALPHA / 2, 1 - ALPHA / 2])
+    return float(low), float(high)
+
+
+def probability_better(gains: Sequence[float] | np.ndarray) -> float:
+    """P(A beats B) = (#{gain > 0} + #{gain = 0} / 2) / n over the pairs; NaN for none."""
+    g = np.asarray(gains, dtype=float)
+    return float(((g > 0) + 0.5 * (g == 0)).mean()) if len(g) else math.nan
