@@ -155,7 +155,7 @@ def test_state_entries_belong_to_named_parts_only(name):
     sim, _ = reference(name)
     names = {p.name for p in sim.method.parts}
     assert set(sim.state.part_states) <= names
-    keepers = {f"{p.name}.{BUFFERS}" for p in sim.method.keepers}
+    keepers = {f"{p.name}.{BUFFERS}" for p in sim.method.parts_with_client_model}
     assert set(sim.memory(0)) <= names | keepers | {BUFFERS, SOLVER}
     assert set(make_broadcast(sim.method, sim.settings, sim.state, 4).messages) <= names
     assert list(sim.state.params) == list(sim.settings.model.params)
@@ -411,7 +411,7 @@ def test_clients_absent_from_round_keep_their_client_state(name):
 
 
 @pytest.mark.parametrize(
-    "name", [name for name, method in METHODS.items() if method.tuning is not None]
+    "name", [name for name, method in METHODS.items() if method.finetuning_phase is not None]
 )
 def test_fine_tuning_leaves_states_and_next_round_unchanged(name):
     """States and memories stay as they were, and so does the next round; executors agree within 1e-5 of the way."""

@@ -45,7 +45,7 @@ def test_replayed_steps_equal_plain_steps(name, executor, monkeypatch):
         torch.testing.assert_close(
             replayed.memory(client), plain.memory(client), rtol=1e-4, atol=1e-5
         )
-    for client, tuned in plain.tuned().items() if plain.method.tuning else ():
+    for client, tuned in plain.tuned().items() if plain.method.finetuning_phase else ():
         torch.testing.assert_close(replayed.tuned()[client], tuned, rtol=1e-5, atol=1e-6)
 
 

@@ -238,7 +238,7 @@ def test_every_method_is_served_or_refused_with_its_reason():
             assert "sums over the sites alone, and" in str(error)
         else:
             served.add(name)
-            assert method.linear, name
+            assert method.needs_sums_only, name
     assert {
         "fedavg",
         "fedprox",

@@ -76,7 +76,7 @@ def test_gaussian_attack_has_its_standard_deviation_and_repeats():
 def test_attack_by_no_client_is_base_method_exactly(name):
     attack = ATTACKS[name].attack
     none = Method(type(attack)(**parameters(attack) | {"share": 0.0}))
-    assert none.linear
+    assert none.needs_sums_only
     for base in ("scaffold", "median"):
         assert same(played(none + base)[0].state.params, played(base)[0].state.params)
 

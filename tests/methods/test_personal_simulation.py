@@ -225,7 +225,7 @@ def test_personal_methods_three_rounds_equal_numpy(text, executor):
         sim.round(list(ids)), theirs.round(r, ids)
     for n, w in sim.params.items():
         np.testing.assert_allclose(w.numpy(), theirs.w[n], rtol=0, atol=tolerance, err_msg=n)
-    tuned = sim.tuned() if sim.method.tuning else {}
+    tuned = sim.tuned() if sim.method.finetuning_phase else {}
     person = sim.method.personalizer
     for k in range(3):
         found = (

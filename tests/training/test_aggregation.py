@@ -28,7 +28,7 @@ from unalike.training.server.server_update import (
     sum_weights,
 )
 
-LINEAR = [name for name, method in METHODS.items() if method.linear]
+LINEAR = [name for name, method in METHODS.items() if method.needs_sums_only]
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
 
@@ -135,7 +135,7 @@ def test_linear_method_part_using_updates_without_needs_is_refused():
             return tree.row(cohort.update, 0), {}
 
     sim = federation(Method(*METHODS["fedavg"].parts, Nosy()))
-    assert sim.method.linear
+    assert sim.method.needs_sums_only
     with pytest.raises(
         UnalikeError, match=r'nosy looks at what single clients sent.*needs = "updates"'
     ):

@@ -98,7 +98,7 @@ def _needs(method: Method) -> tuple[str, ...]:
         "proxy data on the server": any(p.needs_proxy for p in method.parts),
         "label histograms": any("label_histogram" in p.shares for p in method.parts),
         "features of the model": any(p.name == "model_contrast" for p in method.parts),
-        "fine-tuning before evaluation": method.tuning is not None,
+        "fine-tuning before evaluation": method.finetuning_phase is not None,
         "a conditional model": bool(method.conditioners),
     }
     return tuple(what for what, needed in asked.items() if needed)

@@ -147,13 +147,13 @@ class ClientPool:
         """The clients' batches in the fine-tuning before their evaluation; [] without one."""
         return (
             []
-            if self.method.tuning is None
-            else [self._drawn(ids, round, self.method.tuning, "tune")]
+            if self.method.finetuning_phase is None
+            else [self._drawn(ids, round, self.method.finetuning_phase, "tune")]
         )
 
     def _drawn(self, ids: Sequence[int], round: int, phase: Phase, purpose: str) -> BatchSchedule:
         work, number = phase.work(self.settings.work), self.settings.seed
-        if self.method.poisson and phase is not self.method.tuning:
+        if self.method.draws_poisson_batches and phase is not self.method.finetuning_phase:
             known = (
                 not self.settings.secret_noise
             )  # others know the seed of a federation, and may not know the draw
@@ -329,7 +329,7 @@ class Executor:
     @cached_property
     def tuning_graphs(self) -> StepGraphs:
         """The recorded steps of fine-tuning."""
-        return self._graphs_of(self.client_pool.method.tuner)
+        return self._graphs_of(self.client_pool.method.finetuning_method)
 
     def _graphs_of(self, method: Method) -> StepGraphs:
         return StepGraphs.of(method, self.settings, self.stacked)

@@ -113,7 +113,7 @@ class Batched(Executor):
         order = np.lexsort((clients, sizes))
         places = cuts(sizes[order], self.width)
         if (
-            self.client_pool.method.poisson
+            self.client_pool.method.draws_poisson_batches
         ):  # a batch may be empty before a client has finished: all finish at once
             steps = np.array([self.client_pool.steps(n) for n in sizes[order].tolist()])
             places = sorted({*places, *(np.flatnonzero(np.diff(steps)) + 1).tolist()})
@@ -142,7 +142,7 @@ class Batched(Executor):
             client_pool.method, client_pool.settings.work, np.array([client_pool.typical])
         )
         kept = max(1, KEPT // tree.nbytes(params)) * (
-            SUMMED if client_pool.method.linear and client_pool.method.only_adds else 1
+            SUMMED if client_pool.method.needs_sums_only and client_pool.method.returns_update_only else 1
         )
         chain = client_pool.settings.model.chain
         assert chain is not None  # see `uses_compiled_loops`
@@ -202,7 +202,7 @@ class Batched(Executor):
             self.client_pool.tuning_schedules(ids, broadcast.round),
         )
         with self._chunk(broadcast, "dropout of tuned chunks", ids, schedules, accepted) as chunk:
-            if method.tuning is not None and self._in_loops(method.tuner, (method.tuning,), chunk):
+            if method.finetuning_phase is not None and self._in_loops(method.finetuning_method, (method.finetuning_phase,), chunk):
                 return compiled_training.tune(chunk)
             return self.tuning_graphs.attempt(
                 partial(self.tuning_graphs.tune, chunk),

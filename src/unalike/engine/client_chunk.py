@@ -156,7 +156,7 @@ class ClientChunk:
     def tuner(self) -> ClientChunk:
         """The chunk in the fine-tuning before its evaluation, whose batches it has."""
         given = self.given | {"client_state": without_solver_state(self.given["client_state"])}
-        return replace(self, method=self.method.tuner, given=given)
+        return replace(self, method=self.method.finetuning_method, given=given)
 
     def run(self, phases: Sequence[Phase], trainers: Trainers) -> TrainedClient:
         """The clients after these phases of training, every tensor [K, ...]."""
@@ -170,7 +170,7 @@ class ClientChunk:
 
     def client_updates(self, trained: TrainedClient) -> tuple[ClientUpdate, PartTrees]:
         """The client updates and new states after training, every tensor [K, ...]."""
-        if self.method.closing:  # parts look at the trained parameters of each client
+        if self.method.parts_after_training:  # parts look at the trained parameters of each client
             return self.each(make_client_update, trained)
         return make_client_update(self.task, trained)
 

@@ -193,7 +193,7 @@ class StepGraphs:
         """The graphs of a method's steps, or the reason why none of them can be recorded."""
         recorder = CudaRecorder(next(iter(settings.model.params.values())).device)
         refused = recorder.refused
-        if method.sample_privacy is not None or method.poisson:
+        if method.sample_privacy is not None or method.draws_poisson_batches:
             refused = "private steps draw numbers for each batch"
         elif callable(settings.work.optimizer):
             refused = "its optimizer is a function of a program"
@@ -225,8 +225,8 @@ class StepGraphs:
 
     def tune(self, chunk: ClientChunk) -> Tree:
         """The parameters and buffers of stacked clients after the method's fine-tuning."""
-        assert chunk.method.tuning is not None
-        trained = self._run(chunk.tuner.begin(), (chunk.method.tuning,))
+        assert chunk.method.finetuning_phase is not None
+        trained = self._run(chunk.tuner.begin(), (chunk.method.finetuning_phase,))
         return trained.params | trained.buffers
 
     def _run(self, chunk: ClientChunk, phases: Sequence[Phase]) -> TrainedClient:
@@ -295,7 +295,7 @@ class PureStep:
         step = make(params=params, client_state=client_state)
         batch, number = Batch(idle=idle, **rows), 0 if first else LaterStep()
         before = StepState(**{name: t for name, t in state.items() if name != "sums"})
-        mean, after = step(before, batch, number, owned=not idle and not self.method.trained)  # type: ignore[operator]
+        mean, after = step(before, batch, number, owned=not idle and not self.method.trained_parts)  # type: ignore[operator]
         count = mean.new_full((), len(batch.y)) if batch.weight is None else batch.weight.sum()
         more = {"loss": count * mean, "rows": count, "steps": count > 0}
         return vars(after) | {

@@ -139,7 +139,7 @@ class Method:
         return (*self.role(Objective), *self.role(PersonalModel))
 
     @cached_property
-    def plain(self) -> bool:
+    def has_task_loss_only(self) -> bool:
         """Whether clients minimize the task's loss and nothing else."""
         return [type(p) for p in self.losses] == [TaskLoss]
 
@@ -154,7 +154,7 @@ class Method:
         return next((p for p in self.role(Privacy) if p.per_sample), None)
 
     @cached_property
-    def poisson(self) -> bool:
+    def draws_poisson_batches(self) -> bool:
         """Whether each sample is drawn into a local batch by itself."""
         return any(p.poisson for p in self.role(Privacy))
 
@@ -164,17 +164,17 @@ class Method:
         return self.role(Conditioner)
 
     @cached_property
-    def trained(self) -> tuple[Part, ...]:
+    def trained_parts(self) -> tuple[Part, ...]:
         """The parts whose client state is optimized with the model."""
         return tuple(p for p in self.parts if p.trains)
 
     @cached_property
-    def keepers(self) -> tuple[Part, ...]:
+    def parts_with_client_model(self) -> tuple[Part, ...]:
         """The parts whose client state holds a model."""
         return tuple(p for p in self.parts if p.trains or p.keeps_model)
 
     @cached_property
-    def paired(self) -> tuple[Part, ...]:
+    def parts_with_linked_states(self) -> tuple[Part, ...]:
         """The parts with a server state that belongs to their client states, as SCAFFOLD's c is the mean of the clients' c_k."""
         server = (Part.server_init, Part.server_open)
         at_clients = (p for p in self.parts if type(p).client_init is not Part.client_init)
@@ -191,7 +191,7 @@ class Method:
         return next((p.phases() for p in self.role(Personalizer) if _has_phases(p)), (Phase(),))
 
     @cached_property
-    def tuning(self) -> Phase | None:
+    def finetuning_phase(self) -> Phase | None:
         """The fine-tuning before a client is evaluated; None: there is none."""
         return None if self.personalizer is None else self.personalizer.tune()
 
@@ -199,11 +199,11 @@ class Method:
     def evaluates_broadcast(self) -> bool:
         """Whether a client's model is made of what the server would send it now, not of its client state alone."""
         return self.personalizer is not None and (
-            self.tuning is not None or self.personalizer.predicts_as_received
+            self.finetuning_phase is not None or self.personalizer.predicts_as_received
         )
 
     @cached_property
-    def tuner(self) -> Method:
+    def finetuning_method(self) -> Method:
         """The method of that fine-tuning: the task's loss alone, on what personalizers and conditioners make of a client."""
         parts = (
             p
@@ -213,12 +213,12 @@ class Method:
         return Method(*parts)
 
     @cached_property
-    def linear(self) -> bool:
+    def needs_sums_only(self) -> bool:
         """Whether the server needs sums over the client updates only, so that it can add them up as they arrive."""
-        return self.adds and all(p.needs == "sums" for p in self.parts)
+        return self.combines_by_weighted_sum and all(p.needs == "sums" for p in self.parts)
 
     @cached_property
-    def adds(self) -> bool:
+    def combines_by_weighted_sum(self) -> bool:
         """Whether its aggregator is a weighted sum of the updates and nothing else."""
         rule, usual = type(self.aggregator), ("final_weights", "combine", "combine_buffers")
         return all(getattr(rule, verb) is getattr(LinearAggregator, verb) for verb in usual)
@@ -283,9 +283,9 @@ class Method:
         return counted or any(type(p).facts is not Part.facts for p in self.parts)
 
     @cached_property
-    def closing(self) -> tuple[Part, ...]:
+    def parts_after_training(self) -> tuple[Part, ...]:
         """The parts that act after local training: on the update, the client state or a message."""
-        own = {p for p in self.keepers if type(p).kept_buffers is not Part.kept_buffers}
+        own = {p for p in self.parts_with_client_model if type(p).kept_buffers is not Part.kept_buffers}
         return tuple(
             p
             for p in self.parts
@@ -293,14 +293,14 @@ class Method:
         )
 
     @cached_property
-    def closing_last(self) -> tuple[Part, ...]:
+    def parts_after_upload(self) -> tuple[Part, ...]:
         """The parts among `closing` that act after the uploads, since they count what is sent."""
         return tuple(p for p in self.parts if p.sums_sent and self.role(Upload))
 
     @cached_property
-    def only_adds(self) -> bool:
+    def returns_update_only(self) -> bool:
         """Whether local training is one phase and its only result is the update."""
-        return len(self.phases) == 1 and not self.closing and not self.role(Personalizer)
+        return len(self.phases) == 1 and not self.parts_after_training and not self.role(Personalizer)
 
     def facts(self, data: Batch, settings: StageSettings) -> Context:
         """The static facts of a client with these training samples, by name."""

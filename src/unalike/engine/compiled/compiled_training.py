@@ -112,7 +112,7 @@ def pulling_parts(method: Method, work: Work) -> tuple[Part, ...] | None:
     terms = (*method.losses, *method.role(Correction))
     others = tuple(p for p in terms if type(p) is not TaskLoss and not _has_inner_loop(p))
     plain = len(others) < len(terms) and all(_stands_for_loss(p, "pull") for p in others)
-    free = all(type(p).project is Part.project for p in method.trained)
+    free = all(type(p).project is Part.project for p in method.trained_parts)
     return others if plain and free and work.clip is None else None
 
 
@@ -131,7 +131,7 @@ def passes(method: Method) -> int:
     """The number of gradients that the loops compute of each sample in an epoch."""
     inner = inner_loop(method)
     return (
-        1 + len(method.trained) + (0 if inner is None else 2 * inner.steps)
+        1 + len(method.trained_parts) + (0 if inner is None else 2 * inner.steps)
     )  # twice: `_finished` repeats them
 
 
@@ -154,17 +154,17 @@ def train(
     [K, ...], and whether the updates were summed: then `update` is the sum with these factors, [1, ...].
     """
     method, chunk = chunk.method, chunk.begin()
-    summed = factors is not None and method.only_adds
-    trained = _run(chunk, method.phases, method.only_adds, factors if summed else None)
-    if method.closing:
+    summed = factors is not None and method.returns_update_only
+    trained = _run(chunk, method.phases, method.returns_update_only, factors if summed else None)
+    if method.parts_after_training:
         trained = trained._replace(finished=_finished(chunk, trained))
     return *chunk.client_updates(trained), summed
 
 
 def tune(chunk: ClientChunk) -> Tree:
     """The parameters and buffers of clients after the method's fine-tuning, [K, ...]."""
-    assert chunk.method.tuning is not None
-    trained = _run(chunk.tuner.begin(), (chunk.method.tuning,))
+    assert chunk.method.finetuning_phase is not None
+    trained = _run(chunk.tuner.begin(), (chunk.method.finetuning_phase,))
     return trained.params | trained.buffers
 
 
@@ -212,7 +212,7 @@ def _pulls(
 ) -> dict[str, Pull]:
     """The sum of the parts' pulls on each trained model: the strength, the same for all clients, and the constants [K, ...]."""
     parts = pulling_parts(chunk.method, work)
-    sums = {name: Pull() for name in (MODEL, *(p.name for p in chunk.method.trained))}
+    sums = {name: Pull() for name in (MODEL, *(p.name for p in chunk.method.trained_parts))}
     if not parts:
         return sums
 

@@ -306,7 +306,7 @@ class NetworkStage:
         numbers = join_nests([replies[k].client_update for k in ids], torch.stack)
         cohort = Cohort(tuple(ids), numbers, self.state.groups[name].members, folded=True)
         odd = oversized({k: n for k in ids if (n := replies[k].norms.get("update")) is not None})
-        if self.state.method.linear and not self._keeps_updates:
+        if self.state.method.needs_sums_only and not self._keeps_updates:
             return GroupUpdates(ids, {}, cohort=cohort, read=self._update_store.row, oversized=odd)
         cohort = replace(cohort, stacked=self._update_store.stacked(ids), folded=False)
         return GroupUpdates(ids, {}, cohort=cohort, keep=self._keeps_updates, oversized=odd)

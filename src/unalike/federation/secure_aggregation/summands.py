@@ -38,7 +38,7 @@ def _reads(step: Step, settings: StageSettings) -> str:
     if step.groups is not None:
         return f"stage {step.name!r} divides the sites into groups, each with a sum of its own"
     for p in method.parts:
-        if p.needs != "sums" or (p is method.aggregator and not method.adds):
+        if p.needs != "sums" or (p is method.aggregator and not method.combines_by_weighted_sum):
             return f"{p.name} reads {'how far apart the updates are' if p.needs == 'spread' else 'each update'}"
         if p.shares:
             return f"{p.name} reads {' and '.join(p.shares)} of each site"

@@ -53,7 +53,7 @@ class Ccvr(StagedPlan):
             raise UnalikeError(
                 f"ccvr calibrates the shared head and {self.method} keeps parameters private; choose another method"
             )
-        if method.personalizer is not None and method.tuning is None:
+        if method.personalizer is not None and method.finetuning_phase is None:
             raise UnalikeError(
                 f"ccvr ends with a model that the server made, and {self.method} has models of the clients' own beside the shared "
                 "one, which do not see it; choose another method"

@@ -51,10 +51,10 @@ class Ifca(StagedPlan):
                 f"ifca has clients choose by the loss of the shared models and {self.method} keeps parameters private, without "
                 "which these say nothing; choose another method"
             )
-        if self.clusters > 1 and method.paired:
+        if self.clusters > 1 and method.parts_with_linked_states:
             raise UnalikeError(
                 f"found ifca(clusters={self.clusters}, method={self.method!r}): what a client keeps for "
-                f"{' and '.join(p.name for p in method.paired)} belongs to one model, and here clients change theirs; choose a "
+                f"{' and '.join(p.name for p in method.parts_with_linked_states)} belongs to one model, and here clients change theirs; choose a "
                 "method without it, such as fedprox, or clustered, in which all start anew after a split"
             )
         starts = [model.params] + [

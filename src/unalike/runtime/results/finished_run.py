@@ -247,7 +247,7 @@ class Run:
             raise UnalikeError(
                 "a client's own model is stored at its site only; there, `unalike evaluate SITE_FOLDER --data FILE` takes it"
             )
-        if not self._has_samples and self._runner.state.method.tuning is not None:
+        if not self._has_samples and self._runner.state.method.finetuning_phase is not None:
             raise UnalikeError(self._needs_samples("makes a client's model of its samples"))
         return self._runner
 

@@ -94,7 +94,7 @@ class LocalStage:
 
     def start(self) -> None:
         """Choose the executor of all groups. A resumed run keeps the one it had: another one might change the last bits."""
-        is_needed = not self.state.over or self.state.method.tuning is not None
+        is_needed = not self.state.over or self.state.method.finetuning_phase is not None
         is_kept = self.choice is not UNDECIDED and spec.parse_one(self._wanted).name == "auto"
         self.build_executors(self._decide() if is_needed and not is_kept else self.choice)
 

@@ -116,7 +116,7 @@ class ModelGroup:
 
     def open_sink(self, ids: Sequence[int], single: bool = False) -> StreamingSum | UpdateBuffer:
         """Collects the updates of `ids`: a linear method's are added up as they come, unless each one is wanted (`single`)."""
-        if single or not self.method.linear:
+        if single or not self.method.needs_sums_only:
             return UpdateBuffer(ids)
         expected = self.client_pool.expected(ids, self.members)
         weights = sum_weights(self.method, self.settings, self.state, expected)
@@ -196,7 +196,7 @@ class ModelGroup:
         With `read` (client -> its update along a leading [1]) the cohort of a linear method needs the numbers alone.
         """
         round = self.state.round
-        if self.method.linear:
+        if self.method.needs_sums_only:
             place = {client: i for i, client in enumerate(cohort.ids)}
             self.state = self._summed(
                 cohort, read or (lambda k: select_rows(cohort.stacked, torch.tensor([place[k]])))
@@ -270,7 +270,7 @@ class ModelGroup:
 
         The `executor` tunes them, by default that of the group.
         """
-        if broadcast is None or self.method.tuning is None:
+        if broadcast is None or self.method.finetuning_phase is None:
             yield from ((k, self._own_model(k, broadcast)) for k in ids)
             return
         for k, tuned in (executor or self.executor).tune(broadcast, ids, self.accepted):
@@ -287,7 +287,7 @@ class ModelGroup:
     def personal(self, client: int, broadcast: Broadcast | None) -> Tree:
         """The parameters and buffers of a client's model, in state-dict order; `broadcast` as for `personal_models`."""
         model, part = self.settings.model, self._personalizer(client)
-        if broadcast is not None and self.method.tuning is not None:
+        if broadcast is not None and self.method.finetuning_phase is not None:
             [(_, tuned)] = self.executor.tune(broadcast, [client], self.accepted)
             return model.state_dict(tuned)
         mine, _, own = self.belongings(client, broadcast)

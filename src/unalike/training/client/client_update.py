@@ -62,7 +62,7 @@ class TrainedClient(NamedTuple):
 def stepwise(task: ClientTask, stacked: bool = False) -> TrainerFactory:
     """Makes the trainer of each phase, step by step; with `stacked` under `torch.vmap`."""
     # steps may overwrite copies of parameters, but a part that trains still reads the values before a step
-    leaf = None if stacked or task.method.trained else task.settings.model.leaf
+    leaf = None if stacked or task.method.trained_parts else task.settings.model.leaf
     make = partial(LocalStep, task.method, view_of=task.view_of, sent=task.sent, size=task.size)
     return partial(make, stacked=stacked, leaf=leaf)
 
@@ -116,9 +116,9 @@ def make_client_update(task: ClientTask, trained: TrainedClient) -> tuple[Client
         kept[member.name] = trained.client_state.get(member.name, {})
         if member.name in trained.finished:
             kept[member.name] = trained.finished[member.name]
-        elif member in method.closing and member not in method.closing_last:
+        elif member in method.parts_after_training and member not in method.parts_after_upload:
             finish(member, params)
-        if member in method.keepers:
+        if member in method.parts_with_client_model:
             own = trained.own[member.name]
             view = task.view_of(member, params, buffers, trained.client_state, steps=steps)
             kept[f"{member.name}.{BUFFERS}"] = (
@@ -128,7 +128,7 @@ def make_client_update(task: ClientTask, trained: TrainedClient) -> tuple[Client
         kept[SOLVER] = _pack_solver_states(trained.states)
     shared_buffers, kept[BUFFERS] = _split(method, settings, buffers)
 
-    spare = {} if method.closing else trained.moved  # no part reads them any more
+    spare = {} if method.parts_after_training else trained.moved  # no part reads them any more
     rest = [n for n in sent if n not in trained.gained]
     update = {
         n: spare[n].sub_(broadcast.params[n]) if n in spare else params[n] - broadcast.params[n]
@@ -138,8 +138,8 @@ def make_client_update(task: ClientTask, trained: TrainedClient) -> tuple[Client
     for upload in method.role(Upload):
         view = task.view_of(upload, params, buffers, trained.client_state, steps=steps)
         update, kept[upload.name] = upload.encode(view, update)
-    reached = params | _reached(task, update, kept) if method.closing_last else params
-    for member in method.closing_last:
+    reached = params | _reached(task, update, kept) if method.parts_after_upload else params
+    for member in method.parts_after_upload:
         finish(member, reached)
     shared = {name: task.context[name] for member in method.parts for name in member.shares}
     made = torch.as_tensor(steps, dtype=size.dtype, device=size.device)
@@ -168,11 +168,11 @@ def tune(task: ClientTask, trainers: Trainers = stepwise) -> Tree:
     Fine-tuning starts from the broadcast model with a fresh solver, and minimizes the task's loss alone. The arguments are those
     of `train`.
     """
-    phase = task.method.tuning
+    phase = task.method.finetuning_phase
     if phase is None:
         raise UnalikeError(f"{task.method!r} has no fine-tuning; add local_finetune")
     fresh = without_solver_state(task.client_state)
-    task = replace(task, method=task.method.tuner, client_state=fresh).begin()
+    task = replace(task, method=task.method.finetuning_method, client_state=fresh).begin()
     trained = run_phases(task, (phase,), trainers(task))
     return trained.params | trained.buffers
 
@@ -194,7 +194,7 @@ class LocalTraining:
         work, lr = task.settings.work, task.broadcast.lr
         self._work = work if lr == work.lr else replace(work, lr=lr)
         self._own = {
-            p.name: task.client_state.get(f"{p.name}.{BUFFERS}", {}) for p in task.method.keepers
+            p.name: task.client_state.get(f"{p.name}.{BUFFERS}", {}) for p in task.method.parts_with_client_model
         }
         self._solver_states = _unpack_solver_states(task.client_state.get(SOLVER, {}))
         self._sums: list[StepSums] = []
@@ -245,7 +245,7 @@ def initial_client_state(method: Method, settings: StageSettings) -> PartTrees:
         p.name: p.client_init({n: w for n, w in params.items() if p.keeps(n, model)})
         for p in method.parts
     }
-    client_state |= {f"{p.name}.{BUFFERS}": model.buffers for p in method.keepers}
+    client_state |= {f"{p.name}.{BUFFERS}": model.buffers for p in method.parts_with_client_model}
     client_state[BUFFERS] = _split(method, settings, model.buffers)[1]
     if settings.work.keep_optimizer_state:
         parts = [
@@ -264,13 +264,13 @@ def _variables(
 ) -> PartTrees:
     """The variables of the solver in a phase: the trainable parameters, and the models of the parts that train one."""
     variables = {MODEL: tree.shared(params, trained_names(method, phase, model))}
-    return variables | {p.name: client_state[p.name] for p in method.trained}
+    return variables | {p.name: client_state[p.name] for p in method.trained_parts}
 
 
 def trained_names(method: Method, phase: Phase, model: Model) -> list[str]:
     """The parameters that a phase trains. Raises `UnalikeError` where it would train nothing."""
     names = [n for n in model.params if method.trains(n, model) and model.within(phase.moves, n)]
-    if not names and not method.trained:
+    if not names and not method.trained_parts:
         raise UnalikeError(
             f"nothing of the model moves where {method!r} trains its {phase.moves!r}; expected parameters there that require "
             "gradients (the head is the model's attribute `head`, or its last linear layer; the body is the rest)"

@@ -299,7 +299,7 @@ def _combined(
     rule, own = method.aggregator, _own(cohort, method.aggregator)
     if not cohort.update:  # all parameters are private
         return {}, cohort
-    if not (method.adds and any(p.needs == "spread" for p in method.parts)):
+    if not (method.combines_by_weighted_sum and any(p.needs == "spread" for p in method.parts)):
         return return_checks.named(
             rule, "combine", rule.combine(server, own, weights), cohort.update
         ), cohort
