@@ -17,7 +17,7 @@ class Anchor(Objective):
     strength: NonNegativeFloat = 0.01
 
     def loss(self, client, batch):
-        drift = tree.sub(client.start, client.params)
+        drift = tree.sub(client.received_params, client.params)
         return self.strength * (tree.dot(drift, drift) + 1e-12).sqrt()
 
 

@@ -7,12 +7,12 @@ import torch
 
 from unalike._utils.errors import UnalikeError
 from unalike.core import privacy
-from unalike.core.privacy import Sampling, epsilon_of, noise_multiplier_of, normal_noise
+from unalike.core.privacy import ReleaseSampling, epsilon_of, noise_multiplier_of, normal_noise
 
 dp = pytest.importorskip("dp_accounting")
 rdp = pytest.importorskip("dp_accounting.rdp")
 
-SAMPLINGS = {draw: Sampling(50, 5, draw, 20) for draw in ("all", "fixed", "poisson")}
+SAMPLINGS = {draw: ReleaseSampling(50, 5, draw, 20) for draw in ("all", "fixed", "poisson")}
 
 
 def _event(draw, z):

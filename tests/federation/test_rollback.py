@@ -9,7 +9,7 @@ from small_federation import SmallFederation, make_clients, states
 from unalike._utils.errors import UnalikeError
 from unalike.cli.finished_run import load_model
 from unalike.comparison.open_comparison import open_comparison
-from unalike.core.privacy import Sampling, epsilon_of
+from unalike.core.privacy import ReleaseSampling, epsilon_of
 from unalike.dashboard.state import Followed
 from unalike.federation.coordinator.federation_folder import roll_back
 from unalike.metrics.columns import TIMES
@@ -188,7 +188,7 @@ def test_rounds_that_were_rolled_back_stay_accounted(tmp_path):
     fed = SmallFederation(tmp_path, make_clients(SAMPLE_SIZES), method, rounds=4, keep_every=1)
 
     def spent(*releases):
-        return [epsilon_of(2.0, Sampling(3, 3), count, 1e-5) for count in releases]
+        return [epsilon_of(2.0, ReleaseSampling(3, 3), count, 1e-5) for count in releases]
 
     def interrupt(row, what=""):
         if row["round"] == 3:
@@ -219,7 +219,7 @@ def test_a_private_round_that_the_budget_forbids_is_not_trained(tmp_path):
     pytest.importorskip("dp_accounting")
     method, limit = (
         "client_dp(noise_multiplier=2, where='site')",
-        epsilon_of(2.0, Sampling(3, 3), 4, 1e-5),
+        epsilon_of(2.0, ReleaseSampling(3, 3), 4, 1e-5),
     )
     fed = SmallFederation(
         tmp_path, make_clients(SAMPLE_SIZES), method, rounds=9, budget=f"{limit:.3f} epsilon"

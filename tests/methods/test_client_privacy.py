@@ -9,7 +9,7 @@ from simulation import Clients, Simulation, mlp
 
 from unalike._utils.errors import UnalikeError
 from unalike.core import tree
-from unalike.core.privacy import Sampling
+from unalike.core.privacy import ReleaseSampling
 from unalike.methods.method import Method
 from unalike.methods.roles import ServerStep
 from unalike.training.server.aggregation import decode_updates
@@ -37,7 +37,9 @@ def moved(sim, cohort):
 
 
 def test_update_is_the_sum_of_clipped_updates_over_the_expected_number():
-    sim = simulation("client_dp(noise_multiplier=0, clip=0.05)", Sampling(4, 2.5, "poisson", 10))
+    sim = simulation(
+        "client_dp(noise_multiplier=0, clip=0.05)", ReleaseSampling(4, 2.5, "poisson", 10)
+    )
     plain = simulation("uniform").run()
     cohort = sim.run()
     rows = [tree.flatten(tree.row(plain.stacked.update, k)) for k in range(4)]
@@ -75,8 +77,10 @@ def test_no_client_moves_the_sum_by_more_than_the_bound(name):
 
 
 def test_noise_has_the_deviation_of_the_mechanism_in_every_round_anew():
-    sim = simulation("client_dp(noise_multiplier=2, clip=0.5)", Sampling(4, 4, "all", 10, 4))
-    still = simulation("client_dp(noise_multiplier=0, clip=0.5)", Sampling(4, 4, "all", 10, 4))
+    sim = simulation("client_dp(noise_multiplier=2, clip=0.5)", ReleaseSampling(4, 4, "all", 10, 4))
+    still = simulation(
+        "client_dp(noise_multiplier=0, clip=0.5)", ReleaseSampling(4, 4, "all", 10, 4)
+    )
     noise = [moved(sim, sim.run()) - moved(still, still.run())]
     sim.state, still.state = (s.state._replace(round=1) for s in (sim, still))
     noise.append(moved(sim, sim.run()) - moved(still, still.run()))
@@ -86,7 +90,7 @@ def test_noise_has_the_deviation_of_the_mechanism_in_every_round_anew():
 
 
 def test_noise_follows_the_seed_in_a_simulation_and_never_in_a_federation():
-    sampling = Sampling(4, 4, "all", 10, 4)
+    sampling = ReleaseSampling(4, 4, "all", 10, 4)
     for where in ("server", "site"):
         spec = f"client_dp(noise_multiplier=1, where={where!r})"
         again = [simulation(spec, sampling) for _ in range(2)]
@@ -96,7 +100,7 @@ def test_noise_follows_the_seed_in_a_simulation_and_never_in_a_federation():
 
 
 def test_shares_of_sites_add_up_to_the_noise_of_the_server():
-    sampling = Sampling(40, 40, "all", 1, 40)
+    sampling = ReleaseSampling(40, 40, "all", 1, 40)
     noisy = simulation(
         "client_dp(noise_multiplier=3, clip=0.1, where='site')", sampling, sizes=[3] * 40
     )
@@ -140,7 +144,7 @@ def test_noise_of_the_adaptive_bound_is_paid_for_by_the_sum():
     part = Method.parse("client_dp(noise_multiplier=1.5, quantile=0.5)").privacy
     sim = simulation("client_dp")
     for expected, deviation in ((400, 20.0), (4, 1.5)):
-        settings = replace(sim.settings, sampling=Sampling(1000, expected, "poisson", 1))
+        settings = replace(sim.settings, sampling=ReleaseSampling(1000, expected, "poisson", 1))
         assert part._of_count(1.5, settings, expected) == deviation
         total = part._of_sum(1.5, settings, expected) ** -2 + (2 * deviation) ** -2
         assert total == pytest.approx(1.5**-2)
@@ -148,7 +152,7 @@ def test_noise_of_the_adaptive_bound_is_paid_for_by_the_sum():
 
 def test_round_without_clients_has_the_same_noise():
     sim = simulation(
-        "client_dp(noise_multiplier=2) + server_momentum", Sampling(4, 1, "poisson", 10)
+        "client_dp(noise_multiplier=2) + server_momentum", ReleaseSampling(4, 1, "poisson", 10)
     )
     after = advance_by_nothing(sim.method, sim.settings, sim.state, sim.members)
     change = tree.flatten(tree.sub(after.params, sim.state.params))

@@ -11,7 +11,7 @@ from torch import nn
 import unalike as ua
 from unalike._utils.errors import UnalikeError
 from unalike.core import tree
-from unalike.core.privacy import Sampling, epsilon_of, noise_multiplier_of
+from unalike.core.privacy import ReleaseSampling, epsilon_of, noise_multiplier_of
 from unalike.core.types import Batch
 from unalike.runtime.setup.run_config import prepare_run
 from unalike.training.client.sample_gradients import clipped_sum, private_mean
@@ -181,7 +181,7 @@ def test_epsilon_of_poisson_batches_is_that_of_dp_accounting():
 
     run = ua.run("dp_sgd(noise_multiplier=2, batches='poisson')", clients, work=work, **options)
     found = run.history.last["epsilon"]
-    exact, shuffled = accounted(PLDAccountant), epsilon_of(2.0, Sampling(1, 1), 6, 1e-5)
+    exact, shuffled = accounted(PLDAccountant), epsilon_of(2.0, ReleaseSampling(1, 1), 6, 1e-5)
     assert found == pytest.approx(accounted(lambda: RdpAccountant(orders)), rel=1e-6)
     assert exact < found < 1.15 * exact < shuffled
     run = ua.run("dp_sgd(epsilon=2, batches='poisson')", clients, work=work, **options)
@@ -197,14 +197,18 @@ def test_budget_gives_clients_with_more_batches_less_noise(executor):
     for z in ("epsilon=3", "noise_multiplier=0"):
         spec = f"dp_sgd({z}, clip=0.01, batches='poisson')"
         sim = Simulation(spec, mlp(), Clients.random(24 * sizes), executor=executor, **work)
-        sim.settings = replace(sim.settings, sampling=Sampling(72, 72, releases=5, sizes=sizes))
+        sim.settings = replace(
+            sim.settings, sampling=ReleaseSampling(72, 72, releases=5, sizes=sizes)
+        )
         object.__setattr__(sim.executor.client_pool, "settings", sim.settings)
         sim.state = initial_server_state(sim.method, sim.settings)
         updates.append(sim.run().stacked.update)
     apart = torch.cat([u.reshape(24, 3, -1) for u in tree.sub(*updates).values()], -1)
     found = []
     for k, (b, n) in enumerate(zip(kinds, sizes, strict=True)):
-        z = noise_multiplier_of(3.0, Sampling(b, 1, "poisson" if b > 1 else "all", 5 * b), 1e-5)
+        z = noise_multiplier_of(
+            3.0, ReleaseSampling(b, 1, "poisson" if b > 1 else "all", 5 * b), 1e-5
+        )
         assert float(apart[:, k].std()) == pytest.approx(z * 0.01 / (n / b) * b**0.5, rel=0.1)
         found.append(z)
     assert found[0] > 1.1 * found[1] > 1.5 * found[2]
@@ -243,7 +247,7 @@ def test_epsilon_counts_the_passes_of_all_rounds():
     clients = ua.partition(ua.load("digits"), "iid", clients=20, seed=0)
     options = {"model": "linear", "rounds": 3, "progress": None, "participation": 0.2}
     run = ua.run("dp_sgd(noise_multiplier=5)", clients, work=ua.Work(epochs=2, lr=0.1), **options)
-    wanted = [epsilon_of(5.0, Sampling(1, 1), passes, 1e-5) for passes in (0, 2, 4, 6)]
+    wanted = [epsilon_of(5.0, ReleaseSampling(1, 1), passes, 1e-5) for passes in (0, 2, 4, 6)]
     assert (
         run.history.rounds["epsilon"].tolist() == wanted
         and run.history.rounds["train_loss"].isna().all()

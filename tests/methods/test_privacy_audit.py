@@ -9,7 +9,7 @@ from scipy.stats import beta
 from simulation import Clients, Simulation, mlp
 
 from unalike.core import tree
-from unalike.core.privacy import Sampling, epsilon_of
+from unalike.core.privacy import ReleaseSampling, epsilon_of
 from unalike.training.server.server_update import advance
 
 pytest.importorskip("dp_accounting")
@@ -50,7 +50,7 @@ def _lower_bound(inside, outside):
 
 
 def test_audit_proves_less_than_is_accounted_and_finds_noise_that_is_missing():
-    accounted = epsilon_of(1.0, Sampling(3, 3), 1, DELTA)
+    accounted = epsilon_of(1.0, ReleaseSampling(3, 3), 1, DELTA)
     proved = _lower_bound(*_attacks(1.0))
     assert 0.3 < proved <= accounted
     assert _lower_bound(*_attacks(0.2)) > accounted, "a fifth of the noise would be found out"

@@ -381,5 +381,5 @@ def test_a_curve_that_rises_is_said_and_one_that_stands_still_is_not():
 
 
 def test_parts_name_their_groups_of_parameters():
-    assert [p.apart for p in Method.parse("fedper").parts if p.apart] == ["head"]
-    assert [p.apart for p in Method.parse("fedbn").parts if p.apart] == ["norm"]
+    assert [p.special_group for p in Method.parse("fedper").parts if p.special_group] == ["head"]
+    assert [p.special_group for p in Method.parse("fedbn").parts if p.special_group] == ["norm"]

@@ -9,7 +9,7 @@ import pytest
 import unalike as ua
 from unalike._utils.errors import UnalikeError
 from unalike.cli.terminal_tables import run_json, run_table
-from unalike.core.privacy import Sampling, epsilon_of, noise_multiplier_of
+from unalike.core.privacy import ReleaseSampling, epsilon_of, noise_multiplier_of
 from unalike.runtime.setup.run_config import prepare_run
 
 pytest.importorskip("dp_accounting")
@@ -40,9 +40,9 @@ def trained(spec, clients, **options):
 @pytest.mark.parametrize(
     "options, sampling",
     [
-        ({}, Sampling(10, 10)),
-        ({"participation": 0.3}, Sampling(10, 3, "fixed")),
-        ({"participation": 0.3, "sampling": "poisson"}, Sampling(10, 3, "poisson")),
+        ({}, ReleaseSampling(10, 10)),
+        ({"participation": 0.3}, ReleaseSampling(10, 3, "fixed")),
+        ({"participation": 0.3, "sampling": "poisson"}, ReleaseSampling(10, 3, "poisson")),
     ],
 )
 def test_epsilon_is_a_column_of_the_history(clients, options, sampling):
@@ -142,7 +142,7 @@ def test_noise_of_sites_in_poisson_cohorts_is_not_amplified(clients):
     )
     rounds = trained(spec, clients, **options).history.rounds
     assert rounds["epsilon"].tolist() == [
-        epsilon_of(2.0, Sampling(10, 10), t, 1e-5) for t in range(4)
+        epsilon_of(2.0, ReleaseSampling(10, 10), t, 1e-5) for t in range(4)
     ]
     assert np.isfinite(rounds["loss"]).all()
 
@@ -188,7 +188,7 @@ def test_federation_names_the_noise_multiplier_that_its_sites_agree_to(clients):
     ):
         prepare_run("client_dp(epsilon=3)", clients, **arguments)
     z = [
-        noise_multiplier_of(3, Sampling(n, 1, "poisson" if n > 1 else "all", 3 * n), 1e-5)
+        noise_multiplier_of(3, ReleaseSampling(n, 1, "poisson" if n > 1 else "all", 3 * n), 1e-5)
         for n in (100, 10, 1)
     ]
     of_batches = "{:.4g} where every site has 100 batches or more in a pass, {:.4g} where every site has 10 .*, {:.4g} for 3 rounds"
@@ -198,7 +198,7 @@ def test_federation_names_the_noise_multiplier_that_its_sites_agree_to(clients):
     # sites know the seed, by which cohorts are drawn: nothing is amplified
     sizes = tuple({len(c.train[1]) for c in clients})
     assert (
-        run_config.settings.sampling == Sampling(10, 5, "all", 3, 10, sizes)
+        run_config.settings.sampling == ReleaseSampling(10, 5, "all", 3, 10, sizes)
         and run_config.settings.secret_noise
     )
 

@@ -423,14 +423,19 @@ def gained(monkeypatch):
         members = {"__annotations__": {n: kind for n, (kind, _) in fields.items()}} | {
             n: v for n, (_, v) in fields.items()
         }
-        term = {"__module__": __name__, "__qualname__": "Term", "loss": _drift, "published": True}
+        term = {
+            "__module__": __name__,
+            "__qualname__": "Term",
+            "loss": _drift,
+            "has_own_name": True,
+        }
         ua.part(type("Term", (Objective,), term | members))
 
     return define
 
 
 def _drift(part, client, batch):
-    drift = tree.sub(client.start, client.params)
+    drift = tree.sub(client.received_params, client.params)
     return part.mu / 2 * tree.dot(drift, drift) * getattr(part, "factor", 1.0)
 
 

@@ -40,7 +40,7 @@ def test_client_states_stacked_equal_single_ones(tmp_path):
     accepted = {5: 3, 0: 3, 70: 3, 2: 3}
     client_states.save(accepted)
     later = ClientStates(memory_of(-1), tmp_path)
-    later.adopt(accepted)
+    later.use_versions(accepted)
     later.put(5, 4, memory_of(50), accepted=3)
     for held, now in ((client_states, accepted), (later, accepted), (later, accepted | {5: 4})):
         ids = [70, 1, 5, 2, 0]
@@ -173,7 +173,7 @@ def test_client_states_random_sequence_follows_version_rule(tmp_path):
             accepted |= dict.fromkeys([k for k in ids if rng.random() < 0.7], round)
             if rng.random() < 0.2:
                 pinned = dict(accepted)
-                client_states.pin(pinned)
+                client_states.pin_versions(pinned)
             for stands in (accepted, pinned):
                 ids = [k for k in range(12) if stands.get(k) is None or stands[k] in kept[k]]
                 values = [kept[k][stands[k]] if k in stands else -1 for k in ids]
@@ -212,10 +212,10 @@ def test_client_states_saved_and_adopted_equal_accepted_versions(tmp_path):
     client_states.save({0: 4, 1: 4})
     client_states.put(0, 5, memory_of(50), accepted=4)
     client_states.save({0: 5, 1: 4})
-    client_states.prune({0: 5, 1: 4})
+    client_states.drop_other_versions({0: 5, 1: 4})
     assert len(list(tmp_path.glob("*/*.safetensors"))) == 2
     later = ClientStates(memory_of(-1), tmp_path)
-    later.adopt({0: 5, 1: 4})
+    later.use_versions({0: 5, 1: 4})
     assert same(later.get(0, 5), memory_of(50)) and same(later.get(1, 4), memory_of(1))
     with pytest.raises(UnalikeError, match="cannot read"):
         later.get(2, 4)

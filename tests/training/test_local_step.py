@@ -66,9 +66,11 @@ def test_own_model_of_a_part_gets_no_gradients(method):
         plan(method) + Beside(), mlp(), Clients.random((7, 3)), lr=0.1, executor="loop"
     )
     sim.round()
-    assert not sim.method.has_task_loss_only and all(p.grad is None for p in Beside.own.parameters())
+    assert not sim.method.has_task_loss_only and all(
+        p.grad is None for p in Beside.own.parameters()
+    )
 
 
 @pytest.mark.parametrize("method", ["fedavg", "scaffold", "fedprox"])
 def test_method_plain_is_true_for_task_loss_alone(method):
-    assert plan(method).plain == (method != "fedprox")
+    assert plan(method).has_task_loss_only == (method != "fedprox")

@@ -45,7 +45,7 @@ class MethodEntry:
 
 def published() -> list[str]:
     """The names of methods, plans and add-ons, without the parts that methods are made of."""
-    return sorted(n for n in registry if not _is_part(n) or registry[n].published)  # type: ignore[attr-defined]
+    return sorted(n for n in registry if not _is_part(n) or registry[n].has_own_name)  # type: ignore[attr-defined]
 
 
 def parts() -> list[str]:

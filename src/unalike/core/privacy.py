@@ -27,8 +27,8 @@ SMALLEST, LARGEST = 0.1, 1e4
 
 
 @dataclass(frozen=True)
-class Sampling:
-    """The part that contributions take in releases.
+class ReleaseSampling:
+    """How many contributions a release has, and how they are drawn.
 
     Attributes:
         units: Number of clients, or of samples of a client.
@@ -36,7 +36,7 @@ class Sampling:
         draw: "all" take part in every release; "fixed": a random set of this size, without replacement; "poisson": each one by
             itself, with probability `expected / units`.
         releases: Number of releases that are planned.
-        fewest: Fewest of them in a release, among which the noise of a sum is shared out; 0 with "poisson".
+        min_contributions: Fewest of them in a release; each adds its share of the noise of a sum; 0 with "poisson".
         sizes: The numbers of training samples that clients have, each number once.
     """
 
@@ -44,12 +44,12 @@ class Sampling:
     expected: float
     draw: Draw = "all"
     releases: int = 1
-    fewest: int = 0
+    min_contributions: int = 0
     sizes: tuple[int, ...] = ()
 
 
 def epsilon_of(
-    z: float, sampling: Sampling, releases: int, delta: float, accountant: Accountant = "rdp"
+    z: float, sampling: ReleaseSampling, releases: int, delta: float, accountant: Accountant = "rdp"
 ) -> float:
     """Epsilon at `delta` after so many releases with noise multiplier `z`; 0 before the first, infinite without noise.
 
@@ -113,7 +113,7 @@ def _renyi(z: float, draw: Draw, share: float) -> tuple[Any, Any]:
 
 @lru_cache(256)
 def noise_multiplier_of(
-    epsilon: float, sampling: Sampling, delta: float, accountant: Accountant = "rdp"
+    epsilon: float, sampling: ReleaseSampling, delta: float, accountant: Accountant = "rdp"
 ) -> float:
     """The least noise multiplier, to three digits, with which the releases that are planned stay within epsilon.
 

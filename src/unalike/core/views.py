@@ -18,7 +18,7 @@ from unalike._utils.errors import UnalikeError
 from unalike.core import tree
 from unalike.core.model import Model
 from unalike.core.nests import map_tensors, select_rows
-from unalike.core.privacy import Sampling
+from unalike.core.privacy import ReleaseSampling
 from unalike.core.tasks import Task
 from unalike.core.types import Batch, ClientUpdate, Context, Output, PartTrees, Tree
 from unalike.core.update_spread import spread
@@ -53,7 +53,7 @@ class StageSettings:
     classes: int | None = None
     stage: int = 0
     group: int = 0
-    sampling: Sampling | None = None
+    sampling: ReleaseSampling | None = None
     secret_noise: bool = False
     malicious: frozenset[int] = frozenset()
 
@@ -78,9 +78,9 @@ class ClientView(NamedTuple):
     Attributes:
         settings: Settings of the stage. Set in every hook.
         part: Name of the part that looks. Set in every hook.
-        start: Shared parameters w as received, [*shape] each. Set in every hook; in `begin` it holds all parameters.
-        origin: All parameters where training starts, [*shape] each. Set in every hook; in `begin` as received.
-        received: Buffers where training starts: those received, and the client's own. Set in every hook.
+        received_params: Shared parameters w as received, [*shape] each. Set in every hook; in `begin` it holds all parameters.
+        initial_params: All parameters where training starts, [*shape] each. Set in every hook; in `begin` as received.
+        initial_buffers: Buffers where training starts: those received, and the client's own. Set in every hook.
         params: Current parameters v, [*shape] each. Set in every hook: as received in `begin`, before the step in `loss`,
             `correct` and `project`, after training in `finish` and `encode`.
         buffers: Current buffers of the model, or of the part's own model if it keeps one. Set in every hook.
@@ -100,9 +100,9 @@ class ClientView(NamedTuple):
 
     settings: StageSettings
     part: str
-    start: Tree
-    origin: Tree
-    received: Tree
+    received_params: Tree
+    initial_params: Tree
+    initial_buffers: Tree
     params: Tree
     buffers: Tree
     message: Tree
@@ -124,9 +124,24 @@ class ClientView(NamedTuple):
         return self.settings.model
 
     @property
+    def start(self) -> Tree:
+        """Earlier name of `received_params`."""
+        return self.received_params
+
+    @property
+    def origin(self) -> Tree:
+        """Earlier name of `initial_params`."""
+        return self.initial_params
+
+    @property
+    def received(self) -> Tree:
+        """Earlier name of `initial_buffers`."""
+        return self.initial_buffers
+
+    @property
     def own(self) -> Tree:
         """Parameters of the model in the part's client state; frozen ones, which no state holds, as training starts."""
-        return self.origin | self.state
+        return self.initial_params | self.state
 
     def out(self, batch: Batch, params: Tree | None = None) -> Output:
         """Output of the model in training mode on `batch`.
@@ -150,7 +165,9 @@ class ClientView(NamedTuple):
         Private parameters have their values where training starts.
         """
         if "teacher" not in self.cache:
-            self.cache["teacher"] = self._frozen(self.origin | self.start, self.received, batch)
+            self.cache["teacher"] = self._frozen(
+                self.initial_params | self.received_params, self.initial_buffers, batch
+            )
         return self.cache["teacher"]
 
     def own_output(self, batch: Batch) -> Output:

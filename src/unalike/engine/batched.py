@@ -32,7 +32,7 @@ from unalike.methods.method import Method
 from unalike.methods.roles import Personalizer, Phase
 from unalike.training.client.client_update import stepwise, train, tune
 from unalike.training.server.aggregation import UpdateSink
-from unalike.training.server.update_checks import find_faults, loses_apart
+from unalike.training.server.update_checks import find_faults, has_suspicious_loss
 
 CACHE = 15 * 2**20
 """Bytes of the parameters, gradients and momenta of a chunk on a CPU: about as much as its caches hold."""
@@ -142,7 +142,9 @@ class Batched(Executor):
             client_pool.method, client_pool.settings.work, np.array([client_pool.typical])
         )
         kept = max(1, KEPT // tree.nbytes(params)) * (
-            SUMMED if client_pool.method.needs_sums_only and client_pool.method.returns_update_only else 1
+            SUMMED
+            if client_pool.method.needs_sums_only and client_pool.method.returns_update_only
+            else 1
         )
         chain = client_pool.settings.model.chain
         assert chain is not None  # see `uses_compiled_loops`
@@ -186,7 +188,9 @@ class Batched(Executor):
             if self._in_loops(method, method.phases, chunk):
                 client_update, kept, summed = compiled_training.train(chunk, sink.factors(ids))
                 # each client's own update shows which one is at fault
-                if summed and (loses_apart(client_update.loss) or find_faults(ids, client_update)):
+                if summed and (
+                    has_suspicious_loss(client_update.loss) or find_faults(ids, client_update)
+                ):
                     client_update, kept, summed = compiled_training.train(chunk)
             else:
                 client_update, kept = self.graphs.attempt(
@@ -202,7 +206,9 @@ class Batched(Executor):
             self.client_pool.tuning_schedules(ids, broadcast.round),
         )
         with self._chunk(broadcast, "dropout of tuned chunks", ids, schedules, accepted) as chunk:
-            if method.finetuning_phase is not None and self._in_loops(method.finetuning_method, (method.finetuning_phase,), chunk):
+            if method.finetuning_phase is not None and self._in_loops(
+                method.finetuning_method, (method.finetuning_phase,), chunk
+            ):
                 return compiled_training.tune(chunk)
             return self.tuning_graphs.attempt(
                 partial(self.tuning_graphs.tune, chunk),

@@ -18,7 +18,7 @@ class Compressor(Upload):
     2014; Karimireddy et al. 2019). The client state then holds one model.
     """
 
-    published: ClassVar[bool] = True
+    has_own_name: ClassVar[bool] = True
     error_feedback: bool
 
     @abstractmethod

@@ -285,7 +285,9 @@ class Method:
     @cached_property
     def parts_after_training(self) -> tuple[Part, ...]:
         """The parts that act after local training: on the update, the client state or a message."""
-        own = {p for p in self.parts_with_client_model if type(p).kept_buffers is not Part.kept_buffers}
+        own = {
+            p for p in self.parts_with_client_model if type(p).kept_buffers is not Part.kept_buffers
+        }
         return tuple(
             p
             for p in self.parts
@@ -300,7 +302,9 @@ class Method:
     @cached_property
     def returns_update_only(self) -> bool:
         """Whether local training is one phase and its only result is the update."""
-        return len(self.phases) == 1 and not self.parts_after_training and not self.role(Personalizer)
+        return (
+            len(self.phases) == 1 and not self.parts_after_training and not self.role(Personalizer)
+        )
 
     def facts(self, data: Batch, settings: StageSettings) -> Context:
         """The static facts of a client with these training samples, by name."""

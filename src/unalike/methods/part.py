@@ -148,7 +148,7 @@ class Part:
 
     name: ClassVar[str]
     """Name in spec text; also the key of this part's state and messages."""
-    published: ClassVar[bool] = False
+    has_own_name: ClassVar[bool] = False
     """The literature knows it by its own name; the other parts are what methods are made of."""
     rank: ClassVar[int] = 0
     """Place in a chained role: parts of lower rank act first, in whatever order the spec text names them."""
@@ -177,7 +177,7 @@ class Part:
     """The part learns on the server from `server.proxy`, samples that the user gives to the server."""
 
     @property
-    def apart(self) -> Group | None:
+    def special_group(self) -> Group | None:
         """The group of parameters that it treats otherwise than the rest of the model, if it is one group."""
         return None
 
@@ -227,7 +227,7 @@ class Part:
 
         Args:
             params: Initial values of the parameters that the client trains and for which `keeps` holds. Frozen ones are in
-                `client.origin`.
+                `client.initial_params`.
 
         Returns:
             Any tree; its names and shapes stay the same in all rounds and are equal on all clients.
@@ -276,7 +276,7 @@ class Part:
         """The buffers to keep of a model that is not trained beside the shared one. Called after `finish`, with `keeps_model`.
 
         Args:
-            client: View of the client after training; `client.received` are the shared model's buffers before training.
+            client: View of the client after training; `client.initial_buffers` are the shared model's buffers before training.
             own: The buffers kept before.
 
         Returns:
@@ -374,9 +374,9 @@ class Part:
             setup: Model, work and clients of the stage.
 
         Returns:
-            A clause such as "the model has no normalization layer", which is what the default finds of `apart`.
+            A clause such as "the model has no normalization layer", which is what the default finds of `special_group`.
         """
-        return setup.lacks(self.apart) if self.apart else ""
+        return setup.lacks(self.special_group) if self.special_group else ""
 
 
 def spec_text(named: Any) -> str:

@@ -84,7 +84,7 @@ class Stage:
         """Group -> numbers of its clients; with `chooses`, of the clients that may choose the group."""
         return self.groups if self.groups is not None else {"all": range(clients)}
 
-    def differs(self, model: Model, buffers: str, groups: int) -> str:
+    def why_no_single_model(self, model: Model, buffers: str, groups: int) -> str:
         """The reason why no one model predicts for all clients, nor for one that never trained; empty if one does."""
         if groups > 1:
             return f"has {groups} models, one for each group of clients"

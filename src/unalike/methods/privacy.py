@@ -11,7 +11,7 @@ from torch import Tensor
 from unalike._utils.errors import UnalikeError
 from unalike._utils.validated import validated
 from unalike.core.model import Model
-from unalike.core.privacy import Accountant, Sampling, epsilon_of, noise_multiplier_of
+from unalike.core.privacy import Accountant, ReleaseSampling, epsilon_of, noise_multiplier_of
 from unalike.core.types import Tree
 from unalike.core.views import ClientView, PartLookup, StageSettings
 from unalike.core.work import Work
@@ -51,7 +51,7 @@ class Privacy(Part):
         """Whether each sample is drawn into a local batch by itself. Default: no."""
         return False
 
-    def samplings(self, settings: StageSettings) -> Sequence[Sampling]:
+    def samplings(self, settings: StageSettings) -> Sequence[ReleaseSampling]:
         """The part that contributions take in the releases of a run. No default.
 
         Args:

@@ -27,10 +27,10 @@ from unalike.training.server.aggregation import (
 )
 
 KEEPING: dict[str, Callable[[ClientStates, AcceptedRounds], None]] = {
-    "pin": ClientStates.pin,
+    "pin": ClientStates.pin_versions,
     "save": ClientStates.save,
-    "prune": ClientStates.prune,
-    "adopt": ClientStates.adopt,
+    "prune": ClientStates.drop_other_versions,
+    "adopt": ClientStates.use_versions,
 }
 """Word in a message -> what each process does with the client states that it keeps."""
 
@@ -154,16 +154,16 @@ class SharedClientStates(ClientStates):
     ) -> None:
         self._own.put_stacked(clients, round, client_state, accepted)
 
-    def pin(self, accepted: AcceptedRounds) -> None:
+    def pin_versions(self, accepted: AcceptedRounds) -> None:
         self._all("pin", accepted)
 
     def save(self, accepted: AcceptedRounds) -> None:
         self._all("save", accepted)
 
-    def prune(self, accepted: AcceptedRounds) -> None:
+    def drop_other_versions(self, accepted: AcceptedRounds) -> None:
         self._all("prune", accepted)
 
-    def adopt(self, accepted: AcceptedRounds) -> None:
+    def use_versions(self, accepted: AcceptedRounds) -> None:
         self._all("adopt", accepted)
 
     def _all(self, what: str, accepted: AcceptedRounds) -> None:

@@ -316,8 +316,8 @@ class SiteWorker:
         group, broadcast = self._broadcast(request, step, tree.unpack(self._on_device(tensors)))
         group.state = ServerState(broadcast.round, broadcast.params, broadcast.buffers, {})
         group.accepted = _accepted_rounds(me, step.accepted)
-        group.client_states.keep_from(broadcast.round)
-        group.client_states.prune(group.accepted)
+        group.client_states.keep_rounds_from(broadcast.round)
+        group.client_states.drop_other_versions(group.accepted)
         models = {name: PREDICTS[name](group, me, broadcast) for name in step.evaluate}
         sums = {name: self._metric_sums(predict) for name, predict in models.items()}
         if models:
@@ -465,8 +465,8 @@ class SiteWorker:
                 stage, settings, source, members, client_states, self.run_config.options.chain
             )
             group.executor = Loop(group.client_pool)
-            group.client_states.keep_from(asked.round)
-            group.client_states.adopt(_accepted_rounds(self.number, asked.accepted))
+            group.client_states.keep_rounds_from(asked.round)
+            group.client_states.use_versions(_accepted_rounds(self.number, asked.accepted))
             self._groups[key] = group
         return self._groups[key]
 

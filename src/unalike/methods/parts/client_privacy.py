@@ -12,7 +12,7 @@ from torch import Tensor
 from unalike._utils.errors import UnalikeError
 from unalike.core import tree
 from unalike.core.model import Model
-from unalike.core.privacy import Sampling, normal_noise
+from unalike.core.privacy import ReleaseSampling, normal_noise
 from unalike.core.types import Tree
 from unalike.core.views import ClientView, Cohort, PartLookup, ServerView, StageSettings
 from unalike.core.work import Work
@@ -44,7 +44,7 @@ class ClientDP(Upload, LinearAggregator, ServerStep, Privacy):
     """
 
     name = "client_dp"
-    published: ClassVar[bool] = True
+    has_own_name: ClassVar[bool] = True
     unit: ClassVar[str] = "client"
     rank: ClassVar[int] = ServerStep.NOISE
     additive: ClassVar[bool] = True
@@ -53,7 +53,7 @@ class ClientDP(Upload, LinearAggregator, ServerStep, Privacy):
     clip_lr: PositiveFloat = 0.2
     where: Literal["server", "site"] = "server"
 
-    def samplings(self, settings: StageSettings) -> Sequence[Sampling]:
+    def samplings(self, settings: StageSettings) -> Sequence[ReleaseSampling]:
         """The part that clients take in the rounds, without draws where the server, which makes them, is to learn nothing."""
         assert settings.sampling is not None
         return [
@@ -107,7 +107,7 @@ class ClientDP(Upload, LinearAggregator, ServerStep, Privacy):
         return (
             1
             if settings.sampling is None or self.where == "server"
-            else max(1, settings.sampling.fewest)
+            else max(1, settings.sampling.min_contributions)
         )
 
     def largest_update(self, server_state: Tree) -> float:
@@ -127,7 +127,7 @@ class ClientDP(Upload, LinearAggregator, ServerStep, Privacy):
     def finish(self, client: ClientView) -> tuple[Tree, Tree]:
         if self.quantile is None:
             return client.state, {}
-        norm = tree.norm({n: client.params[n] - w for n, w in client.start.items()})
+        norm = tree.norm({n: client.params[n] - w for n, w in client.received_params.items()})
         below = (norm <= client.message["clip"]).to(norm.dtype) - 0.5
         if self.where == "site":
             settings = client.settings

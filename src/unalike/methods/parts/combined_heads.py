@@ -44,7 +44,7 @@ class CombinedHeads(OwnParameters, ServerStep):
     tasks: ClassVar[tuple[str, ...]] = ("classification",)
     rank: ClassVar[int] = ServerStep.DYNAMIC
     needs_data = True
-    apart = "head"
+    special_group = "head"
     needs_messages: ClassVar[bool] = True
 
     @property
@@ -68,7 +68,7 @@ class CombinedHeads(OwnParameters, ServerStep):
     def finish(self, client: ClientView) -> tuple[Tree, Tree]:
         head = {n: client.params[n] for n in client.state}
         counts, means, squares = class_features(
-            client, client.params | client.start, client.received
+            client, client.params | client.received_params, client.initial_buffers
         )
         p = counts / counts.sum().clamp_min(1)
         spread = (p * squares - p.square() * means.square().sum(1)).sum() / counts.sum().clamp_min(

@@ -44,7 +44,7 @@ class Conditional(Conditioner):
     Source: Brannvall 2025, equations 1 and 2 and the model section. Limit: a model that ignores mu is `fedavg`.
     """
 
-    published: ClassVar[bool] = True
+    has_own_name: ClassVar[bool] = True
 
     statistic: Kind = "ols"
     order: PositiveInt = 2

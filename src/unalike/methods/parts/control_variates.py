@@ -54,15 +54,20 @@ class ControlVariates(Correction, ServerStep):
 
     def pull(self, client: ClientView) -> Pull:
         return Pull(
-            0.0, tree.map(lambda _, c_i, c: c - c_i, client.start, client.state, client.message)
+            0.0,
+            tree.map(
+                lambda _, c_i, c: c - c_i, client.received_params, client.state, client.message
+            ),
         )
 
     def finish(self, client: ClientView) -> tuple[Tree, Tree]:
         gradient = (
-            client.full_gradient(client.origin) if self.option == 1 else self._mean_step(client)
+            client.full_gradient(client.initial_params)
+            if self.option == 1
+            else self._mean_step(client)
         )
-        new = client.state | tree.only(gradient, client.start)
-        return new, tree.sub(tree.only(new, client.start), client.state)
+        new = client.state | tree.only(gradient, client.received_params)
+        return new, tree.sub(tree.only(new, client.received_params), client.state)
 
     def fold(self, update: Tree, message: Tree, importance: Tensor) -> Tree:
         return tree.scale(message, importance)
@@ -87,7 +92,10 @@ class ControlVariates(Correction, ServerStep):
         return "all clients take part with one local step, so that the variates cancel in the mean"
 
     def _mean_step(self, client: ClientView) -> Tree:
-        scale, begun = 1 / (client.steps * client.lr), tree.only(client.origin, client.start)
+        scale, begun = (
+            1 / (client.steps * client.lr),
+            tree.only(client.initial_params, client.received_params),
+        )
         return tree.map(
             lambda x, y, c_i, c: c_i - c + (x - y) * scale,
             begun,

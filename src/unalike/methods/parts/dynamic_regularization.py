@@ -36,15 +36,20 @@ class DynamicRegularizer(Objective, ServerStep):
         return tree.zeros(params)
 
     def loss(self, client: ClientView, batch: Batch) -> Tensor:
-        drift = tree.sub(client.start, client.params)  # -<h, v> is <h, w - v> but for a constant
+        drift = tree.sub(
+            client.received_params, client.params
+        )  # -<h, v> is <h, w - v> but for a constant
         return self.alpha / 2 * tree.dot(drift, drift) + tree.dot(drift, client.state)
 
     def pull(self, client: ClientView) -> Pull:
-        return Pull(self.alpha, tree.map(lambda _, h: -h, client.start, client.state))
+        return Pull(self.alpha, tree.map(lambda _, h: -h, client.received_params, client.state))
 
     def finish(self, client: ClientView) -> tuple[Tree, Tree]:
         moved = tree.map(
-            lambda w, v, h: h - self.alpha * (v - w), client.start, client.params, client.state
+            lambda w, v, h: h - self.alpha * (v - w),
+            client.received_params,
+            client.params,
+            client.state,
         )
         return client.state | moved, {}
 

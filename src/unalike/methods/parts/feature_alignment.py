@@ -29,12 +29,12 @@ class FeatureAlignment(Objective):
     `fedrep(epochs=1) + feature_alignment` is FedPAC without its second half, `combined_heads`.
     """
 
-    published: ClassVar[bool] = True
+    has_own_name: ClassVar[bool] = True
 
     lam: Annotated[NonNegativeFloat, LogRange(0.1, 10)] = 1.0
     tasks: ClassVar[tuple[str, ...]] = ("classification",)
     needs_data = True
-    apart = "body"
+    special_group = "body"
     needs_messages: ClassVar[bool] = True
 
     def server_open(self, settings: StageSettings) -> Tree:

@@ -47,7 +47,7 @@ class FrozenHead(Personalizer):
     whole model moves, or its head alone. Clients keep no state.
     """
 
-    apart = "head"
+    special_group = "head"
     epochs: Annotated[PositiveInt, OneOf(1, 5, 10)] = 10
     tuned: Literal["full", "head"] = "full"
 
@@ -105,7 +105,7 @@ class AdaptedLoss(TaskObjective, Personalizer):
         inner = grad(lambda w: client.task_loss(client.at(first, w), first))(client.params)
         if not self.second_order:
             inner = tree.detach(inner)
-        moving = tree.only(inner, client.start)
+        moving = tree.only(inner, client.received_params)
         adapted = client.params | tree.map(lambda g, w: w - self.alpha * g, moving, client.params)
         return client.task_loss(client.at(second, adapted), second)
 

@@ -47,7 +47,10 @@ class LocalDrift(Objective, ServerStep):
         return tree.unpack(server.state)["pace"]
 
     def loss(self, client: ClientView, batch: Batch) -> Tensor:
-        moved, mine = tree.sub(client.start, client.params), tree.unpack(client.state)  # w - v
+        moved, mine = (
+            tree.sub(client.received_params, client.params),
+            tree.unpack(client.state),
+        )  # w - v
         away = tree.map(lambda m, h: h - m, moved, mine["drift"])
         against = tree.map(lambda _, a, b: a - b, moved, mine["pace"], client.message)
         return self.alpha / 2 * tree.dot(away, away) - tree.dot(moved, against)
@@ -56,7 +59,7 @@ class LocalDrift(Objective, ServerStep):
         mine, c = tree.unpack(client.state), client.message
         constant = tree.map(
             lambda _, h, c_k, c: self.alpha * h + c_k - c,
-            client.start,
+            client.received_params,
             mine["drift"],
             mine["pace"],
             c,
@@ -65,7 +68,7 @@ class LocalDrift(Objective, ServerStep):
 
     def finish(self, client: ClientView) -> tuple[Tree, Tree]:
         mine = tree.unpack(client.state)
-        moved = tree.map(lambda w, v: v - w, client.start, client.params)
+        moved = tree.map(lambda w, v: v - w, client.received_params, client.params)
         drift = tree.map(lambda m, h: h + m, moved, mine["drift"])
         pace = tree.scale(moved, 1 / (client.lr * torch.as_tensor(client.steps).clamp_min(1)))
         return tree.pack({"drift": mine["drift"] | drift, "pace": mine["pace"] | pace}), {}

@@ -45,13 +45,16 @@ class MoreauEnvelope(TaskObjective, OwnParameters):
         def task(theta: Tree) -> Tensor:
             return client.task_loss(client.at(batch, theta), batch)
 
-        theta = tree.detach(self._minimizer(grad(task), tree.detach(client.params), client.start))
+        theta = tree.detach(
+            self._minimizer(grad(task), tree.detach(client.params), client.received_params)
+        )
         drift = tree.sub(client.params, theta)
         return task(theta) + self.lam / 2 * tree.dot(drift, drift)
 
     def finish(self, client: ClientView) -> tuple[Tree, Tree]:
         return tree.only(
-            self._minimizer(client.full_gradient, client.params, client.start), client.state
+            self._minimizer(client.full_gradient, client.params, client.received_params),
+            client.state,
         ), {}
 
     def check(self, method: PartLookup, work: Work) -> None:

@@ -29,7 +29,7 @@ class Proximal(Objective):
     mu: Annotated[NonNegativeFloat, LogRange(1e-4, 1)] = 0.001
 
     def loss(self, client: ClientView, batch: Batch) -> Tensor:
-        drift = tree.sub(client.start, client.params)
+        drift = tree.sub(client.received_params, client.params)
         return self.mu / 2 * tree.dot(drift, drift)
 
     def pull(self, client: ClientView) -> Pull:
@@ -55,7 +55,7 @@ class ModelContrast(Objective):
     mu: Annotated[NonNegativeFloat, LogRange(0.1, 10)] = 1.0
     tau: PositiveFloat = 0.5
     keeps_model = True
-    apart = "body"
+    special_group = "body"
 
     SEEN = "model_contrast.seen"
 
@@ -132,7 +132,7 @@ class BalancedSoftmax(TaskObjective):
     cross-entropy: they are for the client's own share of the classes. gamma = 0 is cross-entropy, and FedAvg.
     """
 
-    published: ClassVar[bool] = True
+    has_own_name: ClassVar[bool] = True
 
     gamma: Annotated[NonNegativeFloat, LinearRange(0, 2)] = 1.0
     tasks: ClassVar[tuple[str, ...]] = ("classification",)

@@ -41,7 +41,7 @@ class ProximalModel(OwnParameters, PersonalModel):
     lam: Annotated[NonNegativeFloat, LogRange(1e-4, 2)] = 0.001
 
     def loss(self, client: ClientView, batch: Batch) -> Tensor:
-        drift = tree.sub(client.start, client.state)
+        drift = tree.sub(client.received_params, client.state)
         task = client.task_loss(client.out(batch, client.own), batch)
         return task + self.lam / 2 * tree.dot(drift, drift)
 
@@ -140,7 +140,7 @@ class Private(OwnParameters):
     select: Literal["all", "head", "body", "norm"] = "all"
 
     @property
-    def apart(self) -> Group:
+    def special_group(self) -> Group:
         return self.select
 
     def begin(self, client: ClientView) -> tuple[Tree, Tree]:
@@ -166,11 +166,11 @@ class OwnStatistics(Personalizer):
     rounds they stay. Without batch normalization it is the shared model.
     """
 
-    published: ClassVar[bool] = True
+    has_own_name: ClassVar[bool] = True
     keeps_model: ClassVar[bool] = True
 
     def kept_buffers(self, client: ClientView, own: Tree) -> Tree:
-        return client.model.moved_statistics(own, client.received, client.buffers)
+        return client.model.moved_statistics(own, client.initial_buffers, client.buffers)
 
     def shortfall(self, setup: Setup) -> str:
         running = any(n.endswith("running_mean") for n in setup.model.buffers)
@@ -184,12 +184,12 @@ class Fixed(Personalizer):
     Unlike a private part it is the same on all clients: what the run, or a stage of a plan, started with.
     """
 
-    published: ClassVar[bool] = True
+    has_own_name: ClassVar[bool] = True
 
     select: Literal["head", "body"] = "head"
 
     @property
-    def apart(self) -> Group:
+    def special_group(self) -> Group:
         return self.select
 
     def trainable(self, name: str, model: Model) -> bool:

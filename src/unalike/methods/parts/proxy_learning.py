@@ -137,7 +137,7 @@ class LearnedShrinking(ServerStep):
     ratio (1 - gamma) ||w|| / (gamma ||u||), u = w^ - w, is that of regularization to optimization. epochs = 0 changes nothing.
     """
 
-    published: ClassVar[bool] = True
+    has_own_name: ClassVar[bool] = True
 
     epochs: NonNegativeInt = 100
     lr: Annotated[PositiveFloat, LogRange(1e-3, 0.1)] = 0.01

@@ -41,7 +41,7 @@ class CoordinateWise(Aggregator):
 class Median(CoordinateWise):
     """The median of every entry (Yin et al. 2018); the mean of the two middle values where K is even."""
 
-    published: ClassVar[bool] = True
+    has_own_name: ClassVar[bool] = True
 
     def rule(self, values: Tensor) -> Tensor:
         ordered, k = values.sort(0).values, len(values)
@@ -58,7 +58,7 @@ class TrimmedMean(CoordinateWise):
     beta = 0 is the mean of `uniform`.
     """
 
-    published: ClassVar[bool] = True
+    has_own_name: ClassVar[bool] = True
 
     beta: float = Field(default=0.2, ge=0, le=0.5)
 
@@ -84,7 +84,7 @@ class TrimmedMean(CoordinateWise):
         return int(self.beta * k + 1e-9)  # 0.29 * 100 is a little less than 29
 
 
-class Chosen(Aggregator):
+class WeightsFromDistances(Aggregator):
     """An aggregator whose final weights come from the clients' updates as points in space; float buffers follow them."""
 
     def combine(self, server: ServerView, cohort: Cohort, weights: Tensor) -> Tree:
@@ -97,7 +97,7 @@ class Chosen(Aggregator):
     keep=1,
 )
 @part
-class Multikrum(Chosen):
+class Multikrum(WeightsFromDistances):
     """The weighted mean of the `keep` clients of least Krum score (Blanchard et al. 2017); keep = None: K - byzantine.
 
     The score of a client is the sum of its max(1, K - byzantine - 2) least squared distances to the others, over all
@@ -105,7 +105,7 @@ class Multikrum(Chosen):
     the weight does not matter (`krum`). With all clients kept it is the base method.
     """
 
-    published: ClassVar[bool] = True
+    has_own_name: ClassVar[bool] = True
 
     byzantine: NonNegativeInt = 1
     keep: PositiveInt | None = None
@@ -141,7 +141,7 @@ class Bulyan(CoordinateWise):
     byzantine = 0 is the mean of `uniform`.
     """
 
-    published: ClassVar[bool] = True
+    has_own_name: ClassVar[bool] = True
 
     byzantine: NonNegativeInt = 1
 
@@ -178,7 +178,7 @@ class CenteredClipping(Aggregator, ServerStep):
     method.
     """
 
-    published: ClassVar[bool] = True
+    has_own_name: ClassVar[bool] = True
 
     norm: PositiveFloat = 10.0
     iterations: PositiveInt = 1
@@ -267,7 +267,7 @@ def _shortening(stacked: Tree, norm: float | None) -> Tensor:
 
 
 @part
-class GeometricMedian(Chosen):
+class GeometricMedian(WeightsFromDistances):
     """The point v of least sum_k p_k ||v - w_k|| (RFA, Pillutla et al. 2022), by the smoothed Weiszfeld algorithm.
 
     v <- sum_k b_k w_k / sum_k b_k with b_k = p_k / max(eps, ||v - w_k||), eps = 1e-6, until the gradient of the sum is shorter
@@ -276,7 +276,7 @@ class GeometricMedian(Chosen):
     the inner products of the updates enter a step, which so costs K^2 operations.
     """
 
-    published: ClassVar[bool] = True
+    has_own_name: ClassVar[bool] = True
 
     def final_weights(self, server: ServerView, cohort: Cohort, weights: Tensor) -> Tensor:
         exact = tree.exact(

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 from torch import Tensor
 
 from unalike.core.model import Model
-from unalike.core.privacy import Sampling
+from unalike.core.privacy import ReleaseSampling
 from unalike.core.types import Tree
 from unalike.core.views import ClientView, PartLookup, ServerView, StageSettings
 from unalike.methods.part import Part, part
@@ -35,7 +35,7 @@ class DPSGD(Privacy):
     """
 
     name = "dp_sgd"
-    published: ClassVar[bool] = True
+    has_own_name: ClassVar[bool] = True
     unit: ClassVar[str] = "sample"
     per_sample: ClassVar[bool] = True
 
@@ -45,14 +45,14 @@ class DPSGD(Privacy):
     def poisson(self) -> bool:
         return self.batches == "poisson"
 
-    def samplings(self, settings: StageSettings) -> Sequence[Sampling]:
+    def samplings(self, settings: StageSettings) -> Sequence[ReleaseSampling]:
         assert settings.sampling is not None
         passes, sizes = (
             max(1, settings.sampling.releases) * settings.work.epochs,
             settings.sampling.sizes or (1,),
         )
         kinds = sorted({settings.work.batches_per_epoch(n) for n in sizes} if self.poisson else {1})
-        return [Sampling(b, 1, "poisson" if b > 1 else "all", passes * b) for b in kinds]
+        return [ReleaseSampling(b, 1, "poisson" if b > 1 else "all", passes * b) for b in kinds]
 
     def broadcast(self, server: ServerView) -> Tree:
         return {} if self.epsilon is None else dict(server.state)

@@ -41,7 +41,7 @@ class LayerwiseShrinking(ServerStep):
     needs = "spread"
 
     name = "lws"
-    published: ClassVar[bool] = True
+    has_own_name: ClassVar[bool] = True
     rank: ClassVar[int] = ServerStep.SHRINKING
 
     beta: Annotated[NonNegativeFloat, LogRange(0.01, 1)] = 0.1
@@ -118,7 +118,7 @@ class AdaptiveDecay(ServerStep):
     nor does ||w|| = 0.
     """
 
-    published: ClassVar[bool] = True
+    has_own_name: ClassVar[bool] = True
     name = "awd"
     rank: ClassVar[int] = ServerStep.SHRINKING
 
@@ -142,7 +142,7 @@ class ElementwiseDecay(ServerStep):
     is 0, or rounding noise, z = 0 and theta = 1. lam = 0 changes nothing.
     """
 
-    published: ClassVar[bool] = True
+    has_own_name: ClassVar[bool] = True
     name = "adadecay"
     rank: ClassVar[int] = ServerStep.SHRINKING
 

@@ -41,7 +41,7 @@ class TaughtHead(Upload, Aggregator):
     tasks: ClassVar[tuple[str, ...]] = ("classification",)
     rank: ClassVar[int] = Upload.WITHHOLD
     needs_data = True
-    apart = "head"
+    special_group = "head"
     needs_messages: ClassVar[bool] = True
 
     def finish(self, client: ClientView) -> tuple[Tree, Tree]:

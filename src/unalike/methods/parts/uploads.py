@@ -20,7 +20,7 @@ class Clip(Upload):
     It gives no privacy by itself; `client_dp` clips, adds noise and accounts both.
     """
 
-    published: ClassVar[bool] = True
+    has_own_name: ClassVar[bool] = True
 
     norm: PositiveFloat = 1.0
     rank: ClassVar[int] = Upload.CLIP
@@ -60,7 +60,7 @@ class GaussianNoise(ServerStep):
     from the run's seed: all sites of a federation know it, and can subtract the noise. std = 0 changes nothing.
     """
 
-    published: ClassVar[bool] = True
+    has_own_name: ClassVar[bool] = True
 
     std: NonNegativeFloat = 0.001
     rank: ClassVar[int] = ServerStep.NOISE

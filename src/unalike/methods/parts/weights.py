@@ -19,7 +19,7 @@ from unalike.methods.search_space import LinearRange
 class Uniform(BaseWeights):
     """1/K for each of the K clients, whatever their sizes."""
 
-    published: ClassVar[bool] = True
+    has_own_name: ClassVar[bool] = True
 
     def weights(self, cohort: Cohort) -> Tensor:
         return torch.full_like(cohort.sizes, 1 / len(cohort.ids))

@@ -52,9 +52,10 @@ class Ifca(StagedPlan):
                 "which these say nothing; choose another method"
             )
         if self.clusters > 1 and method.parts_with_linked_states:
+            linked = " and ".join(p.name for p in method.parts_with_linked_states)
             raise UnalikeError(
                 f"found ifca(clusters={self.clusters}, method={self.method!r}): what a client keeps for "
-                f"{' and '.join(p.name for p in method.parts_with_linked_states)} belongs to one model, and here clients change theirs; choose a "
+                f"{linked} belongs to one model, and here clients change theirs; choose a "
                 "method without it, such as fedprox, or clustered, in which all start anew after a split"
             )
         starts = [model.params] + [

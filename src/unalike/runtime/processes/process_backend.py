@@ -63,7 +63,7 @@ class ProcessBackend(LocalBackend):
         for group in () if self._newest is None else self._newest.state.groups.values():
             if not group.client_states.empty:
                 group.client_states.save(group.accepted)
-                group.client_states.adopt(group.accepted)
+                group.client_states.use_versions(group.accepted)
 
 
 class ProcessStage(LocalStage):

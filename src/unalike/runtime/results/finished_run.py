@@ -163,9 +163,10 @@ class Run:
         population = self.run_config.population
         if client is None or not population.sizes[population.index(client)]:
             state = self._runner.state
-            if state.differs:
+            if state.why_no_single_model:
                 raise UnalikeError(
-                    f"the run of {self.run_config.asked} {state.differs}; so it has no model for a client that never trained: to "
+                    f"the run of {self.run_config.asked} {state.why_no_single_model}; so it has no model "
+                    "for a client that never trained: to "
                     "predict with the model of one that did, name it with --client NAME or in Python client='NAME'"
                 )
             if client is not None and state.is_personal:

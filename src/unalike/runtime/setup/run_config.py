@@ -15,7 +15,7 @@ from unalike._utils.functions import sources, structure
 from unalike._utils.version import __version__
 from unalike.core.model import Model
 from unalike.core.options import cohort_size
-from unalike.core.privacy import Sampling
+from unalike.core.privacy import ReleaseSampling
 from unalike.core.types import Batch
 from unalike.core.views import StageSettings
 from unalike.core.work import Work
@@ -157,7 +157,7 @@ class RunConfig:
         )
 
     @cached_property
-    def sampling(self) -> Sampling:
+    def sampling(self) -> ReleaseSampling:
         """The part that clients take in the rounds. Sites of a federation know the seed, by which each cohort is drawn."""
         sizes, options = self.population.sizes[self.population.sizes > 0], self.options
         eligible = max(1, len(sizes))
@@ -167,7 +167,7 @@ class RunConfig:
             (options.participation * eligible, 0) if poisson else (count, self.federated or count)
         )
         draw = "all" if self.federated or expected == eligible else options.sampling
-        return Sampling(
+        return ReleaseSampling(
             eligible, expected, draw, options.rounds, fewest, tuple(np.unique(sizes).tolist())
         )
 
@@ -400,7 +400,9 @@ def _check_tested(run_config: RunConfig) -> None:
             else ""
         )
         if (
-            why := last.differs(last.model or run_config.model, run_config.options.buffers, groups)
+            why := last.why_no_single_model(
+                last.model or run_config.model, run_config.options.buffers, groups
+            )
             or divided
         ):
             raise UnalikeError(

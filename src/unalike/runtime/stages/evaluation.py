@@ -401,9 +401,9 @@ def server_models(stage: StageState) -> Models | None:
     """The shared model for all clients. Raises `UnalikeError` where clients use it in different ways."""
     if len(stage.groups) > 1 or not stage.has_shared_model:
         return None
-    if not stage.is_everybodys:
+    if not stage.predicts_the_same_for_all:
         raise UnalikeError(
-            f"protocol 'server' has one model for all clients, and this run {stage.differs}; use 'clients'"
+            f"protocol 'server' has one model for all clients, and this run {stage.why_no_single_model}; use 'clients'"
         )
     [state] = stage.states.values()
     return [
@@ -419,7 +419,7 @@ def _clients(models: ClientModels, result: RoundResult | None) -> Models | None:
     if not stage.has_shared_model:
         return None
     model, members = stage.settings.model, stage.members
-    if not stage.is_everybodys:
+    if not stage.predicts_the_same_for_all:
         clients_shown = sorted(k for ids in members.values() for k in ids)
         return (([k], models.shared_model(k)) for k in clients_shown)
     return [

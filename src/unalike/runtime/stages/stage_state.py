@@ -254,16 +254,18 @@ class StageState:
         return self.method.is_conditioned(self.settings.model)
 
     @property
-    def is_everybodys(self) -> bool:
+    def predicts_the_same_for_all(self) -> bool:
         """Whether the shared model predicts the same for every client: it is fed no client's facts and no client's buffers."""
         return not self.is_conditioned and not (
             self.settings.buffers == "local" and self.settings.model.buffers
         )
 
     @property
-    def differs(self) -> str:
+    def why_no_single_model(self) -> str:
         """The reason why no one model predicts for all clients, nor for one that never trained; empty if one does."""
-        return self.stage.differs(self.settings.model, self.settings.buffers, len(self.groups))
+        return self.stage.why_no_single_model(
+            self.settings.model, self.settings.buffers, len(self.groups)
+        )
 
     # checkpoints ------------------------------------------------------------------------------------------------------
 
@@ -310,19 +312,19 @@ class StageState:
     def prune_client_states(self, facts: list[Facts] | None = None) -> None:
         """Delete the files of client states that are outdated now, or were when `facts` were made."""
         for i, group in enumerate(self.groups.values()):
-            group.client_states.prune(
+            group.client_states.drop_other_versions(
                 group.accepted if facts is None else dict(facts[i]["accepted"])
             )
 
     def pin_client_states(self, facts: list[Facts]) -> None:
         """Keep the client states that were current when `facts` were made, whatever comes."""
         for group, fact in zip(self.groups.values(), facts, strict=True):
-            group.client_states.pin(dict(fact["accepted"]))
+            group.client_states.pin_versions(dict(fact["accepted"]))
 
     def adopt_client_states(self) -> None:
         """Take over the files of an earlier process, where they belong to current client states."""
         for group in self.groups.values():
-            group.client_states.adopt(group.accepted)
+            group.client_states.use_versions(group.accepted)
 
 
 def wire_bytes(stage: Stage, settings: StageSettings, context: Context) -> dict[str, int]:

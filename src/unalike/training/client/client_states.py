@@ -108,7 +108,7 @@ class ClientStates:
         self._index.keep(numbers, np.where(stand == round, NEVER, stand))
         self._add(numbers, round, packed)
 
-    def pin(self, accepted: dict[int, int]) -> None:
+    def pin_versions(self, accepted: dict[int, int]) -> None:
         """Keep these versions beside those that stand, until others are pinned."""
         self._pinned = dict(accepted)
 
@@ -136,11 +136,11 @@ class ClientStates:
                 list(writers.map(write_tensors, paths, client_states))
                 self._on_disk.update(some)
 
-    def keep_from(self, round: int) -> None:
+    def keep_rounds_from(self, round: int) -> None:
         """Keep the files of this `round` and of later ones: a broadcast of this round may arrive after later ones."""
         self._kept_from = round
 
-    def prune(self, accepted: dict[int, int]) -> None:
+    def drop_other_versions(self, accepted: dict[int, int]) -> None:
         """Delete the files of versions that neither stand now, nor stood at the last call, nor are pinned.
 
         Called once a checkpoint names the new ones; the one before it stays usable, should the newest turn out damaged.
@@ -154,7 +154,7 @@ class ClientStates:
         self._on_disk &= kept
         self._standing = dict(accepted)
 
-    def adopt(self, accepted: dict[int, int]) -> None:
+    def use_versions(self, accepted: dict[int, int]) -> None:
         """Take over the files that an earlier process saved, and `prune` them."""
         if self._folder is None:
             return
@@ -163,7 +163,7 @@ class ClientStates:
             for path, round in rounds_of(self._folder.glob("*/round-*.safetensors")).items()
             if path.parent.name.isdecimal()
         }
-        self.prune(accepted)
+        self.drop_other_versions(accepted)
 
     def _load(self, client: int, round: int) -> int:
         """The row of a state that a file holds."""

@@ -74,9 +74,9 @@ class ClientTask:
         view = partial(
             ClientView,
             settings=self.settings,
-            start=tree.only(broadcast.params, self.sent) if begun else broadcast.params,
-            origin=self.start if begun else broadcast.params,
-            received=self.buffers,
+            received_params=tree.only(broadcast.params, self.sent) if begun else broadcast.params,
+            initial_params=self.start if begun else broadcast.params,
+            initial_buffers=self.buffers,
             context=self.context,
             round=broadcast.round,
             data=self.data,

@@ -194,7 +194,8 @@ class LocalTraining:
         work, lr = task.settings.work, task.broadcast.lr
         self._work = work if lr == work.lr else replace(work, lr=lr)
         self._own = {
-            p.name: task.client_state.get(f"{p.name}.{BUFFERS}", {}) for p in task.method.parts_with_client_model
+            p.name: task.client_state.get(f"{p.name}.{BUFFERS}", {})
+            for p in task.method.parts_with_client_model
         }
         self._solver_states = _unpack_solver_states(task.client_state.get(SOLVER, {}))
         self._sums: list[StepSums] = []

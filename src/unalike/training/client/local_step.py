@@ -98,10 +98,14 @@ class LocalStep:
         self.stacked = stacked
         self.privacy = method.sample_privacy
         self.batches = (
-            (size / (work.batch_size or size)).ceil() if method.draws_poisson_batches else torch.ones_like(size)
+            (size / (work.batch_size or size)).ceil()
+            if method.draws_poisson_batches
+            else torch.ones_like(size)
         )
         self.expected_rows = size / self.batches if method.draws_poisson_batches else None
-        self.find = _backward if method.has_task_loss_only and not callable(work.loss) else _gradients_of
+        self.find = (
+            _backward if method.has_task_loss_only and not callable(work.loss) else _gradients_of
+        )
         self.solve = partial(work.solver.step, lr=work.lr, fused=not self.stacked)
 
     def phase(self, before: StepState, batches: Sequence[Batch]) -> tuple[StepSums, StepState]:

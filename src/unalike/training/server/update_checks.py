@@ -77,7 +77,7 @@ def oversized(norms: Mapping[int, float]) -> dict[int, str]:
     }
 
 
-def loses_apart(losses: Tensor) -> bool:
+def has_suspicious_loss(losses: Tensor) -> bool:
     """Whether one of the clients' losses [K] is so far above the others' that their updates should be looked at one by one."""
     return bool(losses.max() > OVERSIZED * losses.median() + SUSPECT)
 
