@@ -28,7 +28,7 @@ SMALLEST, LARGEST = 0.1, 1e4
 
 @dataclass(frozen=True)
 class ReleaseSampling:
-    """How many contributions a release has, and how they are drawn.
+    """The number of contributions to a release, and their draw.
 
     Attributes:
         units: Number of clients, or of samples of a client.
