@@ -18,7 +18,7 @@ class Attack(Part):
     Their messages and buffers are what their training makes of them. Limit case: share = 0 is the base method.
     """
 
-    published: ClassVar[bool] = True
+    has_own_name: ClassVar[bool] = True
     share: float
 
     @property

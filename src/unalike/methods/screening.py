@@ -12,7 +12,7 @@ from unalike.methods.part import Part
 class Screening(Part):
     """A change of what the aggregator sees, chained by rank. All other parts see the updates as they came."""
 
-    published: ClassVar[bool] = True
+    has_own_name: ClassVar[bool] = True
     needs = "updates"
 
     @abstractmethod
