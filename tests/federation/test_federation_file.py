@@ -53,11 +53,17 @@ def test_federation_file_load_returns_saved_federation(tmp_path):
 
 def test_participation_and_quorum_accept_shares_and_numbers():
     made = federation_of(make_clients(), participation=0.5, quorum=2)
-    assert [made.asked(n) for n in (1, 2, 3, 5, 10)] == [1, 1, 2, 3, 5]  # as a simulation rounds
-    assert [made.enough(n) for n in (1, 2, 5)] == [1, 2, 2]
+    assert [made.cohort_size(n) for n in (1, 2, 3, 5, 10)] == [
+        1,
+        1,
+        2,
+        3,
+        5,
+    ]  # as a simulation rounds
+    assert [made.answers_needed(n) for n in (1, 2, 5)] == [1, 2, 2]
     made = replace(made, participation=3, quorum=0.6)
-    assert [made.asked(n) for n in (1, 3, 10)] == [1, 3, 3]
-    assert [made.enough(n) for n in (1, 3, 5)] == [1, 2, 3]
+    assert [made.cohort_size(n) for n in (1, 3, 10)] == [1, 3, 3]
+    assert [made.answers_needed(n) for n in (1, 3, 5)] == [1, 2, 3]
 
 
 def test_run_config_records_participation_as_share(tmp_path):

@@ -136,7 +136,7 @@ class OperatorCommands:
         """
         names = [site.name for site in self.federation.sites if not site.revoked]
         members, since = {*names} & (self._members or {*names}), time.monotonic()
-        enough, needed = self.federation.enough(len(members)), self._needed(members)
+        enough, needed = self.federation.answers_needed(len(members)), self._needed(members)
         logged, logged_at, pause = "", time.monotonic(), REPEAT
         while True:
             check()

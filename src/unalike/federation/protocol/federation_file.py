@@ -177,11 +177,11 @@ class Federation(
         if not self.secure_aggregation and self.threshold is not None:
             raise ValueError("a threshold means nothing without secure aggregation: leave it out")
         if self.secure_aggregation and (
-            count < 3 or not count < 2 * least <= 2 * self.asked(count)
+            count < 3 or not count < 2 * least <= 2 * self.cohort_size(count)
         ):
             raise ValueError(
                 f"threshold {least} of {count} sites; secure aggregation expects 3 sites or more, a threshold of more than half of "
-                f"them, and at least as many in a round (participation: {self.asked(count)})"
+                f"them, and at least as many in a round (participation: {self.cohort_size(count)})"
             )
         if self.secure_aggregation and recording is not None and recording.needs_updates:
             raise ValueError(
@@ -271,11 +271,11 @@ class Federation(
         """Fewest sites in a sum, and fewest that unmask one, with secure aggregation."""
         return self.threshold or 2 * len(self.sites) // 3 + 1
 
-    def asked(self, eligible: int) -> int:
+    def cohort_size(self, eligible: int) -> int:
         """Number of sites to ask in a round, at least one."""
         return _count(self.participation, eligible, lambda share: math.floor(share + 0.5))
 
-    def enough(self, asked: int) -> int:
+    def answers_needed(self, asked: int) -> int:
         """Number of valid updates that complete a round, at least one."""
         return _count(self.quorum, asked, lambda share: math.ceil(share - 1e-9))
 

@@ -154,8 +154,12 @@ def run_config_of(
         test=test,
         proxy=proxy,
         rounds=federation.rounds,
-        participation=share if isinstance(share, float) else federation.asked(eligible) / eligible,
-        federated=max(least, federation.enough(federation.asked(len(federation.sites)))),
+        participation=share
+        if isinstance(share, float)
+        else federation.cohort_size(eligible) / eligible,
+        federated=max(
+            least, federation.answers_needed(federation.cohort_size(len(federation.sites)))
+        ),
         executor="loop",
         device=device,
         **{name: getattr(federation, name) for name in shared},
