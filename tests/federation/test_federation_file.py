@@ -501,7 +501,7 @@ def test_status_without_sites_is_waiting(tmp_path):
 
 
 def test_coordinator_log_counts_sites_until_all_are_connected(monkeypatch):
-    monkeypatch.setattr(control, "POLL", 0.0)
+    monkeypatch.setattr(control, "POLL_SECONDS", 0.0)
     federation = federation_of(make_clients(((20, 8), (12, 6), (6, 3))))
     names, log = [site.name for site in federation.sites], []
     seen = iter([[], [], names[:1], names[:2], names])
@@ -537,7 +537,7 @@ def test_coordinator_log_repeats_how_many_sites_are_connected_less_and_less_ofte
 
 
 def test_run_that_goes_on_waits_for_no_site_that_departed_or_is_not_in_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(control, "POLL", 0.0)
+    monkeypatch.setattr(control, "POLL_SECONDS", 0.0)
     federation = federation_of(make_clients(((20, 8), (12, 6), (16, 6), (6, 3))), quorum=1)
     first, second, third, fourth = [site.name for site in federation.sites]
     counts, directory = SampleCounts(5, 5, 0), RunDirectory(tmp_path)
