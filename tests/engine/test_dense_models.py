@@ -18,7 +18,7 @@ from unalike.engine.compiled.layer_chain import LayerChain, chain_of, layer_chai
 from unalike.methods.method import Method
 
 SIZES = (7, 3, 1, 5)
-METHODS = {name: p for name, p in PLANS.items() if isinstance(p, Method) and not p.trained}
+METHODS = {name: p for name, p in PLANS.items() if isinstance(p, Method) and not p.trained_parts}
 HEAVY = {
     "momentum": 0.9,
     "nesterov": True,
