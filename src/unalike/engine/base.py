@@ -180,7 +180,7 @@ class ClientPool:
         """
         parts = [*phases, *(self.whole([client], round) if self.method.needs_data else [])]
         found = [
-            LazyBatches(self.source.x, self.source.y, rows, model.rows, change)
+            LazyBatches(self.source.x, self.source.y, rows, model.layout.rows, change)
             for rows, change in zip(parts, self._changes(client, round, parts), strict=True)
         ]
         return ClientBatches(found[: len(phases)], *found[len(phases) :])

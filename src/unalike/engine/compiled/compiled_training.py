@@ -23,6 +23,7 @@ from unalike.core.types import Batch, ClientUpdate, PartTrees, Tree
 from unalike.core.views import StageSettings
 from unalike.core.work import Work
 from unalike.engine.client_chunk import BatchSequence, ClientChunk, StackedBatches
+from unalike.engine.compiled.layer_chain import chain_of, chain_or_reason
 from unalike.engine.compiled.layout import Layout, layout_of, padded
 from unalike.loops import crew as compiled_loops
 from unalike.methods.default_parts import TaskLoss
@@ -69,7 +70,8 @@ def _obstacles(
     method: Method, phases: Sequence[Phase], settings: StageSettings, x: Tensor, rows: int
 ) -> Iterator[str]:
     """All reasons; those after the first are not looked for."""
-    work, model, chain = settings.work, settings.model, settings.model.chain_or_reason
+    work, model = settings.work, settings.model
+    chain = chain_or_reason(model)
     phased = [phase.work(work) for phase in phases]
     if isinstance(chain, str):
         yield chain
@@ -102,9 +104,10 @@ def _obstacles(
 
 def _at_a_time(model: Model, sample: tuple[int, ...]) -> int:
     """Samples of this shape that are computed at a time."""
-    assert model.chain is not None  # see `obstacle`
-    widest = max(max(model.params[layer.weight].shape) for layer in model.chain.layers)
-    return max(1, min(TILE // widest, IMAGES // max(1, model.chain.activations(sample))))
+    chain = chain_of(model)
+    assert chain is not None  # see `obstacle`
+    widest = max(max(model.params[layer.weight].shape) for layer in chain.layers)
+    return max(1, min(TILE // widest, IMAGES // max(1, chain.activations(sample))))
 
 
 def pulling_parts(method: Method, work: Work) -> tuple[Part, ...] | None:
@@ -303,7 +306,8 @@ class CompiledTrainer:
         sample: tuple[int, ...],
     ) -> tuple[np.ndarray, Tree]:
         """Train one model of each client: the sums [3, K] of losses, samples and steps, and the new values of `moves`."""
-        loops, chain, solver = kernels(), self.settings.model.chain, self.work.solver
+        loops, solver = kernels(), self.work.solver
+        chain = chain_of(self.settings.model)
         assert loops and chain and isinstance(solver, SGD)  # see `obstacle`
         shapes = tuple((n, w.shape[1:]) for n, w in params.items())
         layout = layout_of(chain, shapes, frozenset(moves), sample)

@@ -101,7 +101,7 @@ class RunConfig:
                 "partition_seed": partition.seed,
             }
             data |= {"val": partition.val_share} if partition.val_share else {}
-        module, work = None if is_named(self.model_name) else self.model.plain, self.work
+        module, work = None if is_named(self.model_name) else self.model.given_module, self.work
         formulas = [metric.formula for metric in self.metrics.values()]
         used = (
             self.plan,

@@ -62,7 +62,7 @@ class TrainedClient(NamedTuple):
 def stepwise(task: ClientTask, stacked: bool = False) -> TrainerFactory:
     """Makes the trainer of each phase, step by step; with `stacked` under `torch.vmap`."""
     # steps may overwrite copies of parameters, but a part that trains still reads the values before a step
-    leaf = None if stacked or task.method.trained_parts else task.settings.model.leaf
+    leaf = None if stacked or task.method.trained_parts else task.settings.model.layout.leaf
     make = partial(LocalStep, task.method, view_of=task.view_of, sent=task.sent, size=task.size)
     return partial(make, stacked=stacked, leaf=leaf)
 
