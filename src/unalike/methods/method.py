@@ -18,9 +18,10 @@ from unalike.core.types import Batch, Context, Tree
 from unalike.core.views import StageSettings
 from unalike.core.work import Work
 from unalike.methods.attack import Attack
+from unalike.methods.base_plan import Plan
 from unalike.methods.compressor import Sparsifier
 from unalike.methods.default_parts import BySize, Mean, TaskLoss
-from unalike.methods.part import Part, parameters, registry, spec_text
+from unalike.methods.part import Part, overrides, parameters, registry, spec_text
 from unalike.methods.privacy import Privacy
 from unalike.methods.roles import (
     Aggregator,
@@ -80,7 +81,7 @@ ORDER = (
 """The canonical order of the parts of a method, which is the order in which a round uses them."""
 
 
-class Method:
+class Method(Plan):
     """A federated method: an immutable, unordered collection of parts, complete by itself.
 
     `Method()` is FedAvg. `a + b` merges: equal parts count once, and a default (`task_loss`, `by_size`, `mean`) yields to
@@ -176,9 +177,7 @@ class Method:
     @cached_property
     def parts_with_linked_states(self) -> tuple[Part, ...]:
         """The parts with a server state that belongs to their client states, as SCAFFOLD's c is the mean of the clients' c_k."""
-        server = (Part.server_init, Part.server_open)
-        at_clients = (p for p in self.parts if type(p).client_init is not Part.client_init)
-        return tuple(p for p in at_clients if (type(p).server_init, type(p).server_open) != server)
+        return tuple(p for p in self.parts if overrides(p, "client_init") and _has_server_state(p))
 
     @cached_property
     def personalizer(self) -> Personalizer | None:
@@ -280,18 +279,14 @@ class Method:
     def has_facts(self, work: Work) -> bool:
         """Whether a part or the loss looks for static facts of a client; else its data need not be gathered for them."""
         counted = work.criterion is not None and work.criterion.needs_counts
-        return counted or any(type(p).facts is not Part.facts for p in self.parts)
+        return counted or any(overrides(p, "facts") for p in self.parts)
 
     @cached_property
     def parts_after_training(self) -> tuple[Part, ...]:
         """The parts that act after local training: on the update, the client state or a message."""
-        own = {
-            p for p in self.parts_with_client_model if type(p).kept_buffers is not Part.kept_buffers
-        }
+        own = {p for p in self.parts_with_client_model if overrides(p, "kept_buffers")}
         return tuple(
-            p
-            for p in self.parts
-            if type(p).finish is not Part.finish or isinstance(p, Upload) or p in own
+            p for p in self.parts if overrides(p, "finish") or isinstance(p, Upload) or p in own
         )
 
     @cached_property
@@ -411,12 +406,17 @@ def as_method(thing: object) -> Method:
         return Method(thing)
     if isinstance(thing, str):
         return Method.parse(thing)
-    if hasattr(thing, "stages") and not isinstance(thing, type):
-        raise UnalikeError(
-            f"{thing!r} is a plan with stages of its own and cannot be added to a method; run it by itself"
-        )
+    if isinstance(thing, Plan):
+        raise cannot_be_added(thing)
     raise UnalikeError(
         f"{thing!r} cannot be part of a method; expected a part, a method or spec text"
+    )
+
+
+def cannot_be_added(plan: Plan) -> UnalikeError:
+    """The error for a plan of several stages where a part or a method is expected."""
+    return UnalikeError(
+        f"{plan!r} is a plan with stages of its own and cannot be added to a method; run it by itself"
     )
 
 
@@ -487,15 +487,18 @@ def _is_literal(value: object) -> bool:
     return value is None or type(value) in (bool, int, float, str)
 
 
+def _has_server_state(part: Part) -> bool:
+    return overrides(part, "server_init") or overrides(part, "server_open")
+
+
 def _has_own_model(part: Part) -> bool:
-    hooks = Personalizer.personal, Personalizer.tune
-    return isinstance(part, Personalizer) and (
-        part.keeps_model or (type(part).personal, type(part).tune) != hooks
-    )
+    if not isinstance(part, Personalizer):
+        return False
+    return part.keeps_model or overrides(part, "personal") or overrides(part, "tune")
 
 
 def _has_phases(part: Part) -> bool:
-    return isinstance(part, Personalizer) and type(part).phases is not Personalizer.phases
+    return isinstance(part, Personalizer) and overrides(part, "phases")
 
 
 def _place(part: Part) -> tuple[int, int, str]:

@@ -11,29 +11,23 @@ A round calls the hooks in this order:
 """
 
 import dataclasses
-import re
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, dataclass_transform
 
 from torch import Tensor
 
 from unalike._utils import spec
 from unalike._utils.registry import Registry
-from unalike._utils.validated import validated
 from unalike.core.model import Group, Model
 from unalike.core.tasks import TASKS
 from unalike.core.types import Batch, PartTrees, Tree
 from unalike.core.views import ClientView, PartLookup, ServerView, StageSettings
 from unalike.core.work import Work
+from unalike.methods.declared import declared
 
 registry = Registry("method or part", home="unalike.methods.catalogue", group="unalike.parts")
 """All names that spec text may use: parts are named for what they do, methods for their paper."""
 
 P = TypeVar("P", bound=type)
-
-
-def snake(name: str) -> str:
-    """`ControlVariates` -> `control_variates`."""
-    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
 
 
 @dataclass_transform(frozen_default=True)
@@ -52,10 +46,7 @@ def part(cls: P) -> P:
     Raises:
         UnalikeError: Another class or function has the same name.
     """
-    if "name" not in vars(cls):
-        cls.name = snake(cls.__name__)  # type: ignore[attr-defined]
-    made = validated(cls)
-    return registry.register(made.name)(made)  # type: ignore[attr-defined]
+    return declared(registry)(cls)
 
 
 class Pull(NamedTuple):
@@ -387,3 +378,10 @@ def spec_text(named: Any) -> str:
 def parameters(part: Part) -> dict[str, Any]:
     """Field name -> value of a part, in the order of the class."""
     return {f.name: getattr(part, f.name) for f in dataclasses.fields(part)}  # type: ignore[arg-type]
+
+
+def overrides(part: Part, hook: str) -> bool:
+    """Whether a part does something in a hook: its class, or a base of it, replaces the default of the role that has the hook."""
+    definitions = [vars(cls)[hook] for cls in type(part).__mro__ if hook in vars(cls)]
+    in_effect, default = definitions[0], definitions[-1]
+    return in_effect is not default

@@ -21,7 +21,7 @@ from unalike.core.types import Batch, Broadcast, ClientUpdate, Context, PartTree
 from unalike.core.views import ClientBatches, Cohort, Members, ServerState, StageSettings
 from unalike.core.work import Work
 from unalike.methods.method import Method
-from unalike.methods.part import Part
+from unalike.methods.part import overrides
 from unalike.methods.plan import plan
 from unalike.training.client.client_task import ClientTask
 from unalike.training.client.client_update import initial_client_state, train
@@ -304,7 +304,7 @@ def _require(
             raise UnalikeError(
                 f"{part.name} needs facts={{'{lacking[0]}': ...}} [K, ...], or messages="
             )
-        if type(part).address is not Part.address:
+        if overrides(part, "address"):
             raise UnalikeError(
                 f"{part.name} sends every client something of its own, which only run can do"
             )

@@ -18,7 +18,7 @@ from unalike.methods import return_checks
 from unalike.methods.attack import Attack
 from unalike.methods.method import Method
 from unalike.methods.notes import note
-from unalike.methods.part import Part
+from unalike.methods.part import Part, overrides
 from unalike.methods.roles import BaseWeights, LinearAggregator, ServerStep, Weighting
 from unalike.methods.screening import Screening
 from unalike.training.server.aggregation import SumWeights, UpdateSums, decode_updates, sum_of_folds
@@ -34,9 +34,7 @@ def initial_server_state(
     """
     method.check_task(settings.task)
     model, found = settings.model, {} if start is None else start.part_states
-    kept = {
-        p.name: found.get(p.name) for p in method.parts if type(p).client_init is Part.client_init
-    }
+    kept = {p.name: found.get(p.name) for p in method.parts if not overrides(p, "client_init")}
     params = method.trained_params(model)
     fresh = {
         p.name: p.server_init(params) | p.server_open(settings)
@@ -60,7 +58,7 @@ def make_broadcast(
     """The broadcast of the next round, with the messages addressed to each of the clients `ids`."""
     view_of = partial(_view, method, settings, state, population, state.params)
     messages = {p.name: message for p in method.parts if (message := p.broadcast(view_of(p)))}
-    writers = [p for p in method.parts if type(p).address is not Part.address]
+    writers = [p for p in method.parts if overrides(p, "address")]
     own = (
         {client: {p.name: p.address(view_of(p), client) for p in writers} for client in ids}
         if writers
