@@ -85,7 +85,9 @@ class Stage:
 
     def members(self, clients: int) -> Mapping[str, Sequence[int]]:
         """Group -> numbers of its clients; with `chooses`, of the clients that may choose the group."""
-        return self.groups if self.groups is not None else {"all": range(clients)}
+        if self.groups is None:
+            return {"all": range(clients)}
+        return self.groups
 
     def why_no_single_model(self, model: Model, buffers: str, groups: int) -> str:
         """The reason why no one model predicts for all clients, nor for one that never trained; empty if one does."""
@@ -177,11 +179,11 @@ class StagedPlan(Plan):
         return spec_text(self)
 
 
-def plan(given: object) -> Plan:
+def plan(thing: object) -> Plan:
     """Build a plan.
 
     Args:
-        given: Spec text such as `"fedprox(mu=0.1) + lws"`, a part, a method or a plan.
+        thing: Spec text such as `"fedprox(mu=0.1) + lws"`, a part, a method or a plan.
 
     Returns:
         A method, or a plan of several stages.
@@ -189,11 +191,11 @@ def plan(given: object) -> Plan:
     Raises:
         UnalikeError: Anything else, an unknown name, or parts that do not combine.
     """
-    if isinstance(given, str):
-        return _parse(given)
-    if isinstance(given, StagedPlan):
-        return given
-    return as_method(given)
+    if isinstance(thing, str):
+        return _parse(thing)
+    if isinstance(thing, StagedPlan):
+        return thing
+    return as_method(thing)
 
 
 def _parse(text: str) -> Plan:

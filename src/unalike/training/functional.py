@@ -202,7 +202,7 @@ def local_update(
         messages = make_broadcast(
             method, settings, initial_server_state(method, settings), 1
         ).messages
-    facts = method.facts(whole, settings) if context is None else context
+    facts = method.client_facts(whole, settings) if context is None else context
     size = torch.tensor(
         float(len(whole.y) if num_examples is None else num_examples), dtype=tree.dtype(held)
     )

@@ -123,7 +123,7 @@ def inner_loop(method: Method) -> InnerLoop | None:
 
 def _moves_shared(method: Method, phases: Sequence[Phase], model: Model) -> bool:
     """Whether each phase trains the shared parameters and no others, which are those that an inner loop moves."""
-    shared = set(method.sent(model.params, model))
+    shared = set(method.shared_names(model.params, model))
     return all(set(trained_names(method, phase, model)) == shared for phase in phases)
 
 

@@ -46,7 +46,9 @@ def _reads(step: Step, settings: StageSettings) -> str:
             return f"{p.name} sends messages of its own to each site"
     if model.buffers and settings.buffers == "first":
         return "buffers='first' reads the buffers of one site"
-    whole = method.sent([n for n, b in model.buffers.items() if not b.is_floating_point()], model)
+    whole = method.shared_names(
+        [n for n, b in model.buffers.items() if not b.is_floating_point()], model
+    )
     return (
         f"the largest {whole[0]} is no sum: use buffers='local'"
         if whole and settings.buffers == "average"

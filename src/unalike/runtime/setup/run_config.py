@@ -275,7 +275,9 @@ class RunConfig:
         """The tensors that cross the wire in them."""
         some = next((Batch(*c.train) for c in self.population if len(c.train[1])), None)
         return plan_wire(
-            self.outline, self.model, lambda m: {} if some is None else m.facts(some, self.settings)
+            self.outline,
+            self.model,
+            lambda m: {} if some is None else m.client_facts(some, self.settings),
         )
 
     @property
