@@ -28,7 +28,7 @@ from unalike.engine.compiled.layout import Layout, layout_of, padded
 from unalike.loops import crew as compiled_loops
 from unalike.methods.default_parts import TaskLoss
 from unalike.methods.method import Method
-from unalike.methods.part import InnerLoop, Part, Pull
+from unalike.methods.part import InnerLoop, Part, Pull, overrides
 from unalike.methods.roles import Correction, Phase
 from unalike.training.client.client_task import ClientTask
 from unalike.training.client.client_update import TrainedClient, trained_names
@@ -115,7 +115,7 @@ def pulling_parts(method: Method, work: Work) -> tuple[Part, ...] | None:
     terms = (*method.losses, *method.role(Correction))
     others = tuple(p for p in terms if type(p) is not TaskLoss and not _has_inner_loop(p))
     plain = len(others) < len(terms) and all(_stands_for_loss(p, "pull") for p in others)
-    free = all(type(p).project is Part.project for p in method.trained_parts)
+    free = all(not overrides(p, "project") for p in method.trained_parts)
     return others if plain and free and work.clip is None else None
 
 
@@ -126,7 +126,7 @@ def inner_loop(method: Method) -> InnerLoop | None:
 
 def _moves_shared(method: Method, phases: Sequence[Phase], model: Model) -> bool:
     """Whether each phase trains the shared parameters and no others, which are those that an inner loop moves."""
-    shared = set(method.sent(model.params, model))
+    shared = set(method.shared_names(model.params, model))
     return all(set(trained_names(method, phase, model)) == shared for phase in phases)
 
 

@@ -197,7 +197,7 @@ class RunConfig:
     def warnings(self) -> list[str]:
         """Warnings about a configuration that can be run."""
         nothing = "rounds=0 trains nothing: the run holds the initial model and its evaluation; expected 1 or more"
-        useless = not self.options.rounds and not getattr(self.plan, "useful_untrained", False)
+        useless = not self.options.rounds and not self.plan.useful_untrained
         found = [nothing] if useless else []
         if not self.population.is_scored(self.options.protocols):
             found.append(
@@ -275,7 +275,9 @@ class RunConfig:
         """The tensors that cross the wire in them."""
         some = next((Batch(*c.train) for c in self.population if len(c.train[1])), None)
         return plan_wire(
-            self.outline, self.model, lambda m: {} if some is None else m.facts(some, self.settings)
+            self.outline,
+            self.model,
+            lambda m: {} if some is None else m.client_facts(some, self.settings),
         )
 
     @property
@@ -351,7 +353,7 @@ def prepare_run(
     work = (work or Work()).over(chosen.rounds)
     check_loss(work, made, population, context)
     recording = Recording.of(record)
-    if getattr(plan, "needs_products", False):
+    if plan.needs_products:
         recording = replace(recording or Recording(), products=True)
     given = (
         plan,
@@ -394,11 +396,7 @@ def _check_tested(run_config: RunConfig) -> None:
         return
     for last in [step for step in run_config.outline if isinstance(step, Stage)][-1:]:
         groups = len(last.members(len(population)))
-        divided = (
-            "makes groups of clients by what they train"
-            if getattr(run_config.plan, "divides", False)
-            else ""
-        )
+        divided = "makes groups of clients by what they train" if run_config.plan.divides else ""
         if (
             why := last.why_no_single_model(
                 last.model or run_config.model, run_config.options.buffers, groups
