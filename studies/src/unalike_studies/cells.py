@@ -19,7 +19,7 @@ from unalike.data.partitioning.partition import usual_clients
 from unalike.data.sources.load import load
 from unalike.metrics.metrics import Custom
 from unalike.runtime.records.recording import Recording
-from unalike.runtime.records.run_directory import digest
+from unalike.runtime.records.run_directory import digest, plain
 from unalike.runtime.setup.run_config import RunConfig, configure_run
 from unalike_studies import flamby_heart_rows
 from unalike_studies.pretraining import pretrained
@@ -81,7 +81,7 @@ class StudyCell:
             for name, value in self.options.items()
             if name not in ("executor", "device")
         }
-        return digest({"spec": self.spec, "seed": self.seed, **deciding})
+        return digest(plain({"spec": self.spec, "seed": self.seed, **deciding}))
 
     @property
     def kind(self) -> str:

@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.functions import sources, structure
 from unalike._utils.version import __version__
 from unalike.core.model import Model
-from unalike.core.options import cohort_size
+from unalike.core.options import cohort_size, without_defaults
 from unalike.core.privacy import ReleaseSampling
 from unalike.core.types import Batch
 from unalike.core.views import StageSettings
@@ -49,8 +50,8 @@ from unalike.training.wire import Item, plan_outline, plan_wire
 
 Pair = tuple[Any, Any]
 """Samples and their labels, as arrays or tensors."""
-NEWER = (("metric", ()), ("sampling", "fixed"))
-"""Options with a value that records leave out, as records of older versions do."""
+ON_THE_MACHINE = ("executor", "device")
+"""Options that change only speed and rounding."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,42 @@ class RunConfig:
 
     @cached_property
     def record(self) -> Config:
+        """The run as its folder keeps it, with every option."""
+        return self._described(asdict(self.options), self.work.record)
+
+    @cached_property
+    def key(self) -> str:
+        """The hash of everything that decides the result: of the record, without options that have their default."""
+        options = replace(self.options, protocol=self.options.protocols)
+        changed = without_defaults(options)
+        work = {name: self.work.record[name] for name in without_defaults(self.work)}
+        deciding = {name: value for name, value in changed.items() if name not in ON_THE_MACHINE}
+        return digest(self._described(deciding, work))
+
+    def _described(self, options: Config, work: Config) -> Config:
+        """The run in plain values, with these options and settings of local work."""
+        described: Config = {"unalike": __version__, "method": complete_spec(self.plan), **options}
+        if "protocol" in options:
+            described["protocol"] = list(self.options.protocols)
+        if self.metrics:
+            described["metrics"] = list(self.metrics)
+        module = None if is_named(self.model_name) else self.model.plain
+        described["work"] = work
+        described["model"] = {
+            "name": self.model_text,
+            "fingerprint": fingerprint(self.model.params | self.model.buffers),
+        }
+        if module is not None:
+            described["model"]["structure"] = structure(module)
+        described["data"] = self._described_data
+        code = self._sources(module)
+        if code:
+            described["code"] = code
+        return described
+
+    @cached_property
+    def _described_data(self) -> Config:
+        """The data in plain values: fingerprints of all samples, and the partition where there is one."""
         partition = self.population.plan
         data: Config = {
             "fingerprint": self.population.fingerprint,
@@ -99,37 +136,16 @@ class RunConfig:
                 "partition": partition.spec,
                 "partition_seed": partition.seed,
             }
-            data |= {"val": partition.val_share} if partition.val_share else {}
-        module, work = None if is_named(self.model_name) else self.model.plain, self.work
+            if partition.val_share:
+                data["val"] = partition.val_share
+        return data
+
+    def _sources(self, module: nn.Module | None) -> Config:
+        """Name -> hash of the text of each class and function of the user's own that takes part in the run."""
+        modules = [] if module is None else [*module.modules()]
         formulas = [metric.formula for metric in self.metrics.values()]
-        used = (
-            self.plan,
-            *method_of(self.plan).parts,
-            work.loss,
-            work.optimizer,
-            work.schedule,
-            *formulas,
-        )
-        code = sources([*used, *(module.modules() if module else ())])
-        return {
-            "unalike": __version__,
-            "method": complete_spec(self.plan),
-            **{
-                name: value
-                for name, value in asdict(self.options).items()
-                if (name, value) not in NEWER
-            },
-            "protocol": list(self.options.protocols),
-            **({"metrics": list(self.metrics)} if self.metrics else {}),
-            "work": self.work.record,
-            "model": {
-                "name": self.model_text,
-                "fingerprint": fingerprint(self.model.params | self.model.buffers),
-                **({"structure": structure(module)} if module else {}),
-            },
-            "data": data,
-            **({"code": code} if code else {}),
-        }
+        functions = (self.work.loss, self.work.optimizer, self.work.schedule)
+        return sources([self.plan, *method_of(self.plan).parts, *functions, *formulas, *modules])
 
     @cached_property
     def settings(self) -> StageSettings:
@@ -272,10 +288,6 @@ class RunConfig:
         return plan_wire(
             self.outline, self.model, lambda m: {} if some is None else m.facts(some, self.settings)
         )
-
-    @property
-    def key(self) -> str:
-        return digest({k: v for k, v in self.record.items() if k not in ("executor", "device")})
 
     @property
     def device(self) -> torch.device:
