@@ -26,7 +26,8 @@ from unalike.methods.method import Method
 from unalike.methods.roles import Conditioner, Phase
 from unalike.training.client.client_states import ClientStates
 from unalike.training.client.client_task import ClientTask
-from unalike.training.server.aggregation import UpdateBuffer, UpdateSink
+from unalike.training.server.kept_updates import UpdateBuffer
+from unalike.training.server.updates import UpdateSink
 from unalike.training.validation import expected_steps
 
 AcceptedRounds = dict[int, int]
@@ -357,6 +358,5 @@ class Executor:
         """Train the clients `ids` and return all updates, every tensor [K, ...] in the order of `ids`."""
         client_updates = UpdateBuffer(ids)
         self.feed(broadcast, ids, accepted, client_updates)
-        taken = client_updates.taken
-        assert taken is not None and taken.ids == list(ids)
-        return taken.stacked
+        assert client_updates.arrived == list(ids)
+        return client_updates.stacked(ids)

@@ -32,8 +32,8 @@ from unalike.engine.threads import KEPT
 from unalike.methods.method import Method
 from unalike.methods.roles import Personalizer, Phase
 from unalike.training.client.client_update import stepwise, train, tune
-from unalike.training.server.aggregation import UpdateSink
 from unalike.training.server.update_checks import find_faults, has_suspicious_loss
+from unalike.training.server.updates import UpdateSink
 
 CACHE = 15 * 2**20
 """Bytes of the parameters, gradients and momenta of a chunk on a CPU: about as much as its caches hold."""

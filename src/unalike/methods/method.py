@@ -26,6 +26,7 @@ from unalike.methods.privacy import Privacy
 from unalike.methods.roles import (
     Aggregator,
     BaseWeights,
+    CohortStep,
     Conditioner,
     Correction,
     LinearAggregator,
@@ -72,7 +73,7 @@ ORDER = (
     Personalizer,
     Correction,
     Upload,
-    Attack,
+    CohortStep,
     BaseWeights,
     Weighting,
     Screening,
@@ -151,6 +152,21 @@ class Method(Plan):
     def privacy(self) -> Privacy | None:
         """The part that makes what it releases differentially private."""
         return _first(self.role(Privacy))
+
+    @cached_property
+    def hides_client_numbers(self) -> bool:
+        """Whether clients send no numbers that privacy does not account for, such as losses."""
+        return any(p.hides_client_numbers for p in self.parts)
+
+    @cached_property
+    def hides_participants(self) -> bool:
+        """Whether nobody may know who takes part in a round."""
+        return any(p.hides_participants for p in self.parts)
+
+    @cached_property
+    def acts_without_clients(self) -> bool:
+        """Whether the server half also acts in a round in which no client takes part."""
+        return any(p.acts_without_clients for p in self.parts)
 
     @cached_property
     def sample_privacy(self) -> Privacy | None:

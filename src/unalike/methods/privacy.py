@@ -29,6 +29,9 @@ class Privacy(Part):
     accountant: "rdp", or "pld", which is tighter and slow, for Poisson samples.
     """
 
+    hides_client_numbers: ClassVar[bool] = True
+    acts_without_clients: ClassVar[bool] = True
+
     unit: ClassVar[str]
     """One of those who are protected: a client, or a sample."""
 
@@ -45,6 +48,11 @@ class Privacy(Part):
     def protects(self) -> str:
         """The meaning of its epsilon: `at delta 1e-05 for each client`."""
         return f"at delta {self.delta:g} for each {self.unit}"
+
+    @property
+    def hides_participants(self) -> bool:
+        """Where it protects clients, the draw of the cohort amplifies epsilon only while nobody knows it."""
+        return not self.per_sample
 
     @property
     def poisson(self) -> bool:

@@ -284,6 +284,19 @@ class Upload(Part):
         return update
 
 
+class CohortStep(Part):
+    """A change of the client updates as they arrive, chained by rank: every other part of the server sees its result."""
+
+    @abstractmethod
+    def receive(self, server: ServerView, cohort: Cohort) -> Cohort:
+        """The cohort that the server goes on with. Called once a round, before the updates are weighed. No default.
+
+        Args:
+            server: View of the server before the round's update.
+            cohort: The client updates, decoded; with needs = "sums" in all parts of the method their numbers alone.
+        """
+
+
 class BaseWeights(Part):
     """The weights of the clients before any other part changes them; a method has exactly one (default: `BySize`)."""
 

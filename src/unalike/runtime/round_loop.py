@@ -274,15 +274,14 @@ def _aggregate(stage: StageState, updates: RoundUpdates, result: RoundResult) ->
     result.faults, result.local = dict(updates.faults), dict(updates.local)
     for name, group in stage.groups.items():
         with notes_about(name), untouched(stage.method, group.state.params | group.state.buffers):
-            if name in updates.groups:
-                cohort, refused = group.advance(updates.groups[name])
-                result.faults |= updates.groups[name].oversized
-                result.add(name, cohort, refused)
-            else:
-                group.wait()
+            # also a group of which no client takes part: in a private method it adds its noise all the same
+            group_round = group.advance(updates.groups.get(name))
+            if group_round is not None:
+                result.add(name, group_round)
+    # only now is the round sure to count: what held the updates may go
     updates.complete()
-    if stage.method.privacy is not None:
-        result.train_loss = float("nan")  # clients of a private method send none
+    if stage.method.hides_client_numbers:
+        result.train_loss = float("nan")
     result.seconds = updates.seconds + time.perf_counter() - started
 
 

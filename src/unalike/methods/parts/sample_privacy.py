@@ -9,7 +9,7 @@ from unalike.core.model import Model
 from unalike.core.privacy import ReleaseSampling
 from unalike.core.types import Tree
 from unalike.core.views import ClientView, PartLookup, ServerView, StageSettings
-from unalike.methods.part import Part, part
+from unalike.methods.part import Part, overrides, part
 from unalike.methods.privacy import Privacy
 from unalike.methods.roles import Personalizer
 
@@ -82,7 +82,7 @@ class DPSGD(Privacy):
 
 def _leak(p: Part) -> str:
     """The reason why a part sees samples outside the steps; empty if it does not."""
-    if p.needs_data or type(p).facts is not Part.facts:
+    if p.needs_data or overrides(p, "facts"):
         return "it reads the training data outside the steps"
     if isinstance(p, Personalizer) and not p.vmappable:
         return "it reads the training data before the first step"

@@ -30,7 +30,7 @@ from unalike.training.client.local_step import (
     initial_solver_state,
     merge_states,
 )
-from unalike.training.server.aggregation import decode_update
+from unalike.training.server.updates import decode_update
 
 Trainers = Callable[[ClientTask], TrainerFactory]
 """Makes the trainers of a client that has begun."""
@@ -144,9 +144,8 @@ def make_client_update(task: ClientTask, trained: TrainedClient) -> tuple[Client
     shared = {name: task.context[name] for member in method.parts for name in member.shares}
     made = torch.as_tensor(steps, dtype=size.dtype, device=size.device)
     weight = settings.work.solver.weight(made)
-    loss = (
-        trained.loss if method.privacy is None else torch.zeros_like(trained.loss)
-    )  # it has no noise
+    # where numbers of clients are hidden the loss stays at home: it has no noise
+    loss = torch.zeros_like(trained.loss) if method.hides_client_numbers else trained.loss
     client_update = ClientUpdate(
         update, shared_buffers, _filled(messages), size, made, weight, loss, shared
     )
