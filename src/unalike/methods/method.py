@@ -28,6 +28,7 @@ from unalike.methods.roles import (
     Conditioner,
     Correction,
     LinearAggregator,
+    LocalGradient,
     LocalWork,
     Objective,
     Personalizer,
@@ -54,6 +55,7 @@ DEFAULTS: dict[type[Part], Part] = {
 EXCLUSIVE: tuple[type[Part], ...] = (
     Privacy,
     *DEFAULTS,
+    LocalGradient,
     LocalWork,
     PersonalModel,
     Sparsifier,
@@ -149,14 +151,19 @@ class Method:
         return next(iter(self.role(Privacy)), None)
 
     @cached_property
-    def sample_privacy(self) -> Privacy | None:
-        """The part of privacy, if it clips and noises the gradients of single samples in local steps."""
-        return next((p for p in self.role(Privacy) if p.per_sample), None)
+    def hides_client_numbers(self) -> bool:
+        """Whether numbers of single clients, such as their train loss, may not leave them."""
+        return any(p.hides_client_numbers for p in self.parts)
+
+    @cached_property
+    def local_gradient(self) -> LocalGradient | None:
+        """The part with a rule of its own for the gradients of local steps; None: they are ordinary ones."""
+        return next(iter(self.role(LocalGradient)), None)
 
     @cached_property
     def draws_poisson_batches(self) -> bool:
         """Whether each sample is drawn into a local batch by itself."""
-        return any(p.poisson for p in self.role(Privacy))
+        return self.local_gradient is not None and self.local_gradient.draws_poisson_batches
 
     @cached_property
     def conditioners(self) -> tuple[Conditioner, ...]:

@@ -171,6 +171,8 @@ class Part:
     sums_sent: ClassVar[bool] = False
     """The client state sums updates, as the server's does: `finish` sees the model that the server makes of what is sent, now
     and by error feedback later."""
+    hides_client_numbers: ClassVar[bool] = False
+    """Numbers of a single client that have no noise, such as its train loss, do not leave it."""
     tasks: ClassVar[tuple[str, ...]] = tuple(TASKS)
     """Names of the tasks for which the part is defined."""
     needs_proxy: ClassVar[bool] = False
