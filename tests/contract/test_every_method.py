@@ -32,7 +32,7 @@ from unalike.training.wire import SCALARS, wire
 
 every = pytest.mark.parametrize("name", METHODS)
 with_batch_norm = pytest.mark.parametrize(
-    "name", [n for n, m in METHODS.items() if m.sample_privacy is None]
+    "name", [n for n, m in METHODS.items() if m.local_gradient is None]
 )
 ADAPTED = ("perfedavg", "adapted_loss")
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")

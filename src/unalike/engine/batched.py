@@ -129,7 +129,7 @@ class Batched(Executor):
         if self.uses_compiled_loops:
             return self._loops_width
         model = tree.nbytes(self.client_pool.settings.model.params)
-        if self.client_pool.method.sample_privacy is not None:
+        if self.client_pool.method.local_gradient is not None:
             model *= self.client_pool.settings.work.batch_size or self.client_pool.typical
         return max(
             1, (CACHE if self.client_pool.source.x.device.type == "cpu" else DEVICE) // (3 * model)

@@ -30,6 +30,7 @@ from unalike.methods.roles import (
     Conditioner,
     Correction,
     LinearAggregator,
+    LocalGradient,
     LocalWork,
     Objective,
     Personalizer,
@@ -57,6 +58,7 @@ DEFAULTS: dict[type[Part], Part] = {
 EXCLUSIVE: tuple[type[Part], ...] = (
     Privacy,
     *DEFAULTS,
+    LocalGradient,
     LocalWork,
     PersonalModel,
     Sparsifier,
@@ -169,14 +171,14 @@ class Method(Plan):
         return any(p.acts_without_clients for p in self.parts)
 
     @cached_property
-    def sample_privacy(self) -> Privacy | None:
-        """The part of privacy, if it clips and noises the gradients of single samples in local steps."""
-        return _first([p for p in self.role(Privacy) if p.per_sample])
+    def local_gradient(self) -> LocalGradient | None:
+        """The part with a rule of its own for the gradients of local steps; None: they are ordinary ones."""
+        return _first(self.role(LocalGradient))
 
     @cached_property
     def draws_poisson_batches(self) -> bool:
         """Whether each sample is drawn into a local batch by itself."""
-        return any(p.poisson for p in self.role(Privacy))
+        return self.local_gradient is not None and self.local_gradient.draws_poisson_batches
 
     @cached_property
     def conditioners(self) -> tuple[Conditioner, ...]:
