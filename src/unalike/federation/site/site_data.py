@@ -10,7 +10,7 @@ from torch import Tensor
 
 from unalike._utils.errors import UnalikeError, warn
 from unalike._utils.system.process_pool import in_processes
-from unalike.data.agreed_columns import class_counts, look_at
+from unalike.data.agreed_columns import class_counts, compare_with_encoding
 from unalike.data.array_checks import Pair
 from unalike.data.client_data import ClientData
 from unalike.data.dataset import Dataset
@@ -83,7 +83,7 @@ def looked_at(federation: Federation, own: ClientData, accept: bool) -> list[str
     )
     if schema.encoding is None:
         return lines
-    odd, wrong = look_at(schema.encoding, x)
+    odd, wrong = compare_with_encoding(schema.encoding, x)
     if wrong and not accept:
         raise UnalikeError(
             f"the table is not like the one that was agreed on: {'; '.join(wrong)}. Mend it, or join with --accept"
