@@ -432,4 +432,5 @@ def _column(
 
 def _rows(count: int) -> str:
     """A number of rows in words."""
-    return f"{count} {'row' if count == 1 else 'rows'}"
+    """A number of rows in words."""
+    return "1 row" if count == 1 else f"{count} rows"
