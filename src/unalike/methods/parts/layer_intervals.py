@@ -11,7 +11,7 @@ from unalike.core.types import Tree
 from unalike.core.views import ClientView, Cohort, ServerView, StageSettings
 from unalike.methods.method import alias
 from unalike.methods.part import Setup, part
-from unalike.methods.parts.uploads import restored, withheld
+from unalike.methods.parts.uploads import restore, withhold
 from unalike.methods.roles import Personalizer, ServerStep, Upload
 from unalike.methods.search_space import OneOf
 
@@ -75,10 +75,10 @@ class LayerIntervals(Personalizer, Upload, ServerStep):
         now = torch.full_like(client.state[self.ROUND], client.round)
         state = tree.shared(client.params, client.state) | {self.ROUND: now}
         waiting = _names_in_layers(client.model.params, ~client.message["due"])
-        return withheld(update, waiting), state
+        return withhold(update, waiting), state
 
     def decode(self, update: Tree, params: Tree, round: int) -> Tree:
-        return restored(update, params)
+        return restore(update, params)
 
     def step(self, server: ServerView, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
         params = server.settings.model.params

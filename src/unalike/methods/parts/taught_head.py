@@ -13,7 +13,7 @@ from unalike.core.types import Tree
 from unalike.core.views import ClientView, Cohort, ServerView
 from unalike.methods.part import part
 from unalike.methods.parts.class_means import class_features
-from unalike.methods.parts.uploads import restored, withheld
+from unalike.methods.parts.uploads import restore, withhold
 from unalike.methods.roles import Aggregator, Upload
 from unalike.methods.search_space import LogRange
 
@@ -52,10 +52,10 @@ class TaughtHead(Upload, Aggregator):
 
     def encode(self, client: ClientView, update: Tree) -> tuple[Tree, Tree]:
         head = {n for n in client.model.params if client.model.in_head(n)}
-        return withheld(update, head), client.state
+        return withhold(update, head), client.state
 
     def decode(self, update: Tree, params: Tree, round: int) -> Tree:
-        return restored(update, params)
+        return restore(update, params)
 
     def combine(self, server: ServerView, cohort: Cohort, weights: Tensor) -> Tree:
         update = tree.weighted_sum(cohort.update, weights)
