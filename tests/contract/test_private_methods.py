@@ -9,7 +9,7 @@ from unalike._utils.errors import UnalikeError
 from unalike.core.types import Batch
 from unalike.data.client_data import ClientData
 from unalike.methods.part import overrides
-from unalike.runtime.setup.run_config import prepare_run
+from unalike.runtime.setup.run_config import configure_run
 from unalike.training.server.server_update import initial_server_state, make_broadcast
 from unalike.training.wire import wire
 
@@ -20,7 +20,7 @@ CLIENTS = Clients.random(SIZES)
 def prepared(spec, **options):
     clients = [ClientData((CLIENTS.x[rows], CLIENTS.y[rows])) for rows in CLIENTS.train]
     proxy = CLIENTS.x[1:7], CLIENTS.y[1:7]
-    return prepare_run(
+    return configure_run(
         spec, clients, model=options.pop("model", mlp()), rounds=2, proxy=proxy, **options
     )
 
