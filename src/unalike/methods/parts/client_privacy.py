@@ -20,7 +20,14 @@ from unalike.methods.default_parts import BySize
 from unalike.methods.part import Part, Setup, overrides, part
 from unalike.methods.parts.weights import Uniform
 from unalike.methods.privacy import Privacy
-from unalike.methods.roles import BaseWeights, LinearAggregator, ServerStep, Upload, Weighting
+from unalike.methods.roles import (
+    BaseWeights,
+    Conditioner,
+    LinearAggregator,
+    ServerStep,
+    Upload,
+    Weighting,
+)
 
 
 @part
@@ -87,7 +94,7 @@ class ClientDP(Upload, LinearAggregator, ServerStep, Privacy):
             return "it sends messages of the clients"
         if p.needs != "sums" or overrides(p, "fold"):
             return "its server half reads the updates without noise"
-        if getattr(p, "pooled", False):
+        if isinstance(p, Conditioner) and p.pooled:
             return "it describes the data of all clients"
         is_base = isinstance(p, BaseWeights) and p not in REPLACED_WEIGHTS
         if is_base or isinstance(p, Weighting):
