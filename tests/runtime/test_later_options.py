@@ -6,7 +6,7 @@ from typing import Annotated
 import pytest
 from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass as validated
-from tests.helpers.small_federation import federation_of, make_clients
+from small_federation import federation_of, make_clients
 
 import unalike as ua
 from unalike.core.options import Help

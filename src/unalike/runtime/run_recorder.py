@@ -228,14 +228,13 @@ class RunRecorder:
             _write_population(directory, run_config, is_new=saved is None)
 
     def _resume(self, directory: RunDirectory, tensors: Tree, facts: dict[str, Any]) -> None:
-        self.history = History.load(directory.path, self.run_config.columns.plain, facts["round"])
-        self.history.columns = (
-            self.run_config.columns
-        )  # tables of older versions tell of the rounds until now alone
+        self.history = History.load(directory.path, facts["round"])
+        # those of this process: the stored ones lack the functions that compute the metrics
+        self.history.columns = self.run_config.columns
         if self.records is not None:
             self.records.load(facts.get("recorded", facts["round"]))
         self._best = BestRound.saved(tensors, facts)
-        self._unpaid |= facts.get("owed", {})
+        self._unpaid |= facts["owed"]
         self.log.event("resumed", round=facts["round"])
         self.log.resume(facts["round"])
 

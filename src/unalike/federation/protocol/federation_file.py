@@ -240,7 +240,8 @@ class Federation(
         Rounds, quorum and deadline are not part of it, and revoking a site does not change it, nor a new site if it is open. Terms
         at their default are left out, so that an option of a later version changes no digest that was agreed to.
         """
-        options = options_of(type(self)).items()
+        kind: type = type(self)
+        options = options_of(kind).items()
         agreed_names = {name for name, option in options if option.help.agreed}
         changed = without_defaults(self).items()
         agreed = {name: value for name, value in changed if name in agreed_names}

@@ -159,8 +159,8 @@ class History:
             write_bytes(folder / f"{name}.parquet", table.to_parquet(index=False))
 
     @classmethod
-    def load(cls, folder: Path, plain: str, until: int | None = None) -> History:
-        """Read a saved history, up to and including round `until`; `plain`: the first protocol of the run.
+    def load(cls, folder: Path, until: int | None = None) -> History:
+        """Read a saved history, up to and including round `until`.
 
         Raises `DamagedRun` for a missing or damaged table, and for one that lacks a round.
         """
@@ -190,8 +190,7 @@ class History:
             )
             for t in kept
         )
-        names = [name for table in tables for name in table]
-        return cls(rounds, clients, Columns.load(folder, names, plain))
+        return cls(rounds, clients, Columns.load(folder))
 
 
 def last_stage(rows: Iterable[Row]) -> int:

@@ -214,11 +214,6 @@ class RunDirectory:
         )
 
     @property
-    def first_protocol(self) -> str:
-        """The protocol of the columns without a prefix; empty for a folder without a run."""
-        return next(iter((self.config or {}).get("protocol", [])), "")
-
-    @property
     def round(self) -> int:
         """The newest round that a checkpoint holds; 0 where there is none."""
         return max(rounds_of(self._checkpoints()).values(), default=0)
@@ -322,9 +317,8 @@ class RunDirectory:
 
     @property
     def client_states(self) -> Path:
-        """The folder of the clients' states; older versions called it `memory`."""
-        old = self.path / "memory"
-        return old if old.exists() else self.path / "states"
+        """The folder of the clients' states."""
+        return self.path / "states"
 
 
 def plain(config: Config) -> Config:

@@ -388,7 +388,7 @@ def open_run(folder: str | Path, *, model: ModelLike | None = None) -> Run:
             )
         )
     tensors, facts = saved
-    history = History.load(directory.path, directory.first_protocol, facts["round"])
+    history = History.load(directory.path, facts["round"])
     run_config = _run_config(directory, config, history, model)
     clients = _last_stage(run_config, directory, tensors, facts["stages"])
     if best := BestRound.saved(tensors, facts):

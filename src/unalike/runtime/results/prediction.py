@@ -118,7 +118,7 @@ def _rows(
     """The rows of a table."""
     if encoding is None:
         raise UnalikeError(
-            f"{where} cannot be read: the run's data was no table, or the run is older; give the samples as an array"
+            f"{where} cannot be read: the run's data was no table; give the samples as an array"
         )
     frame = frame.rename(columns=str)
     require_columns(frame, keep, where)
