@@ -13,6 +13,7 @@ from torch import nn
 
 import unalike as ua
 from unalike.core.model import Model
+from unalike.core.model_probes import why_padding_counts
 from unalike.engine import auto
 from unalike.engine.batched import Batched, cuts
 from unalike.engine.compiled import compiled_training
@@ -318,15 +319,15 @@ def test_padding_check_plain_mean_in_own_part_is_refused(dropout, method):
 
 def test_padding_check_embedding_scaled_by_frequency_is_refused():
     table = torch.nn.Embedding(9, 4, scale_grad_by_freq=True)
-    assert "scale_grad_by_freq" in Model(table).counting_padding(torch.randint(9, (3, 5)))
+    assert "scale_grad_by_freq" in why_padding_counts(Model(table), torch.randint(9, (3, 5)))
 
 
 def test_padding_check_norms_and_dropout_are_accepted():
     torch.manual_seed(0)
     norms = [torch.nn.LayerNorm(8), torch.nn.BatchNorm1d(8), torch.nn.Dropout(0.5)]
     model = torch.nn.Sequential(*norms, torch.nn.GELU(), torch.nn.Linear(8, 3))
-    assert Model(model).counting_padding(torch.randn(5, 8)) is None
-    assert Model(model).counting_padding(torch.randn(1, 8)) is None
+    assert why_padding_counts(Model(model), torch.randn(5, 8)) is None
+    assert why_padding_counts(Model(model), torch.randn(1, 8)) is None
 
 
 def test_auto_long_run_is_measured_once(monkeypatch):

@@ -24,6 +24,7 @@ import unalike as ua
 from unalike._utils.errors import UnalikeError
 from unalike.core.model import Model
 from unalike.engine.compiled import compiled_training
+from unalike.engine.compiled.layer_chain import chain_of
 from unalike.engine.compiled.layout import layout_of
 from unalike.engine.threads import threads_for
 from unalike.loops import crew as compiled_loops
@@ -340,7 +341,7 @@ def test_compiled_loops_are_as_close_to_float64_as_torch():
     loops, names = compiled_training.kernels(), dict(module.named_parameters())
     model = Model(module)
     layout = layout_of(
-        model.chain, tuple((n, p.shape) for n, p in names.items()), frozenset(names), (784,)
+        chain_of(model), tuple((n, p.shape) for n, p in names.items()), frozenset(names), (784,)
     )
     start = torch.cat([p.detach().flatten() for p in names.values()])[None]
     found = torch.empty(1, len(exact))

@@ -200,7 +200,7 @@ def test_plan_ended_early_by_rule_notes_the_stage_not_done(small, people, option
 
 
 @dataclass(frozen=True)
-class InTwo:
+class InTwo(StagedPlan):
     """One method in two stages, the second from where the first ended."""
 
     method: str
@@ -372,7 +372,7 @@ def test_gaussian_noise_differs_between_groups(small, crowd):
 
 
 @dataclass(frozen=True)
-class Afresh:
+class Afresh(StagedPlan):
     """Two stages that begin with the same model, and count their rounds from 0."""
 
     ended: ClassVar = []

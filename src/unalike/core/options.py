@@ -2,7 +2,7 @@
 
 An option is a field of one of the dataclasses below. Made from the fields are the flags of all commands (`cli/flags.py`), config
 files and their schema, the classes that check values (`Work`, `RunOptions`, `Federation`), what a site of a federation agrees to,
-and the commands that reports print. The signatures of `ua.run`, `ua.compare`, `ua.tune`, `ua.diagnose` and `ua.recommend` repeat
+and the commands that reports print. The signatures of `ua.run`, `ua.compare`, `ua.tune` and `ua.diagnose` repeat
 names and defaults, and `tests/cli/test_options.py` holds them to this page.
 
 A class says what its options are about; a command lists the classes whose options it takes. Options of one command alone are
@@ -558,28 +558,6 @@ class TuningOptions:
     seeds: Annotated[int, Help("Number of seeds to compare, from --seed + 1 on.")] = 3
     prune: Annotated[bool, Help("Stop trials early that are unlikely to win.")] = True
     jobs: Annotated[int, Help("Number of trials at a time, in processes of their own.")] = 1
-
-
-@dataclass(frozen=True)
-class RecommendationOptions:
-    """A recommendation."""
-
-    candidates: Annotated[
-        str,
-        Help("Methods to recommend: shared for those with one model for all clients, any for all."),
-    ] = "any"
-    objective: Annotated[
-        str,
-        Help(
-            "Score to recommend by: accuracy, or worst_decile, that of the worst tenth of the clients."
-        ),
-    ] = "accuracy"
-    metric: Annotated[
-        str | None,
-        Help(
-            "Metric of the clients, such as roc_auc. Stored gains in it are shown, and the printed comparison decides by it."
-        ),
-    ] = None
 
 
 @dataclass(frozen=True)

@@ -180,7 +180,7 @@ class ClientPool:
         """
         parts = [*phases, *(self.whole([client], round) if self.method.needs_data else [])]
         found = [
-            LazyBatches(self.source.x, self.source.y, rows, model.rows, change)
+            LazyBatches(self.source.x, self.source.y, rows, model.layout.rows, change)
             for rows, change in zip(parts, self._changes(client, round, parts), strict=True)
         ]
         return ClientBatches(found[: len(phases)], *found[len(phases) :])
@@ -287,7 +287,9 @@ class ClientPool:
         if not self.method.has_facts(self.settings.work):
             return {}
         if client not in self._facts:
-            facts = self.method.facts(self._samples(self.source.train[client]), self.settings)
+            facts = self.method.client_facts(
+                self._samples(self.source.train[client]), self.settings
+            )
             pooled = {p.name: self._pooled(p) for p in self.method.conditioners if p.pooled}
             self._facts[client] = {**facts, **pooled}
         return self._facts[client]

@@ -179,12 +179,8 @@ class Personalizer(Part):
         Shapes:
             x [B, ...], output.logits [B, C].
         """
-        return model(
-            self.personal(model, tree.only(shared, model.params), state),
-            x,
-            buffers=own,
-            context=context,
-        )
+        params = self.personal(model, tree.only(shared, model.params), state)
+        return model(params, x, buffers=own, context=context)
 
 
 class PersonalModel(Personalizer):
@@ -215,11 +211,8 @@ class Conditioner(Part):
 
     def facts(self, data: Batch, settings: StageSettings) -> PartTrees:
         """The facts of `describe`, under the part's name."""
-        return {
-            self.name: self.describe(
-                data, settings.classes if settings.task.name == "classification" else None
-            )
-        }
+        outputs = settings.classes if settings.task.name == "classification" else None
+        return {self.name: self.describe(data, outputs)}
 
     @abstractmethod
     def describe(self, data: Batch, outputs: int | None) -> Tree:
@@ -235,11 +228,9 @@ class Conditioner(Part):
 
     def shortfall(self, setup: Setup) -> str:
         """The reason: a model that is not fed facts."""
-        return (
-            ""
-            if setup.model.takes_context
-            else "the model takes no facts of its client; the models conditional_* do"
-        )
+        if setup.model.takes_context:
+            return ""
+        return "the model takes no facts of its client; the models conditional_* do"
 
 
 class Upload(Part):

@@ -374,7 +374,7 @@ def _stages(
                 break
         backend.end_step(outcome)
         step, index = next_step(steps, outcome), index + 1
-    if groups == 1 and getattr(run_config.plan, "divides", False):
+    if groups == 1 and run_config.plan.divides:
         recorder.log.note(
             "all clients are in one group: one model was trained, as by the method without groups"
         )

@@ -21,7 +21,7 @@ from unalike.core.types import Batch, Broadcast, ClientUpdate, Context, PartTree
 from unalike.core.views import ClientBatches, Cohort, Members, ServerState, StageSettings
 from unalike.core.work import Work
 from unalike.methods.method import Method
-from unalike.methods.part import Part
+from unalike.methods.part import overrides
 from unalike.methods.plan import plan
 from unalike.training.client.client_task import ClientTask
 from unalike.training.client.client_update import initial_client_state, train
@@ -202,7 +202,7 @@ def local_update(
         messages = make_broadcast(
             method, settings, initial_server_state(method, settings), 1
         ).messages
-    facts = method.facts(whole, settings) if context is None else context
+    facts = method.client_facts(whole, settings) if context is None else context
     size = torch.tensor(
         float(len(whole.y) if num_examples is None else num_examples), dtype=tree.dtype(held)
     )
@@ -304,7 +304,7 @@ def _require(
             raise UnalikeError(
                 f"{part.name} needs facts={{'{lacking[0]}': ...}} [K, ...], or messages="
             )
-        if type(part).address is not Part.address:
+        if overrides(part, "address"):
             raise UnalikeError(
                 f"{part.name} sends every client something of its own, which only run can do"
             )

@@ -36,7 +36,7 @@ def expected_update(
 def expected_steps(method: Method, settings: StageSettings, samples: int) -> int:
     """The number of steps that a client with this many samples must send: those of phases that train shared parameters."""
     model, total = settings.model, 0
-    sent = {*method.sent(model.params, model)}
+    sent = {*method.shared_names(model.params, model)}
     for phase in method.phases:
         moves = {
             n for n in model.params if method.trains(n, model) and model.within(phase.moves, n)

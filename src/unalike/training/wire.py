@@ -81,7 +81,7 @@ def wire(
         method, settings, broadcast, client_state, nothing, {}, torch.ones(()), begun=model.params
     )
     params = tree.only(model.params, task.sent)
-    buffers = tree.only(model.buffers, method.sent(model.buffers, model))
+    buffers = tree.only(model.buffers, method.shared_names(model.buffers, model))
     messages = [(f"message of {p}", t) for p, t in broadcast.messages.items()]
     down = [("parameters", params), ("buffers", buffers), *messages]
     update = tree.map(

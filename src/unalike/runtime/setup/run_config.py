@@ -99,7 +99,7 @@ class RunConfig:
             described["protocol"] = list(self.options.protocols)
         if self.metrics:
             described["metrics"] = list(self.metrics)
-        module = None if is_named(self.model_name) else self.model.plain
+        module = None if is_named(self.model_name) else self.model.given_module
         described["work"] = work
         described["model"] = {
             "name": self.model_text,
@@ -210,7 +210,7 @@ class RunConfig:
     def warnings(self) -> list[str]:
         """Warnings about a configuration that can be run."""
         nothing = "rounds=0 trains nothing: the run holds the initial model and its evaluation; expected 1 or more"
-        useless = not self.options.rounds and not getattr(self.plan, "useful_untrained", False)
+        useless = not self.options.rounds and not self.plan.useful_untrained
         found = [nothing] if useless else []
         if not self.population.is_scored(self.options.protocols):
             found.append(
@@ -286,7 +286,9 @@ class RunConfig:
         """The tensors that cross the wire in them."""
         some = next((Batch(*c.train) for c in self.population if len(c.train[1])), None)
         return plan_wire(
-            self.outline, self.model, lambda m: {} if some is None else m.facts(some, self.settings)
+            self.outline,
+            self.model,
+            lambda m: {} if some is None else m.client_facts(some, self.settings),
         )
 
     @property
@@ -396,7 +398,7 @@ def prepare_run(
 
     named = {m.name: m.of(population.task, population.classes) for m in options.chosen_metrics}
     recording = Recording.of(record)
-    if getattr(plan, "needs_products", False):
+    if plan.needs_products:
         recording = replace(recording or Recording(), products=True)
     run_config = RunConfig(
         plan=plan,
@@ -468,7 +470,7 @@ def _check_tested(run_config: RunConfig) -> None:
     groups = len(last.members(len(population)))
     model = last.model or run_config.model
     why = last.why_no_single_model(model, run_config.options.buffers, groups)
-    if not why and getattr(run_config.plan, "divides", False):
+    if not why and run_config.plan.divides:
         why = "makes groups of clients by what they train"
     if why:
         raise UnalikeError(

@@ -62,7 +62,7 @@ class TrainedClient(NamedTuple):
 def stepwise(task: ClientTask, stacked: bool = False) -> TrainerFactory:
     """Makes the trainer of each phase, step by step; with `stacked` under `torch.vmap`."""
     # steps may overwrite copies of parameters, but a part that trains still reads the values before a step
-    leaf = None if stacked or task.method.trained_parts else task.settings.model.leaf
+    leaf = None if stacked or task.method.trained_parts else task.settings.model.layout.leaf
     make = partial(LocalStep, task.method, view_of=task.view_of, sent=task.sent, size=task.size)
     return partial(make, stacked=stacked, leaf=leaf)
 
@@ -108,7 +108,7 @@ def make_client_update(task: ClientTask, trained: TrainedClient) -> tuple[Client
     def finish(member: Part, params: Tree) -> None:
         now = trained.own[member.name] if member.trains else buffers
         view = task.view_of(member, params, now, trained.client_state, steps=steps)
-        with return_checks.noted(member, "finish"):
+        with return_checks.errors_name_hook(member, "finish"):
             kept[member.name], message = member.finish(view)
         messages[member.name] = {n: t for n, t in message.items() if n in sent or n not in params}
 
@@ -284,7 +284,7 @@ def _split(method: Method, settings: StageSettings, buffers: Tree) -> tuple[Tree
     sent = (
         {}
         if settings.buffers == "local"
-        else tree.only(buffers, method.sent(buffers, settings.model))
+        else tree.only(buffers, method.shared_names(buffers, settings.model))
     )
     return sent, {n: b for n, b in buffers.items() if n not in sent}
 

@@ -211,8 +211,8 @@ class LocalStep:
                 gradient_at=gradient_at,
             )
             own = tree.shared(grads[MODEL], self.sent)
-            with return_checks.noted(correction, "correct"):
-                made = return_checks.like(
+            with return_checks.errors_name_hook(correction, "correct"):
+                made = return_checks.check_shapes(
                     correction, "correct", correction.correct(view, own, batch), own
                 )
             grads = grads | {MODEL: grads[MODEL] | made}
@@ -230,8 +230,8 @@ class LocalStep:
         views, output, cache = self._views(before, batch, number, variables)
         terms = []
         for part, view in zip(self.losses, views, strict=True):
-            with return_checks.noted(part, "loss"):
-                terms.append(return_checks.scalar(part, "loss", part.loss(view, batch)))
+            with return_checks.errors_name_hook(part, "loss"):
+                terms.append(return_checks.check_scalar(part, "loss", part.loss(view, batch)))
         own = {
             name: cache.get(name, old) for name, old in before.own.items()
         }  # buffers of the parts' models

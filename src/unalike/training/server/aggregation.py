@@ -17,7 +17,7 @@ from unalike.core.nests import map_tensors, select_rows, tensors_of
 from unalike.core.types import Broadcast, ClientUpdate, PartTrees, Tree
 from unalike.core.views import ServerState
 from unalike.methods.method import Method
-from unalike.methods.part import Part
+from unalike.methods.part import Part, overrides
 from unalike.methods.roles import Upload
 from unalike.training.server.update_checks import all_finite, find_faults, update_norms
 
@@ -171,7 +171,7 @@ class StreamingSum:
             buffers,
             encoded,
         )
-        self.folding = [p for p in method.parts if type(p).fold is not Part.fold]
+        self.folding = [p for p in method.parts if overrides(p, "fold")]
         self._sums = UpdateSums({}, {}, {}, None, {})
         self._numbers = UpdateBuffer(shares.ids)
         self._first = len(shares.ids)
@@ -309,7 +309,7 @@ def _index(rows: list[int]) -> Tensor | slice:
 
 def sum_of_folds(p: Part, update: Tree, message: Tree, importance: Tensor) -> Tree:
     """The sum of the part's `fold` over the clients of this importance [K]; empty where it has none, or nothing to read."""
-    if type(p).fold is Part.fold or not (update or message):
+    if not overrides(p, "fold") or not (update or message):
         return {}
     importance = importance.to(next(iter((update or message).values())).device)
     if len(importance) == 1:

@@ -18,7 +18,7 @@ from unalike.methods import return_checks
 from unalike.methods.attack import Attack
 from unalike.methods.method import Method
 from unalike.methods.notes import note
-from unalike.methods.part import Part
+from unalike.methods.part import Part, overrides
 from unalike.methods.roles import BaseWeights, LinearAggregator, ServerStep, Weighting
 from unalike.methods.screening import Screening
 from unalike.training.server.aggregation import SumWeights, UpdateSums, decode_updates, sum_of_folds
@@ -34,9 +34,7 @@ def initial_server_state(
     """
     method.check_task(settings.task)
     model, found = settings.model, {} if start is None else start.part_states
-    kept = {
-        p.name: found.get(p.name) for p in method.parts if type(p).client_init is Part.client_init
-    }
+    kept = {p.name: found.get(p.name) for p in method.parts if not overrides(p, "client_init")}
     params = method.trained_params(model)
     fresh = {
         p.name: p.server_init(params) | p.server_open(settings)
@@ -60,7 +58,7 @@ def make_broadcast(
     """The broadcast of the next round, with the messages addressed to each of the clients `ids`."""
     view_of = partial(_view, method, settings, state, population, state.params)
     messages = {p.name: message for p in method.parts if (message := p.broadcast(view_of(p)))}
-    writers = [p for p in method.parts if type(p).address is not Part.address]
+    writers = [p for p in method.parts if overrides(p, "address")]
     own = (
         {client: {p.name: p.address(view_of(p), client) for p in writers} for client in ids}
         if writers
@@ -157,7 +155,7 @@ def advance_by_nothing(
     method: Method, settings: StageSettings, state: ServerState, members: Members
 ) -> ServerState:
     """The state after a round in which no client takes part: the server steps are given an update of zeros."""
-    update = tree.zeros(tree.only(state.params, method.sent(state.params, settings.model)))
+    update = tree.zeros(tree.only(state.params, method.shared_names(state.params, settings.model)))
     return _moved(
         method, settings, state, _nobody(members), update, {p.name: {} for p in method.parts}, {}
     )
@@ -206,10 +204,10 @@ def _moved(
         server, given, seen = replace(view_of(s), state=part_states[s.name]), update, _own(shown, s)
         if s.moves_buffers:
             server, given, seen = _with_buffers(server, given, seen, state.buffers, buffers)
-        with return_checks.noted(s, "step"):
+        with return_checks.errors_name_hook(s, "step"):
             made = s.step(server, given, seen)
-        moved, part_states[s.name] = return_checks.two(s, "step", made)
-        moved = return_checks.named(s, "step", moved, given)
+        moved, part_states[s.name] = return_checks.check_pair(s, "step", made)
+        moved = return_checks.check_names(s, "step", moved, given)
         update, buffers = tree.only(moved, update), _moved_buffers(state.buffers, buffers, moved)
     _check_shapes(method, state.params, update)
     return ServerState(
@@ -300,7 +298,7 @@ def _combined(
     if not cohort.update:  # all parameters are private
         return {}, cohort
     if not (method.combines_by_weighted_sum and any(p.needs == "spread" for p in method.parts)):
-        return return_checks.named(
+        return return_checks.check_names(
             rule, "combine", rule.combine(server, own, weights), cohort.update
         ), cohort
     coefficients = cast(LinearAggregator, rule).coefficients(server, own, weights)
@@ -310,7 +308,7 @@ def _combined(
 
 def _importance(method: Method, cohort: Cohort) -> Tensor:
     [base] = method.role(BaseWeights)
-    return return_checks.weights(
+    return return_checks.check_weights(
         base, "importance", base.importance(_own(cohort, base)), len(cohort.ids)
     )
 
@@ -320,9 +318,9 @@ def _weights(method: Method, cohort: Cohort) -> Tensor:
         raise UnalikeError("no client of this round has training samples; the model stays as it is")
     [base] = method.role(BaseWeights)
     count = len(cohort.ids)
-    weights = return_checks.weights(base, "weights", base.weights(_own(cohort, base)), count)
+    weights = return_checks.check_weights(base, "weights", base.weights(_own(cohort, base)), count)
     for w in method.role(Weighting):
-        weights = return_checks.weights(
+        weights = return_checks.check_weights(
             w, "weigh", w.weigh(_own(cohort, w), weights / weights.sum()), count
         )
     return weights / weights.sum()
