@@ -34,6 +34,18 @@ def shortfalls(state: StageState, run_config: RunConfig) -> list[str]:
     ]
 
 
+def lost_buffers(state: StageState) -> list[str]:
+    """A sentence where the stage starts from models of the server, which never had the clients' own buffers."""
+    stage, settings = state.stage, state.settings
+    if stage.start is None or settings.buffers != "local" or not settings.model.buffers:
+        return []
+    return [
+        f"stage {stage.name!r} starts from models of the server, whose buffers are those that the run began "
+        "with (buffers='local'): what clients made of their own before is lost there, and questions about these models do not "
+        "see it; buffers='average' carries it on"
+    ]
+
+
 def setup_of(state: StageState, run_config: RunConfig) -> Setup:
     """The model, work and clients that the parts meet in a stage."""
     population, sizes = state.population, state.population.sizes
