@@ -82,7 +82,7 @@ class Followed:
             "title": terms.get("name") or self.path.resolve().name,
             "kind": "federation" if terms else "simulation",
             "method": live.get("method")
-            or _method(directory.asked, config)
+            or _method(directory.method_text, config)
             or terms.get("method", ""),
             "model": terms.get("model") or config.get("model", {}).get("name", ""),
             "done": done,

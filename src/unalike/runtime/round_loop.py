@@ -277,8 +277,8 @@ def run_round(clients: StageBackend, updates: RoundUpdates | None = None) -> Rou
     stage = clients.state
     result = RoundResult(before=stage.states)
     if stage.stage.trained:
-        # The cohort is empty perhaps, where each client is drawn by itself; the round counts all the same.
         if updates is None:
+            # Where each client is drawn by itself, a cohort may be empty; the round counts all the same.
             cohort = stage.draw(stage.done)
             updates = clients.exchange(train=cohort).updates if cohort else NO_UPDATES
         assert updates is not None

@@ -210,11 +210,11 @@ class RunRecorder:
         self.run_config = run_config
         folder = None if directory is None else directory.path
         saved = None
-        if directory is not None and directory.claim(run_config.record, resume):
+        if directory is not None and directory.claim(run_config.description, resume):
             saved = directory.load_checkpoint()
-            directory.write_config(run_config.record)  # a resumed run may change some options
+            directory.write_config(run_config.description)  # a resumed run may change some options
         self.log = RunLog(directory)
-        self.log.event("begun", method=run_config.asked)
+        self.log.event("begun", method=run_config.method_text)
         self.history = History(columns=run_config.columns)
         self.records = (
             None if run_config.recording is None else RoundRecords(run_config.recording, folder)
@@ -222,7 +222,9 @@ class RunRecorder:
         """The entries that `record=` asks for."""
         self.checkpoints = Checkpoints(directory, saved)
         self.tracking = trackers.follow(
-            f"{run_config.asked} (seed {run_config.options.seed})", run_config.record, folder
+            f"{run_config.method_text} (seed {run_config.options.seed})",
+            run_config.description,
+            folder,
         )
         self.ended = ""
         """The reason why the run ends before the last round of its plan; empty while it goes on."""

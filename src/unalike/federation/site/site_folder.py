@@ -104,7 +104,7 @@ class SiteFolder:
         """Write the parameters and buffers `values` into a folder that `unalike predict` and `unalike evaluate` read."""
         directory = RunDirectory(self.path / run / MODEL)
         if directory.config is None:
-            directory.write_config(run_config.record | {"site": site})
+            directory.write_config(run_config.description | {"site": site})
             if encoding is not None:
                 encoding.save(directory.path / "encoding.json")
         write_tensors(directory.path / "model.safetensors", values)

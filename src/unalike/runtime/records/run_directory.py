@@ -205,7 +205,7 @@ class RunDirectory:
         return list(dict.fromkeys(e["text"] for e in kept if e["event"] == "warning"))
 
     @property
-    def asked(self) -> str:
+    def method_text(self) -> str:
         """The method as last typed; with every field if that was not recorded."""
         words = [event.get("method") for event in self.events if event["event"] == "begun"]
         return next(

@@ -82,7 +82,7 @@ class Run:
     ):
         self.method = complete_spec(run_config.plan)
         self.history = history
-        self.config = run_config.record if opened is None else opened
+        self.config = run_config.description if opened is None else opened
         classes = run_config.population.classes
         self.notes = (
             *notes,
@@ -165,7 +165,7 @@ class Run:
             state = self._runner.state
             if state.why_no_single_model:
                 raise UnalikeError(
-                    f"the run of {self.run_config.asked} {state.why_no_single_model}; so it has no model "
+                    f"the run of {self.run_config.method_text} {state.why_no_single_model}; so it has no model "
                     "for a client that never trained: to "
                     "predict with the model of one that did, name it with --client NAME or in Python client='NAME'"
                 )
@@ -321,16 +321,18 @@ class Run:
 
     def plot(self, metric: str | None = None) -> go.Figure:
         """The curves of a metric over the rounds; see `History.plot`."""
-        return figures["history"](self.history, metric, self.run_config.asked)
+        return figures["history"](self.history, metric, self.run_config.method_text)
 
     def __repr__(self) -> str:
-        rounds, score = self.history.last["round"], self.history.headline
+        rounds = self.history.last["round"]
         clients = len(self.run_config.population)
-        return f"<Run of {self.run_config.asked} on {clients} clients, {rounds} round{'s' * (rounds != 1)}{score and ', '}{score}>"
+        size = f"{clients} clients, {rounds} round{'s' * (rounds != 1)}"
+        score = f", {self.history.headline}" if self.history.headline else ""
+        return f"<Run of {self.run_config.method_text} on {size}{score}>"
 
     def _repr_html_(self) -> str:
         facts = {
-            "method": self.run_config.asked,
+            "method": self.run_config.method_text,
             "model": self.run_config.model_name,
             "clients": len(self.run_config.population),
             "rounds": self.history.last["round"],
@@ -432,7 +434,7 @@ def _run_config(
         model_name=name,
         model_text=name,
         proxy=proxy,
-        asked=directory.asked,
+        method_text=directory.method_text,
     )
 
 

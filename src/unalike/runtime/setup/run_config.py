@@ -56,11 +56,12 @@ ON_THE_MACHINE = ("executor", "device")
 
 @dataclass(frozen=True)
 class RunConfig:
-    """Everything that decides the numbers of a run. A run folder keeps `record`; `key` is its hash.
+    """Everything that decides the numbers of a run. A run folder keeps its `description`; `key` is the hash of that.
 
-    `model_name` is the model as the user wrote it; `model_text` adds the length of the client statistics. `asked` is the method
-    as typed: shown, not hashed. `start` says where the initial weights came from; their hash is in `record`. `recording` changes no
-    number and is not hashed. `federated` is the number of updates that complete a round of a federation; 0 in a simulation.
+    `model_name` is the model as the user wrote it; `model_text` adds the length of the client statistics. `method_text` is the
+    method as typed: shown, not hashed. `start` says where the initial weights came from; the description has their hash.
+    `recording` changes no number and is not hashed. `federated` is the number of updates that complete a round of a federation; 0
+    in a simulation.
     """
 
     plan: Plan
@@ -73,19 +74,19 @@ class RunConfig:
     test: tuple[torch.Tensor, torch.Tensor] | None = None
     proxy: tuple[torch.Tensor, torch.Tensor] | None = None
     metrics: RunMetrics = field(default_factory=dict)
-    asked: str = ""
+    method_text: str = ""
     start: Start | None = None
     recording: Recording | None = None
     federated: int = 0
 
     @cached_property
-    def record(self) -> Config:
-        """The run as its folder keeps it, with every option."""
+    def description(self) -> Config:
+        """The run in plain values as its folder keeps it, with every option."""
         return self._described(asdict(self.options), self.work.record)
 
     @cached_property
     def key(self) -> str:
-        """The hash of everything that decides the result: of the record, without options that have their default."""
+        """The hash of everything that decides the result: of the description, without options that have their default."""
         options = replace(self.options, protocol=self.options.protocols)
         changed = without_defaults(options)
         work = {name: self.work.record[name] for name in without_defaults(self.work)}
@@ -273,7 +274,7 @@ class RunConfig:
             for config in (shorter, self)
         )
         if before != own:
-            return f"{self.asked} divides its rounds among stages, so {rounds} rounds are not the beginning of more"
+            return f"{self.method_text} divides its rounds among stages, so {rounds} rounds are not the beginning of more"
         every = self.options.evaluate_every
         return (
             f"with evaluate_every={every}, round {rounds} is evaluated only as the last one"
@@ -411,7 +412,7 @@ def prepare_run(
         test=_tensors("test", test, population),
         proxy=_tensors("proxy", proxy, population),
         metrics=named | own_metrics(metrics),
-        asked=method.text,
+        method_text=method.text,
         start=started,
         recording=recording,
         federated=federated,
@@ -474,7 +475,7 @@ def _check_tested(run_config: RunConfig) -> None:
         why = "makes groups of clients by what they train"
     if why:
         raise UnalikeError(
-            f"only clients that never train are tested, and {run_config.asked} {why}; so it has no model for them: leave it "
+            f"only clients that never train are tested, and {run_config.method_text} {why}; so it has no model for them: leave it "
             "out, or name a partition in which clients test their own samples, such as natural"
         )
 
