@@ -39,11 +39,13 @@ class Checkpoints:
     """
 
     def __init__(self, directory: RunDirectory | None, saved: tuple[Tree, Facts] | None):
-        self._directory, self._saved = directory, saved
+        self._directory = directory
+        self._saved = saved
         self._stages: dict[int, tuple[StageBackend, StateDict]] = {}
         self._answers: dict[int, tuple[str, Answers]] = {}
         self._facts: Facts = {}
-        self._is_written, self._written_at = True, time.monotonic()
+        self._is_written = True
+        self._written_at = time.monotonic()
 
     # what the last checkpoint holds
 
@@ -56,10 +58,14 @@ class Checkpoints:
         return self._saved is not None and index == len(self._saved[1]["stages"]) - 1
 
     def restore(self, index: int, clients: StageBackend, best: BestRound | None) -> None:
-        state_dict, state = self._step(index), clients.state
+        """Bring a stage into the state that the checkpoint has of it, if it has one. Raises `UnalikeError` if it cannot go on."""
+        state_dict = self._step(index)
         if state_dict is None:
             return
-        clients.load_state_dict(*state_dict)
+        tensors, facts = state_dict
+        clients.load_state_dict(tensors, facts)
+        state = clients.state
+        # The best round is pinned before files of an earlier process are taken over, or they would be deleted as outdated.
         if best is not None and best.stage == index:
             state.pin_client_states(best.groups)
         state.adopt_client_states()
@@ -72,17 +78,22 @@ class Checkpoints:
 
     def restore_answers(self, index: int, name: str) -> Answers | None:
         """The answers to the client query `name`, if the checkpoint holds them."""
-        step = self._step(index)
-        if step is None:
+        state_dict = self._step(index)
+        if state_dict is None:
             return None
-        answers = Answers(tuple(step[1][0]["clients"]), step[0])
+        tensors, [facts] = state_dict
+        answers = Answers(tuple(facts["clients"]), tensors)
         self.take_answers(index, name, answers)
         return answers
 
     def _step(self, index: int) -> StateDict | None:
-        if self._saved is None or index >= len(self._saved[1]["stages"]):
+        """What the checkpoint holds of a step of the plan."""
+        if self._saved is None:
             return None
-        return tree.under(self._saved[0], f"{index}/"), self._saved[1]["stages"][index]
+        tensors, facts = self._saved
+        if index >= len(facts["stages"]):
+            return None
+        return tree.under(tensors, f"{index}/"), facts["stages"][index]
 
     # what the next one will hold
 
@@ -120,28 +131,30 @@ class Checkpoints:
     def write(self, best: BestRound | None) -> None:
         """Write the checkpoint, and delete client states that it does not need."""
         assert self._directory is not None
-        steps: dict[int, StateDict] = {
-            index: state_dict for index, (_, state_dict) in self._stages.items()
-        }
-        last = max(steps)  # a query after it is asked again: no round follows it yet
-        steps |= {
-            i: (a.tree, [{"clients": list(a.clients)}])
-            for i, (_, a) in self._answers.items()
-            if i < last
-        }
-        tensors = {
-            f"{i}/{path}": t
-            for i, (tensors, _) in sorted(steps.items())
-            for path, t in tensors.items()
-        }
-        facts = self._facts | {"stages": [groups for _, (_, groups) in sorted(steps.items())]}
+        tensors: Tree = {}
+        stages = []
+        for index, (step_tensors, step_facts) in sorted(self._state_dicts().items()):
+            tensors |= {f"{index}/{path}": t for path, t in step_tensors.items()}
+            stages.append(step_facts)
+        facts = self._facts | {"stages": stages}
         if best is not None:
             tensors |= {f"best/{path}": t for path, t in best.tensors.items()}
             facts["best"] = best.facts
         self._directory.save_checkpoint(facts["round"], tensors, facts)
+        # Only now: until the new checkpoint is on disk, the one before may be the one to go on from.
         for clients, (_, groups) in self._stages.values():
             clients.state.prune_client_states(groups)
-        self._is_written, self._written_at = True, time.monotonic()
+        self._is_written = True
+        self._written_at = time.monotonic()
+
+    def _state_dicts(self) -> dict[int, StateDict]:
+        """The state of each step of the plan. A query after the last stage is asked again: no round follows it yet."""
+        found = {index: state_dict for index, (_, state_dict) in self._stages.items()}
+        last = max(found)
+        for index, (_, answers) in self._answers.items():
+            if index < last:
+                found[index] = answers.tree, [{"clients": list(answers.clients)}]
+        return found
 
 
 CHECKPOINT_SECONDS = 10.0
@@ -159,7 +172,7 @@ class RunLog:
     def __init__(self, directory: RunDirectory | None):
         self._directory = directory
         self.notes: list[str] = []
-        self._named: set[str] = set()
+        self._named_clients: set[str] = set()
         """The clients that notes are about, or could have been."""
 
     def event(self, kind: str, **facts: Any) -> None:
@@ -173,23 +186,27 @@ class RunLog:
             self.notes.append(text)
             self.event("warning", text=text, **facts)
 
-    def note_clients(self, number: int, names: Sequence[str], found: Mapping[int, str]) -> None:
+    def note_clients(self, number: int, names: Sequence[str], faults: Mapping[int, str]) -> None:
         """Name the clients in which something was wrong in a round, each one once, up to `MAX_NAMED_CLIENTS` of them."""
-        for client in [k for k in sorted(found) if names[k] not in self._named]:
-            self._named.add(names[client])
-            text = f"round {number}: {names[client]}: {found[client]}"
-            if len(self._named) > MAX_NAMED_CLIENTS:
+        for client in sorted(faults):
+            name = names[client]
+            if name in self._named_clients:
+                continue
+            self._named_clients.add(name)
+            text = f"round {number}: {name}: {faults[client]}"
+            if len(self._named_clients) > MAX_NAMED_CLIENTS:
                 text = "something was wrong in more clients: the table of clients says what, round by round"
-            self.note(text, round=number, client=names[client])
+            self.note(text, round=number, client=name)
 
     def resume(self, last: int) -> None:
         """Take over the notes of rounds up to `last`."""
         events = [] if self._directory is None else self._directory.events
-        for event in (
-            e for e in events if e["event"] == "warning" and e.get("round", last + 1) <= last
-        ):
-            self.notes = list(dict.fromkeys([*self.notes, event["text"]]))
-            self._named.add(event["client"])
+        for event in events:
+            if event["event"] != "warning" or event.get("round", last + 1) > last:
+                continue
+            if event["text"] not in self.notes:
+                self.notes.append(event["text"])
+            self._named_clients.add(event["client"])
 
 
 class RunRecorder:
@@ -212,7 +229,8 @@ class RunRecorder:
         saved = None
         if directory is not None and directory.claim(run_config.description, resume):
             saved = directory.load_checkpoint()
-            directory.write_config(run_config.description)  # a resumed run may change some options
+            # a resumed run may change some options
+            directory.write_config(run_config.description)
         self.log = RunLog(directory)
         self.log.event("begun", method=run_config.method_text)
         self.history = History(columns=run_config.columns)
@@ -376,9 +394,10 @@ class RunRecorder:
         )
         if folder is not None:
             _write_models(run, clients, folder)
-            with suppress(UnalikeError):  # the samples are elsewhere, as those of a federation
-                if (risks := run.risks) is not None:
-                    write_bytes(folder / "risks.parquet", risks.to_parquet(index=False))
+            # the samples may be elsewhere, as those of a federation
+            with suppress(UnalikeError):
+                if run.risks is not None:
+                    write_bytes(folder / "risks.parquet", run.risks.to_parquet(index=False))
             self.log.event("finished", round=self.history.last["round"], why=run.ended)
         self.tracking.finish([] if folder is None else sorted(folder.glob("model*.safetensors")))
         return run

@@ -51,7 +51,9 @@ class RunOptions(SimulationOptions):
     @property
     def epsilon_limit(self) -> float:
         """The budget of epsilon; infinite without one."""
-        total, limit = ("", math.inf) if self.budget is None else Budget(self.budget).limit
+        if self.budget is None:
+            return math.inf
+        total, limit = Budget(self.budget).limit
         return limit if total == "epsilon" else math.inf
 
     @property
@@ -150,11 +152,13 @@ def _check_epsilon_is_known(plans: Iterable[NamedPlan], options: RunOptions) -> 
 
 
 def _check_executor(text: str) -> None:
-    """Whether there are executors of these names, in each process too."""
-    call, names = parse_one(text), {*EXECUTORS, "auto", "distributed"}
+    """Raise `UnalikeError` unless there are executors of these names, in each process too."""
+    call = parse_one(text)
+    names = {*EXECUTORS, "auto", "distributed"}
     if call.name not in names:
         raise unknown("executor", call.name, names)
-    if call.name == "distributed" and isinstance(inner := call.parameters.get("inner"), str):
+    inner = call.parameters.get("inner")
+    if call.name == "distributed" and isinstance(inner, str):
         _check_executor(inner)
 
 
@@ -172,7 +176,7 @@ def _check_protocols(protocols: Sequence[str], has_test: bool) -> None:
 
 
 def _check_device(name: str) -> None:
-    """Whether there is such a device, found without using it: processes that are started later could not use it any more."""
+    """Raise `UnalikeError` unless there is such a device, without using it: processes that start later could not use it any more."""
     try:
         device = torch.device(name)
         count = 1 if device.type == "cpu" else torch.get_device_module(device).device_count()
