@@ -176,7 +176,7 @@ def _check_protocols(protocols: Sequence[str], has_test: bool) -> None:
 
 
 def _check_device(name: str) -> None:
-    """Raise `UnalikeError` unless there is such a device, without using it: processes that start later could not use it any more."""
+    """Raise `UnalikeError` unless there is such a device; it is not used, or processes that start later could not use it."""
     try:
         device = torch.device(name)
         count = 1 if device.type == "cpu" else torch.get_device_module(device).device_count()
