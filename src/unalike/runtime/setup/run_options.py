@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 from pydantic import ConfigDict, ValidationError
@@ -37,6 +37,13 @@ from unalike.runtime.setup.stopping import Budget, names_in
 @validated(frozen=True, config=ConfigDict(extra="forbid"))
 class RunOptions(SimulationOptions):
     """Options of a run, checked. `protocol` may list several; the first fills the plain columns of the history."""
+
+    def with_seed(self, seed: int) -> Self:
+        """The same options under another seed. Raises `UnalikeError` for one that is none."""
+        try:
+            return replace(self, seed=seed)
+        except ValidationError as error:
+            raise UnalikeError(explain_errors(error)) from None
 
     @cached_property
     def chain(self) -> TransformChain | None:
