@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from every_method import METHODS, SIZES, clone, federation, played, reference, rounding
-from simulation import distance, same
+from simulation import advance, distance, same
 
 from unalike._utils.errors import UnalikeError
 from unalike.core import tree
@@ -25,14 +25,14 @@ from unalike.methods.roles import (
 )
 from unalike.training.client.client_task import BUFFERS
 from unalike.training.client.client_update import SOLVER
-from unalike.training.server.aggregation import decode_updates
-from unalike.training.server.server_update import advance, initial_server_state, make_broadcast
+from unalike.training.server.server_update import initial_server_state, make_broadcast
 from unalike.training.server.update_checks import find_faults
+from unalike.training.server.updates import decode_updates
 from unalike.training.wire import SCALARS, wire
 
 every = pytest.mark.parametrize("name", METHODS)
 with_batch_norm = pytest.mark.parametrize(
-    "name", [n for n, m in METHODS.items() if m.sample_privacy is None]
+    "name", [n for n, m in METHODS.items() if m.local_gradient is None]
 )
 ADAPTED = ("perfedavg", "adapted_loss")
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")

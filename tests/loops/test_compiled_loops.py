@@ -36,7 +36,7 @@ from unalike.methods.roles import Personalizer, Phase
 from unalike.runtime.round_loop import run_round
 from unalike.runtime.setup.run_config import configure_run
 from unalike.runtime.stages import local_backend
-from unalike.training.server.aggregation import StreamingSum
+from unalike.training.server.summed_updates import StreamingSum
 
 pytest.importorskip("numba")
 
@@ -451,7 +451,8 @@ def test_compiled_loops_summed_updates_equal_sum_of_updates(method, sick, monkey
     monkeypatch.setattr(StreamingSum, "add", add)
     stage = next(steps_of(run_config.plan, run_config.plan_inputs))
     runs = [local_backend.LocalStage(run_config, stage) for _ in range(2)]
-    runs[0].single = True
+    for group in runs[0].state.groups.values():
+        group.keeps_updates = True
     for run in runs:
         run.start()
     for _ in range(2):

@@ -13,8 +13,8 @@ from unalike._utils.errors import UnalikeError
 from unalike.core import tree
 from unalike.core.privacy import ReleaseSampling, epsilon_of, noise_multiplier_of
 from unalike.core.types import Batch
+from unalike.methods.sample_gradients import clipped_sum, private_mean
 from unalike.runtime.setup.run_config import configure_run
-from unalike.training.client.sample_gradients import clipped_sum, private_mean
 from unalike.training.server.server_update import initial_server_state
 
 WORK = {"epochs": 2, "batch_size": 4, "lr": 0.1}

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 import torch
-from simulation import Clients, Simulation, distance, mlp, same
+from simulation import Clients, Simulation, advance, distance, mlp, same
 from torch.nn import functional as F
 
 import unalike as ua
@@ -13,7 +13,6 @@ from unalike._utils.errors import UnalikeError
 from unalike.core import tree
 from unalike.core.types import Batch
 from unalike.methods.plan import Stage, StagedPlan
-from unalike.training.server.server_update import advance
 
 SIZES = (3, 5, 8, 16)
 WORK = {"epochs": 2, "batch_size": 4, "lr": 0.1}

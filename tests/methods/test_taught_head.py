@@ -7,8 +7,8 @@ from simulation import Clients, Simulation, mlp, same
 
 from unalike._utils.errors import UnalikeError
 from unalike.core import tree
-from unalike.training.server.aggregation import decode_updates
 from unalike.training.server.server_update import make_broadcast
+from unalike.training.server.updates import decode_updates
 from unalike.training.wire import SCALARS, wire
 
 SIZES = (7, 3, 1, 5)

@@ -13,7 +13,7 @@ from unalike.core.model import Model
 from unalike.core.work import Work
 from unalike.methods.method import Method
 from unalike.methods.parts.compression import HalfPrecision, PowerSGD, Quantize, RandomMask, TopK
-from unalike.training.server.aggregation import decode_updates
+from unalike.training.server.updates import decode_updates
 from unalike.training.wire import SCALARS, wire
 
 NOBODY = SimpleNamespace(state={}, round=0)

@@ -32,8 +32,8 @@ from unalike.engine.threads import KEPT
 from unalike.methods.method import Method
 from unalike.methods.roles import Personalizer, Phase
 from unalike.training.client.client_update import stepwise, train, tune
-from unalike.training.server.aggregation import UpdateSink
 from unalike.training.server.update_checks import find_faults, has_suspicious_loss
+from unalike.training.server.updates import UpdateSink
 
 CACHE = 15 * 2**20
 """Bytes of the parameters, gradients and momenta of a chunk on a CPU: about as much as its caches hold."""
@@ -129,7 +129,7 @@ class Batched(Executor):
         if self.uses_compiled_loops:
             return self._loops_width
         model = tree.nbytes(self.client_pool.settings.model.params)
-        if self.client_pool.method.sample_privacy is not None:
+        if self.client_pool.method.local_gradient is not None:
             model *= self.client_pool.settings.work.batch_size or self.client_pool.typical
         return max(
             1, (CACHE if self.client_pool.source.x.device.type == "cpu" else DEVICE) // (3 * model)

@@ -14,7 +14,7 @@ from unalike.core.types import Broadcast, Tree
 from unalike.core.views import StageSettings
 from unalike.engine.base import AcceptedRounds, Executor
 from unalike.training.client.client_update import train, tune
-from unalike.training.server.aggregation import UpdateSink
+from unalike.training.server.updates import UpdateSink
 
 REUSE = 300
 """Operations of a batch per weight of a convolution from which on channels-last activations pay: below it, kernels rearrange

@@ -26,9 +26,11 @@ from unalike.methods.privacy import Privacy
 from unalike.methods.roles import (
     Aggregator,
     BaseWeights,
+    CohortStep,
     Conditioner,
     Correction,
     LinearAggregator,
+    LocalGradient,
     LocalWork,
     Objective,
     Personalizer,
@@ -56,6 +58,7 @@ DEFAULTS: dict[type[Part], Part] = {
 EXCLUSIVE: tuple[type[Part], ...] = (
     Privacy,
     *DEFAULTS,
+    LocalGradient,
     LocalWork,
     PersonalModel,
     Sparsifier,
@@ -72,7 +75,7 @@ ORDER = (
     Personalizer,
     Correction,
     Upload,
-    Attack,
+    CohortStep,
     BaseWeights,
     Weighting,
     Screening,
@@ -153,14 +156,29 @@ class Method(Plan):
         return _first(self.role(Privacy))
 
     @cached_property
-    def sample_privacy(self) -> Privacy | None:
-        """The part of privacy, if it clips and noises the gradients of single samples in local steps."""
-        return _first([p for p in self.role(Privacy) if p.per_sample])
+    def hides_client_numbers(self) -> bool:
+        """Whether clients send no numbers that privacy does not account for, such as losses."""
+        return any(p.hides_client_numbers for p in self.parts)
+
+    @cached_property
+    def hides_participants(self) -> bool:
+        """Whether nobody may know who takes part in a round."""
+        return any(p.hides_participants for p in self.parts)
+
+    @cached_property
+    def acts_without_clients(self) -> bool:
+        """Whether the server half also acts in a round in which no client takes part."""
+        return any(p.acts_without_clients for p in self.parts)
+
+    @cached_property
+    def local_gradient(self) -> LocalGradient | None:
+        """The part with a rule of its own for the gradients of local steps; None: they are ordinary ones."""
+        return _first(self.role(LocalGradient))
 
     @cached_property
     def draws_poisson_batches(self) -> bool:
         """Whether each sample is drawn into a local batch by itself."""
-        return any(p.poisson for p in self.role(Privacy))
+        return self.local_gradient is not None and self.local_gradient.draws_poisson_batches
 
     @cached_property
     def conditioners(self) -> tuple[Conditioner, ...]:

@@ -169,6 +169,15 @@ class Part:
     """Names of the tasks for which the part is defined."""
     needs_proxy: ClassVar[bool] = False
     """The part learns on the server from `server.proxy`, samples that the user gives to the server."""
+    hides_client_numbers: ClassVar[bool] = False
+    """Clients send no number that the part does not account for, such as the training loss."""
+    acts_without_clients: ClassVar[bool] = False
+    """The server half also acts in a round in which no client takes part, on an update of zeros."""
+
+    @property
+    def hides_participants(self) -> bool:
+        """Whether nobody may know who takes part in a round: server steps with needs = "sums" then see no client's numbers."""
+        return False
 
     @property
     def special_group(self) -> Group | None:

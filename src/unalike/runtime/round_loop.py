@@ -297,16 +297,13 @@ def _aggregate(stage: StageState, updates: RoundUpdates, result: RoundResult) ->
     result.local = dict(updates.local)
     for name, group in stage.groups.items():
         with notes_about(name), untouched(stage.method, group.state.params | group.state.buffers):
-            if name in updates.groups:
-                cohort, refused = group.advance(updates.groups[name])
-                result.faults |= updates.groups[name].oversized
-                result.add(name, cohort, refused)
-            else:
-                # Nobody of the group takes part, but its schedules and accounts count the round.
-                group.wait()
-    # Only now: until here the updates may be read again, as from disk when some were refused.
+            # also a group of which no client takes part: in a private method it adds its noise all the same
+            group_round = group.advance(updates.groups.get(name))
+            if group_round is not None:
+                result.add(name, group_round)
+    # only now is the round sure to count: what held the updates may go
     updates.complete()
-    if stage.budget.hides_losses:
+    if stage.method.hides_client_numbers:
         result.train_loss = float("nan")
     result.seconds = updates.seconds + time.perf_counter() - started
 

@@ -86,7 +86,7 @@ def _obstacles(
         t.dtype is torch.float32 and t.device.type == "cpu" for t in (x, *model.params.values())
     ):
         yield "its tensors are not float32 on a CPU"
-    if method.sample_privacy is not None:
+    if method.local_gradient is not None:
         yield "they have no gradient of a single sample"
     if work.loss is not None:
         yield "they have no loss but the task's"
@@ -199,7 +199,7 @@ def _run(
     shared, inner = tree.only(chunk.broadcast.params, chunk.task.sent), inner_loop(chunk.method)
 
     def trainers(task: ClientTask) -> TrainerFactory:
-        def make(work: Work, phase: int, params: Tree, client_state: PartTrees) -> LocalTrainer:
+        def make(work: Work, *, phase: int, params: Tree, client_state: PartTrees) -> LocalTrainer:
             pulls = _pulls(chunk, work, phase, params, client_state)
             return CompiledTrainer(
                 chunk.settings, work, task.start, params, shared, pulls, inner, differences, factors
@@ -245,8 +245,8 @@ class CompiledTrainer:
     `origin` has all parameters where training starts, `params` those of the model at the start of the phase, `shared` those
     that pulls lead to: the shared ones as received, without a leading [K]. `pulls` is the sum of the parts' pulls on each
     trained model, `inner` the inner loop of the shared model's loss; None for the task's loss. `differences`: return what was
-    added to the parameters (`StepSums.gained`) instead of the new ones. With `factors` [K] return the sum of these differences
-    with these factors, [1, ...], and no client's own.
+    added to the parameters (`StepSums.added_to_model`) instead of the new ones. With `factors` [K] return the sum of these
+    differences with these factors, [1, ...], and no client's own.
     """
 
     settings: StageSettings
@@ -278,9 +278,9 @@ class CompiledTrainer:
             )
         loss, samples, steps = torch.from_numpy(sums).float().unbind()
         if self.differences:
-            return StepSums(loss, samples, steps, made), replace(before, state={})
+            return StepSums(loss, samples, steps, made), replace(before, solver_state={})
         return StepSums(loss, samples, steps), replace(
-            before, variables=variables | {MODEL: made}, state={}
+            before, variables=variables | {MODEL: made}, solver_state={}
         )
 
     def _data(self, rows: StackedBatches) -> Any:

@@ -20,9 +20,9 @@ from unalike.federation.protocol.messages import StepRequest, TrainRequest
 from unalike.metrics.metric_sums import MetricSums
 from unalike.metrics.metrics import RunMetrics
 from unalike.runtime.stages.stage_state import StageState
-from unalike.training.server.aggregation import decode_update
 from unalike.training.server.norm_guard import NormGuard, Norms
 from unalike.training.server.norm_guard import norms as norms_of
+from unalike.training.server.updates import decode_update
 from unalike.training.validation import RefusedUpdate, check_update, expected_steps, expected_update
 
 SplitSums = dict[str, MetricSums]

@@ -18,7 +18,9 @@ from unalike.engine.base import ClientPool
 from unalike.engine.multiprocess.distributed import (
     KEEPING,
     accepted_rounds,
-    as_plain,
+    plain_sums,
+    plain_updates,
+    restored_weights,
     to_pool_device,
 )
 from unalike.engine.multiprocess.worker_pool import Message, WorkerPool
@@ -30,7 +32,8 @@ from unalike.runtime.setup.run_config import RunConfig
 from unalike.runtime.stages.evaluation import SplitScores, one_by_one
 from unalike.runtime.stages.local_backend import LocalStage
 from unalike.runtime.stages.model_group import ModelGroup
-from unalike.training.server.aggregation import StreamingSum, SumWeights, UpdateBuffer
+from unalike.training.server.kept_updates import UpdateBuffer
+from unalike.training.server.summed_updates import StreamingSum
 
 
 def serve(run_config: RunConfig, worker_pool: WorkerPool) -> None:
@@ -143,16 +146,14 @@ class Worker:
         ids = self._mine(message)
         accepted = accepted_rounds(message)
         broadcast = _broadcast(message, group.executor.client_pool)
-        if message["shares"] is None:
-            stack = UpdateBuffer(ids)
-            group.executor.feed(broadcast, ids, accepted, stack)
-            return {"taken": as_plain(stack.taken)}
-        clients, weights, coefficients, importance = message["shares"]
-        shares = SumWeights(tuple(clients), weights, coefficients, importance)
-        total = StreamingSum(group.method, broadcast, shares, group.settings.buffers)
+        if message["weights"] is None:
+            buffer = UpdateBuffer(ids)
+            group.executor.feed(broadcast, ids, accepted, buffer)
+            return plain_updates(buffer)
+        weights = restored_weights(message["weights"])
+        total = StreamingSum(group.method, broadcast, weights, group.settings.buffers)
         group.executor.feed(broadcast, ids, accepted, total)
-        sums = total.sums
-        return {"sums": vars(sums) | {"taken": as_plain(sums.taken)}}
+        return plain_sums(total.updates)
 
     def tune(self, stage: LocalStage, message: Message) -> Message:
         """The fine-tuned model of a client."""

@@ -27,7 +27,7 @@ from unalike.core.views import Cohort, ServerState
 from unalike.methods.method import Method
 from unalike.methods.notes import notes_to
 from unalike.runtime.records.client_values import Entry, entries, matched_moments, moments
-from unalike.training.server.aggregation import decode_updates
+from unalike.training.server.updates import decode_updates
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -19,8 +19,6 @@ class PrivacyBudget:
 
     allows_training_ahead = False
     """Whether a round may be trained before it is known whether it counts: its updates would spend what no row accounts for."""
-    hides_losses = True
-    """Whether clients keep their training losses to themselves."""
 
     def __init__(self, part: Privacy, settings: StageSettings, limit: float):
         self._part = part
@@ -48,7 +46,6 @@ class NoPrivacyBudget:
     """The budget of a method without privacy: nothing is spent, and nothing forbidden."""
 
     allows_training_ahead = True
-    hides_losses = False
 
     def columns(self, states: States, rounds: int) -> dict[str, float]:
         return {}

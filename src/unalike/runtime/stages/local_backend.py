@@ -21,11 +21,12 @@ from unalike.metrics.scoring import Predict
 from unalike.runtime.setup.run_config import RunConfig
 from unalike.runtime.stages.backend import Replies, RoundUpdates
 from unalike.runtime.stages.evaluation import Evaluator
-from unalike.runtime.stages.model_group import GroupUpdates, ModelGroup
+from unalike.runtime.stages.model_group import ModelGroup
 from unalike.runtime.stages.query_runner import ask_client, ask_clients
 from unalike.runtime.stages.stage_state import Facts, RoundResult, StageState, wire_bytes
 from unalike.training.client.client_states import ClientStates, group_folder
 from unalike.training.client.client_update import initial_client_state
+from unalike.training.server.updates import Updates
 
 UNDECIDED = Choice("loop", "nothing is left to train")
 """The executor of a stage whose rounds are all done."""
@@ -65,8 +66,7 @@ class LocalStage:
     ):
         self.run_config = run_config
         recorded = run_config.recording is not None and run_config.recording.needs_updates
-        self.single = "local" in run_config.options.protocols or recorded
-        """Whether each client's update is kept after the round."""
+        evaluates_local_models = "local" in run_config.options.protocols
         self.choice = UNDECIDED
         self.evaluator = self._evaluator()
         chain = run_config.options.chain
@@ -74,8 +74,9 @@ class LocalStage:
             run_config,
             stage,
             index,
-            partial(self._client_states, folder),
-            partial(least_answer, transform=chain),
+            make_states=partial(self._client_states, folder),
+            choose=partial(least_answer, transform=chain),
+            keeps_updates=evaluates_local_models or recorded,
         )
         context = next(iter(self.state.groups.values())).client_pool.some_context
         self._bytes = wire_bytes(stage, self.state.settings, context)
@@ -144,19 +145,18 @@ class LocalStage:
         """Evaluate the current models here; then broadcast them to the clients `train`, group by group, and train these."""
         begun = time.perf_counter()
         metrics = self.evaluator(self, self.state.pending) if evaluate else None
-        started, groups = time.perf_counter(), dict[str, GroupUpdates]()
+        started = time.perf_counter()
+        evaluation_seconds = started - begun
+        if not train:
+            return Replies(metrics, None, evaluation_seconds)
+        groups: dict[str, Updates] = {}
         for name, ids in self._cohorts(train).items():
             group = self.state.groups[name]
-            with (
-                notes_about(name),
-                untouched(group.method, group.state.params | group.state.buffers),
-            ):
-                broadcast, sink = group.broadcast(ids), group.open_sink(ids, self.single)
-                group.executor.feed(broadcast, ids, group.accepted, sink)
-                updates = group.collect(sink, ids, self.single)
-            groups[name] = updates._replace(again=partial(self._train_again, name))
-        trained = self._with_costs(groups, time.perf_counter() - started) if train else None
-        return Replies(metrics, trained, started - begun)
+            values = group.state.params | group.state.buffers
+            with notes_about(name), untouched(group.method, values):
+                groups[name] = group.train(ids)
+        updates = self._with_costs(groups, time.perf_counter() - started)
+        return Replies(metrics, updates, evaluation_seconds)
 
     def _cohorts(self, clients: Sequence[int]) -> dict[str, list[int]]:
         """The clients by group, without groups that have none; pooled clients train as one."""
@@ -164,21 +164,17 @@ class LocalStage:
             return {name: [0] for name in self.state.groups if clients}
         return {name: ids for name, ids in self.state.by_group([*clients]).items() if ids}
 
-    def _train_again(self, name: str, ids: Sequence[int]) -> GroupUpdates:
-        """The same updates once more, without those that were refused."""
-        updates = self.exchange(train=ids).updates
-        assert updates is not None
-        return updates.groups[name]
-
-    def _with_costs(self, groups: dict[str, GroupUpdates], seconds: float) -> RoundUpdates:
-        """The updates with what crossed the wire; nothing of pooled clients does."""
-        pooled = self.state.stage.pooled
-        up = (
-            0 if pooled else sum(len(u.ids) * (self._bytes["up"] + u.sent) for u in groups.values())
-        )
-        return RoundUpdates(
-            groups, seconds, sum(len(u.ids) for u in groups.values()) * self._bytes["down"], up
-        )
+    def _with_costs(self, groups: dict[str, Updates], seconds: float) -> RoundUpdates:
+        """The updates with what crossed the wire; pooled clients send nothing."""
+        bytes_down = 0
+        bytes_up = 0
+        for updates in groups.values():
+            # refused updates were sent, too
+            clients = len(updates.ids) + len(updates.refused)
+            bytes_down += clients * self._bytes["down"]
+            if not self.state.stage.pooled:
+                bytes_up += clients * (self._bytes["up"] + updates.bytes_each)
+        return RoundUpdates(groups, seconds, bytes_down=bytes_down, bytes_up=bytes_up)
 
     # models ---------------------------------------------------------------------------------------------------------------
 

@@ -63,7 +63,7 @@ def _norms(tensors: Sequence[Tensor]) -> list[list[float]]:
     ).tolist()
 
 
-def oversized(norms: Mapping[int, float]) -> dict[int, str]:
+def find_oversized(norms: Mapping[int, float]) -> dict[int, str]:
     """Client -> what is absurd about its update, by the norms of all."""
     if len(norms) < 2:
         return {}
