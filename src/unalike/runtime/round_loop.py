@@ -30,7 +30,13 @@ from unalike.runtime.setup.given_model import ModelLike, note_drawn_weights
 from unalike.runtime.setup.run_config import Pair, RunConfig, prepare_run
 from unalike.runtime.setup.run_options import check_inputs, with_loss
 from unalike.runtime.shortfalls import shortfalls
-from unalike.runtime.stages.backend import Backend, Replies, RoundUpdates, StageBackend
+from unalike.runtime.stages.backend import (
+    NO_UPDATES,
+    Backend,
+    Replies,
+    RoundUpdates,
+    StageBackend,
+)
 from unalike.runtime.stages.model_group import Diverged
 from unalike.runtime.stages.stage_state import RoundResult, StageState
 from unalike.tracking.tracker import Track
@@ -246,10 +252,9 @@ def run_round(clients: StageBackend, updates: RoundUpdates | None = None) -> Rou
     result = RoundResult(before=stage.states)
     if stage.stage.trained:
         if updates is None:
-            cohort = stage.draw(stage.done)  # empty perhaps, where each client is drawn by itself
-            updates = (
-                clients.exchange(train=cohort).updates if cohort else RoundUpdates({}, 0.0, 0, 0)
-            )
+            # the cohort may be empty, where each client is drawn by itself
+            cohort = stage.draw(stage.done)
+            updates = clients.exchange(train=cohort).updates if cohort else NO_UPDATES
         assert updates is not None
         _aggregate(stage, updates, result)
     stage.count_round()
@@ -259,11 +264,14 @@ def run_round(clients: StageBackend, updates: RoundUpdates | None = None) -> Rou
 def _aggregate(stage: StageState, updates: RoundUpdates, result: RoundResult) -> None:
     """Aggregate the updates of each group and make its server step."""
     started = time.perf_counter()
-    result.bytes_down, result.bytes_up = updates.bytes_down, updates.bytes_up
-    result.faults, result.local = dict(updates.faults), dict(updates.local)
+    result.bytes_down = updates.bytes_down
+    result.bytes_up = updates.bytes_up
+    result.faults = dict(updates.faults)
+    result.local = dict(updates.local)
     for name, group in stage.groups.items():
-        with notes_about(name), untouched(stage.method, group.state.params | group.state.buffers):
-            # also a group of which no client takes part: in a private method it adds its noise all the same
+        values = group.state.params | group.state.buffers
+        with notes_about(name), untouched(stage.method, values):
+            # a group of which no client takes part counts the round, too, and may act in it
             group_round = group.advance(updates.groups.get(name))
             if group_round is not None:
                 result.add(name, group_round)
