@@ -19,7 +19,7 @@ from unalike.core.views import Cohort, ServerState
 from unalike.engine.threads import threads_for
 from unalike.loops import crew as compiled_loops
 from unalike.methods.plan import steps_of
-from unalike.runtime.setup.run_config import prepare_run
+from unalike.runtime.setup.run_config import configure_run
 from unalike.runtime.stages.local_backend import LocalStage
 from unalike.training.server.kept_updates import KeptUpdates
 from unalike.training.server.server_round import ServerRound
@@ -65,7 +65,7 @@ def folded(spec: str) -> Callable[[], object]:
 
 def trained(method: str) -> tuple[LocalStage, ServerState, Cohort]:
     """A stage, its initial server state, and the client updates of a round."""
-    run_config = prepare_run(
+    run_config = configure_run(
         method,
         clients(CLIENTS, (3, 8, 8)),
         model=resnet18(),

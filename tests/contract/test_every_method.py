@@ -14,7 +14,7 @@ from simulation import advance, distance, same
 from unalike._utils.errors import UnalikeError
 from unalike.core import tree
 from unalike.methods.method import Method
-from unalike.methods.part import Part, parameters
+from unalike.methods.part import overrides, parameters
 from unalike.methods.roles import (
     Aggregator,
     BaseWeights,
@@ -32,7 +32,7 @@ from unalike.training.wire import NUMBERS_BYTES, wire
 
 every = pytest.mark.parametrize("name", METHODS)
 with_batch_norm = pytest.mark.parametrize(
-    "name", [n for n, m in METHODS.items() if m.sample_privacy is None]
+    "name", [n for n, m in METHODS.items() if m.local_gradient is None]
 )
 ADAPTED = ("perfedavg", "adapted_loss")
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -112,9 +112,7 @@ def test_client_update_holds_only_shared_parameters_messages_and_shares(name):
             n.split(":")[0] for n in report.update
         } == shared  # `w:<what>` belongs to parameter w
         assert set(report.shared) == {entry for p in method.parts for entry in p.shares}
-        assert set(report.messages) <= {
-            p.name for p in method.parts if type(p).finish is not Part.finish
-        }
+        assert set(report.messages) <= {p.name for p in method.parts if overrides(p, "finish")}
         assert all(len(t) == len(SIZES) for _, t in _leaves(report))
         assert report.size.tolist() == list(SIZES)
         work = sim.settings.work

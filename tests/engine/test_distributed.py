@@ -28,7 +28,7 @@ from unalike.runtime.processes.launch import require_folder
 from unalike.runtime.processes.process_backend import ProcessBackend
 from unalike.runtime.processes.worker_process import serve
 from unalike.runtime.round_loop import run_round
-from unalike.runtime.setup.run_config import prepare_run
+from unalike.runtime.setup.run_config import configure_run
 from unalike.runtime.stages.local_backend import LocalStage
 
 pytestmark = [
@@ -47,7 +47,7 @@ def people():
 
 def job_of(spec, norm=False, **options):
     clients = Clients.random(SIZES)
-    return prepare_run(
+    return configure_run(
         spec,
         people(),
         model=mlp(norm=norm and spec.privacy is None),  # private methods refuse batch norm

@@ -73,7 +73,7 @@ def entry(name: str) -> MethodEntry:
         return MethodEntry(*about)
     model, settings = _reference()
     size = tree.nbytes(model.params)
-    facts = method.facts(Batch(torch.zeros(10, 64), torch.arange(10)), settings)
+    facts = method.client_facts(Batch(torch.zeros(10, 64), torch.arange(10)), settings)
     items = wire(method, model, facts)
     ways = {way: sum(i.bytes for i in items if i.direction == way) for way in ("down", "up")}
     ways["up"] -= NUMBERS_BYTES if items else 0

@@ -29,7 +29,7 @@ class Loop(Executor):
         self, broadcast: Broadcast, ids: Sequence[int], accepted: AcceptedRounds, sink: UpdateSink
     ) -> None:
         pool = self.client_pool
-        broadcast = broadcast._replace(params=self.settings.model.laid_out(broadcast.params))
+        broadcast = broadcast._replace(params=self.settings.model.layout.of_tree(broadcast.params))
         schedules, sizes = pool.schedules(ids, broadcast.round), pool.sizes_of(ids)
         dropouts = [
             seeds.number(pool.settings.seed, "dropout", broadcast.round, client) for client in ids

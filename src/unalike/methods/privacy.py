@@ -13,7 +13,7 @@ from unalike._utils.validated import validated
 from unalike.core.model import Model
 from unalike.core.privacy import Accountant, ReleaseSampling, epsilon_of, noise_multiplier_of
 from unalike.core.types import Tree
-from unalike.core.views import ClientView, PartLookup, StageSettings
+from unalike.core.views import PartLookup, StageSettings
 from unalike.core.work import Work
 from unalike.methods.part import Part
 
@@ -53,11 +53,6 @@ class Privacy(Part):
     def hides_participants(self) -> bool:
         """Where it protects clients, the draw of the cohort amplifies epsilon only while nobody knows it."""
         return not self.per_sample
-
-    @property
-    def poisson(self) -> bool:
-        """Whether each sample is drawn into a local batch by itself. Default: no."""
-        return False
 
     def samplings(self, settings: StageSettings) -> Sequence[ReleaseSampling]:
         """The part that contributions take in the releases of a run. No default.
@@ -103,15 +98,6 @@ class Privacy(Part):
             server_state: The part's server state when the client was asked.
         """
         return math.inf
-
-    def noise_multiplier_at(self, client: ClientView, batches: Tensor) -> Tensor | float:
-        """The noise multiplier of a client's local steps, for a part that is `per_sample`. No default.
-
-        Args:
-            client: View of the client in a step.
-            batches: Number of batches in a pass of the client, [].
-        """
-        raise NotImplementedError
 
     def multipliers(self, settings: StageSettings) -> Tensor:
         """The noise multiplier, or of a budget that of each kind; NaN where no rounds share the budget, as in `ua.wire`."""

@@ -28,7 +28,7 @@ from unalike.runtime.records.run_directory import RunDirectory
 from unalike.runtime.run_recorder import Run, RunRecorder
 from unalike.runtime.setup.given_model import ModelLike, note_drawn_weights
 from unalike.runtime.setup.run_config import Pair, RunConfig, prepare_run
-from unalike.runtime.setup.run_options import check_inputs, with_loss
+from unalike.runtime.setup.run_options import check_inputs, named_plan, with_loss
 from unalike.runtime.shortfalls import shortfalls
 from unalike.runtime.stages.backend import (
     NO_UPDATES,
@@ -169,26 +169,37 @@ def run(
         raise UnalikeError(
             f"stop={stop!r}: expected a rule such as 'accuracy >= 0.9', or a function of a row of the history"
         )
-    trackers, work = Trackers.of(track), with_loss(work, loss)
+    trackers = Trackers.of(track)
+    work = with_loss(work, loss)
     check_keywords(
         "ua.run", unknown, [n for n in signature(run).parameters if n != "unknown"], fields_of(Work)
     )
-    network: dict[str, Any] = {"model": model, "start": start, "start_partial": start_partial}
+    # Everything that can be checked without data is checked first: reading data may take minutes.
     request = ClientsRequest(clients, data, data_dir, partition, split, val, test, folds=folds)
-    asked = check_inputs(
-        [spec], work=work, has_test=request.has_test, record=record, **network, **options
+    method = named_plan(spec)
+    checked = check_inputs(
+        [method],
+        model=model,
+        start=start,
+        start_partial=start_partial,
+        work=work,
+        has_test=request.has_test,
+        record=record,
+        **options,
     )
-    given = request.read(needs_test="server" in asked.protocols)
+    given = request.read(needs_test="server" in checked.protocols)
     run_config = prepare_run(
-        spec,
+        method,
         given.of(seed),
+        checked,
+        model=model,
+        start=start,
+        start_partial=start_partial,
         work=work,
         test=given.test,
         proxy=proxy,
         metrics=metrics,
         record=record,
-        **network,
-        **options,
     )
     for note in run_config.warnings:
         warn(note)
@@ -370,7 +381,7 @@ def _stages(
                 break
         backend.end_step(outcome)
         step, index = next_step(steps, outcome), index + 1
-    if groups == 1 and getattr(run_config.plan, "divides", False):
+    if groups == 1 and run_config.plan.divides:
         recorder.log.note(
             "all clients are in one group: one model was trained, as by the method without groups"
         )

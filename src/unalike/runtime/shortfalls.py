@@ -7,7 +7,7 @@ import numpy as np
 from unalike.core.work import Work
 from unalike.data.sanity import listed
 from unalike.methods.method import DEFAULTS, Method
-from unalike.methods.part import Part, Setup, spec_text
+from unalike.methods.part import Part, Setup, overrides, spec_text
 from unalike.methods.screening import Screening
 from unalike.runtime.setup.run_config import RunConfig
 from unalike.runtime.stages.stage_state import StageState
@@ -86,7 +86,7 @@ def _alone(method: Method, setup: Setup) -> list[str]:
 def _never_again(method: Method, setup: Setup) -> list[str]:
     """A sentence where parts keep something between rounds that hardly ever comes to use."""
     times = setup.rounds * setup.participants / setup.clients
-    clients = [p.name for p in method.parts if type(p).client_init is not Part.client_init]
+    clients = [p.name for p in method.parts if overrides(p, "client_init")]
     server = (Part.server_init, Part.server_open)
     kept = [p.name for p in method.parts if (type(p).server_init, type(p).server_open) != server]
     names = [

@@ -21,7 +21,7 @@ from unalike.core.types import Batch, Broadcast, ClientUpdate, Context, PartTree
 from unalike.core.views import ClientBatches, Members, ServerState, StageSettings
 from unalike.core.work import Work
 from unalike.methods.method import Method
-from unalike.methods.part import Part
+from unalike.methods.part import overrides
 from unalike.methods.plan import plan
 from unalike.training.client.client_task import ClientTask
 from unalike.training.client.client_update import initial_client_state, train
@@ -228,7 +228,7 @@ def local_update(
     if messages is None:
         first_state = initial_server_state(method, settings)
         messages = make_broadcast(method, settings, first_state, 1).messages
-    facts = method.facts(all_data, settings) if context is None else context
+    facts = method.client_facts(all_data, settings) if context is None else context
     if client_state is None:
         client_state = initial_client_state(method, settings)
     samples = len(all_data.y) if num_examples is None else num_examples
@@ -340,7 +340,7 @@ def _require(
                 raise UnalikeError(
                     f"{part.name} needs facts={{'{name}': ...}} [K, ...], or messages="
                 )
-        if type(part).address is not Part.address:
+        if overrides(part, "address"):
             raise UnalikeError(
                 f"{part.name} sends every client something of its own, which only run can do"
             )

@@ -42,7 +42,7 @@ def expected_update(
 def expected_steps(method: Method, settings: StageSettings, samples: int) -> int:
     """The number of steps that a client with this many samples must send: those of phases that train shared parameters."""
     model = settings.model
-    sent = {*method.sent(model.params, model)}
+    sent = {*method.shared_names(model.params, model)}
     trained = [name for name in model.params if method.trains(name, model)]
     total = 0
     for phase in method.phases:

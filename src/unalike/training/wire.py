@@ -91,7 +91,7 @@ def wire(
         begun=model.params,
     )
     params = tree.only(model.params, task.sent)
-    buffers = tree.only(model.buffers, method.sent(model.buffers, model))
+    buffers = tree.only(model.buffers, method.shared_names(model.buffers, model))
 
     items = [Item("down", "parameters", tree.nbytes(params))]
     items.append(Item("down", "buffers", tree.nbytes(buffers)))

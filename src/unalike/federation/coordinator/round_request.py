@@ -123,7 +123,7 @@ def placeholder_context(state: StageState) -> Context:
     few = torch.zeros(8, dtype=torch.int64)
     has_facts = method.has_facts(state.settings.work)
     return (
-        method.facts(Batch(population.x[few], population.y[few]), state.settings)
+        method.client_facts(Batch(population.x[few], population.y[few]), state.settings)
         if has_facts
         else {}
     )
@@ -314,11 +314,11 @@ class RoundRequests(Requests[SiteReply]):
             settings.model,
             settings.buffers == "local" and self._state.stage.start is None,
         )
-        params = tree.only(broadcast.params, method.sent(broadcast.params, model))
+        params = tree.only(broadcast.params, method.shared_names(broadcast.params, model))
         buffers = (
             {}
             if own_buffers
-            else tree.only(broadcast.buffers, method.sent(broadcast.buffers, model))
+            else tree.only(broadcast.buffers, method.shared_names(broadcast.buffers, model))
         )
         messages = {f"messages.{part}": t for part, t in broadcast.messages.items()}
         return tree.pack({"params": params, "buffers": buffers} | messages)

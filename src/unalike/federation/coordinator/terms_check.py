@@ -53,7 +53,9 @@ def check_terms_run(
             model = step.model or run_config.model
             for phase in step.method.phases if step.trained else ():
                 trained_names(step.method, phase, model)
-            least = tree.nbytes(tree.only(model.params, step.method.sent(model.params, model)))
+            least = tree.nbytes(
+                tree.only(model.params, step.method.shared_names(model.params, model))
+            )
             if least > federation.message_bytes:
                 raise UnalikeError(
                     f"what sites share of the model has {least} bytes and a message may have {federation.message_bytes}: raise "

@@ -12,7 +12,7 @@ from unalike.core.nests import map_tensors
 from unalike.core.types import ClientUpdate, Tree
 from unalike.core.views import Members, StageSettings
 from unalike.methods.method import Method
-from unalike.methods.part import Part
+from unalike.methods.part import overrides
 from unalike.methods.plan import QueryStep, Step
 from unalike.methods.roles import Upload
 from unalike.runtime.stages.model_group import ModelGroup
@@ -42,11 +42,13 @@ def _reads(step: Step, settings: StageSettings) -> str:
             return f"{p.name} reads {'how far apart the updates are' if p.needs == 'spread' else 'each update'}"
         if p.shares:
             return f"{p.name} reads {' and '.join(p.shares)} of each site"
-        if type(p).address is not Part.address:
+        if overrides(p, "address"):
             return f"{p.name} sends messages of its own to each site"
     if model.buffers and settings.buffers == "first":
         return "buffers='first' reads the buffers of one site"
-    whole = method.sent([n for n, b in model.buffers.items() if not b.is_floating_point()], model)
+    whole = method.shared_names(
+        [n for n, b in model.buffers.items() if not b.is_floating_point()], model
+    )
     return (
         f"the largest {whole[0]} is no sum: use buffers='local'"
         if whole and settings.buffers == "average"

@@ -17,7 +17,7 @@ from unalike.core.types import Tree
 from unalike.core.views import ClientView, Cohort, PartLookup, ServerView, StageSettings
 from unalike.core.work import Work
 from unalike.methods.default_parts import BySize
-from unalike.methods.part import Part, Setup, part
+from unalike.methods.part import Part, Setup, overrides, part
 from unalike.methods.parts.weights import Uniform
 from unalike.methods.privacy import Privacy
 from unalike.methods.roles import BaseWeights, LinearAggregator, ServerStep, Upload, Weighting
@@ -81,7 +81,7 @@ class ClientDP(Upload, LinearAggregator, ServerStep, Privacy):
             return f"it sends {', '.join(p.shares)} of the training data"
         if p.needs_messages:
             return "it sends messages of the clients"
-        if p.needs != "sums" or type(p).fold is not Part.fold:
+        if p.needs != "sums" or overrides(p, "fold"):
             return "its server half reads the updates without noise"
         if getattr(p, "pooled", False):
             return "it describes the data of all clients"

@@ -26,6 +26,7 @@ from unalike._utils.tensor_files import (
     write_bytes,
     write_tensors,
 )
+from unalike.core.options import SimulationOptions, WorkOptions, options_of
 from unalike.core.types import Tree
 from unalike.methods.plan import is_same_spec
 from unalike.runtime.records.history import DIVERGED
@@ -338,10 +339,12 @@ def plain(config: Config) -> Config:
 def differences(found: Config, wanted: Config, where: str = "") -> list[str]:
     """The differences between two configurations, one sentence each.
 
-    The methods are compared with the defaults of fields that the text in `found` lacks.
+    Options that came after the file of `found` was written had their default, and so had fields that its method lacks.
     """
     rows = []
     found, wanted = plain(found), plain(wanted)
+    if not where:
+        found, wanted = _complete(found), _complete(wanted)
     for key in sorted({*found, *wanted} - set(MAY_DIFFER if not where else ())):
         a, b = found.get(key), wanted.get(key)
         if isinstance(a, dict) and isinstance(b, dict):
@@ -351,11 +354,21 @@ def differences(found: Config, wanted: Config, where: str = "") -> list[str]:
     return rows
 
 
+def _complete(config: Config) -> Config:
+    """A configuration with the defaults of options that it lacks. TOML has no None: an option that may be None was None."""
+    options = _defaults(SimulationOptions) | config
+    return options | {"work": _defaults(WorkOptions) | config.get("work", {})}
+
+
+def _defaults(kind: type) -> Config:
+    options = options_of(kind).items()
+    return plain({name: option.default for name, option in options if not option.optional})
+
+
 def digest(config: Config) -> str:
     """A short hash of a configuration."""
-    return hashlib.blake2b(
-        json.dumps(plain(config), sort_keys=True, default=str).encode(), digest_size=8
-    ).hexdigest()
+    text = json.dumps(config, sort_keys=True, default=str)
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def fingerprint(tensors: Tree) -> str:

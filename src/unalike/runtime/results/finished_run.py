@@ -420,20 +420,17 @@ def _run_config(
             "ua.open_run(folder, model=...)"
         )
     made, _ = make_model(name if model is None else model, population, config["seed"])
-    chosen, work = (
-        RunOptions(**options),
-        Work(**{"batch_size": None} | config["work"]),
-    )  # TOML leaves out None
+    chosen = RunOptions(**options)
     proxy = (population.x, population.y) if "proxy" in config["data"] else None
-    made = made.at(chosen.precision)
     return RunConfig(
-        plan(config["method"]),
-        population,
-        made,
-        work,
-        chosen,
-        name,
-        name,
+        plan=plan(config["method"]),
+        population=population,
+        model=made.at(chosen.precision),
+        # TOML leaves out None, which stands for a full batch
+        work=Work(**{"batch_size": None} | config["work"]),
+        options=chosen,
+        model_name=name,
+        model_text=name,
         proxy=proxy,
         asked=directory.asked,
     )

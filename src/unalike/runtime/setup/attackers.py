@@ -9,8 +9,8 @@ from unalike._utils import seeds
 from unalike.core.types import Batch
 from unalike.data.population import Population
 from unalike.data.ragged import Ragged
-from unalike.methods.attack import Attack
 from unalike.methods.method import Method
+from unalike.methods.part import overrides
 
 
 def malicious_clients(method: Method, sizes: np.ndarray, seed: int) -> frozenset[int]:
@@ -37,7 +37,7 @@ def under_attack(population: Population, method: Method, seed: int) -> Populatio
         population.train,
         len(population.classes or ()),
     )
-    if type(attack).poison is not Attack.poison:  # the poisoned samples stand behind all others
+    if overrides(attack, "poison"):  # the poisoned samples stand behind all others
         rows, count = [*train], len(population.x)
         for k in sorted(malicious):
             made = attack.poison(

@@ -13,6 +13,7 @@ from unalike._utils.functions import recorded
 from unalike.core.head_layer import with_head
 from unalike.core.losses import COUNTS, class_counts
 from unalike.core.model import Model
+from unalike.core.model_probes import unrepeatable_result
 from unalike.core.types import Batch, Context
 from unalike.core.work import Work
 from unalike.data.population import Population
@@ -171,7 +172,7 @@ def check_repeats(model: Model, population: Population, context: Context) -> Non
     """
     held = _held(model)
     try:
-        changed = model.unrepeated(_few(population), context)
+        changed = unrepeatable_result(model, _few(population), context)
     except (RuntimeError, ValueError, IndexError, TypeError):
         return  # it may take no batch of two; what is wrong with it shows when it trains
     _leaves_alone(model, held)

@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.functions import sources, structure
 from unalike._utils.version import __version__
 from unalike.core.model import Model
-from unalike.core.options import cohort_size
+from unalike.core.options import cohort_size, without_defaults
 from unalike.core.privacy import ReleaseSampling
 from unalike.core.types import Batch
 from unalike.core.views import StageSettings
@@ -25,7 +26,6 @@ from unalike.data.population import Population
 from unalike.data.sanity import listed
 from unalike.data.training_vocabulary import replace_untrained, trained_words
 from unalike.methods.plan import Plan, PlanInputs, Stage, Step, complete_spec, method_of, steps_of
-from unalike.methods.plan import plan as plan_of
 from unalike.metrics.columns import TEST, Column, Columns
 from unalike.metrics.metrics import Custom, RunMetrics, own_metrics, run_metrics
 from unalike.metrics.named_metrics import ATTACK_SUCCESS
@@ -44,14 +44,14 @@ from unalike.runtime.setup.given_model import (
     make_model,
 )
 from unalike.runtime.setup.privacy_rules import check_privacy
-from unalike.runtime.setup.run_options import RunOptions, check_inputs
+from unalike.runtime.setup.run_options import NamedPlan, RunOptions, check_inputs, named_plan
 from unalike.runtime.setup.stopping import StopRules
 from unalike.training.wire import Item, plan_outline, plan_wire
 
 Pair = tuple[Any, Any]
 """Samples and their labels, as arrays or tensors."""
-NEWER = (("metric", ()), ("sampling", "fixed"))
-"""Options with a value that records leave out, as records of older versions do."""
+ON_THE_MACHINE = ("executor", "device")
+"""Options that change only speed and rounding."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +80,42 @@ class RunConfig:
 
     @cached_property
     def record(self) -> Config:
+        """The run as its folder keeps it, with every option."""
+        return self._described(asdict(self.options), self.work.record)
+
+    @cached_property
+    def key(self) -> str:
+        """The hash of everything that decides the result: of the record, without options that have their default."""
+        options = replace(self.options, protocol=self.options.protocols)
+        changed = without_defaults(options)
+        work = {name: self.work.record[name] for name in without_defaults(self.work)}
+        deciding = {name: value for name, value in changed.items() if name not in ON_THE_MACHINE}
+        return digest(self._described(deciding, work))
+
+    def _described(self, options: Config, work: Config) -> Config:
+        """The run in plain values, with these options and settings of local work."""
+        described: Config = {"unalike": __version__, "method": complete_spec(self.plan), **options}
+        if "protocol" in options:
+            described["protocol"] = list(self.options.protocols)
+        if self.metrics:
+            described["metrics"] = list(self.metrics)
+        module = None if is_named(self.model_name) else self.model.given_module
+        described["work"] = work
+        described["model"] = {
+            "name": self.model_text,
+            "fingerprint": fingerprint(self.model.params | self.model.buffers),
+        }
+        if module is not None:
+            described["model"]["structure"] = structure(module)
+        described["data"] = self._described_data
+        code = self._sources(module)
+        if code:
+            described["code"] = code
+        return described
+
+    @cached_property
+    def _described_data(self) -> Config:
+        """The data in plain values: fingerprints of all samples, and the partition where there is one."""
         partition = self.population.plan
         data: Config = {
             "fingerprint": self.population.fingerprint,
@@ -100,37 +136,16 @@ class RunConfig:
                 "partition": partition.spec,
                 "partition_seed": partition.seed,
             }
-            data |= {"val": partition.val_share} if partition.val_share else {}
-        module, work = None if is_named(self.model_name) else self.model.plain, self.work
+            if partition.val_share:
+                data["val"] = partition.val_share
+        return data
+
+    def _sources(self, module: nn.Module | None) -> Config:
+        """Name -> hash of the text of each class and function of the user's own that takes part in the run."""
+        modules = [] if module is None else [*module.modules()]
         formulas = [metric.formula for metric in self.metrics.values()]
-        used = (
-            self.plan,
-            *method_of(self.plan).parts,
-            work.loss,
-            work.optimizer,
-            work.schedule,
-            *formulas,
-        )
-        code = sources([*used, *(module.modules() if module else ())])
-        return {
-            "unalike": __version__,
-            "method": complete_spec(self.plan),
-            **{
-                name: value
-                for name, value in asdict(self.options).items()
-                if (name, value) not in NEWER
-            },
-            "protocol": list(self.options.protocols),
-            **({"metrics": list(self.metrics)} if self.metrics else {}),
-            "work": self.work.record,
-            "model": {
-                "name": self.model_text,
-                "fingerprint": fingerprint(self.model.params | self.model.buffers),
-                **({"structure": structure(module)} if module else {}),
-            },
-            "data": data,
-            **({"code": code} if code else {}),
-        }
+        functions = (self.work.loss, self.work.optimizer, self.work.schedule)
+        return sources([self.plan, *method_of(self.plan).parts, *functions, *formulas, *modules])
 
     @cached_property
     def settings(self) -> StageSettings:
@@ -142,15 +157,13 @@ class RunConfig:
             proxy = proxy._replace(x=fixed(proxy.x, proxy.x.new_zeros(len(proxy.x), 0)))
         options = self.options
         return StageSettings(
-            *(
-                self.model,
-                self.population.task,
-                self.work,
-                options.seed,
-                options.buffers,
-                proxy,
-                classes,
-            ),
+            model=self.model,
+            task=self.population.task,
+            work=self.work,
+            seed=options.seed,
+            buffers=options.buffers,
+            proxy=proxy,
+            classes=classes,
             sampling=self.sampling,
             secret_noise=bool(self.federated),
             malicious=malicious_clients(method_of(self.plan), self.population.sizes, options.seed),
@@ -197,7 +210,7 @@ class RunConfig:
     def warnings(self) -> list[str]:
         """Warnings about a configuration that can be run."""
         nothing = "rounds=0 trains nothing: the run holds the initial model and its evaluation; expected 1 or more"
-        useless = not self.options.rounds and not getattr(self.plan, "useful_untrained", False)
+        useless = not self.options.rounds and not self.plan.useful_untrained
         found = [nothing] if useless else []
         if not self.population.is_scored(self.options.protocols):
             found.append(
@@ -235,18 +248,16 @@ class RunConfig:
     @property
     def plan_inputs(self) -> PlanInputs:
         """The inputs that a plan builds its stages from."""
-        population, options = self.population, self.options
-        samples, clusters = int(population.sizes.sum()), population.clusters
-        proxy = _batch(self.proxy)
+        population = self.population
         return PlanInputs(
-            len(population),
-            options.rounds,
-            self.model,
-            options.seed,
-            samples,
-            clusters,
-            proxy,
-            population.task,
+            clients=len(population),
+            rounds=self.options.rounds,
+            model=self.model,
+            seed=self.options.seed,
+            samples=int(population.sizes.sum()),
+            clusters=population.clusters,
+            proxy=_batch(self.proxy),
+            task=population.task,
         )
 
     @cached_property
@@ -275,12 +286,10 @@ class RunConfig:
         """The tensors that cross the wire in them."""
         some = next((Batch(*c.train) for c in self.population if len(c.train[1])), None)
         return plan_wire(
-            self.outline, self.model, lambda m: {} if some is None else m.facts(some, self.settings)
+            self.outline,
+            self.model,
+            lambda m: {} if some is None else m.client_facts(some, self.settings),
         )
-
-    @property
-    def key(self) -> str:
-        return digest({k: v for k, v in self.record.items() if k not in ("executor", "device")})
 
     @property
     def device(self) -> torch.device:
@@ -303,7 +312,7 @@ class RunConfig:
         return replace(self, population=population, model=model, test=test, proxy=proxy)
 
 
-def prepare_run(
+def configure_run(
     spec: object,
     clients: Clients,
     *,
@@ -318,97 +327,156 @@ def prepare_run(
     federated: int = 0,
     **options: Any,
 ) -> RunConfig:
-    """Check everything that can be checked before training; `federated` as in `RunConfig`. Raises `UnalikeError`."""
-    chosen = check_inputs([spec], model=model, work=work, has_test=test is not None, **options)
-    plan = plan_of(spec)
-    population = clients if isinstance(clients, Population) else Population.of(clients)
-    population = under_attack(population, method_of(plan), chosen.seed)
-    context = example_context(plan, population)
-    made, name = make_model(
-        fitted(model, context) if isinstance(model, str) else model, population, chosen.seed
+    """Check the inputs of one run and prepare it, for callers that read no data in between. Raises `UnalikeError`."""
+    method = named_plan(spec)
+    checked = check_inputs(
+        [method],
+        model=model,
+        start=start,
+        start_partial=start_partial,
+        work=work,
+        has_test=test is not None,
+        record=record,
+        **options,
     )
-    asked = model if isinstance(model, str) else name
+    return prepare_run(
+        method,
+        clients,
+        checked,
+        model=model,
+        start=start,
+        start_partial=start_partial,
+        work=work,
+        test=test,
+        proxy=proxy,
+        metrics=metrics,
+        record=record,
+        federated=federated,
+    )
+
+
+def prepare_run(
+    method: NamedPlan,
+    clients: Clients,
+    options: RunOptions,
+    *,
+    model: ModelLike,
+    start: str | Path | None = None,
+    start_partial: bool = False,
+    work: Work | None = None,
+    test: Pair | None = None,
+    proxy: Pair | None = None,
+    metrics: Custom | None = None,
+    record: str | Hook | Recording | None = None,
+    federated: int = 0,
+) -> RunConfig:
+    """Prepare a run of inputs that `check_inputs` passed: make its model, and check all that needs the data.
+
+    `federated` as in `RunConfig`. Raises `UnalikeError`.
+    """
+    plan = method.plan
+    population = clients if isinstance(clients, Population) else Population.of(clients)
+    population = under_attack(population, method_of(plan), options.seed)
+
+    # The model is tried on two samples: what does not fit would otherwise fail in the middle of the first round.
+    context = example_context(plan, population)
+    architecture = fitted(model, context) if isinstance(model, str) else model
+    made, model_text = make_model(architecture, population, options.seed)
     started = None
     if start is not None:
         made, started = start_from(made, start, start_partial)
     check_fit(made, population, context)
     if not isinstance(model, str):
         check_repeats(made, population, context)
-    if chosen.chain is not None:
-        if population.x.dim() != 4:
-            shape = list(population.input_shape)
-            raise UnalikeError(
-                f"transform={chosen.transform!r} is for images; found samples of shape {shape}: leave it out"
-            )
-        chosen.chain(
-            population.x[:1], torch.zeros(1, chosen.chain.draws)
-        )  # an error now, not in the first round
-    population, made = population.to("cpu"), made.to("cpu").at(chosen.precision)
-    held_out, public = _tensors("test", test, population), _tensors("proxy", proxy, population)
-    named = {m.name: m.of(population.task, population.classes) for m in chosen.chosen_metrics}
-    columns = named | own_metrics(metrics)
-    words = spec if isinstance(spec, str) else repr(plan)
-    work = (work or Work()).over(chosen.rounds)
+    _check_transform(options, population)
+
+    # The configuration stays on the CPU; each process that trains moves it to its own device (`RunConfig.here`).
+    population = population.to("cpu")
+    made = made.to("cpu").at(options.precision)
+    work = (work or Work()).over(options.rounds)
     check_loss(work, made, population, context)
+
+    named = {m.name: m.of(population.task, population.classes) for m in options.chosen_metrics}
     recording = Recording.of(record)
-    if getattr(plan, "needs_products", False):
+    if plan.needs_products:
         recording = replace(recording or Recording(), products=True)
-    given = (
-        plan,
-        population,
-        made,
-        work,
-        chosen,
-        asked,
-        name,
-        held_out,
-        public,
-        columns,
-        words,
-        started,
-        recording,
+    run_config = RunConfig(
+        plan=plan,
+        population=population,
+        model=made,
+        work=work,
+        options=options,
+        model_name=model if isinstance(model, str) else model_text,
+        model_text=model_text,
+        test=_tensors("test", test, population),
+        proxy=_tensors("proxy", proxy, population),
+        metrics=named | own_metrics(metrics),
+        asked=method.text,
+        start=started,
+        recording=recording,
+        federated=federated,
     )
-    run_config = RunConfig(*given, federated=federated)
+    _check_rules(run_config)
+    _check_first_stage(run_config)
+    _check_tested(run_config)
+    # Last, since it asks what crosses the wire, which only a run that is possible can say.
+    check_privacy(
+        method.text, run_config.outline, run_config.wire, run_config.settings, run_config.options
+    )
+    return run_config
+
+
+def _check_transform(options: RunOptions, population: Population) -> None:
+    """Raise `UnalikeError` if the transform of training batches cannot be used on the samples."""
+    if options.chain is None:
+        return
+    if population.x.dim() != 4:
+        shape = list(population.input_shape)
+        raise UnalikeError(
+            f"transform={options.transform!r} is for images; found samples of shape {shape}: leave it out"
+        )
+    options.chain(population.x[:1], torch.zeros(1, options.chain.draws))
+
+
+def _check_rules(run_config: RunConfig) -> None:
+    """Raise `UnalikeError` if a rule that ends the run, or chooses its round, reads a score that there is not."""
     _ = run_config.ending
-    if chosen.select == "best" and not run_config.columns.validated:
+    if run_config.options.select == "best" and not run_config.columns.validated:
         raise UnalikeError(
             "select='best' chooses a round by its score, which must not be that of the test samples, and the clients have no "
             "validation samples; give ua.partition(..., val=0.1), --val 0.1 or ClientData(val=...)"
         )
-    first = next(
-        steps_of(run_config.plan, run_config.plan_inputs)
-    )  # an error now if the plan lacks something
+
+
+def _check_first_stage(run_config: RunConfig) -> None:
+    """Raise `UnalikeError` if the plan, or the method of its first stage, lacks something that it needs."""
+    first = next(steps_of(run_config.plan, run_config.plan_inputs))
     if isinstance(first, Stage):
-        first.method.check_task(population.task)
-        first.method.check_loss(work)
+        first.method.check_task(run_config.population.task)
+        first.method.check_loss(run_config.work)
         first.method.require(run_config.settings.proxy)
-    _check_tested(run_config)
-    check_privacy(words, run_config.outline, run_config.wire, run_config.settings, chosen)
-    return run_config
 
 
 def _check_tested(run_config: RunConfig) -> None:
     """Raise `UnalikeError` if only clients that never train are tested (`leave_one_out`), and the method has no model for them."""
-    population, tested = run_config.population, run_config.population.test.sizes > 0
+    population = run_config.population
+    tested = population.test.sizes > 0
     if not tested.any() or population.sizes[tested].any():
         return
-    for last in [step for step in run_config.outline if isinstance(step, Stage)][-1:]:
-        groups = len(last.members(len(population)))
-        divided = (
-            "makes groups of clients by what they train"
-            if getattr(run_config.plan, "divides", False)
-            else ""
+    stages = [step for step in run_config.outline if isinstance(step, Stage)]
+    if not stages:
+        return
+    last = stages[-1]
+    groups = len(last.members(len(population)))
+    model = last.model or run_config.model
+    why = last.why_no_single_model(model, run_config.options.buffers, groups)
+    if not why and run_config.plan.divides:
+        why = "makes groups of clients by what they train"
+    if why:
+        raise UnalikeError(
+            f"only clients that never train are tested, and {run_config.asked} {why}; so it has no model for them: leave it "
+            "out, or name a partition in which clients test their own samples, such as natural"
         )
-        if (
-            why := last.why_no_single_model(
-                last.model or run_config.model, run_config.options.buffers, groups
-            )
-            or divided
-        ):
-            raise UnalikeError(
-                f"only clients that never train are tested, and {run_config.asked} {why}; so it has no model for them: leave it "
-                "out, or name a partition in which clients test their own samples, such as natural"
-            )
 
 
 def _tensors(

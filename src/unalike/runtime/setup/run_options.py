@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from pydantic import ConfigDict, ValidationError
@@ -21,7 +21,7 @@ from unalike.core.work import Work
 from unalike.data.transforms import TransformChain
 from unalike.data.transforms import transform as chain_of
 from unalike.engine.auto import EXECUTORS
-from unalike.methods.plan import method_of
+from unalike.methods.plan import Plan, method_of
 from unalike.methods.plan import plan as plan_of
 from unalike.metrics.columns import PROTOCOLS
 from unalike.metrics.named_metrics import Metric
@@ -64,6 +64,19 @@ class RunOptions(SimulationOptions):
         )
 
 
+class NamedPlan(NamedTuple):
+    """A plan, and its text: as the user typed it, or with every field where it was made by a program."""
+
+    text: str
+    plan: Plan
+
+
+def named_plan(spec: object) -> NamedPlan:
+    """Read the method that a user gave. Raises `UnalikeError` for what is none."""
+    plan = plan_of(spec)
+    return NamedPlan(spec if isinstance(spec, str) else repr(plan), plan)
+
+
 def with_loss(work: object, loss: str | LossFunction | None) -> Work | None:
     """The local training with the loss of the keyword `loss`. Raises `UnalikeError` for anything but work, or for two losses."""
     if not isinstance(work, Work | None):
@@ -80,7 +93,7 @@ def with_loss(work: object, loss: str | LossFunction | None) -> Work | None:
 
 
 def check_inputs(
-    specs: Iterable[object],
+    plans: Iterable[NamedPlan],
     *,
     model: ModelLike = "mlp",
     start: str | Path | None = None,
@@ -95,19 +108,11 @@ def check_inputs(
     `has_test`: the server has test samples, or gets some. Raises `UnalikeError` for anything unknown or out of range.
     """
     try:
-        chosen = RunOptions(**options)
+        checked = RunOptions(**options)
     except ValidationError as error:
         raise UnalikeError(explain_errors(error)) from None
     with_loss(work, None)
-    reads = {"budget": chosen.epsilon_limit < math.inf, "stop": "epsilon" in names_in(chosen.stop)}
-    reading = [name for name, is_so in reads.items() if is_so]
-    for spec in specs:
-        if method_of(plan_of(spec)).privacy is None and reading:
-            name = reading[0]
-            raise UnalikeError(
-                f"found {name}={getattr(chosen, name)!r}, and {spec} has no epsilon; expected a private method such as dp_sgd. "
-                f"Give another {name}, or leave the method out"
-            )
+    _check_epsilon_is_known(plans, checked)
     if isinstance(model, str):
         _ = models[read(model).name]
     if start is not None:
@@ -117,12 +122,31 @@ def check_inputs(
             "found start_partial=True without start; give start=FILE, or leave start_partial out"
         )
     Recording.of(record)
-    _check_protocols(chosen.protocols, has_test)
-    _check_executor(chosen.executor)
-    _check_device(chosen.device)
-    _check_modes(torch.device(chosen.device).type)
-    _ = chosen.chain, chosen.chosen_metrics, chosen.epsilon_limit
-    return chosen
+    _check_protocols(checked.protocols, has_test)
+    _check_executor(checked.executor)
+    _check_device(checked.device)
+    _check_modes(torch.device(checked.device).type)
+    # these are read from text on first use, which raises for a text that says nothing
+    _ = checked.chain
+    _ = checked.chosen_metrics
+    return checked
+
+
+def _check_epsilon_is_known(plans: Iterable[NamedPlan], options: RunOptions) -> None:
+    """Raise `UnalikeError` where the run is to end by its epsilon, and a method has none."""
+    reads_epsilon = {
+        "budget": options.epsilon_limit < math.inf,
+        "stop": "epsilon" in names_in(options.stop),
+    }
+    reader = next((name for name, is_so in reads_epsilon.items() if is_so), None)
+    if reader is None:
+        return
+    for text, plan in plans:
+        if method_of(plan).privacy is None:
+            raise UnalikeError(
+                f"found {reader}={getattr(options, reader)!r}, and {text} has no epsilon; expected a private method such as "
+                f"dp_sgd. Give another {reader}, or leave the method out"
+            )
 
 
 def _check_executor(text: str) -> None:

@@ -171,7 +171,7 @@ def _combined_update(server: ServerRound, cohort: Cohort, weights: Tensor) -> tu
         return weighted_sum_and_spread(cohort.update, server.coefficients(cohort, weights))
     rule = method.aggregator
     update = rule.combine(server.view(rule, cohort.update), seen_by(rule, cohort), weights)
-    return return_checks.named(rule, "combine", update, cohort.update), {}
+    return return_checks.check_names(rule, "combine", update, cohort.update), {}
 
 
 def _combined_buffers(server: ServerRound, cohort: Cohort, weights: Tensor) -> Tree:

@@ -77,10 +77,10 @@ class ServerRound:
         count = len(cohort.ids)
         [base] = self.method.role(BaseWeights)
         weights = base.weights(seen_by(base, cohort))
-        weights = return_checks.weights(base, "weights", weights, count)
+        weights = return_checks.check_weights(base, "weights", weights, count)
         for part in self.method.role(Weighting):
             weights = part.weigh(seen_by(part, cohort), weights / weights.sum())
-            weights = return_checks.weights(part, "weigh", weights, count)
+            weights = return_checks.check_weights(part, "weigh", weights, count)
         return weights / weights.sum()
 
     def coefficients(self, cohort: Cohort, weights: Tensor) -> Tensor:
@@ -93,7 +93,7 @@ class ServerRound:
         """N p_k [K], p_k the weight of a client in the objective over all N clients."""
         [base] = self.method.role(BaseWeights)
         importance = base.importance(seen_by(base, cohort))
-        return return_checks.weights(base, "importance", importance, len(cohort.ids))
+        return return_checks.check_weights(base, "importance", importance, len(cohort.ids))
 
     @profiled_function("aggregation")
     def sum_weights(self, expected: Cohort) -> SumWeights:

@@ -16,7 +16,7 @@ from unalike.core.update_spread import spread
 from unalike.core.views import Cohort, Members, ServerState, ServerView, StageSettings
 from unalike.methods import return_checks
 from unalike.methods.method import Method
-from unalike.methods.part import Part
+from unalike.methods.part import overrides
 from unalike.methods.roles import CohortStep, ServerStep
 from unalike.methods.screening import Screening
 from unalike.training.server.server_round import ServerRound, seen_by
@@ -37,7 +37,7 @@ def initial_server_state(
     part_states = {}
     for part in method.parts:
         state: Tree = {}
-        if start is not None and type(part).client_init is Part.client_init:
+        if start is not None and not overrides(part, "client_init"):
             state = start.part_states.get(part.name, {})
         if not state:
             state = part.server_init(params) | part.server_open(settings)
@@ -68,7 +68,7 @@ def make_broadcast(
         if message:
             messages[part.name] = message
 
-    writers = [p for p in method.parts if type(p).address is not Part.address]
+    writers = [p for p in method.parts if overrides(p, "address")]
     addressed: dict[int, PartTrees] = {}
     for client in ids if writers else ():
         addressed[client] = {
@@ -164,7 +164,7 @@ def _nobody(members: Members) -> Cohort:
 def _zero_update(server: ServerRound) -> Combined:
     """The combined update of no client."""
     params = server.state.params
-    shared_params = tree.only(params, server.method.sent(params, server.settings.model))
+    shared_params = tree.only(params, server.method.shared_names(params, server.settings.model))
     return Combined(update=tree.zeros(shared_params), buffers={}, folded={})
 
 
@@ -185,10 +185,10 @@ def _make_step(server: ServerRound, step: ServerStep, cohort: Cohort, change: Ch
         # buffers are shown as if they were parameters, and their change as if it were a part of the update
         view, update, cohort = _with_buffers(view, update, cohort, state.buffers, change.buffers)
 
-    with return_checks.noted(step, "step"):
+    with return_checks.errors_name_hook(step, "step"):
         result = step.step(view, update, cohort)
-    moved, part_state = return_checks.two(step, "step", result)
-    moved = return_checks.named(step, "step", moved, update)
+    moved, part_state = return_checks.check_pair(step, "step", result)
+    moved = return_checks.check_names(step, "step", moved, update)
 
     return Change(
         update=tree.only(moved, change.update),

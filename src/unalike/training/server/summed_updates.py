@@ -17,7 +17,7 @@ from unalike.core.types import Broadcast, ClientUpdate, PartTrees, Tree
 from unalike.core.views import Cohort, Members, ServerState
 from unalike.methods.method import Method
 from unalike.methods.notes import note
-from unalike.methods.part import Part
+from unalike.methods.part import overrides
 from unalike.methods.roles import Upload
 from unalike.training.server.kept_updates import KeptUpdates, UpdateBuffer
 from unalike.training.server.server_round import ServerRound, SumWeights
@@ -138,7 +138,7 @@ class StreamingSum:
         self.weights = weights
         self.buffer_rule = buffers
         self.encoded = encoded
-        self._folding_parts = [p for p in method.parts if type(p).fold is not Part.fold]
+        self._folding_parts = [p for p in method.parts if overrides(p, "fold")]
         self._has_uploads = bool(method.role(Upload))
 
         self._update: Tree = {}

@@ -12,7 +12,7 @@ from unalike.core import tree
 from unalike.core.types import Broadcast, ClientUpdate, PartTrees, Tree
 from unalike.core.views import Cohort, Members, ServerState
 from unalike.methods.method import Method
-from unalike.methods.part import Part
+from unalike.methods.part import Part, overrides
 from unalike.methods.roles import Upload
 from unalike.training.server.server_round import ServerRound
 
@@ -109,7 +109,7 @@ def decode_update(method: Method, update: Tree, sent: Broadcast | ServerState) -
 
 def sum_of_folds(part: Part, update: Tree, message: Tree, importance: Tensor) -> Tree:
     """The sum of the part's `fold` over the clients of this importance [K]; empty where it has none, or nothing to read."""
-    if type(part).fold is Part.fold or not (update or message):
+    if not overrides(part, "fold") or not (update or message):
         return {}
     some_tensor = next(iter((update or message).values()))
     importance = importance.to(some_tensor.device)
