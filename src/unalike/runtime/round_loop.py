@@ -37,7 +37,13 @@ from unalike.runtime.setup.given_model import ModelLike, note_drawn_weights
 from unalike.runtime.setup.run_config import Pair, RunConfig, prepare_run
 from unalike.runtime.setup.run_options import check_inputs, named_plan, with_loss
 from unalike.runtime.shortfalls import lost_buffers, shortfalls
-from unalike.runtime.stages.backend import Backend, Replies, RoundUpdates, StageBackend
+from unalike.runtime.stages.backend import (
+    NO_UPDATES,
+    Backend,
+    Replies,
+    RoundUpdates,
+    StageBackend,
+)
 from unalike.runtime.stages.stage_state import RoundResult, StageState
 from unalike.tracking.tracker import Track
 from unalike.tracking.tracking import NO_TRACKERS, Trackers
@@ -296,8 +302,9 @@ def _aggregate(stage: StageState, updates: RoundUpdates, result: RoundResult) ->
     result.faults = dict(updates.faults)
     result.local = dict(updates.local)
     for name, group in stage.groups.items():
-        with notes_about(name), untouched(stage.method, group.state.params | group.state.buffers):
-            # also a group of which no client takes part: in a private method it adds its noise all the same
+        values = group.state.params | group.state.buffers
+        with notes_about(name), untouched(stage.method, values):
+            # a group of which no client takes part counts the round, too, and may act in it
             group_round = group.advance(updates.groups.get(name))
             if group_round is not None:
                 result.add(name, group_round)
