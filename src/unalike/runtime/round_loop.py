@@ -52,8 +52,6 @@ Stop = Callable[[dict[str, Any]], bool]
 """Called with each row of the history; True ends the run."""
 Ending = Callable[[History], bool]
 """Called with the history after each round; True ends the run."""
-NO_UPDATES = RoundUpdates(groups={}, seconds=0.0, bytes_down=0, bytes_up=0)
-"""The updates of a round without clients."""
 
 
 def run(
