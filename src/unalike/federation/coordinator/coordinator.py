@@ -166,7 +166,7 @@ class Coordinator:
         )
         run_config = pooled_first(run_config)
         # a cached property: this is written into the folder of the run
-        run_config.record["federation"] = self.federation.name
+        run_config.description["federation"] = self.federation.name
         return run_config
 
     def _mailbox(self, run: str, members: Collection[str] | None = None) -> Mailbox:

@@ -98,7 +98,7 @@ def roll_back(run: Path, to: int) -> None:
 
     directory.return_to(to, begin_anew)
 
-    history = History.load(run, directory.first_protocol)
+    history = History.load(run)
     history.rows = [row for row in history.rows if row["round"] <= to]
     history.client_rows = [row for row in history.client_rows if row["round"] <= to]
     history.save(run)

@@ -21,9 +21,9 @@ from unalike.federation.protocol.messages import StepRequest, TrainRequest
 from unalike.metrics.metric_sums import MetricSums
 from unalike.metrics.metrics import RunMetrics
 from unalike.runtime.stages.stage_state import StageState
-from unalike.training.server.aggregation import decode_update
 from unalike.training.server.norm_guard import NormGuard, Norms
 from unalike.training.server.norm_guard import norms as norms_of
+from unalike.training.server.updates import decode_update
 from unalike.training.validation import RefusedUpdate, check_update, expected_steps, expected_update
 
 SplitSums = dict[str, MetricSums]
@@ -134,7 +134,7 @@ def placeholder_context(state: StageState) -> Context:
         return {}
     population = state.population
     few = torch.zeros(8, dtype=torch.int64)
-    return method.facts(Batch(population.x[few], population.y[few]), state.settings)
+    return method.client_facts(Batch(population.x[few], population.y[few]), state.settings)
 
 
 def _fixed_tensors(state: StageState, name: str) -> Tree:
@@ -351,13 +351,13 @@ class RoundRequests(Requests[SiteReply]):
         method, settings = self.state.method, self.state.settings
         part_trees = {}
 
-        shared_params = method.sent(broadcast.params, settings.model)
+        shared_params = method.shared_names(broadcast.params, settings.model)
         part_trees["params"] = tree.only(broadcast.params, shared_params)
 
         # Sites that keep buffers of their own get them only in a stage that gives all of them a start.
         keep_buffers = settings.buffers == "local" and self.state.stage.start is None
         if not keep_buffers:
-            shared_buffers = method.sent(broadcast.buffers, settings.model)
+            shared_buffers = method.shared_names(broadcast.buffers, settings.model)
             part_trees["buffers"] = tree.only(broadcast.buffers, shared_buffers)
 
         for part, message in broadcast.messages.items():

@@ -38,10 +38,11 @@ from unalike.federation.secure_aggregation.summands import (
 )
 from unalike.methods.plan import Stage
 from unalike.runtime.setup.run_config import RunConfig
-from unalike.runtime.stages.model_group import GroupUpdates, ModelGroup
+from unalike.runtime.stages.model_group import ModelGroup
 from unalike.runtime.stages.stage_state import StageState
 from unalike.training.client.client_states import ClientStates
-from unalike.training.server.aggregation import BufferedUpdates, UpdateSums, decode_update
+from unalike.training.server.summed_updates import SummedUpdates
+from unalike.training.server.updates import decode_update
 from unalike.training.validation import check_tree, expected_update
 from unalike.training.wire import Item, in_plan
 
@@ -376,7 +377,7 @@ class MaskedRequests(RoundRequests):
         expected = self._group.client_pool.expected([client], self._group.members)
         return expected.one(client)._replace(update=tensors)
 
-    def updates(self, alive: Sequence[str]) -> GroupUpdates:
+    def updates(self, alive: Sequence[str]) -> SummedUpdates:
         """The sums over the sites `alive`, which are unmasked now. Raises `UnalikeError` for a sum with other weights."""
         assert self.secure.setup is not None
         group = self._group
@@ -410,15 +411,18 @@ class MaskedRequests(RoundRequests):
         numbers = numbers._replace(loss=torch.full_like(numbers.size, mean_loss))
 
         trees = tree.unpack(terms)
-        folded = {
-            name.removeprefix("folded."): t
-            for name, t in trees.items()
-            if name.startswith("folded.")
-        }
+        folded = {}
+        for name, term in trees.items():
+            if name.startswith("folded."):
+                folded[name.removeprefix("folded.")] = term
         update = trees.get("update", {})
         if sums_encoded(group.method):
             update = decode_update(group.method, update, group.state)
-        sums = UpdateSums(
-            update, trees.get("buffers", {}), folded, BufferedUpdates(ids, numbers), {}
+        return SummedUpdates(
+            ids=tuple(ids),
+            numbers=numbers,
+            update=update,
+            buffers=trees.get("buffers", {}),
+            folded=folded,
+            used_weights=weights,
         )
-        return GroupUpdates(ids, {}, sums=sums, weights=weights)

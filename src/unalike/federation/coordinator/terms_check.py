@@ -77,7 +77,7 @@ def _check_trained(stage: Stage, run_config: RunConfig) -> None:
 def _check_message_size(stage: Stage, run_config: RunConfig, limit: int) -> None:
     """Raise `UnalikeError` for a stage whose shared parameters have more bytes than a message may have."""
     model = stage.model or run_config.model
-    shared = tree.only(model.params, stage.method.sent(model.params, model))
+    shared = tree.only(model.params, stage.method.shared_names(model.params, model))
     least = tree.nbytes(shared)
     if least > limit:
         raise UnalikeError(
@@ -107,9 +107,9 @@ def _check_start_reaches_sites(run_config: RunConfig, at_sites: StageSettings) -
                     names.add(name)
         if names:
             raise UnalikeError(
-                f"with {run_config.asked} sites keep values of their own for {', '.join(sorted(names)[:4])}, which no message "
-                "carries, so that they would not begin from --start; expected a method that sends the whole model, or a start "
-                "that leaves these out (--start-partial)"
+                f"with {run_config.method_text} sites keep values of their own for {', '.join(sorted(names)[:4])}, which no "
+                "message carries, so that they would not begin from --start; expected a method that sends the whole model, or a "
+                "start that leaves these out (--start-partial)"
             )
 
 

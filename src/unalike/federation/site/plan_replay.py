@@ -36,7 +36,7 @@ def planned_step(
 
     # Where the plan divides clients, the step may be any one of the outline.
     more_steps = 0
-    if getattr(run_config.plan, "divides", False):
+    if run_config.plan.divides:
         more_steps = run_config.options.rounds
     steps = outline[place - 1 : place]
     if more_steps and place <= len(outline) + more_steps:

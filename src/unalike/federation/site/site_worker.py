@@ -62,7 +62,8 @@ from unalike.runtime.stages.model_group import ModelGroup
 from unalike.runtime.stages.query_runner import ask_client
 from unalike.training.client.client_states import ClientStates, group_folder
 from unalike.training.client.client_update import initial_client_state
-from unalike.training.validation import check_tree, flat
+from unalike.training.flat_update import flatten_update
+from unalike.training.validation import check_tree
 
 Answer = tuple[Facts, Tree]
 S = TypeVar("S", bound=StepRequest)
@@ -408,7 +409,7 @@ class SiteWorker:
 
         # The update leaves in clear, or as a summand behind masks.
         if not isinstance(step, MaskedTrainRequest):
-            return {"tallies": sums}, flat(update)
+            return {"tallies": sums}, flatten_update(update)
         members = Members(clients=step.clients, samples=float(step.samples))
         terms = summand(group, update, own_weights(group, [me], members))
         masked = self._sums(request).masked(request.head, step, round_tensors, terms)
