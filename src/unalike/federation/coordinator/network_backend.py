@@ -66,7 +66,8 @@ class DiscardedRound(UnalikeError):
 
     def __init__(self, place: Place, site: str, why: str):
         super().__init__(why)
-        self.place, self.site = place, site
+        self.place = place
+        self.site = site
 
 
 def check_stage(stage: Stage, run_config: RunConfig) -> None:
@@ -443,7 +444,8 @@ class NetworkStage:
 
     def _run_exchange(self, cohort: set[int], protocols: tuple[str, ...]) -> Exchange[SiteReply]:
         """Ask the clients of the cohort to train, and all with test samples to evaluate under these protocols."""
-        state, mailbox, federation = self.state, self.mailbox, self.mailbox.federation
+        state, mailbox = self.state, self.mailbox
+        federation = mailbox.federation
         mailbox.number = self._rounds_before + state.done + (not state.last_done)
 
         # Where a round is made again, the site that spoiled it takes no part.
@@ -547,7 +549,8 @@ class NetworkStage:
 
     def _ask_choices(self, everybody: set[int], cohort: set[int]) -> dict[int, str]:
         """The group that each client chooses now."""
-        state, sites = self.state, self.mailbox.federation.sites
+        state = self.state
+        sites = self.mailbox.federation.sites
         groups = list(state.groups)
         part_trees = {}
         for number, server_state in enumerate(state.states.values()):

@@ -97,12 +97,14 @@ def round_contents(
     metrics: RunMetrics,
 ) -> RoundContents:
     """The contents of the next exchange; `active` are the clients that may be asked."""
+    # Who is in no group, or has not chosen one, is asked for nothing.
     group_of = {}
     for client in active:
         name = state.group_of(client)
         if name is not None:
             group_of[client] = name
 
+    # Messages of parts are made for the clients that may get them, once for all requests of the exchange.
     groups = {}
     for number, (name, group) in enumerate(state.groups.items()):
         clients = [client for client, own_group in group_of.items() if own_group == name]
@@ -334,7 +336,8 @@ class RoundRequests(Requests[SiteReply]):
         """A client update as the request to this client asks for it."""
         name = self.contents.group_of[client]
         if name not in self._expected:
-            state, group = self.state, self.contents.groups[name]
+            state = self.state
+            group = self.contents.groups[name]
             # Shapes are those of every client in the group, so that any one's part messages will do.
             someone = next(iter(group.broadcast.own), 0)
             self._expected[name] = expected_update(

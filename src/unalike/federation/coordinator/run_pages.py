@@ -90,7 +90,8 @@ def _write_unscored(folder: FederationFolder, queued: QueuedRun) -> None:
     """A page without scores."""
     from unalike.reporting.html import write_text
 
-    title, rounds = f"Federation {folder.federation.name}", queued.federation.rounds
+    title = f"Federation {folder.federation.name}"
+    rounds = queued.federation.rounds
     text = (
         f"{rounds} rounds of {queued.federation.method} are done. There are no scores: no site has test samples, or as many as "
         "<code>least_test</code> in its site.toml demands. The history and the model are in the folder of the run."

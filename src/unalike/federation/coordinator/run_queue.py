@@ -66,7 +66,8 @@ def add_runs(
     `again`: also where there is one. Raises `UnalikeError` for a method or a number of seeds that is not agreed on.
     """
     agreed = list(dict.fromkeys((first.method, *first.also)))
-    if strangers := [method for method in methods if method not in agreed]:
+    strangers = [method for method in methods if method not in agreed]
+    if strangers:
         raise UnalikeError(
             f"the sites have not agreed to {strangers[0]!r}, but to {', '.join(agreed)}; further methods are agreed on when a "
             f"federation is made: `unalike federation init --also {quote(strangers[0])}`"

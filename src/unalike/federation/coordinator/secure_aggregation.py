@@ -63,7 +63,8 @@ def masked_wire(federation: Federation, run_config: RunConfig) -> list[Item]:
     sites = len(federation.sites)
     cohort = federation.cohort_size(sites)
     steps = run_config.outline
-    found = [item for item in run_config.wire if item.direction == "down"]
+    # What sites receive is as without masks; what leaves them is listed below.
+    items = [item for item in run_config.wire if item.direction == "down"]
     for stage in steps:
         if not (isinstance(stage, Stage) and stage.trained):
             continue
@@ -78,7 +79,7 @@ def masked_wire(federation: Federation, run_config: RunConfig) -> list[Item]:
         )
         numbers = sum(t.numel() for t in empty_summand(group, expected).values())
         keys_and_signature = KEY_BYTES + SIGNATURE_BYTES
-        items = [
+        of_masks = [
             Item("up", "masked summand", 8 * numbers),
             Item("up", "key and sealed shares", KEY_BYTES + sites * SEALED_BYTES),
             Item("up", "shares that unmask the sum", cohort * SHARE_BYTES),
@@ -87,8 +88,8 @@ def masked_wire(federation: Federation, run_config: RunConfig) -> list[Item]:
             Item("down", "sealed shares of the sites", cohort * SEALED_BYTES),
             Item("down", "keys and signatures of a setup", sites * keys_and_signature, once=True),
         ]
-        found += [in_plan(stage, item, several=len(steps) > 1) for item in items]
-    return found
+        items += [in_plan(stage, item, several=len(steps) > 1) for item in of_masks]
+    return items
 
 
 @dataclass

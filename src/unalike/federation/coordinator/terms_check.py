@@ -28,7 +28,8 @@ def check_terms_run(
 
     Returns the run config; its model has the initial weights of `start`. Raises `UnalikeError` for terms that cannot be run.
     """
-    participation, enrolled = federation.participation, len(federation.sites)
+    participation = federation.participation
+    enrolled = len(federation.sites)
     if participation > enrolled and not federation.open:
         raise UnalikeError(
             f"found --participation {participation} and {enrolled} sites; expected at most {enrolled}, or a share of the sites "

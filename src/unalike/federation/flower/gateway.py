@@ -53,10 +53,18 @@ PUSH = b"POST /v1/fleet/push-messages "
 MAX_PUSH_BYTES = 256 * 1024
 TREE = 3
 """Number of the protobuf field of the trees of objects in that request."""
-OBJECT_ID, CHILDREN = 1, 2
-"""Numbers of protobuf fields of a tree: its object's id, and the objects below it."""
-NUMBER, EIGHT_BYTES, COUNTED, FOUR_BYTES = 0, 1, 2, 5
-"""Kinds of protobuf fields: a number, or so many bytes; of `COUNTED` ones a number in front says how many."""
+OBJECT_ID = 1
+"""Number of the protobuf field of an object's id in a tree."""
+CHILDREN = 2
+"""Number of the protobuf field of the objects below it."""
+NUMBER = 0
+"""Kind of a protobuf field: a number of variable length."""
+EIGHT_BYTES = 1
+"""Kind of a protobuf field: eight bytes."""
+COUNTED = 2
+"""Kind of a protobuf field: bytes, with a number in front that says how many."""
+FOUR_BYTES = 5
+"""Kind of a protobuf field: four bytes."""
 
 
 @dataclass(frozen=True)

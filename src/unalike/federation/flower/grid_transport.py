@@ -80,8 +80,9 @@ class GridTransport:
         """Names of the sites that have connected since the last call. What was sent to them before is lost."""
         with self._lock:
             self.sites()
-            found, self._connected = self._connected, set()
-            return found
+            connected = self._connected
+            self._connected = set()
+            return connected
 
     def send(self, site: str, message: bytes) -> None:
         """Send with the other messages to sites, at the latest when replies are received."""
@@ -98,7 +99,8 @@ class GridTransport:
     def flush(self) -> None:
         """Send the collected messages now."""
         with self._lock:
-            outgoing, self._outgoing = self._outgoing, []
+            outgoing = self._outgoing
+            self._outgoing = []
             if not outgoing:
                 return
             self._since = time.monotonic()

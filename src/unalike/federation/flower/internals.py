@@ -449,10 +449,12 @@ class RunGrid:
 
 def _wait_for(look: Callable[[], str], seconds: float = 20.0) -> str:
     deadline = time.monotonic() + seconds
-    while not (found := look()):
+    while True:
+        found = look()
+        if found:
+            return found
         if time.monotonic() > deadline:
             raise UnalikeError(
                 f"Flower's SuperLink gave no task within {seconds:.0f} s; look into its log"
             )
         time.sleep(0.05)
-    return found

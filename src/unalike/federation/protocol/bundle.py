@@ -16,7 +16,9 @@ from unalike.federation.security.certificates import replace_private, write_priv
 from unalike.federation.security.keys import PrivateKey, private_key, public_text
 from unalike.federation.security.site_keys import NODE, SIGNING, read_private
 
-ABOUT, AUTHORITY, AGREED = "site.json", "ca.pem", "federation.toml"
+ABOUT = "site.json"
+AUTHORITY = "ca.pem"
+AGREED = "federation.toml"
 FILES = (ABOUT, SIGNING, NODE, AUTHORITY, AGREED)
 """The files in a bundle; the two keys are missing where the site has made them."""
 UNREADABLE = (
@@ -77,10 +79,12 @@ class Bundle:
         """Read a bundle, under strict limits; keys that it lacks are in the site's `folder`. Raises `UnalikeError`."""
         try:
             contents = _contents(path)
+            # the private keys of a site that has made them have never left it
             if SIGNING not in contents:
                 contents |= read_private(folder or path.with_suffix(""))
             about = json.loads(contents[ABOUT])
-            site, address = str(about["site"]), str(about["address"])
+            site = str(about["site"])
+            address = str(about["address"])
             federation = Federation.of(tomllib.loads(contents[AGREED].decode()))
             key = private_key(contents[SIGNING].decode())
         except UnalikeError:

@@ -41,7 +41,8 @@ def _why_not_summed(step: Step, settings: StageSettings) -> str:
     if step.groups is not None:
         return f"stage {step.name!r} divides the sites into groups, each with a sum of its own"
 
-    method, model = step.method, step.model or settings.model
+    method = step.method
+    model = step.model or settings.model
     for part in method.parts:
         is_other_rule = part is method.aggregator and not method.combines_by_weighted_sum
         if part.needs != "sums" or is_other_rule:
@@ -69,7 +70,8 @@ def own_weights(group: ModelGroup, ids: Sequence[int], members: Members) -> SumW
     importance is exact.
     """
     weights, coefficients, importance = [], [], []
-    expected, server = group.client_pool.expected, group.server_round
+    expected = group.client_pool.expected
+    server = group.server_round
     for client, samples in zip(ids, group.client_pool.counts(ids), strict=True):
         alone = server.sum_weights(expected([client], members))
         # client -1 is the one with one sample

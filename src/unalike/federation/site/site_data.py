@@ -24,7 +24,8 @@ def site_data(federation: Federation, data: str, data_dir: Path | None, site: st
     """A site's samples. Without a test set every fifth of a class (of its units, if it names any) tests; `val` validates."""
     schema = federation.data
     dataset = _read(schema, data, data_dir)
-    (x, y), test = dataset.train, dataset.test
+    x, y = dataset.train
+    test = dataset.test
     units = None if dataset.unit is None else dataset.units[: len(y)]
 
     # 1. The test samples: a unit, such as a patient, is on one side as a whole.
@@ -46,7 +47,8 @@ def site_data(federation: Federation, data: str, data_dir: Path | None, site: st
     val_rows, train_rows = draw_validation(
         np.arange(len(y)), federation.val, federation.seed, federation.number(site), units
     )
-    val, train = torch.from_numpy(val_rows), torch.from_numpy(train_rows)
+    val = torch.from_numpy(val_rows)
+    train = torch.from_numpy(train_rows)
     return ClientData(train=(x[train], y[train]), test=test, val=(x[val], y[val]), name=site)
 
 

@@ -488,6 +488,7 @@ class SiteWorker:
         query = queries.build(parse_one(asked.query))
         model = model_of_step(self.run_config, asked)
         settings = replace(self.run_config.settings, model=model)
+        # Noise is drawn from a secret of this site, so that the same question has the same answer.
         secret = self.folder.secret(self.samples)
         answers = []
         for name in names:
