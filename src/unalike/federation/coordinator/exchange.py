@@ -44,8 +44,8 @@ class Requests(Generic[T]):
         """Other sites to ask as well, where so many answers are lacking for a quorum."""
         return ()
 
-    def site_was_unable(self, site: str) -> None:
-        """Called for a site that could not carry out its request (a full disk, a lost file)."""
+    def handle_unable(self, site: str) -> None:
+        """Prepare for the next request to a site that could not carry out its request (a full disk, a lost file)."""
 
 
 @dataclass
@@ -164,7 +164,7 @@ class Exchange(Generic[T]):
             facts, tensors = answer.open(self.mailbox.limits)
             if answer.head.kind != ANSWER:
                 self._unable.add(site)
-                self.requests.site_was_unable(site)
+                self.requests.handle_unable(site)
                 reason = REASONS.get(str(facts.get("code")), REASONS["error"])
                 raise Malformed(f"{answer.head.kind}: {reason}")
             value = self.requests.read(site, facts, tensors)

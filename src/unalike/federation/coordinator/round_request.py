@@ -277,7 +277,7 @@ class RoundRequests(Requests[SiteReply]):
         self.cohort |= set(added)
         return [sites[client].name for client in added]
 
-    def site_was_unable(self, site: str) -> None:
+    def handle_unable(self, site: str) -> None:
         """A site that was unable may have lost the fixed tensors: it gets them again."""
         self.digests.pop(self.mailbox.client_of[site], None)
 
