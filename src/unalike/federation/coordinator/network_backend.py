@@ -464,7 +464,7 @@ class NetworkStage:
         if protocols:
             everybody |= {k for k in self.active if has_scores(state.population, k)}
 
-        # Clients that choose their group do it before any model is sent, and who has not chosen does not train.
+        # Clients that choose their group do so before they are asked to train; who has not chosen does not train.
         if state.stage.chooses is not None:
             state.choices = self._ask_choices(everybody, cohort)
             cohort = cohort & state.choices.keys()
