@@ -149,7 +149,7 @@ def advance(
 
 
 class Change(NamedTuple):
-    """What a round changes, as the server steps hand it on: the update, the buffers, and the states of all parts."""
+    """The change that a round makes, as one server step hands it on to the next: update, buffers, and the states of all parts."""
 
     update: Tree
     buffers: Tree
