@@ -1,6 +1,5 @@
 """The state of a stage: its groups and their models, the rounds done, the clients that take part; the same for every backend."""
 
-import math
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -8,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from unalike._utils import seeds
 from unalike._utils.errors import UnalikeError
 from unalike.core import tree
 from unalike.core.options import cohort_size
@@ -16,7 +14,9 @@ from unalike.core.types import Context, Tree
 from unalike.core.views import Cohort, Members, ServerState, StageSettings
 from unalike.data.population import Population
 from unalike.methods.plan import Stage
+from unalike.runtime.setup.privacy_budget import privacy_budget
 from unalike.runtime.setup.run_config import RunConfig
+from unalike.runtime.stages.cohort_sampler import sampler_of
 from unalike.runtime.stages.model_group import GroupRound, ModelGroup
 from unalike.training.client.client_states import ClientStates
 from unalike.training.wire import stage_wire
@@ -93,6 +93,7 @@ class StageState:
             buffers="average" if stage.pooled else run_config.options.buffers,
         )
         self.method.require(self.settings.proxy)
+        self.budget = privacy_budget(self.method, self.settings, run_config.options.epsilon_limit)
 
         # Rounds: how many are done, and whether one waits for its row in the history.
         self.done = 0
@@ -107,7 +108,7 @@ class StageState:
         self.eligible: Sequence[int] = with_samples(population.sizes)
         if not len(self.eligible):
             raise UnalikeError(f"none of the {len(population)} clients has a training sample")
-        self.sampling = run_config.sampling
+        self.sampler = sampler_of(run_config.sampling, self.settings.seed)
         self.cohort_size = cohort_size(run_config.options.participation, len(self.eligible))
         """Clients in a round; the expected number where each one is drawn by itself."""
 
@@ -166,18 +167,7 @@ class StageState:
 
         They depend on the round of the run alone: the same for every method of the same seed, whatever its stages.
         """
-        count = self.cohort_size
-        if self.sampling.draw != "poisson" and count == len(self.eligible):
-            return [*self.eligible]
-        rng = seeds.generator(self.settings.seed, "cohort", self.earlier + number)
-        if self.sampling.draw == "poisson":
-            probability = self.sampling.expected / self.sampling.units
-            places = np.flatnonzero(rng.random(len(self.eligible)) < probability).tolist()
-        else:
-            places = np.sort(rng.choice(len(self.eligible), count, replace=False)).tolist()
-        if isinstance(self.eligible, range):
-            return places
-        return [self.eligible[place] for place in places]
+        return self.sampler.cohort(self.earlier + number, self.eligible, self.cohort_size)
 
     def group_of(self, client: int) -> str | None:
         """The group of a client; where clients choose, the one that it would choose now."""
@@ -237,27 +227,20 @@ class StageState:
         """Whether all rounds are done and recorded."""
         return self.pending is None and self.last_done
 
-    def epsilon_after(self, rounds: int) -> float | None:
-        """The epsilon of so many rounds of a private method, with the noise that it began with; None for any other method.
+    @property
+    def budget_columns(self) -> dict[str, float]:
+        """The columns of the history about the budget of epsilon, after the rounds until now.
 
-        Rounds that a federation rolled back are added: their updates have left the clients.
+        Rounds that a federation rolled back count: their updates have left the clients.
         """
-        part = self.method.privacy
-        if part is None:
-            return None
-        [state] = self.states.values()
-        z = state.part_states[part.name]["noise_multiplier"]
-        return part.spent(self.settings, z, rounds + self.discarded)
+        return self.budget.columns(self.states, self.done + self.discarded)
 
-    def budget_spent(self, limit: float) -> str:
-        """The reason why a private method does not make its next round: it would exceed the limit or its epsilon; else empty."""
-        part = self.method.privacy
-        if part is not None and part.epsilon is not None:
-            limit = min(limit, part.epsilon)
-        if limit == math.inf or self.last_done:
+    @property
+    def why_no_next_round(self) -> str:
+        """The reason why the budget of epsilon forbids the next round; empty if it does not, or there is no next round."""
+        if self.last_done:
             return ""
-        epsilon = self.epsilon_after(self.done + 1)
-        return "" if epsilon is None or epsilon <= limit else f"budget of epsilon={limit:g} spent"
+        return self.budget.forbids(self.states, self.done + 1 + self.discarded)
 
     # what the method makes of the model -----------------------------------------------------------------------------------
 
@@ -333,7 +316,7 @@ class StageState:
             )
             group.accepted = {int(client): int(r) for client, r in group_facts["accepted"]}
             self.done = group_facts["done"]
-            self.discarded = group_facts.get("discarded", 0)
+            self.discarded = group_facts["discarded"]
         self.choices = {}
         self.pending = None
 
