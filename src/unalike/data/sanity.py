@@ -86,10 +86,9 @@ def _of_clients(population: Population) -> list[str]:
     has_one_class = trains_one_class & has_tests & ~has_untrained_tests
     if 2 * has_one_class.sum() >= has_tests.sum() > 0:
         warnings.append(
-            f"{has_one_class.sum()} of {len(population)} clients train and are tested on one class "
-            "each: "
-            "a personal model is perfect there if it always predicts that class, so that personal "
-            "scores say little"
+            f"{has_one_class.sum()} of {len(population)} clients train and are tested "
+            "on one class each: a personal model is perfect there if it always "
+            "predicts that class, so that personal scores say little"
         )
     tests_one_class = (test > 0).sum(1) == 1
     if len(classes) == 2 and tests_one_class.any() and not has_one_class.all():

@@ -61,8 +61,7 @@ def write_clients(population: Population, folder: Path | str) -> Path:
     for client in population:
         place = _client_folder(root, client.name or "")
         for split, (x, y) in client.splits().items():
-            arrays = {"x": x.cpu().numpy(), "y": y.cpu().numpy()}
-            np.savez_compressed(place / f"{split}.npz", **arrays)
+            np.savez_compressed(place / f"{split}.npz", x=x.cpu().numpy(), y=y.cpu().numpy())
     return root
 
 
@@ -166,9 +165,9 @@ def _check(client: ClientIndices, samples: int, source: Path) -> None:
     owned = np.concatenate([client.train, client.test, client.val])
     if len(owned) and not 0 <= owned.min() <= owned.max() < samples:
         raise UnalikeError(
-            f"{source}: client {client.name!r} has samples {owned.min()}..{owned.max()}, expected "
-            f"0..{samples - 1}: "
-            "the files divide another data set"
+            f"{source}: client {client.name!r} has samples "
+            f"{owned.min()}..{owned.max()}, expected 0..{samples - 1}: the files "
+            "divide another data set"
         )
     if len(np.unique(owned)) < len(owned):
         raise UnalikeError(
@@ -191,9 +190,9 @@ def _client_folder(root: Path, name: str) -> Path:
     stem = safe.replace(".", "%2E") if safe.startswith(".") else safe
     if not 0 < len(stem) <= MAX_NAME_BYTES:
         raise UnalikeError(
-            f"the client {name!r} would need a folder with a name of {len(stem)} characters, "
-            f"expected 1 to {MAX_NAME_BYTES} (other than "
-            "plain letters and digits take 3 to 12 each); rename it"
+            f"the client {name!r} would need a folder with a name of {len(stem)} "
+            f"characters, expected 1 to {MAX_NAME_BYTES} (other than plain letters and "
+            "digits take 3 to 12 each); rename it"
         )
     (root / stem).mkdir()
     return root / stem
