@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from unalike.data.dataset import Dataset
     from unalike.data.partitioning.given_clients import ClientsRequest
     from unalike.data.population import Population
+    from unalike.runtime.setup.run_options import NamedPlan, RunOptions
 
 
 class Loaded(NamedTuple):
@@ -163,12 +164,13 @@ def spec(data: str, table: dict[str, Any]) -> str:
     return str(Call("file", {"path": data, **table})) if table else data
 
 
-def check(flags: DataFlags, methods: Sequence[object], training: dict[str, Any]) -> None:
-    """Check what needs no data, before it is read: methods, model, protocols, executor and partition."""
+def check(flags: DataFlags, plans: Sequence[NamedPlan], training: dict[str, Any]) -> RunOptions:
+    """Check what needs no data, before it is read: model, protocols, executor and partition."""
     from unalike.runtime.setup.run_options import check_inputs
 
-    check_inputs(methods, has_test=True, **training)
+    options = check_inputs(plans, has_test=True, **training)
     flags.check_partition()
+    return options
 
 
 def check_scored(population: Population, protocol: Sequence[str]) -> None:

@@ -42,7 +42,7 @@ from unalike.methods.plans.diagnosis_plan import FOLDS, folds, gradient
 from unalike.reporting.wording import plural
 from unalike.runtime.round_loop import execute
 from unalike.runtime.setup.given_model import ModelLike
-from unalike.runtime.setup.run_config import prepare_run
+from unalike.runtime.setup.run_config import configure_run
 
 KIND = "training"
 LAYER_KIND = "parameter skew"
@@ -169,7 +169,7 @@ def train(population: Population, request: TrainingRequest, seed: int) -> Traine
         products.append(np.stack(of_layers))
         return []
 
-    run_config = prepare_run(
+    run_config = configure_run(
         "fedavg",
         population,
         model=request.model,

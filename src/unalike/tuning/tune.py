@@ -160,11 +160,7 @@ class TuneRequest(TuningOptions, RoundOptions):
     def __post_init__(self) -> None:
         require_optuna()
         _ = self.goal  # refuses an unknown objective
-        private = [
-            label
-            for label, method in self.methods.items()
-            if getattr(plan_of(method), "privacy", None)
-        ]
+        private = [label for label, method in self.methods.items() if plan_of(method).privacy]
         if private:
             raise UnalikeError(
                 f"{', '.join(private)}: trials are chosen by the clients' "

@@ -20,7 +20,7 @@ from unalike.data.population_arrays import LABEL_TYPES
 from unalike.data.ragged import Ragged
 from unalike.federation.protocol.federation_file import Federation
 from unalike.methods.plan import method_of, plan
-from unalike.runtime.setup.run_config import Pair, RunConfig, prepare_run
+from unalike.runtime.setup.run_config import Pair, RunConfig, configure_run
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ def run_config_of(
     shared = options_of(SeedOptions, SharedRunOptions, RecordOptions).keys() - (
         () if coordinated else COORDINATED
     )
-    return prepare_run(
+    return configure_run(
         federation.method,
         population,
         model=federation.model,
