@@ -225,6 +225,7 @@ def doubts(features: pd.DataFrame, where: str) -> list[UserWarning]:
         if kind_of(others[column]) == TEXTS and date_formats(others[column])
     ]
 
+    # Each warning says how to read the columns in another way.
     def about(columns: Sequence[object], note: str) -> str:
         return f"{where}: {', '.join(repr(column) for column in columns)}: {note}"
 

@@ -112,6 +112,7 @@ class Population(Sequence[ClientData]):
                 f"{', '.join(wrong)}: the length does not fit {samples} samples and {clients} "
                 "clients"
             )
+        # An index beyond the samples would fail in the middle of a run, and a negative one would not fail at all.
         for rows in (self.train, self.test, self.val):
             if not len(rows.values):
                 continue

@@ -304,6 +304,7 @@ def fit(
                 "rows were saved with a table, which could give away the target; "
                 f"leave it out with {drop_flags(name)}, or name it"
             )
+    # Doubtful columns are read all the same, since only the user knows what they mean.
     for note in doubts(frame.drop(columns=[*dates]), where):
         warn(note)
     names = [column for column in frame if column in dates or is_numeric_dtype(frame[column])]

@@ -97,6 +97,7 @@ def clusters_of(
     rng = generator(seed, f"clusters by {basis}")
     value, members, joins = best_cut(distances)
     by_chance = np.array([best_cut(groupless(rng))[0] for _ in range(SHUFFLES)])
+    # What remains of the clusters when samples are drawn again.
     agreement, low, high = _agreement(members, redrawn, rng)
     ends = _silhouette_ends(value, members, redrawn, rng)
 

@@ -57,6 +57,7 @@ def label_skew(samples: ClientCounts, seed: int) -> list[Measure]:
     rng = generator(seed, "label skew")
     counts = samples.counts
     value = distances(counts)
+    # The same number without skew, for other clients of the same kind, and for divisions that are known.
     by_chance = _table(samples.with_noise(dealt(counts, rng), rng) for _ in range(SHUFFLES))
     resampled = _table(resampled_counts(counts, rng) for _ in range(RESAMPLES))
     scale = reference_scale(distances, reference_specs(samples), samples, seed)

@@ -100,6 +100,7 @@ class ClientSamples:
         if len(clients) > MAX_CLIENTS:
             rng = generator(seed, "diagnosed clients")
             clients = np.sort(rng.choice(clients, MAX_CLIENTS, replace=False))
+        # A row for each sample of each client: a sample of two clients counts twice.
         rows = Ragged.of(population.train[int(k)] for k in clients)
         places = rows.values.astype(np.int64)
         index = torch.from_numpy(places)
@@ -144,6 +145,7 @@ class ClientSamples:
         clients = np.arange(self.clients)
         if self.clients > MAX_COMPARED_CLIENTS:
             clients = np.sort(rng.choice(clients, MAX_COMPARED_CLIENTS, replace=False))
+        # Equal shares, so that no client outweighs the others.
         most = max(10, MAX_COMPARED_SAMPLES // len(clients))
         rows_of_clients = []
         for k in clients:

@@ -133,6 +133,7 @@ def skew_of(
         ),
         measure(KIND, "cosine", "mean cosine of two clients' updates", _mean_cosine, COSINE_LIMITS),
     ]
+    # The drift of each layer shows which ones could stay at the clients.
     layers = []
     for layer, name in enumerate(division.layers):
         statistic = partial(_layer_drift, layer)

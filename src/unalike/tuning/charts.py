@@ -89,6 +89,7 @@ def by_value(
             texts=texts,
         )
         marks.append(points)
+    # Choices have names on the axis in place of numbers.
     ticks = {place: choice for choice, place in choices.items()} or None
     axis_title = LOCAL_RATE_TITLE if name == LOCAL_RATE else name
     x = Axis(axis_title, ticks, log=is_log, form=".3g")

@@ -64,6 +64,7 @@ def ranking(
     candidates = [name for name in methods if name not in references]
     old_ranks = _ranks({name: old_scores[name] for name in candidates}, sign)
     new_ranks = _ranks({name: new_scores[name] for name in candidates}, sign)
+    # The gain is that of the same seeds, which both comparisons have unless a run of one failed.
     rows = []
     for name in methods:
         old = old_scores[name]

@@ -88,6 +88,7 @@ def leave_one_out(
             f"leave_one_out(column={column!r}): found {fault}; expected one of two or more: "
             f"{', '.join(texts)}"
         )
+    # The seeds go round the owners, unless one of them is named.
     if client is None:
         place = seed % len(texts)
         subject = f"one of the {len(texts)} clients, under each seed the next one, is"

@@ -346,6 +346,7 @@ def _divide(
         )
     if "labels" in parameters and classes is not None:
         _check_classes(labels, classes, call)
+    # What a scheme may ask for; the names are those of `scheme.py`.
     offered = {
         "samples": len(labels),
         "labels": labels,

@@ -71,7 +71,8 @@ def of_tables(
         if len(columns) == 1:
             inputs += list(table[columns[0]])
         else:
-            inputs += [" ".join(row) for row in zip(*(table[column] for column in columns))]
+            texts = [table[column] for column in columns]
+            inputs += [" ".join(row) for row in zip(*texts)]
         labels.append(np.asarray(list(table[y])))
     count = len(labels[0])
     samples: Any

@@ -75,6 +75,7 @@ def _of_clients(clients: Mapping[Any, Any], encoding: Encoding | None, **options
             "found no clients in the mapping, expected samples by the names of clients"
         )
     if all(hasattr(value, "iloc") for value in values):
+        # One table of all clients, so that they have one encoding.
         import pandas as pd
 
         tables = pd.concat(dict(zip(names, values)), names=[CLIENT_GROUP])

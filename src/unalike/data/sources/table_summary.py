@@ -346,6 +346,7 @@ def _category(
                 f"{other}; expected one kind at all sites: convert it, or leave it "
                 f"out with --drop {name}"
             )
+    # What is frequent at any site is a category; a column of true/false is read as texts here.
     values: set[str] = set()
     for category in counts.values():
         values |= set(category.values)

@@ -159,6 +159,7 @@ def _training(run: Run, ids: Sequence[int], names: list[str], seed: int) -> Trai
         return None
     if not set(ids) <= set(first.clients) & set(last.clients):
         return None
+    # Rounds in which a client is missing cannot be compared with the others, and are left out.
     table = run.records.query("quantity == 'inner_product'")
     layers = list(dict.fromkeys(table["layer"]))
     rounds = []
