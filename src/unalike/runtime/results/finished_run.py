@@ -24,7 +24,7 @@ from unalike.core.views import ServerState
 from unalike.core.work import Work
 from unalike.data.partition_plan import PartitionPlan
 from unalike.data.population import Population
-from unalike.data.population_arrays import LABELS
+from unalike.data.population_arrays import LABEL_TYPES
 from unalike.data.ragged import NumberedNames, Ragged
 from unalike.data.table_encoding import Encoding
 from unalike.methods.plan import (
@@ -445,7 +445,7 @@ def _placeholders(directory: RunDirectory, data: Config, history: History) -> Po
         for part, of in sizes.items():
             of[int(row["client"])] = row[part]
     x = torch.zeros(1, *data["input_shape"])
-    y = torch.zeros(1, dtype=LABELS[data["task"]])
+    y = torch.zeros(1, dtype=LABEL_TYPES[data["task"]])
     train, test = (Ragged.zeros(of) for of in sizes.values())
     encoding = Encoding.load(directory.path / "encoding.json")
     names = directory.names or (NumberedNames(count) if division is None else division.names)
