@@ -171,8 +171,7 @@ class ParameterSkew(Aggregator):
         if len(u) == 1 or not len(high):
             return mean, SkewDecision(high)
         # micro-classes are made at the high parameters alone, of which there are few
-        d = (u.index_select(1, high) - mean[high]).square_()
-        micro = self._micro(d, low, top, generator)
+        micro = self._micro((u.index_select(1, high) - mean[high]).square_(), low, top, generator)
 
         # macro-classes are the same for all of them, so they follow from how often clients agree
         if self.assignment in RANDOM_MACRO:
