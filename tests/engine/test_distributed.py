@@ -196,7 +196,7 @@ SCORED = {
 def test_evaluation_split_over_processes_equals_one_process(spec, workers, monkeypatch):
     """Shared models on a part of the samples each, clients' own models where their memories are: the metrics of one process."""
     told, tell = set(), WorkerPool.tell
-    monkeypatch.setattr("unalike.runtime.processes.process_backend.PAYS", 1)
+    monkeypatch.setattr("unalike.runtime.processes.process_backend.MIN_SHARED_SAMPLES", 1)
     monkeypatch.setattr(
         WorkerPool,
         "tell",

@@ -199,7 +199,7 @@ def test_no_encoding_scales_tables_per_site_and_refuses_texts(made, tmp_path):
         own_samples(schema, spec(str(files["north"]), {"target": "outcome"}))
     with pytest.raises(
         UnalikeError,
-        match=r"the federation has no agreed encoding of tables, or it is older .*; give a file of numbers",
+        match=r"the federation has no agreed encoding of tables, or the folder was moved elsewhere; give a file of numbers",
     ):
         fitting(
             spec(str(files["north"]), {"target": "outcome"}),

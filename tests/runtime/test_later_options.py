@@ -6,7 +6,7 @@ from typing import Annotated
 import pytest
 from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass as validated
-from tests.helpers.small_federation import federation_of, make_clients
+from small_federation import federation_of, make_clients
 
 import unalike as ua
 from unalike.core.options import Help
@@ -62,7 +62,7 @@ def test_stored_run_goes_on_in_a_version_with_a_further_option(tmp_path, later_v
     changed = configure_run("fedavg", make_clients(), pace="hasty", **ARGUMENTS)
     assert changed.key != key
     with pytest.raises(ua.UnalikeError, match="pace is 'steady' there and 'hasty' here"):
-        RunDirectory(tmp_path / "run").claim(changed.record, resume=True)
+        RunDirectory(tmp_path / "run").claim(changed.description, resume=True)
 
 
 @pytest.mark.filterwarnings("error:.*holds the report of a comparison with other settings")

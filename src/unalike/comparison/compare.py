@@ -231,6 +231,7 @@ def prepare_experiment(
         record=record,
         **training,
     )
+    options_of = {seed: options.with_seed(seed) for seed in plan.seeds}
     given = request.read(needs_test="server" in options.protocols, compared=True)
     warned = _warnings_of(given, plan.seeds)
     notes = [*warned.values()]
@@ -241,12 +242,11 @@ def prepare_experiment(
         )
     cells = []
     for seed in plan.seeds:
-        of_seed = replace(options, seed=seed)
         for label, named in plans.items():
             run_config = prepare_run(
                 named,
                 given.of(seed),
-                of_seed,
+                options_of[seed],
                 model=model,
                 start=start,
                 start_partial=start_partial,

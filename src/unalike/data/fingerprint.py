@@ -31,14 +31,14 @@ def digest(*parts: Tensor | np.ndarray | Widened | str) -> str:
     return total.hexdigest()
 
 
-def _hash_array(total: "hashlib._Hash", values: np.ndarray) -> None:
+def _hash_array(total: hashlib.blake2b, values: np.ndarray) -> None:
     """Hash the type, the shape and the bytes of an array."""
     array = np.ascontiguousarray(values)
     total.update(f"array {array.dtype.str} {array.shape}".encode())
     total.update(array.reshape(-1).view(np.uint8).data)
 
 
-def _hash_widened(total: "hashlib._Hash", values: np.ndarray) -> None:
+def _hash_widened(total: hashlib.blake2b, values: np.ndarray) -> None:
     """Hash integers as an array of int64; a piece at a time, so that no second array of that size is made."""
     total.update(f"array {np.dtype(np.int64).str} {values.shape}".encode())
     for first in range(0, len(values), PIECE_VALUES):

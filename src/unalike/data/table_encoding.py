@@ -178,7 +178,7 @@ class Encoding:
     """The encoding of a table: its number columns, their gap columns, then its categories; or one column of `words`.
 
     It holds plain values only, so that it can be saved, agreed on and applied by others. `fit` and `fit_words` make one. `target`
-    is the column to predict, or its comparison with a value; encodings of older versions lack it, and are equal all the same.
+    is the column to predict, or its comparison with a value. It makes no input, so encodings of two targets may be equal.
     """
 
     numbers: tuple[Number, ...] = ()

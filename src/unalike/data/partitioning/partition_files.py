@@ -61,8 +61,7 @@ def write_clients(population: Population, folder: Path | str) -> Path:
     for client in population:
         place = _client_folder(root, client.name or "")
         for split, (x, y) in client.splits().items():
-            arrays = {"x": x.cpu().numpy(), "y": y.cpu().numpy()}
-            np.savez_compressed(place / f"{split}.npz", **arrays)
+            np.savez_compressed(place / f"{split}.npz", x=x.cpu().numpy(), y=y.cpu().numpy())
     return root
 
 

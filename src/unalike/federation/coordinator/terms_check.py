@@ -89,7 +89,7 @@ def _check_start_reaches_sites(run_config: RunConfig, at_sites: StageSettings) -
             )
             if kept:
                 raise UnalikeError(
-                    f"with {run_config.asked} sites keep values of their own for {', '.join(kept[:4])}, which no message "
+                    f"with {run_config.method_text} sites keep values of their own for {', '.join(kept[:4])}, which no message "
                     "carries, so that they would not begin from --start; expected a method that sends the whole model, or a start "
                     "that leaves these out (--start-partial)"
                 )

@@ -17,7 +17,7 @@ from unalike._utils.version import __version__
 from unalike.core.model import Model
 from unalike.core.options import cohort_size, without_defaults
 from unalike.core.privacy import ReleaseSampling
-from unalike.core.types import Batch
+from unalike.core.types import Batch, Context
 from unalike.core.views import StageSettings
 from unalike.core.work import Work
 from unalike.data import array_checks, sanity
@@ -25,6 +25,7 @@ from unalike.data.partitioning.given_clients import Clients
 from unalike.data.population import Population
 from unalike.data.sanity import listed
 from unalike.data.training_vocabulary import replace_untrained, trained_words
+from unalike.methods.method import Method
 from unalike.methods.plan import Plan, PlanInputs, Stage, Step, complete_spec, method_of, steps_of
 from unalike.metrics.columns import TEST, Column, Columns
 from unalike.metrics.metrics import Custom, RunMetrics, own_metrics, run_metrics
@@ -50,17 +51,20 @@ from unalike.training.wire import Item, plan_outline, plan_wire
 
 Pair = tuple[Any, Any]
 """Samples and their labels, as arrays or tensors."""
+TensorPair = tuple[torch.Tensor, torch.Tensor]
+"""Samples and their labels."""
 ON_THE_MACHINE = ("executor", "device")
 """Options that change only speed and rounding."""
 
 
 @dataclass(frozen=True)
 class RunConfig:
-    """Everything that decides the numbers of a run. A run folder keeps `record`; `key` is its hash.
+    """Everything that decides the numbers of a run. A run folder keeps its `description`; `key` is the hash of that.
 
-    `model_name` is the model as the user wrote it; `model_text` adds the length of the client statistics. `asked` is the method
-    as typed: shown, not hashed. `start` says where the initial weights came from; their hash is in `record`. `recording` changes no
-    number and is not hashed. `federated` is the number of updates that complete a round of a federation; 0 in a simulation.
+    `model_name` is the model as the user wrote it; `model_text` adds the length of the client statistics. `method_text` is the
+    method as typed: shown, not hashed. `start` says where the initial weights came from; the description has their hash.
+    `recording` changes no number and is not hashed. `federated` is the number of updates that complete a round of a federation; 0
+    in a simulation.
     """
 
     plan: Plan
@@ -70,22 +74,22 @@ class RunConfig:
     options: RunOptions
     model_name: str
     model_text: str
-    test: tuple[torch.Tensor, torch.Tensor] | None = None
-    proxy: tuple[torch.Tensor, torch.Tensor] | None = None
+    test: TensorPair | None = None
+    proxy: TensorPair | None = None
     metrics: RunMetrics = field(default_factory=dict)
-    asked: str = ""
+    method_text: str = ""
     start: Start | None = None
     recording: Recording | None = None
     federated: int = 0
 
     @cached_property
-    def record(self) -> Config:
-        """The run as its folder keeps it, with every option."""
+    def description(self) -> Config:
+        """The run in plain values as its folder keeps it, with every option."""
         return self._described(asdict(self.options), self.work.record)
 
     @cached_property
     def key(self) -> str:
-        """The hash of everything that decides the result: of the record, without options that have their default."""
+        """The hash of everything that decides the result: of the description, without options that have their default."""
         options = replace(self.options, protocol=self.options.protocols)
         changed = without_defaults(options)
         work = {name: self.work.record[name] for name in without_defaults(self.work)}
@@ -108,7 +112,7 @@ class RunConfig:
         if module is not None:
             described["model"]["structure"] = structure(module)
         described["data"] = self._described_data
-        code = self._sources(module)
+        code = self._hashed_sources(module)
         if code:
             described["code"] = code
         return described
@@ -140,7 +144,7 @@ class RunConfig:
                 data["val"] = partition.val_share
         return data
 
-    def _sources(self, module: nn.Module | None) -> Config:
+    def _hashed_sources(self, module: nn.Module | None) -> Config:
         """Name -> hash of the text of each class and function of the user's own that takes part in the run."""
         modules = [] if module is None else [*module.modules()]
         formulas = [metric.formula for metric in self.metrics.values()]
@@ -151,11 +155,12 @@ class RunConfig:
     def settings(self) -> StageSettings:
         """The settings that stay the same in all rounds."""
         classes = None if self.population.classes is None else len(self.population.classes)
-        proxy, chain = _batch(self.proxy), self.options.chain
-        if proxy is not None and chain is not None:  # as the clients' samples in evaluation
-            fixed = chain.fixed
-            proxy = proxy._replace(x=fixed(proxy.x, proxy.x.new_zeros(len(proxy.x), 0)))
         options = self.options
+        proxy = _batch(self.proxy)
+        if proxy is not None and options.chain is not None:
+            # the steps without random draws alone, as for the clients' samples in evaluation
+            no_draws = proxy.x.new_zeros(len(proxy.x), 0)
+            proxy = proxy._replace(x=options.chain.fixed(proxy.x, no_draws))
         return StageSettings(
             model=self.model,
             task=self.population.task,
@@ -171,17 +176,26 @@ class RunConfig:
 
     @cached_property
     def sampling(self) -> ReleaseSampling:
-        """The part that clients take in the rounds. Sites of a federation know the seed, by which each cohort is drawn."""
-        sizes, options = self.population.sizes[self.population.sizes > 0], self.options
+        """How clients take part in the rounds, which decides what a round costs a private method."""
+        options = self.options
+        sizes = self.population.sizes[self.population.sizes > 0]
         eligible = max(1, len(sizes))
-        poisson = options.sampling == "poisson" and options.participation < 1
-        count = cohort_size(options.participation, eligible)
-        expected, fewest = (
-            (options.participation * eligible, 0) if poisson else (count, self.federated or count)
-        )
+        if options.sampling == "poisson" and options.participation < 1:
+            expected: float = options.participation * eligible
+            fewest = 0
+        else:
+            count = cohort_size(options.participation, eligible)
+            expected = count
+            fewest = self.federated or count
+        # Sites of a federation know the seed, by which each cohort is drawn: to them nothing is random.
         draw = "all" if self.federated or expected == eligible else options.sampling
         return ReleaseSampling(
-            eligible, expected, draw, options.rounds, fewest, tuple(np.unique(sizes).tolist())
+            units=eligible,
+            expected=expected,
+            draw=draw,
+            releases=options.rounds,
+            min_contributions=fewest,
+            sizes=tuple(np.unique(sizes).tolist()),
         )
 
     @cached_property
@@ -192,58 +206,64 @@ class RunConfig:
     @cached_property
     def columns(self) -> Columns:
         """The columns of scores that the history of the run may have."""
-        metrics, attack = (
-            run_metrics(self.population.task, self.metrics).values(),
-            method_of(self.plan).attack,
+        columns = Columns.of(
+            protocols=(*self.options.protocols, "personal"),
+            metrics=run_metrics(self.population.task, self.metrics).values(),
+            validated=bool(len(self.population.val.values)),
         )
-        found = Columns.of(
-            (*self.options.protocols, "personal"), metrics, bool(len(self.population.val.values))
-        )
+        attack = method_of(self.plan).attack
         if attack is None or attack.goal is None:
-            return found
-        own = [p for p in found.protocols if p != "server"]
-        return found | Columns(
-            tuple(Column(p, TEST, ATTACK_SUCCESS, p == found.plain) for p in own)
-        )
+            return columns
+        at_clients = [protocol for protocol in columns.protocols if protocol != "server"]
+        successes = [
+            Column(protocol, TEST, ATTACK_SUCCESS, plain=protocol == columns.plain)
+            for protocol in at_clients
+        ]
+        return columns | Columns(tuple(successes))
 
     @property
     def warnings(self) -> list[str]:
         """Warnings about a configuration that can be run."""
-        nothing = "rounds=0 trains nothing: the run holds the initial model and its evaluation; expected 1 or more"
-        useless = not self.options.rounds and not self.plan.useful_untrained
-        found = [nothing] if useless else []
+        found = []
+        if not self.options.rounds and not self.plan.useful_untrained:
+            found.append(
+                "rounds=0 trains nothing: the run holds the initial model and its evaluation; expected 1 or more"
+            )
         if not self.population.is_scored(self.options.protocols):
             found.append(
                 "no client has a test sample, and no test set is given: the run has no score. Give ua.partition(..., split=0.75), "
                 "ClientData(test=...), or protocol='server' with test=(x, y)"
             )
-        largest, batch = int(self.population.sizes.max(initial=0)), self.work.batch_size or 0
-        if batch != Work().batch_size and 0 < largest < batch:
+        largest = int(self.population.sizes.max(initial=0))
+        batch_size = self.work.batch_size or 0
+        if batch_size != Work().batch_size and 0 < largest < batch_size:
             found.append(
-                f"batch_size={batch} is above the {largest} training samples of the largest client: every step takes all samples "
-                "of its client"
+                f"batch_size={batch_size} is above the {largest} training samples of the largest client: every step takes all "
+                "samples of its client"
             )
         if self.start is not None and self.start.partial:
             found.append(f"the run starts from {self.start.path}: {self.start.taken}")
-        return found + ([self.ending.warning] if self.ending.warning else [])
+        if self.ending.warning:
+            found.append(self.ending.warning)
+        return found
 
     @cached_property
     def data_notes(self) -> tuple[str, ...]:
         """Warnings of the partition, which were given when it was made, and about samples that nothing can be learned from."""
-        given = () if self.population.plan is None else self.population.plan.notes
+        notes = [] if self.population.plan is None else [*self.population.plan.notes]
         names = [self.population.names[k] for k in sorted(self.settings.malicious)]
         if names:
-            few = f"{listed(names)} of {len(self.population)} clients are malicious"
-            given = (*given, f"{few}, and the scores are those of the others")
-        return (*given, *sanity.warnings_of(self.population))
+            malicious = f"{listed(names)} of {len(self.population)} clients"
+            notes.append(f"{malicious} are malicious, and the scores are those of the others")
+        return (*notes, *sanity.warnings_of(self.population))
 
     @cached_property
     def sanity(self) -> str:
         """The score of a constant prediction, for comparison; empty where the samples are elsewhere."""
-        in_use = self.options.protocols[:1] == ("server",) and self.test is not None
-        return sanity.constant_prediction(
-            self.population, self.test[1] if in_use and self.test else None
-        )
+        labels = None
+        if self.options.protocols[:1] == ("server",) and self.test is not None:
+            labels = self.test[1]
+        return sanity.constant_prediction(self.population, labels)
 
     @property
     def plan_inputs(self) -> PlanInputs:
@@ -268,28 +288,28 @@ class RunConfig:
     def obstacle(self, rounds: int) -> str:
         """The reason why a run of so many rounds, fewer than these, is not the beginning of this one; empty if it is."""
         shorter = replace(self, options=replace(self.options, rounds=rounds))
-        before, own = (
-            [getattr(step, "rounds", 0) for step in config.outline[:-1]]
-            for config in (shorter, self)
-        )
-        if before != own:
-            return f"{self.asked} divides its rounds among stages, so {rounds} rounds are not the beginning of more"
+        if shorter._rounds_of_steps != self._rounds_of_steps:
+            return f"{self.method_text} divides its rounds among stages, so {rounds} rounds are not the beginning of more"
         every = self.options.evaluate_every
-        return (
-            f"with evaluate_every={every}, round {rounds} is evaluated only as the last one"
-            if rounds % every
-            else ""
-        )
+        if rounds % every:
+            return f"with evaluate_every={every}, round {rounds} is evaluated only as the last one"
+        return ""
+
+    @property
+    def _rounds_of_steps(self) -> list[int]:
+        """The number of rounds of each step of the plan but the last."""
+        return [getattr(step, "rounds", 0) for step in self.outline[:-1]]
 
     @property
     def wire(self) -> list[Item]:
-        """The tensors that cross the wire in them."""
-        some = next((Batch(*c.train) for c in self.population if len(c.train[1])), None)
-        return plan_wire(
-            self.outline,
-            self.model,
-            lambda m: {} if some is None else m.client_facts(some, self.settings),
-        )
+        """The tensors that cross the wire in the steps of the plan."""
+        trained = (client.train for client in self.population)
+        samples = next((Batch(x, y) for x, y in trained if len(y)), None)
+
+        def client_facts(method: Method) -> Context:
+            return {} if samples is None else method.client_facts(samples, self.settings)
+
+        return plan_wire(self.outline, self.model, client_facts)
 
     @property
     def device(self) -> torch.device:
@@ -302,14 +322,15 @@ class RunConfig:
         if device.type == "cpu":
             return self
         if device.index is None:
-            device = torch.device(
-                device.type, place % torch.get_device_module(device).device_count()
-            )
-        test, proxy = (
-            pair and (pair[0].to(device), pair[1].to(device)) for pair in (self.test, self.proxy)
+            count = torch.get_device_module(device).device_count()
+            device = torch.device(device.type, place % count)
+        return replace(
+            self,
+            population=self.population.to(device),
+            model=self.model.to(device),
+            test=_pair_on(device, self.test),
+            proxy=_pair_on(device, self.proxy),
         )
-        population, model = self.population.to(device), self.model.to(device)
-        return replace(self, population=population, model=model, test=test, proxy=proxy)
 
 
 def configure_run(
@@ -411,7 +432,7 @@ def prepare_run(
         test=_tensors("test", test, population),
         proxy=_tensors("proxy", proxy, population),
         metrics=named | own_metrics(metrics),
-        asked=method.text,
+        method_text=method.text,
         start=started,
         recording=recording,
         federated=federated,
@@ -474,14 +495,13 @@ def _check_tested(run_config: RunConfig) -> None:
         why = "makes groups of clients by what they train"
     if why:
         raise UnalikeError(
-            f"only clients that never train are tested, and {run_config.asked} {why}; so it has no model for them: leave it "
+            f"only clients that never train are tested, and {run_config.method_text} {why}; so it has no model for them: leave it "
             "out, or name a partition in which clients test their own samples, such as natural"
         )
 
 
-def _tensors(
-    name: str, found: Pair | None, population: Population
-) -> tuple[torch.Tensor, torch.Tensor] | None:
+def _tensors(name: str, found: Pair | None, population: Population) -> TensorPair | None:
+    """The server's samples that a user gave, as tensors like those of the clients. Raises `UnalikeError` for others."""
     if found is None:
         return None
     x, y = array_checks.pair(found, name)
@@ -494,13 +514,23 @@ def _tensors(
         raise UnalikeError(f"{name}: found no sample; expected some, or leave {name} out")
     if population.outputs is not None:
         array_checks.label_range(y, population.outputs, name)
-    x, y = x.to(population.x), y.to(population.y)
+    x = x.to(population.x)
+    y = y.to(population.y)
     if population.plan is not None and not x.is_floating_point():
-        x = replace_untrained(
-            x, trained_words(population)
-        )  # as the partition did with the clients' own
+        # as the partition did with the clients' own
+        x = replace_untrained(x, trained_words(population))
     return x, y
 
 
-def _batch(pair: tuple[torch.Tensor, torch.Tensor] | None) -> Batch | None:
-    return None if pair is None else Batch(*pair)
+def _batch(pair: TensorPair | None) -> Batch | None:
+    if pair is None:
+        return None
+    x, y = pair
+    return Batch(x, y)
+
+
+def _pair_on(device: torch.device, pair: TensorPair | None) -> TensorPair | None:
+    if pair is None:
+        return None
+    x, y = pair
+    return x.to(device), y.to(device)

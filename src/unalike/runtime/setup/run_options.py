@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 from pydantic import ConfigDict, ValidationError
@@ -38,6 +38,13 @@ from unalike.runtime.setup.stopping import Budget, names_in
 class RunOptions(SimulationOptions):
     """Options of a run, checked. `protocol` may list several; the first fills the plain columns of the history."""
 
+    def with_seed(self, seed: int) -> Self:
+        """The same options under another seed. Raises `UnalikeError` for one that is none."""
+        try:
+            return replace(self, seed=seed)
+        except ValidationError as error:
+            raise UnalikeError(explain_errors(error)) from None
+
     @cached_property
     def chain(self) -> TransformChain | None:
         """The transform of training batches. Evaluation applies only its steps without random draws."""
@@ -51,7 +58,9 @@ class RunOptions(SimulationOptions):
     @property
     def epsilon_limit(self) -> float:
         """The budget of epsilon; infinite without one."""
-        total, limit = ("", math.inf) if self.budget is None else Budget(self.budget).limit
+        if self.budget is None:
+            return math.inf
+        total, limit = Budget(self.budget).limit
         return limit if total == "epsilon" else math.inf
 
     @property
@@ -150,11 +159,13 @@ def _check_epsilon_is_known(plans: Iterable[NamedPlan], options: RunOptions) -> 
 
 
 def _check_executor(text: str) -> None:
-    """Whether there are executors of these names, in each process too."""
-    call, names = parse_one(text), {*EXECUTORS, "auto", "distributed"}
+    """Raise `UnalikeError` unless there are executors of these names, in each process too."""
+    call = parse_one(text)
+    names = {*EXECUTORS, "auto", "distributed"}
     if call.name not in names:
         raise unknown("executor", call.name, names)
-    if call.name == "distributed" and isinstance(inner := call.parameters.get("inner"), str):
+    inner = call.parameters.get("inner")
+    if call.name == "distributed" and isinstance(inner, str):
         _check_executor(inner)
 
 
@@ -172,7 +183,7 @@ def _check_protocols(protocols: Sequence[str], has_test: bool) -> None:
 
 
 def _check_device(name: str) -> None:
-    """Whether there is such a device, found without using it: processes that are started later could not use it any more."""
+    """Raise `UnalikeError` unless there is such a device; it is not used, or processes that start later could not use it."""
     try:
         device = torch.device(name)
         count = 1 if device.type == "cpu" else torch.get_device_module(device).device_count()

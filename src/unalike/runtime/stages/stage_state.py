@@ -1,6 +1,5 @@
 """The state of a stage: its groups and their models, the rounds done, the clients that take part; the same for every backend."""
 
-import math
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,6 +15,7 @@ from unalike.core.types import Context, Tree
 from unalike.core.views import Cohort, Members, ServerState, StageSettings
 from unalike.data.population import Population
 from unalike.methods.plan import Stage
+from unalike.runtime.setup.privacy_budget import privacy_budget
 from unalike.runtime.setup.run_config import RunConfig
 from unalike.runtime.stages.model_group import GroupRound, ModelGroup
 from unalike.training.client.client_states import ClientStates
@@ -93,6 +93,7 @@ class StageState:
             buffers="average" if stage.pooled else run_config.options.buffers,
         )
         self.method.require(self.settings.proxy)
+        self.budget = privacy_budget(self.method, self.settings, run_config.options.epsilon_limit)
         self.done = 0
         self.discarded = 0
         """Rounds that a federation trained and rolled back."""
@@ -232,27 +233,20 @@ class StageState:
         """Whether all rounds are done and recorded."""
         return self.pending is None and self.last_done
 
-    def epsilon_after(self, rounds: int) -> float | None:
-        """The epsilon of so many rounds of a private method, with the noise that it began with; None for any other method.
+    @property
+    def budget_columns(self) -> dict[str, float]:
+        """The columns of the history about the budget of epsilon, after the rounds until now.
 
-        Rounds that a federation rolled back are added: their updates have left the clients.
+        Rounds that a federation rolled back count: their updates have left the clients.
         """
-        part = self.method.privacy
-        if part is None:
-            return None
-        [state] = self.states.values()
-        z = state.part_states[part.name]["noise_multiplier"]
-        return part.spent(self.settings, z, rounds + self.discarded)
+        return self.budget.columns(self.states, self.done + self.discarded)
 
-    def budget_spent(self, limit: float) -> str:
-        """The reason why a private method does not make its next round: it would exceed the limit or its epsilon; else empty."""
-        part = self.method.privacy
-        if part is not None and part.epsilon is not None:
-            limit = min(limit, part.epsilon)
-        if limit == math.inf or self.last_done:
+    @property
+    def why_no_next_round(self) -> str:
+        """The reason why the budget of epsilon forbids the next round; empty if it does not, or there is no next round."""
+        if self.last_done:
             return ""
-        epsilon = self.epsilon_after(self.done + 1)
-        return "" if epsilon is None or epsilon <= limit else f"budget of epsilon={limit:g} spent"
+        return self.budget.forbids(self.states, self.done + 1 + self.discarded)
 
     # what the method makes of the model -----------------------------------------------------------------------------------
 
@@ -328,7 +322,7 @@ class StageState:
             )
             group.accepted = {int(client): int(r) for client, r in group_facts["accepted"]}
             self.done = group_facts["done"]
-            self.discarded = group_facts.get("discarded", 0)
+            self.discarded = group_facts["discarded"]
         self.choices = {}
         self.pending = None
 
