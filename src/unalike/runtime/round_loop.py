@@ -172,6 +172,7 @@ def run(
     check_keywords(
         "ua.run", unknown, [n for n in signature(run).parameters if n != "unknown"], fields_of(Work)
     )
+
     # Everything that can be checked without data is checked first: reading data may take minutes.
     request = ClientsRequest(clients, data, data_dir, partition, split, val, test, folds=folds)
     method = named_plan(spec)
@@ -199,6 +200,8 @@ def run(
         metrics=metrics,
         record=record,
     )
+
+    # Warned before training, and not at its end, when it is too late to begin otherwise.
     for note in run_config.warnings:
         warn(note)
     note_drawn_weights(model, start, out)
