@@ -28,7 +28,7 @@ from unalike.training.client.client_update import SOLVER
 from unalike.training.server.server_update import initial_server_state, make_broadcast
 from unalike.training.server.update_checks import find_faults
 from unalike.training.server.updates import decode_updates
-from unalike.training.wire import SCALARS, wire
+from unalike.training.wire import NUMBERS_BYTES, wire
 
 every = pytest.mark.parametrize("name", METHODS)
 with_batch_norm = pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_wire_bytes_in_first_round_equal_bytes_of_broadcast_and_client_update(na
     items = wire(method, model, sim.executor.client_pool.context(0))
     listed = {way: sum(i.bytes for i in items if i.direction == way) for way in ("down", "up")}
     assert listed["down"] == tree.nbytes(*down, *order.messages.values())
-    assert listed["up"] == (bytes_up + SCALARS if items else 0)
+    assert listed["up"] == (bytes_up + NUMBERS_BYTES if items else 0)
 
 
 @every
@@ -169,7 +169,9 @@ def test_wire_bytes_in_later_round_equal_bytes_of_broadcast_and_client_update(na
     sent = tree.nbytes(
         report.update, report.buffers, *report.messages.values(), *report.shared.values()
     ) // len(SIZES)
-    assert sum(i.bytes for i in items if i.direction == "up") == (sent + SCALARS if items else 0)
+    assert sum(i.bytes for i in items if i.direction == "up") == (
+        sent + NUMBERS_BYTES if items else 0
+    )
     order = make_broadcast(sim.method, sim.settings, sim.state, 4, [0]).to(0)
     shared = {
         n: t for n, t in (order.params | order.buffers).items() if sim.method.shares(n, model)

@@ -9,7 +9,7 @@ from torch import Tensor
 from unalike.core import tree
 from unalike.core.types import Batch, Tree
 from unalike.core.views import Cohort, ServerView
-from unalike.methods.part import Setup
+from unalike.methods.part import Setup, overrides
 from unalike.methods.roles import CohortStep
 
 
@@ -27,7 +27,7 @@ class Attack(CohortStep):
     @property
     def needs(self) -> Literal["sums", "spread", "updates"]:  # type: ignore[override]
         """All updates, where it forges some."""
-        return "updates" if self.share and type(self).forge is not Attack.forge else "sums"
+        return "updates" if self.share and overrides(self, "forge") else "sums"
 
     @property
     def goal(self) -> int | None:
@@ -85,5 +85,6 @@ class Attack(CohortStep):
         count = len(setup.settings.malicious)
         if not count and self.share > 0:
             return f"none of {setup.clients} clients is malicious with share={self.share}"
-        many = f"{count} of {setup.clients} clients are malicious: a defence that needs an honest majority cannot hold"
-        return many if 2 * count >= setup.clients else ""
+        if 2 * count >= setup.clients:
+            return f"{count} of {setup.clients} clients are malicious: a defence that needs an honest majority cannot hold"
+        return ""

@@ -37,7 +37,13 @@ from unalike.runtime.setup.given_model import ModelLike, note_drawn_weights
 from unalike.runtime.setup.run_config import Pair, RunConfig, prepare_run
 from unalike.runtime.setup.run_options import check_inputs, named_plan, with_loss
 from unalike.runtime.shortfalls import lost_buffers, shortfalls
-from unalike.runtime.stages.backend import Backend, Replies, RoundUpdates, StageBackend
+from unalike.runtime.stages.backend import (
+    NO_UPDATES,
+    Backend,
+    Replies,
+    RoundUpdates,
+    StageBackend,
+)
 from unalike.runtime.stages.stage_state import RoundResult, StageState
 from unalike.tracking.tracker import Track
 from unalike.tracking.tracking import NO_TRACKERS, Trackers
@@ -46,8 +52,6 @@ Stop = Callable[[dict[str, Any]], bool]
 """Called with each row of the history; True ends the run."""
 Ending = Callable[[History], bool]
 """Called with the history after each round; True ends the run."""
-NO_UPDATES = RoundUpdates(groups={}, seconds=0.0, bytes_down=0, bytes_up=0)
-"""The updates of a round without clients."""
 
 
 def run(
@@ -299,8 +303,9 @@ def _aggregate(stage: StageState, updates: RoundUpdates, result: RoundResult) ->
     result.faults = dict(updates.faults)
     result.local = dict(updates.local)
     for name, group in stage.groups.items():
-        with notes_about(name), untouched(stage.method, group.state.params | group.state.buffers):
-            # also a group of which no client takes part: in a private method it adds its noise all the same
+        values = group.state.params | group.state.buffers
+        with notes_about(name), untouched(stage.method, values):
+            # a group of which no client takes part counts the round, too, and may act in it
             group_round = group.advance(updates.groups.get(name))
             if group_round is not None:
                 result.add(name, group_round)

@@ -40,7 +40,7 @@ from unalike.runtime.stages.backend import Replies, RoundUpdates
 from unalike.runtime.stages.stage_state import RoundResult, StageState, wire_bytes
 from unalike.training.client.client_states import ClientStates
 from unalike.training.server.kept_updates import KeptUpdates
-from unalike.training.server.norm_guard import NormGuard, Norms, absurd, standing_out
+from unalike.training.server.norm_guard import NormGuard, Norms, outlier, why_implausible
 from unalike.training.server.summed_updates import SummedUpdates
 from unalike.training.server.update_checks import find_oversized
 from unalike.training.server.updates import Updates
@@ -182,7 +182,7 @@ class NetworkStage:
     simulation, whichever site answers first.
 
     The models of a round are checked before they are committed: values that are not finite, or losses at the sites that are
-    `absurd`, have the round discarded, and made again without the site whose norms stand out.
+    implausible, have the round discarded, and made again without the site whose norms stand out.
     """
 
     trains_ahead = True
@@ -205,7 +205,7 @@ class NetworkStage:
         """The norms of the round that the models come from."""
         self._best_loss = inf
         self._diverged = 0
-        """The last round whose model was absurd, with no site that stands out."""
+        """The last round whose model was implausible, with no site that stands out."""
         self._update_store = UpdateStore(backend.arrived)
         self._masking = Counter[str]()
         self._summed: SummedUpdates | None = None
@@ -350,17 +350,21 @@ class NetworkStage:
         self._update_store.clear()
 
     def _check_losses(self, losses: Mapping[str, float]) -> None:
-        """Discard the round that the models come from if what sites report of them is `absurd`."""
+        """Discard the round that the models come from if the losses that sites report of them are implausible."""
         if not losses:
             return
-        loss = median_low(losses.values())
-        if self.state.pending is not None and (why := absurd(losses.values(), self._best_loss)):
-            return self._discard(self._norms, self.state.done - 1, why)
-        self._best_loss = min(loss, self._best_loss)
+        # before the first round there is no round to discard
+        if self.state.pending is not None:
+            why = why_implausible(losses.values(), self._best_loss)
+            if why:
+                self._discard(self._norms, self.state.done - 1, why)
+                return
+        self._best_loss = min(median_low(losses.values()), self._best_loss)
 
     def _discard(self, norms: Mapping[str, Norms], done: int, why: str) -> None:
         """Raise `DiscardedRound` for the round after `done` rounds if a site stands out, else report that none does."""
-        number, found = self._rounds_before + done + 1, standing_out(norms)
+        number = self._rounds_before + done + 1
+        found = outlier(norms)
         if found is None:
             if number > self._diverged:
                 self.mailbox.event("diverged model", round=number, why=why)

@@ -45,7 +45,8 @@ def of_samples_alone(plan: StagedPlan, model: Model) -> None:
 
 def grouped(clusters: Iterable[int]) -> Groups:
     """Groups from the cluster number of each client, in the order of these numbers."""
-    of = [int(c) for c in clusters]
-    return {
-        f"cluster-{c}": tuple(k for k, mine in enumerate(of) if mine == c) for c in sorted(set(of))
-    }
+    numbers = [int(c) for c in clusters]
+    groups: Groups = {}
+    for number in sorted(set(numbers)):
+        groups[f"cluster-{number}"] = tuple(k for k, c in enumerate(numbers) if c == number)
+    return groups

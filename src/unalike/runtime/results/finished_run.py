@@ -24,7 +24,7 @@ from unalike.core.views import ServerState
 from unalike.core.work import Work
 from unalike.data.partition_plan import PartitionPlan
 from unalike.data.population import Population
-from unalike.data.population_arrays import LABELS
+from unalike.data.population_arrays import LABEL_TYPES
 from unalike.data.ragged import NumberedNames, Ragged
 from unalike.data.table_encoding import Encoding
 from unalike.methods.plan import (
@@ -454,7 +454,7 @@ def _placeholders(directory: RunDirectory, data: Config, history: History) -> Po
         clusters = partition.clusters
     return Population(
         x=torch.zeros(1, *data["input_shape"]),
-        y=torch.zeros(1, dtype=LABELS[data["task"]]),
+        y=torch.zeros(1, dtype=LABEL_TYPES[data["task"]]),
         train=Ragged.zeros(train_sizes),
         test=Ragged.zeros(test_sizes),
         val=Ragged.empty(count),

@@ -32,6 +32,10 @@ class RoundUpdates:
     complete: Callable[[], None] = lambda: None
 
 
+NO_UPDATES = RoundUpdates(groups={}, seconds=0.0, bytes_down=0, bytes_up=0)
+"""The updates of a round without clients, which nobody was asked for."""
+
+
 class Replies(NamedTuple):
     """The result of an exchange with the clients.
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from unalike._utils import spec
 from unalike.core.options import cohort_size
 from unalike.core.types import Broadcast, Tree
-from unalike.core.views import ServerState, StageSettings
+from unalike.core.views import StageSettings
 from unalike.data.population import Population
 from unalike.engine.auto import Choice, build, decide
 from unalike.engine.base import BatchTransform, Executor
@@ -113,17 +113,15 @@ class LocalStage:
     def _decide(self) -> Choice:
         state = self.state
         largest = max(state.all_members, key=lambda name: len(state.all_members[name]))
-        members, participation = (
-            len(state.all_members[largest]),
-            self.run_config.options.participation,
-        )
-        count = 1 if state.stage.pooled else cohort_size(participation, members)
-        rounds = state.stage.rounds - state.done
+        participation = self.run_config.options.participation
+        clients = cohort_size(participation, len(state.all_members[largest]))
+        if state.stage.pooled:
+            clients = 1
         return decide(
             self._wanted,
             state.groups[largest].client_pool,
-            self._clients_of_a_process(count),
-            rounds,
+            self._clients_of_a_process(clients),
+            state.stage.rounds - state.done,
         )
 
     def _clients_of_a_process(self, count: int) -> int:
@@ -137,7 +135,9 @@ class LocalStage:
         """The executor that the user asked for in each process."""
         text = self.run_config.options.executor
         call = spec.parse_one(text)
-        return str(call.parameters.get("inner", "auto")) if call.name == "distributed" else text
+        if call.name == "distributed":
+            return str(call.parameters.get("inner", "auto"))
+        return text
 
     # a round ------------------------------------------------------------------------------------------------------------
 
@@ -162,7 +162,8 @@ class LocalStage:
         """The clients by group, without groups that have none; pooled clients train as one."""
         if self.state.stage.pooled:
             return {name: [0] for name in self.state.groups if clients}
-        return {name: ids for name, ids in self.state.by_group([*clients]).items() if ids}
+        by_group = self.state.by_group([*clients])
+        return {name: ids for name, ids in by_group.items() if ids}
 
     def _with_costs(self, groups: dict[str, Updates], seconds: float) -> RoundUpdates:
         """The updates with what crossed the wire; pooled clients send nothing."""
@@ -193,18 +194,15 @@ class LocalStage:
             yield self.state.groups[name], ids, self._evaluated_broadcast(name, ids)
 
     def _evaluated_broadcast(self, name: str, ids: Sequence[int]) -> Broadcast | None:
-        return (
-            self.state.groups[name].broadcast(ids)
-            if self.state.method.evaluates_broadcast
-            else None
-        )
+        if not self.state.method.evaluates_broadcast:
+            return None
+        return self.state.groups[name].broadcast(ids)
 
     def local_model(self, result: RoundResult, client: int) -> Predict:
-        name = next(
-            name for name, cohort in result.cohorts.items() if client in cohort.ids
-        )  # where it trained
-        group, cohort = self.state.groups[name], result.cohorts[name]
-        return group.local_model(client, result.before[name], cohort.one(client))
+        # the group where it trained, which it may have left
+        name = next(name for name, cohort in result.cohorts.items() if client in cohort.ids)
+        client_update = result.cohorts[name].one(client)
+        return self.state.groups[name].local_model(client, result.before[name], client_update)
 
     def personal(self, client: int) -> Tree:
         """The parameters and buffers of the client's model, in state-dict order."""
@@ -231,10 +229,10 @@ def least_answer(state: StageState, client: int, transform: BatchTransform | Non
     query = state.stage.chooses
     assert query is not None
 
-    def answer(of: ServerState) -> float:
-        [number] = ask_client(
-            query, state.settings, of, state.population, client, transform
-        ).values()
+    def number_for(name: str) -> float:
+        model_state = state.groups[name].state
+        answer = ask_client(query, state.settings, model_state, state.population, client, transform)
+        [number] = answer.values()
         return float(number)
 
-    return min(state.groups, key=lambda name: answer(state.groups[name].state))
+    return min(state.groups, key=number_for)
