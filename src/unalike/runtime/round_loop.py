@@ -411,6 +411,7 @@ def _opened(
 def _stages(backend: Backend, recorder: RunRecorder) -> Iterator[tuple[int, StageBackend]]:
     """The stages of the plan with their step numbers. Client queries between them are asked on the way."""
     run_config = backend.run_config
+    # A plan yields its first step before anything is noted: it may refuse its inputs.
     steps = steps_of(run_config.plan, run_config.plan_inputs)
     step = next(steps, None)
     index = 0
@@ -430,6 +431,7 @@ def _stages(backend: Backend, recorder: RunRecorder) -> Iterator[tuple[int, Stag
             if recorder.ended:
                 _note_undone_steps(step, steps, outcome, recorder)
                 break
+        # What follows depends on the outcome. Worker processes follow the same plan and are told of it, too.
         backend.end_step(outcome)
         step = next_step(steps, outcome)
         index += 1

@@ -75,6 +75,7 @@ def serve_leader(worker_pool: WorkerPool, make: Callable[[], Worker]) -> None:
     except Exception as error:
         failure = _explained(error)
     while True:
+        # Every process hears every message, also a question to others.
         received = worker_pool.hear()
         if received["do"] == EndRun.word:
             return
