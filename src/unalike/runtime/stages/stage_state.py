@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from unalike._utils import seeds
 from unalike._utils.errors import UnalikeError
 from unalike.core import tree
 from unalike.core.options import cohort_size
@@ -17,6 +16,7 @@ from unalike.data.population import Population
 from unalike.methods.plan import Stage
 from unalike.runtime.setup.privacy_budget import privacy_budget
 from unalike.runtime.setup.run_config import RunConfig
+from unalike.runtime.stages.cohort_sampler import sampler_of
 from unalike.runtime.stages.model_group import GroupRound, ModelGroup
 from unalike.training.client.client_states import ClientStates
 from unalike.training.wire import stage_wire
@@ -104,14 +104,13 @@ class StageState:
         self.eligible: Sequence[int] = with_samples(population.sizes)
         if not len(self.eligible):
             raise UnalikeError(f"none of the {len(population)} clients has a training sample")
-        self.sampling = run_config.sampling
+        self.sampler = sampler_of(run_config.sampling, self.settings.seed)
         self.cohort_size = cohort_size(run_config.options.participation, len(self.eligible))
         """Clients in a round; the expected number where each one is drawn by itself."""
         self.all_members = stage.members(len(population))
         self._group_of: dict[int, str] = {}
-        if (
-            stage.groups
-        ):  # without groups all clients are in one, which needs no table of a million of them
+        # without groups all clients are in one, which needs no table of a million of them
+        if stage.groups:
             for name, ids in self.all_members.items():
                 self._group_of.update(dict.fromkeys(ids, name))
         self.choices: dict[int, str] = {}
@@ -162,18 +161,7 @@ class StageState:
 
         They depend on the round of the run alone: the same for every method of the same seed, whatever its stages.
         """
-        count = self.cohort_size
-        if self.sampling.draw != "poisson" and count == len(self.eligible):
-            return [*self.eligible]
-        rng = seeds.generator(self.settings.seed, "cohort", self.earlier + number)
-        if self.sampling.draw == "poisson":
-            probability = self.sampling.expected / self.sampling.units
-            places = np.flatnonzero(rng.random(len(self.eligible)) < probability).tolist()
-        else:
-            places = np.sort(rng.choice(len(self.eligible), count, replace=False)).tolist()
-        if isinstance(self.eligible, range):
-            return places
-        return [self.eligible[place] for place in places]
+        return self.sampler.cohort(self.earlier + number, self.eligible, self.cohort_size)
 
     def group_of(self, client: int) -> str | None:
         """The group of a client; where clients choose, the one that it would choose now."""
