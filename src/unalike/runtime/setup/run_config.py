@@ -184,7 +184,7 @@ class RunConfig:
 
     @cached_property
     def sampling(self) -> ReleaseSampling:
-        """How clients take part in the rounds, which decides what a round costs a private method."""
+        """The draw of clients for the rounds, which decides what a round costs a private method."""
         options = self.options
         sizes = self.population.sizes[self.population.sizes > 0]
         eligible = max(1, len(sizes))
