@@ -3,7 +3,7 @@
 The way of a request and its answer:
 
 1. Coordinator, `round_request.py`: `RoundRequests.request` makes the facts (one of the classes below) and the tensors.
-2. `mailbox.py`: `Mailbox.send` signs them as an envelope (`envelope.py`) and remembers its digest; a transport carries the bytes.
+2. `mailbox.py`: `Mailbox.send` signs them as an envelope (`envelope.py`) and keeps its digest; a transport carries the bytes.
 3. Site, `site_worker.py`: `SiteWorker.handle` verifies the signature, checks run, terms and rules, and does what is asked.
    It signs the answer, which names the request by its digest, and stores it before it is sent.
 4. `mailbox.py`: `Mailbox.receive` lets pass the first answer to a request that is open, and reports all else.

@@ -35,7 +35,7 @@ def check_summed(step: Step, settings: StageSettings) -> None:
 
 
 def _why_not_summed(step: Step, settings: StageSettings) -> str:
-    """What of single sites a step reads; empty if sums are enough for it."""
+    """The reason why sums are not enough for a step; empty if they are."""
     if isinstance(step, QueryStep):
         return f"step {step.name!r} reads the answer of each site to {step.query!r}"
     if step.groups is not None:
