@@ -48,7 +48,7 @@ class SiteReply(NamedTuple):
 
 @dataclass(frozen=True)
 class GroupContents:
-    """What the requests to a group's clients are made of.
+    """The contents of the requests to a group's clients.
 
     `number` is its place among the stage's groups, `samples` the training samples by client with public ones that the stage
     adds, `accepted` the round of each client's last accepted update. The tensors `fixed` stay the same in the whole stage and
@@ -153,7 +153,7 @@ def _fixed_tensors(state: StageState, name: str) -> Tree:
 
 
 def _unshared(state: StageState, values: Tree) -> Tree:
-    """Those of the parameters or buffers that clients do not train together."""
+    """The parameters or buffers that clients do not train together."""
     method, model = state.stage.method, state.settings.model
     return {name: value for name, value in values.items() if not method.shares(name, model)}
 

@@ -2,12 +2,12 @@
 
 The way of a request and its answer:
 
-1. Coordinator, `round_request.py`: `RoundRequests.request` makes the facts (one of the classes below) and the tensors.
-2. `mailbox.py`: `Mailbox.send` signs them as an envelope (`envelope.py`) and keeps its digest; a transport carries the bytes.
-3. Site, `site_worker.py`: `SiteWorker.handle` verifies the signature, checks run, terms and rules, and does what is asked.
+1. Coordinator: `RoundRequests.request` makes the facts (one of the classes below) and the tensors.
+2. `Mailbox.send` signs them as an envelope and keeps its digest; a transport carries the bytes.
+3. Site: `SiteWorker.handle` verifies the signature, checks run, terms and rules, and does what is asked.
    It signs the answer, which names the request by its digest, and stores it before it is sent.
-4. `mailbox.py`: `Mailbox.receive` lets pass the first answer to a request that is open, and reports all else.
-5. `exchange.py`: `Exchange` has it checked (`RoundRequests.read`) and stored, and waits for the other sites.
+4. Coordinator: `Mailbox.receive` lets pass the first answer to a request that is open, and reports all else.
+5. `Exchange` has it checked (`RoundRequests.read`) and stored, and waits for the other sites.
 """
 
 import platform
