@@ -16,9 +16,10 @@ from unalike._utils import seeds, spec
 from unalike._utils.errors import UnalikeError, unknown
 from unalike.core import tree
 from unalike.engine.base import ClientPool, Executor
-from unalike.engine.batched import CACHE, Batched, cuts
+from unalike.engine.batched import CACHE_BYTES, Batched, cuts
 from unalike.engine.client_chunk import is_out_of_memory
 from unalike.engine.loop import Loop
+from unalike.engine.obstacles import obstacles
 from unalike.engine.padding_checks import FewClients, padding_problem
 from unalike.training.client.client_states import ClientStates
 from unalike.training.client.client_update import initial_client_state
@@ -122,7 +123,7 @@ def _rule(client_pool: ClientPool, participants: int, rounds: int) -> Choice | N
         return Choice("loop", "one client a round leaves nothing to stack")
     if model.recurrent:
         return Choice("loop", "torch computes stacked recurrent layers one after the other")
-    if on_cpu and 4 * tree.nbytes(model.params) > CACHE:
+    if on_cpu and 4 * tree.nbytes(model.params) > CACHE_BYTES:
         return Choice(
             "loop", "the model is too large for several of them to share the processor's cache"
         )
@@ -256,8 +257,9 @@ def _parallelism(client_pool: ClientPool, participants: int) -> float:
 
 def _obstacle(client_pool: ClientPool) -> str | None:
     """The reason why clients cannot be trained stacked, found by training two of them; None if they can."""
-    if callable(client_pool.settings.work.optimizer):
-        return "its optimizer is a function of a program, which steps one client after another"
+    problem = next(obstacles("stacked", client_pool.method, client_pool.settings.work), None)
+    if problem is not None:
+        return problem
     if problem := padding_problem(client_pool):
         return problem
     few = FewClients(

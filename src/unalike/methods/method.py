@@ -217,7 +217,7 @@ class Method:
             for p in self.parts
             if isinstance(p, Conditioner | Personalizer) and not isinstance(p, Objective)
         )
-        return Method(*parts)
+        return _FineTuning(self.finetuning_phase, *parts)
 
     @cached_property
     def needs_sums_only(self) -> bool:
@@ -359,6 +359,18 @@ class Method:
 
     def __repr__(self) -> str:
         return " + ".join(spec_text(p) for p in self.parts)
+
+
+class _FineTuning(Method):
+    """A method whose only phase is the fine-tuning of another one."""
+
+    def __init__(self, phase: Phase | None, *parts: Part):
+        super().__init__(*parts)
+        self._phase = phase
+
+    @cached_property
+    def phases(self) -> tuple[Phase, ...]:
+        return () if self._phase is None else (self._phase,)
 
 
 def alias(name: str, summary: str, **fixed: Any) -> Callable[[PartClass], PartClass]:

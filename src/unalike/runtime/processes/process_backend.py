@@ -29,7 +29,7 @@ from unalike.runtime.stages.evaluation import (
 from unalike.runtime.stages.local_backend import LocalBackend, LocalStage
 from unalike.runtime.stages.model_group import ModelGroup
 from unalike.runtime.stages.stage_state import RoundResult
-from unalike.training.client.client_states import ClientStates
+from unalike.training.client.client_states import ClientStateStore
 
 SHARED, OWN = "score", "score own"
 """Questions to worker processes: score your part of the samples with a shared model, or your clients' own models."""
@@ -48,15 +48,15 @@ class ProcessBackend(LocalBackend):
     def stage(self, stage: Stage, index: int, folder: Path | None) -> ProcessStage:
         folder = folder or self.worker_pool.folder
         self._newest = ProcessStage(self.run_config, stage, index, folder, self.worker_pool)
-        self.worker_pool.tell({"do": "stage", "folder": None if folder is None else str(folder)})
+        self.worker_pool.send({"do": "stage", "folder": None if folder is None else str(folder)})
         return self._newest
 
     def end_step(self, outcome: Answers | StageResults) -> None:
         if isinstance(outcome, StageResults):
             states = {name: state._asdict() for name, state in outcome.items()}
-            self.worker_pool.tell({"do": "next", "states": states, "rounds": outcome.rounds})
+            self.worker_pool.send({"do": "next", "states": states, "rounds": outcome.rounds})
         else:
-            self.worker_pool.tell({"do": "next", "answers": [list(outcome.clients), outcome.tree]})
+            self.worker_pool.send({"do": "next", "answers": [list(outcome.clients), outcome.tree]})
 
     def collect_client_states(self) -> None:
         """Copy the states of all clients of the last stage to this process, before the worker processes exit."""
@@ -83,7 +83,7 @@ class ProcessStage(LocalStage):
     def start(self) -> None:
         """Choose the executor in each process, and tell the others."""
         super().start()
-        self.worker_pool.tell({"do": "executor", "executor": self.choice.executor})
+        self.worker_pool.send({"do": "executor", "executor": self.choice.executor})
 
     @property
     def executor(self) -> str:
@@ -107,7 +107,7 @@ class ProcessStage(LocalStage):
 
     def _client_states(
         self, folder: Path | None, stage: Stage, settings: StageSettings, source: Population
-    ) -> ClientStates:
+    ) -> ClientStateStore:
         place = {"stage": settings.stage, "group": settings.group}
         costs = client_costs(stage.method, settings.work, source.sizes)
         return SharedClientStates(
@@ -148,7 +148,7 @@ class ProcessEvaluator(Evaluator):
             return self.score(predict, split, rows)
         others = range(1, pool.size)
         values = {"params": predict.params, "buffers": predict.buffers}
-        pool.tell(
+        pool.send(
             {"do": SHARED, "splits": {TEST: split}, "clients": torch.tensor(clients), **values},
             others,
         )

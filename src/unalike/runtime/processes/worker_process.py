@@ -50,7 +50,7 @@ def follow(worker_pool: WorkerPool, make: Callable[[], Worker]) -> None:
         worker = make()
     except Exception as error:
         failure = _explained(error)
-    while (message := worker_pool.hear())["do"] != "end":
+    while (message := worker_pool.receive())["do"] != "end":
         is_asked = worker_pool.rank in message["asked"]
         try:
             if failure or worker is None:
@@ -145,12 +145,14 @@ class Worker:
         sums = total.sums
         return {"sums": vars(sums) | {"taken": as_plain(sums.taken)}}
 
-    def tune(self, stage: LocalStage, message: Message) -> Message:
+    def finetune(self, stage: LocalStage, message: Message) -> Message:
         """The fine-tuned model of a client."""
         group = _group(stage, message)
         broadcast = _broadcast(message, group.executor.client_pool)
-        [(_, tuned)] = group.executor.tune(broadcast, self._mine(message), accepted_rounds(message))
-        return {"tuned": tuned}
+        [(_, model)] = group.executor.finetune(
+            broadcast, self._mine(message), accepted_rounds(message)
+        )
+        return {"model": model}
 
     def client_state(self, stage: LocalStage, message: Message) -> Message:
         return {
@@ -179,7 +181,7 @@ QUESTIONS: Mapping[str, Callable[[Worker, LocalStage, Message], Message]] = {
     SHARED: Worker.score,
     OWN: Worker.score_own,
     "feed": Worker.feed,
-    "tune": Worker.tune,
+    "finetune": Worker.finetune,
     "client_state": Worker.client_state,
     "keep": Worker.keep,
 }

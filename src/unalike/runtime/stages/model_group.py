@@ -15,13 +15,14 @@ from unalike.core.nests import select_rows
 from unalike.core.types import Broadcast, ClientUpdate, Context, PartTrees, Tree
 from unalike.core.views import Cohort, Members, ServerState, StageSettings
 from unalike.data.population import Population
-from unalike.engine.base import AcceptedRounds, BatchTransform, ClientPool, Executor
+from unalike.data.transforms import TransformChain
+from unalike.engine.base import AcceptedRounds, ClientPool, Executor
 from unalike.engine.pooled_facts import pooled_with_facts
 from unalike.methods.plan import Stage
 from unalike.methods.roles import Personalizer
 from unalike.metrics.failures import LESS_NOISE
 from unalike.metrics.scoring import Predict, SharedModel
-from unalike.training.client.client_states import ClientStates
+from unalike.training.client.client_states import ClientStateStore
 from unalike.training.client.client_task import BUFFERS
 from unalike.training.server.aggregation import (
     StreamingSum,
@@ -84,8 +85,8 @@ class ModelGroup:
         settings: StageSettings,
         source: Population,
         members: Members,
-        client_states: ClientStates,
-        transform: BatchTransform | None,
+        client_states: ClientStateStore,
+        transform: TransformChain | None,
         start: ServerState | None = None,
     ):
         self.method = stage.method
@@ -273,7 +274,7 @@ class ModelGroup:
         if broadcast is None or self.method.finetuning_phase is None:
             yield from ((k, self._own_model(k, broadcast)) for k in ids)
             return
-        for k, tuned in (executor or self.executor).tune(broadcast, ids, self.accepted):
+        for k, tuned in (executor or self.executor).finetune(broadcast, ids, self.accepted):
             yield (
                 k,
                 SharedModel(
@@ -288,7 +289,7 @@ class ModelGroup:
         """The parameters and buffers of a client's model, in state-dict order; `broadcast` as for `personal_models`."""
         model, part = self.settings.model, self._personalizer(client)
         if broadcast is not None and self.method.finetuning_phase is not None:
-            [(_, tuned)] = self.executor.tune(broadcast, [client], self.accepted)
+            [(_, tuned)] = self.executor.finetune(broadcast, [client], self.accepted)
             return model.state_dict(tuned)
         mine, _, own = self.belongings(client, broadcast)
         return model.state_dict(
