@@ -23,7 +23,7 @@ from unalike.engine.obstacles import obstacles
 from unalike.engine.padding_checks import FewClients, padding_problem
 from unalike.training.client.client_states import ClientStates
 from unalike.training.client.client_update import initial_client_state
-from unalike.training.server.aggregation import UpdateBuffer
+from unalike.training.server.kept_updates import UpdateBuffer
 from unalike.training.server.server_update import initial_server_state, make_broadcast
 
 EXECUTORS: dict[str, Callable[..., Executor]] = {"loop": Loop, "batched": Batched}
@@ -209,8 +209,8 @@ def _trial(client_pool: ClientPool, make: Callable[[ClientPool], Executor], clie
         updates = UpdateBuffer(ids)
         started = time.perf_counter()
         executor.feed(broadcast, ids, {}, updates)
-        assert updates.taken is not None
-        _wait_for([*updates.taken.stacked.update.values(), updates.taken.stacked.loss])
+        stacked = updates.stacked(ids)
+        _wait_for([*stacked.update.values(), stacked.loss])
         times.append(time.perf_counter() - started)
     steps = sum(client_pool.steps(n) for n in sizes[ids].tolist())
     return min(times[1:]) / steps

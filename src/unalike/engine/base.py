@@ -30,7 +30,8 @@ from unalike.methods.roles import Conditioner
 from unalike.training.client.client_states import ClientStateStore
 from unalike.training.client.client_task import ClientTask
 from unalike.training.client.client_update import without_solver_state
-from unalike.training.server.aggregation import UpdateBuffer, UpdateSink
+from unalike.training.server.kept_updates import UpdateBuffer
+from unalike.training.server.updates import UpdateSink
 from unalike.training.validation import expected_steps
 
 AcceptedRounds = dict[int, int]
@@ -183,7 +184,7 @@ class ClientPool:
             parts += self.whole([client], round)
         changes = self._changes(client, round, parts)
         sequences = [
-            LazyBatches(self.source.x, self.source.y, rows, model.rows, change)
+            LazyBatches(self.source.x, self.source.y, rows, model.layout.rows, change)
             for rows, change in zip(parts, changes, strict=True)
         ]
         whole = sequences[len(phases)] if self.method.needs_data else ()
@@ -303,7 +304,9 @@ class ClientPool:
         if not self.method.has_facts(self.settings.work):
             return {}
         if client not in self._facts:
-            facts = self.method.facts(self._samples(self.source.train[client]), self.settings)
+            facts = self.method.client_facts(
+                self._samples(self.source.train[client]), self.settings
+            )
             pooled = {p.name: self._pooled(p) for p in self.method.conditioners if p.pooled}
             self._facts[client] = {**facts, **pooled}
         return self._facts[client]
@@ -367,6 +370,5 @@ class Executor:
         """Train the clients `ids` and return all updates, every tensor [K, ...] in the order of `ids`."""
         client_updates = UpdateBuffer(ids)
         self.feed(broadcast, ids, accepted, client_updates)
-        taken = client_updates.taken
-        assert taken is not None and taken.ids == list(ids)
-        return taken.stacked
+        assert client_updates.arrived == list(ids)
+        return client_updates.stacked(ids)

@@ -27,6 +27,7 @@ from unalike.engine.base import AcceptedRounds, Executor, client_costs
 from unalike.engine.batch_schedule import BatchSchedule
 from unalike.engine.client_chunk import ClientChunk, ClientInputs, StackedBatches, is_out_of_memory
 from unalike.engine.compiled import compiled_training
+from unalike.engine.compiled.layer_chain import chain_of
 from unalike.engine.threads import MAX_KEPT_BYTES
 from unalike.engine.training_kind import TrainingKind
 from unalike.methods.roles import Personalizer
@@ -36,8 +37,8 @@ from unalike.training.client.client_update import (
     train,
     without_solver_state,
 )
-from unalike.training.server.aggregation import UpdateSink
 from unalike.training.server.update_checks import find_faults, has_suspicious_loss
+from unalike.training.server.updates import UpdateSink
 
 CACHE_BYTES = 15 * 2**20
 """Bytes of the parameters, gradients and momenta of a chunk on a CPU: about as much as its caches hold."""
@@ -149,7 +150,8 @@ class Batched(Executor):
     def _loops_width(self) -> int:
         """Clients per chunk in compiled loops: the results fit memory that is kept, and a chunk takes a second."""
         pool = self.client_pool
-        method, params, chain = pool.method, pool.settings.model.params, pool.settings.model.chain
+        method, params = pool.method, pool.settings.model.params
+        chain = chain_of(pool.settings.model)
         assert chain is not None  # see `uses_compiled_loops`
 
         # the rows of results of the clients, or of a sum, lie in memory that the process keeps

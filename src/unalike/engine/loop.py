@@ -16,7 +16,7 @@ from unalike.engine.base import AcceptedRounds, Executor
 from unalike.engine.training_kind import TrainingKind
 from unalike.training.client.client_task import ClientTask
 from unalike.training.client.client_update import finetune, train
-from unalike.training.server.aggregation import UpdateSink
+from unalike.training.server.updates import UpdateSink
 
 MIN_OPERATIONS_PER_WEIGHT = 300
 """Operations of a batch per weight of a convolution from which on channels-last activations pay: below it, kernels rearrange
@@ -31,7 +31,7 @@ class Loop(Executor):
         self, broadcast: Broadcast, ids: Sequence[int], accepted: AcceptedRounds, sink: UpdateSink
     ) -> None:
         pool = self.client_pool
-        broadcast = broadcast._replace(params=self.settings.model.laid_out(broadcast.params))
+        broadcast = broadcast._replace(params=self.settings.model.layout.of_tree(broadcast.params))
         tasks = self._tasks(pool.round_training, broadcast, ids, accepted)
         # the generators are borrowed once, since saving and restoring them for each client would take time
         with seeds.borrowed(pool.source.x.device) as start, torch.no_grad():

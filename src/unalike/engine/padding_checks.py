@@ -15,6 +15,7 @@ from unalike._utils.errors import UnalikeError
 from unalike._utils.functions import recorded
 from unalike.core import tree
 from unalike.core.model import Model
+from unalike.core.model_probes import why_padding_counts
 from unalike.core.types import ClientUpdate, Tree
 from unalike.core.views import StageSettings
 from unalike.engine.base import ClientPool, SampleSource
@@ -62,8 +63,8 @@ class FewClients:
 
 def padding_problem(client_pool: ClientPool) -> str | None:
     """The reason why padding would count, or None. The catalogue's parts are known to leave it out and are not tried."""
-    problem = client_pool.settings.model.counting_padding(
-        client_pool.source.x, client_pool.some_context
+    problem = why_padding_counts(
+        client_pool.settings.model, client_pool.source.x, client_pool.some_context
     )
     loss = client_pool.settings.work.loss
     # what the user wrote is tried, if there is any of it

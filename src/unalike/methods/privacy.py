@@ -30,6 +30,8 @@ class Privacy(Part):
     """
 
     hides_client_numbers: ClassVar[bool] = True
+    acts_without_clients: ClassVar[bool] = True
+
     unit: ClassVar[str]
     """One of those who are protected: a client, or a sample."""
 
@@ -47,8 +49,13 @@ class Privacy(Part):
         """The meaning of its epsilon: `at delta 1e-05 for each client`."""
         return f"at delta {self.delta:g} for each {self.unit}"
 
+    @property
+    def hides_participants(self) -> bool:
+        """Where it protects clients, the draw of the cohort amplifies epsilon only while nobody knows it."""
+        return not self.per_sample
+
     def samplings(self, settings: StageSettings) -> Sequence[ReleaseSampling]:
-        """The part that contributions take in the releases of a run. No default.
+        """How contributions are sampled for each release. No default.
 
         Args:
             settings: Settings of the stage; `settings.sampling` is how clients take part in its rounds.
@@ -94,13 +101,16 @@ class Privacy(Part):
 
     def multipliers(self, settings: StageSettings) -> Tensor:
         """The noise multiplier, or of a budget that of each kind; NaN where no rounds share the budget, as in `ua.wire`."""
-        found = [1.0 if self.noise_multiplier is None else self.noise_multiplier]
-        if (budget := self.epsilon) is not None:
-            kinds = [] if settings.sampling is None else self.samplings(settings)
-            found = [
-                noise_multiplier_of(budget, s, self.delta, self.accountant) for s in kinds
-            ] or [float("nan")]
-        return torch.tensor(found, dtype=torch.float64)
+        if self.epsilon is None:
+            multipliers = [1.0 if self.noise_multiplier is None else self.noise_multiplier]
+        elif settings.sampling is None:
+            multipliers = [math.nan]
+        else:
+            multipliers = [
+                noise_multiplier_of(self.epsilon, kind, self.delta, self.accountant)
+                for kind in self.samplings(settings)
+            ]
+        return torch.tensor(multipliers, dtype=torch.float64)
 
     def server_open(self, settings: StageSettings) -> Tree:
         """The noise multipliers, which a run that is resumed or extended keeps."""
@@ -115,12 +125,13 @@ class Privacy(Part):
             rounds: Number of rounds.
         """
         assert settings.sampling is not None
-        share, kinds = rounds / max(1, settings.sampling.releases), self.samplings(settings)
-        each = zip(multipliers.expand(len(kinds)).tolist(), kinds, strict=True)
-        return max(
-            epsilon_of(z, s, round(s.releases * share), self.delta, self.accountant)
-            for z, s in each
-        )
+        share = rounds / max(1, settings.sampling.releases)
+        kinds = self.samplings(settings)
+        epsilons = []
+        for z, kind in zip(multipliers.expand(len(kinds)).tolist(), kinds, strict=True):
+            releases = round(kind.releases * share)
+            epsilons.append(epsilon_of(z, kind, releases, self.delta, self.accountant))
+        return max(epsilons)
 
     def check(self, method: PartLookup, work: Work) -> None:
         """Raise `UnalikeError` for a budget beside a noise multiplier."""

@@ -219,12 +219,8 @@ class Personalizer(Part):
         Shapes:
             x [B, ...], output.logits [B, C].
         """
-        return model(
-            self.personal(model, tree.only(shared, model.params), state),
-            x,
-            buffers=own,
-            context=context,
-        )
+        params = self.personal(model, tree.only(shared, model.params), state)
+        return model(params, x, buffers=own, context=context)
 
 
 class PersonalModel(Personalizer):
@@ -255,11 +251,8 @@ class Conditioner(Part):
 
     def facts(self, data: Batch, settings: StageSettings) -> PartTrees:
         """The facts of `describe`, under the part's name."""
-        return {
-            self.name: self.describe(
-                data, settings.classes if settings.task.name == "classification" else None
-            )
-        }
+        outputs = settings.classes if settings.task.name == "classification" else None
+        return {self.name: self.describe(data, outputs)}
 
     @abstractmethod
     def describe(self, data: Batch, outputs: int | None) -> Tree:
@@ -275,11 +268,9 @@ class Conditioner(Part):
 
     def shortfall(self, setup: Setup) -> str:
         """The reason: a model that is not fed facts."""
-        return (
-            ""
-            if setup.model.takes_context
-            else "the model takes no facts of its client; the models conditional_* do"
-        )
+        if setup.model.takes_context:
+            return ""
+        return "the model takes no facts of its client; the models conditional_* do"
 
 
 class Upload(Part):
@@ -331,6 +322,19 @@ class Upload(Part):
             Every tensor of `update` and of the result is [K, ...].
         """
         return update
+
+
+class CohortStep(Part):
+    """A change of the client updates as they arrive, chained by rank: every other part of the server sees its result."""
+
+    @abstractmethod
+    def receive(self, server: ServerView, cohort: Cohort) -> Cohort:
+        """The cohort that the server goes on with. Called once a round, before the updates are weighed. No default.
+
+        Args:
+            server: View of the server before the round's update.
+            cohort: The client updates, decoded; with needs = "sums" in all parts of the method their numbers alone.
+        """
 
 
 class BaseWeights(Part):

@@ -19,7 +19,8 @@ pages = Registry(
     "page",
     home=[
         "unalike.comparison.sweep.page",
-        *(f"unalike.{kind}.page" for kind in ("diagnosis", "tuning", "recommendation")),
+        "unalike.diagnosis.page",
+        "unalike.tuning.page",
     ],
 )
 """Kind of result -> its `Page`."""

@@ -23,12 +23,13 @@ from unalike.core.types import Batch, ClientUpdate, PartTrees, Tree
 from unalike.core.views import StageSettings
 from unalike.core.work import Work
 from unalike.engine.client_chunk import BatchSequence, ClientChunk, StackedBatches
+from unalike.engine.compiled.layer_chain import chain_of, chain_or_reason
 from unalike.engine.compiled.layout import Layout, layout_of, padded
 from unalike.engine.obstacles import obstacles
 from unalike.loops import crew as compiled_loops
 from unalike.methods.default_parts import TaskLoss
 from unalike.methods.method import Method
-from unalike.methods.part import InnerLoop, Part, Pull
+from unalike.methods.part import InnerLoop, Part, Pull, overrides
 from unalike.methods.roles import Correction
 from unalike.training.client.client_task import ClientTask
 from unalike.training.client.client_update import TrainedClient, trained_names
@@ -65,7 +66,8 @@ def obstacle(method: Method, settings: StageSettings, x: Tensor, rows: int) -> s
 
 def _obstacles(method: Method, settings: StageSettings, x: Tensor, rows: int) -> Iterator[str]:
     """All reasons; those after the first are not looked for."""
-    work, model, chain = settings.work, settings.model, settings.model.chain_or_reason
+    work, model = settings.work, settings.model
+    chain = chain_or_reason(model)
 
     # the model and the samples
     if isinstance(chain, str):
@@ -95,9 +97,10 @@ def _obstacles(method: Method, settings: StageSettings, x: Tensor, rows: int) ->
 
 def _samples_at_a_time(model: Model, sample: tuple[int, ...]) -> int:
     """Samples of this shape that are computed at a time."""
-    assert model.chain is not None  # see `obstacle`
-    widest = max(max(model.params[layer.weight].shape) for layer in model.chain.layers)
-    image_floats = max(1, model.chain.activations(sample))
+    chain = chain_of(model)
+    assert chain is not None  # see `obstacle`
+    widest = max(max(model.params[layer.weight].shape) for layer in chain.layers)
+    image_floats = max(1, chain.activations(sample))
     return max(1, min(LINEAR_TILE_FLOATS // widest, IMAGE_TILE_FLOATS // image_floats))
 
 
@@ -107,7 +110,7 @@ def pulling_parts(method: Method, work: Work) -> tuple[Part, ...] | None:
     others = tuple(p for p in terms if type(p) is not TaskLoss and not _has_inner_loop(p))
     has_objective = len(others) < len(terms)
     has_pulls_only = all(_stands_for_loss(p, "pull") for p in others)
-    has_constraints = any(type(p).project is not Part.project for p in method.trained_parts)
+    has_constraints = any(overrides(p, "project") for p in method.trained_parts)
     if has_objective and has_pulls_only and not has_constraints and work.clip is None:
         return others
     return None
@@ -120,7 +123,7 @@ def inner_loop(method: Method) -> InnerLoop | None:
 
 def _moves_shared(method: Method, model: Model) -> bool:
     """Whether each phase trains the shared parameters and no others, which are those that an inner loop moves."""
-    shared = set(method.sent(model.params, model))
+    shared = set(method.shared_names(model.params, model))
     return all(set(trained_names(method, phase, model)) == shared for phase in method.phases)
 
 
@@ -337,7 +340,8 @@ class CompiledTrainer:
         sample: tuple[int, ...],
     ) -> tuple[np.ndarray, Tree]:
         """Train one model of each client: the sums [3, K] of losses, samples and steps, and the new values of `moves`."""
-        loops, chain, solver = kernels(), self.settings.model.chain, self.work.solver
+        loops, solver = kernels(), self.work.solver
+        chain = chain_of(self.settings.model)
         assert loops and chain and isinstance(solver, SGD)  # see `obstacle`
         shapes = tuple((n, w.shape[1:]) for n, w in params.items())
         layout = layout_of(chain, shapes, frozenset(moves), sample)

@@ -12,7 +12,7 @@ from unalike.core.privacy import ReleaseSampling
 from unalike.core.types import Tree
 from unalike.core.views import ClientView, PartLookup, ServerView, StageSettings
 from unalike.core.work import Batches, Work
-from unalike.methods.part import Part, part
+from unalike.methods.part import Part, overrides, part
 from unalike.methods.privacy import Privacy
 from unalike.methods.roles import LocalGradient, Personalizer
 from unalike.methods.sample_gradients import PrivateGradients
@@ -56,7 +56,12 @@ class DPSGD(Privacy, LocalGradient):
         if self.draws_poisson_batches:
             sizes = settings.sampling.sizes or (1,)
             kinds = sorted({settings.work.batches_per_epoch(n) for n in sizes})
-        return [ReleaseSampling(b, 1, "poisson" if b > 1 else "all", passes * b) for b in kinds]
+        return [self._sampling(batches, passes) for batches in kinds]
+
+    def _sampling(self, batches: int, passes: int) -> ReleaseSampling:
+        """That of a client with so many batches in a pass."""
+        draw: Literal["poisson", "all"] = "poisson" if batches > 1 else "all"
+        return ReleaseSampling(batches, 1, draw, releases=passes * batches)
 
     def broadcast(self, server: ServerView) -> Tree:
         return {} if self.epsilon is None else dict(server.state)
@@ -87,19 +92,25 @@ class DPSGD(Privacy, LocalGradient):
         if self.epsilon is None:
             return float(self.multipliers(client.settings))
         kinds = batches.new_tensor([s.units for s in self.samplings(client.settings)])
-        return (client.message["noise_multiplier"].to(batches) * (kinds == batches)).sum()
+        multipliers = client.message["noise_multiplier"].to(batches)
+        # picks the one of the client's number of batches without control flow on values, which vmap could not follow
+        return (multipliers * (kinds == batches)).sum()
 
     def leaks(self, method: PartLookup, settings: StageSettings) -> list[str]:
-        found = [f"{p.name}: {why}" for p in method.parts if p is not self and (why := _leak(p))]
+        leaks = []
+        for p in method.parts:
+            why = "" if p is self else _leak(p)
+            if why:
+                leaks.append(f"{p.name}: {why}")
         if settings.model.buffers:
-            found.append(
+            leaks.append(
                 "batch norm, whose output for a sample depends on the others of its batch: group norm does not"
             )
         if settings.work.criterion is not None and settings.work.criterion.needs_counts:
-            found.append("the loss, which weighs classes by their counts")
+            leaks.append("the loss, which weighs classes by their counts")
         if settings.work.steps is not None:
-            found.append("steps=, where whole passes are accounted: epochs= instead")
-        return found
+            leaks.append("steps=, where whole passes are accounted: epochs= instead")
+        return leaks
 
     def accounted(self, model: Model, buffers: str) -> Callable[[str], bool]:
         return lambda what: not what.endswith("of the training data")
@@ -107,12 +118,12 @@ class DPSGD(Privacy, LocalGradient):
 
 def _leak(p: Part) -> str:
     """The reason why a part sees samples outside the steps; empty if it does not."""
-    if p.needs_data or type(p).facts is not Part.facts:
+    if p.needs_data or overrides(p, "facts"):
         return "it reads the training data outside the steps"
     if isinstance(p, Personalizer) and not p.vmappable:
         return "it reads the training data before the first step"
     if p.inner_loop is not None:
         return "its inner steps have no noise"
-    if isinstance(p, Personalizer) and type(p).phases is not Personalizer.phases:
+    if isinstance(p, Personalizer) and overrides(p, "phases"):
         return "its phases are not accounted"
     return ""

@@ -77,7 +77,7 @@ class ClientTask:
     @cached_property
     def sent(self) -> list[str]:
         """The shared parameters."""
-        return self.method.sent(self.broadcast.params, self.settings.model)
+        return self.method.shared_names(self.broadcast.params, self.settings.model)
 
     @cached_property
     def buffers(self) -> Tree:

@@ -33,7 +33,7 @@ from unalike.training.client.local_step import (
     initial_solver_state,
     merge_states,
 )
-from unalike.training.server.aggregation import decode_update
+from unalike.training.server.updates import decode_update
 
 Trainers = Callable[[ClientTask], TrainerFactory]
 """Makes the trainers of a client that has begun."""
@@ -70,7 +70,7 @@ class TrainedClient(NamedTuple):
 def stepwise(task: ClientTask, stacked: bool = False) -> partial[LocalStep]:
     """Makes the trainer of each phase, step by step; with `stacked` under `torch.vmap`."""
     # steps may overwrite copies of parameters, but a part that trains still reads the values before a step
-    leaf = None if stacked or task.method.trained_parts else task.settings.model.leaf
+    leaf = None if stacked or task.method.trained_parts else task.settings.model.layout.leaf
     return partial(LocalStep, task, stacked=stacked, leaf=leaf)
 
 
@@ -129,7 +129,7 @@ def make_client_update(task: ClientTask, trained: TrainedClient) -> tuple[Client
 
     def finish(part: Part, params: Tree) -> None:
         part_buffers = trained.own_buffers[part.name] if part.trains else buffers
-        with return_checks.noted(part, "finish"):
+        with return_checks.errors_name_hook(part, "finish"):
             kept[part.name], message = part.finish(view_of(part, params, part_buffers))
         # private parameters stay at the client
         messages[part.name] = {
@@ -331,7 +331,7 @@ def _split_buffers(method: Method, settings: StageSettings, buffers: Tree) -> tu
     """The buffers that are sent, and those that stay on the client."""
     shared: Tree = {}
     if settings.buffers != "local":
-        shared = tree.only(buffers, method.sent(buffers, settings.model))
+        shared = tree.only(buffers, method.shared_names(buffers, settings.model))
     return shared, {n: b for n, b in buffers.items() if n not in shared}
 
 

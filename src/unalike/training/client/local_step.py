@@ -228,9 +228,9 @@ class LocalStep:
             )
             # private parameters keep their gradient: a correction knows what clients have in common
             shared = tree.shared(grads[MODEL], self.shared_names)
-            with return_checks.noted(correction, "correct"):
+            with return_checks.errors_name_hook(correction, "correct"):
                 corrected = correction.correct(view, shared, batch)
-                corrected = return_checks.like(correction, "correct", corrected, shared)
+                corrected = return_checks.check_shapes(correction, "correct", corrected, shared)
             grads = grads | {MODEL: grads[MODEL] | corrected}
         if self.clip is None:
             return grads
@@ -279,8 +279,8 @@ class LossOfStep:
         for part in step.losses:
             buffers = before.own_buffers.get(part.name, before.buffers)
             view = step.view(part, params, buffers, client_state, self.number, output, cache)
-            with return_checks.noted(part, "loss"):
-                terms.append(return_checks.scalar(part, "loss", part.loss(view, batch)))
+            with return_checks.errors_name_hook(part, "loss"):
+                terms.append(return_checks.check_scalar(part, "loss", part.loss(view, batch)))
 
         # a part's own model has left its new buffers in the cache
         own_buffers = {name: cache.get(name, old) for name, old in before.own_buffers.items()}
