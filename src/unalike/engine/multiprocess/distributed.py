@@ -17,6 +17,13 @@ from torch import Tensor
 from unalike.core import tree
 from unalike.core.types import Broadcast, PartTrees, Tree
 from unalike.engine.base import AcceptedRounds, ClientPool, Executor, client_costs
+from unalike.engine.multiprocess.messages import (
+    ClientsQuestion,
+    Feed,
+    Finetune,
+    GetClientState,
+    KeepClientStates,
+)
 from unalike.engine.multiprocess.worker_pool import Message, WorkerPool
 from unalike.training.client.client_states import ClientStateStore
 from unalike.training.flat_update import flatten_update, restore_update
@@ -48,8 +55,7 @@ class Distributed(Executor):
         if self.worker_pool.closed:  # after the run, when a user asks for a client's model
             return self.inner.feed(broadcast, ids, accepted, sink)
         weights = _plain_weights(sink.weights) if isinstance(sink, StreamingSum) else None
-        question = {"do": "feed", "weights": weights}
-        mine, others = self.ask(broadcast, ids, accepted, question)
+        mine, others = self.ask(Feed, broadcast, ids, accepted, weights=weights)
         self.inner.feed(broadcast, mine, accepted, sink)
         # in the order of ranks, whoever is ready first: the bits of a sum depend on its order
         for rank in others:
@@ -67,7 +73,7 @@ class Distributed(Executor):
             return
         # one by one: the caller may stop at any time, or ask something else in between
         for client in ids:
-            mine, others = self.ask(broadcast, [client], accepted, {"do": "finetune"})
+            mine, others = self.ask(Finetune, broadcast, [client], accepted)
             yield from self.inner.finetune(broadcast, mine, accepted)
             for rank in others:
                 answer = self.worker_pool.answer(rank)
@@ -75,25 +81,33 @@ class Distributed(Executor):
 
     def ask(
         self,
+        question: type[ClientsQuestion],
         broadcast: Broadcast | None,
         ids: Sequence[int],
         accepted: AcceptedRounds,
-        what: Message,
+        **values: Any,
     ) -> tuple[list[int], list[int]]:
-        """The clients that this process has, and the ranks of the others that were asked to do `what` with theirs."""
+        """The clients that this process has, and the ranks of the others that were asked about theirs.
+
+        `values` are the fields that the kind of question has beside those of every one about clients.
+        """
         mine, *others = self._by_process(ids)
         ranks = [rank for rank, clients in enumerate(others, start=1) if clients]
-        message: Message = {
-            "group": self.group,
-            "broadcast": broadcast and broadcast._asdict(),
-            "ids": others,
-        }
+        if not ranks:
+            return mine, ranks
         # the others keep versions of states, and only the leader knows which of them were accepted
+        pairs = None
         if not self.client_pool.client_states.empty:
             known = [k for clients in others for k in clients if k in accepted]
-            message["accepted"] = _pairs({client: accepted[client] for client in known})
-        if ranks:
-            self.worker_pool.send(message | what, ranks)
+            pairs = _pairs({client: accepted[client] for client in known})
+        message = question(
+            group=self.group,
+            ids=others,
+            broadcast=None if broadcast is None else broadcast._asdict(),
+            accepted=pairs,
+            **values,
+        )
+        self.worker_pool.send(message.as_dict(), ranks)
         return mine, ranks
 
     def _by_process(self, ids: Sequence[int]) -> list[list[int]]:
@@ -115,7 +129,11 @@ class SharedClientStates:
     """
 
     def __init__(
-        self, own: ClientStateStore, worker_pool: WorkerPool, place: Message, costs: np.ndarray
+        self,
+        own: ClientStateStore,
+        worker_pool: WorkerPool,
+        place: dict[str, int],
+        costs: np.ndarray,
     ):
         self._own = own
         self._worker_pool = worker_pool
@@ -140,8 +158,8 @@ class SharedClientStates:
         if accepted is None or is_here:
             return self._own.get(client, accepted)
         owner = int(self.owners[client])
-        question = {"do": "client_state", "client": client, "accepted": accepted}
-        self._worker_pool.send(self._place | question, [owner])
+        question = GetClientState(**self._place, client=client, accepted=accepted)
+        self._worker_pool.send(question.as_dict(), [owner])
         client_state: PartTrees = self._worker_pool.answer(owner)["client_state"]
         device = self.device
         return {name: tree.map(lambda t: t.to(device), t) for name, t in client_state.items()}
@@ -179,14 +197,14 @@ class SharedClientStates:
     def use_versions(self, accepted: AcceptedRounds) -> None:
         self._all("adopt", accepted)
 
-    def _all(self, what: str, accepted: AcceptedRounds) -> None:
+    def _all(self, action: str, accepted: AcceptedRounds) -> None:
         if self.empty:
             return
         others = () if self._worker_pool.closed else range(1, self._worker_pool.size)
         if others:
-            command = {"do": "keep", "what": what, "accepted": _pairs(accepted)}
-            self._worker_pool.send(self._place | command, others)
-        KEEPING[what](self._own, accepted)
+            question = KeepClientStates(**self._place, action=action, accepted=_pairs(accepted))
+            self._worker_pool.send(question.as_dict(), others)
+        KEEPING[action](self._own, accepted)
         for rank in others:
             self._worker_pool.answer(rank)
 
@@ -216,8 +234,9 @@ def _pairs(accepted: AcceptedRounds) -> Tensor:
     return torch.tensor([*accepted.items()], dtype=torch.int64).reshape(-1, 2)
 
 
-def accepted_rounds(message: Message) -> AcceptedRounds:
-    return dict(message["accepted"].tolist()) if "accepted" in message else {}
+def accepted_rounds(pairs: Tensor | None) -> AcceptedRounds:
+    """Client -> the newest round in which its update was accepted, of the pairs in a message."""
+    return {} if pairs is None else dict(pairs.tolist())
 
 
 def _plain_weights(weights: SumWeights) -> list[Any]:

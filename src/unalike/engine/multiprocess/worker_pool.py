@@ -28,6 +28,7 @@ from unalike.engine.multiprocess.channel import (
     nccl_group,
     remote_gloo,
 )
+from unalike.engine.multiprocess.messages import EndRun
 
 Message = dict[str, Any]
 
@@ -95,7 +96,7 @@ class WorkerPool:
         can_leave = not self._lost and not is_busy
         if can_leave:
             with suppress(UnalikeError):
-                self.send({"do": "end"})
+                self.send(EndRun().as_dict())
         self.closed = True
         self._channel.close()
         for process in self._processes:
