@@ -473,10 +473,10 @@ class Tight(Batched):
     room = 3
     error: Exception = torch.OutOfMemoryError("CUDA out of memory")
 
-    def _chunk(self, order, purpose, ids, schedules, accepted):
+    def _chunk(self, kind, order, ids, accepted):
         if len(ids) > self.room:
             raise self.error
-        return super()._chunk(order, purpose, ids, schedules, accepted)
+        return super()._chunk(kind, order, ids, accepted)
 
 
 @pytest.mark.parametrize(
