@@ -9,7 +9,7 @@ import pytest
 
 from unalike._utils.errors import UnalikeError
 from unalike.core.tasks import TASKS
-from unalike.metrics.columns import FILE, TEST, VALIDATION, Columns, derived
+from unalike.metrics.columns import COLUMNS_FILE, TEST, VALIDATION, Columns, derived
 from unalike.metrics.metrics import run_metrics
 from unalike.metrics.named_metrics import KNOWN, Metric, own_metric, read
 
@@ -59,12 +59,12 @@ def test_columns_are_read_as_they_were_stored(tmp_path):
     )
     columns.save(tmp_path)
     found = Columns.load(tmp_path, (), "")
-    assert [(c.name, c.protocol, c.split, c.plain) for c in found.all] == [
-        (c.name, c.protocol, c.split, c.plain) for c in columns.all
+    assert [(c.name, c.protocol, c.split, c.unprefixed) for c in found.all] == [
+        (c.name, c.protocol, c.split, c.unprefixed) for c in columns.all
     ]
-    assert [m.facts for m in found.metrics] == [m.facts for m in columns.metrics]
-    json.loads((tmp_path / FILE).read_text(), parse_constant=pytest.fail)
-    (tmp_path / FILE).write_text("{}")
+    assert [m.stored_fields for m in found.metrics] == [m.stored_fields for m in columns.metrics]
+    json.loads((tmp_path / COLUMNS_FILE).read_text(), parse_constant=pytest.fail)
+    (tmp_path / COLUMNS_FILE).write_text("{}")
     with pytest.raises(UnalikeError, match=r"cannot read .*columns.json"):
         Columns.load(tmp_path, (), "")
 
@@ -93,7 +93,10 @@ def test_folders_of_older_versions_tell_columns_by_their_names(tmp_path):
         ("personal_val_accuracy", "personal", VALIDATION),
         ("mine", "server", TEST),
     ]
-    assert found.metric.title == "Sensitivity at 99.5 % specificity" and found.plain == "server"
+    assert (
+        found.metric.title == "Sensitivity at 99.5 % specificity"
+        and found.unprefixed_protocol == "server"
+    )
     signs = [
         derived([name]).all[0].metric.sign
         for name in ("personal_val_rmse", "val_r2", "server_brier_score", "mine")
@@ -122,7 +125,7 @@ def test_row_is_shown_by_the_first_score_with_a_number_and_by_the_loss_last():
 
 
 def test_used_columns_stand_beside_personal_ones():
-    used = [c for c in COLUMNS.with_used().all if c.protocol == "used"]
+    used = [c for c in COLUMNS.with_models_in_use().all if c.protocol == "used"]
     assert {c.name for c in used} >= {"used_cost", "used_val_cost", "used_loss"} and used[
         0
     ].selected == "used_selected"

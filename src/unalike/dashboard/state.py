@@ -177,7 +177,11 @@ def _of_clients(
 def _curves(rows: list[dict[str, Any]], columns: Columns) -> list[dict[str, Any]]:
     """The curves of the score of the shared model and of personal models, of the loss, and of the training loss."""
     shown = (
-        [columns.get(columns.plain), columns.get("personal"), columns.get(columns.plain, "loss")]
+        [
+            columns.get(columns.unprefixed_protocol),
+            columns.get("personal"),
+            columns.get(columns.unprefixed_protocol, "loss"),
+        ]
         if rows
         else []
     )

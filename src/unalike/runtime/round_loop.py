@@ -20,7 +20,7 @@ from unalike.methods.notes import notes_about
 from unalike.methods.plan import Answers, QueryStep, Stage, StageResults, next_step, steps_of
 from unalike.methods.return_checks import untouched
 from unalike.metrics.columns import TIMES
-from unalike.metrics.metrics import Custom, in_front
+from unalike.metrics.metrics import Custom, leading_columns
 from unalike.runtime.processes.launch import backend_here, follow_leader, require_folder
 from unalike.runtime.records.history import DIVERGED, History, Row
 from unalike.runtime.records.recording import Hook
@@ -480,4 +480,4 @@ def _row(
     }
     times = dict(zip(TIMES, (found.seconds, evaluation_seconds), strict=True))
     effort = {"round": number, **times, "participants": len(found.trained)}
-    return effort | in_front(metrics) | cost | metrics
+    return effort | leading_columns(metrics) | cost | metrics

@@ -228,7 +228,9 @@ class RunRecorder:
             _write_population(directory, run_config, is_new=saved is None)
 
     def _resume(self, directory: RunDirectory, tensors: Tree, facts: dict[str, Any]) -> None:
-        self.history = History.load(directory.path, self.run_config.columns.plain, facts["round"])
+        self.history = History.load(
+            directory.path, self.run_config.columns.unprefixed_protocol, facts["round"]
+        )
         self.history.columns = (
             self.run_config.columns
         )  # tables of older versions tell of the rounds until now alone

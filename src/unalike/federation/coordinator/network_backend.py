@@ -35,7 +35,7 @@ from unalike.federation.coordinator.update_store import UpdateStore
 from unalike.federation.protocol.federation_file import Federation
 from unalike.federation.protocol.messages import ChooseRequest, QueryRequest, StepRequest
 from unalike.methods.plan import Answers, QueryStep, Stage, StageResults, method_of
-from unalike.metrics.metric_sums import MOST, MetricSums, unpooled
+from unalike.metrics.metric_sums import LARGEST_LOSS_SUM, MetricSums, unpooled
 from unalike.runtime.setup.run_config import RunConfig
 from unalike.runtime.stages.backend import Replies, RoundUpdates
 from unalike.runtime.stages.model_group import GroupUpdates
@@ -254,7 +254,7 @@ class NetworkStage:
         if self.state.pending is not None and self.state.pending.trained:
             local = self.state.pending.local
             sums["local"] = {
-                k: {p: MetricSums.restored(s) for p, s in of.items()} for k, of in local.items()
+                k: {p: MetricSums.from_fields(s) for p, s in of.items()} for k, of in local.items()
             }
         return Replies(self.evaluator.pooled_tables(self.state, sums), updates)
 
@@ -287,7 +287,7 @@ class NetworkStage:
                 if s in exchange.counted
             },
             local={
-                k: {part: sums.plain() for part, sums in reply.tallies["local"].items()}
+                k: {part: sums.as_fields() for part, sums in reply.tallies["local"].items()}
                 for k, reply in replies.items()
                 if "local" in reply.tallies
             },
@@ -465,7 +465,7 @@ class NetworkStage:
             if pending is None
             else {name: getattr(pending, name) for name in PENDING},
             "norms": dict(self._norm_guard.seen),
-            "latest": {"norms": self._norms, "best_loss": min(self._best_loss, MOST)},
+            "latest": {"norms": self._norms, "best_loss": min(self._best_loss, LARGEST_LOSS_SUM)},
             "holds": list(self._digests.items()),
         }
         return tensors, [facts[0] | own, *facts[1:]]

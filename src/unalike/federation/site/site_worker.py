@@ -486,7 +486,9 @@ class SiteWorker:
                 logits=bool(chosen),
             )
             sums[split] = (
-                MetricSums.of(population.task, scores, chosen).rounded(self.policy.digits).plain()
+                MetricSums.of(population.task, scores, chosen)
+                .rounded(self.policy.digits)
+                .as_fields()
             )
         return sums
 

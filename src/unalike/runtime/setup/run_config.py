@@ -190,7 +190,7 @@ class RunConfig:
             return found
         own = [p for p in found.protocols if p != "server"]
         return found | Columns(
-            tuple(Column(p, TEST, ATTACK_SUCCESS, p == found.plain) for p in own)
+            tuple(Column(p, TEST, ATTACK_SUCCESS, p == found.unprefixed_protocol) for p in own)
         )
 
     @property

@@ -157,7 +157,7 @@ def _reader(name: str, columns: Columns) -> Callable[[History], float]:
 
 def _in_use(row: Row, column: Column, columns: Columns) -> Column:
     """The column; that of the personal models where it is empty, as of methods that have no shared model."""
-    own = columns.get("personal", column.metric.name, column.split) if column.plain else None
+    own = columns.get("personal", column.metric.name, column.split) if column.unprefixed else None
     return (
         own
         if own is not None and math.isnan(column.value(row)) and not math.isnan(own.value(row))

@@ -26,7 +26,14 @@ from unalike.methods.attack import Attack
 from unalike.methods.plan import method_of
 from unalike.methods.return_checks import untouched
 from unalike.metrics.columns import TEST, TRIGGERED, VALIDATION
-from unalike.metrics.metrics import Metrics, RunMetrics, in_front, measure, metric_names, per_client
+from unalike.metrics.metrics import (
+    Metrics,
+    RunMetrics,
+    leading_columns,
+    measure,
+    metric_names,
+    per_client,
+)
 from unalike.metrics.named_metrics import ATTACK_SUCCESS
 from unalike.metrics.scoring import Predict, Scores, SharedModel, score
 from unalike.runtime.records.history import Row
@@ -207,7 +214,9 @@ class Evaluator:
                 row |= {names[metric]: value for metric, value in together.items()}
                 if found is not None and found.clients is not None:
                     by_client = found.clients
-                elif protocol == self.columns.plain:  # the plain columns are always there
+                elif (
+                    protocol == self.columns.unprefixed_protocol
+                ):  # the plain columns are always there
                     by_client = [nothing] * len(clients_shown)
                 else:
                     continue
@@ -343,7 +352,7 @@ class Evaluator:
         train, test = self.population.sizes[places], self.population.test.sizes[places]
         personal, front = (
             self.columns.get("personal", "accuracy"),
-            [*in_front(next(iter(table), {}))],
+            [*leading_columns(next(iter(table), {}))],
         )
         for k, n_train, n_test, scored in zip(
             places.tolist(), train.tolist(), test.tolist(), table, strict=True
