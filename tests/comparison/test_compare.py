@@ -450,7 +450,7 @@ def test_compare_no_column_mixes_protocols(people, small, protocol):
     assert set(rows["fedavg"].index) == (asked | {plain_one, "used"}) - {"personal"}
     assert set(rows["ditto"].index) == asked | {plain_one, "personal", "used"}
     assert rows["ditto", "used"] == rows["ditto", "personal"] != rows["ditto", plain_one]
-    assert table.columns.plain == plain_one == table.content().plain
+    assert table.columns.unprefixed_protocol == plain_one == table.content().unprefixed_protocol
     alone = small(
         ["ditto"],
         people,
@@ -478,11 +478,13 @@ def test_comparison_of_an_older_version_is_read_by_the_names_of_its_columns(
     facts = json.loads((tmp_path / "comparison.json").read_text())
     (tmp_path / "comparison.json").write_text(json.dumps(facts | {"plain": "server"}))
     opened = ua.open_comparison(tmp_path)
-    assert opened.columns.plain == "server" and str(opened.decision) == str(table.decision)
+    assert opened.columns.unprefixed_protocol == "server" and str(opened.decision) == str(
+        table.decision
+    )
     pd.testing.assert_frame_equal(opened.summary, table.summary)
     cell = next((tmp_path / "cells").glob("ditto*"))
     (cell / "columns.json").unlink()
-    assert ua.open_comparison(cell).columns.plain == "server"
+    assert ua.open_comparison(cell).columns.unprefixed_protocol == "server"
 
 
 def test_summary_server_and_clients_are_two_rows(people, small):

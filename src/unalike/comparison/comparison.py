@@ -17,7 +17,7 @@ from unalike.comparison.facts import FILE, ComparisonFacts, facts_of_run, read_f
 from unalike.metrics.columns import Columns, derived
 from unalike.runtime.records.history import History, Row, last_stage
 from unalike.runtime.records.run_directory import RunDirectory
-from unalike.statistics.sampling import SharedFacts
+from unalike.statistics.sampling import SharedDetails
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -179,7 +179,7 @@ class Comparison:
             else pd.DataFrame.from_dict(facts.label_counts, orient="index")
         )
         return ReportContent(
-            **{shared.name: getattr(facts, shared.name) for shared in fields(SharedFacts)},
+            **{shared.name: getattr(facts, shared.name) for shared in fields(SharedDetails)},
             title=title
             or f"{plural(len(facts.methods), 'method')} on {facts.partition.get('data', 'your clients')}",
             methods=[
@@ -302,15 +302,17 @@ class Comparison:
 
     def __str__(self) -> str:
         from unalike.reporting.client_tables import overview
-        from unalike.reporting.table import plain
+        from unalike.reporting.table import aligned_text
 
-        tables = [f"{table.caption}\n{plain(table)}".lstrip() for table in overview(self._content)]
+        tables = [
+            f"{table.caption}\n{aligned_text(table)}".lstrip() for table in overview(self._content)
+        ]
         return "\n\n".join([self._content.about, str(self.decision), *tables])
 
 
 def read_columns(folder: Path, rounds: pd.DataFrame, clients: pd.DataFrame) -> Columns:
     """The columns of scores of a stored comparison or run. Folders of older versions name the first protocol elsewhere."""
-    from unalike.statistics.scores import plain_protocol
+    from unalike.statistics.scores import unprefixed_protocol_of
 
     file = folder / FILE
     named = (
@@ -320,7 +322,7 @@ def read_columns(folder: Path, rounds: pd.DataFrame, clients: pd.DataFrame) -> C
     )
     names = [*rounds, *clients]
     return Columns.load(
-        folder, names, named or plain_protocol(rounds, clients, derived(names).metric)
+        folder, names, named or unprefixed_protocol_of(rounds, clients, derived(names).metric)
     )
 
 

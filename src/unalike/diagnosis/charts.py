@@ -21,7 +21,7 @@ from unalike.reporting.charts.figure import (
     plot,
     rows_plot,
 )
-from unalike.reporting.charts.palette import BLUE, COLORS, GREY, plain
+from unalike.reporting.charts.palette import BLUE, COLORS, GREY, look_of_color
 
 
 def scale(measures: Sequence[Measure], title: str) -> Figure:
@@ -33,7 +33,7 @@ def scale(measures: Sequence[Measure], title: str) -> Figure:
         ticks = [value for value, _ in references]
         marks += [
             Points(
-                look=plain(GREY, "line-ns"),
+                look=look_of_color(GREY, "line-ns"),
                 x=ticks,
                 y=[i] * len(ticks),
                 captions=names,
@@ -41,7 +41,7 @@ def scale(measures: Sequence[Measure], title: str) -> Figure:
                 size=13,
             ),
             Points(
-                look=plain(BLUE),
+                look=look_of_color(BLUE),
                 x=[measure.value],
                 y=[i],
                 low=[measure.low],
@@ -89,10 +89,10 @@ def dendrogram(found: Clusters) -> Figure:
     for ys, xs in zip(drawn["icoord"], drawn["dcoord"]):
         places = [(y - 5) / 10 for y in ys]  # SciPy's leaves are at 5, 15, ...
         branch = GREY if max(xs) > cut else color[order[int(places[1])]]
-        marks.append(Line(look=plain(branch), x=xs, y=places, markers=False, width=2))
+        marks.append(Line(look=look_of_color(branch), x=xs, y=places, markers=False, width=2))
     for i, k in enumerate(order):
         leaf = f"{found.names[k]}: cluster {found.members[k] + 1}"
-        marks.append(Points(look=plain(color[k]), x=[0.0], y=[i], texts=[leaf]))
+        marks.append(Points(look=look_of_color(color[k]), x=[0.0], y=[i], texts=[leaf]))
     x = Axis(f"distance by {found.basis} at which clients are joined")
     return plot(
         marks,
@@ -110,11 +110,11 @@ def bars(layers: Sequence[Measure]) -> Figure:
     )
     values, low, high = ([getattr(m, end) for m in layers] for end in ("value", "low", "high"))
     marks: list[AnyMark] = [
-        Bars(look=plain(BLUE), y=places, values=values, low=low, high=high, texts=names)
+        Bars(look=look_of_color(BLUE), y=places, values=values, low=low, high=high, texts=names)
     ]
     for i, reference in enumerate(layers[0].scale):
         marker = ("circle-open", "diamond-open", "square-open", "triangle-up-open")[i % 4]
-        look = plain(COLORS[1 + i % 6], marker)
+        look = look_of_color(COLORS[1 + i % 6], marker)
         x = [m.scale[reference] for m in layers]
         marks.append(Points(look=look, label=reference, x=x, y=places, size=11))
     x_axis = Axis("share of the movement that cancels", limits=(0, 1.02), form=".3g")

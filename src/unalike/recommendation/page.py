@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from unalike.recommendation.judgement import HELD_OUT, SURE, MeanInterval
 from unalike.recommendation.recommendation import POINTS, Advice, Recommendation
 from unalike.reporting.charts.figure import Axis, Figure, Points, Rule, rows_plot
-from unalike.reporting.charts.palette import BLUE, plain
+from unalike.reporting.charts.palette import BLUE, look_of_color
 from unalike.reporting.html import fill
 from unalike.reporting.pages import Page, pages
 from unalike.reporting.panels import Panel, View
@@ -98,7 +98,7 @@ def _dots(names: Sequence[str], estimates: Sequence[MeanInterval], axis: Axis) -
     )
     places = list(range(len(names)))
     dots = Points(
-        look=plain(BLUE), x=values, y=places, low=low, high=high, texts=list(names), size=10
+        look=look_of_color(BLUE), x=values, y=places, low=low, high=high, texts=list(names), size=10
     )
     return rows_plot(list(names), [dots, Rule(0)], axis, ROW_HEIGHT)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from unalike.methods.search_space import LogRange
 from unalike.metrics.named_metrics import Metric
 from unalike.reporting.charts.figure import AnyMark, Axis, Figure, Line, Points, plot, rows_plot
-from unalike.reporting.charts.palette import Looks, plain
+from unalike.reporting.charts.palette import Looks, look_of_color
 from unalike.reporting.wording import plural
 from unalike.tuning.ranking import Ranked
 from unalike.tuning.trial import FINISHED, Trial
@@ -105,7 +105,7 @@ def spreads(trials: Trials, title: str, looks: Looks, scale: float) -> Figure:
         shown = [trial for trial in of_method if trial.score is not None]
         first = [trial for trial in shown if trial.number == 0]
         texts = [f"trial {trial.number}, {trial.end}" for trial in shown]
-        ring = plain(looks[label].color)
+        ring = look_of_color(looks[label].color)
         marks += [
             Points(
                 look=looks[label],

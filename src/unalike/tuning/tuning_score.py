@@ -94,10 +94,12 @@ class TuningScore:
     def decision(self, comparison: Comparison) -> Decision:
         """The decision of a comparison by this objective, among all methods that have a score."""
         content = comparison.content()
-        shared = content.rounds.groupby("method")[content.scores[content.plain].name].count()
+        shared = content.rounds.groupby("method")[
+            content.scores[content.unprefixed_protocol].name
+        ].count()
         if not (self.worst or self.personal) and shared.all():
             return content.shared_decision
-        columns = Columns.of([content.plain], [self.judged(content.metric)])
+        columns = Columns.of([content.unprefixed_protocol], [self.judged(content.metric)])
         column, resampled = columns.metric.name, None
         if self.worst:
             scores = self.of_runs(comparison.rounds, comparison.clients, comparison.columns)
@@ -116,7 +118,7 @@ class TuningScore:
             )
         clients = comparison.clients[["method", "seed", "client"]].assign(**{column: math.nan})
         judged = summary(table, clients, columns, content.rules, resampled)
-        return decide(table, judged, columns, content.rules, content.plain, resampled)
+        return decide(table, judged, columns, content.rules, content.unprefixed_protocol, resampled)
 
     def _column_of(self, rounds: pd.DataFrame, columns: Columns) -> Column:
         """The column of the rounds of a method."""
@@ -125,7 +127,7 @@ class TuningScore:
 
     def _column(self, row: Row, columns: Columns) -> Column:
         """The column of the wanted models, personal or shared; that of the other ones where only these have a score."""
-        shared, personal = columns.get(columns.plain), columns.get("personal")
+        shared, personal = columns.get(columns.unprefixed_protocol), columns.get("personal")
         assert shared is not None
         personal = personal or shared
         wanted, other = (personal, shared) if self.personal else (shared, personal)
