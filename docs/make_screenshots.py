@@ -35,7 +35,6 @@ SHOTS = {
     "report-joined": ("several", "#joined"),
     "report-ranks": ("several", "#over"),
     "diagnosis": ("diagnosis", "#kinds"),
-    "recommendation": ("recommendation", None),
     "tuning": ("tuning", "#which"),
 }
 """Screenshot -> (page, selector of the element to show; None for the top of the page)."""
@@ -94,8 +93,7 @@ def write_reports(runs: Path) -> dict[str, Path]:
         work=WORK,
         out=runs / "tuning",
     )
-    advice = ua.recommend(10, data="digits", partition="dirichlet(alpha=0.1)")
-    results = {"diagnosis": found, "tuning": tuned, "recommendation": advice}
+    results = {"diagnosis": found, "tuning": tuned}
     saved = {name: result.save(runs / name) for name, result in results.items()}
     return pages | saved | {"hospitals": runs / "hospitals" / "report.html"}
 

@@ -2,8 +2,9 @@
 
     UNALIKE_DATA=data python studies/collect_tasks.py --jobs 2
 
-The runs and the judgement go to the files that the package ships. An interrupted collection goes on where it stopped. The tasks
-with real owners of data are made anew from the stored results of the study `natural`. With `--judge`, no tasks are run or made.
+The runs and the judgement go to the files of the package `unalike_studies.recommendation`. An interrupted collection goes on
+where it stopped. The tasks with real owners of data are made anew from the stored results of the study `natural`. With `--judge`,
+no tasks are run or made.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ import argparse
 import time
 from pathlib import Path
 
-from unalike.recommendation import judgement
-from unalike.recommendation.stored_runs import FILE, StoredRuns
+from unalike_studies.recommendation import judgement
 from unalike_studies.recommendation.natural_tasks import natural_runs
 from unalike_studies.recommendation.regret import write
+from unalike_studies.recommendation.stored_runs import FILE, StoredRuns
 from unalike_studies.recommendation.stored_tasks import grid
 from unalike_studies.recommendation.task_runs import collect, replace_natural
 

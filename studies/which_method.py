@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 import unalike as ua
-from unalike.recommendation.stored_runs import SHARED, StoredRuns
-from unalike.recommendation.task_features import TITLES, Conditions, features
 from unalike_studies.recommendation.regret import best_on_average, forecast
+from unalike_studies.recommendation.stored_runs import SHARED, StoredRuns
 from unalike_studies.recommendation.stored_tasks import SOURCES
+from unalike_studies.recommendation.task_features import TITLES, Conditions, features
 
 METHODS = {
     name: SHARED[name]

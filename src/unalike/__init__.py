@@ -32,7 +32,6 @@ _HOMES = {
     "model": "models.registry",
     "open_comparison": "comparison.open_comparison",
     "sweep": "comparison.sweep.sweep",
-    "recommend": "recommendation.recommend",
     "open_run": "runtime.results.finished_run",
     "run": "runtime.round_loop",
     "tune": "tuning.tune",

@@ -20,7 +20,6 @@ from unalike.methods.part import part
 from unalike.methods.plan import plan
 from unalike.models.adapter import Logits
 from unalike.models.registry import model
-from unalike.recommendation.recommend import recommend
 from unalike.runtime.results.finished_run import open_run
 from unalike.runtime.round_loop import run
 from unalike.training.functional import aggregate, local_update
@@ -58,4 +57,4 @@ __all__ += [
     "open_comparison",
     "open_run",
 ]
-__all__ += ["recommend", "run", "sweep", "tune"]
+__all__ += ["run", "sweep", "tune"]

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from unalike.recommendation.stored_runs import StoredRuns
 from unalike_studies.recommendation.natural_tasks import natural_runs
+from unalike_studies.recommendation.stored_runs import StoredRuns
 from unalike_studies.result_files import FOLDER
 
 ROOT = Path(__file__).parents[2]

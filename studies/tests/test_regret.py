@@ -5,13 +5,12 @@ import pandas as pd
 import pytest
 from planted_runs import planted_runs
 
-from unalike.recommendation import judgement
-from unalike.recommendation.forecast import Forecaster, lower_bound, weighted_quantile
-from unalike.recommendation.judgement import HELD_OUT
-from unalike.recommendation.stored_runs import METHODS, StoredRuns
-from unalike.recommendation.task_features import TITLES
-from unalike_studies.recommendation import regret
+from unalike_studies.recommendation import judgement, regret
+from unalike_studies.recommendation.forecast import Forecaster, lower_bound, weighted_quantile
+from unalike_studies.recommendation.judgement import HELD_OUT
 from unalike_studies.recommendation.regret import judge, means, regrets, write
+from unalike_studies.recommendation.stored_runs import METHODS, StoredRuns
+from unalike_studies.recommendation.task_features import TITLES
 
 NAMES = tuple(METHODS)
 

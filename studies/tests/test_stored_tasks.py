@@ -6,10 +6,10 @@ import torch
 from planted_runs import planted_runs
 
 import unalike as ua
-from unalike.recommendation.stored_runs import METRICS, RESULTS, StoredRuns
-from unalike.recommendation.task_features import TITLES
 from unalike_studies.recommendation import task_runs
+from unalike_studies.recommendation.stored_runs import METRICS, RESULTS, StoredRuns
 from unalike_studies.recommendation.stored_tasks import StoredTask, grid, with_concepts
+from unalike_studies.recommendation.task_features import TITLES
 from unalike_studies.recommendation.task_runs import collect
 
 EMBEDDED = ("digits", "breast_cancer", "synthetic", "glyphs")

@@ -34,12 +34,6 @@ FUNCTIONS = {
     "compare": (*TRAINED, *COMPARED, declared.AcrossOptions),
     "tune": (*TRAINED, *COMPARED, declared.TuningOptions),
     "diagnose": (*DATA, declared.ModelOptions, declared.SeedOptions),
-    "recommend": (
-        *DATA,
-        declared.ModelOptions,
-        declared.SimulationOptions,
-        declared.RecommendationOptions,
-    ),
     "Work": (declared.WorkOptions,),
 }
 """Public name -> the classes that declare its options."""
@@ -130,7 +124,6 @@ def test_signatures_have_every_declared_option():
         ("run", FUNCTIONS["run"], {"plan", "limit"}),
         ("compare", COMPARED, set()),
         ("tune", (declared.TuningOptions, declared.DecisionOptions, declared.RoundOptions), set()),
-        ("recommend", (declared.RecommendationOptions,), set()),
         ("Work", FUNCTIONS["Work"], set()),
     ):
         parameters = inspect.signature(getattr(ua, function)).parameters
@@ -262,26 +255,6 @@ def test_command_of_diagnose_does_what_it_says(cli, samples, tmp_path):
     assert resolved(printed, ["out"]) == resolved(line("diagnose", words), ["out"])
     code, again, _ = cli(*shlex.split(printed)[1:])
     assert code == 0 and again == first.partition("page: ")[0]
-
-
-def test_commands_of_recommend_do_what_they_say(cli, samples, tmp_path):
-    data = ["--data", samples, "--clients", 4, "--partition", "dirichlet(alpha=0.5, min_size=2)"]
-    shared = [*data, "--model", "linear", "--participation", 0.5, *CHANGED[:-2]]
-    words = [*shared, "--seed", 3, "--candidates", "shared"]
-    code, first, err = cli("recommend", *words, "--out", tmp_path / "a")
-    assert code == 0, err
-    printed = read(tmp_path / "a" / "recommendation.json")["command"]
-    assert resolved(printed, ["out"]) == resolved(line("recommend", words), ["out"])
-    compare, tune = (re.search(rf"unalike {name} .*", first)[0] for name in ("compare", "tune"))
-    for command, name in ((compare, "compare"), (tune, "tune")):
-        but = ["method", "objective", "seed", "seeds"]
-        assert resolved(command, but) == resolved(line(name, shared), but)
-    assert resolved(tune)["objective"] == "accuracy" and resolved(tune)["seed"] == 3
-    assert resolved(compare)["seeds"] == "3,4,5", "the first are the clients that were diagnosed"
-    cheap = ["--rounds", 1, "--seeds", 1, "--out", tmp_path / "run"]
-    given = shlex.split(compare)[2:]
-    code, _, err = cli("compare", *given, *cheap)
-    assert code == 0, err
 
 
 def test_command_of_a_report_does_what_it_says(cli, small, tmp_path):

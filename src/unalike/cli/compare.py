@@ -89,10 +89,11 @@ def command(
     from unalike.comparison.earlier_reports import earlier_reports
     from unalike.comparison.sweep.grid import read_grid
     from unalike.comparison.sweep.sweep import plan_sweep
+    from unalike.runtime.setup.run_options import named_plan
     from unalike.tracking.tracking import Trackers, group_of
 
     trackers = Trackers.of(track, group_of(out))
-    data_flags.check(samples, method, training)
+    data_flags.check(samples, [named_plan(text) for text in method], training)
     loaded = samples.load(training["protocol"])
     clients, asked = (
         samples.request(loaded),

@@ -20,7 +20,7 @@ from unalike.methods.part import Part, registry
 from unalike.models.registry import model as build_model
 from unalike.training.client.client_update import initial_client_state
 from unalike.training.server.server_update import initial_server_state
-from unalike.training.wire import SCALARS, wire
+from unalike.training.wire import NUMBERS_BYTES, wire
 
 
 @dataclass(frozen=True)
@@ -81,12 +81,12 @@ def entry(name: str) -> MethodEntry:
 
     # what the method sends and keeps with the reference model
     model, settings = _reference()
-    facts = method.facts(Batch(torch.zeros(10, 64), torch.arange(10)), settings)
+    facts = method.client_facts(Batch(torch.zeros(10, 64), torch.arange(10)), settings)
     items = wire(method, model, facts)
     down = sum(item.bytes for item in items if item.direction == "down")
     up = sum(item.bytes for item in items if item.direction == "up")
     if items:
-        up -= SCALARS
+        up -= NUMBERS_BYTES
     server_states = initial_server_state(method, settings).part_states
     client_states = initial_client_state(method, settings)
     size = tree.nbytes(model.params)

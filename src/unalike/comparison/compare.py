@@ -26,7 +26,7 @@ from unalike.metrics.metrics import Custom
 from unalike.runtime.records.recording import Hook
 from unalike.runtime.setup.given_model import ModelLike, note_drawn_weights
 from unalike.runtime.setup.run_config import Pair, RunConfig, prepare_run
-from unalike.runtime.setup.run_options import RunOptions, check_inputs, with_loss
+from unalike.runtime.setup.run_options import RunOptions, check_inputs, named_plan, with_loss
 from unalike.statistics.client_scores import ACROSS
 from unalike.tracking.tracker import Track
 from unalike.tracking.tracking import Trackers, group_of
@@ -195,6 +195,8 @@ def prepare_experiment(
     proxy: Pair | None = None,
     metrics: Custom | None = None,
     record: str | Hook | None = None,
+    start: str | Path | None = None,
+    start_partial: bool = False,
     source: Mapping[str, Any] | None = None,
     **training: Any,
 ) -> Experiment:
@@ -216,12 +218,20 @@ def prepare_experiment(
         raise unknown("value of across", across, ACROSS)
     own = dict.fromkeys([*signature(compare).parameters, *fields_of(RunOptions)])
     check_keywords("ua.compare", training, own.keys() - {"options", "seed"}, fields_of(Work))
-    training |= {
-        "model": model,
-        "protocol": _shared_model_first(training.get("protocol", "clients")),
-    }
+    training["protocol"] = _shared_model_first(training.get("protocol", "clients"))
     works = _work_of_each(work, loss, by_label)
-    options = check_inputs(by_label.values(), has_test=request.has_test, record=record, **training)
+    # Once for all cells, and before data is read: cells differ in method and seed alone.
+    plans = {label: named_plan(method) for label, method in by_label.items()}
+    options = check_inputs(
+        plans.values(),
+        model=model,
+        start=start,
+        start_partial=start_partial,
+        has_test=request.has_test,
+        record=record,
+        **training,
+    )
+    options_of = {seed: options.with_seed(seed) for seed in plan.seeds}
     given = request.read(needs_test="server" in options.protocols, compared=True)
     warned = _warnings_of(given, plan.seeds)
     notes = [*warned.values()]
@@ -230,16 +240,23 @@ def prepare_experiment(
             "all seeds start from the weights of the given module, so that the intervals leave out what other initial weights "
             "would change; a function that makes it (model=Net instead of model=Net()) gives each seed weights of its own"
         )
-    training |= {"test": given.test, "proxy": proxy, "metrics": metrics, "record": record}
-    cells = [
-        Cell(
-            label,
-            seed,
-            prepare_run(method, given.of(seed), seed=seed, work=works[label], **training),
-        )
-        for seed in plan.seeds
-        for label, method in by_label.items()
-    ]
+    cells = []
+    for seed in plan.seeds:
+        for label, named in plans.items():
+            run_config = prepare_run(
+                named,
+                given.of(seed),
+                options_of[seed],
+                model=model,
+                start=start,
+                start_partial=start_partial,
+                work=works[label],
+                test=given.test,
+                proxy=proxy,
+                metrics=metrics,
+                record=record,
+            )
+            cells.append(Cell(label, seed, run_config))
     _check_scored(cells[0].run_config)
     flags = request.flags if source is None else source
     if request.data is not None and flags:

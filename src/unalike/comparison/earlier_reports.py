@@ -30,7 +30,8 @@ def keep_report(folder: Path, facts: ComparisonFacts) -> None:
     """
     if not (folder / FILE).exists():
         return
-    usual = written(SimulationOptions())  # an older folder lacks options that had their default
+    # a folder lacks options that came after it was written, which had their default
+    usual = written(SimulationOptions())
     found, wanted = (
         usual | config
         for config in (RunDirectory(folder).config or {}, tomllib.loads(facts.config))

@@ -341,7 +341,7 @@ def _adopt_beginning(folder: Path, cell: Cell) -> None:
     """
     if folder.exists():
         return
-    record, wanted = cell.run_config.record, cell.run_config.options.rounds
+    record, wanted = cell.run_config.description, cell.run_config.options.rounds
     if not is_named(cell.run_config.model_name):
         for place in folder.parent.glob(f"{cell.name}-*"):
             if RunDirectory(place).began_elsewhere(record):

@@ -174,7 +174,7 @@ def _facts_of_directory(directory: RunDirectory, history: History) -> Comparison
     from unalike.data.ragged import client_name
 
     folder, config = directory.path, directory.config or {}
-    data, label = config["data"], directory.asked
+    data, label = config["data"], directory.method_text
     plan = PartitionPlan.load(folder) if (folder / "plan.json").exists() else None
     names = (
         list(plan.names)
@@ -218,7 +218,7 @@ def _run_end(directory: RunDirectory, history: History) -> list[dict[str, Any]]:
     if not directory.finished:
         return []
     last = next(event for event in reversed(directory.events) if event["event"] == "finished")
-    run = {"method": directory.asked, "seed": (directory.config or {})["seed"]}
+    run = {"method": directory.method_text, "seed": (directory.config or {})["seed"]}
     return [run | {"rounds": last["round"], "why": last["why"], "selected": history.final}]
 
 

@@ -2,7 +2,7 @@
 
 An option is a field of one of the dataclasses below. Made from the fields are the flags of all commands (`cli/flags.py`), config
 files and their schema, the classes that check values (`Work`, `RunOptions`, `Federation`), what a site of a federation agrees to,
-and the commands that reports print. The signatures of `ua.run`, `ua.compare`, `ua.tune`, `ua.diagnose` and `ua.recommend` repeat
+and the commands that reports print. The signatures of `ua.run`, `ua.compare`, `ua.tune` and `ua.diagnose` repeat
 names and defaults, and `tests/cli/test_options.py` holds them to this page.
 
 A class says what its options are about; a command lists the classes whose options it takes. Options of one command alone are
@@ -10,7 +10,7 @@ parameters of that command.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, Field, dataclass, fields
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
@@ -115,6 +115,25 @@ def options_of(*kinds: type) -> dict[str, Option]:
 def default_of(field: Field[Any]) -> Any:
     """The default of a field; `MISSING` if it has none."""
     return field.default if field.default_factory is MISSING else field.default_factory()
+
+
+def without_defaults(value: Any) -> Any:
+    """A dataclass as plain values, without the fields that have their default; so are dataclasses in its fields.
+
+    Digests are made of this form: an option that comes later leaves those of all that do not use it as they were.
+    """
+    if isinstance(value, list | tuple):
+        return [without_defaults(item) for item in value]
+    if not is_dataclass(value):
+        return value
+    found = {}
+    for field in fields(value):
+        own = without_defaults(getattr(value, field.name))
+        usual = without_defaults(default_of(field))
+        # 1 and 1.0 may mean different things: so many sites, or the share of all
+        if type(own) is not type(usual) or own != usual:
+            found[field.name] = own
+    return found
 
 
 def written(settings: Any, *, changed: bool = False) -> dict[str, Any]:
@@ -539,28 +558,6 @@ class TuningOptions:
     seeds: Annotated[int, Help("Number of seeds to compare, from --seed + 1 on.")] = 3
     prune: Annotated[bool, Help("Stop trials early that are unlikely to win.")] = True
     jobs: Annotated[int, Help("Number of trials at a time, in processes of their own.")] = 1
-
-
-@dataclass(frozen=True)
-class RecommendationOptions:
-    """A recommendation."""
-
-    candidates: Annotated[
-        str,
-        Help("Methods to recommend: shared for those with one model for all clients, any for all."),
-    ] = "any"
-    objective: Annotated[
-        str,
-        Help(
-            "Score to recommend by: accuracy, or worst_decile, that of the worst tenth of the clients."
-        ),
-    ] = "accuracy"
-    metric: Annotated[
-        str | None,
-        Help(
-            "Metric of the clients, such as roc_auc. Stored gains in it are shown, and the printed comparison decides by it."
-        ),
-    ] = None
 
 
 @dataclass(frozen=True)

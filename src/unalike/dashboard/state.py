@@ -21,7 +21,7 @@ from unalike.comparison.standings import (
     stored_table,
 )
 from unalike.federation.coordinator.operator_commands import NoAnswer, Starting, command
-from unalike.metrics.columns import TEST, Column, Columns
+from unalike.metrics.columns import COLUMNS_FILE, NO_COLUMNS, TEST, Column, Columns
 from unalike.metrics.named_metrics import KNOWN, MISSING, Metric, significant
 from unalike.reporting.charts.palette import looks
 from unalike.reporting.table import rows as rows_of
@@ -83,13 +83,15 @@ class Followed:
         clients = table_rows(run / "clients.parquet")
 
         # what the last round says
-        columns = stored_columns(run, [*rounds[:1], *clients[:1]])
+        columns = stored_columns(run)
         last = rounds[-1] if rounds else {}
         score = columns.shown(last) if rounds else None
         epsilon = f"epsilon {significant(last['epsilon'])}" if "epsilon" in last else ""
 
         # where a coordinator runs, it knows best
-        method = live.get("method") or _method(directory.asked, config) or terms.get("method", "")
+        method = (
+            live.get("method") or _method(directory.method_text, config) or terms.get("method", "")
+        )
         running = None
         if live and live["state"] != "waiting":
             running = _running(events, terms, names)
@@ -159,10 +161,9 @@ def number(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
-def stored_columns(run: Path, rows: Iterable[dict[str, Any]]) -> Columns:
-    """The columns of scores of a run, from its folder and rows of its tables."""
-    names = [name for row in rows for name in row]
-    return Columns.load(run, names, RunDirectory(run).first_protocol or "clients")
+def stored_columns(run: Path) -> Columns:
+    """The columns of scores of a run; none before it has written its first round."""
+    return Columns.load(run) if (run / COLUMNS_FILE).exists() else NO_COLUMNS
 
 
 def _has_numbers(rows: list[dict[str, Any]], column: Column) -> bool:
@@ -401,7 +402,7 @@ class FollowedComparison:
             rows = table_rows(folder / "rounds.parquet")
             # the score of a method is that of its first cell with rows
             if rows and cell.method not in scores:
-                columns = stored_columns(folder, rows)
+                columns = stored_columns(folder)
                 protocol = in_use.get(cell.method)
                 shown = columns.shown(rows[-1]) if protocol is None else columns.get(protocol)
                 if shown is not None:

@@ -21,7 +21,6 @@ pages = Registry(
         "unalike.comparison.sweep.page",
         "unalike.diagnosis.page",
         "unalike.tuning.page",
-        "unalike.recommendation.page",
     ],
 )
 """Kind of result -> its `Page`."""

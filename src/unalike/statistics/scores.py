@@ -22,16 +22,6 @@ from unalike.metrics.named_metrics import Metric
 from unalike.statistics.inference import ROUNDING
 
 
-def unprefixed_protocol_of(rounds: pd.DataFrame, clients: pd.DataFrame, metric: Metric) -> str:
-    """The protocol of the columns without a prefix, for tables without a schema: `server` if only `rounds` has scores there."""
-    server_alone = _has_scores(rounds, metric.name) and not _has_scores(clients, metric.name)
-    return "server" if server_alone else "clients"
-
-
-def _has_scores(table: pd.DataFrame, name: str) -> bool:
-    return name in table and bool(table[name].notna().any())
-
-
 def in_order(table: pd.DataFrame, methods: Iterable[str]) -> pd.DataFrame:
     """The rows sorted by method in the given order; the order within a method is kept."""
     place = {name: i for i, name in enumerate(methods)}
@@ -87,6 +77,10 @@ def scoring_rule(rounds: pd.DataFrame, columns: Columns) -> str:
     if counted == 1:
         return "the last evaluated round"
     return f"mean of the last {counted} of {evaluated} evaluated rounds"
+
+
+def _has_scores(table: pd.DataFrame, name: str) -> bool:
+    return name in table and bool(table[name].notna().any())
 
 
 def _evaluated(rounds: pd.DataFrame, column: Column) -> pd.DataFrame:

@@ -13,13 +13,13 @@ from unalike.data.sources.load import load
 from unalike.diagnosis.diagnose import diagnose_population
 from unalike.metrics.named_metrics import Metric
 from unalike.metrics.named_metrics import read as read_metrics
-from unalike.recommendation.stored_runs import BASELINE, METHODS, METRICS, NATURAL
-from unalike.recommendation.task_features import Conditions, features
 from unalike.statistics.scores import worst_decile
 from unalike_studies.catalogue import study
 from unalike_studies.layouts.gains import client_scores, score_of
 from unalike_studies.papers.natural import COLUMNS, COMMON, SETTINGS, TASKS
+from unalike_studies.recommendation.stored_runs import BASELINE, METHODS, METRICS, NATURAL
 from unalike_studies.recommendation.stored_tasks import StoredTask
+from unalike_studies.recommendation.task_features import Conditions, features
 from unalike_studies.recommendation.task_runs import TUNING_SEED
 from unalike_studies.result_files import FOLDER, read
 from unalike_studies.results import CellResult

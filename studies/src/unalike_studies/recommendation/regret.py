@@ -1,4 +1,4 @@
-"""Policies, their regret on tasks that were held out, and the judgement of them that `unalike` ships."""
+"""Policies, their regret on tasks that were held out, and the judgement of them that is stored."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 
 from unalike._utils.seeds import generator
-from unalike.recommendation.forecast import CONFIDENCE, Forecaster, lower_bound
-from unalike.recommendation.judgement import (
+from unalike_studies.recommendation.forecast import CONFIDENCE, Forecaster, lower_bound
+from unalike_studies.recommendation.judgement import (
     ALWAYS_FEDAVG,
     AVERAGE,
     CANDIDATES,
@@ -22,8 +22,8 @@ from unalike.recommendation.judgement import (
     Judgement,
     MeanInterval,
 )
-from unalike.recommendation.stored_runs import BASELINE, OBJECTIVES, StoredRuns
-from unalike.recommendation.task_features import TITLES
+from unalike_studies.recommendation.stored_runs import BASELINE, OBJECTIVES, StoredRuns
+from unalike_studies.recommendation.task_features import TITLES
 
 RESAMPLES = 2000
 SEVERE = 0.5

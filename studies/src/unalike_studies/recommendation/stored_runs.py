@@ -1,6 +1,6 @@
-"""The stored runs that the package ships: one Parquet file with a row per task, method and seed.
+"""The stored runs of many methods on many tasks: one Parquet file with a row per task, method and seed.
 
-The package `unalike_studies.recommendation` has the tasks and runs them.
+`stored_tasks.py` has the tasks, `task_runs.py` runs them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 
 from unalike._utils.errors import UnalikeError
 from unalike.metrics.named_metrics import read as read_metrics
-from unalike.recommendation.task_features import TITLES
+from unalike_studies.recommendation.task_features import TITLES
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,7 +45,7 @@ PERSONAL: Mapping[str, str] = {
 METHODS: Mapping[str, str] = {**SHARED, **PERSONAL}
 BASELINE = "FedAvg"
 OBJECTIVES = ("accuracy", "worst_decile")
-"""Scores that a recommendation can be made for."""
+"""Scores that a method can be chosen for."""
 METRICS = ("accuracy", "balanced_accuracy", "macro_f1", "roc_auc", "rmse", "mae")
 """Metrics that runs are stored in; the tasks with real owners have all that are defined for them, the others accuracy."""
 RESULTS = (
@@ -79,7 +79,7 @@ class StoredRuns:
             return cls(pd.read_parquet(path))
         except (OSError, ValueError) as error:
             raise UnalikeError(
-                f"cannot read the stored runs {path}: {error}; install unalike again"
+                f"cannot read the stored runs {path}: {error}; install unalike-studies again"
             ) from None
 
     @cached_property
@@ -87,12 +87,6 @@ class StoredRuns:
         """One row per task: its fields and features, with its name as the index."""
         fixed = [name for name in self.table if name not in RESULTS]
         return self.table.drop_duplicates("task")[fixed].set_index("task")
-
-    @cached_property
-    def means(self) -> pd.DataFrame:
-        """The means of `rate bytes seconds` over the seeds by method and task, the tasks in their order."""
-        found = self.table.groupby(["method", "task"])[["rate", "bytes", "seconds"]].mean()
-        return found.reindex(self.tasks.index, level="task")
 
     @property
     def features(self) -> np.ndarray:
@@ -131,13 +125,6 @@ class StoredRuns:
     def natural(self) -> StoredRuns:
         """The runs of the tasks whose clients are real owners of data."""
         return StoredRuns(self.table[self.table["kind"] == NATURAL])
-
-    def in_metric(self, name: str) -> StoredRuns:
-        """The runs of real owners' tasks that are stored in a metric, with this as the metric of the tasks."""
-        table = self.natural.table
-        return StoredRuns(
-            table[table[name].notna()].assign(metric=name) if name in METRICS else table[:0]
-        )
 
     def of(self, tasks: np.ndarray) -> StoredRuns:
         """The runs of some tasks, by their positions in `tasks`."""

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from unalike.recommendation.stored_runs import StoredRuns
-from unalike.recommendation.task_features import TITLES
+from unalike_studies.recommendation.stored_runs import StoredRuns
+from unalike_studies.recommendation.task_features import TITLES
 
 if TYPE_CHECKING:
     from sklearn.ensemble import RandomForestRegressor
@@ -70,20 +70,6 @@ class Forecaster:
     def distances(self, features: np.ndarray) -> np.ndarray:
         """The distance of features [F] to each stored task [T]: the mean distance of their ranks in each feature."""
         return np.asarray(np.abs(self._stored_ranks - self._ranks(features[None])).mean(-1))
-
-    def is_unlike(self, features: np.ndarray) -> bool:
-        """Whether no stored task is like features [F].
-
-        Unlike means: farther from the nearest stored task than 95 % of the stored tasks are from those of other data sets.
-        """
-        return bool(self.distances(features).min() > self._usual_distance)
-
-    @cached_property
-    def _usual_distance(self) -> float:
-        """The distance to the nearest task of other data sets that 95 % of the stored tasks do not exceed."""
-        apart = np.abs(self._stored_ranks[:, None] - self._stored_ranks).mean(-1)
-        data = self.runs.tasks["data"].to_numpy()
-        return float(np.quantile(np.where(data[:, None] == data, np.inf, apart).min(1), 0.95))
 
     @cached_property
     def _stored_ranks(self) -> np.ndarray:

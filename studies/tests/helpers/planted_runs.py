@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
-from unalike.recommendation.stored_runs import METHODS, METRICS, NATURAL, StoredRuns
-from unalike.recommendation.task_features import TITLES
+from unalike_studies.recommendation.stored_runs import METHODS, METRICS, NATURAL, StoredRuns
+from unalike_studies.recommendation.task_features import TITLES
 
 GAINS = {"FedDyn": (0.10, -0.05), "SCAFFOLD": (-0.02, 0.04)}
 """Method -> its gain over FedAvg under strong and under weak label skew; all others are as good as FedAvg."""

@@ -1,4 +1,4 @@
-"""The judgement that the package ships with its stored runs: how good each way to choose a method was on held-out tasks."""
+"""The stored judgement: how good each way to choose a method was on held-out tasks."""
 
 import json
 from collections.abc import Mapping
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from unalike._utils.errors import UnalikeError
-from unalike.recommendation.stored_runs import METHODS, SHARED
+from unalike_studies.recommendation.stored_runs import METHODS, SHARED
 
 FILE = Path(__file__).with_name("judgement.json")
 CANDIDATES: Mapping[str, tuple[str, ...]] = {"shared": tuple(SHARED), "any": tuple(METHODS)}
@@ -14,7 +14,7 @@ CANDIDATES: Mapping[str, tuple[str, ...]] = {"shared": tuple(SHARED), "any": tup
 
 
 FORECAST, AVERAGE, ALWAYS_FEDAVG, SURE = "forecast", "best on average", "always FedAvg", "sure gain"
-"""The policies that recommendations name; the package `unalike_studies.recommendation` has these and others, and judges them."""
+"""The policies that judgements name; `regret.py` has these and others, and judges them."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Judgement:
     forecast_less_average: Mapping[str, MeanInterval]
 
     def policy(self, real_owners: bool) -> str:
-        """The policy that recommendations follow: for real owners of data, only gains that are sure.
+        """The policy that a recommendation should follow: for real owners of data, only gains that are sure.
 
         For clients that a partition made: forecasts if, on held-out data sets, their whole interval is better than the method
         that is best on average, else this.
@@ -88,5 +88,5 @@ def read(objective: str, candidates: str, path: Path = FILE) -> Judgement:
             less = {by: MeanInterval(**e) for by, e in row["forecast_less_average"].items()}
             return Judgement(objective, candidates, row["tasks"], row["owners"], regret, less)
     raise UnalikeError(
-        f"found no judgement of {objective}, {candidates} in {path}, a file of unalike; install unalike again"
+        f"found no judgement of {objective}, {candidates} in {path}, a file of unalike-studies; install it again"
     )
