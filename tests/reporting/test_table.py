@@ -61,7 +61,7 @@ def test_json_export_has_a_metric_that_is_computed_from_samples(simulate):
     [metric] = read(["roc_auc"])
     content.__dict__["decision"] = decision = replace(content.decision, metric=metric)
     [block] = json.loads(export([("one", content)], "json"))
-    assert block["decision"]["metric"] == metric.facts and block["decision"]["text"] == str(
+    assert block["decision"]["metric"] == metric.stored_fields and block["decision"]["text"] == str(
         decision
     )
 
