@@ -256,9 +256,12 @@ class Method(Plan):
     def has_shared_model(self, model: Model) -> bool:
         """Whether clients have a model in common: something is averaged, and all that they train is sent."""
         private = model.params.keys() - self.shared_names(model.params, model)
-        trained = [name for name in private if self.trains(name, model)]
-        moved = any(model.within(p.moves, name) for name in trained for p in self.phases)
-        return len(private) < len(model.params) and not moved
+        if len(private) == len(model.params):
+            return False
+        for name in private:
+            if self.trains(name, model) and any(model.within(p.moves, name) for p in self.phases):
+                return False
+        return True
 
     def shares(self, name: str, model: Model) -> bool:
         """Whether a parameter or buffer is sent and averaged. Parameters that the module itself froze are not."""
@@ -496,6 +499,8 @@ def _check_class(part: Part) -> None:
         raise UnalikeError(
             f"found {cls.__name__}, a subclass of Part without a name of its own; write @ua.part above the class"
         )
+
+    # roles are no ABCs, so Python itself accepts a class that lacks a hook
     for hook in dir(cls):
         if getattr(getattr(cls, hook), "__isabstractmethod__", False):
             near = meant(hook, vars(cls))
@@ -503,6 +508,8 @@ def _check_class(part: Part) -> None:
             if near:
                 advice = f"write `{hook}` instead of `{near}`"
             raise UnalikeError(f"{part.name} has no `{hook}`, which its role asks for; {advice}")
+
+    # spec text, which names the part in records, holds literals only
     fields = parameters(part) if hasattr(part, "__dataclass_fields__") else dict[str, Any]()
     for name, value in fields.items():
         if not _is_literal(value):

@@ -17,6 +17,13 @@ from torch import Tensor
 from unalike.core import tree
 from unalike.core.types import Broadcast, PartTrees, Tree
 from unalike.engine.base import AcceptedRounds, ClientPool, Executor, client_costs
+from unalike.engine.multiprocess.messages import (
+    ClientsQuestion,
+    Feed,
+    GetClientState,
+    KeepClientStates,
+    Tune,
+)
 from unalike.engine.multiprocess.worker_pool import Message, WorkerPool
 from unalike.training.client.client_states import ClientStates
 from unalike.training.flat_update import flatten_update, restore_update
@@ -48,8 +55,7 @@ class Distributed(Executor):
         if self.worker_pool.closed:  # after the run, when a user asks for a client's model
             return self.inner.feed(broadcast, ids, accepted, sink)
         weights = _plain_weights(sink.weights) if isinstance(sink, StreamingSum) else None
-        question = {"do": "feed", "weights": weights}
-        mine, others = self.ask(broadcast, ids, accepted, question)
+        mine, others = self.ask(Feed, broadcast, ids, accepted, weights=weights)
         self.inner.feed(broadcast, mine, accepted, sink)
         # in the order of ranks, whoever is ready first: the bits of a sum depend on its order
         for rank in others:
@@ -65,38 +71,43 @@ class Distributed(Executor):
         if self.worker_pool.closed:
             yield from self.inner.tune(broadcast, ids, accepted)
             return
-        for (
-            client
-        ) in ids:  # one by one: the caller may stop at any time, or ask something else in between
-            mine, others = self.ask(broadcast, [client], accepted, {"do": "tune"})
+        # one by one: the caller may stop at any time, or ask something else in between
+        for client in ids:
+            mine, others = self.ask(Tune, broadcast, [client], accepted)
             yield from self.inner.tune(broadcast, mine, accepted)
             for rank in others:
-                yield (
-                    client,
-                    to_pool_device(self.worker_pool.answer(rank)["tuned"], self.client_pool),
-                )
+                answer = self.worker_pool.answer(rank)
+                yield client, to_pool_device(answer["tuned"], self.client_pool)
 
     def ask(
         self,
+        question: type[ClientsQuestion],
         broadcast: Broadcast | None,
         ids: Sequence[int],
         accepted: AcceptedRounds,
-        what: Message,
+        **values: Any,
     ) -> tuple[list[int], list[int]]:
-        """The clients that this process has, and the ranks of the others that were asked to do `what` with theirs."""
+        """The clients that this process has, and the ranks of the others that were asked about theirs.
+
+        `values` are the fields that the kind of question has beside those of every one about clients.
+        """
         mine, *others = self._parted(ids)
-        asked = [rank for rank, theirs in enumerate(others, start=1) if theirs]
-        message: Message = {
-            "group": self.group,
-            "broadcast": broadcast and broadcast._asdict(),
-            "ids": others,
-        }
+        ranks = [rank for rank, theirs in enumerate(others, start=1) if theirs]
+        if not ranks:
+            return mine, ranks
+        pairs = None
         if not self.client_pool.client_states.empty:
             known = [client for theirs in others for client in theirs if client in accepted]
-            message["accepted"] = _pairs({client: accepted[client] for client in known})
-        if asked:
-            self.worker_pool.tell(message | what, asked)
-        return mine, asked
+            pairs = _pairs({client: accepted[client] for client in known})
+        message = question(
+            group=self.group,
+            ids=others,
+            broadcast=None if broadcast is None else broadcast._asdict(),
+            accepted=pairs,
+            **values,
+        )
+        self.worker_pool.tell(message.as_dict(), ranks)
+        return mine, ranks
 
     def _parted(self, ids: Sequence[int]) -> list[list[int]]:
         """The clients of each process in the order of `ids`: where their states are, or by their costs."""
@@ -120,7 +131,7 @@ class SharedClientStates(ClientStates):
     """
 
     def __init__(
-        self, own: ClientStates, worker_pool: WorkerPool, place: Message, costs: np.ndarray
+        self, own: ClientStates, worker_pool: WorkerPool, place: dict[str, int], costs: np.ndarray
     ):
         self._own, self._worker_pool, self._place, self._costs = own, worker_pool, place, costs
 
@@ -137,9 +148,8 @@ class SharedClientStates(ClientStates):
         if accepted is None or self.empty or self._worker_pool.closed or not self.owners[client]:
             return self._own.get(client, accepted)
         owner = int(self.owners[client])
-        self._worker_pool.tell(
-            self._place | {"do": "client_state", "client": client, "accepted": accepted}, [owner]
-        )
+        question = GetClientState(**self._place, client=client, accepted=accepted)
+        self._worker_pool.tell(question.as_dict(), [owner])
         device = self._own.device
         client_state: PartTrees = self._worker_pool.answer(owner)["client_state"]
         return {name: tree.map(lambda t: t.to(device), held) for name, held in client_state.items()}
@@ -169,15 +179,14 @@ class SharedClientStates(ClientStates):
     def use_versions(self, accepted: AcceptedRounds) -> None:
         self._all("adopt", accepted)
 
-    def _all(self, what: str, accepted: AcceptedRounds) -> None:
+    def _all(self, action: str, accepted: AcceptedRounds) -> None:
         if self.empty:
             return
         others = () if self._worker_pool.closed else range(1, self._worker_pool.size)
         if others:
-            self._worker_pool.tell(
-                self._place | {"do": "keep", "what": what, "accepted": _pairs(accepted)}, others
-            )
-        KEEPING[what](self._own, accepted)
+            question = KeepClientStates(**self._place, action=action, accepted=_pairs(accepted))
+            self._worker_pool.tell(question.as_dict(), others)
+        KEEPING[action](self._own, accepted)
         for rank in others:
             self._worker_pool.answer(rank)
 
@@ -204,8 +213,9 @@ def _pairs(accepted: AcceptedRounds) -> Tensor:
     return torch.tensor([*accepted.items()], dtype=torch.int64).reshape(-1, 2)
 
 
-def accepted_rounds(message: Message) -> AcceptedRounds:
-    return dict(message["accepted"].tolist()) if "accepted" in message else {}
+def accepted_rounds(pairs: Tensor | None) -> AcceptedRounds:
+    """Client -> the newest round in which its update was accepted, of the pairs in a message."""
+    return {} if pairs is None else dict(pairs.tolist())
 
 
 def _plain_weights(weights: SumWeights) -> list[Any]:

@@ -28,6 +28,7 @@ from unalike.engine.multiprocess.channel import (
     nccl_group,
     remote_gloo,
 )
+from unalike.engine.multiprocess.messages import EndRun
 
 Message = dict[str, Any]
 
@@ -85,7 +86,7 @@ class WorkerPool:
         leave = not self._lost and not (self._owed and self._processes)
         if leave:
             with suppress(UnalikeError):
-                self.tell({"do": "end"})
+                self.tell(EndRun().as_dict())
         self.closed = True
         self._channel.close()
         for process in self._processes:

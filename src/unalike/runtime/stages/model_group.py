@@ -33,7 +33,7 @@ class Diverged(UnalikeError):
 
 
 class PersonalState(NamedTuple):
-    """What a client has of its own beside the shared parameters.
+    """Everything that a client has of its own beside the shared parameters.
 
     Attributes:
         of_personalizer: State of the part that gives the client a model, joined by the message that it predicts by.
@@ -186,7 +186,7 @@ class ModelGroup:
         return self.client_states.get(client, self.accepted.get(client))
 
     def personal_state(self, client: int, broadcast: Broadcast | None = None) -> PersonalState:
-        """What the client has of its own.
+        """Everything that the client has of its own beside the shared parameters.
 
         The message in the `broadcast` to the client is joined to its state where the part predicts by it.
         """

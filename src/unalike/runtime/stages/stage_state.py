@@ -94,6 +94,8 @@ class StageState:
         )
         self.method.require(self.settings.proxy)
         self.budget = privacy_budget(self.method, self.settings, run_config.options.epsilon_limit)
+
+        # Rounds: how many are done, and whether one waits for its row in the history.
         self.done = 0
         self.discarded = 0
         """Rounds that a federation trained and rolled back."""
@@ -101,15 +103,18 @@ class StageState:
         """Rounds of the run before the stage."""
         self.pending: RoundResult | None = None
         """A round that the groups' states contain, and that has no row in the history yet."""
+
+        # Clients: only those with samples can take part, and a round draws a share of them.
         self.eligible: Sequence[int] = with_samples(population.sizes)
         if not len(self.eligible):
             raise UnalikeError(f"none of the {len(population)} clients has a training sample")
         self.sampler = sampler_of(run_config.sampling, self.settings.seed)
         self.cohort_size = cohort_size(run_config.options.participation, len(self.eligible))
         """Clients in a round; the expected number where each one is drawn by itself."""
+
+        # Groups: each has a model of its own. Without groups all clients share one, which needs no table of a million of them.
         self.all_members = stage.members(len(population))
         self._group_of: dict[int, str] = {}
-        # without groups all clients are in one, which needs no table of a million of them
         if stage.groups:
             for name, ids in self.all_members.items():
                 self._group_of.update(dict.fromkeys(ids, name))
@@ -132,6 +137,7 @@ class StageState:
             )
 
     def _members_with_samples(self, ids: Sequence[int]) -> Members:
+        """The clients of a group that have samples; pooled ones count as one."""
         sizes = self.population.sizes
         if len(ids) < len(self.population):
             sizes = sizes[list(ids)]
